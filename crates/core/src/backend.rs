@@ -1,0 +1,440 @@
+//! What a database must offer so that the append pipeline, the tail hub and the reads can be built on it.
+//!
+//! An application never calls this. `gesta-store` makes an [`EventStore`](crate::EventStore) out of any [`Backend`].
+//!
+//! The heart is the *chained insert* ([`LogWriter::submit`]): a batch is stored only if the row that
+//! its author believes to be the last of the log exists and *is* the last. That row is named by its
+//! position and its [`WriterEpoch`], a random number of the connection that stored it. An event id
+//! would not do: clients choose it, and a retry through another server can put the same id at the same position.
+//!
+//! Streams and event types are interned: the row id of a stream (or type) is the position of the first
+//! event that used it, so ids need no counter and a missed batch leaves none behind.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use uuid::Uuid;
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::event::{ContentType, RecordedEvent, Tags};
+use crate::filter::Filter;
+use crate::ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId};
+use crate::info::{Capabilities, Durability};
+use crate::lifecycle::Visibility;
+use crate::request::Direction;
+
+/// Random number of one writer connection, stored with each row that it wrote. Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct WriterEpoch(pub i64);
+
+/// Id of an interned stream name or event type within one log: the position of the first event that used it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct RowId(pub u64);
+
+/// The last row of a log, by what identifies it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LogEnd {
+    /// Its position; 0 if the log is empty.
+    pub position: Position,
+    /// The connection that wrote it.
+    pub writer: WriterEpoch,
+    /// When it was stored.
+    pub created: Timestamp,
+}
+
+/// One event, ready to be stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Its place in the log: predecessor + 1, + 2, ….
+    pub position: Position,
+    /// Its stream's name.
+    pub stream: StreamId,
+    /// Its interned stream.
+    pub stream_row: RowId,
+    /// Its number in the stream.
+    pub revision: Revision,
+    /// Its identity.
+    pub id: EventId,
+    /// Its type's name.
+    pub event_type: EventType,
+    /// Its interned type.
+    pub type_row: RowId,
+    /// When it is stored.
+    pub created: Timestamp,
+    /// What `data` is.
+    pub content_type: ContentType,
+    /// The payload.
+    pub data: Bytes,
+    /// Data about the event.
+    pub metadata: Bytes,
+    /// Its labels.
+    pub tags: Tags,
+}
+
+impl Row {
+    /// The event as readers will see it.
+    #[must_use]
+    pub fn to_recorded(&self, log: LogId) -> RecordedEvent {
+        RecordedEvent {
+            stream: self.stream.clone(),
+            revision: self.revision,
+            log,
+            position: self.position,
+            id: self.id,
+            event_type: self.event_type.clone(),
+            created: self.created,
+            content_type: self.content_type,
+            data: self.data.clone(),
+            metadata: self.metadata.clone(),
+            tags: self.tags.clone(),
+        }
+    }
+}
+
+/// Appends that are committed together: one statement, one round trip, one commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Batch {
+    /// The log.
+    pub log: LogId,
+    /// The row that must be the last of the log.
+    pub after: LogEnd,
+    /// The events, in order of position. Empty: store nothing, only confirm that `after` is the last row.
+    pub rows: Vec<Row>,
+    /// Streams that this batch creates, with the row id that they get.
+    pub new_streams: Vec<(RowId, StreamId)>,
+    /// Event types that this batch uses for the first time in this log.
+    pub new_types: Vec<(RowId, EventType)>,
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug)]
+pub enum BatchOutcome {
+    /// Stored and durable (or, without rows, confirmed).
+    Committed,
+    /// Nothing stored: another row is the last of the log.
+    Missed,
+    /// Nothing stored: the database refuses what the batch contains. Splitting it finds the guilty append.
+    Refused(Error),
+    /// Nothing stored, for a passing reason (deadlock, serialization, lock time-out, full disk). Sending it again may work.
+    Failed(Error),
+    /// The connection died or durability is in doubt: it may be stored, may yet be stored, or not. The writer is of no more use.
+    Unknown(Error),
+}
+
+/// One connection that appends to one log. Dropping it closes the connection.
+pub trait LogWriter: Send {
+    /// Its number, stored with the rows it writes.
+    fn epoch(&self) -> WriterEpoch;
+
+    /// Sends a batch. Batches reach the database in the order of these calls, each in a transaction of
+    /// its own on the one connection, whatever order the futures are polled in; up to
+    /// [`Capabilities::batches_in_flight_max`] may be pending. If one does not commit, every later one that was chained to it misses.
+    ///
+    /// The answer of a batch must not be lost by dropping the future: the work goes on.
+    fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome>;
+
+    /// Returns once everything that is visible now is as durable as an acknowledged commit.
+    ///
+    /// Needed when a row is found by looking: its commit may still wait for a synchronous standby.
+    fn barrier(&mut self) -> BoxFuture<'static, Result<()>>;
+}
+
+/// Streams and types to look up.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LoadRequest {
+    /// Streams; none of them a metadata stream of another stream.
+    pub streams: Vec<StreamId>,
+    /// Event types.
+    pub types: Vec<EventType>,
+}
+
+/// The answer to a [`LoadRequest`], all as of one snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loaded {
+    /// The end of the log in that snapshot.
+    pub end: LogEnd,
+    /// One entry per stream, in the order of the request.
+    pub streams: Vec<LoadedStream>,
+    /// One entry per type, in the order of the request; `None` if the log has never used it.
+    pub types: Vec<Option<RowId>>,
+}
+
+/// What the database knows of a stream.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LoadedStream {
+    /// Its last event; `None` if it has none.
+    pub head: Option<StreamHead>,
+    /// The last event of its metadata stream.
+    pub meta: Option<LoadedMeta>,
+}
+
+/// The last event of a stream. After scavenging it may no longer be stored; the numbers stand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamHead {
+    /// The interned stream.
+    pub row: RowId,
+    /// Revision of the last event.
+    pub last: Revision,
+    /// Position of the last event.
+    pub position: Position,
+}
+
+/// The last event of a metadata stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoadedMeta {
+    /// Where it is.
+    pub head: StreamHead,
+    /// Its data: the user's document.
+    pub data: Bytes,
+    /// Its metadata: the system's state.
+    pub metadata: Bytes,
+}
+
+/// Which events to look up, without their payload.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EventLookup {
+    /// Events of a stream, `count` from revision `first` on.
+    Revisions {
+        /// The stream.
+        stream: RowId,
+        /// First revision.
+        first: Revision,
+        /// How many.
+        count: usize,
+    },
+    /// Events at these positions.
+    Positions(Vec<Position>),
+    /// Events of a stream with one of these ids that are behind position `after` *or* not older than `created_from`.
+    Ids {
+        /// The stream.
+        stream: RowId,
+        /// The ids.
+        ids: Vec<EventId>,
+        /// Only behind this position …
+        after: Position,
+        /// … or not older than this.
+        created_from: Timestamp,
+    },
+    /// The next `limit` events of the log behind position `position`.
+    After {
+        /// Behind this position.
+        position: Position,
+        /// How many at most.
+        limit: usize,
+    },
+}
+
+/// An event without its payload.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EventRef {
+    /// Its position.
+    pub position: Position,
+    /// The connection that wrote it.
+    pub writer: WriterEpoch,
+    /// When it was stored.
+    pub created: Timestamp,
+    /// Its stream.
+    pub stream: StreamId,
+    /// Its interned stream.
+    pub stream_row: RowId,
+    /// Its revision.
+    pub revision: Revision,
+    /// Its identity.
+    pub id: EventId,
+    /// Its type.
+    pub event_type: EventType,
+    /// Its interned type.
+    pub type_row: RowId,
+}
+
+/// A part of one stream to read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamSlice {
+    /// The log.
+    pub log: LogId,
+    /// The stream's name.
+    pub stream: StreamId,
+    /// The interned stream.
+    pub stream_row: RowId,
+    /// Lowest revision wanted, included.
+    pub from: Revision,
+    /// Highest revision wanted, included.
+    pub to: Revision,
+    /// Only events not older than this.
+    pub created_from: Option<Timestamp>,
+    /// Which way.
+    pub direction: Direction,
+    /// Most events wanted.
+    pub limit: usize,
+}
+
+/// A part of one log to read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogSlice {
+    /// The log.
+    pub log: LogId,
+    /// Only positions above this.
+    pub after: Position,
+    /// Highest position wanted, included.
+    pub to: Position,
+    /// Which way.
+    pub direction: Direction,
+    /// Which events.
+    pub filter: Filter,
+    /// Most events wanted.
+    pub limit: usize,
+}
+
+/// Events of a slice, in the direction asked for, without a gap among those that match.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rows {
+    /// The events.
+    pub events: Vec<RecordedEvent>,
+    /// True if the slice holds no further matching event; false if `limit` or
+    /// [`PAGE_BYTES_MAX`](crate::limits::PAGE_BYTES_MAX) ended the page (then it holds at least one event).
+    pub complete: bool,
+}
+
+/// A message between processes that share a store. Only a hint: it may be lost or come late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// Events up to `position` were committed.
+    Appended {
+        /// To this log.
+        log: LogId,
+        /// Up to here.
+        position: Position,
+    },
+    /// A process that keeps missing asks the others to let it append for a while.
+    TurnRequested {
+        /// The log.
+        log: LogId,
+        /// The process that asks.
+        by: Uuid,
+    },
+    /// The process that was appending has stopped in favour of another.
+    TurnGranted {
+        /// The log.
+        log: LogId,
+        /// The process that may go.
+        to: Uuid,
+    },
+    /// Messages may have been lost: look for yourself.
+    Interrupted,
+}
+
+/// What a backend tells about itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackendInfo {
+    /// `sqlite`, `postgres`, ….
+    pub backend: &'static str,
+    /// Version of the engine, for people.
+    pub engine: String,
+    /// This life of the store.
+    pub incarnation: Incarnation,
+    /// Number of logs.
+    pub logs: u16,
+    /// How safe an acknowledged append is.
+    pub durability: Durability,
+    /// What it can do.
+    pub capabilities: Capabilities,
+}
+
+/// What scavenging one stream removed, or would remove.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Removed {
+    /// Number of events.
+    pub events: u64,
+    /// Size of their data and metadata.
+    pub payload_bytes: u64,
+}
+
+/// Whether to do it or only to tell what would be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunMode {
+    /// Do it.
+    Real,
+    /// Only tell.
+    Dry,
+}
+
+/// A database that stores logs.
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// What it is.
+    fn info(&self) -> &BackendInfo;
+
+    /// Opens a connection that appends to `log`.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Unsupported` if the settings of the database cannot keep the contract.
+    async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>>;
+
+    /// The end of a log, read from the primary.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn log_end(&self, log: LogId) -> Result<LogEnd>;
+
+    /// Looks up streams and types in one snapshot of the primary.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded>;
+
+    /// Looks up events without their payload, in order of position.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>>;
+
+    /// Reads a part of one stream.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`.
+    async fn read_stream(&self, slice: StreamSlice) -> Result<Rows>;
+
+    /// Reads a part of one log.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`.
+    async fn read_log(&self, slice: LogSlice) -> Result<Rows>;
+
+    /// Names of streams that start with `prefix` and are greater than `after`, in binary order, at most `limit`.
+    /// Names that start with `$` only if `prefix` does.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn list_streams(
+        &self,
+        prefix: &str,
+        after: Option<&StreamId>,
+        limit: usize,
+    ) -> Result<Vec<StreamId>>;
+
+    /// Messages of the other processes that share the store; endless. A backend that is not shared gives a stream that stays silent.
+    fn signals(&self) -> BoxStream<'static, Signal>;
+
+    /// Sends a message to the other processes. Best effort.
+    async fn send_signal(&self, signal: Signal);
+
+    /// Removes the events of a stream that `visibility` hides, never the last row of the log, and remembers
+    /// how far, so that revisions are not reused.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Unsupported` if the retention role is missing.
+    async fn remove_hidden(
+        &self,
+        log: LogId,
+        stream: RowId,
+        visibility: Visibility,
+        mode: RunMode,
+    ) -> Result<Removed>;
+
+    /// Closes all connections.
+    async fn close(&self);
+}

@@ -1,0 +1,249 @@
+//! Checkpoints: what a consumer stores to resume after the last event that it has finished.
+//!
+//! The text form is opaque. It carries the incarnation of the store, so that a checkpoint of a
+//! store that was since restored from a backup is refused instead of silently skipping events, and
+//! a check sum, so that a cut or mistyped text is refused.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use uuid::Uuid;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{Incarnation, LogId, Position, Revision};
+use crate::limits::LOGS_MAX;
+use crate::slice::fnv1a;
+
+/// Version of the text form.
+const VERSION: u8 = 1;
+const KIND_LOGS: u8 = 0;
+const KIND_STREAM: u8 = 1;
+
+/// Where a consumer stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In all logs: the last finished position of each, in the order of the logs.
+    Logs(Vec<Position>),
+    /// In one stream: its last finished revision; `None` before the first.
+    Stream(Option<Revision>),
+}
+
+/// A place together with the incarnation of the store that it belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Checkpoint {
+    /// The life of the store in which it was made.
+    pub incarnation: Incarnation,
+    /// The place.
+    pub place: Place,
+}
+
+impl Checkpoint {
+    /// A checkpoint in the logs of a store.
+    #[must_use]
+    pub fn logs(incarnation: Incarnation, positions: Vec<Position>) -> Self {
+        Self {
+            incarnation,
+            place: Place::Logs(positions),
+        }
+    }
+
+    /// A checkpoint in one stream.
+    #[must_use]
+    pub fn stream(incarnation: Incarnation, revision: Option<Revision>) -> Self {
+        Self {
+            incarnation,
+            place: Place::Stream(revision),
+        }
+    }
+
+    /// A checkpoint right after `position` of `log` and at the start of all other logs.
+    #[must_use]
+    pub fn in_log(incarnation: Incarnation, logs: u16, log: LogId, position: Position) -> Self {
+        let mut positions = vec![Position::START; usize::from(logs)];
+        if let Some(place) = positions.get_mut(usize::from(log.0)) {
+            *place = position;
+        }
+        Self::logs(incarnation, positions)
+    }
+
+    /// The positions, if this is a checkpoint of `incarnation` in a store of `logs` logs.
+    ///
+    /// # Errors
+    /// `InvalidCheckpoint` otherwise.
+    pub fn positions_for(&self, incarnation: Incarnation, logs: u16) -> Result<&[Position]> {
+        self.check_incarnation(incarnation)?;
+        match &self.place {
+            Place::Logs(positions) if positions.len() == usize::from(logs) => Ok(positions),
+            Place::Logs(positions) => Err(ErrorKind::InvalidCheckpoint(format!(
+                "it is of a store with {} logs, this one has {logs}",
+                positions.len()
+            ))
+            .into()),
+            Place::Stream(_) => Err(ErrorKind::InvalidCheckpoint(
+                "it is of a stream, not of all events".into(),
+            )
+            .into()),
+        }
+    }
+
+    /// The revision, if this is a checkpoint of `incarnation` in a stream.
+    ///
+    /// # Errors
+    /// `InvalidCheckpoint` otherwise.
+    pub fn revision_for(&self, incarnation: Incarnation) -> Result<Option<Revision>> {
+        self.check_incarnation(incarnation)?;
+        match self.place {
+            Place::Stream(revision) => Ok(revision),
+            Place::Logs(_) => Err(ErrorKind::InvalidCheckpoint(
+                "it is of all events, not of a stream".into(),
+            )
+            .into()),
+        }
+    }
+
+    fn check_incarnation(&self, incarnation: Incarnation) -> Result<()> {
+        if self.incarnation == incarnation {
+            return Ok(());
+        }
+        Err(ErrorKind::InvalidCheckpoint(format!(
+            "it is of incarnation {}, the store is now {incarnation} (restored or replaced)",
+            self.incarnation
+        ))
+        .into())
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        match &self.place {
+            Place::Logs(_) => out.push(KIND_LOGS),
+            Place::Stream(_) => out.push(KIND_STREAM),
+        }
+        out.extend_from_slice(self.incarnation.0.as_bytes());
+        match &self.place {
+            Place::Logs(positions) => positions.iter().for_each(|p| put_varint(&mut out, p.0)),
+            Place::Stream(revision) => put_varint(&mut out, revision.map_or(0, |r| r.next().0)),
+        }
+        let check = check_sum(&out);
+        out.extend_from_slice(&check);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, check) = bytes.split_at_checked(bytes.len().checked_sub(2)?)?;
+        if check != check_sum(body) || *body.first()? != VERSION {
+            return None;
+        }
+        let incarnation = Incarnation(Uuid::from_slice(body.get(2..18)?).ok()?);
+        let mut rest = body.get(18..)?;
+        let mut numbers = Vec::new();
+        while !rest.is_empty() {
+            if numbers.len() == usize::from(LOGS_MAX) {
+                return None;
+            }
+            numbers.push(take_varint(&mut rest)?);
+        }
+        let place = match (*body.get(1)?, numbers.as_slice()) {
+            (KIND_LOGS, [_, ..]) if numbers.iter().all(|n| *n <= Position::MAX.0) => {
+                Place::Logs(numbers.into_iter().map(Position).collect())
+            }
+            (KIND_STREAM, [n]) if *n <= Revision::MAX.0 + 1 => {
+                Place::Stream(n.checked_sub(1).map(Revision))
+            }
+            _ => return None,
+        };
+        Some(Self { incarnation, place })
+    }
+}
+
+/// The low 16 bits of FNV-1a.
+fn check_sum(bytes: &[u8]) -> [u8; 2] {
+    let [.., a, b] = fnv1a(bytes).to_be_bytes();
+    [a, b]
+}
+
+/// LEB128, seven bits a byte, the lowest first.
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    loop {
+        #[expect(clippy::cast_possible_truncation, reason = "masked to seven bits")]
+        let low = (value & 0x7f) as u8;
+        value >>= 7;
+        if value == 0 {
+            out.push(low);
+            return;
+        }
+        out.push(low | 0x80);
+    }
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for shift in (0..63).step_by(7) {
+        let (first, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+impl fmt::Display for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&URL_SAFE_NO_PAD.encode(self.encode()))
+    }
+}
+
+impl FromStr for Checkpoint {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        URL_SAFE_NO_PAD
+            .decode(text)
+            .ok()
+            .and_then(|bytes| Self::decode(&bytes))
+            .ok_or_else(|| Error::invalid("checkpoint", "is not a checkpoint of Gesta, or was cut"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn incarnation() -> Incarnation {
+        Incarnation(Uuid::from_u128(7))
+    }
+
+    proptest! {
+        #[test]
+        fn text_form_and_back(numbers in prop::collection::vec(0..=Position::MAX.0, 1..20), r in prop::option::of(0..=Revision::MAX.0)) {
+            let logs = Checkpoint::logs(incarnation(), numbers.into_iter().map(Position).collect());
+            prop_assert_eq!(logs.to_string().parse::<Checkpoint>().expect("valid"), logs);
+            let stream = Checkpoint::stream(incarnation(), r.map(Revision));
+            prop_assert_eq!(stream.to_string().parse::<Checkpoint>().expect("valid"), stream);
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,80}", bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = text.parse::<Checkpoint>();
+            let _ = Checkpoint::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_cut_text_and_another_incarnation_are_refused() {
+        let checkpoint = Checkpoint::logs(incarnation(), vec![Position(300)]);
+        let text = checkpoint.to_string();
+        assert!(text[..text.len() - 1].parse::<Checkpoint>().is_err());
+        assert!(checkpoint.positions_for(Incarnation::random(), 1).is_err());
+        assert!(checkpoint.positions_for(incarnation(), 2).is_err());
+        assert!(checkpoint.revision_for(incarnation()).is_err());
+        assert_eq!(
+            checkpoint.positions_for(incarnation(), 1).expect("its own"),
+            [Position(300)]
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! Filters of reads and subscriptions over all events.
+
+use crate::error::{Error, Result};
+use crate::event::RecordedEvent;
+use crate::ids::{EventType, StreamId, Tag};
+use crate::limits::FILTER_VALUES_MAX;
+
+/// Conditions that an event must all meet. An empty list sets no condition.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Query {
+    /// Its type is one of these.
+    pub types: Vec<EventType>,
+    /// It carries all of these tags.
+    pub tags: Vec<Tag>,
+    /// Its stream's name starts with one of these.
+    pub stream_prefixes: Vec<String>,
+    /// Its stream's category is one of these.
+    pub categories: Vec<String>,
+}
+
+impl Query {
+    /// True if the event meets every condition.
+    #[must_use]
+    pub fn matches(&self, event: &RecordedEvent) -> bool {
+        (self.types.is_empty() || self.types.contains(&event.event_type))
+            && self.matches_stream(&event.stream)
+            && self.tags.iter().all(|tag| event.tags.contains(tag))
+    }
+
+    /// True if events of this stream can match.
+    #[must_use]
+    pub fn matches_stream(&self, stream: &StreamId) -> bool {
+        (self.stream_prefixes.is_empty()
+            || self
+                .stream_prefixes
+                .iter()
+                .any(|prefix| stream.as_str().starts_with(prefix.as_str())))
+            && (self.categories.is_empty()
+                || self.categories.iter().any(|c| c == stream.category()))
+    }
+
+    /// True if it sets no condition.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.types.is_empty()
+            && self.tags.is_empty()
+            && self.stream_prefixes.is_empty()
+            && self.categories.is_empty()
+    }
+}
+
+/// An event passes if it matches any of the queries; without queries every event passes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Filter {
+    /// The queries.
+    pub any_of: Vec<Query>,
+}
+
+impl Filter {
+    /// Every event passes.
+    pub const ALL: Filter = Filter { any_of: Vec::new() };
+
+    /// One query.
+    #[must_use]
+    pub fn query(query: Query) -> Self {
+        if query.is_empty() {
+            Self::ALL
+        } else {
+            Self {
+                any_of: vec![query],
+            }
+        }
+    }
+
+    /// True if every event passes.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        self.any_of.is_empty() || self.any_of.iter().any(Query::is_empty)
+    }
+
+    /// True if the event passes.
+    #[must_use]
+    pub fn matches(&self, event: &RecordedEvent) -> bool {
+        self.any_of.is_empty() || self.any_of.iter().any(|query| query.matches(event))
+    }
+
+    /// Checks the sizes of all lists.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if one holds more than 100 values.
+    pub fn validate(&self) -> Result<()> {
+        let lists = self.any_of.iter().flat_map(|q| {
+            [
+                ("type", q.types.len()),
+                ("tag", q.tags.len()),
+                ("stream_prefix", q.stream_prefixes.len()),
+                ("category", q.categories.len()),
+            ]
+        });
+        for (field, len) in std::iter::once(("filter", self.any_of.len())).chain(lists) {
+            if len > FILTER_VALUES_MAX {
+                return Err(Error::invalid(
+                    field,
+                    format!("must have at most {FILTER_VALUES_MAX} values, found {len}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! The vocabulary of Gesta: ids, events, errors, requests and the [`EventStore`] trait.
+//!
+//! Why: every other crate speaks in these types, so that a backend, a server and an application
+//! agree on names, limits and answers.
+//! Invariants: a value that exists is valid (names, tags and types are checked when they are made).
+//! Not here: I/O, SQL, an async runtime.
+
+pub mod backend;
+mod checkpoint;
+mod clock;
+mod error;
+mod event;
+mod filter;
+mod ids;
+mod info;
+mod lifecycle;
+pub mod limits;
+mod request;
+mod slice;
+mod store;
+
+pub use checkpoint::{Checkpoint, Place};
+pub use clock::{Clock, SystemClock, Timestamp};
+pub use error::{Error, ErrorKind, Result};
+pub use event::{ContentType, EventData, RecordedEvent, Tags};
+pub use filter::{Filter, Query};
+pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
+pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
+pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
+pub use request::{
+    AllFrom, AllPage, Append, Appended, AppendedStream, DeleteKind, DeleteStream, Deleted,
+    Direction, ExpectedRevision, ListStreams, ReadAll, ReadStream, SetStreamMetadata, SharedEvent,
+    StreamAppend, StreamFrom, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe,
+    SubscribeFrom, SubscribeTo,
+};
+pub use slice::{SLICES, log_of, routing_key, slice_of};
+pub use store::{EventStore, EventStoreExt, Subscription, SubscriptionMessage};

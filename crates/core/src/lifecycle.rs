@@ -1,0 +1,277 @@
+//! Metadata, deletion and tombstones of a stream, kept as events in its metadata stream `$$name`.
+//!
+//! Why events: whatever may change the answer to an append must move the end of the log, because the
+//! end of the log is what appends compare.
+//! Each such event carries the whole state, so its *last* event is all that is ever needed:
+//! the data is the metadata document of the user, and the event's own metadata, written by the store
+//! alone, is `{"deleted_before": N}` or `{"tombstone": true}`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::error::{Error, Result};
+use crate::event::{ContentType, EventData, Tags};
+use crate::ids::{EventType, Revision};
+use crate::limits::STREAM_METADATA_BYTES_MAX;
+
+/// The type of a metadata event.
+const TYPE_METADATA: &str = "$metadata";
+/// The type of a soft delete.
+const TYPE_DELETED: &str = "$deleted";
+/// The type of a tombstone.
+const TYPE_TOMBSTONE: &str = "$tombstone";
+
+/// The metadata document of a stream: the user's JSON object, and the keys in it that reads honour.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamMetadata {
+    json: Bytes,
+    /// `$maxAge`, in seconds: older events are hidden.
+    pub max_age: Option<Duration>,
+    /// `$maxCount`: only the newest so many events are shown.
+    pub max_count: Option<u64>,
+    /// `$tb`: events below this revision are hidden.
+    pub truncate_before: Option<Revision>,
+}
+
+impl Default for StreamMetadata {
+    fn default() -> Self {
+        Self {
+            json: Bytes::from_static(b"{}"),
+            max_age: None,
+            max_count: None,
+            truncate_before: None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Document {
+    #[serde(rename = "$maxAge")]
+    max_age: Option<u64>,
+    #[serde(rename = "$maxCount")]
+    max_count: Option<u64>,
+    #[serde(rename = "$tb")]
+    truncate_before: Option<u64>,
+}
+
+impl StreamMetadata {
+    /// Checks and takes a JSON object. Keys: `$maxAge` (seconds ≥ 1), `$maxCount` (≥ 1), `$tb` (revision); others are kept as they are.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is no JSON object, larger than 64 KiB, or a known key has another type or range.
+    pub fn parse(json: impl Into<Bytes>) -> Result<Self> {
+        let json = json.into();
+        if json.len() > STREAM_METADATA_BYTES_MAX {
+            return Err(Error::invalid(
+                "metadata",
+                format!(
+                    "must be at most {STREAM_METADATA_BYTES_MAX} bytes, found {}",
+                    json.len()
+                ),
+            ));
+        }
+        if json.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
+            return Err(Error::invalid("metadata", "must be a JSON object"));
+        }
+        let document: Document = serde_json::from_slice(&json).map_err(|error| {
+            Error::invalid("metadata", format!("must be a JSON object: {error}"))
+        })?;
+        for (key, value) in [
+            ("$maxAge", document.max_age),
+            ("$maxCount", document.max_count),
+        ] {
+            if value == Some(0) {
+                return Err(Error::invalid(
+                    format!("metadata.{key}"),
+                    "must be at least 1, found 0",
+                ));
+            }
+        }
+        if let Some(r) = document.truncate_before.filter(|r| *r > Revision::MAX.0) {
+            return Err(Error::invalid(
+                "metadata.$tb",
+                format!("must be at most {}, found {r}", Revision::MAX),
+            ));
+        }
+        Ok(Self {
+            json,
+            max_age: document.max_age.map(Duration::from_secs),
+            max_count: document.max_count,
+            truncate_before: document.truncate_before.map(Revision),
+        })
+    }
+
+    /// The document, byte for byte.
+    #[must_use]
+    pub fn json(&self) -> &Bytes {
+        &self.json
+    }
+}
+
+/// The state that the last event of `$$name` describes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lifecycle {
+    /// The user's metadata; empty after a delete.
+    pub metadata: StreamMetadata,
+    /// All revisions below this one were deleted.
+    pub deleted_before: Revision,
+    /// Closed for ever.
+    pub tombstoned: bool,
+}
+
+#[derive(Serialize, Deserialize, Default)]
+struct SystemState {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deleted_before: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tombstone: Option<bool>,
+}
+
+impl Lifecycle {
+    /// Reads the state from the last event of a metadata stream.
+    ///
+    /// # Errors
+    /// `Corrupt` if it was not written by [`Lifecycle::to_event`].
+    pub fn from_event(data: &Bytes, metadata: &Bytes) -> Result<Self> {
+        let state: SystemState = if metadata.is_empty() {
+            SystemState::default()
+        } else {
+            serde_json::from_slice(metadata)
+                .map_err(|error| Error::corrupt("state of a metadata stream").caused_by(error))?
+        };
+        Ok(Self {
+            metadata: StreamMetadata::parse(data.clone()).map_err(|error| {
+                Error::corrupt("document of a metadata stream").caused_by(error)
+            })?,
+            deleted_before: Revision(state.deleted_before.unwrap_or(0)),
+            tombstoned: state.tombstone.unwrap_or(false),
+        })
+    }
+
+    /// The event that records this state.
+    #[must_use]
+    pub fn to_event(&self, change: LifecycleChange) -> EventData {
+        let state = SystemState {
+            deleted_before: (self.deleted_before.0 > 0).then_some(self.deleted_before.0),
+            tombstone: self.tombstoned.then_some(true),
+        };
+        let plain = state.deleted_before.is_none() && state.tombstone.is_none();
+        let metadata = if plain {
+            Vec::new()
+        } else {
+            serde_json::to_vec(&state).unwrap_or_default()
+        };
+        let event_type = match change {
+            LifecycleChange::Metadata => TYPE_METADATA,
+            LifecycleChange::Deleted => TYPE_DELETED,
+            LifecycleChange::Tombstone => TYPE_TOMBSTONE,
+        };
+        EventData {
+            id: None,
+            event_type: EventType::from_stored(event_type.into()),
+            content_type: ContentType::Json,
+            data: self.metadata.json().clone(),
+            metadata: metadata.into(),
+            tags: Tags::NONE,
+        }
+    }
+
+    /// True if a stream whose last revision is `last` can be seen by readers.
+    #[must_use]
+    pub fn exists(&self, last: Option<Revision>) -> bool {
+        !self.tombstoned && last.is_some_and(|last| last >= self.deleted_before)
+    }
+
+    /// Which events of a stream with this last revision readers may see at `now`.
+    #[must_use]
+    pub fn visibility(&self, last: Revision, now: Timestamp) -> Visibility {
+        let by_count = self
+            .metadata
+            .max_count
+            .map_or(0, |count| (last.0 + 1).saturating_sub(count));
+        let from = self.deleted_before.0.max(by_count).max(
+            self.metadata
+                .truncate_before
+                .map_or(0, |revision| revision.0),
+        );
+        let created_from = self.metadata.max_age.map(|age| {
+            let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+            Timestamp(now.0.saturating_sub(age))
+        });
+        Visibility {
+            from: Revision(from),
+            created_from,
+        }
+    }
+}
+
+/// What a lifecycle event records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LifecycleChange {
+    /// New metadata.
+    Metadata,
+    /// A soft delete.
+    Deleted,
+    /// A tombstone.
+    Tombstone,
+}
+
+/// The events of a stream that readers may see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Visibility {
+    /// First readable revision.
+    pub from: Revision,
+    /// Events created before this are hidden too.
+    pub created_from: Option<Timestamp>,
+}
+
+impl Visibility {
+    /// True if an event may be seen.
+    #[must_use]
+    pub fn shows(&self, revision: Revision, created: Timestamp) -> bool {
+        revision >= self.from && self.created_from.is_none_or(|from| created >= from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_travels_through_its_event() {
+        let state = Lifecycle {
+            metadata: StreamMetadata::parse(r#"{"$maxCount": 3, "owner":"x"}"#).expect("valid"),
+            deleted_before: Revision(5),
+            tombstoned: false,
+        };
+        let event = state.to_event(LifecycleChange::Metadata);
+        assert_eq!(
+            Lifecycle::from_event(&event.data, &event.metadata).expect("readable"),
+            state
+        );
+        assert_eq!(
+            state.visibility(Revision(9), Timestamp(0)).from,
+            Revision(7)
+        );
+        assert!(!state.exists(Some(Revision(4))));
+        assert!(state.exists(Some(Revision(5))));
+    }
+
+    #[test]
+    fn wrong_documents_are_refused() {
+        for bad in [
+            "",
+            "[]",
+            "1",
+            "{",
+            r#"{"$maxCount":0}"#,
+            r#"{"$maxAge":-1}"#,
+            r#"{"$tb":"x"}"#,
+        ] {
+            assert!(StreamMetadata::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,535 @@
+//! Requests and answers of [`EventStore`](crate::EventStore): one struct per call.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::event::{EventData, RecordedEvent};
+use crate::filter::Filter;
+use crate::ids::{LogId, Position, Revision, StreamId};
+use crate::lifecycle::StreamMetadata;
+use crate::limits;
+
+/// A writer's claim about a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum ExpectedRevision {
+    /// No claim.
+    #[default]
+    Any,
+    /// There is no such stream (never written, or soft-deleted).
+    NoStream,
+    /// The stream exists.
+    StreamExists,
+    /// This is its last revision.
+    Exact(Revision),
+}
+
+impl fmt::Display for ExpectedRevision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExpectedRevision::Any => f.write_str("any"),
+            ExpectedRevision::NoStream => f.write_str("no stream"),
+            ExpectedRevision::StreamExists => f.write_str("stream exists"),
+            ExpectedRevision::Exact(revision) => write!(f, "revision {revision}"),
+        }
+    }
+}
+
+/// Events for one stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamAppend {
+    /// The stream.
+    pub stream: StreamId,
+    /// The claim about it.
+    pub expected: ExpectedRevision,
+    /// At least one event.
+    pub events: Vec<EventData>,
+}
+
+/// One append: events for one or several streams of one log, stored whole or not at all.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Append {
+    /// At least one; no stream twice.
+    pub streams: Vec<StreamAppend>,
+}
+
+impl Append {
+    /// Events for one stream.
+    #[must_use]
+    pub fn to(stream: StreamId, expected: ExpectedRevision, events: Vec<EventData>) -> Self {
+        Self {
+            streams: vec![StreamAppend {
+                stream,
+                expected,
+                events,
+            }],
+        }
+    }
+
+    /// Number of events.
+    #[must_use]
+    pub fn events(&self) -> usize {
+        self.streams.iter().map(|s| s.events.len()).sum()
+    }
+
+    /// Size of data and metadata of all events, in bytes.
+    #[must_use]
+    pub fn payload_bytes(&self) -> usize {
+        self.streams
+            .iter()
+            .flat_map(|s| &s.events)
+            .map(EventData::payload_bytes)
+            .sum()
+    }
+
+    /// Checks every limit that does not depend on the state of a store.
+    ///
+    /// Appends to a metadata stream `$$name` must be a single `$metadata` event; the system's other
+    /// `$` streams are open.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the field and the rule.
+    pub fn validate(&self) -> Result<()> {
+        if self.streams.is_empty() {
+            return Err(Error::invalid("appends", "must not be empty"));
+        }
+        at_most("appends", self.streams.len(), limits::APPEND_STREAMS_MAX)?;
+        at_most("events", self.events(), limits::APPEND_EVENTS_MAX)?;
+        for (i, append) in self.streams.iter().enumerate() {
+            append.validate()?;
+            if self.streams[..i]
+                .iter()
+                .any(|other| other.stream == append.stream)
+            {
+                return Err(Error::invalid(
+                    "appends",
+                    format!("name stream {:?} twice", append.stream),
+                ));
+            }
+        }
+        at_most("events", self.payload_bytes(), limits::APPEND_BYTES_MAX).map_err(|_| {
+            Error::invalid(
+                "events",
+                format!(
+                    "must be at most {} bytes in total",
+                    limits::APPEND_BYTES_MAX
+                ),
+            )
+        })
+    }
+}
+
+impl StreamAppend {
+    fn validate(&self) -> Result<()> {
+        if self.events.is_empty() {
+            return Err(Error::invalid("events", "must not be empty"));
+        }
+        for (i, event) in self.events.iter().enumerate() {
+            if event.payload_bytes() > limits::EVENT_BYTES_MAX {
+                return Err(Error::invalid(
+                    format!("events[{i}]"),
+                    format!(
+                        "must be at most {} bytes of data and metadata, found {}",
+                        limits::EVENT_BYTES_MAX,
+                        event.payload_bytes()
+                    ),
+                ));
+            }
+        }
+        if let Some(described) = self.stream.as_str().strip_prefix("$$") {
+            let only = |rule: &str| {
+                Err(Error::invalid(
+                    "stream",
+                    format!("{:?}: {rule}", self.stream),
+                ))
+            };
+            if described.starts_with("$$") || described.is_empty() {
+                return only("a metadata stream has no metadata stream");
+            }
+            let [event] = self.events.as_slice() else {
+                return only("a metadata stream takes one event at a time");
+            };
+            if event.event_type.as_str() != "$metadata"
+                || !event.metadata.is_empty()
+                || !event.tags.is_empty()
+            {
+                return only(
+                    "a metadata stream takes only events of type $metadata without metadata and tags",
+                );
+            }
+            StreamMetadata::parse(event.data.clone())?;
+        }
+        Ok(())
+    }
+}
+
+fn at_most(field: &str, found: usize, max: usize) -> Result<()> {
+    if found > max {
+        return Err(Error::invalid(
+            field,
+            format!("must be at most {max}, found {found}"),
+        ));
+    }
+    Ok(())
+}
+
+/// Where the events of one stream were stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AppendedStream {
+    /// The stream.
+    pub stream: StreamId,
+    /// Revision of the first event.
+    pub first_revision: Revision,
+    /// Revision of the last event.
+    pub last_revision: Revision,
+    /// Position of the last event of this stream.
+    pub position: Position,
+}
+
+/// The answer to an append. A recognised retry gets the answer of the first time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Appended {
+    /// One entry per stream, in the order of the request.
+    pub streams: Vec<AppendedStream>,
+    /// The log that holds the events.
+    pub log: LogId,
+    /// Position of the last event.
+    pub position: Position,
+    /// A checkpoint right after the last event (and at the start of every other log).
+    pub checkpoint: Checkpoint,
+}
+
+/// Which way to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Direction {
+    /// Oldest first.
+    #[default]
+    Forwards,
+    /// Newest first.
+    Backwards,
+}
+
+/// Where to begin reading a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StreamFrom {
+    /// At the first readable event.
+    Start,
+    /// At this event, included. Backwards, a revision above the last one means the last one.
+    Revision(Revision),
+    /// At the last event (backwards), or behind it (forwards).
+    End,
+}
+
+/// Request for one page of a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadStream {
+    /// The stream.
+    pub stream: StreamId,
+    /// Where to begin.
+    pub from: StreamFrom,
+    /// Which way.
+    pub direction: Direction,
+    /// Most events wanted: 1 to 10,000.
+    pub limit: usize,
+}
+
+impl ReadStream {
+    /// From the first event on, 1,000 events a page.
+    #[must_use]
+    pub fn forwards(stream: StreamId) -> Self {
+        Self {
+            stream,
+            from: StreamFrom::Start,
+            direction: Direction::Forwards,
+            limit: 1_000,
+        }
+    }
+
+    /// From the last event back, 1,000 events a page.
+    #[must_use]
+    pub fn backwards(stream: StreamId) -> Self {
+        Self {
+            stream,
+            from: StreamFrom::End,
+            direction: Direction::Backwards,
+            limit: 1_000,
+        }
+    }
+
+    /// Sets where to begin.
+    #[must_use]
+    pub fn from(mut self, from: StreamFrom) -> Self {
+        self.from = from;
+        self
+    }
+
+    /// Sets the most events wanted.
+    #[must_use]
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Checks the limit.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn validate(&self) -> Result<()> {
+        check_limit(self.limit)
+    }
+}
+
+fn check_limit(limit: usize) -> Result<()> {
+    if (1..=limits::PAGE_EVENTS_MAX).contains(&limit) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "limit",
+        format!("must be 1 to {}, found {limit}", limits::PAGE_EVENTS_MAX),
+    ))
+}
+
+/// One page of a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamPage {
+    /// The events.
+    pub events: Vec<RecordedEvent>,
+    /// Revision to continue from. Forwards it is always there, also at the end; backwards it is
+    /// `None` once the first readable event was reached.
+    pub next: Option<Revision>,
+    /// True if nothing more lay ahead when the page was read.
+    pub end: bool,
+    /// Last revision of the stream when the page was read.
+    pub last_revision: Revision,
+}
+
+/// Where to begin reading all events.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AllFrom {
+    /// Before the first event.
+    Start,
+    /// Forwards: after this place. Backwards: the events up to this place, newest first.
+    Checkpoint(Checkpoint),
+    /// Behind the last event.
+    End,
+}
+
+/// Request for one page of all events. Each log is read in its order, one log after the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadAll {
+    /// Where to begin.
+    pub from: AllFrom,
+    /// Which way.
+    pub direction: Direction,
+    /// Most events wanted: 1 to 10,000.
+    pub limit: usize,
+    /// Which events.
+    pub filter: Filter,
+}
+
+impl ReadAll {
+    /// From the first event on, 1,000 events a page.
+    #[must_use]
+    pub fn forwards() -> Self {
+        Self {
+            from: AllFrom::Start,
+            direction: Direction::Forwards,
+            limit: 1_000,
+            filter: Filter::ALL,
+        }
+    }
+
+    /// From the last event back, 1,000 events a page.
+    #[must_use]
+    pub fn backwards() -> Self {
+        Self {
+            from: AllFrom::End,
+            direction: Direction::Backwards,
+            ..Self::forwards()
+        }
+    }
+
+    /// Sets where to begin.
+    #[must_use]
+    pub fn from(mut self, from: AllFrom) -> Self {
+        self.from = from;
+        self
+    }
+
+    /// Sets the most events wanted.
+    #[must_use]
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Sets the filter.
+    #[must_use]
+    pub fn filter(mut self, filter: Filter) -> Self {
+        self.filter = filter;
+        self
+    }
+
+    /// Checks limit and filter.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn validate(&self) -> Result<()> {
+        check_limit(self.limit)?;
+        self.filter.validate()
+    }
+}
+
+/// One page of all events. It may be short, even empty, when a filter finds little: go on until `end`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AllPage {
+    /// The events.
+    pub events: Vec<RecordedEvent>,
+    /// Where to continue.
+    pub next: Checkpoint,
+    /// True if nothing more lay ahead when the page was read.
+    pub end: bool,
+}
+
+/// Request for one page of stream names, in the binary order of the names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListStreams {
+    /// Only names that start with this. Names that start with `$` are listed only if this does too.
+    pub prefix: String,
+    /// Only names after this one.
+    pub after: Option<StreamId>,
+    /// Most streams wanted: 1 to 10,000.
+    pub limit: usize,
+}
+
+impl ListStreams {
+    /// Checks the limit.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn validate(&self) -> Result<()> {
+        check_limit(self.limit)
+    }
+}
+
+/// A stream that exists.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamInfo {
+    /// Its name.
+    pub stream: StreamId,
+    /// Its last revision.
+    pub last_revision: Revision,
+}
+
+/// One page of streams. It may be short when deleted streams were left out: go on until `next` is `None`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamsPage {
+    /// The streams.
+    pub streams: Vec<StreamInfo>,
+    /// Name to continue after; `None` at the end.
+    pub next: Option<StreamId>,
+}
+
+/// How to delete a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DeleteKind {
+    /// Readers see no such stream; a later append begins it again, with the next revision.
+    #[default]
+    Soft,
+    /// Closed for ever.
+    Tombstone,
+}
+
+/// Request to delete a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeleteStream {
+    /// The stream.
+    pub stream: StreamId,
+    /// The claim about it.
+    pub expected: ExpectedRevision,
+    /// How.
+    pub kind: DeleteKind,
+}
+
+/// The answer to a delete or a change of metadata.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Deleted {
+    /// The log of the stream.
+    pub log: LogId,
+    /// Position of the event that records the change.
+    pub position: Position,
+    /// A checkpoint right after it.
+    pub checkpoint: Checkpoint,
+}
+
+/// Request to replace the metadata of a stream, which need not exist yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SetStreamMetadata {
+    /// The stream that the metadata describe.
+    pub stream: StreamId,
+    /// The claim about the last revision of the *metadata*, not of the stream.
+    pub expected: ExpectedRevision,
+    /// The new metadata.
+    pub metadata: StreamMetadata,
+}
+
+/// The metadata of a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamMetadataRecord {
+    /// The metadata; empty if none were set.
+    pub metadata: StreamMetadata,
+    /// Last revision of the metadata stream; `None` if none were set.
+    pub revision: Option<Revision>,
+}
+
+/// What to subscribe to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SubscribeTo {
+    /// One stream, which need not exist yet.
+    Stream(StreamId),
+    /// All events that pass the filter.
+    All(Filter),
+}
+
+/// Where a subscription begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SubscribeFrom {
+    /// Before the first event.
+    Start,
+    /// After this revision; only for a stream.
+    Revision(Revision),
+    /// After this place.
+    Checkpoint(Checkpoint),
+    /// Only events stored from now on.
+    End,
+}
+
+/// Request for an endless read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subscribe {
+    /// What.
+    pub to: SubscribeTo,
+    /// From where.
+    pub from: SubscribeFrom,
+}
+
+impl Subscribe {
+    /// Checks the filter, and that the beginning fits what is subscribed to.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn validate(&self) -> Result<()> {
+        match (&self.to, &self.from) {
+            (SubscribeTo::All(_), SubscribeFrom::Revision(_)) => Err(Error::invalid(
+                "after",
+                "must be a checkpoint, not a revision, for all events",
+            )),
+            (SubscribeTo::All(filter), _) => filter.validate(),
+            (SubscribeTo::Stream(_), _) => Ok(()),
+        }
+    }
+}
+
+/// A recorded event that many subscribers share.
+pub type SharedEvent = Arc<RecordedEvent>;

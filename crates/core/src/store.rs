@@ -1,0 +1,250 @@
+//! The [`EventStore`] trait: the whole of what an application, a server or an entity runtime needs.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use futures::Stream;
+use futures::stream::{BoxStream, StreamExt};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::{EventData, RecordedEvent};
+use crate::ids::{Revision, StreamId};
+use crate::info::StoreInfo;
+use crate::request::{
+    AllFrom, AllPage, Append, Appended, DeleteStream, Deleted, Direction, ExpectedRevision,
+    ListStreams, ReadAll, ReadStream, SetStreamMetadata, SharedEvent, StreamFrom,
+    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe,
+};
+
+/// What a subscription delivers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SubscriptionMessage {
+    /// An event, and the checkpoint to resume after it.
+    Event {
+        /// The event.
+        event: SharedEvent,
+        /// Resume after it.
+        checkpoint: Checkpoint,
+    },
+    /// Everything up to here was looked at; comes when a filter has skipped much.
+    Checkpoint(Checkpoint),
+    /// The subscriber has seen all that was stored up to here; what follows is live. May come again after it fell behind.
+    CaughtUp(Checkpoint),
+}
+
+/// An endless read. Dropping it ends it and frees what it held.
+///
+/// It ends with an error when the store closes (`Unavailable`), the stream gets a tombstone
+/// (`StreamTombstoned`), or stored data cannot be read; resume with the last checkpoint.
+pub struct Subscription {
+    messages: BoxStream<'static, Result<SubscriptionMessage>>,
+}
+
+impl Subscription {
+    /// Wraps a stream of messages.
+    #[must_use]
+    pub fn new(messages: impl Stream<Item = Result<SubscriptionMessage>> + Send + 'static) -> Self {
+        Self {
+            messages: messages.boxed(),
+        }
+    }
+
+    /// The next message; `None` once the subscription has ended with an error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
+        self.messages.next().await
+    }
+
+    /// The next event, skipping other messages.
+    ///
+    /// # Errors
+    /// Those of the subscription; `Unavailable` when it has ended.
+    pub async fn next_event(&mut self) -> Result<SharedEvent> {
+        loop {
+            match self.next().await {
+                Some(Ok(SubscriptionMessage::Event { event, .. })) => return Ok(event),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error),
+                None => return Err(Error::unavailable("the subscription has ended")),
+            }
+        }
+    }
+}
+
+impl Stream for Subscription {
+    type Item = Result<SubscriptionMessage>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.messages.poll_next_unpin(cx)
+    }
+}
+
+impl std::fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Subscription")
+    }
+}
+
+/// An event store that keeps the contract C1–C10 (see `docs/reference/contract.md`).
+///
+/// All methods take `&self`; share a store as `Arc<dyn EventStore>`.
+#[async_trait]
+pub trait EventStore: Send + Sync + 'static {
+    /// What the store is, and the last position of each log.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn info(&self) -> Result<StoreInfo>;
+
+    /// Appends events to one stream, or to several streams of one log, whole or not at all.
+    ///
+    /// Returns once the events are durable. A retry with the same event ids gets the first answer.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `WrongExpectedRevision`, `StreamTombstoned`, `Refused`, `Overloaded`,
+    /// `Unavailable`: nothing was written. `OutcomeUnknown`: retry with the same ids.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not undo the append: it is stored whole or not at all. Retry with the same ids to learn which.
+    async fn append(&self, request: Append) -> Result<Appended>;
+
+    /// Reads one page of a stream.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `StreamNotFound`, `StreamTombstoned`, `Unavailable`, `Corrupt`.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage>;
+
+    /// Reads one page of all events.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `InvalidCheckpoint`, `Unavailable`, `Corrupt`.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage>;
+
+    /// Reads one page of the streams that exist.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `Unavailable`.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage>;
+
+    /// Deletes a stream. Its events stay readable through all events until they are scavenged.
+    ///
+    /// # Errors
+    /// As [`append`](EventStore::append); `StreamNotFound` if it does not exist. A tombstone may be
+    /// set on a stream that does not exist if `Any` or `NoStream` is expected.
+    ///
+    /// # Cancel safety
+    /// As [`append`](EventStore::append).
+    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted>;
+
+    /// The metadata of a stream; empty if none were set.
+    ///
+    /// # Errors
+    /// `StreamTombstoned`, `Unavailable`, `Corrupt`.
+    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord>;
+
+    /// Replaces the metadata of a stream.
+    ///
+    /// # Errors
+    /// As [`append`](EventStore::append).
+    ///
+    /// # Cancel safety
+    /// As [`append`](EventStore::append).
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted>;
+
+    /// Begins an endless read: catches up, then goes on live, without a gap and without a double.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `InvalidCheckpoint` (other incarnation, or above the head),
+    /// `StreamTombstoned`, `Unavailable`.
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription>;
+
+    /// Lets queued appends finish, ends subscriptions, closes the database. Later calls get `Unavailable`.
+    ///
+    /// # Errors
+    /// `Unavailable` if the queue could not be drained.
+    async fn shutdown(&self) -> Result<()>;
+}
+
+/// Comfort on top of [`EventStore`].
+#[async_trait]
+pub trait EventStoreExt: EventStore {
+    /// Appends events to one stream.
+    ///
+    /// # Errors
+    /// As [`EventStore::append`].
+    async fn append_to(
+        &self,
+        stream: &str,
+        expected: ExpectedRevision,
+        events: Vec<EventData>,
+    ) -> Result<Appended> {
+        self.append(Append::to(StreamId::new(stream)?, expected, events))
+            .await
+    }
+
+    /// Reads all readable events of a stream, page by page.
+    ///
+    /// # Errors
+    /// As [`EventStore::read_stream`].
+    async fn read_whole_stream(&self, stream: &str) -> Result<Vec<RecordedEvent>> {
+        let mut request = ReadStream::forwards(StreamId::new(stream)?);
+        let mut events = Vec::new();
+        loop {
+            let page = self.read_stream(request.clone()).await?;
+            events.extend(page.events);
+            match page.next {
+                Some(next) if !page.end => request.from = StreamFrom::Revision(next),
+                _ => return Ok(events),
+            }
+        }
+    }
+
+    /// Reads one event of a stream.
+    ///
+    /// # Errors
+    /// As [`EventStore::read_stream`]; `EventNotFound` if it is not readable.
+    async fn read_event(&self, stream: StreamId, revision: Revision) -> Result<RecordedEvent> {
+        let request = ReadStream {
+            stream: stream.clone(),
+            from: StreamFrom::Revision(revision),
+            direction: Direction::Forwards,
+            limit: 1,
+        };
+        let found = self.read_stream(request).await?.events.into_iter().next();
+        found
+            .filter(|event| event.revision == revision)
+            .ok_or_else(|| ErrorKind::EventNotFound { stream, revision }.into())
+    }
+
+    /// Reads all events up to the present end, page by page. For small stores and tests.
+    ///
+    /// # Errors
+    /// As [`EventStore::read_all`].
+    async fn read_everything(&self) -> Result<Vec<RecordedEvent>> {
+        let mut request = ReadAll::forwards();
+        let mut events = Vec::new();
+        loop {
+            let page = self.read_all(request.clone()).await?;
+            events.extend(page.events);
+            if page.end {
+                return Ok(events);
+            }
+            request.from = AllFrom::Checkpoint(page.next);
+        }
+    }
+}
+
+impl<S: EventStore + ?Sized> EventStoreExt for S {}

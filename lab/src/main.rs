@@ -1,0 +1,3 @@
+//! The benchmark of Gesta.
+
+fn main() {}
