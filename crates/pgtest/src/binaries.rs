@@ -1,0 +1,69 @@
+//! Finds the PostgreSQL server programs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The folder that holds `initdb` and `postgres`, or `None` if there is none on this machine.
+///
+/// Looked for, in this order: the variable `GESTA_PG_BIN`, `pg_config --bindir`, the newest
+/// `/usr/lib/postgresql/*/bin`, every folder of `PATH`.
+#[must_use]
+pub fn find_binaries() -> Option<PathBuf> {
+    let named = std::env::var_os("GESTA_PG_BIN").map(PathBuf::from);
+    named
+        .into_iter()
+        .chain(from_pg_config())
+        .chain(from_packages(Path::new("/usr/lib/postgresql")))
+        .chain(from_path())
+        .find(|dir| is_complete(dir))
+}
+
+fn is_complete(dir: &Path) -> bool {
+    dir.join("initdb").is_file() && dir.join("postgres").is_file()
+}
+
+fn from_pg_config() -> Option<PathBuf> {
+    let output = Command::new("pg_config").arg("--bindir").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output
+        .status
+        .success()
+        .then(|| PathBuf::from(text.trim_end()))
+}
+
+/// The `bin` folders below `root`, highest version first.
+fn from_packages(root: &Path) -> Vec<PathBuf> {
+    let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin")))
+        })
+        .collect();
+    versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
+    versions.into_iter().map(|(_, dir)| dir).collect()
+}
+
+fn from_path() -> Vec<PathBuf> {
+    std::env::var_os("PATH")
+        .map(|path| std::env::split_paths(&path).collect())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_package_comes_first() {
+        let root = tempfile::tempdir().expect("temp dir");
+        for version in ["9", "15", "17", "common"] {
+            std::fs::create_dir_all(root.path().join(version).join("bin")).expect("dir");
+        }
+        let found = from_packages(root.path());
+        assert_eq!(found[0], root.path().join("17/bin"));
+        assert_eq!(found.len(), 3);
+    }
+}

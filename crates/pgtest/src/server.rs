@@ -1,0 +1,535 @@
+//! One throw-away server: its files, its supervising shell, its end.
+//!
+//! The shell starts `postgres`, prints its process id, and then waits for a line on its standard
+//! input: the name of the signal to stop it with. If this process dies, even by `kill -9`, the
+//! pipe closes, and the shell stops the server and removes its files. Nothing can be forgotten.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, Uid, User};
+use tempfile::TempDir;
+
+use crate::{Result, find_binaries};
+
+/// Starts the server and ends it; see the module's text. `$0` is the data folder's parent.
+const SUPERVISE: &str = r#"
+"$@" >>"$0/server.log" 2>&1 </dev/null &
+server=$!
+echo "$server"
+if read -r signal; then
+    kill -s "$signal" "$server" 2>/dev/null
+    wait "$server"
+else
+    kill -s QUIT "$server" 2>/dev/null
+    wait "$server"
+    rm -rf "$0"
+fi
+"#;
+
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Another process can take a free port before the server does.
+const PORT_ATTEMPTS: usize = 5;
+
+/// How clients prove who they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Auth {
+    /// Everybody on this machine may connect.
+    #[default]
+    Trust,
+    /// SCRAM-SHA-256 with this password.
+    Password(String),
+}
+
+/// What a server is started with. Everything not named is PostgreSQL's default.
+#[derive(Debug, Clone, Default)]
+pub struct ServerConfig {
+    /// How clients prove who they are.
+    pub auth: Auth,
+    /// Further settings, as in `postgresql.conf`: (name, value).
+    pub settings: Vec<(String, String)>,
+}
+
+impl ServerConfig {
+    /// Adds a setting.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+/// The operating system's user that the server runs as, if not ourselves.
+#[derive(Debug, Clone)]
+struct RunAs {
+    name: String,
+    uid: u32,
+    gid: u32,
+}
+
+#[derive(Debug)]
+struct Running {
+    shell: Child,
+    stdin: Option<ChildStdin>,
+    pid: i32,
+}
+
+/// A running (or stopped) throw-away server. Dropping it stops the server and removes its files.
+#[derive(Debug)]
+pub struct Server {
+    binaries: PathBuf,
+    config: ServerConfig,
+    run_as: Option<RunAs>,
+    home: TempDir,
+    port: u16,
+    running: Option<Running>,
+}
+
+impl Server {
+    /// Starts a server with the default configuration; see [`Server::start_with`].
+    ///
+    /// # Errors
+    /// As [`Server::start_with`].
+    pub fn start() -> Result<Option<Self>> {
+        Self::start_with(ServerConfig::default())
+    }
+
+    /// Makes a new cluster and starts it, blocking until it answers. `None`, said aloud, if
+    /// PostgreSQL is not installed.
+    ///
+    /// # Errors
+    /// If the cluster cannot be made or does not start; the text holds the server's log.
+    ///
+    /// # Panics
+    /// If PostgreSQL is not installed and the variable `CI` is set: a skipped test must not look like a passed one.
+    pub fn start_with(config: ServerConfig) -> Result<Option<Self>> {
+        let Some(binaries) = find_binaries() else {
+            let message = "PostgreSQL is not installed (set GESTA_PG_BIN to the folder of `initdb`): \
+                           tests that need it are SKIPPED";
+            assert!(std::env::var_os("CI").is_none(), "{message}");
+            eprintln!("\n*** {message} ***\n");
+            return Ok(None);
+        };
+        let home = tempfile::Builder::new().prefix("gesta-pg-").tempdir()?;
+        let run_as = user_to_run_as()?;
+        if let Some(user) = &run_as {
+            chown(home.path(), Some(user.uid), Some(user.gid))?;
+        }
+        let mut server = Self {
+            binaries,
+            config,
+            run_as,
+            home,
+            port: 0,
+            running: None,
+        };
+        server.init()?;
+        for attempt in 1.. {
+            server.port = free_port()?;
+            match server.launch() {
+                Ok(()) => break,
+                Err(error) if attempt >= PORT_ATTEMPTS => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(Some(server))
+    }
+
+    /// A command that runs as the server's user.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = match &self.run_as {
+            None => Command::new(program),
+            Some(user) if has_program("setpriv") => {
+                let mut command = Command::new("setpriv");
+                command.arg(format!("--reuid={}", user.uid));
+                command.arg(format!("--regid={}", user.gid));
+                command.arg("--clear-groups").arg(program);
+                command
+            }
+            Some(user) => {
+                let mut command = Command::new("runuser");
+                command.args(["-u", &user.name, "--"]).arg(program);
+                command
+            }
+        };
+        command.current_dir(self.home.path()).env_remove("PGDATA");
+        command
+            .env("LC_ALL", "C.UTF-8")
+            .env("HOME", self.home.path());
+        command
+    }
+
+    fn data(&self) -> PathBuf {
+        self.home.path().join("data")
+    }
+
+    fn init(&self) -> Result<()> {
+        let mut command = self.command(&self.binaries.join("initdb"));
+        command.args([
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--locale=C.UTF-8",
+            "-N",
+            "-D",
+        ]);
+        command.arg(self.data());
+        match &self.config.auth {
+            Auth::Trust => {
+                command.args(["-A", "trust"]);
+            }
+            Auth::Password(password) => {
+                let file = self.home.path().join("password");
+                std::fs::write(&file, format!("{password}\n"))?;
+                if let Some(user) = &self.run_as {
+                    chown(&file, Some(user.uid), Some(user.gid))?;
+                }
+                command
+                    .args(["-A", "scram-sha-256"])
+                    .arg("--pwfile")
+                    .arg(&file);
+            }
+        }
+        let output = command.output()?;
+        if !output.status.success() {
+            return Err(format!("initdb: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let mut command = self.command(Path::new("/bin/sh"));
+        command.arg("-c").arg(SUPERVISE).arg(self.home.path());
+        command
+            .arg(self.binaries.join("postgres"))
+            .arg("-D")
+            .arg(self.data());
+        let mut settings = vec![
+            ("listen_addresses".to_owned(), "127.0.0.1".to_owned()),
+            ("port".to_owned(), self.port.to_string()),
+            ("unix_socket_directories".to_owned(), String::new()),
+        ];
+        settings.extend(self.config.settings.iter().cloned());
+        for (name, value) in settings {
+            command.arg("-c").arg(format!("{name}={value}"));
+        }
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0);
+        let mut shell = command.spawn()?;
+        let stdin = shell.stdin.take();
+        let mut line = String::new();
+        if let Some(stdout) = shell.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        let pid = line
+            .trim()
+            .parse()
+            .map_err(|_| format!("no process id from the shell: {line:?}"));
+        self.running = Some(Running {
+            shell,
+            stdin,
+            pid: pid?,
+        });
+        match self.wait_until_ready() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.end("QUIT")?;
+                Err(format!("{error}\n{}", self.log()).into())
+            }
+        }
+    }
+
+    /// Ready: the lock file says so, and the port answers a start-up message with a request to authenticate.
+    fn wait_until_ready(&self) -> Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            let lock =
+                std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+            let ours = lock.lines().next() == self.pid().map(|pid| pid.to_string()).as_deref();
+            let ready = lock
+                .lines()
+                .nth(7)
+                .is_some_and(|status| status.trim() == "ready");
+            if ours && ready && answers(self.addr()) {
+                return Ok(());
+            }
+            if !self.pid().is_some_and(is_alive) {
+                return Err("the server ended while starting".into());
+            }
+            if Instant::now() > deadline {
+                return Err("the server did not get ready in time".into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// URL of the database `postgres`, as superuser.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_for("postgres")
+    }
+
+    /// URL of a database, as superuser.
+    #[must_use]
+    pub fn url_for(&self, database: &str) -> String {
+        let password = match &self.config.auth {
+            Auth::Trust => String::new(),
+            Auth::Password(password) => format!(":{password}"),
+        };
+        format!("postgres://postgres{password}@{}/{database}", self.addr())
+    }
+
+    /// Process id of the server; `None` while it is stopped.
+    #[must_use]
+    pub fn pid(&self) -> Option<i32> {
+        self.running.as_ref().map(|running| running.pid)
+    }
+
+    /// What the server has written to its log.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let mut text = Vec::new();
+        if let Ok(mut file) = File::open(self.home.path().join("server.log")) {
+            let _ = file.read_to_end(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Makes a database and gives its URL. The name must be a plain lower-case identifier.
+    ///
+    /// # Errors
+    /// If the server does not answer or refuses.
+    pub fn create_database(&self, name: &str) -> Result<String> {
+        self.execute(&format!("CREATE DATABASE {name}"))?;
+        Ok(self.url_for(name))
+    }
+
+    /// Runs statements as superuser in the database `postgres`, blocking. Usable inside and outside of a runtime.
+    ///
+    /// # Errors
+    /// If the server does not answer or refuses.
+    pub fn execute(&self, sql: &str) -> Result<()> {
+        let (url, sql) = (self.url(), sql.to_owned());
+        let worker = std::thread::spawn(move || -> Result<()> {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(async {
+                let (client, connection) =
+                    tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
+                let driver = tokio::spawn(connection);
+                client.batch_execute(&sql).await?;
+                drop(client);
+                driver.await??;
+                Ok(())
+            })
+        });
+        worker.join().map_err(|_| "the helper thread panicked")?
+    }
+
+    /// Stops it as `systemctl stop` would: connections are ended, everything is written. Its data stay.
+    ///
+    /// # Errors
+    /// If it does not end in time.
+    pub fn stop(&mut self) -> Result<()> {
+        self.end("INT")
+    }
+
+    /// Ends all of its processes by `kill -9`, as a crash of the machine's kernel would (but for its page cache). Its data stay.
+    ///
+    /// # Errors
+    /// If it does not end in time.
+    pub fn kill_9(&mut self) -> Result<()> {
+        let Some(pid) = self.pid() else { return Ok(()) };
+        // Stopped first, so that it neither starts new processes nor cleans up after dead ones.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
+        let children = children_of(pid);
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        for child in &children {
+            let _ = kill(Pid::from_raw(*child), Signal::SIGKILL);
+        }
+        self.end("KILL")?;
+        wait_until(|| !children.iter().any(|child| is_alive(*child)))
+    }
+
+    /// Starts it again on the same port with the same data; stops it first if it runs.
+    ///
+    /// # Errors
+    /// If it does not start; the text holds the server's log.
+    pub fn restart(&mut self) -> Result<()> {
+        self.stop()?;
+        self.launch()
+    }
+
+    /// Changes or adds a setting; takes effect with the next [`Server::restart`].
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.config.settings.retain(|(known, _)| known != name);
+        self.config
+            .settings
+            .push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Ends one of its backends by `kill -9`. The server then ends all other connections and recovers, as PostgreSQL does.
+    ///
+    /// # Errors
+    /// If there is no such process among the server's own.
+    pub fn kill_backend(&self, backend: i32) -> Result<()> {
+        let ours = self.pid().map(children_of).unwrap_or_default();
+        if !ours.contains(&backend) {
+            return Err(format!("process {backend} is not one of this server's").into());
+        }
+        kill(Pid::from_raw(backend), Signal::SIGKILL)?;
+        Ok(())
+    }
+
+    /// Suspends one of its backends (`SIGSTOP`) or lets it go on (`SIGCONT`).
+    ///
+    /// # Errors
+    /// If there is no such process among the server's own.
+    pub fn suspend_backend(&self, backend: i32, suspended: bool) -> Result<()> {
+        let ours = self.pid().map(children_of).unwrap_or_default();
+        if !ours.contains(&backend) {
+            return Err(format!("process {backend} is not one of this server's").into());
+        }
+        let signal = if suspended {
+            Signal::SIGSTOP
+        } else {
+            Signal::SIGCONT
+        };
+        kill(Pid::from_raw(backend), signal)?;
+        Ok(())
+    }
+
+    fn end(&mut self, signal: &str) -> Result<()> {
+        let Some(mut running) = self.running.take() else {
+            return Ok(());
+        };
+        if let Some(mut stdin) = running.stdin.take() {
+            // Fails only if the shell is gone, which the wait below tells.
+            let _ = stdin.write_all(format!("{signal}\n").as_bytes());
+            let mut ended = false;
+            let outcome = wait_until(|| {
+                ended = ended
+                    || running
+                        .shell
+                        .try_wait()
+                        .is_ok_and(|status| status.is_some());
+                ended
+            });
+            if outcome.is_err() {
+                let _ = kill(Pid::from_raw(running.pid), Signal::SIGKILL);
+                running.shell.wait()?;
+                return outcome;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(error) = self.end("QUIT") {
+            eprintln!("stopping PostgreSQL: {error}");
+        }
+    }
+}
+
+fn wait_until(mut done: impl FnMut() -> bool) -> Result<()> {
+    let deadline = Instant::now() + STOP_TIMEOUT;
+    while !done() {
+        if Instant::now() > deadline {
+            return Err("the server did not end in time".into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// PostgreSQL refuses to run as root.
+fn user_to_run_as() -> Result<Option<RunAs>> {
+    if !Uid::effective().is_root() {
+        return Ok(None);
+    }
+    for name in ["postgres", "nobody"] {
+        if let Some(user) = User::from_name(name)? {
+            return Ok(Some(RunAs {
+                name: user.name,
+                uid: user.uid.as_raw(),
+                gid: user.gid.as_raw(),
+            }));
+        }
+    }
+    Err(
+        "PostgreSQL refuses to run as root, and there is neither a user `postgres` nor `nobody`"
+            .into(),
+    )
+}
+
+fn has_program(name: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port())
+}
+
+/// True if a PostgreSQL server at `addr` lets clients in: it answers a start-up message by `R`.
+fn answers(addr: SocketAddr) -> bool {
+    let attempt = || -> std::io::Result<u8> {
+        let mut stream = TcpStream::connect_timeout(&addr, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut message = vec![0, 0, 0, 0];
+        message.extend_from_slice(&196_608_u32.to_be_bytes());
+        message.extend_from_slice(b"user\0postgres\0database\0postgres\0\0");
+        let length = u32::try_from(message.len()).unwrap_or(0);
+        message[..4].copy_from_slice(&length.to_be_bytes());
+        stream.write_all(&message)?;
+        let mut answer = [0];
+        stream.read_exact(&mut answer)?;
+        Ok(answer[0])
+    };
+    attempt().is_ok_and(|kind| kind == b'R')
+}
+
+/// Parent process and state of a process, from `/proc`.
+fn stat(pid: i32) -> Option<(i32, char)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((fields.next()?.parse().ok()?, state))
+}
+
+fn is_alive(pid: i32) -> bool {
+    stat(pid).is_some_and(|(_, state)| !matches!(state, 'Z' | 'X'))
+}
+
+fn children_of(parent: i32) -> Vec<i32> {
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| stat(*pid).is_some_and(|(found, _)| found == parent))
+        .collect()
+}
