@@ -1,0 +1,270 @@
+//! Appends, deletes and changes of metadata: every check first, then the events, under one lock.
+
+use gesta_core::{
+    Append, AppendedStream, DeleteKind, DeleteStream, Error, ErrorKind, EventData,
+    ExpectedRevision, Lifecycle, LifecycleChange, LogId, Position, Result, Revision,
+    SetStreamMetadata, StreamAppend, StreamId, StreamMetadata, Timestamp,
+};
+
+use crate::state::{State, Stream};
+
+/// What the check of one stream's part of an append has found.
+enum Verdict {
+    /// The expectation holds: store it.
+    Fresh,
+    /// It was stored before, from this index of the stream on.
+    Retry { first: usize },
+}
+
+/// Where an append was stored, now or the first time.
+pub(crate) struct Stored {
+    pub(crate) log: LogId,
+    pub(crate) position: Position,
+    pub(crate) streams: Vec<AppendedStream>,
+}
+
+impl State {
+    pub(crate) fn append(&mut self, request: Append, now: Timestamp) -> Result<Stored> {
+        request.validate()?;
+        let log = self.common_log(&request)?;
+        let verdicts = request
+            .streams
+            .iter()
+            .map(|part| self.judge(part))
+            .collect::<Result<Vec<Verdict>>>()?;
+        let retries = verdicts
+            .iter()
+            .filter(|verdict| matches!(verdict, Verdict::Retry { .. }));
+        if (1..verdicts.len()).contains(&retries.count()) {
+            return Err(self.mixture(&request, &verdicts));
+        }
+
+        let mut streams = Vec::with_capacity(request.streams.len());
+        for (part, verdict) in request.streams.into_iter().zip(verdicts) {
+            let count = part.events.len();
+            let first = match verdict {
+                Verdict::Retry { first } => first,
+                Verdict::Fresh => self.store(&part.stream, part.events, now)?,
+            };
+            streams.push(self.answer(part.stream, first, count)?);
+        }
+        let position = streams.iter().map(|s| s.position).max().unwrap_or_default();
+        Ok(Stored {
+            log,
+            position,
+            streams,
+        })
+    }
+
+    fn common_log(&self, request: &Append) -> Result<LogId> {
+        let mut logs = request.streams.iter().map(|part| self.log_of(&part.stream));
+        let first = logs.next().unwrap_or_default();
+        if logs.all(|log| log == first) {
+            return Ok(first);
+        }
+        Err(Error::invalid(
+            "appends",
+            "must name streams of one log; names that share a {…} part do",
+        ))
+    }
+
+    /// Compares one part of an append with the stream that it is for.
+    fn judge(&self, part: &StreamAppend) -> Result<Verdict> {
+        if let Some(described) = part.stream.described_stream() {
+            self.lifecycle_unless_tombstoned(&described)?;
+        }
+        let lifecycle = self.lifecycle_unless_tombstoned(&part.stream)?;
+        let stream = self.streams.get(&part.stream);
+        let last = stream.and_then(Stream::last);
+        let holds = expectation_holds(part.expected, last, &lifecycle);
+        let first = match part.expected {
+            ExpectedRevision::Exact(_) | ExpectedRevision::NoStream if holds => None,
+            ExpectedRevision::Exact(revision) => index(revision.next()),
+            ExpectedRevision::NoStream => index(lifecycle.deleted_before),
+            ExpectedRevision::Any | ExpectedRevision::StreamExists => part.events[0]
+                .id
+                .and_then(|id| stream?.newest.get(&id).copied()),
+        };
+        match first {
+            Some(first) if stream.is_some_and(|s| carries_ids(s, first, &part.events)) => {
+                return Ok(Verdict::Retry { first });
+            }
+            // Found by its id, but what follows is something else.
+            Some(_) => {}
+            None if holds => return Ok(Verdict::Fresh),
+            None => {}
+        }
+        Err(wrong(&part.stream, part.expected, last, &lifecycle))
+    }
+
+    /// Some parts of an append are stored and others are not: it is no retry, and it cannot be stored.
+    fn mixture(&self, request: &Append, verdicts: &[Verdict]) -> Error {
+        let retry = request
+            .streams
+            .iter()
+            .zip(verdicts)
+            .find(|(_, verdict)| matches!(verdict, Verdict::Retry { .. }));
+        let Some((part, _)) = retry else {
+            return Error::invalid("appends", "must not be empty");
+        };
+        let lifecycle = self.lifecycle(&part.stream).unwrap_or_default();
+        wrong(
+            &part.stream,
+            part.expected,
+            self.last(&part.stream),
+            &lifecycle,
+        )
+    }
+
+    /// Stores events; returns the index of the first.
+    fn store(
+        &mut self,
+        stream: &StreamId,
+        events: Vec<EventData>,
+        now: Timestamp,
+    ) -> Result<usize> {
+        let first = self.streams.get(stream).map_or(0, |s| s.events.len());
+        for event in events {
+            let event = match stream.described_stream() {
+                Some(described) => self.with_system_state(&described, &event)?,
+                None => event,
+            };
+            self.push(stream, event, now);
+        }
+        Ok(first)
+    }
+
+    /// A user's metadata event, completed by the state that only the store may write.
+    fn with_system_state(&self, described: &StreamId, event: &EventData) -> Result<EventData> {
+        let state = Lifecycle {
+            metadata: StreamMetadata::parse(event.data.clone())?,
+            ..self.lifecycle(described)?
+        };
+        Ok(EventData {
+            id: event.id,
+            ..state.to_event(LifecycleChange::Metadata)
+        })
+    }
+
+    fn answer(&self, stream: StreamId, first: usize, count: usize) -> Result<AppendedStream> {
+        let events = self.streams.get(&stream).map_or(&[][..], |s| &s.events);
+        let stored = events.get(first).zip(events.get(first + count - 1));
+        let (first, last) = stored.ok_or_else(|| Error::corrupt("an append is not stored"))?;
+        Ok(AppendedStream {
+            stream,
+            first_revision: first.revision,
+            last_revision: last.revision,
+            position: last.position,
+        })
+    }
+
+    pub(crate) fn delete(
+        &mut self,
+        request: &DeleteStream,
+        now: Timestamp,
+    ) -> Result<(LogId, Position)> {
+        let stream = &request.stream;
+        refuse_metadata_stream(stream)?;
+        let lifecycle = self.lifecycle_unless_tombstoned(stream)?;
+        let last = self.last(stream);
+        if !expectation_holds(request.expected, last, &lifecycle) {
+            return Err(wrong(stream, request.expected, last, &lifecycle));
+        }
+        let (state, change) = match request.kind {
+            DeleteKind::Soft if !lifecycle.exists(last) => {
+                return Err(ErrorKind::StreamNotFound(stream.clone()).into());
+            }
+            DeleteKind::Soft => (
+                Lifecycle {
+                    deleted_before: last.map_or(Revision(0), Revision::next),
+                    ..Lifecycle::default()
+                },
+                LifecycleChange::Deleted,
+            ),
+            DeleteKind::Tombstone => (
+                Lifecycle {
+                    tombstoned: true,
+                    ..Lifecycle::default()
+                },
+                LifecycleChange::Tombstone,
+            ),
+        };
+        let meta = stream.metadata_stream();
+        self.push(&meta, state.to_event(change), now);
+        let log = self.log_of(&meta);
+        Ok((log, self.heads()[usize::from(log.0)]))
+    }
+
+    pub(crate) fn set_metadata(
+        &mut self,
+        request: SetStreamMetadata,
+        now: Timestamp,
+    ) -> Result<(LogId, Position)> {
+        refuse_metadata_stream(&request.stream)?;
+        let event = Lifecycle {
+            metadata: request.metadata,
+            ..Lifecycle::default()
+        }
+        .to_event(LifecycleChange::Metadata);
+        let append = Append::to(
+            request.stream.metadata_stream(),
+            request.expected,
+            vec![event],
+        );
+        let stored = self.append(append, now)?;
+        Ok((stored.log, stored.position))
+    }
+}
+
+/// The table of the contract.
+fn expectation_holds(
+    expected: ExpectedRevision,
+    last: Option<Revision>,
+    lifecycle: &Lifecycle,
+) -> bool {
+    match expected {
+        ExpectedRevision::Any => true,
+        ExpectedRevision::NoStream => !lifecycle.exists(last),
+        ExpectedRevision::StreamExists => lifecycle.exists(last),
+        ExpectedRevision::Exact(revision) => last == Some(revision),
+    }
+}
+
+/// True if the events of the stream from `first` on carry the ids of `events`.
+fn carries_ids(stream: &Stream, first: usize, events: &[EventData]) -> bool {
+    let stored = stream.events.get(first..).unwrap_or_default();
+    stored.len() >= events.len()
+        && stored
+            .iter()
+            .zip(events)
+            .all(|(stored, event)| event.id == Some(stored.id))
+}
+
+fn index(revision: Revision) -> Option<usize> {
+    usize::try_from(revision.0).ok()
+}
+
+fn wrong(
+    stream: &StreamId,
+    expected: ExpectedRevision,
+    last: Option<Revision>,
+    lifecycle: &Lifecycle,
+) -> Error {
+    ErrorKind::WrongExpectedRevision {
+        stream: stream.clone(),
+        expected,
+        actual: last.filter(|_| lifecycle.exists(last)),
+    }
+    .into()
+}
+
+/// Metadata streams are neither deleted nor do they have metadata.
+fn refuse_metadata_stream(stream: &StreamId) -> Result<()> {
+    if stream.as_str().starts_with("$$") {
+        return Err(Error::invalid(
+            "stream",
+            format!("{stream:?}: a metadata stream has no metadata stream"),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! Pages of a stream, of all events, and of the names of streams.
+
+use gesta_core::limits::{PAGE_BYTES_MAX, PAGE_SCAN_MAX};
+use gesta_core::{
+    Direction, ErrorKind, Filter, ListStreams, Position, ReadStream, RecordedEvent, Result,
+    Revision, SharedEvent, StreamFrom, StreamId, StreamInfo, StreamPage, StreamsPage, Timestamp,
+};
+
+use crate::state::State;
+
+/// A page being filled.
+struct Page {
+    events: Vec<RecordedEvent>,
+    limit: usize,
+    payload_bytes: usize,
+}
+
+impl Page {
+    fn new(limit: usize) -> Self {
+        Self {
+            events: Vec::new(),
+            limit,
+            payload_bytes: 0,
+        }
+    }
+
+    /// True if there is room. The first event always fits.
+    fn takes(&self, event: &RecordedEvent) -> bool {
+        self.events.is_empty()
+            || (self.events.len() < self.limit
+                && self.payload_bytes + event.payload_bytes() <= PAGE_BYTES_MAX)
+    }
+
+    fn push(&mut self, event: &RecordedEvent) {
+        self.payload_bytes += event.payload_bytes();
+        self.events.push(event.clone());
+    }
+}
+
+/// What a read of all events has found.
+pub(crate) struct Found {
+    pub(crate) events: Vec<RecordedEvent>,
+    pub(crate) end: bool,
+}
+
+impl State {
+    pub(crate) fn read_stream(&self, request: &ReadStream, now: Timestamp) -> Result<StreamPage> {
+        request.validate()?;
+        let lifecycle = self.lifecycle_unless_tombstoned(&request.stream)?;
+        let last = self.last(&request.stream);
+        let Some(last) = last.filter(|_| lifecycle.exists(last)) else {
+            return Err(ErrorKind::StreamNotFound(request.stream.clone()).into());
+        };
+        let visible = self.visible(&request.stream, now)?;
+        Ok(match request.direction {
+            Direction::Forwards => forwards(request, &visible, last),
+            Direction::Backwards => backwards(request, &visible, last),
+        })
+    }
+
+    /// The events of a stream that readers may see; none if it does not exist.
+    pub(crate) fn visible(&self, stream: &StreamId, now: Timestamp) -> Result<Vec<&SharedEvent>> {
+        let lifecycle = self.lifecycle_unless_tombstoned(stream)?;
+        let events = self.streams.get(stream).map_or(&[][..], |s| &s.events);
+        let Some(last) = events.last() else {
+            return Ok(Vec::new());
+        };
+        let visibility = lifecycle.visibility(last.revision, now);
+        Ok(events
+            .iter()
+            .filter(|event| visibility.shows(event.revision, event.created))
+            .collect())
+    }
+
+    /// Reads forwards from the positions in `at`, which move on.
+    pub(crate) fn read_forwards(
+        &self,
+        at: &mut [Position],
+        limit: usize,
+        filter: &Filter,
+    ) -> Found {
+        let mut page = Page::new(limit);
+        let mut positions = 0;
+        for (log, at) in self.logs.iter().zip(at) {
+            while let Some(event) = log.get(index(*at)) {
+                let wanted = filter.matches(event);
+                if positions == PAGE_SCAN_MAX || page.events.len() == limit {
+                    return page.unfinished();
+                }
+                if wanted && !page.takes(event) {
+                    return page.unfinished();
+                }
+                if wanted {
+                    page.push(event);
+                }
+                *at = event.position;
+                positions += 1;
+            }
+        }
+        page.finished()
+    }
+
+    /// Reads backwards from the positions in `at`, included, which move back.
+    pub(crate) fn read_backwards(
+        &self,
+        at: &mut [Position],
+        limit: usize,
+        filter: &Filter,
+    ) -> Found {
+        let mut page = Page::new(limit);
+        let mut positions = 0;
+        for (log, at) in self.logs.iter().zip(at).rev() {
+            while let Some(event) =
+                at.0.checked_sub(1)
+                    .and_then(|i| log.get(index(Position(i))))
+            {
+                let wanted = filter.matches(event);
+                if positions == PAGE_SCAN_MAX || page.events.len() == limit {
+                    return page.unfinished();
+                }
+                if wanted && !page.takes(event) {
+                    return page.unfinished();
+                }
+                if wanted {
+                    page.push(event);
+                }
+                *at = Position(event.position.0 - 1);
+                positions += 1;
+            }
+        }
+        page.finished()
+    }
+
+    pub(crate) fn list(&self, request: &ListStreams) -> Result<StreamsPage> {
+        request.validate()?;
+        let mut found = Vec::new();
+        for (name, stream) in &self.streams {
+            let listed = name.as_str().starts_with(&request.prefix)
+                && (!name.is_system() || request.prefix.starts_with('$'))
+                && request.after.as_ref().is_none_or(|after| name > after);
+            let last = stream.last();
+            if !listed || !self.lifecycle(name)?.exists(last) {
+                continue;
+            }
+            if found.len() == request.limit {
+                let next = found.last().map(|info: &StreamInfo| info.stream.clone());
+                return Ok(StreamsPage {
+                    streams: found,
+                    next,
+                });
+            }
+            found.extend(last.map(|last_revision| StreamInfo {
+                stream: name.clone(),
+                last_revision,
+            }));
+        }
+        Ok(StreamsPage {
+            streams: found,
+            next: None,
+        })
+    }
+}
+
+impl Page {
+    fn finished(self) -> Found {
+        Found {
+            events: self.events,
+            end: true,
+        }
+    }
+
+    fn unfinished(self) -> Found {
+        Found {
+            events: self.events,
+            end: false,
+        }
+    }
+}
+
+/// Index of the event after this position.
+fn index(position: Position) -> usize {
+    usize::try_from(position.0).unwrap_or(usize::MAX)
+}
+
+fn forwards(request: &ReadStream, visible: &[&SharedEvent], last: Revision) -> StreamPage {
+    let from = match request.from {
+        StreamFrom::Start => Revision(0),
+        StreamFrom::Revision(revision) => revision,
+        StreamFrom::End => last.next(),
+    };
+    let mut page = Page::new(request.limit);
+    let mut ahead = visible.iter().filter(|event| event.revision >= from);
+    let left = ahead.find(|event| {
+        let fits = page.takes(event);
+        if fits {
+            page.push(event);
+        }
+        !fits
+    });
+    let next = left.map_or(from.max(last.next()), |event| event.revision);
+    StreamPage {
+        events: page.events,
+        next: Some(next),
+        end: left.is_none(),
+        last_revision: last,
+    }
+}
+
+fn backwards(request: &ReadStream, visible: &[&SharedEvent], last: Revision) -> StreamPage {
+    let from = match request.from {
+        StreamFrom::Start => visible.first().map_or(Revision(0), |event| event.revision),
+        StreamFrom::Revision(revision) => revision,
+        StreamFrom::End => last,
+    };
+    let mut page = Page::new(request.limit);
+    let mut ahead = visible.iter().rev().filter(|event| event.revision <= from);
+    let left = ahead.find(|event| {
+        let fits = page.takes(event);
+        if fits {
+            page.push(event);
+        }
+        !fits
+    });
+    StreamPage {
+        events: page.events,
+        next: left.map(|event| event.revision),
+        end: left.is_none(),
+        last_revision: last,
+    }
+}

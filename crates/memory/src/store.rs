@@ -1,0 +1,292 @@
+//! [`MemoryStore`]: the store itself, and how it is set up.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use gesta_core::{
+    AllFrom, AllPage, Append, Appended, Capabilities, Checkpoint, Clock, DeleteStream, Deleted,
+    Direction, Durability, ErrorKind, EventStore, IdempotencyWindow, Incarnation, ListStreams,
+    LogId, Position, ReadAll, ReadStream, RecordedEvent, Result, SetStreamMetadata, StoreInfo,
+    StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription, SystemClock,
+    Timestamp, limits,
+};
+use tokio::sync::watch;
+
+use crate::state::State;
+
+/// How a [`MemoryStore`] is set up.
+#[derive(Clone)]
+pub struct Config {
+    /// Number of logs, 1 to 1,024.
+    pub logs: u16,
+    /// This life of the store.
+    pub incarnation: Incarnation,
+    /// Source of the time that events are stored at.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for Config {
+    /// One log, a new incarnation, the system's clock.
+    fn default() -> Self {
+        Self {
+            logs: 1,
+            incarnation: Incarnation::random(),
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("logs", &self.logs)
+            .field("incarnation", &self.incarnation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What store and subscriptions share.
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    state: Mutex<State>,
+    /// Counts changes; wakes subscriptions.
+    pub(crate) changed: watch::Sender<u64>,
+}
+
+impl Inner {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock; if it did, the collections would still agree.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.config.clock.now()
+    }
+
+    /// Makes a change, then wakes the subscriptions.
+    fn change<T>(&self, change: impl FnOnce(&mut State, Timestamp) -> Result<T>) -> Result<T> {
+        let changed = {
+            let mut state = self.lock();
+            change(state.open()?, self.now())
+        };
+        self.changed
+            .send_modify(|count| *count = count.wrapping_add(1));
+        changed
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&State) -> Result<T>) -> Result<T> {
+        look(self.lock().open()?)
+    }
+
+    /// The positions of a checkpoint, if it can be used.
+    pub(crate) fn positions(
+        &self,
+        state: &State,
+        checkpoint: &Checkpoint,
+    ) -> Result<Vec<Position>> {
+        let positions = checkpoint.positions_for(self.config.incarnation, self.config.logs)?;
+        for (log, (position, head)) in positions.iter().zip(state.heads()).enumerate() {
+            if *position > head {
+                return Err(ErrorKind::InvalidCheckpoint(format!(
+                    "position {position} of log {log} is above its end {head}"
+                ))
+                .into());
+            }
+        }
+        Ok(positions.to_vec())
+    }
+
+    fn after(&self, log: LogId, position: Position) -> Checkpoint {
+        Checkpoint::in_log(self.config.incarnation, self.config.logs, log, position)
+    }
+
+    fn read_all(&self, state: &State, request: &ReadAll) -> Result<AllPage> {
+        request.validate()?;
+        let mut at = match &request.from {
+            AllFrom::Start => vec![Position::START; state.logs.len()],
+            AllFrom::Checkpoint(checkpoint) => self.positions(state, checkpoint)?,
+            AllFrom::End => state.heads(),
+        };
+        let found = match request.direction {
+            Direction::Forwards => state.read_forwards(&mut at, request.limit, &request.filter),
+            Direction::Backwards => state.read_backwards(&mut at, request.limit, &request.filter),
+        };
+        Ok(AllPage {
+            events: found.events,
+            next: Checkpoint::logs(self.config.incarnation, at),
+            end: found.end,
+        })
+    }
+}
+
+/// An [`EventStore`] in memory. Cloning it gives another handle of the same store.
+///
+/// ```
+/// # use gesta_core::*;
+/// # use gesta_memory::MemoryStore;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let store = MemoryStore::new();
+/// let event = EventData::json(EventType::new("added")?, r#"{"item":1}"#);
+/// store.append_to("cart-1", ExpectedRevision::NoStream, vec![event]).await?;
+/// assert_eq!(store.read_whole_stream("cart-1").await?.len(), 1);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("config", &self.inner.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryStore {
+    /// An empty store of one log.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_config(Config::default())
+    }
+
+    /// An empty store. A number of logs outside 1 to 1,024 is taken as the nearest in that range.
+    #[must_use]
+    pub fn with_config(config: Config) -> Self {
+        let logs = config.logs.clamp(1, limits::LOGS_MAX);
+        Self::with_state(Config { logs, ..config }, State::new(logs))
+    }
+
+    /// A store that holds events of an earlier life: each log whole from its first event on, in order.
+    ///
+    /// # Errors
+    /// `Corrupt` if an event does not follow the ones before it.
+    pub fn restored(
+        config: Config,
+        events: impl IntoIterator<Item = RecordedEvent>,
+    ) -> Result<Self> {
+        let logs = config.logs.clamp(1, limits::LOGS_MAX);
+        let mut state = State::new(logs);
+        for event in events {
+            state.restore(event)?;
+        }
+        Ok(Self::with_state(Config { logs, ..config }, state))
+    }
+
+    fn with_state(config: Config, state: State) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                config,
+                state: Mutex::new(state),
+                changed: watch::Sender::new(0),
+            }),
+        }
+    }
+
+    fn changed(&self, (log, position): (LogId, Position)) -> Deleted {
+        Deleted {
+            log,
+            position,
+            checkpoint: self.inner.after(log, position),
+        }
+    }
+}
+
+#[async_trait]
+impl EventStore for MemoryStore {
+    async fn info(&self) -> Result<StoreInfo> {
+        let heads = self.inner.look(|state| Ok(state.heads()))?;
+        Ok(StoreInfo {
+            backend: "memory".into(),
+            engine: env!("CARGO_PKG_VERSION").into(),
+            incarnation: self.inner.config.incarnation,
+            logs: self.inner.config.logs,
+            durability: Durability::None,
+            capabilities: Capabilities {
+                persistent: false,
+                shared: false,
+                several_logs: true,
+                batches_in_flight_max: 1,
+            },
+            idempotency: IdempotencyWindow {
+                time: Duration::from_secs(600),
+                positions: 100_000,
+            },
+            heads,
+        })
+    }
+
+    async fn append(&self, request: Append) -> Result<Appended> {
+        let stored = self.inner.change(|state, now| state.append(request, now));
+        let stored = stored.map_err(|error| error.during("append"))?;
+        Ok(Appended {
+            streams: stored.streams,
+            log: stored.log,
+            position: stored.position,
+            checkpoint: self.inner.after(stored.log, stored.position),
+        })
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        let now = self.inner.now();
+        let page = self.inner.look(|state| state.read_stream(&request, now));
+        page.map_err(|error| error.during("read stream"))
+    }
+
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        let page = self
+            .inner
+            .look(|state| self.inner.read_all(state, &request));
+        page.map_err(|error| error.during("read all"))
+    }
+
+    async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
+        let page = self.inner.look(|state| state.list(&request));
+        page.map_err(|error| error.during("list streams"))
+    }
+
+    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
+        let deleted = self.inner.change(|state, now| state.delete(&request, now));
+        let deleted = deleted.map_err(|error| error.during("delete stream"))?;
+        Ok(self.changed(deleted))
+    }
+
+    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
+        let record = self.inner.look(|state| {
+            Ok(StreamMetadataRecord {
+                metadata: state.lifecycle_unless_tombstoned(&stream)?.metadata,
+                revision: state.last(&stream.metadata_stream()),
+            })
+        });
+        record.map_err(|error| error.during("read metadata"))
+    }
+
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
+        let set = self
+            .inner
+            .change(|state, now| state.set_metadata(request, now));
+        let set = set.map_err(|error| error.during("set metadata"))?;
+        Ok(self.changed(set))
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        crate::subscribe::subscribe(&self.inner, request).map_err(|error| error.during("subscribe"))
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.inner.lock().closed = true;
+        self.inner
+            .changed
+            .send_modify(|count| *count = count.wrapping_add(1));
+        Ok(())
+    }
+}

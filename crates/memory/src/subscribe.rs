@@ -1,0 +1,222 @@
+//! Subscriptions: each looks at the collections itself and sleeps until something was appended.
+//!
+//! Invariants: the cursor only moves forwards, past every event that was looked at, so nothing is sent
+//! twice or left out; the wake-up is armed before looking, so none is missed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures::stream::{self, StreamExt};
+use gesta_core::{
+    Checkpoint, ErrorKind, Filter, Position, Result, Revision, SharedEvent, StreamId, Subscribe,
+    SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
+};
+use tokio::sync::watch;
+
+use crate::state::State;
+use crate::store::Inner;
+
+/// Most events of one log that are looked at before they are handed over.
+const LOOK_MAX: usize = 1_000;
+/// Positions that a filter may skip before a checkpoint is sent.
+const SKIPPED_CATCHING_UP_MAX: u64 = 1_000;
+const SKIPPED_LIVE_MAX: u64 = 10_000;
+
+/// What is read, and how far.
+enum Cursor {
+    /// All logs: the last position that was looked at in each.
+    All(Filter, Vec<Position>),
+    /// One stream: the next revision.
+    Stream(StreamId, Revision),
+}
+
+struct Reader {
+    store: Arc<Inner>,
+    changed: watch::Receiver<u64>,
+    cursor: Cursor,
+    ready: VecDeque<SubscriptionMessage>,
+    live: bool,
+    /// Positions skipped since the last message.
+    skipped: u64,
+    ended: bool,
+}
+
+/// Begins a subscription.
+pub(crate) fn subscribe(store: &Arc<Inner>, request: Subscribe) -> Result<Subscription> {
+    request.validate()?;
+    let cursor = {
+        let mut state = store.lock();
+        begin(store, state.open()?, request)?
+    };
+    let reader = Reader {
+        store: Arc::clone(store),
+        changed: store.changed.subscribe(),
+        cursor,
+        ready: VecDeque::new(),
+        live: false,
+        skipped: 0,
+        ended: false,
+    };
+    let messages = stream::unfold(reader, |mut reader| async {
+        Some((reader.next().await?, reader))
+    });
+    Ok(Subscription::new(messages.fuse()))
+}
+
+fn begin(store: &Inner, state: &State, request: Subscribe) -> Result<Cursor> {
+    match request.to {
+        SubscribeTo::All(filter) => {
+            let at = match request.from {
+                SubscribeFrom::Start | SubscribeFrom::Revision(_) => {
+                    vec![Position::START; state.logs.len()]
+                }
+                SubscribeFrom::Checkpoint(checkpoint) => store.positions(state, &checkpoint)?,
+                SubscribeFrom::End => state.heads(),
+            };
+            Ok(Cursor::All(filter, at))
+        }
+        SubscribeTo::Stream(stream) => {
+            state.lifecycle_unless_tombstoned(&stream)?;
+            let last = state.last(&stream);
+            let after = match request.from {
+                SubscribeFrom::Start => None,
+                SubscribeFrom::Revision(revision) => Some(revision),
+                SubscribeFrom::Checkpoint(checkpoint) => {
+                    checkpoint.revision_for(store.config.incarnation)?
+                }
+                SubscribeFrom::End => last,
+            };
+            if after > last {
+                return Err(ErrorKind::InvalidCheckpoint(format!(
+                    "it is above the last revision of stream {stream}"
+                ))
+                .into());
+            }
+            Ok(Cursor::Stream(
+                stream,
+                after.map_or(Revision(0), Revision::next),
+            ))
+        }
+    }
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Some(Ok(message));
+            }
+            if self.ended {
+                return None;
+            }
+            self.changed.borrow_and_update();
+            if let Err(error) = self.look() {
+                self.ended = true;
+                return Some(Err(error));
+            }
+            // The sender lives in the store that this reader holds, so this cannot fail.
+            if self.ready.is_empty() && self.live && self.changed.changed().await.is_err() {
+                self.ended = true;
+            }
+        }
+    }
+
+    /// Looks at what comes next, and makes messages of it.
+    fn look(&mut self) -> Result<()> {
+        let store = Arc::clone(&self.store);
+        let mut state = store.lock();
+        let state = state.open()?;
+        let at_head = match &self.cursor {
+            Cursor::All(..) => self.look_at_all(state),
+            Cursor::Stream(..) => self.look_at_stream(state)?,
+        };
+        if at_head && !self.live {
+            self.ready
+                .push_back(SubscriptionMessage::CaughtUp(self.checkpoint()));
+            self.skipped = 0;
+        }
+        self.live = at_head;
+        Ok(())
+    }
+
+    fn look_at_all(&mut self, state: &State) -> bool {
+        for (log, events) in state.logs.iter().enumerate() {
+            let from = self.position(log);
+            let events = events.get(from..).unwrap_or_default();
+            for event in events.iter().take(LOOK_MAX) {
+                self.pass(log, event);
+            }
+        }
+        matches!(&self.cursor, Cursor::All(_, at) if *at == state.heads())
+    }
+
+    /// Moves past one event, and sends it if the filter lets it through.
+    fn pass(&mut self, log: usize, event: &SharedEvent) {
+        let Cursor::All(filter, at) = &mut self.cursor else {
+            return;
+        };
+        at[log] = event.position;
+        if filter.matches(event) {
+            self.send(event);
+            return;
+        }
+        self.skipped += 1;
+        let skipped_max = if self.live {
+            SKIPPED_LIVE_MAX
+        } else {
+            SKIPPED_CATCHING_UP_MAX
+        };
+        if self.skipped >= skipped_max {
+            self.skipped = 0;
+            self.ready
+                .push_back(SubscriptionMessage::Checkpoint(self.checkpoint()));
+        }
+    }
+
+    fn look_at_stream(&mut self, state: &State) -> Result<bool> {
+        let Cursor::Stream(stream, from) = &self.cursor else {
+            return Ok(true);
+        };
+        let (stream, from) = (stream.clone(), *from);
+        let events = state.visible(&stream, self.store.config.clock.now())?;
+        let mut ahead = events.into_iter().filter(|event| event.revision >= from);
+        for event in ahead.by_ref().take(LOOK_MAX) {
+            self.cursor = Cursor::Stream(stream.clone(), event.revision.next());
+            self.send(event);
+        }
+        let at_head = ahead.next().is_none();
+        if at_head {
+            // What is hidden at the end is passed, too.
+            let next = state
+                .last(&stream)
+                .map_or(from, |last| last.next().max(from));
+            self.cursor = Cursor::Stream(stream, next);
+        }
+        Ok(at_head)
+    }
+
+    fn send(&mut self, event: &SharedEvent) {
+        self.skipped = 0;
+        self.ready.push_back(SubscriptionMessage::Event {
+            event: Arc::clone(event),
+            checkpoint: self.checkpoint(),
+        });
+    }
+
+    fn checkpoint(&self) -> Checkpoint {
+        let incarnation = self.store.config.incarnation;
+        match &self.cursor {
+            Cursor::All(_, at) => Checkpoint::logs(incarnation, at.clone()),
+            Cursor::Stream(_, next) => {
+                Checkpoint::stream(incarnation, next.0.checked_sub(1).map(Revision))
+            }
+        }
+    }
+
+    fn position(&self, log: usize) -> usize {
+        match &self.cursor {
+            Cursor::All(_, at) => usize::try_from(at[log].0).unwrap_or(usize::MAX),
+            Cursor::Stream(..) => usize::MAX,
+        }
+    }
+}
