@@ -3,12 +3,41 @@
 //! Why: one durable commit per append bounds throughput; a batch shares the cost.
 //! Invariants: appends of one stream keep their order; a caller is answered only after the commit.
 //! Not here: SQL (backend crates), reads, subscriptions.
+//!
+//! The life of an append: `admission` lets it in or refuses it; the `sequencer` decides it against what
+//! `heads` knows (`judge`), or looks up what it does not know; it becomes rows of a `forming` batch; the
+//! backend stores the batch by a chained insert; the caller is answered. `recovery` is for everything else.
 
-use std::sync::Arc;
-use std::time::Duration;
+mod admission;
+mod command;
+mod forming;
+mod heads;
+mod judge;
+mod lookup;
+mod recent;
+mod recovery;
+mod sequencer;
+mod stats;
+mod turns;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use gesta_core::backend::{Backend, Batch};
-use gesta_core::{Append, Appended, Clock, DeleteStream, Deleted, IdempotencyWindow, LogId, Result, SetStreamMetadata};
+use gesta_core::{
+    Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, IdempotencyWindow, LogId,
+    Result, SetStreamMetadata,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::admission::Admission;
+use crate::command::{Command, Part};
+use crate::sequencer::Sequencer;
+use crate::stats::Stats;
+
+pub use crate::stats::PipelineStats;
 
 /// Bounds and times of one pipeline (one log).
 #[derive(Debug, Clone)]
@@ -38,7 +67,10 @@ impl Default for Config {
             queue_bytes_max: 256 * 1024 * 1024,
             streams_cached_max: 100_000,
             give_up_after: Duration::from_secs(30),
-            idempotency: IdempotencyWindow { time: Duration::from_secs(600), positions: 100_000 },
+            idempotency: IdempotencyWindow {
+                time: Duration::from_secs(600),
+                positions: 100_000,
+            },
         }
     }
 }
@@ -51,50 +83,158 @@ pub trait CommitObserver: Send + Sync + 'static {
 
 /// Handle of the pipeline of one log. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Pipeline {}
+pub struct Pipeline {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// `None` once the pipeline shuts down.
+    sender: Mutex<Option<mpsc::UnboundedSender<Command>>>,
+    sequence: AtomicU64,
+    admission: Arc<Admission>,
+    stats: Arc<Stats>,
+    task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+}
 
 impl Pipeline {
     /// Starts the pipeline of `log`. Must be called within a tokio runtime.
     #[must_use]
     pub fn start(
-        _backend: Arc<dyn Backend>,
-        _log: LogId,
-        _config: Config,
-        _clock: Arc<dyn Clock>,
-        _observer: Arc<dyn CommitObserver>,
+        backend: Arc<dyn Backend>,
+        log: LogId,
+        config: Config,
+        clock: Arc<dyn Clock>,
+        observer: Arc<dyn CommitObserver>,
     ) -> Self {
-        Self {}
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let stats = Arc::new(Stats::default());
+        let admission = Admission::new(config.queue_events_max, config.queue_bytes_max);
+        let sequencer = Sequencer::new(
+            backend,
+            log,
+            config,
+            clock,
+            observer,
+            Arc::clone(&stats),
+            receiver,
+        );
+        let task = tokio::spawn(sequencer.run());
+        Self {
+            shared: Arc::new(Shared {
+                sender: Mutex::new(Some(sender)),
+                sequence: AtomicU64::new(0),
+                admission,
+                stats,
+                task: tokio::sync::Mutex::new(Some(task)),
+            }),
+        }
     }
 
     /// Appends to streams of this log.
     ///
+    /// Appends of one stream are stored in the order in which this method was first polled.
+    ///
     /// # Errors
     /// As [`gesta_core::EventStore::append`].
-    pub async fn append(&self, _request: Append) -> Result<Appended> {
-        todo!()
+    ///
+    /// # Cancel safety
+    /// Once polled, the append goes on whether or not the future lives.
+    pub async fn append(&self, request: Append) -> Result<Appended> {
+        self.submit(command::of_append(request)?).await
     }
 
     /// Deletes a stream of this log.
     ///
     /// # Errors
     /// As [`gesta_core::EventStore::delete_stream`].
-    pub async fn delete(&self, _request: DeleteStream) -> Result<Deleted> {
-        todo!()
+    pub async fn delete(&self, request: DeleteStream) -> Result<Deleted> {
+        self.submit(vec![command::of_delete(request)])
+            .await
+            .map(deleted)
     }
 
     /// Sets the metadata of a stream of this log.
     ///
     /// # Errors
     /// As [`gesta_core::EventStore::set_stream_metadata`].
-    pub async fn set_metadata(&self, _request: SetStreamMetadata) -> Result<Deleted> {
-        todo!()
+    pub async fn set_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
+        self.submit(vec![command::of_set_metadata(request)])
+            .await
+            .map(deleted)
     }
 
-    /// Lets what waits finish, then closes the connection.
+    /// What the pipeline has done so far.
+    #[must_use]
+    pub fn stats(&self) -> PipelineStats {
+        self.shared
+            .stats
+            .snapshot(self.shared.admission.events() as u64)
+    }
+
+    /// Lets what waits finish, then closes the connection. Later calls get `Unavailable`.
     ///
     /// # Errors
-    /// `Unavailable` if the queue could not be drained.
+    /// `Unavailable` if the pipeline has failed before.
     pub async fn shutdown(&self) -> Result<()> {
-        todo!()
+        drop(self.lock_sender().take());
+        let task = self.shared.task.lock().await.take();
+        match task {
+            Some(task) => task
+                .await
+                .map_err(|error| Error::unavailable("the append pipeline failed").caused_by(error)),
+            None => Ok(()),
+        }
+    }
+
+    async fn submit(&self, parts: Vec<Part>) -> Result<Appended> {
+        let (events, bytes) = command::size_of(&parts);
+        let permit = self
+            .shared
+            .admission
+            .enter(events, bytes)
+            .map_err(|error| error.during("append"))?;
+        let (reply, answer) = oneshot::channel();
+        let command = |sequence| Command {
+            sequence,
+            parts,
+            reply,
+            permit,
+            arrived: Instant::now(),
+            sent: false,
+            registered: false,
+            rechecked: false,
+        };
+        {
+            // Numbering and sending under one lock keep the numbers in the order of the channel.
+            let sender = self.lock_sender();
+            let Some(sender) = sender.as_ref() else {
+                return Err(closed());
+            };
+            let sequence = self.shared.sequence.fetch_add(1, Ordering::Relaxed);
+            sender.send(command(sequence)).map_err(|_| closed())?;
+        }
+        answer.await.unwrap_or_else(|_| {
+            Err(ErrorKind::OutcomeUnknown("the append pipeline failed".into()).into())
+        })
+    }
+
+    fn lock_sender(&self) -> std::sync::MutexGuard<'_, Option<mpsc::UnboundedSender<Command>>> {
+        self.shared
+            .sender
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn closed() -> Error {
+    Error::unavailable("the store is shutting down").during("append")
+}
+
+fn deleted(appended: Appended) -> Deleted {
+    Deleted {
+        log: appended.log,
+        position: appended.position,
+        checkpoint: appended.checkpoint,
     }
 }

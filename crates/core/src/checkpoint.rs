@@ -166,7 +166,6 @@ fn check_sum(bytes: &[u8]) -> [u8; 2] {
 /// LEB128, seven bits a byte, the lowest first.
 fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     loop {
-        #[expect(clippy::cast_possible_truncation, reason = "masked to seven bits")]
         let low = (value & 0x7f) as u8;
         value >>= 7;
         if value == 0 {

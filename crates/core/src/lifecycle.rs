@@ -164,14 +164,9 @@ impl Lifecycle {
         } else {
             serde_json::to_vec(&state).unwrap_or_default()
         };
-        let event_type = match change {
-            LifecycleChange::Metadata => TYPE_METADATA,
-            LifecycleChange::Deleted => TYPE_DELETED,
-            LifecycleChange::Tombstone => TYPE_TOMBSTONE,
-        };
         EventData {
             id: None,
-            event_type: EventType::from_stored(event_type.into()),
+            event_type: change.event_type(),
             content_type: ContentType::Json,
             data: self.metadata.json().clone(),
             metadata: metadata.into(),
@@ -217,6 +212,19 @@ pub enum LifecycleChange {
     Deleted,
     /// A tombstone.
     Tombstone,
+}
+
+impl LifecycleChange {
+    /// The type of the event that records it.
+    #[must_use]
+    pub fn event_type(self) -> EventType {
+        let name = match self {
+            LifecycleChange::Metadata => TYPE_METADATA,
+            LifecycleChange::Deleted => TYPE_DELETED,
+            LifecycleChange::Tombstone => TYPE_TOMBSTONE,
+        };
+        EventType::from_stored(name.into())
+    }
 }
 
 /// The events of a stream that readers may see.

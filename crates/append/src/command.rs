@@ -1,0 +1,205 @@
+//! What callers ask of the pipeline, in the one shape that it works with.
+
+use std::time::Instant;
+
+use gesta_core::{
+    Append, Appended, DeleteKind, DeleteStream, EventData, EventId, EventType, ExpectedRevision,
+    LifecycleChange, Result, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
+};
+use tokio::sync::oneshot;
+
+use crate::admission::Permit;
+
+/// A request under way.
+pub(crate) struct Command {
+    /// Order of arrival.
+    pub(crate) sequence: u64,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) reply: oneshot::Sender<Result<Appended>>,
+    /// Gives its room in the queue back when the command is answered.
+    pub(crate) permit: Permit,
+    pub(crate) arrived: Instant,
+    /// Was part of a batch whose outcome is not known.
+    pub(crate) sent: bool,
+    /// Stands in the list of attempts that retries wait for.
+    pub(crate) registered: bool,
+    /// All that was in flight before it has committed: stored events can be compared.
+    pub(crate) rechecked: bool,
+}
+
+/// What is asked of one stream.
+pub(crate) struct Part {
+    /// The stream; for a change of metadata the stream that they describe.
+    pub(crate) stream: StreamId,
+    pub(crate) expected: ExpectedRevision,
+    pub(crate) change: Change,
+}
+
+/// What is asked.
+pub(crate) enum Change {
+    /// Append these events.
+    Events {
+        events: Vec<EventData>,
+        ids: IdSource,
+    },
+    /// Record this in the metadata stream.
+    Lifecycle {
+        kind: LifecycleChange,
+        metadata: StreamMetadata,
+        id: EventId,
+        ids: IdSource,
+    },
+}
+
+/// Who made the event ids.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum IdSource {
+    /// The client: a retry can be recognised.
+    Client,
+    /// The store.
+    Store,
+}
+
+impl Part {
+    /// The id of the first event.
+    pub(crate) fn first_id(&self) -> Option<EventId> {
+        match &self.change {
+            Change::Events { events, .. } => events.first().and_then(|event| event.id),
+            Change::Lifecycle { id, .. } => Some(*id),
+        }
+    }
+
+    /// The ids of all events.
+    pub(crate) fn ids(&self) -> Vec<EventId> {
+        match &self.change {
+            Change::Events { events, .. } => events.iter().filter_map(|event| event.id).collect(),
+            Change::Lifecycle { id, .. } => vec![*id],
+        }
+    }
+
+    pub(crate) fn ids_from(&self) -> IdSource {
+        match &self.change {
+            Change::Events { ids, .. } | Change::Lifecycle { ids, .. } => *ids,
+        }
+    }
+
+    /// The stream that its events go to.
+    pub(crate) fn target(&self) -> StreamId {
+        match &self.change {
+            Change::Events { .. } => self.stream.clone(),
+            Change::Lifecycle { .. } => self.stream.metadata_stream(),
+        }
+    }
+
+    pub(crate) fn event_types(&self) -> impl Iterator<Item = EventType> + '_ {
+        let (events, own) = match &self.change {
+            Change::Events { events, .. } => (events.as_slice(), None),
+            Change::Lifecycle { kind, .. } => (&[][..], Some(kind.event_type())),
+        };
+        events
+            .iter()
+            .map(|event| event.event_type.clone())
+            .chain(own)
+    }
+}
+
+/// Number of events and bytes of data and metadata.
+pub(crate) fn size_of(parts: &[Part]) -> (usize, usize) {
+    parts
+        .iter()
+        .fold((0, 0), |(count, bytes), part| match &part.change {
+            Change::Events { events, .. } => (
+                count + events.len(),
+                bytes + events.iter().map(EventData::payload_bytes).sum::<usize>(),
+            ),
+            Change::Lifecycle { metadata, .. } => (count + 1, bytes + metadata.json().len()),
+        })
+}
+
+/// The parts of an append.
+///
+/// # Errors
+/// `InvalidArgument` if it breaks a limit.
+pub(crate) fn of_append(request: Append) -> Result<Vec<Part>> {
+    request.validate()?;
+    request.streams.into_iter().map(of_stream).collect()
+}
+
+fn of_stream(append: StreamAppend) -> Result<Part> {
+    let StreamAppend {
+        stream,
+        expected,
+        mut events,
+    } = append;
+    let ids = if events.iter().all(|event| event.id.is_some()) {
+        IdSource::Client
+    } else {
+        IdSource::Store
+    };
+    if let Some(described) = stream.described_stream()
+        && let Some(event) = events.first()
+    {
+        let metadata = StreamMetadata::parse(event.data.clone())?;
+        let id = event.id.unwrap_or_else(EventId::random);
+        let change = Change::Lifecycle {
+            kind: LifecycleChange::Metadata,
+            metadata,
+            id,
+            ids,
+        };
+        return Ok(Part {
+            stream: described,
+            expected,
+            change,
+        });
+    }
+    for event in &mut events {
+        event.id.get_or_insert_with(EventId::random);
+    }
+    Ok(Part {
+        stream,
+        expected,
+        change: Change::Events { events, ids },
+    })
+}
+
+pub(crate) fn of_delete(request: DeleteStream) -> Part {
+    let kind = match request.kind {
+        DeleteKind::Soft => LifecycleChange::Deleted,
+        DeleteKind::Tombstone => LifecycleChange::Tombstone,
+    };
+    lifecycle(
+        request.stream,
+        request.expected,
+        kind,
+        StreamMetadata::default(),
+    )
+}
+
+pub(crate) fn of_set_metadata(request: SetStreamMetadata) -> Part {
+    lifecycle(
+        request.stream,
+        request.expected,
+        LifecycleChange::Metadata,
+        request.metadata,
+    )
+}
+
+fn lifecycle(
+    stream: StreamId,
+    expected: ExpectedRevision,
+    kind: LifecycleChange,
+    metadata: StreamMetadata,
+) -> Part {
+    let change = Change::Lifecycle {
+        kind,
+        metadata,
+        id: EventId::random(),
+        ids: IdSource::Store,
+    };
+    Part {
+        stream,
+        expected,
+        change,
+    }
+}

@@ -1,0 +1,231 @@
+//! What the pipeline knows of streams and event types: as committed, and as they will be once all
+//! decided batches have committed (the *tip*).
+//!
+//! Invariants: a tip differs from the committed state only while batches that touch the stream are
+//! undecided; only entries without such batches leave the cache.
+
+use std::collections::HashMap;
+
+use gesta_core::backend::{EventRef, LoadRequest, Loaded, LoadedStream, RowId, StreamHead};
+use gesta_core::{EventType, Lifecycle, Result, Revision, StreamId};
+use hashlink::LruCache;
+
+/// Most event types kept in memory before those not in use are forgotten.
+const TYPES_CACHED_MAX: usize = 20_000;
+
+/// What decides about appends to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct StreamState {
+    pub(crate) main: Option<StreamHead>,
+    pub(crate) meta: Option<StreamHead>,
+    pub(crate) deleted_before: Revision,
+    pub(crate) tombstoned: bool,
+}
+
+impl StreamState {
+    fn from_loaded(loaded: &LoadedStream) -> Result<Self> {
+        let lifecycle = match &loaded.meta {
+            Some(meta) => Lifecycle::from_event(&meta.data, &meta.metadata)?,
+            None => Lifecycle::default(),
+        };
+        Ok(Self {
+            main: loaded.head,
+            meta: loaded.meta.as_ref().map(|meta| meta.head),
+            deleted_before: lifecycle.deleted_before,
+            tombstoned: lifecycle.tombstoned,
+        })
+    }
+
+    /// The last revision that readers can see; `None` if there is no such stream for them.
+    pub(crate) fn visible(&self) -> Option<Revision> {
+        self.main
+            .map(|head| head.last)
+            .filter(|last| !self.tombstoned && *last >= self.deleted_before)
+    }
+}
+
+#[derive(Debug)]
+struct StreamEntry {
+    committed: StreamState,
+    tip: StreamState,
+    /// Decided batches that touch the stream and whose outcome is open.
+    open: u32,
+}
+
+#[derive(Debug, Default)]
+struct TypeEntry {
+    committed: Option<RowId>,
+    tip: Option<RowId>,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub(crate) struct Heads {
+    streams: LruCache<StreamId, StreamEntry>,
+    streams_max: usize,
+    types: HashMap<EventType, TypeEntry>,
+}
+
+impl Heads {
+    pub(crate) fn new(streams_max: usize) -> Self {
+        Self {
+            streams: LruCache::new_unbounded(),
+            streams_max,
+            types: HashMap::new(),
+        }
+    }
+
+    /// The tip of a stream, if it is known.
+    pub(crate) fn tip(&mut self, stream: &StreamId) -> Option<StreamState> {
+        self.streams.get(stream).map(|entry| entry.tip)
+    }
+
+    /// True if the type was looked up.
+    pub(crate) fn knows_type(&self, event_type: &EventType) -> bool {
+        self.types.contains_key(event_type)
+    }
+
+    /// The row id of a type as of the tip; `None` if it has to be created.
+    pub(crate) fn type_tip(&self, event_type: &EventType) -> Option<RowId> {
+        self.types.get(event_type).and_then(|entry| entry.tip)
+    }
+
+    /// A batch being formed creates a type.
+    pub(crate) fn create_type(&mut self, event_type: &EventType, row: RowId) {
+        self.types.entry(event_type.clone()).or_default().tip = Some(row);
+    }
+
+    /// A batch being formed moves a stream. `opens`: it is the first time that this batch does.
+    pub(crate) fn advance(&mut self, stream: &StreamId, tip: StreamState, opens: bool) {
+        if let Some(entry) = self.streams.peek_mut(stream) {
+            entry.tip = tip;
+            entry.open += u32::from(opens);
+        }
+    }
+
+    /// A batch that left the stream in this state has committed.
+    pub(crate) fn commit(&mut self, stream: &StreamId, state: StreamState) {
+        if let Some(entry) = self.streams.peek_mut(stream) {
+            entry.committed = state;
+            entry.open = entry.open.saturating_sub(1);
+            if entry.open == 0 {
+                entry.tip = state;
+            }
+        }
+    }
+
+    /// True if the stream is known.
+    pub(crate) fn knows_stream(&self, stream: &StreamId) -> bool {
+        self.streams.contains_key(stream)
+    }
+
+    /// True if decided batches that touch the stream have not committed yet.
+    pub(crate) fn is_open(&mut self, stream: &StreamId) -> bool {
+        self.streams
+            .peek(stream)
+            .is_some_and(|entry| entry.open > 0)
+    }
+
+    /// A batch that created this type has committed.
+    pub(crate) fn commit_type(&mut self, event_type: &EventType, row: RowId) {
+        self.types.insert(
+            event_type.clone(),
+            TypeEntry {
+                committed: Some(row),
+                tip: Some(row),
+            },
+        );
+    }
+
+    /// A batch was undone: the stream is as it was committed. Call it for all open batches.
+    pub(crate) fn rewind(&mut self, stream: &StreamId) {
+        if let Some(entry) = self.streams.peek_mut(stream) {
+            entry.tip = entry.committed;
+            entry.open = 0;
+        }
+    }
+
+    /// A batch that would have created this type was undone.
+    pub(crate) fn rewind_type(&mut self, event_type: &EventType) {
+        if let Some(entry) = self.types.get_mut(event_type) {
+            entry.tip = entry.committed;
+        }
+    }
+
+    /// Takes the answer of the database. What is known already is newer and stays.
+    pub(crate) fn learn(&mut self, request: LoadRequest, loaded: &Loaded) -> Result<()> {
+        for (stream, state) in request.streams.into_iter().zip(&loaded.streams) {
+            let state = StreamState::from_loaded(state)?;
+            if !self.streams.contains_key(&stream) {
+                self.streams.insert(
+                    stream,
+                    StreamEntry {
+                        committed: state,
+                        tip: state,
+                        open: 0,
+                    },
+                );
+            }
+        }
+        for (event_type, row) in request.types.into_iter().zip(&loaded.types) {
+            self.types.entry(event_type).or_insert(TypeEntry {
+                committed: *row,
+                tip: *row,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes an event that another process has committed, or one of ours that was found by looking.
+    /// Only between batches: nothing may be open.
+    pub(crate) fn observe(&mut self, event: &EventRef) {
+        self.types.insert(
+            event.event_type.clone(),
+            TypeEntry {
+                committed: Some(event.type_row),
+                tip: Some(event.type_row),
+            },
+        );
+        if let Some(described) = event.stream.described_stream() {
+            self.streams.remove(&described);
+            return;
+        }
+        let Some(entry) = self.streams.peek_mut(&event.stream) else {
+            return;
+        };
+        if entry
+            .committed
+            .main
+            .is_none_or(|head| head.position < event.position)
+        {
+            entry.committed.main = Some(StreamHead {
+                row: event.stream_row,
+                last: event.revision,
+                position: event.position,
+            });
+            entry.tip = entry.committed;
+        }
+    }
+
+    /// Forgets everything. Nothing may be open.
+    pub(crate) fn clear(&mut self) {
+        self.streams.clear();
+        self.types.clear();
+    }
+
+    /// Brings the cache back to its bounds, least recently used first.
+    pub(crate) fn shrink(&mut self, nothing_open: bool) {
+        let mut tries = 64;
+        while self.streams.len() > self.streams_max && tries > 0 {
+            tries -= 1;
+            if let Some((stream, entry)) = self.streams.remove_lru()
+                && entry.open > 0
+            {
+                self.streams.insert(stream, entry);
+            }
+        }
+        if nothing_open && self.types.len() > TYPES_CACHED_MAX {
+            self.types.clear();
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Does a claim hold? Pure functions from a stream's state and a request to an answer.
+
+use gesta_core::{ErrorKind, ExpectedRevision, LifecycleChange, Revision};
+
+use crate::command::{Change, IdSource, Part};
+use crate::heads::StreamState;
+
+/// The answer to a claim.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// It holds.
+    Fits,
+    /// It holds, unless the events are stored already: their ids decide.
+    FitsUnlessStored,
+    /// It does not hold, unless exactly these events are stored from this revision on.
+    RefusedUnlessStoredAt(Revision, ErrorKind),
+    /// It does not hold.
+    Refused(ErrorKind),
+}
+
+/// Checks the claim of one part against the state of its stream.
+pub(crate) fn check(part: &Part, state: &StreamState) -> Fit {
+    if state.tombstoned {
+        return Fit::Refused(ErrorKind::StreamTombstoned(part.stream.clone()));
+    }
+    match &part.change {
+        Change::Events { .. } => {
+            check_target(part, state.main.map(|head| head.last), state.deleted_before)
+        }
+        Change::Lifecycle {
+            kind: LifecycleChange::Metadata,
+            ..
+        } => check_target(part, state.meta.map(|head| head.last), Revision(0)),
+        Change::Lifecycle { kind, .. } => {
+            let fit = check_target(part, state.main.map(|head| head.last), state.deleted_before);
+            match fit {
+                Fit::RefusedUnlessStoredAt(_, refusal) | Fit::Refused(refusal) => {
+                    Fit::Refused(about_the_stream(refusal, part))
+                }
+                _ if *kind == LifecycleChange::Deleted && state.visible().is_none() => {
+                    Fit::Refused(ErrorKind::StreamNotFound(part.stream.clone()))
+                }
+                _ => Fit::Fits,
+            }
+        }
+    }
+}
+
+/// A delete writes to the metadata stream, but its claim is about the stream itself.
+fn about_the_stream(refusal: ErrorKind, part: &Part) -> ErrorKind {
+    match refusal {
+        ErrorKind::WrongExpectedRevision {
+            expected, actual, ..
+        } => ErrorKind::WrongExpectedRevision {
+            stream: part.stream.clone(),
+            expected,
+            actual,
+        },
+        other => other,
+    }
+}
+
+/// `last`: last revision of the stream that the claim is about, deleted events included.
+fn check_target(part: &Part, last: Option<Revision>, deleted_before: Revision) -> Fit {
+    let visible = last.filter(|last| *last >= deleted_before);
+    let from_client = part.ids_from() == IdSource::Client;
+    let refusal = || ErrorKind::WrongExpectedRevision {
+        stream: part.target(),
+        expected: part.expected,
+        actual: visible,
+    };
+    let compare_from = |first: Revision| {
+        if from_client && visible.is_some_and(|last| first <= last) {
+            Fit::RefusedUnlessStoredAt(first, refusal())
+        } else {
+            Fit::Refused(refusal())
+        }
+    };
+    let unless_stored = if from_client && last.is_some() {
+        Fit::FitsUnlessStored
+    } else {
+        Fit::Fits
+    };
+    match part.expected {
+        ExpectedRevision::Any => unless_stored,
+        ExpectedRevision::StreamExists if visible.is_some() => unless_stored,
+        ExpectedRevision::StreamExists => Fit::Refused(refusal()),
+        ExpectedRevision::NoStream if visible.is_none() => Fit::Fits,
+        ExpectedRevision::NoStream => compare_from(deleted_before),
+        ExpectedRevision::Exact(claimed) if last == Some(claimed) => Fit::Fits,
+        ExpectedRevision::Exact(claimed) => compare_from(claimed.next()),
+    }
+}
+
+/// The refusal of a part that holds by itself but not as a retry, or of a retry beside a new append.
+pub(crate) fn mixed_retry(part: &Part, state: &StreamState) -> ErrorKind {
+    let actual = match &part.change {
+        Change::Events { .. } => state.visible(),
+        Change::Lifecycle { .. } => state.meta.map(|head| head.last),
+    };
+    ErrorKind::WrongExpectedRevision {
+        stream: part.target(),
+        expected: part.expected,
+        actual,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::backend::{RowId, StreamHead};
+    use gesta_core::{EventData, EventId, EventType, Position, StreamId};
+
+    fn state(last: Option<u64>, deleted_before: u64) -> StreamState {
+        let head = |last| StreamHead {
+            row: RowId(1),
+            last: Revision(last),
+            position: Position(1),
+        };
+        StreamState {
+            main: last.map(head),
+            deleted_before: Revision(deleted_before),
+            ..StreamState::default()
+        }
+    }
+
+    fn part(expected: ExpectedRevision, ids: IdSource) -> Part {
+        let event =
+            EventData::json(EventType::new("e").expect("valid"), "{}").with_id(EventId::random());
+        Part {
+            stream: StreamId::new("s").expect("valid"),
+            expected,
+            change: Change::Events {
+                events: vec![event],
+                ids,
+            },
+        }
+    }
+
+    fn outcome(expected: ExpectedRevision, state: StreamState) -> &'static str {
+        match check(&part(expected, IdSource::Client), &state) {
+            Fit::Fits => "fits",
+            Fit::FitsUnlessStored => "unless stored",
+            Fit::RefusedUnlessStoredAt(..) => "compare",
+            Fit::Refused(ErrorKind::WrongExpectedRevision { actual: None, .. }) => "wrong, none",
+            Fit::Refused(ErrorKind::WrongExpectedRevision { .. }) => "wrong",
+            Fit::Refused(_) => "refused",
+        }
+    }
+
+    /// Goal: the table of docs/reference/contract.md, line by line.
+    #[test]
+    fn the_table_of_the_contract() {
+        use ExpectedRevision::{Any, Exact, NoStream, StreamExists};
+        let states = [
+            state(None, 0),
+            state(Some(5), 0),
+            state(Some(5), 6),
+            StreamState {
+                tombstoned: true,
+                ..state(Some(5), 0)
+            },
+        ];
+        let rows = [
+            (Any, ["fits", "unless stored", "unless stored", "refused"]),
+            (NoStream, ["fits", "compare", "fits", "refused"]),
+            (
+                StreamExists,
+                ["wrong, none", "unless stored", "wrong, none", "refused"],
+            ),
+            (
+                Exact(Revision(5)),
+                ["wrong, none", "fits", "fits", "refused"],
+            ),
+            (
+                Exact(Revision(3)),
+                ["wrong, none", "compare", "wrong, none", "refused"],
+            ),
+            (
+                Exact(Revision(7)),
+                ["wrong, none", "wrong", "wrong, none", "refused"],
+            ),
+        ];
+        for (expected, answers) in rows {
+            assert_eq!(
+                states.map(|state| outcome(expected, state)),
+                answers,
+                "{expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn ids_of_the_store_are_never_retries() {
+        let part = part(ExpectedRevision::NoStream, IdSource::Store);
+        assert!(matches!(check(&part, &state(Some(5), 0)), Fit::Refused(_)));
+    }
+}

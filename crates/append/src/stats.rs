@@ -1,0 +1,77 @@
+//! Counters of a pipeline.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters of one pipeline.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) appends: Counter,
+    pub(crate) refusals: Counter,
+    pub(crate) retries: Counter,
+    pub(crate) joined: Counter,
+    pub(crate) batches: Counter,
+    pub(crate) events: Counter,
+    pub(crate) misses: Counter,
+    pub(crate) failures: Counter,
+    pub(crate) reconnects: Counter,
+    pub(crate) loads: Counter,
+}
+
+/// What a pipeline has done since it was started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PipelineStats {
+    /// Appends answered with success.
+    pub appends: u64,
+    /// Appends answered with an error.
+    pub refusals: u64,
+    /// Appends recognised as retries.
+    pub retries: u64,
+    /// Retries that waited for an attempt in flight.
+    pub joined: u64,
+    /// Batches sent, missed ones included.
+    pub batches: u64,
+    /// Events sent, those of missed batches included.
+    pub events: u64,
+    /// Batches that missed because another process had appended.
+    pub misses: u64,
+    /// Batches that failed for a passing reason or whose outcome was unknown at first.
+    pub failures: u64,
+    /// Connections opened after the first.
+    pub reconnects: u64,
+    /// Statements that looked up streams.
+    pub loads: u64,
+    /// Events that wait or are in flight now.
+    pub queued_events: u64,
+}
+
+impl Stats {
+    pub(crate) fn snapshot(&self, queued_events: u64) -> PipelineStats {
+        PipelineStats {
+            appends: self.appends.get(),
+            refusals: self.refusals.get(),
+            retries: self.retries.get(),
+            joined: self.joined.get(),
+            batches: self.batches.get(),
+            events: self.events.get(),
+            misses: self.misses.get(),
+            failures: self.failures.get(),
+            reconnects: self.reconnects.get(),
+            loads: self.loads.get(),
+            queued_events,
+        }
+    }
+}
