@@ -304,9 +304,10 @@ impl Sequencer {
 
     /// Waits before the next try, and answers commands that have waited too long.
     async fn pause(&mut self, error: &Error, lost: &mut Vec<InFlight>) {
+        let longest = BACK_OFF_MAX.min(self.config.give_up_after / 4);
         let wait = BACK_OFF_MIN
             .saturating_mul(1 << self.failures.min(10))
-            .min(BACK_OFF_MAX);
+            .min(longest);
         self.failures = self.failures.saturating_add(1);
         tokio::time::sleep(wait).await;
         while let Ok(command) = self.receiver.try_recv() {

@@ -1,0 +1,398 @@
+//! A database in memory with scripted faults: executes chained inserts as a real one does, and can lose
+//! replies, refuse content, hold commits back and let lost statements land late.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use gesta_core::backend::*;
+use gesta_core::*;
+use tokio::sync::watch;
+
+/// What happens to the next batch with rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Stored, but the reply is lost with the connection.
+    LoseReply,
+    /// The connection dies before the statement arrives.
+    LoseRequest,
+    /// The connection dies; the statement is executed when the test says so.
+    LandLate,
+    /// A passing failure.
+    Fail,
+}
+
+#[derive(Default)]
+struct State {
+    rows: Vec<(Row, WriterEpoch)>,
+    streams: HashMap<StreamId, RowId>,
+    types: HashMap<EventType, RowId>,
+    faults: VecDeque<Fault>,
+    limbo: Vec<(Arc<Batch>, WriterEpoch)>,
+    epochs: i64,
+    down: bool,
+    /// The mistake of comparing the predecessor's position alone.
+    compares_numbers_only: bool,
+}
+
+/// The database. Share it between pipelines to play several processes.
+pub(crate) struct Sim {
+    state: Arc<Mutex<State>>,
+    info: BackendInfo,
+    /// Commits are answered while this is true.
+    answering: watch::Sender<bool>,
+}
+
+impl Sim {
+    pub(crate) fn new(batches_in_flight_max: usize) -> Arc<Self> {
+        let capabilities = Capabilities {
+            persistent: true,
+            shared: true,
+            several_logs: true,
+            batches_in_flight_max,
+        };
+        let info = BackendInfo {
+            backend: "sim",
+            engine: String::new(),
+            incarnation: Incarnation::random(),
+            logs: 1,
+            durability: Durability::None,
+            capabilities,
+        };
+        Arc::new(Self {
+            state: Arc::default(),
+            info,
+            answering: watch::Sender::new(true),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn fault(&self, fault: Fault) {
+        self.state().faults.push_back(fault);
+    }
+
+    pub(crate) fn compare_numbers_only(&self) {
+        self.state().compares_numbers_only = true;
+    }
+
+    pub(crate) fn set_down(&self, down: bool) {
+        self.state().down = down;
+    }
+
+    /// Holds the answers of commits back, or lets them go.
+    pub(crate) fn set_answering(&self, answering: bool) {
+        self.answering.send_replace(answering);
+    }
+
+    /// Statements that were lost and may yet land.
+    pub(crate) fn lost(&self) -> usize {
+        self.state().limbo.len()
+    }
+
+    /// Executes what was lost, late. Returns how many batches were stored.
+    pub(crate) fn land_lost(&self) -> usize {
+        let mut state = self.state();
+        let limbo = std::mem::take(&mut state.limbo);
+        limbo
+            .into_iter()
+            .filter(|(batch, epoch)| state.execute(batch, *epoch))
+            .count()
+    }
+
+    /// All stored events.
+    pub(crate) fn events(&self) -> Vec<Row> {
+        self.state()
+            .rows
+            .iter()
+            .map(|(row, _)| row.clone())
+            .collect()
+    }
+
+    /// Checks what must always hold: positions and revisions without gaps.
+    pub(crate) fn check(&self) {
+        let mut next: HashMap<StreamId, u64> = HashMap::new();
+        for (i, row) in self.events().iter().enumerate() {
+            assert_eq!(row.position.0, i as u64 + 1);
+            let revision = next.entry(row.stream.clone()).or_default();
+            assert_eq!(row.revision.0, *revision, "stream {}", row.stream);
+            *revision += 1;
+        }
+    }
+}
+
+impl State {
+    fn end(&self) -> LogEnd {
+        self.rows
+            .last()
+            .map_or(LogEnd::default(), |(row, writer)| LogEnd {
+                position: row.position,
+                writer: *writer,
+                created: row.created,
+            })
+    }
+
+    /// The chained insert.
+    fn execute(&mut self, batch: &Batch, epoch: WriterEpoch) -> bool {
+        let end = self.end();
+        let other_writer = end.writer != batch.after.writer && !self.compares_numbers_only;
+        if end.position != batch.after.position || other_writer {
+            return false;
+        }
+        for (row, stream) in &batch.new_streams {
+            assert!(
+                self.streams.insert(stream.clone(), *row).is_none(),
+                "stream {stream} created twice"
+            );
+        }
+        for (row, event_type) in &batch.new_types {
+            assert!(
+                self.types.insert(event_type.clone(), *row).is_none(),
+                "type created twice"
+            );
+        }
+        for row in &batch.rows {
+            assert_eq!(self.streams.get(&row.stream), Some(&row.stream_row));
+            assert_eq!(self.types.get(&row.event_type), Some(&row.type_row));
+            self.rows.push((row.clone(), epoch));
+        }
+        true
+    }
+
+    fn head(&self, stream: &StreamId) -> Option<(StreamHead, &Row)> {
+        let (row, _) = self
+            .rows
+            .iter()
+            .rev()
+            .find(|(row, _)| row.stream == *stream)?;
+        Some((
+            StreamHead {
+                row: row.stream_row,
+                last: row.revision,
+                position: row.position,
+            },
+            row,
+        ))
+    }
+}
+
+struct SimWriter {
+    state: Arc<Mutex<State>>,
+    epoch: WriterEpoch,
+    dead: bool,
+    answering: watch::Receiver<bool>,
+}
+
+impl SimWriter {
+    fn execute(&mut self, batch: &Arc<Batch>) -> BatchOutcome {
+        let lost = || BatchOutcome::Unknown(Error::unavailable("connection lost"));
+        let mut state = self.state.lock().unwrap();
+        if self.dead || state.down {
+            self.dead = true;
+            return lost();
+        }
+        let fault = if batch.rows.is_empty() {
+            None
+        } else {
+            state.faults.pop_front()
+        };
+        match fault {
+            Some(Fault::Fail) => return BatchOutcome::Failed(Error::unavailable("lock time-out")),
+            Some(Fault::LoseRequest) => {
+                self.dead = true;
+                return lost();
+            }
+            Some(Fault::LandLate) => {
+                state.limbo.push((Arc::clone(batch), self.epoch));
+                self.dead = true;
+                return lost();
+            }
+            _ => {}
+        }
+        if batch
+            .rows
+            .iter()
+            .any(|row| row.event_type.as_str() == "poison")
+        {
+            return BatchOutcome::Refused(ErrorKind::Refused("poison".into()).into());
+        }
+        if !state.execute(batch, self.epoch) {
+            return BatchOutcome::Missed;
+        }
+        if fault == Some(Fault::LoseReply) {
+            self.dead = true;
+            return lost();
+        }
+        BatchOutcome::Committed
+    }
+}
+
+impl LogWriter for SimWriter {
+    fn epoch(&self) -> WriterEpoch {
+        self.epoch
+    }
+
+    fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
+        let outcome = self.execute(&batch);
+        let mut answering = self.answering.clone();
+        async move {
+            let _ = answering.wait_for(|answering| *answering).await;
+            tokio::task::yield_now().await;
+            outcome
+        }
+        .boxed()
+    }
+
+    fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[async_trait]
+impl Backend for Sim {
+    fn info(&self) -> &BackendInfo {
+        &self.info
+    }
+
+    async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {
+        let mut state = self.state();
+        if state.down {
+            return Err(Error::unavailable("down"));
+        }
+        state.epochs += 1;
+        Ok(Box::new(SimWriter {
+            state: Arc::clone(&self.state),
+            epoch: WriterEpoch(state.epochs),
+            dead: false,
+            answering: self.answering.subscribe(),
+        }))
+    }
+
+    async fn log_end(&self, _: LogId) -> Result<LogEnd> {
+        Ok(self.state().end())
+    }
+
+    async fn load(&self, _: LogId, request: LoadRequest) -> Result<Loaded> {
+        tokio::task::yield_now().await;
+        let state = self.state();
+        let stream = |name: &StreamId| LoadedStream {
+            head: state.head(name).map(|(head, _)| head),
+            meta: state
+                .head(&name.metadata_stream())
+                .map(|(head, row)| LoadedMeta {
+                    head,
+                    data: row.data.clone(),
+                    metadata: row.metadata.clone(),
+                }),
+        };
+        Ok(Loaded {
+            end: state.end(),
+            streams: request.streams.iter().map(stream).collect(),
+            types: request
+                .types
+                .iter()
+                .map(|t| state.types.get(t).copied())
+                .collect(),
+        })
+    }
+
+    async fn lookup(&self, _: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
+        tokio::task::yield_now().await;
+        let state = self.state();
+        if state.down {
+            return Err(Error::unavailable("down"));
+        }
+        let limit = match &lookup {
+            EventLookup::After { limit, .. } => *limit,
+            _ => usize::MAX,
+        };
+        let wanted = |row: &Row| match &lookup {
+            EventLookup::Revisions {
+                stream,
+                first,
+                count,
+            } => {
+                row.stream_row == *stream
+                    && (first.0..first.0 + *count as u64).contains(&row.revision.0)
+            }
+            EventLookup::Positions(positions) => positions.contains(&row.position),
+            EventLookup::Ids {
+                stream,
+                ids,
+                after,
+                created_from,
+            } => {
+                row.stream_row == *stream
+                    && ids.contains(&row.id)
+                    && (row.position > *after || row.created >= *created_from)
+            }
+            EventLookup::After { position, .. } => row.position > *position,
+        };
+        let reference = |(row, writer): &(Row, WriterEpoch)| EventRef {
+            position: row.position,
+            writer: *writer,
+            created: row.created,
+            stream: row.stream.clone(),
+            stream_row: row.stream_row,
+            revision: row.revision,
+            id: row.id,
+            event_type: row.event_type.clone(),
+            type_row: row.type_row,
+        };
+        Ok(state
+            .rows
+            .iter()
+            .filter(|(row, _)| wanted(row))
+            .take(limit)
+            .map(reference)
+            .collect())
+    }
+
+    async fn read_stream(&self, _: StreamSlice) -> Result<Rows> {
+        unimplemented!("the pipeline does not read")
+    }
+
+    async fn read_log(&self, _: LogSlice) -> Result<Rows> {
+        unimplemented!("the pipeline does not read")
+    }
+
+    async fn list_streams(&self, _: &str, _: Option<&StreamId>, _: usize) -> Result<Vec<StreamId>> {
+        unimplemented!("the pipeline does not list")
+    }
+
+    fn signals(&self) -> BoxStream<'static, Signal> {
+        Box::pin(futures::stream::pending())
+    }
+
+    async fn send_signal(&self, _: Signal) {}
+
+    async fn remove_hidden(
+        &self,
+        _: LogId,
+        _: RowId,
+        _: Visibility,
+        _: RunMode,
+    ) -> Result<Removed> {
+        unimplemented!("the pipeline does not scavenge")
+    }
+
+    async fn close(&self) {}
+}
+
+/// Waits until a condition holds, or fails after ten seconds.
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "not within 10 s: {what}"
+        );
+        tokio::task::yield_now().await;
+    }
+}
