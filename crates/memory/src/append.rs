@@ -77,13 +77,15 @@ impl State {
         let stream = self.streams.get(&part.stream);
         let last = stream.and_then(Stream::last);
         let holds = expectation_holds(part.expected, last, &lifecycle);
+        // Where the events would be if this is a retry.
         let first = match part.expected {
-            ExpectedRevision::Exact(_) | ExpectedRevision::NoStream if holds => None,
+            _ if part.events.iter().any(|event| event.id.is_none()) => None,
+            ExpectedRevision::Any => newest(stream, part),
+            ExpectedRevision::StreamExists if holds => newest(stream, part),
+            _ if holds || !lifecycle.exists(last) => None,
             ExpectedRevision::Exact(revision) => index(revision.next()),
             ExpectedRevision::NoStream => index(lifecycle.deleted_before),
-            ExpectedRevision::Any | ExpectedRevision::StreamExists => part.events[0]
-                .id
-                .and_then(|id| stream?.newest.get(&id).copied()),
+            ExpectedRevision::StreamExists => None,
         };
         match first {
             Some(first) if stream.is_some_and(|s| carries_ids(s, first, &part.events)) => {
@@ -238,6 +240,12 @@ fn carries_ids(stream: &Stream, first: usize, events: &[EventData]) -> bool {
             .iter()
             .zip(events)
             .all(|(stored, event)| event.id == Some(stored.id))
+}
+
+/// Index of the newest event with the id of the first of these.
+fn newest(stream: Option<&Stream>, part: &StreamAppend) -> Option<usize> {
+    let id = part.events.first()?.id?;
+    stream?.newest.get(&id).copied()
 }
 
 fn index(revision: Revision) -> Option<usize> {
