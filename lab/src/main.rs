@@ -1,3 +1,76 @@
-//! The benchmark of Gesta.
+//! `gesta-lab`: how much will *your* database carry, with *your* events, and does the store keep its word meanwhile?
+//!
+//! Each command measures, prints a table, and appends one JSON line per run to a file. A run after
+//! which something acknowledged is missing is no result: the exit code is 1.
+//! Not here: anything a store needs to work; the lab uses the public interface, and plain database
+//! connections beside it to compare and to hurt.
 
-fn main() {}
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a lab that stumbles should stop and say where"
+)]
+#![allow(dead_code)]
+
+mod append;
+mod endpoint;
+mod failure;
+mod histogram;
+mod host;
+mod load;
+mod postgres;
+mod proxy;
+mod random;
+mod read_back;
+mod report;
+mod stop;
+mod store;
+mod units;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::Result;
+
+/// Measures a Gesta store on any database, compares it with the bare database, and tortures it.
+///
+/// Data go to stdout and, one JSON line per run, to --results; exit code 0: a result; 1: no
+/// result, because the store broke its word or a goal was missed; 2: the lab could not work.
+#[derive(Debug, Parser)]
+#[command(name = "gesta-lab", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Appends under load, then reads everything back.
+    Append(append::AppendArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    match runtime.block_on(dispatch(cli.command)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(failure) => {
+            eprintln!("gesta-lab: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs the command; true if it is a result.
+async fn dispatch(command: Command) -> Result<bool> {
+    let stop = stop::on_interrupt();
+    match command {
+        Command::Append(args) => append::run(&args, &stop).await,
+    }
+}

@@ -1,0 +1,126 @@
+//! Latencies: recorded in microseconds, kept as a histogram, merged over tasks, printed in milliseconds.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Longest latency that is told apart; what is longer counts as this.
+const LONGEST_MICROS: u64 = 600_000_000;
+
+/// Latencies of one kind of call.
+#[derive(Debug, Clone)]
+pub(crate) struct Latencies(Histogram<u64>);
+
+/// What is reported of a histogram, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Percentiles {
+    /// Number of values.
+    pub(crate) count: u64,
+    /// Arithmetic mean.
+    pub(crate) mean: f64,
+    /// Half are not above.
+    pub(crate) p50: f64,
+    /// 90 % are not above.
+    pub(crate) p90: f64,
+    /// 99 % are not above.
+    pub(crate) p99: f64,
+    /// 99.9 % are not above.
+    pub(crate) p999: f64,
+    /// The largest.
+    pub(crate) max: f64,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self(Histogram::new_with_bounds(1, LONGEST_MICROS, 3).expect("valid bounds"))
+    }
+}
+
+impl Latencies {
+    /// Adds a value.
+    pub(crate) fn record(&mut self, latency: Duration) {
+        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        self.0.saturating_record(micros.clamp(1, LONGEST_MICROS));
+    }
+
+    /// Adds all values of another.
+    pub(crate) fn merge(&mut self, other: &Latencies) {
+        self.0.add(&other.0).expect("the same bounds");
+    }
+
+    /// The figures.
+    pub(crate) fn percentiles(&self) -> Percentiles {
+        if self.0.is_empty() {
+            return Percentiles::default();
+        }
+        let at = |quantile| millis(self.0.value_at_quantile(quantile));
+        Percentiles {
+            count: self.0.len(),
+            mean: (self.0.mean()).round() / 1_000.0,
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: millis(self.0.max()),
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of minutes fit")]
+fn millis(micros: u64) -> f64 {
+    micros as f64 / 1_000.0
+}
+
+/// The middle value; of an even number the mean of the two in the middle; 0 of none.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.len(), sorted.len() / 2) {
+        (0, _) => 0.0,
+        (n, middle) if n % 2 == 1 => sorted[middle],
+        (_, middle) => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_known_values() {
+        let mut latencies = Latencies::default();
+        let mut other = Latencies::default();
+        for micros in 1..=10_000_u64 {
+            let half = if micros % 2 == 0 {
+                &mut latencies
+            } else {
+                &mut other
+            };
+            half.record(Duration::from_micros(micros));
+        }
+        latencies.merge(&other);
+        let p = latencies.percentiles();
+        assert_eq!(p.count, 10_000);
+        let near = |found: f64, wanted: f64| (found - wanted).abs() <= wanted * 0.001 + 0.001;
+        assert!(near(p.p50, 5.0) && near(p.p90, 9.0), "{p:?}");
+        assert!(near(p.p99, 9.9) && near(p.p999, 9.99), "{p:?}");
+        assert!(near(p.max, 10.0) && near(p.mean, 5.0), "{p:?}");
+    }
+
+    #[test]
+    fn extremes_are_kept_and_nothing_is_nothing() {
+        assert_eq!(Latencies::default().percentiles(), Percentiles::default());
+        let mut latencies = Latencies::default();
+        latencies.record(Duration::ZERO);
+        latencies.record(Duration::from_secs(100_000));
+        assert!(latencies.percentiles().max >= 600_000.0);
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+}

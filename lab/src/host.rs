@@ -1,0 +1,175 @@
+//! Facts about the machine and the program, so that a result can be judged later.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// The machine.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Host {
+    /// Operating system and kernel.
+    pub(crate) system: String,
+    /// Processor model.
+    pub(crate) cpu: String,
+    /// Processors that this process may use.
+    pub(crate) cores: usize,
+    /// Memory.
+    pub(crate) memory_bytes: u64,
+}
+
+impl Host {
+    /// Looks.
+    pub(crate) fn here() -> Self {
+        let cpu = read("/proc/cpuinfo");
+        let memory = read("/proc/meminfo");
+        Self {
+            system: format!(
+                "{} {}",
+                std::env::consts::OS,
+                read("/proc/sys/kernel/osrelease").trim()
+            ),
+            cpu: field(&cpu, "model name").unwrap_or_else(|| std::env::consts::ARCH.into()),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            memory_bytes: field(&memory, "MemTotal")
+                .and_then(|kb| kb.trim_end_matches("kB").trim().parse::<u64>().ok())
+                .map_or(0, |kb| kb * 1024),
+        }
+    }
+}
+
+/// The commit that this was built from or stands in, and `-dirty` if files differ from it; `unknown` outside a repository.
+pub(crate) fn commit() -> String {
+    if let Some(built) = option_env!("GESTA_COMMIT") {
+        return built.into();
+    }
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return "unknown".into();
+    };
+    match git(&["status", "--porcelain", "--untracked-files=no"]) {
+        Some(changes) if changes.is_empty() => commit,
+        _ => format!("{commit}-dirty"),
+    }
+}
+
+/// `debug` or `release`: figures of a debug build say little.
+pub(crate) const BUILD: &str = if cfg!(debug_assertions) {
+    "debug"
+} else {
+    "release"
+};
+
+/// Processor time that a measurement took, in cores: 2.0 is two cores busy all the time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct CpuUse {
+    /// The whole machine.
+    pub(crate) machine_cores: f64,
+    /// This process alone.
+    pub(crate) own_cores: f64,
+}
+
+/// Measures processor time from its creation on.
+#[derive(Debug)]
+pub(crate) struct CpuMeter {
+    since: Instant,
+    machine: Duration,
+    own: Duration,
+}
+
+impl CpuMeter {
+    /// Starts.
+    pub(crate) fn start() -> Self {
+        Self {
+            since: Instant::now(),
+            machine: machine_busy(),
+            own: own_busy(),
+        }
+    }
+
+    /// What was used since the start.
+    pub(crate) fn used(&self) -> CpuUse {
+        let wall = self.since.elapsed().as_secs_f64().max(0.001);
+        let cores = |now: Duration, then: Duration| {
+            (now.saturating_sub(then).as_secs_f64() / wall * 100.0).round() / 100.0
+        };
+        CpuUse {
+            machine_cores: cores(machine_busy(), self.machine),
+            own_cores: cores(own_busy(), self.own),
+        }
+    }
+}
+
+/// Clock ticks a second in `/proc`, the same on every Linux that matters.
+const TICKS: u64 = 100;
+
+fn ticks(count: u64) -> Duration {
+    Duration::from_millis(count * (1_000 / TICKS))
+}
+
+/// Time that all processors were busy: user, nice, system, irq, softirq, steal.
+fn machine_busy() -> Duration {
+    let stat = read("/proc/stat");
+    let numbers: Vec<u64> = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let at = |i: usize| numbers.get(i).copied().unwrap_or(0);
+    ticks(at(0) + at(1) + at(2) + at(5) + at(6) + at(7))
+}
+
+/// User and system time of this process; the fields after the name, which may hold spaces.
+fn own_busy() -> Duration {
+    let stat = read("/proc/self/stat");
+    let Some((_, rest)) = stat.rsplit_once(')') else {
+        return Duration::ZERO;
+    };
+    let at = |i: usize| {
+        rest.split_whitespace()
+            .nth(i)
+            .and_then(|word| word.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    ticks(at(11) + at(12))
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn field(text: &str, name: &str) -> Option<String> {
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(key, _)| key.trim() == name)
+        .map(|(_, value)| value.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_has_processors_and_a_name() {
+        let host = Host::here();
+        assert!(host.cores > 0 && !host.system.is_empty() && !host.cpu.is_empty());
+    }
+
+    #[test]
+    fn a_busy_loop_is_seen() {
+        let meter = CpuMeter::start();
+        let until = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        if cfg!(target_os = "linux") {
+            assert!(meter.used().own_cores > 0.05, "{:?}", meter.used());
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Random numbers that a seed fixes for ever: SplitMix64 (Steele, Lea, Flood 2014; public domain).
+//!
+//! Why not a crate: its streams may change between versions, and a seed in a stored result must
+//! make the same workload years later.
+
+/// A generator. Not for secrets.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// The generator of this seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// An independent generator for one of many users of a seed.
+    pub(crate) fn fork(seed: u64, user: u64) -> Self {
+        let mut random = Self(seed ^ user.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        Self(random.next())
+    }
+
+    /// 64 random bits.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`, which must not be 0. The bias of the multiply-shift is below `end` / 2^64.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        debug_assert!(end > 0);
+        let product = u128::from(self.next()) * (end as u128);
+        usize::try_from(product >> 64).expect("the high half is below `end`")
+    }
+
+    /// A random version-4 UUID.
+    pub(crate) fn uuid(&mut self) -> uuid::Uuid {
+        let bits = (u128::from(self.next()) << 64) | u128::from(self.next());
+        uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_numbers_for_ever() {
+        let mut random = Random::new(1_234_567);
+        let numbers = [random.next(), random.next(), random.next()];
+        assert_eq!(
+            numbers,
+            [
+                6_457_827_717_110_365_317,
+                3_203_168_211_198_807_973,
+                9_817_491_932_198_370_423
+            ]
+        );
+    }
+
+    #[test]
+    fn below_stays_below_and_reaches_everything() {
+        let mut random = Random::new(1);
+        let mut seen = [0; 7];
+        for _ in 0..7_000 {
+            seen[random.below(7)] += 1;
+        }
+        assert!(seen.iter().all(|n| (850..1_150).contains(n)), "{seen:?}");
+    }
+}
