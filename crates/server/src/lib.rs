@@ -1,1 +1,45 @@
-//! To come.
+//! HTTP API of the Gesta event store: JSON documents, lines and server-sent events over any
+//! [`EventStore`](gesta_core::EventStore).
+//!
+//! Why a library that takes a store: the binary chooses the backend; tests choose the in-memory one.
+//! Why hyper without a framework: an append of one small event is most of the work, and what a
+//! framework adds per request would be a good part of its cost; the API has 14 addresses.
+//! Invariants: handlers decode, call and encode, no rule of the store lives here; every error is an
+//! RFC 9457 problem document; whatever waits or is held in memory has a maximum.
+//! Not here: the rules of appends and reads (`gesta_core` and the backends), the client
+//! (`gesta_client`), configuration files (the binary).
+//!
+//! The calls are described in `docs/reference/http.md` and by the server itself at `/openapi.json`.
+//!
+//! ```no_run
+//! # async fn example(store: std::sync::Arc<dyn gesta_core::EventStore>) -> Result<(), gesta_server::StartError> {
+//! let server = gesta_server::start(gesta_server::Config::default(), store, Default::default()).await?;
+//! println!("http://{}", server.local_addr());
+//! server.shutdown().await;
+//! # Ok(()) }
+//! ```
+
+mod api;
+mod body;
+mod config;
+mod decode;
+mod edge;
+mod encode;
+mod fanout;
+mod gate;
+mod json;
+mod metrics;
+mod problem;
+mod read;
+mod route;
+mod serve;
+mod sse;
+mod state;
+mod subscribe;
+mod system;
+mod uri;
+mod write;
+
+pub use config::Config;
+pub use prometheus_client::registry::Registry;
+pub use serve::{Handle, StartError, start};

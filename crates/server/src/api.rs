@@ -1,0 +1,197 @@
+//! From a request to its answer: admission, routing, and the frame of every answer.
+//!
+//! Invariants: every error answer is a problem document; every answer is counted.
+//! Not here: what the calls do (`write`, `read`, `subscribe`, `system`).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gesta_core::StreamId;
+use hyper::body::Incoming;
+use hyper::header::{
+    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::time::Instant;
+
+use crate::body::AnswerBody;
+use crate::problem::{self, Problem, Result};
+use crate::route::{self, Matched, Route, Verb};
+use crate::state::State;
+use crate::{read, subscribe, system, uri, write};
+
+pub(crate) type Answer = Response<AnswerBody>;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+const X_CONTENT_TYPE_OPTIONS: HeaderName = HeaderName::from_static("x-content-type-options");
+
+/// Answers a request. Never fails: what goes wrong is an answer too.
+pub(crate) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Answer {
+    let begun = Instant::now();
+    let (parts, body) = request.into_parts();
+    let matched = route::matched(parts.uri.path());
+    let (route, verb) = (matched.route, matched.route.method(&parts.method));
+    let call = Call {
+        state: &state,
+        parts: &parts,
+        matched,
+    };
+    let answer = match verb {
+        Some(verb) => call.answer(verb, body).await,
+        None => Err(call.no_such_call()),
+    };
+    let answer = answer.unwrap_or_else(|problem| show(&problem));
+    state.metrics.request(
+        method_name(&parts.method),
+        route,
+        answer.status().as_u16(),
+        begun.elapsed(),
+    );
+    answer
+}
+
+/// A method as metrics show it: names that clients invent are not kept.
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::HEAD => "HEAD",
+        _ => "other",
+    }
+}
+
+/// One request, without its body.
+pub(crate) struct Call<'a> {
+    pub(crate) state: &'a Arc<State>,
+    parts: &'a Parts,
+    matched: Matched<'a>,
+}
+
+impl<'a> Call<'a> {
+    async fn answer(&self, verb: Verb, body: Incoming) -> Result<Answer> {
+        // Whether the server lives can be asked even when it is full.
+        let probe = matches!(
+            self.matched.route,
+            Route::Live | Route::Ready | Route::Metrics
+        );
+        let ticket = if probe {
+            None
+        } else {
+            Some(self.state.requests.enter()?)
+        };
+        let mut answer = match (self.matched.route, verb) {
+            (Route::Stream, Verb::Post) => write::append_to(self, body).await,
+            // Boxed, so that the one hot call above does not carry the room of all others.
+            _ => Box::pin(self.others(verb, body)).await,
+        }?;
+        if self.matched.route != Route::StreamSubscribe && self.matched.route != Route::AllSubscribe
+        {
+            answer.body_mut().guards().request = ticket;
+        }
+        Ok(answer)
+    }
+
+    async fn others(&self, verb: Verb, body: Incoming) -> Result<Answer> {
+        match (self.matched.route, verb) {
+            (Route::Append, _) => write::append_several(self, body).await,
+            (Route::Stream, Verb::Delete) => write::delete(self).await,
+            (Route::Metadata, Verb::Put) => write::put_metadata(self, body).await,
+            (Route::Stream, _) => read::stream(self).await,
+            (Route::Event, _) => read::event(self).await,
+            (Route::Metadata, _) => read::metadata(self).await,
+            (Route::Streams, _) => read::streams(self).await,
+            (Route::All, _) => read::all(self).await,
+            (Route::StreamSubscribe, _) => subscribe::to_stream(self).await,
+            (Route::AllSubscribe, _) => subscribe::to_all(self).await,
+            (Route::Root, _) => system::root(self),
+            (Route::OpenApi, _) => system::openapi(self),
+            (Route::Info, _) => system::info(self).await,
+            (Route::Live, _) => system::live(self),
+            (Route::Ready, _) => system::ready(self).await,
+            (Route::Metrics, _) => system::metrics(self).await,
+            (Route::Unknown, _) => Err(self.no_such_call()),
+        }
+    }
+
+    fn no_such_call(&self) -> Problem {
+        let (method, path) = (&self.parts.method, self.parts.uri.path());
+        if self.matched.route == Route::Unknown {
+            let path = uri::shown(path);
+            return Problem::new(problem::NOT_FOUND, format!("there is nothing at {path}"));
+        }
+        let (template, allow) = (self.matched.route.template(), self.matched.route.allow());
+        let method = uri::shortened(method.as_str(), 20);
+        let detail = format!("{template} has no method {method}, only {allow}");
+        Problem::new(problem::METHOD_NOT_ALLOWED, detail).allowing(allow)
+    }
+
+    /// The stream that the path names.
+    pub(crate) fn stream(&self) -> Result<StreamId> {
+        uri::stream(self.matched.stream)
+    }
+
+    /// The revision that the path names, still percent-encoded.
+    pub(crate) fn revision(&self) -> &'a str {
+        self.matched.revision
+    }
+
+    /// The parameters, none but these being allowed.
+    pub(crate) fn parameters(&self, known: &'static [&'static str]) -> Result<uri::Parameters<'a>> {
+        uri::Parameters::parse(self.parts.uri.query(), known)
+    }
+
+    pub(crate) fn headers(&self) -> &'a HeaderMap {
+        &self.parts.headers
+    }
+
+    /// True if the client accepts this media type by name.
+    pub(crate) fn accepts(&self, media_type: &str) -> bool {
+        self.headers()
+            .get_all(hyper::header::ACCEPT)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .filter_map(|range| range.split(';').next())
+            .any(|range| range.trim().eq_ignore_ascii_case(media_type))
+    }
+}
+
+/// An answer with a JSON document.
+pub(crate) fn json(status: StatusCode, document: impl Into<Bytes>) -> Answer {
+    with_type(status, JSON, AnswerBody::whole(document))
+}
+
+/// An answer with a body of this media type.
+pub(crate) fn with_type(status: StatusCode, media_type: HeaderValue, body: AnswerBody) -> Answer {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, media_type);
+    answer
+}
+
+/// A problem as an answer.
+pub(crate) fn show(problem: &Problem) -> Answer {
+    let document = problem.to_json();
+    let length = document.len();
+    let mut answer = with_type(
+        problem.kind.status,
+        PROBLEM_JSON,
+        AnswerBody::whole(document),
+    );
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
+    if let Some(allow) = problem.allow() {
+        headers.insert(ALLOW, HeaderValue::from_static(allow));
+    }
+    if problem.kind.status == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+    }
+    answer
+}

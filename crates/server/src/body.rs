@@ -1,0 +1,232 @@
+//! Bodies: reading requests within bounds of size, time and memory; answers that are whole or made on the way.
+//!
+//! Invariants: a request body counts against the budget as it arrives, not as it is announced, so a
+//! slow sender holds no more than it sent; what a guard counts is freed when the body is dropped.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{BoxStream, Stream};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use crate::decode::Payload;
+use crate::problem::{self, Problem, Result};
+
+/// Bytes that requests and answers may hold at once.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    used: AtomicUsize,
+    max: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        let used = AtomicUsize::new(0);
+        Arc::new(Self { used, max })
+    }
+
+    /// A reservation of nothing yet.
+    pub(crate) fn reservation(self: &Arc<Self>) -> Reservation {
+        Reservation {
+            budget: self.clone(),
+            bytes: 0,
+        }
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes of a budget, given back on drop.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Takes more bytes, or says that there are none left.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
+        let before = self.budget.used.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes += bytes;
+        if before + bytes > self.budget.max {
+            return Err(Problem::overloaded(format!(
+                "requests and answers in flight hold {} bytes at most",
+                self.budget.max
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Reads a whole request body.
+pub(crate) async fn read(
+    body: Incoming,
+    bytes_max: usize,
+    time_max: Duration,
+    reservation: &mut Reservation,
+) -> Result<Payload> {
+    if body.size_hint().lower() > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
+        return Err(too_large(bytes_max));
+    }
+    // The timer starts only if the body is not there yet.
+    tokio::time::timeout(time_max, collect(body, bytes_max, reservation))
+        .await
+        .unwrap_or_else(|_| {
+            Err(Problem::new(
+                problem::REQUEST_TIMEOUT,
+                format!("the body did not arrive within {} s", time_max.as_secs()),
+            ))
+        })
+}
+
+fn too_large(bytes_max: usize) -> Problem {
+    Problem::new(
+        problem::PAYLOAD_TOO_LARGE,
+        format!("the body must be at most {bytes_max} bytes"),
+    )
+    .field("body")
+}
+
+async fn collect(
+    mut body: Incoming,
+    bytes_max: usize,
+    reservation: &mut Reservation,
+) -> Result<Payload> {
+    let first = next_data(&mut body).await?.unwrap_or_default();
+    reservation.grow(first.len())?;
+    if body.is_end_stream() && first.len() <= bytes_max {
+        // A slice of the connection's read buffer: see `Payload::owned`.
+        return Ok(Payload {
+            bytes: first,
+            owned: false,
+        });
+    }
+    let mut gathered = Vec::with_capacity(first.len() * 2);
+    gathered.extend_from_slice(&first);
+    drop(first);
+    while let Some(data) = next_data(&mut body).await? {
+        reservation.grow(data.len())?;
+        if gathered.len() + data.len() > bytes_max {
+            return Err(too_large(bytes_max));
+        }
+        gathered.extend_from_slice(&data);
+    }
+    if gathered.len() > bytes_max {
+        return Err(too_large(bytes_max));
+    }
+    Ok(Payload {
+        bytes: gathered.into(),
+        owned: true,
+    })
+}
+
+async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>> {
+    loop {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
+        match frame {
+            None => return Ok(None),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+            Some(Err(error)) => {
+                return Err(Problem::new(
+                    problem::MALFORMED_REQUEST,
+                    format!("the body cannot be read: {error}"),
+                )
+                .field("body"));
+            }
+        }
+    }
+}
+
+/// Why an answer breaks off: the client sees its connection close in the middle.
+pub(crate) type BrokenOff = gesta_core::Error;
+
+/// The body of an answer.
+pub(crate) struct AnswerBody {
+    content: Content,
+    /// Counts the request as in flight until its answer is written or given up.
+    guards: Guards,
+}
+
+/// What is counted while an answer is on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Guards {
+    pub(crate) request: Option<crate::gate::Ticket>,
+    pub(crate) bytes: Option<Reservation>,
+    pub(crate) running: Option<crate::edge::Running>,
+}
+
+enum Content {
+    Whole(Option<Bytes>),
+    Parts(BoxStream<'static, std::result::Result<Bytes, BrokenOff>>),
+}
+
+impl AnswerBody {
+    pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
+        let bytes = bytes.into();
+        Self {
+            content: Content::Whole((!bytes.is_empty()).then_some(bytes)),
+            guards: Guards::default(),
+        }
+    }
+
+    pub(crate) fn parts(
+        parts: impl Stream<Item = std::result::Result<Bytes, BrokenOff>> + Send + 'static,
+    ) -> Self {
+        Self {
+            content: Content::Parts(Box::pin(parts)),
+            guards: Guards::default(),
+        }
+    }
+
+    pub(crate) fn guards(&mut self) -> &mut Guards {
+        &mut self.guards
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, BrokenOff>>> {
+        match &mut self.content {
+            Content::Whole(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Content::Parts(parts) => parts
+                .as_mut()
+                .poll_next(cx)
+                .map(|part| part.map(|part| part.map(Frame::data))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.content, Content::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(bytes) => {
+                let len = bytes.as_ref().map_or(0, Bytes::len);
+                SizeHint::with_exact(u64::try_from(len).unwrap_or(u64::MAX))
+            }
+            Content::Parts(_) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Bounds and times of the server.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use gesta_core::limits;
+
+/// Bounds and times of the server. Every queue, body and wait has a maximum (contract C8).
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Address to listen on. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Allows addresses that are not loopback although there is no authentication yet.
+    pub insecure: bool,
+    /// Most connections at once; further ones are answered as overloaded and closed.
+    pub connections_max: usize,
+    /// Most requests at once, subscriptions not counted; further ones are answered as overloaded.
+    pub requests_in_flight_max: usize,
+    /// Most subscriptions at once; further ones are answered as overloaded.
+    pub subscriptions_max: usize,
+    /// Most pages that are read and encoded at once; further reads wait for their turn.
+    pub reads_in_flight_max: usize,
+    /// Largest request body, in bytes.
+    pub body_bytes_max: usize,
+    /// Most bytes of request bodies and of answers to reads in memory at once; beyond, requests are answered as overloaded.
+    pub bytes_in_flight_max: usize,
+    /// How long the head of a request may take to arrive, to a quarter more.
+    pub head_read_max: Duration,
+    /// How long the body of a request may take to arrive.
+    pub body_read_max: Duration,
+    /// How long a client may leave an answer unread before its connection is closed.
+    pub write_stall_max: Duration,
+    /// How long a connection may be idle between requests.
+    pub idle_max: Duration,
+    /// Time between the comments that keep a silent subscription alive.
+    pub heartbeat: Duration,
+    /// How long running requests may take to finish when the server stops.
+    pub shutdown_grace: Duration,
+}
+
+/// Room for names, types, tags and JSON syntax beside the data of the largest append.
+const BODY_SLACK_BYTES: usize = 16 * 1024 * 1024;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 2113)),
+            insecure: false,
+            connections_max: 10_000,
+            requests_in_flight_max: 10_000,
+            subscriptions_max: 5_000,
+            reads_in_flight_max: 32,
+            // Base64 makes four bytes of three.
+            body_bytes_max: limits::APPEND_BYTES_MAX / 3 * 4 + BODY_SLACK_BYTES,
+            bytes_in_flight_max: 512 * 1024 * 1024,
+            head_read_max: Duration::from_secs(15),
+            body_read_max: Duration::from_secs(60),
+            write_stall_max: Duration::from_secs(60),
+            idle_max: Duration::from_secs(300),
+            heartbeat: Duration::from_secs(15),
+            shutdown_grace: Duration::from_secs(30),
+        }
+    }
+}

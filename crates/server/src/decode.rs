@@ -1,0 +1,629 @@
+//! Decoding of append bodies: JSON into [`Append`], data byte for byte.
+//!
+//! Why two passes on errors: the first pass is plain and fast; only a body that it refuses is read a
+//! second time, slowly, to learn the path of the field.
+//! Invariants: unknown and repeated fields are refused; no list grows beyond its limit, so a body
+//! cannot take much more memory than its own size.
+//! Not here: the limits of events and appends (`gesta_core`), reading the body (`body`).
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use gesta_core::{
+    Append, ContentType, EventData, EventId, EventType, ExpectedRevision, Revision, StreamAppend,
+    StreamId, Tag, Tags, limits,
+};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::problem::{Problem, Result};
+use crate::uri::{shortened, shown};
+
+/// What an expected revision must be; reads on from the name of the field.
+pub(crate) const EXPECTED_RULE: &str =
+    r#"must be "any", "no_stream", "stream_exists" or a revision from 0 to 9223372036854775806"#;
+
+/// Longest text of a decoding error, in bytes: it may repeat what the body contains.
+const DETAIL_BYTES_MAX: usize = 400;
+
+/// A whole request body.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    pub(crate) bytes: Bytes,
+    /// True if the memory behind `bytes` holds nothing else, so that events may keep slices of it.
+    pub(crate) owned: bool,
+}
+
+impl Payload {
+    /// The bytes of a part of the body, to be kept: shared if that wastes little memory, else copied.
+    fn keep(&self, part: &str) -> Bytes {
+        if self.owned && part.len() >= self.bytes.len() / 2 {
+            self.bytes.slice_ref(part.as_bytes())
+        } else {
+            Bytes::copy_from_slice(part.as_bytes())
+        }
+    }
+}
+
+/// Decodes the body of an append to one stream.
+pub(crate) fn append_to(stream: StreamId, payload: &Payload) -> Result<Append> {
+    let body: AppendBody<'_> = parse(&payload.bytes, "")?;
+    let events = events(payload, "", body.events)?;
+    Ok(Append::to(stream, body.expected.0, events))
+}
+
+/// Decodes the body of an append to several streams.
+pub(crate) fn append_several(payload: &Payload) -> Result<Append> {
+    let body: SeveralBody<'_> = parse(&payload.bytes, "")?;
+    let mut streams = Vec::with_capacity(body.appends.0.len());
+    let mut events_count = 0;
+    for (i, raw) in body.appends.0.into_iter().enumerate() {
+        let prefix = format!("appends[{i}].");
+        let part: PartBody<'_> = parse(raw.get().as_bytes(), &prefix)?;
+        events_count += part.events.0.len();
+        if events_count > limits::APPEND_EVENTS_MAX {
+            return Err(Problem::invalid(
+                format!("{prefix}events"),
+                format!(
+                    "must not bring the append above {} events",
+                    limits::APPEND_EVENTS_MAX
+                ),
+            ));
+        }
+        let stream = StreamId::new(part.stream.0.as_ref())
+            .map_err(|error| Problem::invalid_at(format!("{prefix}stream"), &error))?;
+        streams.push(StreamAppend {
+            stream,
+            expected: part.expected.0,
+            events: events(payload, &prefix, part.events)?,
+        });
+    }
+    Ok(Append { streams })
+}
+
+/// Decodes any small JSON text of a request, such as the value of a parameter.
+pub(crate) fn parse_owned<T: DeserializeOwned>(text: &str, prefix: &str) -> Result<T> {
+    parse(text.as_bytes(), prefix)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AppendBody<'a> {
+    #[serde(default)]
+    expected: Expected,
+    #[serde(borrow)]
+    events: Bounded<EventBody<'a>, { limits::APPEND_EVENTS_MAX }>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SeveralBody<'a> {
+    #[serde(borrow)]
+    appends: Bounded<&'a RawValue, { limits::APPEND_STREAMS_MAX }>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PartBody<'a> {
+    #[serde(borrow)]
+    stream: Text<'a>,
+    #[serde(default)]
+    expected: Expected,
+    #[serde(borrow)]
+    events: Bounded<EventBody<'a>, { limits::APPEND_EVENTS_MAX }>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventBody<'a> {
+    #[serde(borrow, default)]
+    id: Option<Text<'a>>,
+    #[serde(borrow, rename = "type")]
+    event_type: Text<'a>,
+    #[serde(borrow, default)]
+    content_type: Option<Text<'a>>,
+    /// `null` is data too, unlike for the other fields.
+    #[serde(borrow, default, deserialize_with = "present")]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    data_base64: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    metadata_base64: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    tags: Option<Bounded<Text<'a>, { limits::TAGS_MAX }>>,
+}
+
+/// A text, borrowed from the body where it has no escapes.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+fn present<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// A list that stops at its limit instead of filling the memory.
+struct Bounded<T, const MAX: usize>(Vec<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct List<T, const MAX: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
+            type Value = Bounded<T, MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MAX}")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut seq: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = seq.next_element()? {
+                    if items.len() == MAX {
+                        return Err(A::Error::custom(format!("must be a list of at most {MAX}")));
+                    }
+                    items.push(item);
+                }
+                Ok(Bounded(items))
+            }
+        }
+        deserializer.deserialize_seq(List(PhantomData))
+    }
+}
+
+#[derive(Default)]
+struct Expected(ExpectedRevision);
+
+impl<'de> Deserialize<'de> for Expected {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Claim;
+        impl Visitor<'_> for Claim {
+            type Value = Expected;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(EXPECTED_RULE.trim_start_matches("must be "))
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, n: u64) -> std::result::Result<Expected, E> {
+                if n > Revision::MAX.0 {
+                    return Err(E::custom(format!("{EXPECTED_RULE}, found {n}")));
+                }
+                Ok(Expected(ExpectedRevision::Exact(Revision(n))))
+            }
+
+            fn visit_str<E: serde::de::Error>(
+                self,
+                text: &str,
+            ) -> std::result::Result<Expected, E> {
+                Ok(Expected(match text {
+                    "any" => ExpectedRevision::Any,
+                    "no_stream" => ExpectedRevision::NoStream,
+                    "stream_exists" => ExpectedRevision::StreamExists,
+                    other => {
+                        return Err(E::custom(format!(
+                            "{EXPECTED_RULE}, found {}",
+                            shown(other)
+                        )));
+                    }
+                }))
+            }
+        }
+        deserializer.deserialize_any(Claim)
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(json: &'a [u8], prefix: &str) -> Result<T> {
+    serde_json::from_slice(json).map_err(|_| explain::<T>(json, prefix))
+}
+
+/// Reads a refused text again, keeping track of the path, to say what is wrong where.
+#[cold]
+fn explain<'a, T: Deserialize<'a>>(json: &'a [u8], prefix: &str) -> Problem {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let (path, error) = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        Err(error) => (error.path().to_string(), error.into_inner()),
+        Ok(_) => match deserializer.end() {
+            Err(error) => (".".to_owned(), error),
+            Ok(()) => return Problem::invalid("body", "must be JSON"),
+        },
+    };
+    let message = error.to_string();
+    let path = match path.as_str() {
+        "." | "?" => "",
+        path => path,
+    };
+    let named = |after: &str| message.strip_prefix(after)?.split('`').next();
+    let field = match named("missing field `").or_else(|| named("duplicate field `")) {
+        Some(name) if path.is_empty() => name.to_owned(),
+        Some(name) if !path.ends_with(&format!(".{name}")) && path != name => {
+            format!("{path}.{name}")
+        }
+        _ => path.to_owned(),
+    };
+    let field = shortened(&format!("{prefix}{field}"), DETAIL_BYTES_MAX / 2).into_owned();
+    let field = match field.trim_end_matches('.') {
+        "" => "body".to_owned(),
+        field => field.to_owned(),
+    };
+    // Positions count from the beginning of this text: right only if it is the whole body.
+    let message = match message.rfind(" at line ") {
+        Some(at) if error.is_data() || !prefix.is_empty() => &message[..at],
+        _ => message.as_str(),
+    };
+    let message = shortened(message, DETAIL_BYTES_MAX);
+    Problem::new(
+        crate::problem::INVALID_ARGUMENT,
+        format!("{field}: {message}"),
+    )
+    .field(field)
+}
+
+fn events<const MAX: usize>(
+    payload: &Payload,
+    prefix: &str,
+    bodies: Bounded<EventBody<'_>, MAX>,
+) -> Result<Vec<EventData>> {
+    let mut events = Vec::with_capacity(bodies.0.len());
+    for (i, body) in bodies.0.into_iter().enumerate() {
+        let event = event(payload, body)
+            .map_err(|wrong| wrong.in_event(&format!("{prefix}events[{i}]")))?;
+        events.push(event);
+    }
+    Ok(events)
+}
+
+/// A rule that an event breaks: which of its fields, and how.
+struct Wrong {
+    field: String,
+    rule: String,
+}
+
+impl Wrong {
+    fn new(field: impl Into<String>, rule: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            rule: rule.into(),
+        }
+    }
+
+    fn of(field: impl Into<String>, error: &gesta_core::Error) -> Self {
+        match error.kind() {
+            gesta_core::ErrorKind::InvalidArgument { rule, .. } => Self::new(field, rule),
+            other => Self::new(field, other.to_string()),
+        }
+    }
+
+    fn in_event(self, path: &str) -> Problem {
+        Problem::invalid(format!("{path}.{}", self.field), self.rule)
+    }
+}
+
+fn event(payload: &Payload, body: EventBody<'_>) -> std::result::Result<EventData, Wrong> {
+    let id = body.id.map(|id| event_id(&id.0)).transpose()?;
+    let event_type =
+        EventType::new(body.event_type.0.as_ref()).map_err(|error| Wrong::of("type", &error))?;
+    let content_type = body.content_type.map(|t| content_type(&t.0)).transpose()?;
+    let (content_type, data) = match (body.data, body.data_base64) {
+        (Some(_), Some(_)) => {
+            return Err(Wrong::new("data_base64", "must not stand beside data"));
+        }
+        (None, None) => return Err(Wrong::new("data", "or data_base64 must be given")),
+        (Some(_), None) if content_type == Some(ContentType::Binary) => {
+            return Err(Wrong::new(
+                "data",
+                "is JSON: give application/octet-stream as data_base64",
+            ));
+        }
+        (Some(data), None) => (ContentType::Json, payload.keep(data.get())),
+        (None, Some(text)) => (
+            content_type.unwrap_or(ContentType::Binary),
+            from_base64("data_base64", &text.0)?,
+        ),
+    };
+    let metadata = match (body.metadata, body.metadata_base64) {
+        (Some(_), Some(_)) => {
+            return Err(Wrong::new(
+                "metadata_base64",
+                "must not stand beside metadata",
+            ));
+        }
+        (None, None) => Bytes::new(),
+        (Some(metadata), None) => payload.keep(metadata.get()),
+        (None, Some(text)) => from_base64("metadata_base64", &text.0)?,
+    };
+    Ok(EventData {
+        id,
+        event_type,
+        content_type,
+        data,
+        metadata,
+        tags: body.tags.map_or(Ok(Tags::NONE), tags)?,
+    })
+}
+
+fn event_id(text: &str) -> std::result::Result<EventId, Wrong> {
+    let hyphenated = matches!(text.len(), 36) && text.as_bytes().get(8) == Some(&b'-');
+    uuid::Uuid::try_parse(text)
+        .ok()
+        .filter(|_| hyphenated || text.len() == 32)
+        .map(EventId)
+        .ok_or_else(|| Wrong::new("id", format!("must be a UUID, found {}", shown(text))))
+}
+
+fn content_type(text: &str) -> std::result::Result<ContentType, Wrong> {
+    [ContentType::Json, ContentType::Binary]
+        .into_iter()
+        .find(|known| known.as_str() == text)
+        .ok_or_else(|| {
+            Wrong::new(
+                "content_type",
+                format!(
+                    "must be {} or {}, found {}",
+                    ContentType::Json.as_str(),
+                    ContentType::Binary.as_str(),
+                    shown(text)
+                ),
+            )
+        })
+}
+
+fn from_base64(field: &str, text: &str) -> std::result::Result<Bytes, Wrong> {
+    STANDARD
+        .decode(text)
+        .map(Bytes::from)
+        .map_err(|error| Wrong::new(field, format!("must be base64: {error}")))
+}
+
+fn tags<const MAX: usize>(texts: Bounded<Text<'_>, MAX>) -> std::result::Result<Tags, Wrong> {
+    let tags = texts
+        .0
+        .into_iter()
+        .enumerate()
+        .map(|(i, text)| {
+            Tag::new(text.0.as_ref()).map_err(|error| Wrong::of(format!("tags[{i}]"), &error))
+        })
+        .collect::<std::result::Result<Vec<_>, _>>()?;
+    Tags::new(tags).map_err(|error| Wrong::of("tags", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(text: impl Into<Bytes>) -> Payload {
+        Payload {
+            bytes: text.into(),
+            owned: true,
+        }
+    }
+
+    fn stream() -> StreamId {
+        StreamId::new("cart-1").expect("valid")
+    }
+
+    fn one(body: &'static str) -> Result<Append> {
+        append_to(stream(), &payload(body))
+    }
+
+    #[test]
+    fn an_event_keeps_its_data_byte_for_byte() {
+        let append = one(r#" {"expected": 7, "events": [{"id":"01890dd5-ea3f-7a4e-8e3a-5b1f0e7b9c11","type":"Added \u00fc",
+            "data":  { "b":1.0,  "a" : "\u00fc" } ,"metadata":[1, 2], "tags":["x","y"]},
+            {"type":"T","data":null}, {"type":"B","data_base64":"AP8="},
+            {"type":"J","data_base64":"", "content_type":"application/json","metadata_base64":"bnVsbA=="}]}"#)
+            .expect("valid");
+        let part = &append.streams[0];
+        assert_eq!(part.expected, ExpectedRevision::Exact(Revision(7)));
+        let [first, null, binary, json] = part.events.as_slice() else {
+            panic!("four events: {part:?}");
+        };
+        assert_eq!(first.event_type.as_str(), "Added ü");
+        assert_eq!(first.data, r#"{ "b":1.0,  "a" : "\u00fc" }"#);
+        assert_eq!(first.metadata, "[1, 2]");
+        assert_eq!(first.tags.as_slice().len(), 2);
+        assert_eq!((&*null.data, null.metadata.len()), (&b"null"[..], 0));
+        assert_eq!(
+            (&*binary.data, binary.content_type),
+            (&b"\0\xff"[..], ContentType::Binary)
+        );
+        assert_eq!(
+            (&*json.data, json.content_type),
+            (&b""[..], ContentType::Json)
+        );
+        assert_eq!(json.metadata, "null");
+    }
+
+    #[test]
+    fn expected_is_any_unless_given() {
+        for (text, expected) in [
+            ("", ExpectedRevision::Any),
+            (r#""expected":"any","#, ExpectedRevision::Any),
+            (r#""expected":"no_stream","#, ExpectedRevision::NoStream),
+            (
+                r#""expected":"stream_exists","#,
+                ExpectedRevision::StreamExists,
+            ),
+            (r#""expected":0,"#, ExpectedRevision::Exact(Revision(0))),
+        ] {
+            let body = format!(r#"{{{text}"events":[{{"type":"T","data":1}}]}}"#);
+            let append = append_to(stream(), &payload(body)).expect("valid");
+            assert_eq!(append.streams[0].expected, expected);
+        }
+    }
+
+    /// Goal: whatever is wrong, the problem names the field.
+    #[test]
+    fn wrong_bodies_are_refused_with_the_path_of_the_field() {
+        let cases: &[(&str, &str)] = &[
+            ("", "body"),
+            ("[]", "body"),
+            ("{\"events\":[]} x", "body"),
+            ("{}", "events"),
+            ("{\"events\":{}}", "events"),
+            ("{\"events\":[1]}", "events[0]"),
+            ("{\"event\":[]}", "event"),
+            ("{\"expected\":-1,\"events\":[]}", "expected"),
+            (
+                "{\"expected\":99999999999999999999,\"events\":[]}",
+                "expected",
+            ),
+            (
+                "{\"expected\":9223372036854775807,\"events\":[]}",
+                "expected",
+            ),
+            ("{\"expected\":\"None\",\"events\":[]}", "expected"),
+            ("{\"expected\":null,\"events\":[]}", "expected"),
+            ("{\"expected\":1.5,\"events\":[]}", "expected"),
+            ("{\"expected\":1,\"expected\":1,\"events\":[]}", "expected"),
+            (r#"{"events":[{"data":1}]}"#, "events[0].type"),
+            (r#"{"events":[{"type":"","data":1}]}"#, "events[0].type"),
+            (
+                r#"{"events":[{"type":"a\u0000","data":1}]}"#,
+                "events[0].type",
+            ),
+            (r#"{"events":[{"type":7,"data":1}]}"#, "events[0].type"),
+            (
+                r#"{"events":[{"type":"T","data":1},{"type":"T"}]}"#,
+                "events[1].data",
+            ),
+            (r#"{"events":[{"type":"T","data":}]}"#, "events[0].data"),
+            (
+                r#"{"events":[{"type":"T","data":1,"data":2}]}"#,
+                "events[0].data",
+            ),
+            (
+                r#"{"events":[{"type":"T","data":1,"datum":2}]}"#,
+                "events[0].datum",
+            ),
+            (
+                r#"{"events":[{"type":"T","data":1,"data_base64":""}]}"#,
+                "events[0].data_base64",
+            ),
+            (
+                r#"{"events":[{"type":"T","data_base64":"*"}]}"#,
+                "events[0].data_base64",
+            ),
+            (
+                r#"{"events":[{"type":"T","data":1,"id":"x"}]}"#,
+                "events[0].id",
+            ),
+            (
+                r#"{"events":[{"type":"T","data":1,"tags":"x"}]}"#,
+                "events[0].tags",
+            ),
+            (
+                r#"{"events":[{"type":"T","data":1,"tags":["x",""]}]}"#,
+                "events[0].tags[1]",
+            ),
+            (
+                r#"{"events":[{"type":"T","data":1,"tags":["x",5]}]}"#,
+                "events[0].tags[1]",
+            ),
+            (
+                r#"{"events":[{"type":"T","data":1,"tags":["x","x"]}]}"#,
+                "events[0].tags",
+            ),
+            (
+                r#"{"events":[{"type":"T","data":1,"content_type":"text/plain"}]}"#,
+                "events[0].content_type",
+            ),
+            (
+                r#"{"events":[{"type":"T","data":1,"content_type":"application/octet-stream"}]}"#,
+                "events[0].data",
+            ),
+        ];
+        for (body, field) in cases {
+            let problem = one(body).expect_err(body);
+            let json = String::from_utf8(problem.to_json().to_vec()).expect("text");
+            assert!(
+                json.contains(&format!("\"field\":\"{field}\"")),
+                "{body}: {json}"
+            );
+            assert_eq!(problem.kind.status, 400);
+        }
+    }
+
+    #[test]
+    fn appends_to_several_streams_name_the_part() {
+        let several = |body: &'static str| append_several(&payload(body));
+        let append = several(
+            r#"{"appends":[{"stream":"a","events":[{"type":"T","data":1}]},{"stream":"b","expected":"no_stream","events":[]}]}"#,
+        )
+        .expect("valid");
+        assert_eq!(append.streams.len(), 2);
+        for (body, field) in [
+            (r#"{"appends":[{"events":[]}]}"#, "appends[0].stream"),
+            (
+                r#"{"appends":[{"stream":"","events":[]}]}"#,
+                "appends[0].stream",
+            ),
+            (
+                r#"{"appends":[{"stream":"a","events":[{"type":"T","data":1,"x":1}]}]}"#,
+                "appends[0].events[0].x",
+            ),
+            (
+                r#"{"appends":[{"stream":"a","events":[{"type":"","data":1}]}]}"#,
+                "appends[0].events[0].type",
+            ),
+            (r#"{"appends":{}}"#, "appends"),
+            (r#"{"appends":[7]}"#, "appends[0]"),
+        ] {
+            let json = several(body).expect_err(body).to_json();
+            let json = String::from_utf8(json.to_vec()).expect("text");
+            assert!(
+                json.contains(&format!("\"field\":\"{field}\"")),
+                "{body}: {json}"
+            );
+        }
+    }
+
+    #[test]
+    fn invalid_utf_8_and_too_many_events_are_refused() {
+        for part in [
+            &b"{\"type\":\"\xff\",\"data\":1}"[..],
+            b"{\"type\":\"T\",\"data\":\"\xff\"}",
+        ] {
+            let body = [b"{\"events\":[", part, b"]}"].concat();
+            let problem = append_to(stream(), &payload(body)).expect_err("refused");
+            assert_eq!(problem.kind, crate::problem::INVALID_ARGUMENT);
+        }
+        let one = r#"{"type":"T","data":1}"#;
+        let many = vec![one; limits::APPEND_EVENTS_MAX + 1].join(",");
+        let problem =
+            append_to(stream(), &payload(format!("{{\"events\":[{many}]}}"))).expect_err("refused");
+        assert!(problem.detail.contains("at most 10000"), "{problem:?}");
+        let many = vec![one; limits::APPEND_EVENTS_MAX / 2 + 1].join(",");
+        let part = format!("{{\"stream\":\"a\",\"events\":[{many}]}}");
+        let problem = append_several(&payload(format!("{{\"appends\":[{part},{part}]}}")))
+            .expect_err("refused");
+        assert!(
+            problem.detail.starts_with("appends[1].events"),
+            "{problem:?}"
+        );
+    }
+
+    #[test]
+    fn a_huge_wrong_value_does_not_make_a_huge_answer() {
+        let body = format!(
+            r#"{{"events":[{{"type":"T","data":1,"{}":1}}]}}"#,
+            "ü".repeat(100_000)
+        );
+        let problem = append_to(stream(), &payload(body)).expect_err("refused");
+        assert!(
+            problem.to_json().len() < 1_500,
+            "{}",
+            problem.to_json().len()
+        );
+    }
+}

@@ -1,0 +1,399 @@
+//! The socket side of a connection: sees what arrives and leaves, so that one slow timer per
+//! connection can find those that stall; and gives HTTP errors that hyper answers itself a document.
+//!
+//! Why not a timer per request: at tens of thousands of requests a second it would cost more than it guards.
+//! Why a substitution: hyper answers a request that is not valid HTTP with an empty 400, 414 or 431
+//! and lets nobody add to it, but every error of this API is a problem document.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::problem::{HEAD_TOO_LARGE, MALFORMED_REQUEST, Problem, URI_TOO_LONG};
+
+/// What the first bytes of an HTTP/2 connection are.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2";
+
+/// What happens on a connection, told to its [`Watch`].
+#[derive(Debug, Default)]
+pub(crate) struct Activity {
+    /// Requests whose answer is not finished.
+    in_flight: AtomicUsize,
+    /// Requests so far.
+    requests: AtomicUsize,
+    /// Bytes that arrived while no request was in flight: the head of the next one.
+    head_bytes: AtomicUsize,
+    /// Writes that took at least a byte.
+    writes: AtomicUsize,
+    /// The client does not take what was written.
+    blocked: AtomicBool,
+    http2: AtomicBool,
+}
+
+impl Activity {
+    /// A request has arrived; it is over when the ticket is dropped.
+    pub(crate) fn request(self: &Arc<Self>) -> Running {
+        self.in_flight.fetch_add(1, Relaxed);
+        self.requests.fetch_add(1, Relaxed);
+        self.head_bytes.store(0, Relaxed);
+        Running(self.clone())
+    }
+}
+
+/// A request that is not over yet.
+#[derive(Debug)]
+pub(crate) struct Running(Arc<Activity>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+/// What to do with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Keep,
+    /// It has been idle for long: take no further request.
+    Drain,
+    /// It stalls in the middle of something.
+    Close,
+}
+
+/// Looks at a connection now and then.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    activity: Arc<Activity>,
+    requests: usize,
+    writes: usize,
+    idle_since: Instant,
+    head_since: Option<Instant>,
+    blocked_since: Option<Instant>,
+}
+
+impl Watch {
+    pub(crate) fn new(activity: Arc<Activity>, now: Instant) -> Self {
+        Self {
+            activity,
+            requests: 0,
+            writes: 0,
+            idle_since: now,
+            head_since: None,
+            blocked_since: None,
+        }
+    }
+
+    /// How often to look.
+    pub(crate) fn interval(config: &Config) -> Duration {
+        let shortest = config
+            .head_read_max
+            .min(config.write_stall_max)
+            .min(config.idle_max);
+        (shortest / 4).max(Duration::from_millis(10))
+    }
+
+    pub(crate) fn look(&mut self, config: &Config, now: Instant) -> Verdict {
+        let seen = &self.activity;
+        let writes = seen.writes.load(Relaxed);
+        if !seen.blocked.load(Relaxed) || writes != self.writes {
+            self.blocked_since = None;
+        }
+        self.writes = writes;
+        if seen.blocked.load(Relaxed) {
+            let since = *self.blocked_since.get_or_insert(now);
+            if now - since >= config.write_stall_max {
+                return Verdict::Close;
+            }
+        }
+        let requests = seen.requests.load(Relaxed);
+        if seen.in_flight.load(Relaxed) > 0 || requests != self.requests {
+            self.requests = requests;
+            self.idle_since = now;
+            self.head_since = None;
+            return Verdict::Keep;
+        }
+        let in_head = seen.head_bytes.load(Relaxed) > 0 && !seen.http2.load(Relaxed);
+        if in_head {
+            let since = *self.head_since.get_or_insert(now);
+            if now - since >= config.head_read_max {
+                return Verdict::Close;
+            }
+        } else if now - self.idle_since >= config.idle_max {
+            return Verdict::Drain;
+        }
+        Verdict::Keep
+    }
+}
+
+/// A socket that reports to an [`Activity`].
+#[derive(Debug)]
+pub(crate) struct Edge<S> {
+    socket: S,
+    activity: Arc<Activity>,
+    /// A problem answer that takes the place of an empty one and must leave first.
+    substitute: Bytes,
+    begun: bool,
+}
+
+impl<S> Edge<S> {
+    pub(crate) fn new(socket: S, activity: Arc<Activity>) -> Self {
+        Self {
+            socket,
+            activity,
+            substitute: Bytes::new(),
+            begun: false,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Edge<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.socket).poll_read(cx, buf))?;
+        let new = &buf.filled()[before..];
+        if !self.begun && !new.is_empty() {
+            self.begun = true;
+            let http2 = new.len() >= 3 && HTTP2_PREFACE.starts_with(&new[..new.len().min(12)]);
+            self.activity.http2.store(http2, Relaxed);
+        }
+        if self.activity.in_flight.load(Relaxed) == 0 {
+            self.activity.head_bytes.fetch_add(new.len(), Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Edge<S> {
+    /// Notes whether the client takes what is written.
+    fn noted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &written {
+            Poll::Pending => self.activity.blocked.store(true, Relaxed),
+            Poll::Ready(_) => {
+                self.activity.blocked.store(false, Relaxed);
+                self.activity.writes.fetch_add(1, Relaxed);
+            }
+        }
+        written
+    }
+
+    fn write_substitute(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.substitute.is_empty() {
+            let written = Pin::new(&mut self.socket).poll_write(cx, &self.substitute);
+            match ready!(self.noted(written))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                n => self.substitute.advance(n),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Edge<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.write_substitute(cx))?;
+        let http2 = self.activity.http2.load(Relaxed);
+        let bare = if http2 { None } else { bare_error(buf) };
+        let part = match bare {
+            None => buf,
+            Some(error) if error.from > 0 => &buf[..error.from],
+            Some(error) => {
+                self.substitute = substitute(error.status);
+                // Whatever does not fit now leaves with the next write or flush.
+                if let Poll::Ready(Err(error)) = self.write_substitute(cx) {
+                    return Poll::Ready(Err(error));
+                }
+                return Poll::Ready(Ok(buf.len()));
+            }
+        };
+        let written = Pin::new(&mut self.socket).poll_write(cx, part);
+        self.noted(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.write_substitute(cx))?;
+        let mut filled = bufs.iter().filter(|buf| !buf.is_empty());
+        let last = filled.next_back();
+        if !self.activity.http2.load(Relaxed) && last.is_some_and(|buf| bare_error(buf).is_some()) {
+            // One by one: rare, and the last one is seen again when its turn comes.
+            let first = filled.next().or(last).map_or(&[][..], |buf| buf);
+            return self.poll_write(cx, first);
+        }
+        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        self.noted(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.write_substitute(cx))?;
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.write_substitute(cx))?;
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+/// An empty error answer at the end of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct BareError {
+    from: usize,
+    status: u16,
+}
+
+/// Longest empty error answer of hyper, in bytes.
+const BARE_ERROR_BYTES_MAX: usize = 256;
+
+/// Finds an empty 4xx answer at the end of what is written. No answer of this server is one, and
+/// its bodies cannot look like one: JSON has no line break inside a text, and nothing but texts
+/// could hold these lines.
+fn bare_error(buf: &[u8]) -> Option<BareError> {
+    let body = buf.strip_suffix(b"\r\n\r\n")?;
+    let from = body.len().saturating_sub(BARE_ERROR_BYTES_MAX);
+    let tail = body.get(from..)?;
+    let at = tail
+        .windows(10)
+        .rposition(|w| w == b"HTTP/1.1 4" || w == b"HTTP/1.0 4")?;
+    let head = std::str::from_utf8(&tail[at..]).ok()?;
+    let mut lines = head.split("\r\n");
+    let status = lines.next()?.get(9..12)?.parse().ok()?;
+    let mut empty = false;
+    for line in lines {
+        match line.split_once(": ")? {
+            ("content-length", length) => empty = length == "0",
+            ("connection", "close") | ("date", _) => {}
+            _ => return None,
+        }
+    }
+    empty.then_some(BareError {
+        from: from + at,
+        status,
+    })
+}
+
+/// The problem answer in place of an empty one; the connection closes after it.
+fn substitute(status: u16) -> Bytes {
+    let (kind, detail) = match status {
+        414 => (URI_TOO_LONG, "the address must be at most 65,534 bytes"),
+        431 => (
+            HEAD_TOO_LARGE,
+            "the head of the request has too many or too long fields",
+        ),
+        _ => (
+            MALFORMED_REQUEST,
+            "the head of the request is not valid HTTP/1.1",
+        ),
+    };
+    let document = Problem::new(kind, detail).to_json();
+    let mut answer = format!(
+        "HTTP/1.1 {}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        kind.status,
+        document.len()
+    )
+    .into_bytes();
+    answer.extend_from_slice(&document);
+    answer.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    const BARE: &[u8] =
+        b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: Sat, 21 Nov 2026 01:46:16 GMT\r\n\r\n";
+
+    #[test]
+    fn only_an_empty_error_at_the_end_is_found() {
+        assert_eq!(bare_error(BARE).map(|e| (e.from, e.status)), Some((0, 400)));
+        let two = [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", BARE].concat();
+        assert_eq!(bare_error(&two).map(|e| e.from), Some(40));
+        for other in [
+            &b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n"[..],
+            b"HTTP/1.1 204 No Content\r\n\r\n",
+            b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n{}",
+            b"{\"a\":\"HTTP/1.1 404 content-length: 0\"}\r\n\r\n",
+            b"\r\n\r\n",
+            b"",
+        ] {
+            assert_eq!(bare_error(other), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_empty_error_leaves_as_a_problem_after_what_came_before() {
+        for split in [false, true] {
+            let (ours, mut theirs) = tokio::io::duplex(64);
+            let mut edge = Edge::new(ours, Arc::default());
+            let reader = tokio::spawn(async move {
+                let mut got = String::new();
+                tokio::io::AsyncReadExt::read_to_string(&mut theirs, &mut got)
+                    .await
+                    .expect("read");
+                got
+            });
+            if split {
+                edge.write_all(b"before ").await.expect("write");
+                edge.write_all(BARE).await.expect("write");
+            } else {
+                edge.write_all(&[b"before ", BARE].concat())
+                    .await
+                    .expect("write");
+            }
+            edge.shutdown().await.expect("shutdown");
+            drop(edge);
+            let got = reader.await.expect("task");
+            let rest = got
+                .strip_prefix("before HTTP/1.1 400 Bad Request\r\n")
+                .expect(&got);
+            assert!(
+                rest.ends_with('}') && rest.contains("urn:gesta:problem:malformed_request"),
+                "{got}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_watch_tells_idle_from_stalled() {
+        let config = Config::default();
+        let (activity, start) = (Arc::new(Activity::default()), Instant::now());
+        let mut watch = Watch::new(activity.clone(), start);
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(watch.look(&config, after(299)), Verdict::Keep);
+        let running = activity.request();
+        assert_eq!(watch.look(&config, after(400)), Verdict::Keep);
+        drop(running);
+        assert_eq!(watch.look(&config, after(500)), Verdict::Keep);
+        activity.head_bytes.store(3, Relaxed);
+        assert_eq!(watch.look(&config, after(501)), Verdict::Keep);
+        assert_eq!(watch.look(&config, after(516)), Verdict::Close);
+        activity.head_bytes.store(0, Relaxed);
+        assert_eq!(watch.look(&config, after(801)), Verdict::Drain);
+        activity.blocked.store(true, Relaxed);
+        assert_eq!(watch.look(&config, after(802)), Verdict::Drain);
+        assert_eq!(watch.look(&config, after(862)), Verdict::Close);
+    }
+}

@@ -1,0 +1,247 @@
+//! Metrics of the server, for Prometheus.
+
+use std::time::Duration;
+
+use gesta_core::{Append, Error, Result, StoreInfo};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::route::Route;
+
+/// Upper bounds of the duration histograms, in seconds.
+const DURATION_BUCKETS: [f64; 15] = [
+    0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+    10.0,
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    method: &'static str,
+    route: &'static str,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    method: &'static str,
+    route: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StoreLabels {
+    backend: String,
+    engine: String,
+    incarnation: String,
+    durability: &'static str,
+    version: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LogLabels {
+    log: usize,
+}
+
+/// What is in flight when the metrics are read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InFlight {
+    pub(crate) connections: usize,
+    pub(crate) requests: usize,
+    pub(crate) subscriptions: usize,
+    pub(crate) bytes: usize,
+}
+
+/// The metrics, and the registry that shows them together with those of the caller.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    durations: Family<RouteLabels, Histogram>,
+    appends: Family<OutcomeLabels, Counter>,
+    append_events: Counter,
+    append_payload_bytes: Counter,
+    subscription_events: Counter,
+    store: Family<StoreLabels, Gauge>,
+    heads: Family<LogLabels, Gauge>,
+    connections: Gauge,
+    requests_in_flight: Gauge,
+    subscriptions: Gauge,
+    bytes_in_flight: Gauge,
+}
+
+impl Metrics {
+    pub(crate) fn new(mut registry: Registry) -> Self {
+        let metrics = Self {
+            registry: Registry::default(),
+            requests: Family::default(),
+            durations: Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS)),
+            appends: Family::default(),
+            append_events: Counter::default(),
+            append_payload_bytes: Counter::default(),
+            subscription_events: Counter::default(),
+            store: Family::default(),
+            heads: Family::default(),
+            connections: Gauge::default(),
+            requests_in_flight: Gauge::default(),
+            subscriptions: Gauge::default(),
+            bytes_in_flight: Gauge::default(),
+        };
+        let r = registry.sub_registry_with_prefix("gesta");
+        r.register(
+            "http_requests",
+            "Requests answered",
+            metrics.requests.clone(),
+        );
+        r.register_with_unit(
+            "http_request_duration",
+            "Time from a request's head to the head of its answer",
+            Unit::Seconds,
+            metrics.durations.clone(),
+        );
+        r.register(
+            "http_connections",
+            "Open connections",
+            metrics.connections.clone(),
+        );
+        r.register(
+            "http_requests_in_flight",
+            "Requests in flight, subscriptions not counted",
+            metrics.requests_in_flight.clone(),
+        );
+        r.register_with_unit(
+            "http_in_flight",
+            "Memory held by request bodies and answers to reads",
+            Unit::Bytes,
+            metrics.bytes_in_flight.clone(),
+        );
+        r.register("appends", "Appends by outcome", metrics.appends.clone());
+        r.register(
+            "append_events",
+            "Events appended",
+            metrics.append_events.clone(),
+        );
+        r.register_with_unit(
+            "append_payload",
+            "Data and metadata of events appended",
+            Unit::Bytes,
+            metrics.append_payload_bytes.clone(),
+        );
+        r.register(
+            "subscriptions",
+            "Open subscriptions",
+            metrics.subscriptions.clone(),
+        );
+        r.register(
+            "subscription_events",
+            "Events sent to subscribers",
+            metrics.subscription_events.clone(),
+        );
+        r.register(
+            "store_info",
+            "What the store is; always 1",
+            metrics.store.clone(),
+        );
+        r.register(
+            "log_head_position",
+            "Last position of a log",
+            metrics.heads.clone(),
+        );
+        Self {
+            registry,
+            ..metrics
+        }
+    }
+
+    pub(crate) fn request(&self, method: &'static str, route: Route, status: u16, time: Duration) {
+        let route = route.template();
+        self.durations
+            .get_or_create(&RouteLabels { method, route })
+            .observe(time.as_secs_f64());
+        self.requests
+            .get_or_create(&RequestLabels {
+                method,
+                route,
+                status,
+            })
+            .inc();
+    }
+
+    /// Counts an append. `events` and `payload_bytes` are those of the request.
+    pub(crate) fn append<T>(&self, size: AppendSize, outcome: &Result<T>) {
+        let outcome = match outcome {
+            Ok(_) => {
+                self.append_events.inc_by(size.events);
+                self.append_payload_bytes.inc_by(size.payload_bytes);
+                "stored"
+            }
+            Err(error) => problem_name(error),
+        };
+        self.appends.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    pub(crate) fn subscription_events(&self, count: u64) {
+        self.subscription_events.inc_by(count);
+    }
+
+    /// The text that Prometheus reads.
+    pub(crate) fn show(&self, in_flight: InFlight, store: Option<&StoreInfo>) -> String {
+        let gauges = [
+            (&self.connections, in_flight.connections),
+            (&self.requests_in_flight, in_flight.requests),
+            (&self.subscriptions, in_flight.subscriptions),
+            (&self.bytes_in_flight, in_flight.bytes),
+        ];
+        for (gauge, now) in gauges {
+            gauge.set(i64::try_from(now).unwrap_or(i64::MAX));
+        }
+        self.store.clear();
+        self.heads.clear();
+        if let Some(info) = store {
+            let labels = StoreLabels {
+                backend: info.backend.clone(),
+                engine: info.engine.clone(),
+                incarnation: info.incarnation.to_string(),
+                durability: info.durability.name(),
+                version: env!("CARGO_PKG_VERSION"),
+            };
+            self.store.get_or_create(&labels).set(1);
+            for (log, head) in info.heads.iter().enumerate() {
+                let head = i64::try_from(head.0).unwrap_or(i64::MAX);
+                self.heads.get_or_create(&LogLabels { log }).set(head);
+            }
+        }
+        let mut text = String::with_capacity(16 * 1024);
+        if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &self.registry) {
+            tracing::error!(%error, "metrics cannot be shown");
+        }
+        text
+    }
+}
+
+/// Size of an append.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AppendSize {
+    events: u64,
+    payload_bytes: u64,
+}
+
+impl From<&Append> for AppendSize {
+    fn from(append: &Append) -> Self {
+        Self {
+            events: u64::try_from(append.events()).unwrap_or(u64::MAX),
+            payload_bytes: u64::try_from(append.payload_bytes()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+fn problem_name(error: &Error) -> &'static str {
+    crate::problem::kind_of(error).name
+}

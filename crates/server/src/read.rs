@@ -1,0 +1,355 @@
+//! Calls that read: one page as a JSON document, or everything up to the end as one event a line.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt};
+use gesta_core::{
+    AllFrom, Checkpoint, Direction, EventStore, EventStoreExt, EventType, Filter, ListStreams,
+    Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamFrom, Tag,
+};
+use hyper::StatusCode;
+use hyper::header::{ETAG, HeaderValue};
+use serde::Deserialize;
+
+use crate::api::{Answer, Call, json, with_type};
+use crate::body::{AnswerBody, BrokenOff, Reservation};
+use crate::problem::{self, Problem, Result};
+use crate::state::State;
+use crate::uri::{self, Parameters, Plus, shown};
+use crate::{decode, encode};
+
+const NDJSON: &str = "application/x-ndjson";
+
+/// Events of a page unless asked for otherwise; also of each page behind an answer in lines.
+const PAGE_EVENTS: usize = 1_000;
+
+/// The parameters that make a filter.
+macro_rules! with_filter {
+    ($($name:literal),*) => {
+        &[$($name,)* "type", "stream_prefix", "category", "tag", "filter"]
+    };
+}
+pub(crate) use with_filter;
+
+/// `GET /streams/{stream}`
+pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
+    let parameters = call.parameters(&["from", "direction", "limit"])?;
+    let direction = direction(&parameters)?;
+    let from = match parameters.one("from")?.as_deref() {
+        None if direction == Direction::Backwards => StreamFrom::End,
+        None | Some("start") => StreamFrom::Start,
+        Some("end") => StreamFrom::End,
+        Some(text) => StreamFrom::Revision(revision("from", text)?),
+    };
+    let limit = limit(&parameters)?;
+    let request = ReadStream {
+        stream: call.stream()?,
+        from,
+        direction,
+        limit: limit.unwrap_or(PAGE_EVENTS),
+    };
+    if call.accepts(NDJSON) {
+        return lines(call, Reader::Stream(request), limit).await;
+    }
+    request.validate()?;
+    let mut held = call.state.budget.reservation();
+    let page = {
+        let _turn = call.state.reads.acquire().await.map_err(stopping)?;
+        encode::stream_page(&call.state.store.read_stream(request).await?)
+    };
+    held.grow(page.len())?;
+    Ok(document(page, held))
+}
+
+/// `GET /all`
+pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
+    let parameters = call.parameters(with_filter!("from", "direction", "limit"))?;
+    let direction = direction(&parameters)?;
+    let from = match parameters.one("from")?.as_deref() {
+        None if direction == Direction::Backwards => AllFrom::End,
+        None | Some("start") => AllFrom::Start,
+        Some("end") => AllFrom::End,
+        Some(text) => AllFrom::Checkpoint(checkpoint("from", text)?),
+    };
+    let limit = limit(&parameters)?;
+    let request = ReadAll {
+        from,
+        direction,
+        limit: limit.unwrap_or(PAGE_EVENTS),
+        filter: filter(&parameters)?,
+    };
+    if call.accepts(NDJSON) {
+        return lines(call, Reader::All(request), limit).await;
+    }
+    request.validate()?;
+    let mut held = call.state.budget.reservation();
+    let page = {
+        let _turn = call.state.reads.acquire().await.map_err(stopping)?;
+        encode::all_page(&call.state.store.read_all(request).await?)
+    };
+    held.grow(page.len())?;
+    Ok(document(page, held))
+}
+
+/// `GET /streams/{stream}/{revision}`
+pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
+    call.parameters(&[])?;
+    let stream = call.stream()?;
+    let text = uri::percent_decode("revision", call.revision(), Plus::Itself)?;
+    let revision = revision("revision", &text)?;
+    let mut held = call.state.budget.reservation();
+    let mut out = Vec::new();
+    {
+        let _turn = call.state.reads.acquire().await.map_err(stopping)?;
+        let event = call.state.store.read_event(stream, revision).await?;
+        encode::event(&mut out, &event, encode::Framing::Document);
+    }
+    held.grow(out.len())?;
+    Ok(document(out.into(), held))
+}
+
+/// `GET /streams/{stream}/metadata`: the document byte for byte, its revision as entity tag.
+pub(crate) async fn metadata(call: &Call<'_>) -> Result<Answer> {
+    call.parameters(&[])?;
+    let record = call.state.store.stream_metadata(call.stream()?).await?;
+    let mut answer = json(StatusCode::OK, record.metadata.json().clone());
+    if let Some(revision) = record.revision
+        && let Ok(tag) = HeaderValue::try_from(format!("\"{revision}\""))
+    {
+        answer.headers_mut().insert(ETAG, tag);
+    }
+    Ok(answer)
+}
+
+/// `GET /streams`
+pub(crate) async fn streams(call: &Call<'_>) -> Result<Answer> {
+    let parameters = call.parameters(&["prefix", "after", "limit"])?;
+    let prefix = parameters.one("prefix")?.unwrap_or_default();
+    let after = match parameters.one("after")? {
+        Some(name) => Some(uri::stream_named("after", &name)?),
+        None => None,
+    };
+    let request = ListStreams {
+        prefix: uri::name_part("prefix", &prefix)?,
+        after,
+        limit: limit(&parameters)?.unwrap_or(PAGE_EVENTS),
+    };
+    request.validate()?;
+    let _turn = call.state.reads.acquire().await.map_err(stopping)?;
+    let page = call.state.store.list_streams(request).await?;
+    Ok(json(StatusCode::OK, encode::streams_page(&page)))
+}
+
+fn document(bytes: Bytes, held: Reservation) -> Answer {
+    let mut answer = json(StatusCode::OK, bytes);
+    answer.body_mut().guards().bytes = Some(held);
+    answer
+}
+
+fn stopping(_: tokio::sync::AcquireError) -> Problem {
+    Problem::new(problem::UNAVAILABLE, "the server is stopping")
+}
+
+fn direction(parameters: &Parameters<'_>) -> Result<Direction> {
+    match parameters.one("direction")?.as_deref() {
+        None | Some("forwards") => Ok(Direction::Forwards),
+        Some("backwards") => Ok(Direction::Backwards),
+        Some(other) => Err(Problem::invalid(
+            "direction",
+            format!("must be forwards or backwards, found {}", shown(other)),
+        )),
+    }
+}
+
+fn limit(parameters: &Parameters<'_>) -> Result<Option<usize>> {
+    let Some(text) = parameters.one("limit")? else {
+        return Ok(None);
+    };
+    let max = u64::try_from(usize::MAX).unwrap_or(u64::MAX);
+    let limit = uri::number("limit", &text, max)?;
+    if limit == 0 {
+        return Err(Problem::invalid("limit", "must be at least 1, found 0"));
+    }
+    Ok(Some(usize::try_from(limit).unwrap_or(usize::MAX)))
+}
+
+pub(crate) fn revision(field: &str, text: &str) -> Result<Revision> {
+    uri::number(field, text, Revision::MAX.0).map(Revision)
+}
+
+pub(crate) fn checkpoint(field: &str, text: &str) -> Result<Checkpoint> {
+    text.parse()
+        .map_err(|error| Problem::invalid_at(field, &error))
+}
+
+/// One query of the parameter `filter`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QueryDocument {
+    #[serde(default)]
+    types: Vec<String>,
+    #[serde(default)]
+    tags: Vec<String>,
+    #[serde(default)]
+    stream_prefixes: Vec<String>,
+    #[serde(default)]
+    categories: Vec<String>,
+}
+
+/// The filter that the parameters make: one query from `type`, `tag`, `stream_prefix` and
+/// `category`, or any queries from `filter`, a JSON list of them.
+pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
+    let owned = |values: Vec<Cow<'_, str>>| values.into_iter().map(Cow::into_owned).collect();
+    let simple = query(
+        "",
+        ["type", "tag", "stream_prefix", "category"],
+        QueryDocument {
+            types: owned(parameters.many("type")?),
+            tags: owned(parameters.many("tag")?),
+            stream_prefixes: owned(parameters.many("stream_prefix")?),
+            categories: owned(parameters.many("category")?),
+        },
+    )?;
+    let filter = match parameters.one("filter")? {
+        None => Filter::query(simple),
+        Some(_) if !simple.is_empty() => {
+            return Err(Problem::invalid(
+                "filter",
+                "must not stand beside type, tag, stream_prefix or category",
+            ));
+        }
+        Some(text) => {
+            let queries: Vec<QueryDocument> = decode::parse_owned(&text, "filter")?;
+            let names = ["types", "tags", "stream_prefixes", "categories"];
+            let any_of = queries
+                .into_iter()
+                .enumerate()
+                .map(|(i, document)| query(&format!("filter[{i}]."), names, document))
+                .collect::<Result<_>>()?;
+            Filter { any_of }
+        }
+    };
+    filter.validate()?;
+    Ok(filter)
+}
+
+fn query(prefix: &str, names: [&str; 4], document: QueryDocument) -> Result<Query> {
+    let [types, tags, stream_prefixes, categories] = names.map(|name| format!("{prefix}{name}"));
+    Ok(Query {
+        types: each(document.types, |t| {
+            EventType::new(t).map_err(|error| Problem::invalid_at(&types, &error))
+        })?,
+        tags: each(document.tags, |t| {
+            Tag::new(t).map_err(|error| Problem::invalid_at(&tags, &error))
+        })?,
+        stream_prefixes: each(document.stream_prefixes, |p| {
+            uri::name_part(&stream_prefixes, &p)
+        })?,
+        categories: each(document.categories, |c| uri::name_part(&categories, &c))?,
+    })
+}
+
+fn each<T>(texts: Vec<String>, check: impl Fn(String) -> Result<T>) -> Result<Vec<T>> {
+    texts.into_iter().map(check).collect()
+}
+
+/// A read of page after page.
+enum Reader {
+    Stream(ReadStream),
+    All(ReadAll),
+}
+
+impl Reader {
+    /// Reads at most `limit` events, and moves on behind them. True if nothing more lies ahead.
+    async fn page(
+        &mut self,
+        store: &dyn EventStore,
+        limit: usize,
+    ) -> gesta_core::Result<(Vec<RecordedEvent>, bool)> {
+        match self {
+            Reader::Stream(request) => {
+                request.limit = limit;
+                let page = store.read_stream(request.clone()).await?;
+                let end = page.end || page.next.is_none();
+                if let Some(next) = page.next {
+                    request.from = StreamFrom::Revision(next);
+                }
+                Ok((page.events, end))
+            }
+            Reader::All(request) => {
+                request.limit = limit;
+                let page = store.read_all(request.clone()).await?;
+                request.from = AllFrom::Checkpoint(page.next);
+                Ok((page.events, page.end))
+            }
+        }
+    }
+}
+
+/// What is left of an answer in lines.
+struct Lines {
+    state: Arc<State>,
+    reader: Reader,
+    /// Events that may still be sent.
+    left: usize,
+    end: bool,
+    /// Memory of the page that is on its way.
+    held: Option<Reservation>,
+}
+
+impl Lines {
+    /// The next page as lines; `None` at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        while !self.end && self.left > 0 {
+            self.held = None;
+            let mut held = self.state.budget.reservation();
+            let (count, lines) = {
+                let _turn = self.state.reads.acquire().await.map_err(stopping)?;
+                let limit = self.left.min(PAGE_EVENTS);
+                let (events, end) = self.reader.page(&*self.state.store, limit).await?;
+                self.end = end;
+                (events.len(), encode::lines(&events))
+            };
+            self.left = self.left.saturating_sub(count);
+            held.grow(lines.len())?;
+            if !lines.is_empty() {
+                self.held = Some(held);
+                return Ok(Some(lines));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Everything up to the end, or up to `limit` events, one a line. The next page is read when the
+/// client has taken the last one. The first page is read before the answer begins, so that what is
+/// wrong is told by the status; what goes wrong later breaks the answer off.
+async fn lines(call: &Call<'_>, reader: Reader, limit: Option<usize>) -> Result<Answer> {
+    let mut lines = Lines {
+        state: call.state.clone(),
+        reader,
+        left: limit.unwrap_or(usize::MAX),
+        end: false,
+        held: None,
+    };
+    let first = lines.next().await?;
+    let rest = stream::unfold(Some(lines), |lines| async {
+        let mut lines = lines?;
+        match lines.next().await {
+            Ok(None) => None,
+            Ok(Some(page)) => Some((Ok(page), Some(lines))),
+            Err(problem) => {
+                tracing::warn!(detail = problem.detail, "answer breaks off");
+                Some((Err(BrokenOff::unavailable(problem.detail)), None))
+            }
+        }
+    });
+    let parts = stream::iter(first.map(Ok)).chain(rest);
+    Ok(with_type(
+        StatusCode::OK,
+        HeaderValue::from_static(NDJSON),
+        AnswerBody::parts(parts),
+    ))
+}

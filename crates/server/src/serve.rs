@@ -1,0 +1,244 @@
+//! Accepting connections, serving them, and stopping.
+//!
+//! Invariants: when [`Handle::shutdown`] returns, no connection is served any more.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::EventStore;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use prometheus_client::registry::Registry;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api;
+use crate::config::Config;
+use crate::edge::{Activity, Edge, Verdict, Watch};
+use crate::gate::Ticket;
+use crate::problem::Problem;
+use crate::state::State;
+
+/// Largest head of a request, in bytes, and step in which bodies are read.
+const READ_BUFFER_BYTES_MAX: usize = 128 * 1_024;
+/// Requests at once on one HTTP/2 connection.
+const HTTP2_STREAMS_MAX: u32 = 256;
+const HTTP2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
+/// Pause after a failed accept, which is mostly a lack of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// Why a server could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The address can be reached from other machines, but anybody could read and write: there is no authentication yet.
+    #[error(
+        "refusing to listen on {0}: it is not a loopback address, and there is no authentication yet; say --insecure to allow it"
+    )]
+    NotLoopback(SocketAddr),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+/// A running server. Cheap to clone; dropping it does not stop the server.
+#[derive(Clone)]
+pub struct Handle {
+    address: SocketAddr,
+    state: Arc<State>,
+    connections: TaskTracker,
+    aborting: CancellationToken,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Starts a server for `store`. Must be called within a tokio runtime.
+///
+/// `registry` may hold metrics of the caller; `/metrics` shows them beside the server's own.
+///
+/// # Errors
+/// [`StartError`] if the address is not allowed or cannot be listened on.
+///
+/// # Cancel safety
+/// Dropping the future starts nothing.
+pub async fn start(
+    config: Config,
+    store: Arc<dyn EventStore>,
+    registry: Registry,
+) -> Result<Handle, StartError> {
+    let address = config.listen;
+    if !address.ip().is_loopback() && !config.insecure {
+        return Err(StartError::NotLoopback(address));
+    }
+    let refused = |source| StartError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(refused)?;
+    let handle = Handle {
+        address: listener.local_addr().map_err(refused)?,
+        state: State::new(config, store, registry),
+        connections: TaskTracker::new(),
+        aborting: CancellationToken::new(),
+    };
+    tracing::info!(address = %handle.address, "listening");
+    handle.connections.spawn(accept(listener, handle.clone()));
+    Ok(handle)
+}
+
+impl Handle {
+    /// The address that the server listens on.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops: takes no new connections and requests, ends subscriptions, and lets running requests
+    /// finish, for [`Config::shutdown_grace`] at most. The store stays open.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the server stopping, without an end to the time that it takes.
+    pub async fn shutdown(&self) {
+        self.state.stopping.cancel();
+        self.connections.close();
+        let grace = self.state.config.shutdown_grace;
+        if tokio::time::timeout(grace, self.connections.wait())
+            .await
+            .is_err()
+        {
+            let left = self.state.connections.inside();
+            tracing::warn!(
+                connections = left,
+                "closing connections that did not finish"
+            );
+            self.aborting.cancel();
+            self.connections.wait().await;
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, handle: Handle) {
+    let builder = Arc::new(builder());
+    loop {
+        let accepted = tokio::select! {
+            () = handle.state.stopping.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let socket = match accepted {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        match handle.state.connections.enter() {
+            Ok(ticket) => {
+                let serving = serve(socket, handle.clone(), builder.clone(), ticket);
+                handle.connections.spawn(serving);
+            }
+            Err(problem) => turn_away(&socket, &problem),
+        }
+    }
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    // Without a timer: `Watch` looks after slow heads at less cost.
+    builder
+        .http1()
+        .pipeline_flush(true)
+        .max_buf_size(READ_BUFFER_BYTES_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(HTTP2_PING_EVERY)
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES);
+    builder
+}
+
+/// Tells a client that there are too many connections, if its socket takes it at once.
+fn turn_away(socket: &TcpStream, problem: &Problem) {
+    let document = problem.to_json();
+    let mut answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n",
+        document.len()
+    )
+    .into_bytes();
+    answer.extend_from_slice(&document);
+    if let Err(error) = socket.try_write(&answer) {
+        tracing::debug!(%error, "a client was turned away without an answer");
+    }
+}
+
+async fn serve(
+    socket: TcpStream,
+    handle: Handle,
+    builder: Arc<auto::Builder<TokioExecutor>>,
+    _ticket: Ticket,
+) {
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY cannot be set");
+    }
+    let state = &handle.state;
+    let activity = Arc::new(Activity::default());
+    let service = service_fn(|request| {
+        let (state, running) = (state.clone(), activity.request());
+        async move {
+            let mut answer = api::answer(state, request).await;
+            answer.body_mut().guards().running = Some(running);
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    let io = TokioIo::new(Edge::new(socket, activity.clone()));
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    let mut watch = Watch::new(activity.clone(), Instant::now());
+    let mut ticks = tokio::time::interval(Watch::interval(&state.config));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            biased;
+            served = connection.as_mut() => {
+                if let Err(error) = served {
+                    tracing::debug!(%error, "connection failed");
+                }
+                return;
+            }
+            () = state.stopping.cancelled(), if !draining => {
+                draining = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = handle.aborting.cancelled() => return,
+            now = ticks.tick() => match watch.look(&state.config, now) {
+                Verdict::Keep => {}
+                Verdict::Drain if draining => {}
+                Verdict::Drain => {
+                    draining = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                Verdict::Close => {
+                    tracing::debug!("closing a connection that stalls");
+                    return;
+                }
+            }
+        }
+    }
+}

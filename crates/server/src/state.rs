@@ -1,0 +1,56 @@
+//! What all requests share.
+
+use std::sync::Arc;
+
+use gesta_core::EventStore;
+use prometheus_client::registry::Registry;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::body::Budget;
+use crate::config::Config;
+use crate::fanout::EncodedEvents;
+use crate::gate::Gate;
+use crate::metrics::{InFlight, Metrics};
+
+/// What all requests share.
+pub(crate) struct State {
+    pub(crate) config: Config,
+    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) connections: Arc<Gate>,
+    pub(crate) requests: Arc<Gate>,
+    pub(crate) subscriptions: Arc<Gate>,
+    /// Pages that may be read at once. Waiting is bounded by `requests`.
+    pub(crate) reads: Semaphore,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) metrics: Metrics,
+    pub(crate) encoded: EncodedEvents,
+    /// Cancelled when the server stops: no new requests, no endless answers.
+    pub(crate) stopping: CancellationToken,
+}
+
+impl State {
+    pub(crate) fn new(config: Config, store: Arc<dyn EventStore>, registry: Registry) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            connections: Gate::new("connections", config.connections_max),
+            requests: Gate::new("requests", config.requests_in_flight_max),
+            subscriptions: Gate::new("subscriptions", config.subscriptions_max),
+            reads: Semaphore::new(config.reads_in_flight_max),
+            budget: Budget::new(config.bytes_in_flight_max),
+            metrics: Metrics::new(registry),
+            encoded: EncodedEvents::default(),
+            stopping: CancellationToken::new(),
+            config,
+        })
+    }
+
+    pub(crate) fn in_flight(&self) -> InFlight {
+        InFlight {
+            connections: self.connections.inside(),
+            requests: self.requests.inside(),
+            subscriptions: self.subscriptions.inside(),
+            bytes: self.budget.used(),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Calls that subscribe.
+
+use gesta_core::{Subscribe, SubscribeFrom, SubscribeTo};
+use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue};
+
+use crate::api::{Answer, Call, with_type};
+use crate::body::AnswerBody;
+use crate::problem::{Problem, Result};
+use crate::read::{self, with_filter};
+use crate::sse::Events;
+use crate::uri::Parameters;
+
+const LAST_EVENT_ID: &str = "Last-Event-ID";
+/// Tells proxies of the nginx family to pass each message on at once.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// `GET /streams/{stream}/subscribe`
+pub(crate) async fn to_stream(call: &Call<'_>) -> Result<Answer> {
+    let parameters = call.parameters(&["after"])?;
+    let request = Subscribe {
+        to: SubscribeTo::Stream(call.stream()?),
+        from: from(call, &parameters, Place::Stream)?,
+    };
+    begin(call, request).await
+}
+
+/// `GET /all/subscribe`
+pub(crate) async fn to_all(call: &Call<'_>) -> Result<Answer> {
+    let parameters = call.parameters(with_filter!("after"))?;
+    let request = Subscribe {
+        to: SubscribeTo::All(read::filter(&parameters)?),
+        from: from(call, &parameters, Place::All)?,
+    };
+    begin(call, request).await
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Stream,
+    All,
+}
+
+/// Where to begin: `Last-Event-ID`, which a browser sends when it reconnects, wins over `after`.
+fn from(call: &Call<'_>, parameters: &Parameters<'_>, place: Place) -> Result<SubscribeFrom> {
+    let after = parameters.one("after")?;
+    let last = match call.headers().get(LAST_EVENT_ID) {
+        Some(value) => value.to_str().map_err(|_| {
+            Problem::invalid(
+                LAST_EVENT_ID,
+                "must be a checkpoint, found other bytes than text",
+            )
+        })?,
+        None => "",
+    };
+    let (field, text) = match (last, after.as_deref()) {
+        ("", None) => return Ok(SubscribeFrom::Start),
+        ("", Some(after)) => ("after", after),
+        (last, _) => (LAST_EVENT_ID, last),
+    };
+    Ok(match text {
+        "start" => SubscribeFrom::Start,
+        "end" => SubscribeFrom::End,
+        // No checkpoint begins with a digit or a sign.
+        number
+            if place == Place::Stream
+                && number.starts_with(|c: char| c.is_ascii_digit() || c == '-') =>
+        {
+            SubscribeFrom::Revision(read::revision(field, number)?)
+        }
+        checkpoint => SubscribeFrom::Checkpoint(read::checkpoint(field, checkpoint)?),
+    })
+}
+
+async fn begin(call: &Call<'_>, request: Subscribe) -> Result<Answer> {
+    let ticket = call.state.subscriptions.enter()?;
+    request.validate()?;
+    let subscription = call.state.store.subscribe(request).await?;
+    let events = Events::new(call.state.clone(), subscription);
+    let mut answer = with_type(
+        StatusCode::OK,
+        HeaderValue::from_static("text/event-stream"),
+        AnswerBody::parts(events),
+    );
+    answer.body_mut().guards().request = Some(ticket);
+    let headers = answer.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    Ok(answer)
+}

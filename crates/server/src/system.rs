@@ -1,0 +1,193 @@
+//! Calls about the server itself.
+
+use std::time::Duration;
+
+use gesta_core::{StoreInfo, limits};
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
+use serde::Serialize;
+
+use crate::api::{Answer, Call, json, with_type};
+use crate::body::AnswerBody;
+use crate::problem::{self, Problem, Result};
+
+/// How long a store may take to say how it is.
+const PROBE_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Serialize)]
+struct Welcome {
+    name: &'static str,
+    version: &'static str,
+    description: &'static str,
+    openapi: &'static str,
+    info: &'static str,
+    docs: &'static str,
+}
+
+/// `GET /`
+pub(crate) fn root(call: &Call<'_>) -> Result<Answer> {
+    call.parameters(&[])?;
+    Ok(document(&Welcome {
+        name: "gesta",
+        version: env!("CARGO_PKG_VERSION"),
+        description: "An event store on the SQL database that you already run",
+        openapi: "/openapi.json",
+        info: "/info",
+        docs: concat!(
+            env!("CARGO_PKG_REPOSITORY"),
+            "/blob/main/docs/reference/http.md"
+        ),
+    }))
+}
+
+/// `GET /openapi.json`
+pub(crate) fn openapi(call: &Call<'_>) -> Result<Answer> {
+    call.parameters(&[])?;
+    Ok(json(StatusCode::OK, &include_bytes!("openapi.json")[..]))
+}
+
+#[derive(Serialize)]
+struct Info {
+    name: &'static str,
+    version: &'static str,
+    backend: String,
+    engine: String,
+    incarnation: String,
+    logs: u16,
+    heads: Vec<u64>,
+    durability: Durability,
+    capabilities: Capabilities,
+    idempotency: Idempotency,
+    limits: Limits,
+}
+
+#[derive(Serialize)]
+struct Durability {
+    level: &'static str,
+    detail: String,
+}
+
+#[derive(Serialize)]
+struct Capabilities {
+    persistent: bool,
+    shared: bool,
+    several_logs: bool,
+    batches_in_flight_max: usize,
+}
+
+#[derive(Serialize)]
+struct Idempotency {
+    time_ms: u64,
+    positions: u64,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    stream_name_bytes_max: usize,
+    event_type_bytes_max: usize,
+    tags_max: usize,
+    tag_bytes_max: usize,
+    event_bytes_max: usize,
+    append_bytes_max: usize,
+    append_events_max: usize,
+    append_streams_max: usize,
+    page_events_max: usize,
+    stream_metadata_bytes_max: usize,
+    filter_values_max: usize,
+    request_body_bytes_max: usize,
+}
+
+/// `GET /info`
+pub(crate) async fn info(call: &Call<'_>) -> Result<Answer> {
+    call.parameters(&[])?;
+    let info = call.state.store.info().await?;
+    Ok(document(&Info {
+        name: "gesta",
+        version: env!("CARGO_PKG_VERSION"),
+        durability: Durability {
+            level: info.durability.name(),
+            detail: info.durability.detail().to_owned(),
+        },
+        capabilities: Capabilities {
+            persistent: info.capabilities.persistent,
+            shared: info.capabilities.shared,
+            several_logs: info.capabilities.several_logs,
+            batches_in_flight_max: info.capabilities.batches_in_flight_max,
+        },
+        idempotency: Idempotency {
+            time_ms: u64::try_from(info.idempotency.time.as_millis()).unwrap_or(u64::MAX),
+            positions: info.idempotency.positions,
+        },
+        limits: Limits {
+            stream_name_bytes_max: limits::STREAM_NAME_BYTES_MAX,
+            event_type_bytes_max: limits::EVENT_TYPE_BYTES_MAX,
+            tags_max: limits::TAGS_MAX,
+            tag_bytes_max: limits::TAG_BYTES_MAX,
+            event_bytes_max: limits::EVENT_BYTES_MAX,
+            append_bytes_max: limits::APPEND_BYTES_MAX,
+            append_events_max: limits::APPEND_EVENTS_MAX,
+            append_streams_max: limits::APPEND_STREAMS_MAX,
+            page_events_max: limits::PAGE_EVENTS_MAX,
+            stream_metadata_bytes_max: limits::STREAM_METADATA_BYTES_MAX,
+            filter_values_max: limits::FILTER_VALUES_MAX,
+            request_body_bytes_max: call.state.config.body_bytes_max,
+        },
+        heads: info.heads.iter().map(|head| head.0).collect(),
+        incarnation: info.incarnation.to_string(),
+        logs: info.logs,
+        backend: info.backend,
+        engine: info.engine,
+    }))
+}
+
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
+}
+
+/// `GET /health/live`: the process answers.
+pub(crate) fn live(call: &Call<'_>) -> Result<Answer> {
+    call.parameters(&[])?;
+    Ok(document(&Health { status: "live" }))
+}
+
+/// `GET /health/ready`: the store answers too, and the server is not stopping.
+pub(crate) async fn ready(call: &Call<'_>) -> Result<Answer> {
+    call.parameters(&[])?;
+    if call.state.stopping.is_cancelled() {
+        return Err(Problem::new(problem::UNAVAILABLE, "the server is stopping"));
+    }
+    probe(call).await?;
+    Ok(document(&Health { status: "ready" }))
+}
+
+/// `GET /metrics`
+pub(crate) async fn metrics(call: &Call<'_>) -> Result<Answer> {
+    call.parameters(&[])?;
+    let info = probe(call).await.ok();
+    let text = call
+        .state
+        .metrics
+        .show(call.state.in_flight(), info.as_ref());
+    Ok(with_type(
+        StatusCode::OK,
+        HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        AnswerBody::whole(text),
+    ))
+}
+
+async fn probe(call: &Call<'_>) -> Result<StoreInfo> {
+    match tokio::time::timeout(PROBE_MAX, call.state.store.info()).await {
+        Ok(info) => Ok(info?),
+        Err(_) => Err(Problem::new(
+            problem::UNAVAILABLE,
+            format!("the store did not answer within {} s", PROBE_MAX.as_secs()),
+        )),
+    }
+}
+
+fn document(value: &impl Serialize) -> Answer {
+    let mut out = Vec::with_capacity(1_024);
+    crate::json::value(&mut out, value);
+    json(StatusCode::OK, out)
+}

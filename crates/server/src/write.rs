@@ -1,0 +1,125 @@
+//! Calls that write: appends, deletes, stream metadata.
+
+use gesta_core::{Append, DeleteKind, DeleteStream, SetStreamMetadata, StreamMetadata, limits};
+use hyper::StatusCode;
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+
+use crate::api::{Answer, Call, json};
+use crate::body::{self, Reservation};
+use crate::decode::{self, Payload};
+use crate::encode;
+use crate::metrics::AppendSize;
+use crate::problem::{self, Problem, Result};
+use crate::uri::shown;
+
+/// `POST /streams/{stream}`
+pub(crate) async fn append_to(call: &Call<'_>, body: Incoming) -> Result<Answer> {
+    call.parameters(&[])?;
+    let stream = call.stream()?;
+    check_media_type(call)?;
+    let (payload, held) = payload(call, body, call.state.config.body_bytes_max).await?;
+    let request = decode::append_to(stream, &payload)?;
+    drop(payload);
+    let appended = append(call, request).await?;
+    drop(held);
+    Ok(json(StatusCode::CREATED, encode::appended_to(&appended)))
+}
+
+/// `POST /append`
+pub(crate) async fn append_several(call: &Call<'_>, body: Incoming) -> Result<Answer> {
+    call.parameters(&[])?;
+    check_media_type(call)?;
+    let (payload, held) = payload(call, body, call.state.config.body_bytes_max).await?;
+    let request = decode::append_several(&payload)?;
+    drop(payload);
+    let appended = append(call, request).await?;
+    drop(held);
+    Ok(json(
+        StatusCode::CREATED,
+        encode::appended_several(&appended),
+    ))
+}
+
+async fn append(call: &Call<'_>, request: Append) -> Result<gesta_core::Appended> {
+    let size = AppendSize::from(&request);
+    let outcome = call.state.store.append(request).await;
+    call.state.metrics.append(size, &outcome);
+    Ok(outcome?)
+}
+
+/// `DELETE /streams/{stream}`
+pub(crate) async fn delete(call: &Call<'_>) -> Result<Answer> {
+    let parameters = call.parameters(&["expected", "tombstone"])?;
+    let stream = call.stream()?;
+    let kind = match parameters.one("tombstone")?.as_deref() {
+        None | Some("false") => DeleteKind::Soft,
+        Some("true") => DeleteKind::Tombstone,
+        Some(other) => {
+            return Err(Problem::invalid(
+                "tombstone",
+                format!("must be true or false, found {}", shown(other)),
+            ));
+        }
+    };
+    let request = DeleteStream {
+        stream,
+        expected: parameters.expected()?,
+        kind,
+    };
+    let deleted = call.state.store.delete_stream(request).await?;
+    Ok(json(StatusCode::OK, encode::deleted(&deleted)))
+}
+
+/// `PUT /streams/{stream}/metadata`
+pub(crate) async fn put_metadata(call: &Call<'_>, body: Incoming) -> Result<Answer> {
+    let parameters = call.parameters(&["expected"])?;
+    let (stream, expected) = (call.stream()?, parameters.expected()?);
+    check_media_type(call)?;
+    // A little more than the limit, so that the rule that is broken is the one that is named.
+    let bytes_max = limits::STREAM_METADATA_BYTES_MAX * 2;
+    let (payload, _held) = payload(call, body, bytes_max).await?;
+    if std::str::from_utf8(&payload.bytes).is_err() {
+        return Err(Problem::invalid("metadata", "must be UTF-8"));
+    }
+    let document = bytes::Bytes::copy_from_slice(&payload.bytes);
+    let request = SetStreamMetadata {
+        stream,
+        expected,
+        metadata: StreamMetadata::parse(document)?,
+    };
+    let set = call.state.store.set_stream_metadata(request).await?;
+    Ok(json(StatusCode::OK, encode::deleted(&set)))
+}
+
+/// Bodies must say that they are JSON. A page of another site cannot make a browser send that
+/// without asking first, so it cannot write to a server on the user's own machine.
+fn check_media_type(call: &Call<'_>) -> Result<()> {
+    let found = call.headers().get(CONTENT_TYPE);
+    let text = found.and_then(|value| value.to_str().ok()).unwrap_or("");
+    let essence = text.split(';').next().unwrap_or("").trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let found = if found.is_some() {
+        shown(text)
+    } else {
+        "none".to_owned()
+    };
+    Err(Problem::new(
+        problem::UNSUPPORTED_MEDIA_TYPE,
+        format!("Content-Type must be application/json, found {found}"),
+    )
+    .field("Content-Type"))
+}
+
+async fn payload(
+    call: &Call<'_>,
+    body: Incoming,
+    bytes_max: usize,
+) -> Result<(Payload, Reservation)> {
+    let mut held = call.state.budget.reservation();
+    let time_max = call.state.config.body_read_max;
+    let payload = body::read(body, bytes_max, time_max, &mut held).await?;
+    Ok((payload, held))
+}
