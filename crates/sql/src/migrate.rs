@@ -1,0 +1,160 @@
+//! Migrations: numbered, forward-only steps from one schema version to the next.
+//!
+//! Invariants: versions are 1, 2, 3, … without a gap; a released step is never edited. A program works only on
+//! the version that it knows: an older store waits for `gesta schema migrate`, a newer one is refused.
+//! Not here: running them (backends, each in a transaction with its own kind of lock).
+
+use gesta_core::{Error, ErrorKind, Result};
+
+/// One step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Migration {
+    /// The schema version that it leads to; the first is 1.
+    pub version: u32,
+    /// What it does, in a few words.
+    pub name: &'static str,
+    /// The statements, in the dialect of the backend.
+    pub sql: &'static str,
+}
+
+/// What a store needs when it is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// It is empty: run all steps.
+    Create,
+    /// It is of the version that this program knows.
+    Ready,
+}
+
+/// All steps of one backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Migrations(&'static [Migration]);
+
+impl Migrations {
+    /// Takes the steps in order.
+    ///
+    /// # Panics
+    /// If they are not numbered 1, 2, 3, …; in a constant that is an error of compilation.
+    #[must_use]
+    pub const fn new(steps: &'static [Migration]) -> Self {
+        let mut index = 0;
+        let mut version = 1;
+        while index < steps.len() {
+            assert!(
+                steps[index].version == version,
+                "migrations are numbered 1, 2, 3, …"
+            );
+            index += 1;
+            version += 1;
+        }
+        Self(steps)
+    }
+
+    /// The version that this program knows.
+    #[must_use]
+    pub fn latest(&self) -> u32 {
+        self.0.last().map_or(0, |step| step.version)
+    }
+
+    /// Decides about a store that is being opened; `found` is its version, `None` if it is empty.
+    ///
+    /// # Errors
+    /// `Schema` if it is older (says to migrate) or newer (says to use a newer program); both versions are named.
+    pub fn on_open(&self, found: Option<u32>) -> Result<Start> {
+        let known = self.latest();
+        match found {
+            None => Ok(Start::Create),
+            Some(found) if found == known => Ok(Start::Ready),
+            Some(found) if found < known => Err(ErrorKind::Schema(format!(
+                "the store has schema version {found}, this program needs {known}: back it up, then run `gesta schema migrate`"
+            ))
+            .into()),
+            Some(found) => Err(newer(found, known)),
+        }
+    }
+
+    /// The steps that lead from `found` (`None`: an empty store) to the version of this program; none if it is there.
+    ///
+    /// # Errors
+    /// `Schema` if the store is newer.
+    pub fn pending(&self, found: Option<u32>) -> Result<&'static [Migration]> {
+        let found = found.unwrap_or(0);
+        let done = usize::try_from(found).unwrap_or(usize::MAX);
+        self.0
+            .get(done..)
+            .ok_or_else(|| newer(found, self.latest()))
+    }
+
+    /// The text of all steps, for people who run them by hand.
+    #[must_use]
+    pub fn print(&self) -> String {
+        self.0
+            .iter()
+            .map(|step| {
+                format!(
+                    "-- schema version {}: {}\n{}\n",
+                    step.version,
+                    step.name,
+                    step.sql.trim_end()
+                )
+            })
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+}
+
+fn newer(found: u32, known: u32) -> Error {
+    ErrorKind::Schema(format!(
+        "the store has schema version {found}, newer than {known}, the last that this program knows: use a newer gesta"
+    ))
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEPS: Migrations = Migrations::new(&[
+        Migration {
+            version: 1,
+            name: "create",
+            sql: "CREATE TABLE a(x);",
+        },
+        Migration {
+            version: 2,
+            name: "index",
+            sql: "CREATE INDEX b ON a(x);",
+        },
+    ]);
+
+    #[test]
+    fn an_empty_store_is_created_and_an_equal_one_used() {
+        assert_eq!(STEPS.on_open(None).ok(), Some(Start::Create));
+        assert_eq!(STEPS.on_open(Some(2)).ok(), Some(Start::Ready));
+        assert_eq!(STEPS.pending(None).expect("ok").len(), 2);
+        assert_eq!(STEPS.pending(Some(1)).expect("ok")[0].version, 2);
+        assert!(STEPS.pending(Some(2)).expect("ok").is_empty());
+        assert!(
+            STEPS
+                .print()
+                .contains("-- schema version 2: index\nCREATE INDEX")
+        );
+    }
+
+    #[test]
+    fn older_and_newer_stores_are_refused_with_both_versions() {
+        let older = STEPS.on_open(Some(1)).expect_err("older").to_string();
+        assert!(
+            older.contains("version 1")
+                && older.contains("needs 2")
+                && older.contains("gesta schema migrate"),
+            "{older}"
+        );
+        let newer = STEPS.on_open(Some(7)).expect_err("newer").to_string();
+        assert!(
+            newer.contains("version 7") && newer.contains("than 2"),
+            "{newer}"
+        );
+        assert!(STEPS.pending(Some(7)).is_err());
+    }
+}

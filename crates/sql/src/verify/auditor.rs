@@ -1,0 +1,439 @@
+//! One pass over the rows of each log, in order of position, with the state of every stream in memory.
+//!
+//! Cost: one hash look-up per row for its stream, one for its type, two to see whether its position is a row id.
+//! Holes: scavenging removes the first revisions of a stream, so a stream whose floor is `f` has lost exactly
+//! `f` events; the holes of a log must add up to the floors of its streams, and none may lie above the
+//! last position that scavenging removed.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use gesta_core::{LogId, Result, StreamId, log_of};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::report::{Finding, FindingKind, LogSummary, Report};
+use super::tags::TagSums;
+use super::{AuditFloor, AuditName, AuditRow, AuditSource};
+use crate::checksum::{RawRow, name_checksum};
+
+/// Rows asked for at once.
+const PAGE_ROWS: usize = 5_000;
+
+/// How far an audit has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// The log.
+    pub log: LogId,
+    /// Up to this position.
+    pub position: i64,
+    /// Events read so far, in all logs.
+    pub events: u64,
+}
+
+/// Audits a store; `progress` is called after every page of events.
+///
+/// # Errors
+/// `Unavailable` if the source fails. Damage is no error: it is in the report.
+///
+/// # Cancel safety
+/// Only reads; dropping the future ends it.
+pub async fn audit(
+    source: &mut dyn AuditSource,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Report> {
+    let mut report = Report::default();
+    let logs = source.logs();
+    let mut events_before = 0;
+    for log in (0..logs).map(LogId) {
+        let mut lane = LogAudit::new(log, logs, &mut report);
+        lane.load_names(source).await?;
+        let mut after = i64::MIN;
+        loop {
+            let page = source.rows(log, after, PAGE_ROWS).await?;
+            let Some(last) = page.last() else { break };
+            after = last.position;
+            page.iter().for_each(|row| lane.check_row(row));
+            progress(Progress {
+                log,
+                position: after,
+                events: events_before + lane.summary.events,
+            });
+        }
+        lane.check_rest();
+        lane.check_tags(source).await?;
+        events_before += lane.summary.events;
+        let summary = lane.summary;
+        report.logs.push(summary);
+    }
+    name_streams(source, &mut report).await?;
+    Ok(report)
+}
+
+/// Adds the names of streams to the findings that are kept.
+async fn name_streams(source: &mut dyn AuditSource, report: &mut Report) -> Result<()> {
+    for finding in &mut report.findings {
+        if let (Some(row), None) = (finding.stream_row, &finding.stream) {
+            finding.stream = source.stream_name(finding.log, row).await?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct StreamState {
+    /// First revision that scavenging left, and the position of the last one that it removed; both 0 without.
+    floor: i64,
+    floor_position: i64,
+    /// The next revision expected.
+    next: i64,
+    seen: bool,
+}
+
+struct LogAudit<'a> {
+    log: LogId,
+    logs: u16,
+    report: &'a mut Report,
+    summary: LogSummary,
+    streams: HashMap<i64, StreamState>,
+    /// Event types by row id: seen or not.
+    types: HashMap<i64, bool>,
+    tags: TagSums,
+    /// Highest position that scavenging removed.
+    floor_position_max: i64,
+    last: Option<(i64, i64)>,
+    holes: u64,
+    hole_reported: bool,
+}
+
+impl<'a> LogAudit<'a> {
+    fn new(log: LogId, logs: u16, report: &'a mut Report) -> Self {
+        Self {
+            log,
+            logs,
+            report,
+            summary: LogSummary {
+                log,
+                ..LogSummary::default()
+            },
+            streams: HashMap::new(),
+            types: HashMap::new(),
+            tags: TagSums::default(),
+            floor_position_max: 0,
+            last: None,
+            holes: 0,
+            hole_reported: false,
+        }
+    }
+
+    async fn load_names(&mut self, source: &mut dyn AuditSource) -> Result<()> {
+        let mut names = HashSet::new();
+        let mut after = i64::MIN;
+        loop {
+            let page = source.streams(self.log, after, PAGE_ROWS).await?;
+            let Some(last) = page.last() else { break };
+            after = last.id;
+            page.iter()
+                .for_each(|name| self.check_stream_name(name, &mut names));
+        }
+        names.clear();
+        after = i64::MIN;
+        loop {
+            let page = source.types(self.log, after, PAGE_ROWS).await?;
+            let Some(last) = page.last() else { break };
+            after = last.id;
+            page.iter()
+                .for_each(|name| self.check_type_name(name, &mut names));
+        }
+        after = i64::MIN;
+        loop {
+            let page = source.floors(self.log, after, PAGE_ROWS).await?;
+            let Some(last) = page.last() else { break };
+            after = last.stream;
+            page.iter().for_each(|floor| self.check_floor(floor));
+        }
+        Ok(())
+    }
+
+    fn check_stream_name(&mut self, name: &AuditName, names: &mut HashSet<u128>) {
+        self.summary.streams += 1;
+        self.check_name("stream", name, names);
+        if self
+            .streams
+            .insert(name.id, StreamState::default())
+            .is_some()
+        {
+            let text = format!("row id {} is used by two streams", name.id);
+            self.stream_finding(FindingKind::Name, name.id, text);
+        }
+        let home = log_of(
+            &StreamId::from_stored(Arc::from(name.name.as_str())),
+            self.logs,
+        );
+        if home != self.log {
+            let text = format!("belongs to log {home}");
+            self.stream_finding(FindingKind::Name, name.id, text);
+        }
+    }
+
+    fn check_type_name(&mut self, name: &AuditName, names: &mut HashSet<u128>) {
+        self.summary.types += 1;
+        self.check_name("event type", name, names);
+        if self.types.insert(name.id, false).is_some() {
+            let text = format!("row id {} is used by two event types", name.id);
+            self.finding(FindingKind::Name, text);
+        }
+    }
+
+    fn check_name(&mut self, what: &str, name: &AuditName, names: &mut HashSet<u128>) {
+        let expected = name_checksum(
+            self.log,
+            gesta_core::backend::RowId(name.id.cast_unsigned()),
+            &name.name,
+        );
+        if expected != name.checksum {
+            let text = format!(
+                "{what} row {} ({:?}) has checksum {}, expected {expected}",
+                name.id, name.name, name.checksum
+            );
+            self.finding(FindingKind::Checksum, text);
+        }
+        if !names.insert(xxh3_128(name.name.as_bytes())) {
+            let text = format!("{what} {:?} is stored twice", name.name);
+            self.finding(FindingKind::Name, text);
+        }
+    }
+
+    fn check_floor(&mut self, floor: &AuditFloor) {
+        if floor.revision <= 0 || floor.position <= 0 {
+            let text = format!(
+                "scavenge mark of revision {} at position {} is out of range",
+                floor.revision, floor.position
+            );
+            self.stream_finding(FindingKind::Revision, floor.stream, text);
+            return;
+        }
+        self.summary.removed += floor.revision.unsigned_abs();
+        self.floor_position_max = self.floor_position_max.max(floor.position);
+        let Some(state) = self.streams.get_mut(&floor.stream) else {
+            let text = "scavenge mark of a stream that does not exist".into();
+            self.stream_finding(FindingKind::Orphan, floor.stream, text);
+            return;
+        };
+        state.floor = floor.revision;
+        state.next = floor.revision;
+        state.floor_position = floor.position;
+    }
+
+    fn check_row(&mut self, row: &AuditRow) {
+        self.summary.events += 1;
+        self.summary.last_position = row.position;
+        let bytes = row.data.len() + row.metadata.len();
+        self.summary.payload_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.check_order(row);
+        self.check_checksum(row);
+        self.check_stream(row);
+        self.check_type(row);
+        self.tags.add_event(row.position, &row.tags);
+    }
+
+    fn check_order(&mut self, row: &AuditRow) {
+        let (position, created) = self
+            .last
+            .replace((row.position, row.created))
+            .unwrap_or((0, i64::MIN));
+        if row.position < 1 {
+            self.row_finding(FindingKind::Position, row, "position is below 1".into());
+        } else if row.position == position {
+            self.row_finding(FindingKind::Position, row, "position is used twice".into());
+        } else if let Some(missing) = u64::try_from(row.position.saturating_sub(position))
+            .ok()
+            .filter(|n| *n > 1)
+        {
+            self.holes += missing - 1;
+            if row.position - 1 > self.floor_position_max {
+                self.hole_reported = true;
+                let text = format!(
+                    "positions {} to {} are missing, which scavenging does not explain",
+                    position.saturating_add(1),
+                    row.position - 1
+                );
+                self.row_finding(FindingKind::Position, row, text);
+            }
+        }
+        if row.created < created {
+            let text = format!(
+                "created {} is before {created} of the event before it",
+                row.created
+            );
+            self.row_finding(FindingKind::Created, row, text);
+        }
+    }
+
+    fn check_checksum(&mut self, row: &AuditRow) {
+        let Ok(event_id) = <&[u8; 16]>::try_from(row.event_id.as_ref()) else {
+            let text = format!("event id has {} bytes, not 16", row.event_id.len());
+            return self.row_finding(FindingKind::Checksum, row, text);
+        };
+        let raw = RawRow {
+            log: self.log,
+            position: row.position,
+            stream: row.stream,
+            revision: row.revision,
+            event_id,
+            event_type: row.event_type,
+            created: row.created,
+            content_type: row.content_type,
+            writer: row.writer,
+            data: &row.data,
+            metadata: &row.metadata,
+        };
+        let expected = raw.checksum(row.tags.iter().map(String::as_str));
+        if expected != row.checksum {
+            let text = format!("checksum is {}, expected {expected}", row.checksum);
+            self.row_finding(FindingKind::Checksum, row, text);
+        }
+    }
+
+    fn check_stream(&mut self, row: &AuditRow) {
+        if row.stream != row.position && self.streams.contains_key(&row.position) {
+            let text = "a stream has the row id of this position, but its first event is not here";
+            self.row_finding(FindingKind::RowId, row, text.into());
+        }
+        let Some(state) = self.streams.get_mut(&row.stream) else {
+            let text = format!("its stream, row {}, does not exist", row.stream);
+            return self.row_finding(FindingKind::Link, row, text);
+        };
+        let first = !std::mem::replace(&mut state.seen, true);
+        let expected = state.next;
+        if row.revision >= expected {
+            state.next = row.revision.saturating_add(1);
+        }
+        let (floor, floor_position) = (state.floor, state.floor_position);
+        let moved = if floor == 0 {
+            row.position != row.stream
+        } else {
+            row.position <= row.stream
+        };
+        if first && moved {
+            let text = format!(
+                "its stream has row id {}, not the position of its first event",
+                row.stream
+            );
+            self.row_finding(FindingKind::RowId, row, text);
+        }
+        if row.revision != expected {
+            self.row_finding(
+                FindingKind::Revision,
+                row,
+                format!("expected revision {expected}"),
+            );
+        }
+        if row.position <= floor_position {
+            let text = format!("scavenging has removed its stream up to position {floor_position}");
+            self.row_finding(FindingKind::Revision, row, text);
+        }
+    }
+
+    fn check_type(&mut self, row: &AuditRow) {
+        if row.event_type != row.position && self.types.contains_key(&row.position) {
+            let text =
+                "an event type has the row id of this position, but the event is of another type";
+            self.row_finding(FindingKind::RowId, row, text.into());
+        }
+        let Some(seen) = self.types.get_mut(&row.event_type) else {
+            let text = format!("its event type, row {}, does not exist", row.event_type);
+            return self.row_finding(FindingKind::Link, row, text);
+        };
+        let first = !std::mem::replace(seen, true);
+        let scavenged = row.event_type < row.position && row.event_type <= self.floor_position_max;
+        if first && row.event_type != row.position && !scavenged {
+            let text = format!(
+                "its event type has row id {}, not the position of its first event",
+                row.event_type
+            );
+            self.row_finding(FindingKind::RowId, row, text);
+        }
+    }
+
+    /// What can only be said once all rows were seen.
+    fn check_rest(&mut self) {
+        if self.holes != self.summary.removed && !self.hole_reported {
+            let text = format!(
+                "{} positions are missing, scavenging removed {}",
+                self.holes, self.summary.removed
+            );
+            self.finding(FindingKind::Position, text);
+        }
+        let mut unused: Vec<i64> = (self.streams.iter())
+            .filter(|(_, state)| !state.seen && state.floor == 0)
+            .map(|(id, _)| *id)
+            .collect();
+        unused.sort_unstable();
+        for id in unused {
+            self.stream_finding(FindingKind::Orphan, id, "the stream has no event".into());
+        }
+        let mut unused: Vec<i64> = (self.types.iter())
+            .filter(|(id, seen)| !**seen && **id > self.floor_position_max)
+            .map(|(id, _)| *id)
+            .collect();
+        unused.sort_unstable();
+        for id in unused {
+            self.finding(
+                FindingKind::Orphan,
+                format!("event type row {id} has no event"),
+            );
+        }
+    }
+
+    async fn check_tags(&mut self, source: &mut dyn AuditSource) -> Result<()> {
+        self.summary.tags = self.tags.add_index(source, self.log, PAGE_ROWS).await?;
+        for (position, text) in self.tags.differences(source, self.log, PAGE_ROWS).await? {
+            self.report.add(Finding {
+                kind: FindingKind::Tags,
+                log: self.log,
+                position,
+                stream_row: None,
+                stream: None,
+                revision: None,
+                text,
+            });
+        }
+        Ok(())
+    }
+
+    fn row_finding(&mut self, kind: FindingKind, row: &AuditRow, text: String) {
+        self.report.add(Finding {
+            kind,
+            log: self.log,
+            position: Some(row.position),
+            stream_row: Some(row.stream),
+            stream: None,
+            revision: Some(row.revision),
+            text,
+        });
+    }
+
+    fn stream_finding(&mut self, kind: FindingKind, stream: i64, text: String) {
+        self.report.add(Finding {
+            kind,
+            log: self.log,
+            position: None,
+            stream_row: Some(stream),
+            stream: None,
+            revision: None,
+            text,
+        });
+    }
+
+    fn finding(&mut self, kind: FindingKind, text: String) {
+        self.report.add(Finding {
+            kind,
+            log: self.log,
+            position: None,
+            stream_row: None,
+            stream: None,
+            revision: None,
+            text,
+        });
+    }
+}
