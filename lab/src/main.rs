@@ -13,18 +13,24 @@
 #![allow(dead_code)]
 
 mod append;
+mod child;
 mod endpoint;
 mod failure;
+mod fill;
 mod histogram;
 mod host;
+mod http;
 mod load;
 mod postgres;
 mod proxy;
 mod random;
+mod read;
 mod read_back;
 mod report;
+mod snapshot;
 mod stop;
 mod store;
+mod subscribers;
 mod units;
 mod workload;
 
@@ -49,6 +55,14 @@ struct Cli {
 enum Command {
     /// Appends under load, then reads everything back.
     Append(append::AppendArgs),
+    /// Appends over HTTP with wrk.
+    Http(http::HttpArgs),
+    /// Reads the whole log page by page, and random streams.
+    Read(read::ReadArgs),
+    /// Appends while another session holds an old snapshot of the database.
+    Snapshot(snapshot::SnapshotArgs),
+    /// Keeps many subscribers idle, then sends them a burst.
+    Subscribers(subscribers::SubscribersArgs),
 }
 
 fn main() -> ExitCode {
@@ -72,5 +86,9 @@ async fn dispatch(command: Command) -> Result<bool> {
     let stop = stop::on_interrupt();
     match command {
         Command::Append(args) => append::run(&args, &stop).await,
+        Command::Http(args) => http::run(&args, &stop).await,
+        Command::Read(args) => read::run(&args, &stop).await,
+        Command::Snapshot(args) => snapshot::run(&args, &stop).await,
+        Command::Subscribers(args) => subscribers::run(&args, &stop).await,
     }
 }

@@ -1,7 +1,9 @@
 //! Plain connections to PostgreSQL, beside Gesta: for `bound`, for counting queries, for faults.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use serde::Serialize;
 use tokio_postgres::{Client, NoTls};
 
 use crate::failure::{Context, Result};
@@ -54,4 +56,90 @@ pub(crate) async fn settings(url: &str) -> Result<BTreeMap<String, String>> {
         .await
         .context("reading pg_settings")?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+/// What a database did between two looks, the lab's own looking left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Spent {
+    /// Statements executed (or transactions, where statements are not counted).
+    pub(crate) queries: u64,
+    /// Time spent executing them.
+    pub(crate) database_ms: f64,
+}
+
+impl Spent {
+    /// The difference to an earlier look.
+    pub(crate) fn since(&self, earlier: &Spent) -> Spent {
+        Spent {
+            queries: self.queries.saturating_sub(earlier.queries),
+            database_ms: (self.database_ms - earlier.database_ms).max(0.0),
+        }
+    }
+}
+
+/// Counts what a database does, or nothing if there is none to watch.
+pub(crate) struct Watch(Option<Watched>);
+
+struct Watched {
+    client: Client,
+    statements: bool,
+}
+
+/// How long a backend may keep its counters to itself (`PGSTAT_IDLE_INTERVAL`), and a bit.
+const COUNTERS_LATE: Duration = Duration::from_millis(11_000);
+
+impl Watch {
+    /// Watches the database of this URL.
+    pub(crate) async fn start(url: Option<&str>) -> Result<Self> {
+        let Some(url) = url else {
+            return Ok(Self(None));
+        };
+        let client = connect(url).await?;
+        // Fails if the library is not loaded at server start or the role may not: then transactions are counted.
+        let statements = client
+            .batch_execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+            .await
+            .is_ok()
+            && client
+                .batch_execute("SELECT count(*) FROM pg_stat_statements")
+                .await
+                .is_ok();
+        Ok(Self(Some(Watched { client, statements })))
+    }
+
+    /// How it counts.
+    pub(crate) fn method(&self) -> &'static str {
+        match &self.0 {
+            None => "nobody",
+            Some(Watched {
+                statements: true, ..
+            }) => "pg_stat_statements (statements, BEGIN and COMMIT too)",
+            Some(_) => "pg_stat_database (transactions)",
+        }
+    }
+
+    /// The counters now; `None` if there is nothing to watch.
+    pub(crate) async fn look(&self) -> Result<Option<Spent>> {
+        let Some(watched) = &self.0 else {
+            return Ok(None);
+        };
+        let sql = if watched.statements {
+            "SELECT coalesce(sum(calls), 0)::int8, coalesce(sum(total_exec_time), 0)::float8
+             FROM pg_stat_statements
+             WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+               AND query NOT LIKE '%pg_stat_statements%'"
+        } else {
+            tokio::time::sleep(COUNTERS_LATE).await;
+            "SELECT xact_commit + xact_rollback, active_time FROM pg_stat_database WHERE datname = current_database()"
+        };
+        let row = watched
+            .client
+            .query_one(sql, &[])
+            .await
+            .context("counting queries")?;
+        Ok(Some(Spent {
+            queries: u64::try_from(row.get::<_, i64>(0)).unwrap_or(0),
+            database_ms: row.get(1),
+        }))
+    }
 }

@@ -13,10 +13,14 @@ use crate::postgres;
 use crate::proxy::Proxy;
 use crate::units;
 
+/// Stands for a server that is started for this run.
+const NEW_SERVER: &str = "postgres:new";
+
 /// Which store, and how far away.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// The store: `memory:`, `sqlite:PATH`, `postgres://…` or the URL of a server, `http://…`.
+    /// The store: `memory:`, `sqlite:PATH`, `postgres://…`, the URL of a server, `http://…`, or
+    /// `postgres:new`, a PostgreSQL server with the default configuration that is started for this run.
     #[arg(long, default_value = "sqlite:gesta-lab.db")]
     pub(crate) store: String,
     /// Extra round trip to the database or server, for example 10ms; half of it each way.
@@ -60,8 +64,27 @@ pub(crate) struct Opened {
     pub(crate) store: Arc<dyn EventStore>,
     /// What is known about it.
     pub(crate) facts: StoreFacts,
+    /// The database behind it, if it is PostgreSQL and reached directly.
+    database: Option<String>,
     /// The delay in between; must live as long as the store.
-    _proxy: Option<Proxy>,
+    proxy: Option<Proxy>,
+    /// The server that was started for this run.
+    server: Option<gesta_pgtest::Server>,
+}
+
+impl Opened {
+    /// URL of the PostgreSQL database, not delayed.
+    pub(crate) fn database_url(&self) -> Result<&str> {
+        match &self.database {
+            Some(url) => Ok(url),
+            None => fail("this needs a store on PostgreSQL, reached directly"),
+        }
+    }
+
+    /// The same, if there is one.
+    pub(crate) fn observable(&self) -> Option<&str> {
+        self.database.as_deref()
+    }
 }
 
 #[cfg(test)]
@@ -72,32 +95,66 @@ impl Opened {
         Ok(Self {
             store,
             facts: facts("memory:", &info, Duration::ZERO, BTreeMap::new()),
-            _proxy: None,
+            database: None,
+            proxy: None,
+            server: None,
         })
     }
 }
 
 /// Opens the store.
 pub(crate) async fn open(args: &StoreArgs) -> Result<Opened> {
-    open_delayed(args, args.rtt).await
+    let mut server = None;
+    let url = resolve(&args.store, &mut server)?;
+    let mut opened = open_url(&url, args.rtt, args.logs).await?;
+    opened.server = server;
+    Ok(opened)
 }
 
-/// Opens the store at a distance of its own.
-pub(crate) async fn open_delayed(args: &StoreArgs, round_trip: Duration) -> Result<Opened> {
-    let (url, proxy) = delayed(&args.store, round_trip)?;
-    let store = gesta_open(&url, args.logs)
+/// The URL itself, or that of a server that is started for this run and put into `server`.
+pub(crate) fn resolve(url: &str, server: &mut Option<gesta_pgtest::Server>) -> Result<String> {
+    if url == NEW_SERVER {
+        return Ok(server.insert(new_server()?).url());
+    }
+    Ok(url.to_owned())
+}
+
+/// Opens a store by its URL, at a distance.
+pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Result<Opened> {
+    let (path, proxy) = delayed(url, round_trip)?;
+    let store = gesta_open(&path, logs)
         .await
-        .context(endpoint::redacted(&args.store))?;
+        .context(endpoint::redacted(url))?;
     let info = store.info().await.context("reading the store's facts")?;
-    let settings = match Endpoint::parse(&args.store) {
-        Some(endpoint) if endpoint.is_postgres() => postgres::settings(&args.store).await?,
-        _ => BTreeMap::new(),
+    let is_postgres = Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres());
+    let settings = if is_postgres {
+        postgres::settings(url).await?
+    } else {
+        BTreeMap::new()
     };
     Ok(Opened {
         store,
-        facts: facts(&args.store, &info, round_trip, settings),
-        _proxy: proxy,
+        facts: facts(url, &info, round_trip, settings),
+        database: is_postgres.then(|| url.to_owned()),
+        proxy,
+        server: None,
     })
+}
+
+/// A throw-away server with PostgreSQL's own defaults that also counts statements.
+pub(crate) fn new_server() -> Result<gesta_pgtest::Server> {
+    let config = gesta_pgtest::ServerConfig::default();
+    let counting = config
+        .clone()
+        .with("shared_preload_libraries", "pg_stat_statements");
+    // Where the counting library is not installed, do without.
+    let server = gesta_pgtest::Server::start_with(counting)
+        .or_else(|_| gesta_pgtest::Server::start_with(config));
+    match server {
+        Ok(Some(server)) => Ok(server),
+        Ok(None) => fail("PostgreSQL is not installed"),
+        Err(error) => fail(format!("PostgreSQL does not start: {error}")),
+    }
 }
 
 /// The URL by way of a proxy with this delay; the URL itself without a delay.

@@ -1,0 +1,248 @@
+//! `read`: how fast a consumer catches up through the library, and how fast streams load.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use gesta_core::{AllFrom, EventStore, ReadAll, ReadStream, StreamFrom, StreamId};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::{Context, Result};
+use crate::fill::{Fill, fill};
+use crate::histogram::{Latencies, Percentiles, median};
+use crate::host::{CpuMeter, CpuUse};
+use crate::report::{Record, ReportArgs, Table};
+use crate::store::{self, StoreArgs};
+use crate::units::grouped;
+use crate::workload::{Run, Workload, WorkloadArgs};
+
+/// Fills the store if needed, then reads the whole log and random streams.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ReadArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    pub(crate) workload: WorkloadArgs,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+    /// Events that the store should hold; missing ones are appended first.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) events: u64,
+    /// Events per page.
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) page: u32,
+    /// How often each is measured; the median counts.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// Random streams read per round.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) stream_reads: u32,
+}
+
+/// What a consumer does with an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Nothing: pages as they come out of the library.
+    Count,
+    /// Parses the payload as JSON and looks at every field of the event.
+    Decode,
+}
+
+/// One pass.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Pass {
+    events: u64,
+    seconds: f64,
+    page_ms: Percentiles,
+    cpu: CpuUse,
+}
+
+impl Pass {
+    #[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
+    fn rate(&self) -> f64 {
+        if self.seconds > 0.0 {
+            self.events as f64 / self.seconds
+        } else {
+            0.0
+        }
+    }
+}
+
+/// The command. True if every pass saw every event.
+pub(crate) async fn run(args: &ReadArgs, stop: &CancellationToken) -> Result<bool> {
+    let mut record = Record::begin("read", args.workload.seed);
+    let opened = store::open(&args.store).await?;
+    let workload = Arc::new(Workload::new(&args.workload, Run::random()));
+    let stored: u64 = opened.facts.heads.iter().sum();
+    let missing = args.events.saturating_sub(stored);
+    if missing > 0 {
+        eprintln!("appending {} events first", grouped_count(missing));
+        fill(&opened.store, &workload, &Fill::of(missing), stop).await?;
+    }
+    let heads: u64 = opened.store.info().await?.heads.iter().map(|h| h.0).sum();
+
+    let mut passes: [Vec<Pass>; 3] = Default::default();
+    for _ in 0..args.rounds {
+        for (kind, usage) in [(0, Use::Count), (1, Use::Decode)] {
+            if !stop.is_cancelled() {
+                passes[kind].push(whole_log(opened.store.as_ref(), args.page, usage, stop).await?);
+            }
+        }
+        if !stop.is_cancelled() && args.stream_reads > 0 {
+            passes[2].push(streams(opened.store.as_ref(), &workload, args, stop).await?);
+        }
+    }
+
+    let complete = !stop.is_cancelled();
+    // Positions of built-in engines are gapless unless something was scavenged; then fewer events are right.
+    let counts: Vec<u64> = passes[0]
+        .iter()
+        .chain(&passes[1])
+        .map(|p| p.events)
+        .collect();
+    let valid = !complete || (counts.windows(2).all(|w| w[0] == w[1]) && counts[0] <= heads);
+    record.store = Some(opened.facts.clone());
+    record.workload = json!({
+        "events": args.events, "page": args.page, "rounds": args.rounds,
+        "stream_reads": args.stream_reads, "payload": args.workload,
+    });
+    let names = ["whole_log", "whole_log_decoded", "random_streams"];
+    let mut table = Table::new([
+        "read",
+        "events",
+        "events/s (median)",
+        "page p50 ms",
+        "p99 ms",
+        "cores",
+        "own",
+    ]);
+    for (name, passes) in names.iter().zip(&passes).filter(|(_, p)| !p.is_empty()) {
+        let rates: Vec<f64> = passes.iter().map(Pass::rate).collect();
+        record.result[*name] =
+            json!({ "events_per_second_median": median(&rates).round(), "passes": passes });
+        let last = passes[passes.len() - 1];
+        table.row([
+            (*name).to_owned(),
+            grouped_count(last.events),
+            grouped(median(&rates)),
+            format!("{:.2}", last.page_ms.p50),
+            format!("{:.2}", last.page_ms.p99),
+            format!("{:.2}", last.cpu.machine_cores),
+            format!("{:.2}", last.cpu.own_cores),
+        ]);
+    }
+    (record.complete, record.valid) = (complete, valid);
+    record.save(&args.report)?;
+    print!("{table}");
+    if !valid {
+        println!("NO RESULT: passes saw different numbers of events: {counts:?}, head {heads}");
+    }
+    opened.store.shutdown().await?;
+    Ok(valid)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn grouped_count(count: u64) -> String {
+    grouped(count as f64)
+}
+
+async fn whole_log(
+    store: &dyn EventStore,
+    page: u32,
+    usage: Use,
+    stop: &CancellationToken,
+) -> Result<Pass> {
+    let mut request = ReadAll::forwards()
+        .from(AllFrom::Start)
+        .limit(page as usize);
+    let (mut pass, mut pages) = (Pass::default(), Latencies::default());
+    let (meter, begin) = (CpuMeter::start(), Instant::now());
+    loop {
+        let asked = Instant::now();
+        let page = store
+            .read_all(request.clone())
+            .await
+            .context("reading all")?;
+        pages.record(asked.elapsed());
+        pass.events += page.events.len() as u64;
+        if usage == Use::Decode {
+            page.events.iter().for_each(decode);
+        }
+        if page.end || stop.is_cancelled() {
+            break;
+        }
+        request.from = AllFrom::Checkpoint(page.next);
+    }
+    pass.seconds = begin.elapsed().as_secs_f64();
+    pass.cpu = meter.used();
+    pass.page_ms = pages.percentiles();
+    Ok(pass)
+}
+
+/// What a projection does at least: it looks at the event and parses its payload.
+fn decode(event: &gesta_core::RecordedEvent) {
+    let parsed: Option<serde::de::IgnoredAny> = serde_json::from_slice(&event.data).ok();
+    std::hint::black_box((
+        parsed.is_some(),
+        event.revision,
+        event.id,
+        &event.stream,
+        &event.event_type,
+    ));
+}
+
+/// Reads random streams of the store, each from its first event to its last.
+async fn streams(
+    store: &dyn EventStore,
+    workload: &Workload,
+    args: &ReadArgs,
+    stop: &CancellationToken,
+) -> Result<Pass> {
+    let names = names(store, workload).await?;
+    let mut choices = workload.choices(0);
+    let (mut pass, mut pages) = (Pass::default(), Latencies::default());
+    let (meter, begin) = (CpuMeter::start(), Instant::now());
+    for _ in 0..args.stream_reads {
+        if stop.is_cancelled() || names.is_empty() {
+            break;
+        }
+        let stream = names[choices.below(names.len())].clone();
+        let mut request = ReadStream::forwards(stream).limit(args.page as usize);
+        let asked = Instant::now();
+        loop {
+            let page = store
+                .read_stream(request.clone())
+                .await
+                .context("reading a stream")?;
+            pass.events += page.events.len() as u64;
+            match page.next {
+                Some(next) if !page.end => request.from = StreamFrom::Revision(next),
+                _ => break,
+            }
+        }
+        pages.record(asked.elapsed());
+    }
+    pass.seconds = begin.elapsed().as_secs_f64();
+    pass.cpu = meter.used();
+    pass.page_ms = pages.percentiles();
+    Ok(pass)
+}
+
+/// Up to 10,000 streams that exist: the workload's own, or else whatever the store lists.
+async fn names(store: &dyn EventStore, workload: &Workload) -> Result<Vec<StreamId>> {
+    let listed = store
+        .list_streams(gesta_core::ListStreams {
+            prefix: "show-".into(),
+            after: None,
+            limit: 10_000,
+        })
+        .await
+        .context("listing streams")?;
+    let names: Vec<StreamId> = listed.streams.into_iter().map(|info| info.stream).collect();
+    Ok(if names.is_empty() {
+        workload.streams().to_vec()
+    } else {
+        names
+    })
+}
