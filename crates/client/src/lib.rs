@@ -1,1 +1,27 @@
-//! To come.
+//! Client of the Gesta HTTP API: [`HttpStore`] is an [`EventStore`](gesta_core::EventStore) on a server.
+//!
+//! Why: programs, the command line and the conformance suite use a store on a server like any other.
+//! Invariants: problem documents become the [`ErrorKind`](gesta_core::ErrorKind) that the server had;
+//! an append whose answer did not come is `OutcomeUnknown`, never `Unavailable`; data come back byte for byte.
+//! Not here: retries (the caller has the event ids and decides), TLS.
+//!
+//! ```no_run
+//! # async fn example() -> gesta_core::Result<()> {
+//! use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision};
+//!
+//! let store = gesta_client::HttpStore::connect("http://127.0.0.1:2113")?;
+//! let event = EventData::json(EventType::new("CartOpened")?, "{}");
+//! store.append_to("cart-1", ExpectedRevision::NoStream, vec![event]).await?;
+//! # Ok(()) }
+//! ```
+
+mod address;
+mod decode;
+mod encode;
+mod problem;
+mod sse;
+mod store;
+mod transport;
+
+pub use store::HttpStore;
+pub use transport::Config;

@@ -1,0 +1,187 @@
+//! Addresses of calls: percent-encoding that no name can escape.
+
+use gesta_core::{Error, Filter, Result, StreamId};
+use hyper::Uri;
+use hyper::http::uri::{Authority, PathAndQuery, Scheme};
+use serde::Serialize;
+
+/// Longest path with query that servers take, with some room.
+const PATH_BYTES_MAX: usize = 64_000;
+
+/// Where a server is.
+#[derive(Debug, Clone)]
+pub(crate) struct Base {
+    authority: Authority,
+    /// What comes before every path, without a slash at its end.
+    path: String,
+}
+
+impl Base {
+    pub(crate) fn parse(url: &str) -> Result<Self> {
+        let wrong = |rule: &str| Error::invalid("url", format!("{rule}, found {url:?}"));
+        let uri: Uri = url
+            .parse()
+            .map_err(|_| wrong("must be like http://127.0.0.1:2113"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(wrong("must be http: TLS is not supported yet")),
+            _ => return Err(wrong("must begin with http://")),
+        }
+        if uri.query().is_some() {
+            return Err(wrong("must have no query"));
+        }
+        let authority = uri.authority().ok_or_else(|| wrong("must have a host"))?;
+        if authority.as_str().contains('@') {
+            return Err(Error::invalid("url", "must have no user and password"));
+        }
+        Ok(Self {
+            authority: authority.clone(),
+            path: uri.path().trim_end_matches('/').to_owned(),
+        })
+    }
+
+    /// The address of a call.
+    pub(crate) fn join(&self, path: Path) -> Result<Uri> {
+        let text = format!("{}{}", self.path, path.text);
+        if text.len() > PATH_BYTES_MAX {
+            return Err(Error::invalid(
+                "filter",
+                format!(
+                    "must fit into an address of {PATH_BYTES_MAX} bytes, found {}",
+                    text.len()
+                ),
+            ));
+        }
+        let path = PathAndQuery::try_from(text)
+            .map_err(|error| Error::invalid("request", format!("has no address: {error}")))?;
+        Uri::builder()
+            .scheme(Scheme::HTTP)
+            .authority(self.authority.clone())
+            .path_and_query(path)
+            .build()
+            .map_err(|error| Error::invalid("request", format!("has no address: {error}")))
+    }
+}
+
+/// A path with its query, growing.
+#[derive(Debug)]
+pub(crate) struct Path {
+    text: String,
+    has_query: bool,
+}
+
+impl Path {
+    pub(crate) fn of(path: &str) -> Self {
+        Self {
+            text: path.to_owned(),
+            has_query: false,
+        }
+    }
+
+    pub(crate) fn of_stream(stream: &StreamId, rest: &str) -> Self {
+        let mut path = Self::of("/streams/");
+        path.encode(stream.as_str());
+        path.text.push_str(rest);
+        path
+    }
+
+    /// Adds a parameter.
+    pub(crate) fn with(mut self, name: &str, value: impl AsRef<str>) -> Self {
+        self.text.push(if self.has_query { '&' } else { '?' });
+        self.has_query = true;
+        self.text.push_str(name);
+        self.text.push('=');
+        self.encode(value.as_ref());
+        self
+    }
+
+    /// Adds the filter, if it is one.
+    pub(crate) fn with_filter(self, filter: &Filter) -> Self {
+        if filter.any_of.is_empty() {
+            return self;
+        }
+        let queries: Vec<QueryDocument<'_>> = filter
+            .any_of
+            .iter()
+            .map(|query| QueryDocument {
+                types: query.types.iter().map(|t| t.as_str()).collect(),
+                tags: query.tags.iter().map(|t| t.as_str()).collect(),
+                stream_prefixes: &query.stream_prefixes,
+                categories: &query.categories,
+            })
+            .collect();
+        let json = serde_json::to_string(&queries).unwrap_or_default();
+        self.with("filter", json)
+    }
+
+    fn encode(&mut self, text: &str) {
+        const HEX: &[u8; 16] = b"0123456789ABCDEF";
+        // A path segment of dots alone would mean another path.
+        let only_dots = text.bytes().all(|b| b == b'.');
+        for byte in text.bytes() {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
+                    self.text.push(char::from(byte));
+                }
+                b'.' if !only_dots => self.text.push('.'),
+                byte => {
+                    self.text.push('%');
+                    self.text.push(char::from(HEX[usize::from(byte >> 4)]));
+                    self.text.push(char::from(HEX[usize::from(byte & 15)]));
+                }
+            }
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct QueryDocument<'a> {
+    types: Vec<&'a str>,
+    tags: Vec<&'a str>,
+    stream_prefixes: &'a [String],
+    categories: &'a [String],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(name: &str) -> String {
+        let base = Base::parse("http://localhost:1/gesta/").expect("valid");
+        let stream = StreamId::new(name).expect("valid");
+        let path = Path::of_stream(&stream, "/subscribe").with("after", "a b&c");
+        base.join(path).expect("address").to_string()
+    }
+
+    #[test]
+    fn names_are_one_segment_whatever_they_contain() {
+        let prefix = "http://localhost:1/gesta/streams/";
+        for (name, segment) in [
+            ("cart-1.x", "cart-1.x"),
+            ("a/b?c#d%", "a%2Fb%3Fc%23d%25"),
+            ("..", "%2E%2E"),
+            ("ü +", "%C3%BC%20%2B"),
+        ] {
+            assert_eq!(
+                uri(name),
+                format!("{prefix}{segment}/subscribe?after=a%20b%26c")
+            );
+        }
+    }
+
+    #[test]
+    fn only_plain_http_addresses_are_taken() {
+        assert!(Base::parse("http://[::1]:2113").is_ok());
+        for bad in [
+            "",
+            "localhost:2113",
+            "https://localhost",
+            "http://u:p@localhost",
+            "http://localhost/?a=b",
+            "/x",
+        ] {
+            let error = Base::parse(bad).expect_err(bad);
+            assert!(!error.to_string().contains("u:p"), "{error}");
+        }
+    }
+}

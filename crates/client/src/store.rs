@@ -1,0 +1,202 @@
+//! [`HttpStore`]: the calls of [`EventStore`], each as one request.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use gesta_core::{
+    AllFrom, AllPage, Append, Appended, Checkpoint, DeleteKind, DeleteStream, Deleted, Direction,
+    Error, EventStore, Filter, ListStreams, ReadAll, ReadStream, Result, Revision,
+    SetStreamMetadata, StoreInfo, StreamFrom, StreamId, StreamMetadata, StreamMetadataRecord,
+    StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
+};
+use hyper::Method;
+use hyper::header::ETAG;
+use tokio_util::sync::CancellationToken;
+
+use crate::address::Path;
+use crate::transport::{Call, Config, Transport};
+use crate::{decode, encode, sse};
+
+/// A store on a server, reached through its HTTP API. Cheap to clone; clones share connections.
+///
+/// An append whose answer did not come is `OutcomeUnknown`; retry it with the same event ids.
+/// A subscription ends with `Unavailable` when its connection breaks; resume it with the last checkpoint.
+#[derive(Debug, Clone)]
+pub struct HttpStore {
+    transport: Transport,
+    closed: CancellationToken,
+}
+
+impl HttpStore {
+    /// The store on the server at `url`, for example `http://127.0.0.1:2113`. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the URL is not a plain `http` one.
+    pub fn connect(url: &str) -> Result<Self> {
+        Self::with_config(url, Config::default())
+    }
+
+    /// As [`connect`](Self::connect), with other waits.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn with_config(url: &str, config: Config) -> Result<Self> {
+        Ok(Self {
+            transport: Transport::new(url, config)?,
+            closed: CancellationToken::new(),
+        })
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.closed.is_cancelled() {
+            return Err(Error::unavailable("the store is closed"));
+        }
+        Ok(())
+    }
+
+    async fn get(&self, path: Path) -> Result<Bytes> {
+        self.check_open()?;
+        Ok(self.transport.send(Call::get(path)).await?.body)
+    }
+
+    async fn write(&self, method: Method, path: Path, body: Bytes) -> Result<Bytes> {
+        self.check_open()?;
+        let call = Call::write(method, path, body);
+        Ok(self.transport.send(call).await?.body)
+    }
+}
+
+fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Forwards => "forwards",
+        Direction::Backwards => "backwards",
+    }
+}
+
+#[async_trait]
+impl EventStore for HttpStore {
+    async fn info(&self) -> Result<StoreInfo> {
+        decode::info(&self.get(Path::of("/info")).await?)
+    }
+
+    async fn append(&self, request: Append) -> Result<Appended> {
+        request.validate()?;
+        match request.streams.as_slice() {
+            [part] => {
+                let path = Path::of_stream(&part.stream, "");
+                let body = encode::append_to(part);
+                decode::appended_to(&self.write(Method::POST, path, body).await?)
+            }
+            _ => {
+                let body = encode::append_several(&request);
+                let answer = self.write(Method::POST, Path::of("/append"), body).await?;
+                decode::appended_several(&answer)
+            }
+        }
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        request.validate()?;
+        let from = match request.from {
+            StreamFrom::Start => "start".to_owned(),
+            StreamFrom::End => "end".to_owned(),
+            StreamFrom::Revision(revision) => revision.to_string(),
+        };
+        let path = Path::of_stream(&request.stream, "")
+            .with("from", from)
+            .with("direction", direction(request.direction))
+            .with("limit", request.limit.to_string());
+        decode::stream_page(&self.get(path).await?)
+    }
+
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        request.validate()?;
+        let from = match request.from {
+            AllFrom::Start => "start".to_owned(),
+            AllFrom::End => "end".to_owned(),
+            AllFrom::Checkpoint(checkpoint) => checkpoint.to_string(),
+        };
+        let path = Path::of("/all")
+            .with("from", from)
+            .with("direction", direction(request.direction))
+            .with("limit", request.limit.to_string())
+            .with_filter(&request.filter);
+        decode::all_page(&self.get(path).await?)
+    }
+
+    async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
+        request.validate()?;
+        let mut path = Path::of("/streams")
+            .with("prefix", &request.prefix)
+            .with("limit", request.limit.to_string());
+        if let Some(after) = &request.after {
+            path = path.with("after", after.as_str());
+        }
+        decode::streams_page(&self.get(path).await?)
+    }
+
+    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
+        let tombstone = match request.kind {
+            DeleteKind::Soft => "false",
+            DeleteKind::Tombstone => "true",
+        };
+        let path = Path::of_stream(&request.stream, "")
+            .with("expected", encode::expected(request.expected))
+            .with("tombstone", tombstone);
+        decode::deleted(&self.write(Method::DELETE, path, Bytes::new()).await?)
+    }
+
+    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
+        self.check_open()?;
+        let call = Call::get(Path::of_stream(&stream, "/metadata"));
+        let answer = self.transport.send(call).await?;
+        let unreadable = || Error::corrupt("answer of the server: metadata cannot be read");
+        let revision = match answer.head.headers.get(ETAG) {
+            None => None,
+            Some(tag) => {
+                let text = tag.to_str().map_err(|_| unreadable())?;
+                let number = text.trim_matches('"').parse().map_err(|_| unreadable())?;
+                Some(Revision(number))
+            }
+        };
+        Ok(StreamMetadataRecord {
+            metadata: StreamMetadata::parse(answer.body)
+                .map_err(|error| unreadable().caused_by(error))?,
+            revision,
+        })
+    }
+
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
+        let path = Path::of_stream(&request.stream, "/metadata")
+            .with("expected", encode::expected(request.expected));
+        let body = request.metadata.json().clone();
+        decode::deleted(&self.write(Method::PUT, path, body).await?)
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        self.check_open()?;
+        request.validate()?;
+        let (path, filter) = match &request.to {
+            SubscribeTo::Stream(stream) => (Path::of_stream(stream, "/subscribe"), &Filter::ALL),
+            SubscribeTo::All(filter) => (Path::of("/all/subscribe"), filter),
+        };
+        let after = match &request.from {
+            SubscribeFrom::Start => "start".to_owned(),
+            SubscribeFrom::End => "end".to_owned(),
+            SubscribeFrom::Revision(revision) => revision.to_string(),
+            SubscribeFrom::Checkpoint(checkpoint) => Checkpoint::to_string(checkpoint),
+        };
+        let path = path.with("after", after).with_filter(filter);
+        let response = self.transport.open(Call::get(path)).await?;
+        Ok(sse::subscription(
+            response.into_body(),
+            self.transport.config().silence_max,
+            self.closed.clone(),
+        ))
+    }
+
+    /// Closes this client: later calls get `Unavailable`, its subscriptions end. The server goes on.
+    async fn shutdown(&self) -> Result<()> {
+        self.closed.cancel();
+        Ok(())
+    }
+}
