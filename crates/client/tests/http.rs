@@ -1,5 +1,7 @@
 //! What travels through HTTP comes out as it went in: errors, data, names; and what happens when the server goes.
 
+#![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -198,7 +200,7 @@ async fn data_come_back_byte_for_byte() {
         .await
         .expect("begins");
     for given in &events {
-        same(&*subscription.next_event().await.expect("an event"), given);
+        same(&subscription.next_event().await.expect("an event"), given);
     }
     server.shutdown().await;
 }

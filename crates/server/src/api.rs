@@ -9,13 +9,14 @@ use bytes::Bytes;
 use gesta_core::StreamId;
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderName, HeaderValue,
+    RETRY_AFTER,
 };
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use tokio::time::Instant;
 
-use crate::body::AnswerBody;
+use crate::body::{AnswerBody, RequestBody};
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
@@ -40,11 +41,18 @@ pub(crate) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Ans
         parts: &parts,
         matched,
     };
+    let mut body = RequestBody::new(body);
     let answer = match verb {
-        Some(verb) => call.answer(verb, body).await,
+        Some(verb) => call.answer(verb, &mut body).await,
         None => Err(call.no_such_call()),
     };
-    let answer = answer.unwrap_or_else(|problem| show(&problem));
+    let mut answer = answer.unwrap_or_else(|problem| show(&problem));
+    // A client that waits for leave to send its body is spared sending it.
+    let waits = parts.headers.contains_key(EXPECT);
+    if parts.version < Version::HTTP_2 && (!body.discard(waits).await) {
+        let close = HeaderValue::from_static("close");
+        answer.headers_mut().insert(CONNECTION, close);
+    }
     state.metrics.request(
         method_name(&parts.method),
         route,
@@ -74,7 +82,7 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    async fn answer(&self, verb: Verb, body: Incoming) -> Result<Answer> {
+    async fn answer(&self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
         // Whether the server lives can be asked even when it is full.
         let probe = matches!(
             self.matched.route,
@@ -97,7 +105,7 @@ impl<'a> Call<'a> {
         Ok(answer)
     }
 
-    async fn others(&self, verb: Verb, body: Incoming) -> Result<Answer> {
+    async fn others(&self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
         match (self.matched.route, verb) {
             (Route::Append, _) => write::append_several(self, body).await,
             (Route::Stream, Verb::Delete) => write::delete(self).await,

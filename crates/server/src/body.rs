@@ -70,25 +70,133 @@ impl Drop for Reservation {
     }
 }
 
-/// Reads a whole request body.
-pub(crate) async fn read(
-    body: Incoming,
-    bytes_max: usize,
-    time_max: Duration,
-    reservation: &mut Reservation,
-) -> Result<Payload> {
-    if body.size_hint().lower() > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
-        return Err(too_large(bytes_max));
+/// Most bytes of a body that nobody wants that are still taken, so that the connection can live on.
+const DISCARD_BYTES_MAX: u64 = 1024 * 1024;
+/// How long to wait for them.
+const DISCARD_MAX: Duration = Duration::from_millis(500);
+
+/// The body of a request, which may or may not be wanted.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    incoming: Incoming,
+    /// Nothing is left of it.
+    ended: bool,
+    /// It cannot be told where it would end.
+    broken: bool,
+}
+
+impl RequestBody {
+    pub(crate) fn new(incoming: Incoming) -> Self {
+        Self {
+            ended: incoming.is_end_stream(),
+            broken: false,
+            incoming,
+        }
     }
-    // The timer starts only if the body is not there yet.
-    tokio::time::timeout(time_max, collect(body, bytes_max, reservation))
-        .await
-        .unwrap_or_else(|_| {
-            Err(Problem::new(
-                problem::REQUEST_TIMEOUT,
-                format!("the body did not arrive within {} s", time_max.as_secs()),
-            ))
+
+    /// Reads the whole body.
+    pub(crate) async fn read(
+        &mut self,
+        bytes_max: usize,
+        time_max: Duration,
+        reservation: &mut Reservation,
+    ) -> Result<Payload> {
+        if self.incoming.size_hint().lower() > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
+            return Err(too_large(bytes_max));
+        }
+        // The timer starts only if the body is not there yet.
+        tokio::time::timeout(time_max, self.collect(bytes_max, reservation))
+            .await
+            .unwrap_or_else(|_| {
+                Err(Problem::new(
+                    problem::REQUEST_TIMEOUT,
+                    format!("the body did not arrive within {} s", time_max.as_secs()),
+                ))
+            })
+    }
+
+    async fn collect(
+        &mut self,
+        bytes_max: usize,
+        reservation: &mut Reservation,
+    ) -> Result<Payload> {
+        let first = self.next().await?.unwrap_or_default();
+        reservation.grow(first.len())?;
+        if self.ended && first.len() <= bytes_max {
+            // A slice of the connection's read buffer: see `Payload::owned`.
+            return Ok(Payload {
+                bytes: first,
+                owned: false,
+            });
+        }
+        let mut gathered = Vec::with_capacity(first.len() * 2);
+        gathered.extend_from_slice(&first);
+        drop(first);
+        while let Some(data) = self.next().await? {
+            reservation.grow(data.len())?;
+            if gathered.len() + data.len() > bytes_max {
+                return Err(too_large(bytes_max));
+            }
+            gathered.extend_from_slice(&data);
+        }
+        if gathered.len() > bytes_max {
+            return Err(too_large(bytes_max));
+        }
+        Ok(Payload {
+            bytes: gathered.into(),
+            owned: true,
         })
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        while !self.ended {
+            let incoming = &mut self.incoming;
+            let frame = std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await;
+            self.ended = frame.is_none() || self.incoming.is_end_stream();
+            match frame.transpose() {
+                Ok(frame) => {
+                    if let Some(data) = frame.and_then(|frame| frame.into_data().ok()) {
+                        return Ok(Some(data));
+                    }
+                }
+                Err(error) => {
+                    self.broken = true;
+                    return Err(Problem::new(
+                        problem::MALFORMED_REQUEST,
+                        format!("the body cannot be read: {error}"),
+                    )
+                    .field("body"));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes what is left of the body, if it is little and comes at once. False if some is left:
+    /// then the connection cannot carry another request. `waits` tells that the client waits for
+    /// `100 Continue`.
+    pub(crate) async fn discard(mut self, waits: bool) -> bool {
+        if self.broken {
+            return false;
+        }
+        if self.ended {
+            return true;
+        }
+        if waits || self.incoming.size_hint().lower() > DISCARD_BYTES_MAX {
+            return false;
+        }
+        let rest = async {
+            let mut left = DISCARD_BYTES_MAX;
+            while let Ok(Some(data)) = self.next().await {
+                left = left.saturating_sub(u64::try_from(data.len()).unwrap_or(u64::MAX));
+                if left == 0 {
+                    return;
+                }
+            }
+        };
+        let in_time = tokio::time::timeout(DISCARD_MAX, rest).await.is_ok();
+        in_time && self.ended && !self.broken
+    }
 }
 
 fn too_large(bytes_max: usize) -> Problem {
@@ -97,60 +205,6 @@ fn too_large(bytes_max: usize) -> Problem {
         format!("the body must be at most {bytes_max} bytes"),
     )
     .field("body")
-}
-
-async fn collect(
-    mut body: Incoming,
-    bytes_max: usize,
-    reservation: &mut Reservation,
-) -> Result<Payload> {
-    let first = next_data(&mut body).await?.unwrap_or_default();
-    reservation.grow(first.len())?;
-    if body.is_end_stream() && first.len() <= bytes_max {
-        // A slice of the connection's read buffer: see `Payload::owned`.
-        return Ok(Payload {
-            bytes: first,
-            owned: false,
-        });
-    }
-    let mut gathered = Vec::with_capacity(first.len() * 2);
-    gathered.extend_from_slice(&first);
-    drop(first);
-    while let Some(data) = next_data(&mut body).await? {
-        reservation.grow(data.len())?;
-        if gathered.len() + data.len() > bytes_max {
-            return Err(too_large(bytes_max));
-        }
-        gathered.extend_from_slice(&data);
-    }
-    if gathered.len() > bytes_max {
-        return Err(too_large(bytes_max));
-    }
-    Ok(Payload {
-        bytes: gathered.into(),
-        owned: true,
-    })
-}
-
-async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>> {
-    loop {
-        let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await;
-        match frame {
-            None => return Ok(None),
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    return Ok(Some(data));
-                }
-            }
-            Some(Err(error)) => {
-                return Err(Problem::new(
-                    problem::MALFORMED_REQUEST,
-                    format!("the body cannot be read: {error}"),
-                )
-                .field("body"));
-            }
-        }
-    }
 }
 
 /// Why an answer breaks off: the client sees its connection close in the middle.

@@ -159,11 +159,9 @@ async fn accept(listener: TcpListener, handle: Handle) {
 
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // Without a timer: `Watch` looks after slow heads at less cost.
-    builder
-        .http1()
-        .pipeline_flush(true)
-        .max_buf_size(READ_BUFFER_BYTES_MAX);
+    // Without a timer: `Watch` looks after slow heads at less cost. Without `pipeline_flush`: it
+    // loses answers to what comes before a request that cannot be read.
+    builder.http1().max_buf_size(READ_BUFFER_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -2,11 +2,10 @@
 
 use gesta_core::{Append, DeleteKind, DeleteStream, SetStreamMetadata, StreamMetadata, limits};
 use hyper::StatusCode;
-use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 
 use crate::api::{Answer, Call, json};
-use crate::body::{self, Reservation};
+use crate::body::{RequestBody, Reservation};
 use crate::decode::{self, Payload};
 use crate::encode;
 use crate::metrics::AppendSize;
@@ -14,7 +13,7 @@ use crate::problem::{self, Problem, Result};
 use crate::uri::shown;
 
 /// `POST /streams/{stream}`
-pub(crate) async fn append_to(call: &Call<'_>, body: Incoming) -> Result<Answer> {
+pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     call.parameters(&[])?;
     let stream = call.stream()?;
     check_media_type(call)?;
@@ -27,7 +26,7 @@ pub(crate) async fn append_to(call: &Call<'_>, body: Incoming) -> Result<Answer>
 }
 
 /// `POST /append`
-pub(crate) async fn append_several(call: &Call<'_>, body: Incoming) -> Result<Answer> {
+pub(crate) async fn append_several(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     call.parameters(&[])?;
     check_media_type(call)?;
     let (payload, held) = payload(call, body, call.state.config.body_bytes_max).await?;
@@ -72,7 +71,7 @@ pub(crate) async fn delete(call: &Call<'_>) -> Result<Answer> {
 }
 
 /// `PUT /streams/{stream}/metadata`
-pub(crate) async fn put_metadata(call: &Call<'_>, body: Incoming) -> Result<Answer> {
+pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     let parameters = call.parameters(&["expected"])?;
     let (stream, expected) = (call.stream()?, parameters.expected()?);
     check_media_type(call)?;
@@ -115,11 +114,11 @@ fn check_media_type(call: &Call<'_>) -> Result<()> {
 
 async fn payload(
     call: &Call<'_>,
-    body: Incoming,
+    body: &mut RequestBody,
     bytes_max: usize,
 ) -> Result<(Payload, Reservation)> {
     let mut held = call.state.budget.reservation();
     let time_max = call.state.config.body_read_max;
-    let payload = body::read(body, bytes_max, time_max, &mut held).await?;
+    let payload = body.read(bytes_max, time_max, &mut held).await?;
     Ok((payload, held))
 }

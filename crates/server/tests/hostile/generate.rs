@@ -1,0 +1,785 @@
+//! Generated requests: some good, so that there is something to meet, most of them bad in one way or several.
+
+use std::fmt;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+/// What a request may get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// Any answer that is not a failure of the server.
+    Anything,
+    /// This status.
+    Refused(u16),
+    /// 400, naming this field.
+    Field(String),
+    /// Hardly a request: an answer, or none.
+    Garbage,
+}
+
+/// A request as bytes, and what it may get.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) expect: Expect,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.bytes[..self.bytes.len().min(2_000)];
+        write!(
+            f,
+            "{:?}, wanted {:?}",
+            String::from_utf8_lossy(shown),
+            self.expect
+        )
+    }
+}
+
+impl Attempt {
+    pub(crate) fn get(target: &str) -> Self {
+        Self::request("GET", target, &[], b"")
+    }
+
+    pub(crate) fn json(method: &str, target: &str, body: impl AsRef<[u8]>) -> Self {
+        let content_type = &[("Content-Type", "application/json")];
+        Self::request(method, target, content_type, body.as_ref())
+    }
+
+    fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Self {
+        let mut head = format!("{method} {target} HTTP/1.1\r\nHost: x\r\n");
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if !body.is_empty() || method == "POST" || method == "PUT" {
+            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        head.push_str("\r\n");
+        Self {
+            bytes: [head.as_bytes(), body].concat(),
+            expect: Expect::Anything,
+        }
+    }
+
+    fn expect(self, expect: Expect) -> Self {
+        Self { expect, ..self }
+    }
+
+    fn field(self, field: impl Into<String>) -> Self {
+        self.expect(Expect::Field(field.into()))
+    }
+
+    pub(crate) fn is_head(&self) -> bool {
+        self.bytes.starts_with(b"HEAD ")
+    }
+}
+
+/// One of `items`.
+fn pick<T: Copy>(rng: &mut StdRng, items: &[T]) -> T {
+    items[rng.random_range(0..items.len())]
+}
+
+fn random_bytes(rng: &mut StdRng, len_max: usize) -> Vec<u8> {
+    let len = rng.random_range(0..=len_max);
+    (0..len).map(|_| rng.random()).collect()
+}
+
+pub(crate) fn attempt(rng: &mut StdRng, body_bytes_max: usize) -> Attempt {
+    match rng.random_range(0..100) {
+        0..10 => good(rng),
+        10..30 => wrong_field(rng),
+        30..45 => broken_json(rng),
+        45..60 => wrong_name(rng),
+        60..78 => wrong_parameter(rng),
+        78..84 => wrong_call(rng),
+        84..86 => oversized(rng, body_bytes_max),
+        86..93 => wrong_metadata(rng),
+        _ => garbage(rng),
+    }
+}
+
+const STREAMS: &[&str] = &["a-1", "a-2", "b-1", "caf%C3%A9", "x%2Fy", "gone", "closed"];
+
+fn good(rng: &mut StdRng) -> Attempt {
+    let stream = pick(rng, STREAMS);
+    let expected = pick(
+        rng,
+        &["\"any\"", "\"no_stream\"", "\"stream_exists\"", "0", "7"],
+    );
+    match rng.random_range(0..10) {
+        0..4 => {
+            let event = pick(rng, VALUES_OF_DATA);
+            Attempt::json(
+                "POST",
+                &format!("/streams/{stream}"),
+                format!(
+                    r#"{{"expected":{expected},"events":[{{"type":"T","data":{event},"tags":["t"]}}]}}"#
+                ),
+            )
+        }
+        4 => Attempt::json(
+            "POST",
+            "/append",
+            format!(
+                r#"{{"appends":[{{"stream":"a-1","expected":{expected},"events":[{{"type":"T","data":1}}]}},{{"stream":"b-1","events":[{{"type":"U","data_base64":"AA=="}}]}}]}}"#
+            ),
+        ),
+        5 => Attempt::get(&format!(
+            "/streams/{stream}?limit=3&direction={}",
+            pick(rng, &["forwards", "backwards"])
+        )),
+        6 => Attempt::get("/all?type=T&limit=3&tag=t"),
+        7 => Attempt::request(
+            "GET",
+            &format!("/streams/{stream}?limit=2"),
+            &[("Accept", "application/x-ndjson")],
+            b"",
+        ),
+        8 => {
+            let target = pick(
+                rng,
+                &[
+                    "/",
+                    "/info",
+                    "/health/live",
+                    "/health/ready",
+                    "/streams",
+                    "/all/subscribe",
+                    "/streams/gone/subscribe?after=end",
+                    "/openapi.json",
+                ],
+            );
+            let method = pick(rng, &["GET", "HEAD"]);
+            Attempt::request(method, target, &[], b"")
+        }
+        _ => {
+            let target = pick(
+                rng,
+                &[
+                    "/streams/gone",
+                    "/streams/closed?tombstone=true",
+                    "/streams/gone?expected=3",
+                ],
+            );
+            Attempt::request("DELETE", target, &[], b"")
+        }
+    }
+}
+
+const VALUES_OF_DATA: &[&str] = &[
+    "1",
+    "null",
+    "{}",
+    "[[]]",
+    "\"\\u0000\"",
+    "1e400",
+    "{\"a\":1,\"a\":2}",
+    "-0",
+    "\"\\ud800\"",
+];
+
+/// Values of every JSON type, most of them wrong wherever they stand.
+const VALUES: &[&str] = &[
+    "null",
+    "true",
+    "-1",
+    "1.5",
+    "1e3",
+    "18446744073709551616",
+    "9223372036854775807",
+    "-9223372036854775809",
+    "\"\"",
+    "\"x\"",
+    "\"\\u0000\"",
+    "[]",
+    "[1]",
+    "{}",
+    "{\"a\":{}}",
+    "\"\\ud83d\"",
+    "1e999",
+    "\"none\"",
+];
+
+/// A body that is JSON and wrong in one field, which must be named.
+fn wrong_field(rng: &mut StdRng) -> Attempt {
+    let value = pick(rng, VALUES);
+    let event = r#""type":"T","data":1"#;
+    let base64 = pick(rng, &["\"*\"", "\"A\"", "\"AA=\"", "\"ü\"", "7", "[]"]);
+    let id = pick(
+        rng,
+        &[
+            "\"\"",
+            "\"x\"",
+            "7",
+            "\"0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c0\"",
+            "\"{0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c00}\"",
+            "[]",
+        ],
+    );
+    let long = format!("\"{}\"", "x".repeat(rng.random_range(1_025..3_000)));
+    let (body, field) = match rng.random_range(0..18) {
+        0 => (
+            format!(
+                r#"{{"expected":{},"events":[{{{event}}}]}}"#,
+                pick(
+                    rng,
+                    &[
+                        "null",
+                        "true",
+                        "-1",
+                        "1.5",
+                        "18446744073709551616",
+                        "9223372036854775807",
+                        "\"\"",
+                        "\"0\"",
+                        "[]",
+                        "{}",
+                        "\"None\""
+                    ]
+                )
+            ),
+            "expected",
+        ),
+        1 => (
+            format!(
+                r#"{{"events":{}}}"#,
+                pick(rng, &["null", "true", "7", "\"x\"", "{}"])
+            ),
+            "events",
+        ),
+        2 => (r#"{"events":[]}"#.to_owned(), "events"),
+        3 => ("{}".to_owned(), "events"),
+        4 => (
+            format!(
+                r#"{{"events":[{}]}}"#,
+                pick(rng, &["null", "true", "7", "\"x\""])
+            ),
+            "events[0]",
+        ),
+        5 => (
+            format!(
+                r#"{{"events":[{{"type":{},"data":1}}]}}"#,
+                pick(
+                    rng,
+                    &[
+                        "null",
+                        "true",
+                        "7",
+                        "\"\"",
+                        "[]",
+                        "{}",
+                        "\"\\u0000\"",
+                        "\"a\\nb\"",
+                        "\"\\u0085\"",
+                        &long
+                    ]
+                )
+            ),
+            "events[0].type",
+        ),
+        6 => (r#"{"events":[{"data":1}]}"#.to_owned(), "events[0].type"),
+        7 => (r#"{"events":[{"type":"T"}]}"#.to_owned(), "events[0].data"),
+        8 => (
+            format!(r#"{{"events":[{{{event},"id":{id}}}]}}"#),
+            "events[0].id",
+        ),
+        9 => (
+            format!(r#"{{"events":[{{"type":"T","data_base64":{base64}}}]}}"#),
+            "events[0].data_base64",
+        ),
+        10 => (
+            format!(r#"{{"events":[{{{event},"metadata_base64":{base64}}}]}}"#),
+            "events[0].metadata_base64",
+        ),
+        11 => (
+            format!(
+                r#"{{"events":[{{{event},"tags":{}}}]}}"#,
+                pick(rng, &["true", "7", "\"x\"", "{}"])
+            ),
+            "events[0].tags",
+        ),
+        12 => (
+            format!(
+                r#"{{"events":[{{{event},"tags":["a",{}]}}]}}"#,
+                pick(rng, &["null", "7", "\"\"", "\"\\u0001\"", "[]", &long])
+            ),
+            "events[0].tags[1]",
+        ),
+        13 => (
+            format!(r#"{{"events":[{{{event},"datum":{value}}}]}}"#),
+            "events[0].datum",
+        ),
+        14 => (
+            format!(r#"{{"events":[{{{event}}}],"expect":{value}}}"#),
+            "expect",
+        ),
+        15 => (
+            format!(r#"{{"events":[{{{event}}},{{{event},"data":{value}}}]}}"#),
+            "events[1].data",
+        ),
+        16 => (
+            format!(
+                r#"{{"events":[{{{event},"content_type":{}}}]}}"#,
+                pick(rng, &["\"\"", "7", "\"text/plain\"", "[]"])
+            ),
+            "events[0].content_type",
+        ),
+        _ => (
+            format!(r#"{{"events":[{{{event},"data_base64":"AA=="}}]}}"#),
+            "events[0].data_base64",
+        ),
+    };
+    if rng.random_range(0..3) > 0 || field == "expect" {
+        return Attempt::json("POST", "/streams/a-1", body).field(field);
+    }
+    // The same as the second part of an append to several streams.
+    let second = body
+        .replacen('{', r#"{"stream":"b-1","#, 1)
+        .replace(",}", "}");
+    let first = r#"{"stream":"a-1","events":[{"type":"T","data":1}]}"#;
+    let body = format!(r#"{{"appends":[{first},{second}]}}"#);
+    let attempt = Attempt::json("POST", "/append", body);
+    if field == "events" {
+        // An empty list is found by the store, which has other names for the parts.
+        return attempt.expect(Expect::Refused(400));
+    }
+    attempt.field(format!("appends[1].{field}"))
+}
+
+/// A good body with bytes changed, cut, doubled or replaced.
+fn broken_json(rng: &mut StdRng) -> Attempt {
+    let mut body = pick(rng, &[
+        r#"{"expected":"any","events":[{"id":"0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c00","type":"T","data":{"a":[1,"x"]},"metadata":{"b":null},"tags":["x","y"]}]}"#,
+        r#"{"appends":[{"stream":"a-1","expected":3,"events":[{"type":"T","data":1}]},{"stream":"b-1","events":[{"type":"T","data_base64":"AAEC"}]}]}"#,
+    ]).as_bytes().to_vec();
+    for _ in 0..rng.random_range(1..4) {
+        if body.is_empty() {
+            break;
+        }
+        let at = rng.random_range(0..body.len());
+        match rng.random_range(0..7) {
+            0 => body[at] = rng.random(),
+            1 => body.truncate(at),
+            2 => body.insert(at, rng.random()),
+            3 => {
+                body.remove(at);
+            }
+            4 => {
+                let part = body[at..body.len().min(at + rng.random_range(1..30))].to_vec();
+                body.splice(at..at, part);
+            }
+            5 => {
+                let value = pick(rng, VALUES).bytes();
+                body.splice(at..at, value);
+            }
+            _ => {
+                let deep = pick(rng, &["[", "{\"a\":", "\"", "\\u", "]"])
+                    .repeat(rng.random_range(1..2_000));
+                body.splice(at..at, deep.bytes());
+            }
+        }
+    }
+    if rng.random_range(0..10) == 0 {
+        body = random_bytes(rng, 300);
+    }
+    let target = pick(rng, &["/streams/a-1", "/append"]);
+    Attempt::json("POST", target, body)
+}
+
+/// A stream name that no stream can have, or a revision that none is.
+fn wrong_name(rng: &mut StdRng) -> Attempt {
+    let name = match rng.random_range(0..8) {
+        0 => String::new(),
+        1 => "x".repeat(rng.random_range(1_025..20_000)),
+        2 => "%C3%BC".repeat(rng.random_range(513..2_000)),
+        3 => format!("a%{:02x}b", pick(rng, &[0_u8, 1, 9, 10, 13, 27, 31, 127])),
+        4 => pick(rng, &["%C2%85", "%c2%80x", "a%C2%9f"]).to_owned(),
+        5 => pick(
+            rng,
+            &["%ff", "%C3", "%ed%a0%80", "%f4%90%80%80", "a%80", "%c0%af"],
+        )
+        .to_owned(),
+        6 => pick(rng, &["%", "%2", "%zz", "a%", "%%20", "%u0041", "%-1"]).to_owned(),
+        _ => format!("%24%24{}", "x".repeat(rng.random_range(1_025..2_000))),
+    };
+    let body = r#"{"events":[{"type":"T","data":1}]}"#;
+    match rng.random_range(0..7) {
+        0 => Attempt::get(&format!("/streams/{name}")).field("stream"),
+        1 => Attempt::get(&format!("/streams/{name}/0")).field("stream"),
+        2 => Attempt::get(&format!("/streams/{name}/metadata")).field("stream"),
+        3 => Attempt::get(&format!("/streams/{name}/subscribe")).field("stream"),
+        4 => Attempt::request("DELETE", &format!("/streams/{name}"), &[], b"").field("stream"),
+        5 => {
+            let revision = pick(
+                rng,
+                &[
+                    "-1",
+                    "x",
+                    "1.0",
+                    "9223372036854775807",
+                    "18446744073709551616",
+                    "%ff",
+                    "%",
+                    "0x1",
+                    "+1",
+                    "1e3",
+                    "%20",
+                ],
+            );
+            Attempt::get(&format!("/streams/a-1/{revision}")).field("revision")
+        }
+        _ => Attempt::json("POST", &format!("/streams/{name}"), body).field("stream"),
+    }
+}
+
+/// A parameter that is unknown, repeated, or has a wrong value.
+fn wrong_parameter(rng: &mut StdRng) -> Attempt {
+    let number = pick(
+        rng,
+        &[
+            "-1",
+            "x",
+            "",
+            "1.5",
+            "99999999999999999999",
+            "%ff",
+            "%zz",
+            "+1",
+            "0x10",
+            "1e3",
+            "%00",
+            "1%200",
+        ],
+    );
+    let position = pick(
+        rng,
+        &[
+            "-1",
+            "x%20",
+            "1.5",
+            "9223372036854775807",
+            "%ff",
+            "%",
+            "%00",
+            "START",
+            "AQAC",
+            "AQECXB0eRPdBXoAi",
+        ],
+    );
+    let text = pick(rng, &["%00", "a%0Ab", "%C2%85", "%ff", "%"]);
+    let (target, field) = match rng.random_range(0..20) {
+        0 => (format!("/streams/a-1?limit={number}"), "limit"),
+        1 => (
+            format!(
+                "/all?limit={}",
+                pick(rng, &["0", "10001", "18446744073709551615", number])
+            ),
+            "limit",
+        ),
+        2 => (format!("/streams?limit={number}&prefix=a"), "limit"),
+        3 => (format!("/streams/a-1?from={position}"), "from"),
+        4 => (format!("/all?from={position}"), "from"),
+        5 => (
+            format!(
+                "/all?direction={}",
+                pick(rng, &["", "up", "Forwards", "forwards%20"])
+            ),
+            "direction",
+        ),
+        6 => (format!("/streams/a-1?direction={text}"), "direction"),
+        7 => (format!("/streams/a-1/subscribe?after={position}"), "after"),
+        8 => (format!("/all/subscribe?after={position}"), "after"),
+        9 => (format!("/all?type={}", pick(rng, &["", text])), "type"),
+        10 => (
+            format!("/all/subscribe?tag=x&tag={}", pick(rng, &["", text])),
+            "tag",
+        ),
+        11 => (format!("/all?stream_prefix={text}"), "stream_prefix"),
+        12 => (format!("/all?category={text}"), "category"),
+        13 => (
+            format!(
+                "/all?{}",
+                vec!["tag=x"; rng.random_range(101..300)].join("&")
+            ),
+            "tag",
+        ),
+        14 => (format!("/streams?prefix={text}"), "prefix"),
+        15 => (
+            format!("/streams?after={}", pick(rng, &["", text])),
+            "after",
+        ),
+        16 => (
+            format!("/all?limit=1&limit={}", pick(rng, &["1", "2"])),
+            "limit",
+        ),
+        17 => (
+            format!(
+                "/streams/a-1?{}=1",
+                pick(rng, &["limt", "after", "Limit", "type"])
+            ),
+            "",
+        ),
+        18 => {
+            let (filter, field) = pick(
+                rng,
+                &[
+                    ("", "filter"),
+                    ("%7B%7D", "filter"),
+                    ("7", "filter"),
+                    ("%5B7%5D", "filter[0]"),
+                    ("%5B%7B%22types%22:7%7D%5D", "filter[0].types"),
+                    ("%5B%7B%22tags%22:%5B%22%22%5D%7D%5D", "filter[0].tags"),
+                    ("%5B%7B%22x%22:1%7D%5D", "filter[0].x"),
+                    (
+                        "%5B%7B%22stream_prefixes%22:%5B%22%5Cu0000%22%5D%7D%5D",
+                        "filter[0].stream_prefixes",
+                    ),
+                ],
+            );
+            (format!("/all?filter={filter}"), field)
+        }
+        _ => {
+            let (target, field) = pick(
+                rng,
+                &[
+                    ("/streams/a-1?expected=", "expected"),
+                    ("/streams/a-1?expected=-1", "expected"),
+                    ("/streams/a-1?expected=9223372036854775807", "expected"),
+                    ("/streams/a-1?tombstone=", "tombstone"),
+                    ("/streams/a-1?tombstone=1", "tombstone"),
+                    ("/streams/a-1?tombstone=true&tombstone=true", "tombstone"),
+                    ("/streams/a-1?expected=%ff", "expected"),
+                ],
+            );
+            return Attempt::request("DELETE", target, &[], b"").field(field);
+        }
+    };
+    let attempt =
+        if rng.random_range(0..5) == 0 && !target.contains("subscribe") && field != "limit" {
+            Attempt::request("GET", &target, &[("Accept", "application/x-ndjson")], b"")
+        } else {
+            Attempt::get(&target)
+        };
+    if field.is_empty() {
+        return attempt.expect(Expect::Refused(400));
+    }
+    attempt.field(field)
+}
+
+/// An address, method, media type or header that does not fit.
+fn wrong_call(rng: &mut StdRng) -> Attempt {
+    let body = r#"{"events":[{"type":"T","data":1}]}"#;
+    match rng.random_range(0..6) {
+        0 => {
+            let target = pick(
+                rng,
+                &[
+                    "/nope",
+                    "/streams/a/b/c",
+                    "/all/x",
+                    "//",
+                    "/Streams/a",
+                    "/streams%2Fa",
+                    "/health",
+                    "*",
+                    "/all/",
+                    "/%ff",
+                ],
+            );
+            Attempt::get(target).expect(Expect::Refused(404))
+        }
+        1 => {
+            let method = pick(
+                rng,
+                &["POST", "PUT", "PATCH", "OPTIONS", "TRACE", "FOO", "get"],
+            );
+            let target = pick(
+                rng,
+                &[
+                    "/all",
+                    "/info",
+                    "/streams",
+                    "/streams/a-1/0",
+                    "/all/subscribe",
+                    "/",
+                ],
+            );
+            Attempt::request(method, target, &[], b"").expect(Expect::Refused(405))
+        }
+        2 => {
+            let media_type = pick(
+                rng,
+                &[
+                    "",
+                    "text/plain",
+                    "application/x-www-form-urlencoded",
+                    "application/jsonx",
+                    "multipart/form-data; boundary=x",
+                    "\u{fc}",
+                ],
+            );
+            let target = pick(rng, &["/streams/a-1", "/append"]);
+            Attempt::request(
+                "POST",
+                target,
+                &[("Content-Type", media_type)],
+                body.as_bytes(),
+            )
+            .expect(Expect::Refused(415))
+        }
+        3 => Attempt::request("POST", "/append", &[], body.as_bytes()).expect(Expect::Refused(415)),
+        4 => {
+            let id = pick(
+                rng,
+                &["x", "-1", "AQAC", "\u{fc}", "9223372036854775807", "%41"],
+            );
+            let target = pick(
+                rng,
+                &[
+                    "/all/subscribe",
+                    "/streams/a-1/subscribe",
+                    "/all/subscribe?after=end",
+                ],
+            );
+            Attempt::request("GET", target, &[("Last-Event-ID", id)], b"").field("Last-Event-ID")
+        }
+        _ => {
+            let accept = pick(
+                rng,
+                &[
+                    "",
+                    "*/*",
+                    "text/html;q=0.9,;,,",
+                    "application/json",
+                    "\u{fc}",
+                    "x",
+                ],
+            );
+            Attempt::request("GET", "/info", &[("Accept", accept)], b"")
+        }
+    }
+}
+
+fn oversized(rng: &mut StdRng, body_bytes_max: usize) -> Attempt {
+    let target = pick(rng, &["/streams/a-1", "/append"]);
+    let large = body_bytes_max + rng.random_range(1..10_000);
+    let head = format!("POST {target} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n");
+    let bytes = match rng.random_range(0..3) {
+        // Announced: refused before it comes.
+        0 => format!(
+            "{head}Content-Length: {}\r\n\r\n",
+            pick(rng, &[2_000_000, 200_000_000, usize::MAX >> 1])
+        )
+        .into_bytes(),
+        // Not announced.
+        1 => {
+            let chunk = format!("{:x}\r\n{}\r\n", large, " ".repeat(large));
+            format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n").into_bytes()
+        }
+        _ => [
+            format!("{head}Content-Length: {large}\r\n\r\n").as_bytes(),
+            &vec![b'['; large],
+        ]
+        .concat(),
+    };
+    Attempt {
+        bytes,
+        expect: Expect::Refused(413),
+    }
+}
+
+fn wrong_metadata(rng: &mut StdRng) -> Attempt {
+    let long = format!("{{\"a\":\"{}\"}}", "x".repeat(66_000));
+    let (body, field) = match rng.random_range(0..5) {
+        0 => (
+            pick(
+                rng,
+                &[
+                    "",
+                    "[]",
+                    "7",
+                    "{",
+                    "null",
+                    "{\"a\":}",
+                    "{} {}",
+                    "\u{feff}{}",
+                ],
+            ),
+            "metadata",
+        ),
+        1 => (
+            pick(rng, &["{\"$maxAge\":0}", "{\"$maxAge\":0,\"a\":1}"]),
+            "metadata.$maxAge",
+        ),
+        2 => ("{\"$maxCount\":0}", "metadata.$maxCount"),
+        3 => (
+            pick(
+                rng,
+                &[
+                    "{\"$tb\":9223372036854775807}",
+                    "{\"$tb\":18446744073709551615}",
+                ],
+            ),
+            "metadata.$tb",
+        ),
+        _ => {
+            let body = pick(
+                rng,
+                &[
+                    "{\"$maxAge\":-1}",
+                    "{\"$maxCount\":1.5}",
+                    "{\"$tb\":\"x\"}",
+                    "{\"$maxAge\":18446744073709551616}",
+                    &long,
+                ],
+            );
+            return Attempt::json("PUT", "/streams/a-1/metadata", body)
+                .expect(Expect::Refused(400));
+        }
+    };
+    if rng.random_range(0..8) == 0 {
+        return Attempt::json("PUT", "/streams/a-2/metadata", b"{\"a\":\"\xff\"}")
+            .field("metadata");
+    }
+    let target = format!(
+        "/streams/a-1/metadata?expected={}",
+        pick(rng, &["any", "0", "no_stream"])
+    );
+    Attempt::json("PUT", &target, body).field(field)
+}
+
+/// Bytes that are hardly HTTP.
+fn garbage(rng: &mut StdRng) -> Attempt {
+    let bytes = match rng.random_range(0..14) {
+        0 => random_bytes(rng, 2_000),
+        1 => [&random_bytes(rng, 50)[..], b"\r\n\r\n"].concat(),
+        2 => format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(rng.random_range(60_000..70_000))).into_bytes(),
+        3 => format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(rng.random_range(90..300))).into_bytes(),
+        4 => format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(rng.random_range(100_000..200_000))).into_bytes(),
+        5 => format!("GET / HTTP/{}\r\n\r\n", pick(rng, &["9.9", "1", "0.9", "1.1.1", "2.0", "\u{fc}"])).into_bytes(),
+        6 => [&b"GET /streams/"[..], &random_bytes(rng, 30), b" HTTP/1.1\r\n\r\n"].concat(),
+        7 => [&b"GET / HTTP/1.1\r\n"[..], &random_bytes(rng, 30), b": x\r\n\r\n"].concat(),
+        8 => {
+            let chunks = pick(rng, &["zz\r\n", "-1\r\nx\r\n", "fffffffffffffffff\r\n", "5\r\nab\r\n", "1\r\naXX", "0\r\nx", ""]);
+            format!("POST /append HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}").into_bytes()
+        }
+        9 => {
+            let length = pick(rng, &["-1", "x", "1, 2", "99999999999999999999", "", "+3", "0x3"]);
+            format!("POST /append HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{{}}").into_bytes()
+        }
+        // A body that ends too soon.
+        10 => b"POST /streams/a-1 HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"events\"".to_vec(),
+        11 => [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &random_bytes(rng, 500)].concat(),
+        // Two answers belong to this; only the first is looked at.
+        12 => b"GET /info HTTP/1.1\r\nHost: x\r\n\r\nBAD\r\n\r\n".to_vec(),
+        _ => pick(rng, &[
+            &b"\r\n\r\n"[..], b"GET\r\n\r\n", b"GET /\r\n\r\n", b"GET  / HTTP/1.1\r\n\r\n", b"\0", b"GET / HTTP/1.1\r\nHost: x", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            b"POST /append HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n{}", b"CONNECT x:1 HTTP/1.1\r\n\r\n", b"GET http://x/nope HTTP/1.0\r\n\r\n", b"",
+        ]).to_vec(),
+    };
+    Attempt {
+        bytes,
+        expect: Expect::Garbage,
+    }
+}
