@@ -1,0 +1,20 @@
+-- As read_log_filtered_forwards.sql, only events with one of some tags, found by the tags.
+-- Binds: $1 to $9 as there; $10 text[] tags, any of.
+-- Index: one range of tags_pkey per tag, then one look into events_pkey per position.
+SELECT e.position, e.stream, e.revision, e.type, e.created, e.writer, e.checksum, e.event_id, e.content_type, e.tags,
+       CASE WHEN octet_length(e.data) + octet_length(e.metadata) > $5::integer
+            THEN octet_length(e.data) + octet_length(e.metadata) END AS large,
+       CASE WHEN octet_length(e.data) + octet_length(e.metadata) <= $5 THEN e.data END AS data,
+       CASE WHEN octet_length(e.data) + octet_length(e.metadata) <= $5 THEN e.metadata END AS metadata
+FROM (SELECT DISTINCT t.position FROM tags AS t
+      WHERE t.log = $1 AND t.tag = ANY ($10::text[]) AND t.position > $2 AND t.position <= $3) AS tagged
+JOIN events AS e ON e.log = $1 AND e.position = tagged.position
+WHERE ($6::text[] IS NULL
+       OR e.type = ANY (ARRAY(SELECT t.id FROM types AS t WHERE t.log = $1 AND t.name = ANY ($6))))
+  AND ($7::text[] IS NULL
+       OR (SELECT s.name ^@ ANY ($7) FROM streams AS s WHERE s.log = $1 AND s.id = e.stream))
+  AND ($8::text[] IS NULL
+       OR (SELECT split_part(s.name, '-', 1) = ANY ($8) FROM streams AS s WHERE s.log = $1 AND s.id = e.stream))
+  AND ($9::text[] IS NULL OR e.tags @> $9)
+ORDER BY tagged.position
+LIMIT $4

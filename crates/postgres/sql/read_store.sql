@@ -1,0 +1,2 @@
+-- The one row about the store.
+SELECT schema_version, logs, incarnation FROM store

@@ -1,0 +1,385 @@
+//! The store's URL: what it may say, and what it means.
+//!
+//! `postgres://user:password@host:port/database?option=value&…`. Options of Gesta are taken out,
+//! those of the connection go to the driver, anything else is refused with the list of what is known.
+//! Invariant: no error and no `Debug` text of this module holds any part of a password.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gesta_core::{Error, Result};
+use percent_encoding::percent_decode_str;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+
+use crate::tls::TlsMode;
+
+/// Options of Gesta itself, with what they mean.
+const OWN_OPTIONS: &[(&str, &str)] = &[
+    ("schema", "name of the PostgreSQL schema, default gesta"),
+    ("durability", "full (default) or weakened"),
+    (
+        "sslmode",
+        "disable, prefer (default), require, verify-ca, verify-full",
+    ),
+    (
+        "sslrootcert",
+        "PEM file with the trusted certificates, or system",
+    ),
+    ("readers", "connections for reads, 1 to 100, default 4"),
+    (
+        "answer_timeout",
+        "seconds until a silent database counts as lost, 1 to 600, default 10",
+    ),
+];
+
+/// Options that the driver understands.
+const DRIVER_OPTIONS: &[&str] = &[
+    "user",
+    "password",
+    "dbname",
+    "host",
+    "hostaddr",
+    "port",
+    "application_name",
+    "connect_timeout",
+    "tcp_user_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "channel_binding",
+    "load_balance_hosts",
+];
+
+const SCHEMA_DEFAULT: &str = "gesta";
+/// PostgreSQL cuts names at 63 bytes; the retention role adds `_retention`.
+const SCHEMA_BYTES_MAX: usize = 50;
+
+/// Which settings of the server are accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RequiredDurability {
+    /// An acknowledged append survives a crash of the server; anything less is refused.
+    #[default]
+    Full,
+    /// The server may run with `fsync` or `full_page_writes` off: said aloud by `durability=weakened`.
+    Weakened,
+}
+
+/// Where the store is and how to talk to it.
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) driver: tokio_postgres::Config,
+    pub(crate) tls: TlsMode,
+    pub(crate) root_certificates: Option<PathBuf>,
+    /// The PostgreSQL schema that holds the store.
+    pub schema: String,
+    /// Which settings of the server are accepted.
+    pub durability: RequiredDurability,
+    /// Connections for reads; one for messages and one per log for appends come on top.
+    pub readers_max: usize,
+    /// A batch without an answer for this long makes its connection count as lost. One second per MiB is added.
+    pub answer_timeout: Duration,
+    /// Number of logs if the store does not exist yet and is made on opening.
+    pub logs_if_new: u16,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("hosts", &self.driver.get_hosts())
+            .field("database", &self.driver.get_dbname())
+            .field("user", &self.driver.get_user())
+            .field("schema", &self.schema)
+            .field("tls", &self.tls)
+            .field("durability", &self.durability)
+            .field("readers_max", &self.readers_max)
+            .field("answer_timeout", &self.answer_timeout)
+            .field("logs_if_new", &self.logs_if_new)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// Reads a URL. Times and sizes not named are Gesta's defaults.
+    ///
+    /// # Errors
+    /// `InvalidArgument` names the option and the rule that it breaks; never the password.
+    pub fn parse(url: &str) -> Result<Self> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+        if !matches!(scheme, "postgres" | "postgresql") {
+            return Err(invalid("must begin with postgres://"));
+        }
+        let (base, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let options = Options::parse(query)?;
+        let mut driver_url = format!("postgres://{base}");
+        for (index, (name, value)) in options.driver.iter().enumerate() {
+            driver_url.push(if index == 0 { '?' } else { '&' });
+            driver_url.push_str(&format!("{name}={value}"));
+        }
+        let driver = driver_url.parse::<tokio_postgres::Config>();
+        // The driver's messages name an option, but never its value.
+        let driver = driver.map_err(|error| {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            invalid(cause.as_deref().unwrap_or("cannot be understood"))
+        })?;
+        let mut config = Self {
+            driver,
+            tls: TlsMode::Prefer,
+            root_certificates: None,
+            schema: SCHEMA_DEFAULT.to_owned(),
+            durability: RequiredDurability::Full,
+            readers_max: 4,
+            answer_timeout: Duration::from_secs(10),
+            logs_if_new: 1,
+        };
+        for (name, value) in &options.own {
+            config.set(name, value)?;
+        }
+        config.finish(&options);
+        Ok(config)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        match name {
+            "schema" => {
+                check_schema(value)?;
+                value.clone_into(&mut self.schema);
+            }
+            "durability" => {
+                self.durability = match value {
+                    "full" => RequiredDurability::Full,
+                    "weakened" => RequiredDurability::Weakened,
+                    _ => return Err(wrong(name, "full or weakened", value)),
+                };
+            }
+            "sslmode" => {
+                self.tls = TlsMode::parse(value).ok_or_else(|| {
+                    wrong(
+                        name,
+                        "disable, prefer, require, verify-ca or verify-full",
+                        value,
+                    )
+                })?;
+            }
+            "sslrootcert" if value == "system" => self.root_certificates = None,
+            "sslrootcert" => self.root_certificates = Some(PathBuf::from(value)),
+            "readers" => self.readers_max = number(name, value, 1, 100)?,
+            "answer_timeout" => {
+                let seconds = number(name, value, 1, 600)?;
+                self.answer_timeout =
+                    Duration::from_secs(u64::try_from(seconds).unwrap_or(u64::MAX));
+            }
+            _ => return Err(unknown(name)),
+        }
+        Ok(())
+    }
+
+    /// What libpq does with a named root certificate, and what nobody should have to name.
+    fn finish(&mut self, options: &Options) {
+        let has = |wanted: &str| options.driver.iter().any(|(name, _)| name == wanted);
+        if self.tls == TlsMode::Require && self.root_certificates.is_some() {
+            self.tls = TlsMode::VerifyCa;
+        }
+        self.driver.ssl_mode(match self.tls {
+            TlsMode::Disable => SslMode::Disable,
+            TlsMode::Prefer => SslMode::Prefer,
+            TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => SslMode::Require,
+        });
+        if self.driver.get_hosts().is_empty() && self.driver.get_hostaddrs().is_empty() {
+            self.driver.host("localhost");
+        }
+        if !has("application_name") {
+            self.driver.application_name("gesta");
+        }
+        if !has("connect_timeout") {
+            self.driver.connect_timeout(Duration::from_secs(10));
+        }
+        if !has("keepalives_idle") {
+            self.driver.keepalives_idle(Duration::from_secs(15));
+        }
+        if !has("keepalives_interval") {
+            self.driver.keepalives_interval(Duration::from_secs(5));
+        }
+        if !has("keepalives_retries") {
+            self.driver.keepalives_retries(3);
+        }
+        if !has("tcp_user_timeout") {
+            self.driver.tcp_user_timeout(Duration::from_secs(20));
+        }
+        // Of several hosts only the primary will do.
+        self.driver
+            .target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+
+    /// The channel of the messages between processes.
+    pub(crate) fn channel(&self) -> String {
+        format!("gesta_{}", self.schema)
+    }
+
+    /// The role that alone may remove events.
+    pub(crate) fn retention_role(&self) -> String {
+        format!("{}_retention", self.schema)
+    }
+}
+
+#[derive(Default)]
+struct Options {
+    /// Decoded.
+    own: Vec<(String, String)>,
+    /// Still encoded, for the driver.
+    driver: Vec<(String, String)>,
+}
+
+impl Options {
+    fn parse(query: &str) -> Result<Self> {
+        // A `?` inside of a password that was not encoded ends up here; do not echo it.
+        if query.contains('@') {
+            return Err(invalid(
+                "must percent-encode the characters ? / @ : of user and password",
+            ));
+        }
+        let mut options = Self::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let seen = options.own.iter().chain(&options.driver);
+            if seen.into_iter().any(|(known, _)| known == name) {
+                return Err(Error::invalid(name, "must be given once"));
+            }
+            if OWN_OPTIONS.iter().any(|(known, _)| *known == name) {
+                let decoded = percent_decode_str(value).decode_utf8();
+                let decoded = decoded.map_err(|_| Error::invalid(name, "must be UTF-8"))?;
+                options.own.push((name.to_owned(), decoded.into_owned()));
+            } else if DRIVER_OPTIONS.contains(&name) {
+                options.driver.push((name.to_owned(), value.to_owned()));
+            } else {
+                return Err(unknown(name));
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// A schema is a plain identifier, so that it can stand in DDL and in a role's name as it is.
+fn check_schema(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
+    if !begins
+        || !name.chars().all(plain)
+        || name.len() > SCHEMA_BYTES_MAX
+        || name.starts_with("pg_")
+    {
+        let rule = format!(
+            "must be 1 to {SCHEMA_BYTES_MAX} of a-z 0-9 _, begin with a letter or _, and not with pg_, found {name:?}"
+        );
+        return Err(Error::invalid("schema", rule));
+    }
+    Ok(())
+}
+
+fn number(name: &str, value: &str, min: usize, max: usize) -> Result<usize> {
+    let parsed = value.parse().ok().filter(|n| (min..=max).contains(n));
+    parsed.ok_or_else(|| wrong(name, &format!("a number from {min} to {max}"), value))
+}
+
+fn invalid(rule: &str) -> Error {
+    Error::invalid("store URL", rule)
+}
+
+fn wrong(name: &str, rule: &str, value: &str) -> Error {
+    Error::invalid(name, format!("must be {rule}, found {value:?}"))
+}
+
+fn unknown(name: &str) -> Error {
+    let own = OWN_OPTIONS
+        .iter()
+        .map(|(name, meaning)| format!("{name} ({meaning})"));
+    let driver = DRIVER_OPTIONS.iter().map(ToString::to_string);
+    let known: Vec<String> = own.chain(driver).collect();
+    // What looks like no option's name may be a piece of a password.
+    let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let shown = if plain { name } else { "(not shown)" };
+    invalid(&format!(
+        "has the unknown option {shown}; known are {}",
+        known.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_filled_in() {
+        let config = Config::parse("postgres://u:se-cret@db.example:5433/shop").expect("valid");
+        assert_eq!(config.schema, "gesta");
+        assert_eq!(config.driver.get_ports(), [5433]);
+        assert_eq!(config.driver.get_dbname(), Some("shop"));
+        assert_eq!(config.driver.get_application_name(), Some("gesta"));
+        assert_eq!(config.tls, TlsMode::Prefer);
+        let local = Config::parse("postgresql:///shop").expect("valid");
+        assert_eq!(local.driver.get_hosts().len(), 1);
+    }
+
+    #[test]
+    fn options_are_read() {
+        let config = Config::parse(
+            "postgres://u@h/d?schema=shop_1&durability=weakened&sslmode=require&sslrootcert=%2Fca.pem&readers=9&answer_timeout=3&application_name=x&connect_timeout=1",
+        )
+        .expect("valid");
+        assert_eq!(config.schema, "shop_1");
+        assert_eq!(config.durability, RequiredDurability::Weakened);
+        assert_eq!(config.tls, TlsMode::VerifyCa);
+        assert_eq!(config.readers_max, 9);
+        assert_eq!(config.answer_timeout, Duration::from_secs(3));
+        assert_eq!(config.driver.get_application_name(), Some("x"));
+        assert_eq!(
+            config.driver.get_connect_timeout(),
+            Some(&Duration::from_secs(1))
+        );
+    }
+
+    #[test]
+    fn wrong_options_are_refused_with_what_is_known() {
+        for bad in [
+            "mysql://h/d",
+            "postgres://h:port/d",
+            "postgres://h/d?schema=Shop",
+            "postgres://h/d?schema=pg_x",
+            "postgres://h/d?schema=",
+            "postgres://h/d?schema=a&schema=b",
+            "postgres://h/d?durability=none",
+            "postgres://h/d?sslmode=allow",
+            "postgres://h/d?readers=0",
+            "postgres://h/d?options=-csynchronous_commit%3Doff",
+        ] {
+            assert!(Config::parse(bad).is_err(), "{bad}");
+        }
+        let error = Config::parse("postgres://h/d?shema=x")
+            .expect_err("unknown")
+            .to_string();
+        assert!(
+            error.contains("shema") && error.contains("schema (name of"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_password_is_never_told() {
+        let password = "hunter2";
+        for url in [
+            format!("postgres://u:{password}@h:port/d"),
+            format!("postgres://u:{password}@h/d?shema=x"),
+            format!("postgres://u:a?{password}@h/d"),
+            format!("postgres://u:a?{password}=@h/d"),
+            format!("postgres://u:%zz{password}@h/d?password={password}&password=b"),
+            format!("u:{password}@h/d"),
+        ] {
+            let error = Config::parse(&url).expect_err(&url);
+            let text = format!("{error} {error:?}");
+            assert!(!text.contains(password), "{text}");
+        }
+        let config = Config::parse(&format!("postgres://u:{password}@h/d")).expect("valid");
+        assert!(!format!("{config:?}").contains(password));
+    }
+}

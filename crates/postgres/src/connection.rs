@@ -1,0 +1,483 @@
+//! One connection: made, set up, verified, driven, closed.
+//!
+//! Every session states what it relies on instead of trusting the server's defaults, and reads it back.
+//! Invariants: a connection that is handed out speaks to a primary with a UTF-8 database of a known
+//! version; a warning of the server is never lost (see [`Notices`]).
+//! Not here: which connection does what (`append`, `pool`, `signals`, `schema`).
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gesta_core::{Durability, Error, ErrorKind, Result};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_postgres::error::{DbError, Severity};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Notification, Row, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::config::{Config, RequiredDurability};
+use crate::error;
+use crate::tls;
+
+const SET_SESSION: &str = include_str!("../sql/set_session.sql");
+const READ_SESSION: &str = include_str!("../sql/read_session.sql");
+
+/// 14 brought lz4, and is the oldest version that is tested.
+const VERSION_MIN: i32 = 140_000;
+/// How long a closing connection may take to say good-bye.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Connecting includes the session's set-up: a server that accepts but stays silent must not hold us.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// Appends.
+    Writer,
+    /// Reads.
+    Reader,
+    /// Messages between processes.
+    Signals,
+    /// Schema changes, audits, scavenging: may take long.
+    Admin,
+}
+
+/// Makes connections to one store.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    pub(crate) config: Config,
+    tls: MakeRustlsConnectDebug,
+}
+
+struct MakeRustlsConnectDebug(MakeRustlsConnect);
+
+impl std::fmt::Debug for MakeRustlsConnectDebug {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MakeRustlsConnect")
+    }
+}
+
+/// A verified connection. Dropping it closes it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) client: Arc<Client>,
+    pub(crate) session: Session,
+    pub(crate) notices: Arc<Notices>,
+    /// Messages of `LISTEN`.
+    pub(crate) notifications: mpsc::Receiver<Notification>,
+    /// Dropped with the connection, which ends the driver.
+    _open: oneshot::Sender<()>,
+}
+
+/// Warnings that the server sent, in order with its answers: a warning is recorded before the answer
+/// that follows it is handed out.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    warning: Mutex<Option<String>>,
+    lost: watch::Sender<bool>,
+}
+
+impl Notices {
+    /// The first warning since the session was set up.
+    pub(crate) fn warning(&self) -> Option<String> {
+        self.warning
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn record(&self, notice: &DbError) {
+        let text = error::db_text(notice);
+        if matches!(notice.parsed_severity(), Some(Severity::Warning)) {
+            tracing::warn!(notice = text, "the database warns");
+            let mut warning = self.warning.lock().unwrap_or_else(PoisonError::into_inner);
+            warning.get_or_insert(text);
+        } else {
+            tracing::debug!(notice = text, "the database says");
+        }
+    }
+
+    fn clear(&self) {
+        *self.warning.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// What the server told about a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Session {
+    pub(crate) version: String,
+    pub(crate) backend: i32,
+    pub(crate) settings: Settings,
+    isolation: String,
+    read_only: bool,
+}
+
+/// The settings that decide what an acknowledgement is worth.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Settings {
+    pub(crate) fsync: bool,
+    pub(crate) full_page_writes: bool,
+    pub(crate) synchronous_commit: String,
+    pub(crate) standby_names: String,
+}
+
+impl Connector {
+    pub(crate) fn new(config: Config) -> Result<Self> {
+        let tls = tls::connector(config.tls, config.root_certificates.as_deref())?;
+        Ok(Self {
+            config,
+            tls: MakeRustlsConnectDebug(tls),
+        })
+    }
+
+    /// Opens a connection and verifies it.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Unsupported` if the server, its settings or our rights will not do.
+    pub(crate) async fn connect(&self, role: Role) -> Result<Connection> {
+        let limit = SETUP_TIMEOUT
+            + self
+                .config
+                .driver
+                .get_connect_timeout()
+                .copied()
+                .unwrap_or_default();
+        match tokio::time::timeout(limit, self.try_connect(role)).await {
+            Ok(connected) => connected,
+            Err(_) => Err(Error::unavailable(
+                "the database accepts connections but does not answer",
+            )),
+        }
+        .map_err(|error| error.during("connect to PostgreSQL"))
+    }
+
+    async fn try_connect(&self, role: Role) -> Result<Connection> {
+        let connected = self.config.driver.connect(self.tls.0.clone()).await;
+        let (client, driver) = connected.map_err(|error| connect_error(&error))?;
+        let notices = Arc::new(Notices {
+            warning: Mutex::new(None),
+            lost: watch::Sender::new(false),
+        });
+        let (open, closing) = oneshot::channel();
+        let (sender, notifications) = mpsc::channel(1_024);
+        tokio::spawn(drive(driver, closing, Arc::clone(&notices), sender));
+        let session = self.set_up(&client, role).await?;
+        notices.clear();
+        Ok(Connection {
+            client: Arc::new(client),
+            session,
+            notices,
+            notifications,
+            _open: open,
+        })
+    }
+
+    async fn set_up(&self, client: &Client, role: Role) -> Result<Session> {
+        let found = read_session(client).await?;
+        let mut wanted = session_settings(role, &self.config);
+        if let Some(level) = raised_synchronous_commit(&found.settings.synchronous_commit, role) {
+            wanted.push(("synchronous_commit", level.to_owned()));
+        }
+        let names: Vec<&str> = wanted.iter().map(|(name, _)| *name).collect();
+        let values: Vec<&str> = wanted.iter().map(|(_, value)| value.as_str()).collect();
+        let params: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&names, Type::TEXT_ARRAY), (&values, Type::TEXT_ARRAY)];
+        let set = client.query_typed(SET_SESSION, &params).await;
+        set.map_err(|error| error::general(&error))?;
+        let session = read_session(client).await?;
+        if session.isolation != "read committed" || session.read_only {
+            let found = format!(
+                "isolation {}, read only {}",
+                session.isolation, session.read_only
+            );
+            let text = format!("the session must be read committed and writable, found {found}");
+            return Err(ErrorKind::Unsupported(text).into());
+        }
+        if role == Role::Writer {
+            self.check_durability(&session.settings)?;
+        }
+        Ok(session)
+    }
+
+    /// # Errors
+    /// `Unsupported` if the settings are weaker than full and that was not asked for.
+    pub(crate) fn check_durability(&self, settings: &Settings) -> Result<Durability> {
+        let durability = settings.durability();
+        if let (Durability::Weakened(why), RequiredDurability::Full) =
+            (&durability, self.config.durability)
+        {
+            let text = format!(
+                "the database does not keep what it acknowledges: {why}; correct it, or accept it by durability=weakened in the store's URL"
+            );
+            return Err(ErrorKind::Unsupported(text).into());
+        }
+        Ok(durability)
+    }
+}
+
+impl Connection {
+    /// True once the connection is of no more use.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.client.is_closed() || *self.notices.lost.borrow()
+    }
+}
+
+impl Settings {
+    pub(crate) fn durability(&self) -> Durability {
+        let mut weak = Vec::new();
+        if !self.fsync {
+            weak.push("fsync=off, a crash of the machine can lose or damage everything");
+        }
+        if !self.full_page_writes {
+            weak.push("full_page_writes=off, a crash of the machine can damage pages");
+        }
+        if !matches!(self.synchronous_commit.as_str(), "on" | "remote_apply") {
+            weak.push("synchronous_commit is not on, a crash can lose acknowledged appends");
+        }
+        if weak.is_empty() {
+            let standbys = match self.standby_names.as_str() {
+                "" => "no synchronous standby".to_owned(),
+                names => format!("synchronous standbys {names}"),
+            };
+            let level = &self.synchronous_commit;
+            Durability::Full(format!(
+                "fsync=on, full_page_writes=on, synchronous_commit={level}, {standbys}"
+            ))
+        } else {
+            Durability::Weakened(weak.join("; "))
+        }
+    }
+}
+
+/// Raises what is weaker than `on`; what is stricter stays. Messages need no durability at all.
+fn raised_synchronous_commit(found: &str, role: Role) -> Option<&'static str> {
+    match (role, found) {
+        (Role::Signals, _) => Some("off"),
+        (_, "on" | "remote_apply") => None,
+        _ => Some("on"),
+    }
+}
+
+/// A session's settings. No wait is endless; plans are made once and use the indexes that the statements were written for.
+fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> {
+    let milliseconds = |duration: Duration| duration.as_millis().to_string();
+    let mut settings: Vec<(&'static str, String)> = [
+        ("default_transaction_isolation", "read committed"),
+        ("default_transaction_read_only", "off"),
+        ("client_encoding", "UTF8"),
+        ("DateStyle", "ISO"),
+        ("jit", "off"),
+        ("idle_session_timeout", "0"),
+        ("tcp_keepalives_idle", "15"),
+        ("tcp_keepalives_interval", "5"),
+        ("tcp_keepalives_count", "3"),
+        ("tcp_user_timeout", "20000"),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name, value.to_owned()))
+    .collect();
+    settings.push(("search_path", format!("{}, pg_temp", config.schema)));
+    let (statement, lock, idle) = match role {
+        // A statement gives up before its answer is given up, so a long wait has a known outcome.
+        Role::Writer => (
+            config.answer_timeout * 8 / 10,
+            config.answer_timeout * 4 / 10,
+            config.answer_timeout,
+        ),
+        Role::Reader | Role::Signals => (
+            Duration::from_secs(30),
+            Duration::from_secs(10),
+            Duration::from_secs(30),
+        ),
+        Role::Admin => (
+            Duration::ZERO,
+            Duration::from_secs(30),
+            Duration::from_secs(600),
+        ),
+    };
+    settings.push(("statement_timeout", milliseconds(statement)));
+    settings.push(("lock_timeout", milliseconds(lock)));
+    settings.push(("idle_in_transaction_session_timeout", milliseconds(idle)));
+    if matches!(role, Role::Writer | Role::Reader) {
+        for name in [
+            "enable_seqscan",
+            "enable_bitmapscan",
+            "enable_hashjoin",
+            "enable_mergejoin",
+        ] {
+            settings.push((name, "off".to_owned()));
+        }
+        settings.push(("plan_cache_mode", "force_generic_plan".to_owned()));
+    }
+    if role == Role::Writer {
+        // Holds a batch of ordinary size without a temporary file.
+        settings.push(("work_mem", "32MB".to_owned()));
+    }
+    settings
+}
+
+async fn read_session(client: &Client) -> Result<Session> {
+    let rows = client.query_typed(READ_SESSION, &[]).await;
+    let rows = rows.map_err(|error| error::general(&error))?;
+    let row = rows
+        .first()
+        .ok_or_else(|| Error::unavailable("no answer about the session"))?;
+    check_session(row).map_err(|error| error::general(&error))?
+}
+
+fn check_session(row: &Row) -> std::result::Result<Result<Session>, tokio_postgres::Error> {
+    let unsupported = |text: String| Ok(Err(ErrorKind::Unsupported(text).into()));
+    let version: String = row.try_get("version")?;
+    if row.try_get::<_, i32>("version_number")? < VERSION_MIN {
+        return unsupported(format!("PostgreSQL 14 or newer is needed, found {version}"));
+    }
+    let encoding: &str = row.try_get("encoding")?;
+    if encoding != "UTF8" {
+        return unsupported(format!(
+            "the database must have the encoding UTF8, found {encoding}"
+        ));
+    }
+    if row.try_get("in_recovery")? {
+        // A standby becomes a primary when it is promoted: worth another try.
+        return Ok(Err(Error::unavailable(
+            "the server is a standby, not the primary",
+        )));
+    }
+    let is_on = |name: &str| row.try_get::<_, &str>(name).map(|value| value == "on");
+    Ok(Ok(Session {
+        version,
+        isolation: row.try_get("isolation")?,
+        read_only: is_on("read_only")?,
+        backend: row.try_get("backend")?,
+        settings: Settings {
+            fsync: is_on("fsync")?,
+            full_page_writes: is_on("full_page_writes")?,
+            synchronous_commit: row.try_get("synchronous_commit")?,
+            standby_names: row.try_get("standby_names")?,
+        },
+    }))
+}
+
+fn connect_error(error: &tokio_postgres::Error) -> Error {
+    let text = error::text(error);
+    match error.code().and_then(|code| code.code().get(..2)) {
+        // Wrong password, no such database: waiting does not help.
+        Some("28" | "3D" | "42") => ErrorKind::Unsupported(text).into(),
+        _ => Error::unavailable(text),
+    }
+}
+
+async fn drive<S>(
+    mut driver: tokio_postgres::Connection<Socket, S>,
+    closing: oneshot::Receiver<()>,
+    notices: Arc<Notices>,
+    notifications: mpsc::Sender<Notification>,
+) where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    let run = async {
+        loop {
+            match poll_fn(|cx| driver.poll_message(cx)).await {
+                Some(Ok(AsyncMessage::Notice(notice))) => notices.record(&notice),
+                Some(Ok(AsyncMessage::Notification(notification))) => {
+                    // A full queue means that the listener is far behind; it will look for itself.
+                    let _ = notifications.try_send(notification);
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    tracing::debug!(error = error::text(&error), "connection lost");
+                    break;
+                }
+                None => break,
+            }
+        }
+    };
+    let closed = async {
+        let _ = closing.await;
+        tokio::time::sleep(CLOSE_TIMEOUT).await;
+    };
+    tokio::select! {
+        () = run => {}
+        () = closed => {}
+    }
+    notices.lost.send_replace(true);
+}
+
+/// True if two sessions that are open at once, and one of them in a transaction, do not each have a backend of their own.
+pub(crate) async fn is_pooled_by_transaction(one: &Connection, other: &Connection) -> Result<bool> {
+    let general = |error| error::general(&error);
+    other.client.batch_execute("BEGIN").await.map_err(general)?;
+    let others = backend_of(other).await;
+    let ones = backend_of(one).await;
+    other
+        .client
+        .batch_execute("ROLLBACK")
+        .await
+        .map_err(general)?;
+    Ok(shares_backends(
+        one.session.backend,
+        ones?,
+        other.session.backend,
+        others?,
+    ))
+}
+
+async fn backend_of(connection: &Connection) -> Result<i32> {
+    read_session(&connection.client)
+        .await
+        .map(|session| session.backend)
+}
+
+/// Each session must have kept its backend, and they must differ.
+fn shares_backends(one_before: i32, one_now: i32, other_before: i32, other_now: i32) -> bool {
+    one_before != one_now || other_before != other_now || one_now == other_now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(fsync: bool, full_page_writes: bool, level: &str) -> Settings {
+        Settings {
+            fsync,
+            full_page_writes,
+            synchronous_commit: level.to_owned(),
+            standby_names: String::new(),
+        }
+    }
+
+    #[test]
+    fn only_the_full_set_of_settings_is_full() {
+        assert_eq!(settings(true, true, "on").durability().name(), "full");
+        assert_eq!(
+            settings(true, true, "remote_apply").durability().name(),
+            "full"
+        );
+        for weak in [
+            settings(false, true, "on"),
+            settings(true, false, "on"),
+            settings(true, true, "local"),
+        ] {
+            assert_eq!(weak.durability().name(), "weakened");
+        }
+    }
+
+    #[test]
+    fn synchronous_commit_is_raised_and_never_lowered() {
+        for weak in ["off", "local", "remote_write"] {
+            assert_eq!(raised_synchronous_commit(weak, Role::Writer), Some("on"));
+        }
+        for strict in ["on", "remote_apply"] {
+            assert_eq!(raised_synchronous_commit(strict, Role::Writer), None);
+        }
+    }
+
+    #[test]
+    fn sharing_of_backends_is_seen() {
+        assert!(!shares_backends(1, 1, 2, 2));
+        assert!(shares_backends(1, 3, 1, 1));
+        assert!(shares_backends(1, 1, 1, 1));
+        assert!(shares_backends(1, 2, 2, 1));
+    }
+}

@@ -1,0 +1,196 @@
+//! What an answer of the database means.
+//!
+//! Every `SQLSTATE` is judged in one place. The question behind a batch is always: *can it be stored,
+//! now or later?* An `ERROR` before the commit says no; a lost connection says nothing.
+//! Invariant: texts hold the server's message and code, never its detail, which may quote payloads.
+
+use gesta_core::backend::BatchOutcome;
+use gesta_core::{Error, ErrorKind};
+use tokio_postgres::error::{DbError, Severity, SqlState};
+
+/// Constraints whose violation means that another writer came first.
+const CHAIN_CONSTRAINTS: &[&str] = &[
+    "events_pkey",
+    "events_stream_revision_key",
+    "streams_pkey",
+    "streams_name_key",
+    "types_pkey",
+    "types_name_key",
+    "tags_pkey",
+];
+
+/// What the failure of a batch means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Class {
+    /// Another writer came first.
+    Missed,
+    /// Refused for what the batch contains.
+    Refused,
+    /// Not stored, for a passing reason.
+    Failed,
+    /// It may be stored, or may yet be.
+    Unknown,
+}
+
+fn class_of_state(code: &str, constraint: Option<&str>, ends_connection: bool) -> Class {
+    if ends_connection {
+        return Class::Unknown;
+    }
+    match (code, code.get(..2).unwrap_or(code)) {
+        ("23505", _) if constraint.is_some_and(|name| CHAIN_CONSTRAINTS.contains(&name)) => {
+            Class::Missed
+        }
+        // The server ends the connection, or is not (any more) the one to write to, or a proxy lost our statements.
+        ("57P01" | "57P02" | "57P03" | "57P04" | "57P05", _) | (_, "08" | "25" | "26") => {
+            Class::Unknown
+        }
+        // Deadlock, serialization, lock and statement time-outs, no space, no memory, too many connections.
+        ("40001" | "40P01" | "55P03" | "57014" | "55006", _) | (_, "40" | "53" | "58") => {
+            Class::Failed
+        }
+        // Missing rights or tables: an administrator can repair this, and splitting the batch cannot.
+        (_, "28" | "3D" | "3F" | "42") => Class::Failed,
+        // 22, 23, 54, P0 and whatever is not known: nothing was stored, and splitting the batch finds the cause.
+        _ => Class::Refused,
+    }
+}
+
+pub(crate) fn class_of(error: &tokio_postgres::Error) -> Class {
+    match error.as_db_error() {
+        Some(db) => class_of_state(db.code().code(), db.constraint(), ends_connection(db)),
+        // The values could not be encoded, so nothing was sent.
+        None if is_encoding(error) => Class::Refused,
+        None => Class::Unknown,
+    }
+}
+
+fn ends_connection(db: &DbError) -> bool {
+    matches!(
+        db.parsed_severity(),
+        Some(Severity::Fatal | Severity::Panic)
+    )
+}
+
+fn is_encoding(error: &tokio_postgres::Error) -> bool {
+    let text = error.to_string();
+    text.starts_with("error serializing parameter") || text.starts_with("error encoding message")
+}
+
+/// True if the connection is of no more use.
+pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
+    match error.as_db_error() {
+        Some(db) => {
+            ends_connection(db) || matches!(db.code().code().get(..2), Some("08" | "25" | "26"))
+        }
+        None => !is_encoding(error),
+    }
+}
+
+/// The message for people: text and code, without detail.
+pub(crate) fn text(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => db_text(db),
+        None => match std::error::Error::source(error) {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        },
+    }
+}
+
+pub(crate) fn db_text(db: &DbError) -> String {
+    format!("{} (SQLSTATE {})", db.message(), db.code().code())
+}
+
+/// What became of a batch that ended with this error.
+pub(crate) fn outcome(error: &tokio_postgres::Error) -> BatchOutcome {
+    let text = text(error);
+    match class_of(error) {
+        Class::Missed => BatchOutcome::Missed,
+        Class::Refused => BatchOutcome::Refused(ErrorKind::Refused(text).into()),
+        Class::Failed => BatchOutcome::Failed(Error::unavailable(text)),
+        Class::Unknown => BatchOutcome::Unknown(ErrorKind::OutcomeUnknown(text).into()),
+    }
+}
+
+/// The error of a read or of an administrative statement.
+pub(crate) fn general(error: &tokio_postgres::Error) -> Error {
+    let text = text(error);
+    let Some(code) = error.code() else {
+        return Error::unavailable(text);
+    };
+    match (code, code.code().get(..2).unwrap_or_default()) {
+        (&SqlState::DATA_CORRUPTED | &SqlState::INDEX_CORRUPTED, _) => Error::corrupt(text),
+        (
+            &SqlState::UNDEFINED_TABLE
+            | &SqlState::UNDEFINED_COLUMN
+            | &SqlState::INVALID_SCHEMA_NAME,
+            _,
+        ) => ErrorKind::Schema(text).into(),
+        (&SqlState::INSUFFICIENT_PRIVILEGE, _) | (_, "28" | "3D" | "0A") => {
+            ErrorKind::Unsupported(text).into()
+        }
+        (_, "22" | "23" | "54" | "P0") => ErrorKind::Refused(text).into(),
+        _ => Error::unavailable(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: one line per code that the contract names.
+    #[test]
+    fn every_code_has_its_class() {
+        let classes = [
+            ("57P01", Class::Unknown),
+            ("57P02", Class::Unknown),
+            ("57P03", Class::Unknown),
+            ("08006", Class::Unknown),
+            ("08P01", Class::Unknown),
+            ("25006", Class::Unknown),
+            ("26000", Class::Unknown),
+            ("40001", Class::Failed),
+            ("40P01", Class::Failed),
+            ("55P03", Class::Failed),
+            ("57014", Class::Failed),
+            ("53100", Class::Failed),
+            ("53200", Class::Failed),
+            ("58030", Class::Failed),
+            ("42501", Class::Failed),
+            ("42P01", Class::Failed),
+            ("22021", Class::Refused),
+            ("22P02", Class::Refused),
+            ("23502", Class::Refused),
+            ("23514", Class::Refused),
+            ("54000", Class::Refused),
+            ("P0001", Class::Refused),
+            ("XX000", Class::Refused),
+        ];
+        for (code, class) in classes {
+            assert_eq!(class_of_state(code, None, false), class, "{code}");
+            assert_eq!(
+                class_of_state(code, None, true),
+                Class::Unknown,
+                "fatal {code}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_our_own_unique_keys_are_a_miss() {
+        for name in CHAIN_CONSTRAINTS {
+            assert_eq!(class_of_state("23505", Some(name), false), Class::Missed);
+            assert!(
+                crate::schema::MIGRATIONS
+                    .print()
+                    .contains(&format!("CONSTRAINT {name} ")),
+                "{name}"
+            );
+        }
+        assert_eq!(
+            class_of_state("23505", Some("added_by_somebody"), false),
+            Class::Refused
+        );
+        assert_eq!(class_of_state("23505", None, false), Class::Refused);
+    }
+}

@@ -1,0 +1,301 @@
+//! What the append pipeline asks: ends, heads, events without payload; and the list of streams.
+//!
+//! One statement each, so each answer belongs to one snapshot of the primary.
+
+use gesta_core::backend::{
+    EventLookup, EventRef, LoadRequest, Loaded, LoadedMeta, LoadedStream, LogEnd, RowId,
+    StreamHead, WriterEpoch,
+};
+use gesta_core::{Error, EventId, LogId, Revision, StreamId};
+use gesta_sql::{position_from_sql, revision_from_sql, row_id_from_sql};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::names::Names;
+use crate::pool::{Read, ReadResult, Reader};
+use crate::read::{bound, log_number, numbers};
+use crate::values::Moment;
+
+const READ_LOG_END: &str = include_str!("../sql/read_log_end.sql");
+const LOAD_HEADS: &str = include_str!("../sql/load_heads.sql");
+const LOOKUP_REVISIONS: &str = include_str!("../sql/lookup_revisions.sql");
+const LOOKUP_POSITIONS: &str = include_str!("../sql/lookup_positions.sql");
+const LOOKUP_AFTER: &str = include_str!("../sql/lookup_after.sql");
+const LOOKUP_IDS: &str = include_str!("../sql/lookup_ids.sql");
+const LIST_STREAMS: &str = include_str!("../sql/list_streams.sql");
+const LIST_SYSTEM_STREAMS: &str = include_str!("../sql/list_system_streams.sql");
+
+/// The end of a log.
+pub(crate) struct ReadLogEnd(pub(crate) LogId);
+
+impl Read for ReadLogEnd {
+    type Answer = LogEnd;
+
+    async fn run(&self, reader: &mut Reader) -> ReadResult<LogEnd> {
+        let rows = query(reader, READ_LOG_END, &[&log_number(self.0)?]).await?;
+        let Some(row) = rows.first() else {
+            return Ok(LogEnd::default());
+        };
+        Ok(LogEnd {
+            position: position_from_sql(row.try_get(0)?)?,
+            writer: WriterEpoch(row.try_get(1)?),
+            created: row.try_get::<_, Moment>(2)?.0,
+        })
+    }
+}
+
+/// Streams and types in one snapshot.
+pub(crate) struct Load<'a> {
+    pub(crate) log: LogId,
+    pub(crate) request: &'a LoadRequest,
+}
+
+impl Read for Load<'_> {
+    type Answer = Loaded;
+
+    async fn run(&self, reader: &mut Reader) -> ReadResult<Loaded> {
+        load_heads(reader, self.log, self.request).await
+    }
+}
+
+async fn load_heads(reader: &mut Reader, log: LogId, request: &LoadRequest) -> ReadResult<Loaded> {
+    let streams: Vec<&str> = request.streams.iter().map(StreamId::as_str).collect();
+    let types: Vec<&str> = request
+        .types
+        .iter()
+        .map(gesta_core::EventType::as_str)
+        .collect();
+    let statement = reader.statement(LOAD_HEADS).await?;
+    let rows = reader
+        .connection
+        .client
+        .query(&statement, &[&log_number(log)?, &streams, &types])
+        .await?;
+    let mut loaded = Loaded {
+        end: LogEnd::default(),
+        streams: vec![LoadedStream::default(); streams.len()],
+        types: vec![None; types.len()],
+    };
+    for row in &rows {
+        let kind: i32 = row.try_get(0)?;
+        let ordinal: i64 = row.try_get(1)?;
+        let index = usize::try_from(ordinal - 1).unwrap_or(usize::MAX);
+        match kind {
+            0 => loaded.end = end_of(row)?,
+            1 => {
+                if let Some(place) = loaded.streams.get_mut(index) {
+                    *place = stream_of(row)?;
+                }
+            }
+            _ => {
+                if let Some(place) = loaded.types.get_mut(index) {
+                    *place = row
+                        .try_get::<_, Option<i64>>(2)?
+                        .map(row_id_from_sql)
+                        .transpose()?;
+                }
+            }
+        }
+    }
+    Ok(loaded)
+}
+
+fn end_of(row: &Row) -> ReadResult<LogEnd> {
+    Ok(LogEnd {
+        position: position_from_sql(row.try_get(2)?)?,
+        writer: WriterEpoch(row.try_get(3)?),
+        created: row.try_get::<_, Moment>(5)?.0,
+    })
+}
+
+fn stream_of(row: &Row) -> ReadResult<LoadedStream> {
+    let meta = match head_of(row, [6, 7, 8])? {
+        Some(head) => Some(LoadedMeta {
+            head,
+            data: row.try_get::<_, Vec<u8>>(9)?.into(),
+            metadata: row.try_get::<_, Vec<u8>>(10)?.into(),
+        }),
+        None => None,
+    };
+    Ok(LoadedStream {
+        head: head_of(row, [2, 3, 4])?,
+        meta,
+    })
+}
+
+/// Row id, last revision, its position; `None` unless all are there.
+fn head_of(row: &Row, columns: [usize; 3]) -> ReadResult<Option<StreamHead>> {
+    let [id, last, position] = columns;
+    let id: Option<i64> = row.try_get(id)?;
+    let last: Option<i64> = row.try_get(last)?;
+    let position: Option<i64> = row.try_get(position)?;
+    match (id, last, position) {
+        (Some(id), Some(last), Some(position)) => Ok(Some(StreamHead {
+            row: row_id_from_sql(id)?,
+            last: revision_from_sql(last)?,
+            position: position_from_sql(position)?,
+        })),
+        (None, ..) => Ok(None),
+        (Some(id), ..) => Err(Error::corrupt(format!("stream row {id} has no event")).into()),
+    }
+}
+
+/// Events without payload.
+pub(crate) struct Lookup<'a> {
+    pub(crate) names: &'a Names,
+    pub(crate) log: LogId,
+    pub(crate) what: &'a EventLookup,
+}
+
+impl Read for Lookup<'_> {
+    type Answer = Vec<EventRef>;
+
+    async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<EventRef>> {
+        find(reader, self.names, self.log, self.what).await
+    }
+}
+
+async fn find(
+    reader: &mut Reader,
+    names: &Names,
+    log: LogId,
+    what: &EventLookup,
+) -> ReadResult<Vec<EventRef>> {
+    let number = log_number(log)?;
+    let rows = match what {
+        EventLookup::Revisions { count: 0, .. } => Vec::new(),
+        EventLookup::Revisions {
+            stream,
+            first,
+            count,
+        } => {
+            let last = u64::try_from(*count)
+                .unwrap_or(u64::MAX)
+                .saturating_add(first.0)
+                - 1;
+            let (stream, first, last) = (bound(stream.0), bound(first.0), bound(last));
+            query(reader, LOOKUP_REVISIONS, &[&number, &stream, &first, &last]).await?
+        }
+        EventLookup::Positions(positions) => {
+            query(reader, LOOKUP_POSITIONS, &[&number, &numbers(positions)]).await?
+        }
+        EventLookup::Ids {
+            stream,
+            ids,
+            after,
+            created_from,
+        } => {
+            let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+            let (stream, after, from) = (bound(stream.0), bound(after.0), Moment(*created_from));
+            query(reader, LOOKUP_IDS, &[&number, &stream, &ids, &after, &from]).await?
+        }
+        EventLookup::After { position, limit } => {
+            let (after, limit) = (bound(position.0), i64::try_from(*limit).unwrap_or(i64::MAX));
+            query(reader, LOOKUP_AFTER, &[&number, &after, &limit]).await?
+        }
+    };
+    let column = |index: usize| rows.iter().map(move |row| row.try_get::<_, i64>(index));
+    let streams = column(3).collect::<std::result::Result<Vec<_>, _>>()?;
+    let types = column(6).collect::<std::result::Result<Vec<_>, _>>()?;
+    let stream_names = names
+        .streams
+        .resolve(reader, log, streams.into_iter())
+        .await?;
+    let type_names = names.types.resolve(reader, log, types.into_iter()).await?;
+    let named = rows.iter().zip(stream_names).zip(type_names);
+    named
+        .map(|((row, stream), event_type)| event_ref(row, stream, event_type))
+        .collect()
+}
+
+async fn query(
+    reader: &mut Reader,
+    sql: &'static str,
+    params: &[&(dyn ToSql + Sync)],
+) -> ReadResult<Vec<Row>> {
+    let statement = reader.statement(sql).await?;
+    Ok(reader.connection.client.query(&statement, params).await?)
+}
+
+fn event_ref(
+    row: &Row,
+    stream: StreamId,
+    event_type: gesta_core::EventType,
+) -> ReadResult<EventRef> {
+    let revision: Revision = revision_from_sql(row.try_get(4)?)?;
+    let stream_row: RowId = row_id_from_sql(row.try_get(3)?)?;
+    Ok(EventRef {
+        position: position_from_sql(row.try_get(0)?)?,
+        writer: WriterEpoch(row.try_get(1)?),
+        created: row.try_get::<_, Moment>(2)?.0,
+        stream,
+        stream_row,
+        revision,
+        id: EventId(row.try_get(5)?),
+        event_type,
+        type_row: row_id_from_sql(row.try_get(6)?)?,
+    })
+}
+
+/// Names of streams in binary order.
+pub(crate) struct List<'a> {
+    pub(crate) prefix: &'a str,
+    pub(crate) after: Option<&'a StreamId>,
+    pub(crate) limit: usize,
+}
+
+impl Read for List<'_> {
+    type Answer = Vec<StreamId>;
+
+    async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<StreamId>> {
+        // No name holds a NUL, and PostgreSQL refuses one in a bind.
+        if self.prefix.contains('\0') {
+            return Ok(Vec::new());
+        }
+        let sql = if self.prefix.starts_with('$') {
+            LIST_SYSTEM_STREAMS
+        } else {
+            LIST_STREAMS
+        };
+        let after = self.after.map(StreamId::as_str);
+        let end = end_of_prefix(self.prefix);
+        let limit = i64::try_from(self.limit).unwrap_or(i64::MAX);
+        let rows = query(reader, sql, &[&self.prefix, &after, &end, &limit]).await?;
+        let name = |row: &Row| {
+            row.try_get::<_, &str>(0)
+                .map(|name| StreamId::from_stored(name.into()))
+        };
+        Ok(rows
+            .iter()
+            .map(name)
+            .collect::<std::result::Result<_, _>>()?)
+    }
+}
+
+/// The first text above all that start with `prefix`, in the order of code points, which is that of UTF-8's bytes.
+fn end_of_prefix(prefix: &str) -> Option<String> {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        let mut following = (last..=char::MAX).skip(1);
+        if let Some(next) = following.next() {
+            end.push(next);
+            return Some(end);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_its_successor() {
+        assert_eq!(end_of_prefix("cart-").as_deref(), Some("cart."));
+        assert_eq!(end_of_prefix("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(end_of_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
+        assert_eq!(end_of_prefix(""), None);
+        assert_eq!(end_of_prefix("\u{10ffff}"), None);
+    }
+}

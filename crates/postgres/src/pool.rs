@@ -1,0 +1,199 @@
+//! Connections for reads: few, opened when needed, reused, replaced when they break.
+//!
+//! A read that finds its pooled connection dead is tried once more on a new one: reads change nothing.
+//! Invariants: never more than `readers_max` connections; after a failure to connect, the next attempt
+//! waits, up to a second, so that a dead database is not hammered.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gesta_core::{Error, Result};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_postgres::Statement;
+
+use crate::connection::{Connection, Connector, Role};
+use crate::error;
+
+/// A read takes at most this long; the server gives up a little earlier.
+const READ_TIMEOUT: Duration = Duration::from_secs(40);
+const BACK_OFF_MIN: Duration = Duration::from_millis(50);
+const BACK_OFF_MAX: Duration = Duration::from_secs(1);
+
+/// Why a read failed: the driver's error, or ours.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Driver(#[from] tokio_postgres::Error),
+    #[error(transparent)]
+    Ours(#[from] Error),
+}
+
+impl ReadError {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Driver(driver) => error::general(&driver),
+            Self::Ours(ours) => ours,
+        }
+    }
+}
+
+pub(crate) type ReadResult<T> = std::result::Result<T, ReadError>;
+
+/// A read, which may run twice.
+pub(crate) trait Read: Sync {
+    /// What it gives.
+    type Answer: Send;
+
+    /// Runs it on a connection.
+    fn run(&self, reader: &mut Reader) -> impl Future<Output = ReadResult<Self::Answer>> + Send;
+}
+
+/// A connection with its prepared statements.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) connection: Connection,
+    statements: Vec<(&'static str, Statement)>,
+}
+
+impl Reader {
+    /// The prepared form of a statement.
+    pub(crate) async fn statement(&mut self, sql: &'static str) -> ReadResult<Statement> {
+        if let Some((_, found)) = self
+            .statements
+            .iter()
+            .find(|(known, _)| std::ptr::eq(*known, sql))
+        {
+            return Ok(found.clone());
+        }
+        let statement = self.connection.client.prepare(sql).await?;
+        self.statements.push((sql, statement.clone()));
+        Ok(statement)
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    idle: Vec<Reader>,
+    closed: bool,
+    failures: u32,
+    next_attempt: Option<Instant>,
+}
+
+/// The pool.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    connector: Arc<Connector>,
+    permits: Semaphore,
+    state: Mutex<State>,
+}
+
+impl Pool {
+    pub(crate) fn new(connector: Arc<Connector>) -> Self {
+        let permits = Semaphore::new(connector.config.readers_max);
+        Self {
+            connector,
+            permits,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Runs a read on a connection. If the future is dropped half way, the connection is closed.
+    ///
+    /// # Errors
+    /// `Unavailable`; what the read itself gives.
+    pub(crate) async fn read<R: Read>(
+        &self,
+        operation: &'static str,
+        read: R,
+    ) -> Result<R::Answer> {
+        let outcome = self.try_read(read).await;
+        outcome.map_err(|error| error.during(operation))
+    }
+
+    async fn try_read<R: Read>(&self, read: R) -> Result<R::Answer> {
+        let closed = |_| Error::unavailable("the store is closed");
+        let _permit = self.permits.acquire().await.map_err(closed)?;
+        while let Some(mut reader) = self.take_idle() {
+            match limited(&read, &mut reader).await {
+                // Broken while it was idle: not this read's fault.
+                Err(ReadError::Driver(error)) if error::is_lost(&error) => {}
+                outcome => return self.finish(reader, outcome),
+            }
+        }
+        let mut reader = self.connect().await?;
+        let outcome = limited(&read, &mut reader).await;
+        self.finish(reader, outcome)
+    }
+
+    fn finish<T>(&self, reader: Reader, outcome: ReadResult<T>) -> Result<T> {
+        let usable = match &outcome {
+            Ok(_) => true,
+            Err(ReadError::Driver(error)) => !error::is_lost(error),
+            Err(ReadError::Ours(_)) => false,
+        };
+        let mut state = self.state();
+        if usable && !state.closed && !reader.connection.is_lost() {
+            state.idle.push(reader);
+        }
+        drop(state);
+        outcome.map_err(ReadError::into_error)
+    }
+
+    fn take_idle(&self) -> Option<Reader> {
+        let mut state = self.state();
+        while let Some(reader) = state.idle.pop() {
+            if !reader.connection.is_lost() {
+                return Some(reader);
+            }
+        }
+        None
+    }
+
+    async fn connect(&self) -> Result<Reader> {
+        let wait = self.state().next_attempt;
+        if let Some(moment) = wait {
+            tokio::time::sleep_until(moment).await;
+        }
+        let outcome = self.connector.connect(Role::Reader).await;
+        let mut state = self.state();
+        match outcome {
+            Ok(connection) => {
+                state.failures = 0;
+                state.next_attempt = None;
+                Ok(Reader {
+                    connection,
+                    statements: Vec::new(),
+                })
+            }
+            Err(error) => {
+                let back_off = BACK_OFF_MIN * 2_u32.saturating_pow(state.failures.min(10));
+                state.failures = state.failures.saturating_add(1);
+                state.next_attempt = Some(Instant::now() + back_off.min(BACK_OFF_MAX));
+                Err(error)
+            }
+        }
+    }
+
+    /// Closes all connections; those in use close when their read ends.
+    pub(crate) fn close(&self) {
+        self.permits.close();
+        let mut state = self.state();
+        state.closed = true;
+        state.idle.clear();
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn limited<R: Read>(read: &R, reader: &mut Reader) -> ReadResult<R::Answer> {
+    match tokio::time::timeout(READ_TIMEOUT, read.run(reader)).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let text = format!("no answer within {} s", READ_TIMEOUT.as_secs());
+            Err(ReadError::Ours(Error::unavailable(text)))
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! Pages of events.
+//!
+//! One statement reads a page in the order of an index. Payloads above a share of the page's bytes are
+//! left out of it and fetched afterwards, so that a page never moves gigabytes to show megabytes.
+//! Invariants: every row's checksum is verified before anybody sees it; a filter's exact test is
+//! [`Filter::matches`](gesta_core::Filter::matches), the database only narrows down.
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use gesta_core::backend::{LogSlice, Rows, StreamSlice};
+use gesta_core::limits::PAGE_BYTES_MAX;
+use gesta_core::{
+    Direction, Error, EventId, LogId, Position, RecordedEvent, Result, Tag, Tags, Timestamp,
+};
+use gesta_sql::{RawRow, content_type_from_code, position_from_sql, revision_from_sql};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::filter::Narrowing;
+use crate::names::Names;
+use crate::pool::{Read, ReadResult, Reader};
+use crate::values::Moment;
+
+const READ_STREAM_FORWARDS: &str = include_str!("../sql/read_stream_forwards.sql");
+const READ_STREAM_BACKWARDS: &str = include_str!("../sql/read_stream_backwards.sql");
+const READ_LOG_FORWARDS: &str = include_str!("../sql/read_log_forwards.sql");
+const READ_LOG_BACKWARDS: &str = include_str!("../sql/read_log_backwards.sql");
+const READ_LOG_FILTERED_FORWARDS: &str = include_str!("../sql/read_log_filtered_forwards.sql");
+const READ_LOG_FILTERED_BACKWARDS: &str = include_str!("../sql/read_log_filtered_backwards.sql");
+const READ_LOG_TAGGED_FORWARDS: &str = include_str!("../sql/read_log_tagged_forwards.sql");
+const READ_LOG_TAGGED_BACKWARDS: &str = include_str!("../sql/read_log_tagged_backwards.sql");
+const READ_PAYLOADS: &str = include_str!("../sql/read_payloads.sql");
+
+/// Payloads up to this size share an allocation with their neighbours.
+const SHARED_BYTES_MAX: usize = 4 * 1_024;
+const ARENA_BYTES: usize = 64 * 1_024;
+/// A payload of this size always comes with its row.
+const INLINE_BYTES_MIN: usize = 1_024;
+
+/// A log as SQL keeps it.
+pub(crate) fn log_number(log: LogId) -> Result<i16> {
+    i16::try_from(log.0)
+        .map_err(|_| Error::invalid("log", format!("must be at most {}, found {log}", i16::MAX)))
+}
+
+/// A bound as SQL keeps it: above its range everything is the same.
+pub(crate) fn bound(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// An event as it came, its names not yet known.
+#[derive(Debug)]
+struct Raw {
+    position: i64,
+    stream: i64,
+    revision: i64,
+    event_type: i64,
+    created: Timestamp,
+    writer: i64,
+    checksum: i64,
+    id: Uuid,
+    content_type: i16,
+    tags: Tags,
+    payload: Payload,
+}
+
+#[derive(Debug)]
+enum Payload {
+    Here {
+        data: Bytes,
+        metadata: Bytes,
+    },
+    /// Left out for its size.
+    Large(usize),
+}
+
+impl Payload {
+    fn bytes(&self) -> usize {
+        match self {
+            Payload::Here { data, metadata } => data.len() + metadata.len(),
+            Payload::Large(bytes) => *bytes,
+        }
+    }
+}
+
+/// Copies small payloads next to each other.
+#[derive(Default)]
+struct Arena(BytesMut);
+
+impl Arena {
+    fn copy(&mut self, bytes: &[u8]) -> Bytes {
+        if bytes.is_empty() {
+            return Bytes::new();
+        }
+        if bytes.len() > SHARED_BYTES_MAX {
+            return Bytes::copy_from_slice(bytes);
+        }
+        if self.0.capacity() < bytes.len() {
+            self.0 = BytesMut::with_capacity(ARENA_BYTES);
+        }
+        self.0.extend_from_slice(bytes);
+        self.0.split().freeze()
+    }
+}
+
+fn raw_row(row: &Row, arena: &mut Arena) -> std::result::Result<Raw, tokio_postgres::Error> {
+    let tags: Option<Vec<&str>> = row.try_get(9)?;
+    let tags = tags.map_or(Tags::NONE, |tags| {
+        Tags::from_stored(
+            tags.into_iter()
+                .map(|tag| Tag::from_stored(tag.into()))
+                .collect(),
+        )
+    });
+    let payload = match row.try_get::<_, Option<i32>>(10)? {
+        Some(large) => Payload::Large(usize::try_from(large).unwrap_or(0)),
+        None => Payload::Here {
+            data: arena.copy(row.try_get(11)?),
+            metadata: arena.copy(row.try_get(12)?),
+        },
+    };
+    Ok(Raw {
+        position: row.try_get(0)?,
+        stream: row.try_get(1)?,
+        revision: row.try_get(2)?,
+        event_type: row.try_get(3)?,
+        created: row.try_get::<_, Moment>(4)?.0,
+        writer: row.try_get(5)?,
+        checksum: row.try_get(6)?,
+        id: row.try_get(7)?,
+        content_type: row.try_get(8)?,
+        tags,
+        payload,
+    })
+}
+
+/// What one statement gave.
+struct Page {
+    raws: Vec<Raw>,
+    /// No more rows than these; false if rows or bytes ended it.
+    exhausted: bool,
+}
+
+/// Runs a page's statement, whose binds $4 and $5 are rows and bytes, and stops when `bytes_left` are used up.
+async fn fetch(
+    reader: &mut Reader,
+    sql: &'static str,
+    params: &[&(dyn ToSql + Sync)],
+    rows_max: usize,
+    bytes_left: usize,
+) -> ReadResult<Page> {
+    let statement = reader.statement(sql).await?;
+    let rows = reader
+        .connection
+        .client
+        .query_raw(&statement, params.iter().copied())
+        .await?;
+    let mut rows = std::pin::pin!(rows);
+    let mut arena = Arena::default();
+    let mut raws: Vec<Raw> = Vec::with_capacity(rows_max.min(1_024));
+    let mut bytes = 0;
+    while let Some(row) = rows.next().await {
+        let raw = raw_row(&row?, &mut arena)?;
+        bytes += raw.payload.bytes();
+        raws.push(raw);
+        if bytes > bytes_left {
+            return Ok(Page {
+                raws,
+                exhausted: false,
+            });
+        }
+    }
+    let exhausted = raws.len() < rows_max;
+    Ok(Page { raws, exhausted })
+}
+
+/// Fetches what was left out. Rows that were scavenged meanwhile are dropped.
+async fn fill(reader: &mut Reader, log: i16, raws: &mut Vec<Raw>) -> ReadResult<()> {
+    let large = |raw: &Raw| matches!(raw.payload, Payload::Large(_));
+    let mut positions: Vec<i64> = raws
+        .iter()
+        .filter(|raw| large(raw))
+        .map(|raw| raw.position)
+        .collect();
+    if positions.is_empty() {
+        return Ok(());
+    }
+    positions.sort_unstable();
+    let statement = reader.statement(READ_PAYLOADS).await?;
+    let params: [&(dyn ToSql + Sync); 2] = [&log, &positions];
+    let rows = reader
+        .connection
+        .client
+        .query_raw(&statement, params)
+        .await?;
+    let mut rows = std::pin::pin!(rows);
+    let mut found = std::collections::HashMap::with_capacity(positions.len());
+    while let Some(row) = rows.next().await {
+        let row = row?;
+        let data = Bytes::copy_from_slice(row.try_get(1)?);
+        let metadata = Bytes::copy_from_slice(row.try_get(2)?);
+        found.insert(row.try_get::<_, i64>(0)?, Payload::Here { data, metadata });
+    }
+    for raw in raws.iter_mut().filter(|raw| large(raw)) {
+        if let Some(payload) = found.remove(&raw.position) {
+            raw.payload = payload;
+        }
+    }
+    raws.retain(|raw| !large(raw));
+    Ok(())
+}
+
+/// Verifies rows and gives them their names.
+async fn recorded(
+    reader: &mut Reader,
+    names: &Names,
+    log: LogId,
+    raws: Vec<Raw>,
+) -> ReadResult<Vec<RecordedEvent>> {
+    let streams = names
+        .streams
+        .resolve(reader, log, raws.iter().map(|raw| raw.stream))
+        .await?;
+    let types = names
+        .types
+        .resolve(reader, log, raws.iter().map(|raw| raw.event_type))
+        .await?;
+    let mut events = Vec::with_capacity(raws.len());
+    for ((raw, stream), event_type) in raws.into_iter().zip(streams).zip(types) {
+        let corrupt = |what: &str| {
+            let (position, revision) = (raw.position, raw.revision);
+            Error::corrupt(format!(
+                "log {log}, position {position}, stream {stream}, revision {revision}: {what}"
+            ))
+        };
+        let Payload::Here { data, metadata } = &raw.payload else {
+            return Err(corrupt("its payload is missing").into());
+        };
+        let row = RawRow {
+            log,
+            position: raw.position,
+            stream: raw.stream,
+            revision: raw.revision,
+            event_id: raw.id.as_bytes(),
+            event_type: raw.event_type,
+            created: raw.created.0,
+            content_type: i64::from(raw.content_type),
+            writer: raw.writer,
+            data,
+            metadata,
+        };
+        if row.checksum(raw.tags.as_slice().iter().map(Tag::as_str)) != raw.checksum {
+            return Err(corrupt("its checksum is wrong").into());
+        }
+        let content_type = content_type_from_code(i64::from(raw.content_type));
+        let content_type = content_type.map_err(|error| corrupt(&error.to_string()))?;
+        let (data, metadata) = (data.clone(), metadata.clone());
+        events.push(RecordedEvent {
+            stream,
+            revision: revision_from_sql(raw.revision)?,
+            log,
+            position: position_from_sql(raw.position)?,
+            id: EventId(raw.id),
+            event_type,
+            created: raw.created,
+            content_type,
+            data,
+            metadata,
+            tags: raw.tags,
+        });
+    }
+    Ok(events)
+}
+
+/// Payloads above this are left out of a statement for `rows` rows: it then moves at most two pages' bytes.
+fn inline_bytes(rows: usize) -> i32 {
+    let share = (2 * PAGE_BYTES_MAX / rows.max(1)).max(INLINE_BYTES_MIN);
+    i32::try_from(share).unwrap_or(i32::MAX)
+}
+
+/// Ends a page: too many events, or too many bytes.
+struct Filling {
+    limit: usize,
+    events: Vec<RecordedEvent>,
+    bytes: usize,
+    complete: bool,
+}
+
+impl Filling {
+    fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            events: Vec::new(),
+            bytes: 0,
+            complete: true,
+        }
+    }
+
+    /// Takes the next event; false if the page was full already.
+    fn take(&mut self, event: RecordedEvent) -> bool {
+        let bytes = event.payload_bytes();
+        let full = self.events.len() >= self.limit
+            || (!self.events.is_empty() && self.bytes + bytes > PAGE_BYTES_MAX);
+        if full {
+            self.complete = false;
+            return false;
+        }
+        self.bytes += bytes;
+        self.events.push(event);
+        true
+    }
+
+    /// Drops rows that cannot be part of the page any more, before their payloads are fetched. One beyond the end stays, to tell that there is more.
+    fn trim(&self, raws: &mut Vec<Raw>) {
+        let mut bytes = self.bytes;
+        let mut held = !self.events.is_empty();
+        let end = raws.iter().position(|raw| {
+            let full = held && bytes + raw.payload.bytes() > PAGE_BYTES_MAX;
+            bytes += raw.payload.bytes();
+            held = true;
+            full
+        });
+        if let Some(end) = end {
+            raws.truncate(end + 1);
+        }
+    }
+
+    fn finish(self) -> Rows {
+        Rows {
+            events: self.events,
+            complete: self.complete,
+        }
+    }
+}
+
+/// Reads a part of a stream.
+pub(crate) struct ReadStreamPage<'a> {
+    pub(crate) names: &'a Names,
+    pub(crate) slice: &'a StreamSlice,
+}
+
+impl Read for ReadStreamPage<'_> {
+    type Answer = Rows;
+
+    async fn run(&self, reader: &mut Reader) -> ReadResult<Rows> {
+        stream_page(reader, self.names, self.slice).await
+    }
+}
+
+async fn stream_page(reader: &mut Reader, names: &Names, slice: &StreamSlice) -> ReadResult<Rows> {
+    let sql = match slice.direction {
+        Direction::Forwards => READ_STREAM_FORWARDS,
+        Direction::Backwards => READ_STREAM_BACKWARDS,
+    };
+    // One more than wanted tells whether there is more.
+    let rows_max = slice.limit.saturating_add(1);
+    let log = log_number(slice.log)?;
+    let (mut from, mut to) = (bound(slice.from.0), bound(slice.to.0));
+    let (rows, inline) = (
+        i64::try_from(rows_max).unwrap_or(i64::MAX),
+        inline_bytes(rows_max),
+    );
+    let stream = bound(slice.stream_row.0);
+    let created_from = slice.created_from.map(Moment);
+    let mut filling = Filling::new(slice.limit);
+    loop {
+        let params: [&(dyn ToSql + Sync); 7] =
+            [&log, &from, &to, &rows, &inline, &stream, &created_from];
+        let mut page = fetch(reader, sql, &params, rows_max, PAGE_BYTES_MAX).await?;
+        filling.trim(&mut page.raws);
+        let last = page.raws.last().map(|raw| raw.revision);
+        fill(reader, log, &mut page.raws).await?;
+        let events = recorded(reader, names, slice.log, page.raws).await?;
+        let all_taken = events.into_iter().all(|event| filling.take(event));
+        // Goes on only if rows vanished between the statements.
+        let Some(last) = last.filter(|_| all_taken && !page.exhausted) else {
+            return Ok(filling.finish());
+        };
+        match slice.direction {
+            Direction::Forwards => from = last.saturating_add(1),
+            Direction::Backwards => to = last - 1,
+        }
+    }
+}
+
+/// Reads a part of a log.
+pub(crate) struct ReadLogPage<'a> {
+    pub(crate) names: &'a Names,
+    pub(crate) slice: &'a LogSlice,
+}
+
+impl Read for ReadLogPage<'_> {
+    type Answer = Rows;
+
+    async fn run(&self, reader: &mut Reader) -> ReadResult<Rows> {
+        log_page(reader, self.names, self.slice).await
+    }
+}
+
+async fn log_page(reader: &mut Reader, names: &Names, slice: &LogSlice) -> ReadResult<Rows> {
+    let narrowing = Narrowing::of(&slice.filter);
+    let sql = match (&narrowing, slice.direction) {
+        (Narrowing::Nothing, Direction::Forwards) => READ_LOG_FORWARDS,
+        (Narrowing::Nothing, Direction::Backwards) => READ_LOG_BACKWARDS,
+        (Narrowing::To(to), Direction::Forwards) if to.tags_any.is_some() => {
+            READ_LOG_TAGGED_FORWARDS
+        }
+        (Narrowing::To(to), Direction::Backwards) if to.tags_any.is_some() => {
+            READ_LOG_TAGGED_BACKWARDS
+        }
+        (Narrowing::To(_), Direction::Forwards) => READ_LOG_FILTERED_FORWARDS,
+        (Narrowing::To(_), Direction::Backwards) => READ_LOG_FILTERED_BACKWARDS,
+    };
+    let rows_max = slice.limit.saturating_add(1);
+    let log = log_number(slice.log)?;
+    let (mut after, mut to) = (bound(slice.after.0), bound(slice.to.0));
+    let (rows, inline) = (
+        i64::try_from(rows_max).unwrap_or(i64::MAX),
+        inline_bytes(rows_max),
+    );
+    let mut filling = Filling::new(slice.limit);
+    loop {
+        let mut params: Vec<&(dyn ToSql + Sync)> = vec![&log, &after, &to, &rows, &inline];
+        if let Narrowing::To(conditions) = &narrowing {
+            params.extend(conditions.params());
+        }
+        let left = PAGE_BYTES_MAX.saturating_sub(filling.bytes);
+        let mut page = fetch(reader, sql, &params, rows_max, left).await?;
+        filling.trim(&mut page.raws);
+        let last = page.raws.last().map(|raw| raw.position);
+        fill(reader, log, &mut page.raws).await?;
+        let events = recorded(reader, names, slice.log, page.raws).await?;
+        let mut matching = events
+            .into_iter()
+            .filter(|event| slice.filter.matches(event));
+        let all_taken = matching.all(|event| filling.take(event));
+        let Some(last) = last.filter(|_| all_taken && !page.exhausted) else {
+            return Ok(filling.finish());
+        };
+        match slice.direction {
+            Direction::Forwards => after = last,
+            Direction::Backwards => to = last - 1,
+        }
+    }
+}
+
+/// Positions as SQL keeps them; those out of range match nothing.
+pub(crate) fn numbers(positions: &[Position]) -> Vec<i64> {
+    positions
+        .iter()
+        .filter_map(|position| i64::try_from(position.0).ok())
+        .collect()
+}

@@ -1,0 +1,299 @@
+//! The schema of a store: making it, migrating it, checking it, printing it.
+//!
+//! Invariants: one process at a time changes a schema (an advisory lock that ends with the
+//! transaction); a step is applied whole or not at all; a store of another version is never written to.
+//! Without rights for DDL a store that exists works; a missing one is explained.
+
+use gesta_core::limits::LOGS_MAX;
+use gesta_core::{Error, ErrorKind, Incarnation, Result};
+use gesta_sql::{Migration, Migrations, Start};
+use tokio_postgres::error::SqlState;
+use uuid::Uuid;
+
+use crate::config::Config;
+use crate::connection::{Connection, Connector, Role};
+use crate::error;
+
+/// All steps to the schema of this program.
+pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[Migration {
+    version: 1,
+    name: "events, streams, types, tags, scavenges, store",
+    sql: include_str!("../sql/migrate_0001.sql"),
+}]);
+
+const CREATE_RETENTION: &str = include_str!("../sql/create_retention.sql");
+const INSERT_STORE: &str = include_str!("../sql/insert_store.sql");
+const UPDATE_SCHEMA_VERSION: &str = include_str!("../sql/update_schema_version.sql");
+const UPDATE_INCARNATION: &str = include_str!("../sql/update_incarnation.sql");
+const READ_STORE: &str = include_str!("../sql/read_store.sql");
+const READ_SCHEMA: &str = include_str!("../sql/read_schema.sql");
+const LOCK_SCHEMA: &str = include_str!("../sql/lock_schema.sql");
+
+type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
+
+/// The one row about a store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Store {
+    pub(crate) version: u32,
+    pub(crate) logs: u16,
+    pub(crate) incarnation: Incarnation,
+}
+
+/// Makes an empty store with `logs` logs (1 to 1,024).
+///
+/// # Errors
+/// `Schema` if there is a store already; `InvalidArgument`; `Unavailable`; `Unsupported` without the rights.
+pub async fn create(config: &Config, logs: u16) -> Result<Incarnation> {
+    let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
+    let made = create_if_missing(&connection, config, logs)
+        .await
+        .map_err(during_create)?;
+    match made {
+        Made::New(store) => Ok(store.incarnation),
+        Made::Found(_) => Err(ErrorKind::Schema(format!(
+            "there is a store in schema {} already",
+            config.schema
+        ))
+        .into()),
+    }
+}
+
+/// Brings an existing store to the schema of this program; gives the version before and after.
+///
+/// # Errors
+/// `Schema` if there is no store, or a newer one; `Unavailable`; `Unsupported` without the rights.
+pub async fn migrate(config: &Config) -> Result<(u32, u32)> {
+    let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
+    let outcome = locked(&connection, config, async || {
+        let store = read(&connection, config)
+            .await?
+            .ok_or_else(|| missing(config))?;
+        for step in MIGRATIONS.pending(Some(store.version))? {
+            apply(&connection, step)
+                .await
+                .map_err(|error| denied(&error, config))?;
+        }
+        Ok((store.version, MIGRATIONS.latest()))
+    });
+    outcome
+        .await
+        .map_err(|error| error.during("migrate the schema"))
+}
+
+/// Begins a new life of the store: every checkpoint of the old one is refused from now on. For use after a restore.
+///
+/// # Errors
+/// `Schema` if there is no store; `Unavailable`; `Unsupported` without the right.
+pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
+    let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
+    read(&connection, config)
+        .await?
+        .ok_or_else(|| missing(config))?;
+    let incarnation = Incarnation::random();
+    let updated = connection
+        .client
+        .execute(UPDATE_INCARNATION, &[&incarnation.0])
+        .await;
+    updated.map_err(|error| denied(&error, config).during("begin a new incarnation"))?;
+    Ok(incarnation)
+}
+
+/// The statements that make a store with `logs` logs, for people who run them by hand.
+#[must_use]
+pub fn ddl(config: &Config, logs: u16) -> String {
+    let schema = &config.schema;
+    let version = MIGRATIONS.latest();
+    let incarnation = Incarnation::random();
+    format!(
+        "BEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\nSET LOCAL search_path = {schema}, pg_temp;\n\n{}\n\
+         INSERT INTO store (schema_version, logs, incarnation) VALUES ({version}, {logs}, '{incarnation}');\n\n\
+         -- Retention: only `gesta scavenge` needs this part.\n{CREATE_RETENTION}\nCOMMIT;\n\n\
+         -- Rights of a server that may not run DDL, as role gesta_server:\n\
+         -- GRANT USAGE ON SCHEMA {schema} TO gesta_server;\n\
+         -- GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO gesta_server;\n\
+         -- GRANT INSERT ON {schema}.events, {schema}.streams, {schema}.types, {schema}.tags TO gesta_server;\n\
+         -- GRANT {schema}_retention TO gesta_server;  -- for scavenging\n",
+        MIGRATIONS.print()
+    )
+}
+
+/// Finds the store, or makes it if there is none.
+///
+/// # Errors
+/// `Schema` if it is of another version; `Unavailable`; `Unsupported` without the rights.
+pub(crate) async fn open(connection: &Connection, config: &Config) -> Result<Store> {
+    let store = match read(connection, config).await? {
+        Some(store) => store,
+        None => match create_if_missing(connection, config, config.logs_if_new)
+            .await
+            .map_err(during_create)?
+        {
+            Made::New(store) | Made::Found(store) => store,
+        },
+    };
+    match MIGRATIONS.on_open(Some(store.version))? {
+        Start::Ready | Start::Create => Ok(store),
+    }
+}
+
+enum Made {
+    New(Store),
+    Found(Store),
+}
+
+async fn create_if_missing(connection: &Connection, config: &Config, logs: u16) -> Result<Made> {
+    if logs == 0 || logs > LOGS_MAX {
+        return Err(Error::invalid(
+            "logs",
+            format!("must be 1 to {LOGS_MAX}, found {logs}"),
+        ));
+    }
+    locked(connection, config, async || {
+        if let Some(found) = read(connection, config).await? {
+            return Ok(Made::Found(found));
+        }
+        let store = Store {
+            version: MIGRATIONS.latest(),
+            logs,
+            incarnation: Incarnation::random(),
+        };
+        build(connection, config, &store)
+            .await
+            .map_err(|error| denied(&error, config))?;
+        tracing::info!(schema = config.schema, logs, "made a new store");
+        Ok(Made::New(store))
+    })
+    .await
+}
+
+async fn build(connection: &Connection, config: &Config, store: &Store) -> Driver<()> {
+    let client = &connection.client;
+    let schema = &config.schema;
+    client
+        .batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {schema}"))
+        .await?;
+    for step in MIGRATIONS.pending(None).unwrap_or_default() {
+        client.batch_execute(step.sql).await?;
+    }
+    let version = i32::try_from(store.version).unwrap_or(i32::MAX);
+    let logs = i16::try_from(store.logs).unwrap_or(i16::MAX);
+    client
+        .execute(INSERT_STORE, &[&version, &logs, &store.incarnation.0])
+        .await?;
+    client.batch_execute("SAVEPOINT retention").await?;
+    if let Err(error) = client.batch_execute(CREATE_RETENTION).await {
+        // Everything but scavenging works without it.
+        client
+            .batch_execute("ROLLBACK TO SAVEPOINT retention")
+            .await?;
+        tracing::warn!(
+            role = config.retention_role(),
+            cause = error::text(&error),
+            "the retention role could not be made: scavenging stays off"
+        );
+    }
+    Ok(())
+}
+
+async fn apply(connection: &Connection, step: &Migration) -> Driver<()> {
+    connection.client.batch_execute(step.sql).await?;
+    let version = i32::try_from(step.version).unwrap_or(i32::MAX);
+    connection
+        .client
+        .execute(UPDATE_SCHEMA_VERSION, &[&version])
+        .await?;
+    Ok(())
+}
+
+/// Runs `work` in a transaction that holds the schema's lock.
+async fn locked<T>(
+    connection: &Connection,
+    config: &Config,
+    work: impl AsyncFnOnce() -> Result<T>,
+) -> Result<T> {
+    let general = |error| error::general(&error);
+    connection
+        .client
+        .batch_execute("BEGIN")
+        .await
+        .map_err(general)?;
+    let outcome = async {
+        let lock = connection
+            .client
+            .execute(LOCK_SCHEMA, &[&config.schema])
+            .await;
+        lock.map_err(|error| error::general(&error))?;
+        work().await
+    };
+    let outcome = outcome.await;
+    let ending = if outcome.is_ok() {
+        "COMMIT"
+    } else {
+        "ROLLBACK"
+    };
+    connection
+        .client
+        .batch_execute(ending)
+        .await
+        .map_err(general)?;
+    outcome
+}
+
+/// The row about the store; `None` if there is no store in the schema.
+async fn read(connection: &Connection, config: &Config) -> Result<Option<Store>> {
+    let general = |error: tokio_postgres::Error| error::general(&error);
+    let found = connection
+        .client
+        .query_one(READ_SCHEMA, &[&config.schema])
+        .await
+        .map_err(general)?;
+    if !found.try_get::<_, bool>("has_store").map_err(general)? {
+        return Ok(None);
+    }
+    let row = connection
+        .client
+        .query_opt(READ_STORE, &[])
+        .await
+        .map_err(general)?;
+    let row =
+        row.ok_or_else(|| Error::corrupt(format!("the table {}.store is empty", config.schema)))?;
+    let version: i32 = row.try_get(0).map_err(general)?;
+    let logs: i16 = row.try_get(1).map_err(general)?;
+    let incarnation: Uuid = row.try_get(2).map_err(general)?;
+    let (Ok(version), Ok(logs)) = (u32::try_from(version), u16::try_from(logs)) else {
+        return Err(Error::corrupt(format!(
+            "the table {}.store holds version {version}, logs {logs}",
+            config.schema
+        )));
+    };
+    if logs == 0 || logs > LOGS_MAX {
+        return Err(Error::corrupt(format!(
+            "the store says that it has {logs} logs"
+        )));
+    }
+    Ok(Some(Store {
+        version,
+        logs,
+        incarnation: Incarnation(incarnation),
+    }))
+}
+
+fn missing(config: &Config) -> Error {
+    ErrorKind::Schema(format!("there is no store in schema {}", config.schema)).into()
+}
+
+fn during_create(error: Error) -> Error {
+    error.during("make the store")
+}
+
+fn denied(error: &tokio_postgres::Error, config: &Config) -> Error {
+    if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        let text = format!(
+            "this user may not change schema {}: let an administrator run `gesta schema print` ({})",
+            config.schema,
+            error::text(error)
+        );
+        return ErrorKind::Unsupported(text).into();
+    }
+    error::general(error)
+}

@@ -1,0 +1,285 @@
+//! Messages between the processes that share a store, by `LISTEN` and `NOTIFY` on one connection.
+//!
+//! Why apart from appends: a commit that notifies takes a lock of the whole server. Why so few: while
+//! one message travels, later ones about the same log are merged, and there is a pause between two.
+//! Invariants: a message may be lost, but then [`Signal::Interrupted`] follows; what this process sent does not come back.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::stream::{BoxStream, StreamExt};
+use gesta_core::backend::Signal;
+use gesta_core::{LogId, Position};
+use tokio::sync::{Notify, broadcast};
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use crate::connection::{Connection, Connector, Role};
+use crate::error;
+
+const SEND_SIGNALS: &str = include_str!("../sql/send_signals.sql");
+
+/// Messages that a slow listener may be behind.
+const QUEUE_MAX: usize = 1_024;
+/// Messages about turns that may wait to be sent.
+const TURNS_MAX: usize = 256;
+/// Shortest time between two statements that notify.
+const PAUSE: Duration = Duration::from_millis(10);
+/// A connection in use is asked for a sign of life this often.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const BACK_OFF_MIN: Duration = Duration::from_millis(100);
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
+
+/// What waits to be sent.
+#[derive(Default, Debug)]
+struct Pending {
+    appended: BTreeMap<LogId, Position>,
+    turns: Vec<Signal>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    process: Uuid,
+    received: broadcast::Sender<Signal>,
+    pending: Mutex<Pending>,
+    wake: Notify,
+}
+
+/// The connection for messages. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+impl Signals {
+    pub(crate) fn start(connector: Arc<Connector>) -> Self {
+        let shared = Arc::new(Shared {
+            process: Uuid::new_v4(),
+            received: broadcast::Sender::new(QUEUE_MAX),
+            pending: Mutex::default(),
+            wake: Notify::new(),
+        });
+        let task = tokio::spawn(run(connector, Arc::clone(&shared)));
+        Self { shared, task }
+    }
+
+    /// Messages from now on; a listener that falls behind gets [`Signal::Interrupted`].
+    pub(crate) fn subscribe(&self) -> BoxStream<'static, Signal> {
+        let receiver = self.shared.received.subscribe();
+        let next = |mut receiver: broadcast::Receiver<Signal>| async move {
+            match receiver.recv().await {
+                Ok(signal) => Some((signal, receiver)),
+                Err(broadcast::error::RecvError::Lagged(_)) => {
+                    Some((Signal::Interrupted, receiver))
+                }
+                // Closed: endless silence.
+                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+            }
+        };
+        futures::stream::unfold(receiver, next).boxed()
+    }
+
+    /// Queues a message.
+    pub(crate) fn send(&self, signal: Signal) {
+        let mut pending = self
+            .shared
+            .pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match signal {
+            Signal::Appended { log, position } => {
+                let place = pending.appended.entry(log).or_default();
+                *place = position.max(*place);
+            }
+            Signal::TurnRequested { .. } | Signal::TurnGranted { .. } => {
+                if pending.turns.len() < TURNS_MAX && !pending.turns.contains(&signal) {
+                    pending.turns.push(signal);
+                }
+            }
+            Signal::Interrupted => return,
+        }
+        drop(pending);
+        self.shared.wake.notify_one();
+    }
+
+    pub(crate) fn close(&self) {
+        self.task.abort();
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    fn take_payloads(&self) -> Vec<String> {
+        let pending =
+            std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
+        let appended = pending.appended.into_iter();
+        let appended = appended.map(|(log, position)| Signal::Appended { log, position });
+        let signals = appended.chain(pending.turns);
+        signals
+            .filter_map(|signal| to_payload(self.process, &signal))
+            .collect()
+    }
+
+    fn publish(&self, signal: Signal) {
+        // Fails only if nobody listens.
+        let _ = self.received.send(signal);
+    }
+}
+
+async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
+    let mut back_off = BACK_OFF_MIN;
+    loop {
+        match connector.connect(Role::Signals).await {
+            Ok(connection) => {
+                back_off = BACK_OFF_MIN;
+                let cause = serve(connection, &connector.config.channel(), &shared).await;
+                tracing::warn!(cause, "messages between servers are interrupted");
+            }
+            Err(error) => tracing::warn!(%error, "no connection for messages between servers"),
+        }
+        tokio::time::sleep(back_off).await;
+        back_off = (back_off * 2).min(BACK_OFF_MAX);
+    }
+}
+
+/// Listens and sends until the connection breaks; says why.
+async fn serve(mut connection: Connection, channel: &str, shared: &Shared) -> String {
+    if let Err(cause) = answered(
+        connection
+            .client
+            .batch_execute(&format!("LISTEN {channel}")),
+    )
+    .await
+    {
+        return cause;
+    }
+    let statement = match answered(connection.client.prepare(SEND_SIGNALS)).await {
+        Ok(statement) => statement,
+        Err(cause) => return cause,
+    };
+    shared.publish(Signal::Interrupted);
+    let client = Arc::clone(&connection.client);
+    let receive = async {
+        while let Some(message) = connection.notifications.recv().await {
+            if message.channel() == channel
+                && let Some(signal) = from_payload(shared.process, message.payload())
+            {
+                shared.publish(signal);
+            }
+        }
+        "the connection was lost".to_owned()
+    };
+    let send = async {
+        loop {
+            let silent = tokio::time::timeout(SIGN_OF_LIFE, shared.wake.notified())
+                .await
+                .is_err();
+            let payloads = shared.take_payloads();
+            if payloads.is_empty() && !silent {
+                continue;
+            }
+            // Without payloads this is the sign of life.
+            if let Err(cause) = answered(client.execute(&statement, &[&channel, &payloads])).await {
+                return cause;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::select! {
+        cause = receive => cause,
+        cause = send => cause,
+    }
+}
+
+async fn answered<T>(
+    answer: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
+) -> std::result::Result<T, String> {
+    match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
+        Ok(answer) => answer.map_err(|error| error::text(&error)),
+        Err(_) => Err("no answer".to_owned()),
+    }
+}
+
+/// `process kind log value`, separated by spaces.
+fn to_payload(process: Uuid, signal: &Signal) -> Option<String> {
+    let process = process.simple();
+    Some(match signal {
+        Signal::Appended { log, position } => format!("{process} appended {log} {position}"),
+        Signal::TurnRequested { log, by } => {
+            format!("{process} turn_requested {log} {}", by.simple())
+        }
+        Signal::TurnGranted { log, to } => format!("{process} turn_granted {log} {}", to.simple()),
+        Signal::Interrupted => return None,
+    })
+}
+
+/// `None` for our own messages and for what is not understood.
+fn from_payload(process: Uuid, payload: &str) -> Option<Signal> {
+    let mut parts = payload.split(' ');
+    let sender: Uuid = parts.next()?.parse().ok()?;
+    let kind = parts.next()?;
+    let log = LogId(parts.next()?.parse().ok()?);
+    let value = parts.next()?;
+    if sender == process {
+        return None;
+    }
+    match kind {
+        "appended" => Some(Signal::Appended {
+            log,
+            position: Position(value.parse().ok()?),
+        }),
+        "turn_requested" => Some(Signal::TurnRequested {
+            log,
+            by: value.parse().ok()?,
+        }),
+        "turn_granted" => Some(Signal::TurnGranted {
+            log,
+            to: value.parse().ok()?,
+        }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_and_back_but_not_our_own() {
+        let (us, them) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        for signal in [
+            Signal::Appended {
+                log: LogId(3),
+                position: Position(9),
+            },
+            Signal::TurnRequested {
+                log: LogId(0),
+                by: us,
+            },
+            Signal::TurnGranted {
+                log: LogId(0),
+                to: us,
+            },
+        ] {
+            let payload = to_payload(them, &signal).expect("can be sent");
+            assert_eq!(from_payload(us, &payload), Some(signal));
+            assert_eq!(from_payload(them, &payload), None);
+        }
+        for odd in [
+            "",
+            "x",
+            "00000000000000000000000000000002 appended 0 -1",
+            "a b c d e",
+        ] {
+            assert_eq!(from_payload(us, odd), None);
+        }
+    }
+}

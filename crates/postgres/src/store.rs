@@ -1,0 +1,180 @@
+//! The backend: what it is made of, and which module answers what.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use gesta_core::backend::{
+    Backend, BackendInfo, EventLookup, EventRef, LoadRequest, Loaded, LogEnd, LogSlice, LogWriter,
+    Removed, RowId, Rows, RunMode, Signal, StreamSlice,
+};
+use gesta_core::{Capabilities, ErrorKind, LogId, Result, StreamId, Visibility};
+use tokio_util::sync::CancellationToken;
+
+use crate::append::Writer;
+use crate::audit::PostgresAudit;
+use crate::config::Config;
+use crate::connection::{Connector, Role, is_pooled_by_transaction};
+use crate::lookup::{List, Load, Lookup, ReadLogEnd};
+use crate::names::Names;
+use crate::pool::Pool;
+use crate::read::{ReadLogPage, ReadStreamPage};
+use crate::signals::Signals;
+use crate::{scavenge, schema};
+
+/// Batches that may be on their way at once: enough to hide a round trip, few enough to lose little by a miss.
+const BATCHES_IN_FLIGHT_MAX: usize = 4;
+
+/// A store in a schema of a PostgreSQL database.
+#[derive(Debug)]
+pub struct PostgresBackend {
+    info: BackendInfo,
+    connector: Arc<Connector>,
+    pool: Pool,
+    names: Names,
+    signals: Signals,
+    closed: CancellationToken,
+}
+
+impl PostgresBackend {
+    /// Opens a store; makes it, with [`Config::logs_if_new`] logs, if there is none.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Schema` if the store is of another version; `Unsupported` if the server, its settings,
+    /// our rights, or a pooler in between cannot keep the contract.
+    pub async fn open(config: Config) -> Result<Self> {
+        let connector = Arc::new(Connector::new(config)?);
+        let one = connector.connect(Role::Admin).await?;
+        let durability = connector.check_durability(&one.session.settings)?;
+        let other = connector.connect(Role::Admin).await?;
+        if is_pooled_by_transaction(&one, &other).await? {
+            let text = "a pooler hands out the database's sessions by transaction; Gesta needs sessions of its own: \
+                        connect to PostgreSQL directly, or set the pooler's mode to session";
+            return Err(ErrorKind::Unsupported(text.to_owned()).into());
+        }
+        let store = schema::open(&one, &connector.config).await?;
+        let info = BackendInfo {
+            backend: "postgres",
+            engine: format!("PostgreSQL {}", one.session.version),
+            incarnation: store.incarnation,
+            logs: store.logs,
+            durability,
+            capabilities: Capabilities {
+                persistent: true,
+                shared: true,
+                several_logs: true,
+                batches_in_flight_max: BATCHES_IN_FLIGHT_MAX,
+            },
+        };
+        Ok(Self {
+            info,
+            pool: Pool::new(Arc::clone(&connector)),
+            names: Names::default(),
+            signals: Signals::start(Arc::clone(&connector)),
+            connector,
+            closed: CancellationToken::new(),
+        })
+    }
+
+    /// One snapshot of the store for [`gesta_sql::verify::audit`].
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn audit_source(&self) -> Result<PostgresAudit> {
+        PostgresAudit::begin(&self.connector, self.info.logs).await
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.closed.is_cancelled() {
+            return Err(gesta_core::Error::unavailable("the store is closed"));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Backend for PostgresBackend {
+    fn info(&self) -> &BackendInfo {
+        &self.info
+    }
+
+    async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {
+        self.check_open()?;
+        Ok(Box::new(Writer::open(&self.connector, log).await?))
+    }
+
+    async fn log_end(&self, log: LogId) -> Result<LogEnd> {
+        self.pool
+            .read("read the end of a log", ReadLogEnd(log))
+            .await
+    }
+
+    async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded> {
+        let request = &request;
+        self.pool.read("load streams", Load { log, request }).await
+    }
+
+    async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
+        let (names, what) = (&self.names, &lookup);
+        self.pool
+            .read("look up events", Lookup { names, log, what })
+            .await
+    }
+
+    async fn read_stream(&self, slice: StreamSlice) -> Result<Rows> {
+        let (names, slice) = (&self.names, &slice);
+        self.pool
+            .read("read a stream", ReadStreamPage { names, slice })
+            .await
+    }
+
+    async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
+        let (names, slice) = (&self.names, &slice);
+        self.pool
+            .read("read a log", ReadLogPage { names, slice })
+            .await
+    }
+
+    async fn list_streams(
+        &self,
+        prefix: &str,
+        after: Option<&StreamId>,
+        limit: usize,
+    ) -> Result<Vec<StreamId>> {
+        self.pool
+            .read(
+                "list streams",
+                List {
+                    prefix,
+                    after,
+                    limit,
+                },
+            )
+            .await
+    }
+
+    fn signals(&self) -> BoxStream<'static, Signal> {
+        self.signals.subscribe()
+    }
+
+    async fn send_signal(&self, signal: Signal) {
+        self.signals.send(signal);
+    }
+
+    async fn remove_hidden(
+        &self,
+        log: LogId,
+        stream: RowId,
+        visibility: Visibility,
+        mode: RunMode,
+    ) -> Result<Removed> {
+        self.check_open()?;
+        scavenge::remove_hidden(&self.connector, log, stream, visibility, mode).await
+    }
+
+    async fn close(&self) {
+        self.closed.cancel();
+        self.signals.close();
+        self.pool.close();
+    }
+}

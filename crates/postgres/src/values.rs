@@ -1,0 +1,152 @@
+//! Values on their way to and from the driver: columns of a batch as arrays, moments in time.
+//!
+//! A batch goes out as one array per column. Each column writes itself straight into the message
+//! buffer: no intermediate vectors, no copy of payloads but this one.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use bytes::{BufMut, BytesMut};
+use gesta_core::Timestamp;
+use gesta_core::backend::Row;
+use gesta_sql::{content_type_code, tags_to_text};
+use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
+
+/// Microseconds from 1970 to 2000, where PostgreSQL's time begins.
+const EPOCH_OFFSET_US: i64 = 946_684_800_000_000;
+
+type Failure = Box<dyn StdError + Sync + Send>;
+
+/// A `timestamptz`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment(pub(crate) Timestamp);
+
+fn to_postgres_time(moment: Timestamp) -> i64 {
+    // The far ends would be PostgreSQL's infinities; nobody's clock gets there.
+    moment.0.saturating_sub(EPOCH_OFFSET_US)
+}
+
+impl ToSql for Moment {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
+        out.put_i64(to_postgres_time(self.0));
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::TIMESTAMPTZ
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Moment {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Failure> {
+        let value = i64::from_be_bytes(raw.try_into()?);
+        Ok(Self(Timestamp(value.saturating_add(EPOCH_OFFSET_US))))
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::TIMESTAMPTZ
+    }
+}
+
+/// Which column of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Field {
+    Stream,
+    Revision,
+    EventType,
+    Created,
+    EventId,
+    ContentType,
+    Data,
+    Metadata,
+    Tags,
+}
+
+/// One column of a batch as an array.
+pub(crate) struct Column<'a> {
+    pub(crate) rows: &'a [Row],
+    pub(crate) field: Field,
+}
+
+impl fmt::Debug for Column<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} × {}", self.field, self.rows.len())
+    }
+}
+
+impl ToSql for Column<'_> {
+    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
+        let Kind::Array(element) = ty.kind() else {
+            return Err("not an array".into());
+        };
+        out.put_i32(1);
+        out.put_i32(i32::from(self.field == Field::Tags));
+        out.put_u32(element.oid());
+        out.put_i32(i32::try_from(self.rows.len())?);
+        out.put_i32(1);
+        for row in self.rows {
+            self.put(row, out)?;
+        }
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        matches!(ty.kind(), Kind::Array(_))
+    }
+
+    to_sql_checked!();
+}
+
+impl Column<'_> {
+    fn put(&self, row: &Row, out: &mut BytesMut) -> Result<(), Failure> {
+        match self.field {
+            Field::Stream => put_number(i64::try_from(row.stream_row.0)?, out),
+            Field::Revision => put_number(i64::try_from(row.revision.0)?, out),
+            Field::EventType => put_number(i64::try_from(row.type_row.0)?, out),
+            Field::Created => put_number(to_postgres_time(row.created), out),
+            Field::EventId => put_bytes(row.id.0.as_bytes(), out)?,
+            Field::ContentType => {
+                out.put_i32(2);
+                out.put_i16(i16::try_from(content_type_code(row.content_type))?);
+            }
+            Field::Data => put_bytes(&row.data, out)?,
+            Field::Metadata => put_bytes(&row.metadata, out)?,
+            Field::Tags => match tags_to_text(&row.tags) {
+                Some(text) => put_bytes(text.as_bytes(), out)?,
+                None => out.put_i32(-1),
+            },
+        }
+        Ok(())
+    }
+}
+
+fn put_number(value: i64, out: &mut BytesMut) {
+    out.put_i32(8);
+    out.put_i64(value);
+}
+
+fn put_bytes(value: &[u8], out: &mut BytesMut) -> Result<(), Failure> {
+    out.put_i32(i32::try_from(value.len())?);
+    out.put_slice(value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_and_back() {
+        for micros in [0, 1, -1, EPOCH_OFFSET_US, Timestamp::MAX.0] {
+            let mut out = BytesMut::new();
+            let moment = Moment(Timestamp(micros));
+            moment
+                .to_sql(&Type::TIMESTAMPTZ, &mut out)
+                .expect("written");
+            let back = Moment::from_sql(&Type::TIMESTAMPTZ, &out).expect("read");
+            assert_eq!(back.0, moment.0);
+        }
+    }
+}

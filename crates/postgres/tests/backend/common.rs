@@ -1,0 +1,192 @@
+//! A store in a schema of its own on the server that all tests share, and batches to put into it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gesta_core::backend::{Backend, Batch, BatchOutcome, LogEnd, LogWriter, Row, RowId};
+use gesta_core::{
+    ContentType, EventId, EventType, LogId, Position, Revision, StreamId, Tag, Tags, Timestamp,
+};
+use gesta_pgtest::{Server, fresh_schema, shared};
+use gesta_postgres::{Config, PostgresBackend};
+
+pub(crate) const LOG: LogId = LogId(0);
+
+/// The store's URL on `server`, in a schema of its own.
+pub(crate) fn store_url(server: &Server) -> String {
+    format!("{}?schema={}", server.url(), fresh_schema())
+}
+
+pub(crate) fn config(url: &str) -> Config {
+    Config::parse(url).expect("valid URL")
+}
+
+pub(crate) async fn open(url: &str) -> PostgresBackend {
+    PostgresBackend::open(config(url)).await.expect("opens")
+}
+
+/// An empty store on the shared server, with its URL; `None` if PostgreSQL is missing.
+pub(crate) async fn fresh() -> Option<(PostgresBackend, String)> {
+    let url = store_url(shared()?);
+    Some((open(&url).await, url))
+}
+
+/// A plain connection to the store's schema, as superuser.
+pub(crate) async fn direct(url: &str) -> tokio_postgres::Client {
+    let (server, schema) = url.split_once("?schema=").expect("has a schema");
+    let (client, connection) = tokio_postgres::connect(server, tokio_postgres::NoTls)
+        .await
+        .expect("connects");
+    tokio::spawn(connection);
+    client
+        .batch_execute(&format!("SET search_path = {schema}"))
+        .await
+        .expect("set");
+    client
+}
+
+/// Grows batches that are right if nobody else appends.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Author {
+    pub(crate) end: LogEnd,
+    streams: Vec<(StreamId, RowId, u64)>,
+    types: Vec<(EventType, RowId)>,
+}
+
+/// An event to be.
+pub(crate) struct Draft<'a> {
+    pub(crate) stream: &'a str,
+    pub(crate) event_type: &'a str,
+    pub(crate) data: Bytes,
+    pub(crate) tags: &'a [&'a str],
+}
+
+pub(crate) fn draft<'a>(stream: &'a str, event_type: &'a str) -> Draft<'a> {
+    Draft {
+        stream,
+        event_type,
+        data: Bytes::from_static(b"{\"n\":1}"),
+        tags: &[],
+    }
+}
+
+impl Author {
+    /// The batch that stores these drafts behind the end that the author knows, which then is its last row.
+    pub(crate) fn batch(&mut self, writer: &dyn LogWriter, drafts: &[Draft<'_>]) -> Arc<Batch> {
+        let mut batch = Batch {
+            log: LOG,
+            after: self.end,
+            rows: Vec::new(),
+            new_streams: Vec::new(),
+            new_types: Vec::new(),
+        };
+        for draft in drafts {
+            let position = self.end.position.next();
+            let stream = StreamId::new(draft.stream).expect("valid");
+            let event_type = EventType::new(draft.event_type).expect("valid");
+            let fresh = RowId(position.0);
+            let known = self.streams.iter().position(|(name, ..)| *name == stream);
+            let index = known.unwrap_or_else(|| {
+                batch.new_streams.push((fresh, stream.clone()));
+                self.streams.push((stream.clone(), fresh, 0));
+                self.streams.len() - 1
+            });
+            let (_, stream_row, next) = &mut self.streams[index];
+            let known = self
+                .types
+                .iter()
+                .find(|(name, _)| *name == event_type)
+                .map(|(_, row)| *row);
+            let type_row = known.unwrap_or_else(|| {
+                batch.new_types.push((fresh, event_type.clone()));
+                self.types.push((event_type.clone(), fresh));
+                fresh
+            });
+            let tags = draft
+                .tags
+                .iter()
+                .map(|tag| Tag::new(*tag).expect("valid"))
+                .collect();
+            let created =
+                Timestamp(1_790_000_000_000_000 + i64::try_from(position.0).expect("small"));
+            batch.rows.push(Row {
+                position,
+                stream,
+                stream_row: *stream_row,
+                revision: Revision(*next),
+                id: EventId::random(),
+                event_type,
+                type_row,
+                created,
+                content_type: ContentType::Json,
+                data: draft.data.clone(),
+                metadata: Bytes::from_static(b"m"),
+                tags: Tags::new(tags).expect("valid"),
+            });
+            *next += 1;
+            self.end = LogEnd {
+                position,
+                writer: writer.epoch(),
+                created,
+            };
+        }
+        Arc::new(batch)
+    }
+
+    pub(crate) async fn append(
+        &mut self,
+        writer: &mut dyn LogWriter,
+        drafts: &[Draft<'_>],
+    ) -> BatchOutcome {
+        let batch = self.batch(writer, drafts);
+        writer.submit(batch).await
+    }
+
+    /// Takes what the database knows of one stream and one type.
+    pub(crate) fn know(
+        &mut self,
+        stream: &str,
+        loaded: &gesta_core::backend::Loaded,
+        event_type: &str,
+    ) {
+        if let Some(head) = loaded.streams[0].head {
+            let stream = StreamId::new(stream).expect("valid");
+            self.streams.push((stream, head.row, head.last.0 + 1));
+        }
+        if let Some(row) = loaded.types[0] {
+            self.types
+                .push((EventType::new(event_type).expect("valid"), row));
+        }
+    }
+
+    pub(crate) fn stream_row(&self, name: &str) -> RowId {
+        self.streams
+            .iter()
+            .find(|(stream, ..)| stream.as_str() == name)
+            .expect("known")
+            .1
+    }
+}
+
+/// The empty batch: is this the end?
+pub(crate) fn confirm(end: LogEnd) -> Arc<Batch> {
+    Arc::new(Batch {
+        log: LOG,
+        after: end,
+        rows: Vec::new(),
+        new_streams: Vec::new(),
+        new_types: Vec::new(),
+    })
+}
+
+pub(crate) fn is_committed(outcome: &BatchOutcome) -> bool {
+    matches!(outcome, BatchOutcome::Committed)
+}
+
+pub(crate) fn is_missed(outcome: &BatchOutcome) -> bool {
+    matches!(outcome, BatchOutcome::Missed)
+}
+
+pub(crate) async fn end_of(backend: &dyn Backend) -> Position {
+    backend.log_end(LOG).await.expect("answers").position
+}

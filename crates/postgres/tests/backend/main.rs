@@ -1,0 +1,10 @@
+//! The backend against real servers. One program, so that most tests share one server, each in a schema of its own.
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests stop at the first surprise"
+)]
+
+mod append;
+mod common;
