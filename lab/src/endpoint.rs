@@ -69,6 +69,43 @@ impl Endpoint {
     }
 }
 
+/// The URL with one of its parameters set.
+pub(crate) fn with_parameter(url: &str, name: &str, value: &str) -> String {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let prefix = format!("{name}=");
+    let kept = query
+        .split('&')
+        .filter(|pair| !pair.is_empty() && !pair.starts_with(&prefix));
+    let all: Vec<String> = kept
+        .map(str::to_owned)
+        .chain([format!("{prefix}{value}")])
+        .collect();
+    format!("{base}?{}", all.join("&"))
+}
+
+/// The URL with only those parameters that the plain PostgreSQL driver knows.
+pub(crate) fn for_driver(url: &str) -> String {
+    const KNOWN: &[&str] = &[
+        "user",
+        "password",
+        "dbname",
+        "host",
+        "port",
+        "application_name",
+        "connect_timeout",
+    ];
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let known = |pair: &&str| {
+        pair.split_once('=')
+            .is_some_and(|(name, _)| KNOWN.contains(&name))
+    };
+    let kept: Vec<&str> = query.split('&').filter(known).collect();
+    if kept.is_empty() {
+        return base.to_owned();
+    }
+    format!("{base}?{}", kept.join("&"))
+}
+
 /// The URL without its password.
 pub(crate) fn redacted(url: &str) -> String {
     let Some(mut endpoint) = Endpoint::parse(url) else {
@@ -136,6 +173,23 @@ mod tests {
                 .address()
                 .is_err()
         );
+    }
+
+    #[test]
+    fn parameters_are_set_and_left_out() {
+        assert_eq!(
+            with_parameter("postgres://h/x", "schema", "a"),
+            "postgres://h/x?schema=a"
+        );
+        assert_eq!(
+            with_parameter("postgres://h/x?schema=b&c=d", "schema", "a"),
+            "postgres://h/x?c=d&schema=a"
+        );
+        assert_eq!(
+            for_driver("postgres://h/x?schema=b&user=u"),
+            "postgres://h/x?user=u"
+        );
+        assert_eq!(for_driver("postgres://h/x?readers=4"), "postgres://h/x");
     }
 
     #[test]

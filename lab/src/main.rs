@@ -13,7 +13,9 @@
 #![allow(dead_code)]
 
 mod append;
+mod bound;
 mod child;
+mod compare;
 mod endpoint;
 mod failure;
 mod fill;
@@ -27,10 +29,12 @@ mod random;
 mod read;
 mod read_back;
 mod report;
+mod servers;
 mod snapshot;
 mod stop;
 mod store;
 mod subscribers;
+mod torture;
 mod units;
 mod workload;
 
@@ -55,14 +59,22 @@ struct Cli {
 enum Command {
     /// Appends under load, then reads everything back.
     Append(append::AppendArgs),
+    /// The bare append statement in a loop, without Gesta.
+    Bound(bound::BoundArgs),
+    /// Gesta against the bare database, alternating.
+    Compare(compare::CompareArgs),
     /// Appends over HTTP with wrk.
     Http(http::HttpArgs),
     /// Reads the whole log page by page, and random streams.
     Read(read::ReadArgs),
+    /// Equal load on several servers of one database.
+    Servers(servers::ServersArgs),
     /// Appends while another session holds an old snapshot of the database.
     Snapshot(snapshot::SnapshotArgs),
     /// Keeps many subscribers idle, then sends them a burst.
     Subscribers(subscribers::SubscribersArgs),
+    /// Hurts real processes, round by round, and checks every promise.
+    Torture(torture::TortureArgs),
 }
 
 fn main() -> ExitCode {
@@ -86,9 +98,13 @@ async fn dispatch(command: Command) -> Result<bool> {
     let stop = stop::on_interrupt();
     match command {
         Command::Append(args) => append::run(&args, &stop).await,
+        Command::Bound(args) => bound::run(&args, &stop).await,
+        Command::Compare(args) => compare::run(&args, &stop).await,
         Command::Http(args) => http::run(&args, &stop).await,
         Command::Read(args) => read::run(&args, &stop).await,
+        Command::Servers(args) => servers::run(&args, &stop).await,
         Command::Snapshot(args) => snapshot::run(&args, &stop).await,
         Command::Subscribers(args) => subscribers::run(&args, &stop).await,
+        Command::Torture(args) => torture::run(&args, &stop).await,
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::{Client, NoTls};
 
+use crate::endpoint;
 use crate::failure::{Context, Result};
 
 /// Settings that bear on the figures.
@@ -35,7 +36,7 @@ const SETTINGS: &[&str] = &[
 
 /// Connects without TLS: the lab's own statements are for databases at hand.
 pub(crate) async fn connect(url: &str) -> Result<Client> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls)
+    let (client, connection) = tokio_postgres::connect(&endpoint::for_driver(url), NoTls)
         .await
         .context("connecting to PostgreSQL without TLS")?;
     // Ends when the client is dropped; a broken connection shows in the client's next call.

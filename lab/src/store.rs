@@ -31,6 +31,23 @@ pub(crate) struct StoreArgs {
     pub(crate) logs: u16,
 }
 
+impl StoreArgs {
+    /// A second store like this one: another schema of the same PostgreSQL database, or another server.
+    pub(crate) fn beside(&self) -> Result<Self> {
+        let store = match Endpoint::parse(&self.store) {
+            Some(endpoint) if endpoint.is_postgres() => {
+                endpoint::with_parameter(&self.store, "schema", "gesta_lab_logs")
+            }
+            _ if self.store == NEW_SERVER => self.store.clone(),
+            _ => return fail("several logs need PostgreSQL"),
+        };
+        Ok(Self {
+            store,
+            ..self.clone()
+        })
+    }
+}
+
 /// What is known about a store.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct StoreFacts {
@@ -62,10 +79,10 @@ pub(crate) struct StoreFacts {
 pub(crate) struct Opened {
     /// The store.
     pub(crate) store: Arc<dyn EventStore>,
+    /// Its URL, not delayed.
+    pub(crate) url: String,
     /// What is known about it.
     pub(crate) facts: StoreFacts,
-    /// The database behind it, if it is PostgreSQL and reached directly.
-    database: Option<String>,
     /// The delay in between; must live as long as the store.
     proxy: Option<Proxy>,
     /// The server that was started for this run.
@@ -75,7 +92,7 @@ pub(crate) struct Opened {
 impl Opened {
     /// URL of the PostgreSQL database, not delayed.
     pub(crate) fn database_url(&self) -> Result<&str> {
-        match &self.database {
+        match self.observable() {
             Some(url) => Ok(url),
             None => fail("this needs a store on PostgreSQL, reached directly"),
         }
@@ -83,7 +100,9 @@ impl Opened {
 
     /// The same, if there is one.
     pub(crate) fn observable(&self) -> Option<&str> {
-        self.database.as_deref()
+        Endpoint::parse(&self.url)
+            .filter(Endpoint::is_postgres)
+            .map(|_| self.url.as_str())
     }
 }
 
@@ -95,7 +114,7 @@ impl Opened {
         Ok(Self {
             store,
             facts: facts("memory:", &info, Duration::ZERO, BTreeMap::new()),
-            database: None,
+            url: "memory:".into(),
             proxy: None,
             server: None,
         })
@@ -122,7 +141,7 @@ pub(crate) fn resolve(url: &str, server: &mut Option<gesta_pgtest::Server>) -> R
 /// Opens a store by its URL, at a distance.
 pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Result<Opened> {
     let (path, proxy) = delayed(url, round_trip)?;
-    let store = gesta_open(&path, logs)
+    let store = open_store(&path, logs)
         .await
         .context(endpoint::redacted(url))?;
     let info = store.info().await.context("reading the store's facts")?;
@@ -135,7 +154,7 @@ pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Resu
     Ok(Opened {
         store,
         facts: facts(url, &info, round_trip, settings),
-        database: is_postgres.then(|| url.to_owned()),
+        url: url.to_owned(),
         proxy,
         server: None,
     })
@@ -169,11 +188,15 @@ pub(crate) fn delayed(url: &str, round_trip: Duration) -> Result<(String, Option
     Ok((endpoint.through(proxy.address()), Some(proxy)))
 }
 
-async fn gesta_open(url: &str, _logs: u16) -> Result<Arc<dyn EventStore>> {
-    match url {
-        "memory:" => Ok(Arc::new(gesta_memory::MemoryStore::new())),
-        _ => fail("to come"),
+/// Opens a store by its URL.
+pub(crate) async fn open_store(url: &str, _logs: u16) -> Result<Arc<dyn EventStore>> {
+    if url == "memory:" {
+        return Ok(Arc::new(gesta_memory::MemoryStore::new()));
     }
+    if url.starts_with("http://") {
+        return Ok(Arc::new(gesta_client::HttpStore::connect(url)?));
+    }
+    fail("to come")
 }
 
 fn facts(

@@ -374,3 +374,70 @@ fn out_of_order(
     let before = last.get_or_insert_default().insert(log, position)?;
     (position <= before).then(|| format!("position {position} of log {log} came after {before}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use gesta_memory::MemoryStore;
+
+    use super::*;
+    use crate::workload::PayloadKind;
+
+    fn args(tags: Option<u32>) -> SubscribersArgs {
+        SubscribersArgs {
+            store: StoreArgs {
+                store: "memory:".into(),
+                rtt: Duration::ZERO,
+                logs: 1,
+            },
+            workload: WorkloadArgs {
+                streams: 10,
+                payload: 20,
+                payload_kind: PayloadKind::Json,
+                metadata: 0,
+                seed: 1,
+            },
+            report: ReportArgs {
+                results: "unused".into(),
+            },
+            subscribers: 20,
+            tags,
+            events: 500,
+            events_per_append: 5,
+            idle: Duration::ZERO,
+            deadline: Duration::from_secs(30),
+            observe: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn everybody_gets_everything() {
+        for tags in [None, Some(7)] {
+            let args = args(tags);
+            let opened = Opened::of(Arc::new(MemoryStore::new())).await.unwrap();
+            let watch = postgres::Watch::start(None).await.unwrap();
+            let workload = Arc::new(Workload::new(&args.workload, Run::random()));
+            let lab = Lab {
+                args: &args,
+                opened: &opened,
+                watch: &watch,
+                workload,
+            };
+            let phases = lab.phases(&CancellationToken::new()).await.unwrap();
+            assert!(
+                phases.iter().all(|phase| phase.faults.is_empty()),
+                "{phases:?}"
+            );
+            let delivered = phases[1].delivered_ms.unwrap().count;
+            assert_eq!(delivered, u64::from(tags.unwrap_or(20)));
+        }
+    }
+
+    #[test]
+    fn a_position_that_does_not_grow_is_told() {
+        let mut last = None;
+        assert!(out_of_order(&mut last, LogId(0), Position(2)).is_none());
+        assert!(out_of_order(&mut last, LogId(1), Position(1)).is_none());
+        assert!(out_of_order(&mut last, LogId(0), Position(3)).is_none());
+        assert!(out_of_order(&mut last, LogId(0), Position(3)).is_some());
+    }
+}

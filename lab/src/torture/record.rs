@@ -1,0 +1,207 @@
+//! What happened during a torture run: every append with its answer, every event that a tail received,
+//! and which unknown outcomes are excused.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gesta_core::{Append, Appended, ErrorKind};
+use serde::Serialize;
+
+use super::faults::Fault;
+
+/// Most violations told in words.
+const TOLD_MAX: usize = 50;
+
+/// The last word on one append.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// Stored here.
+    Acknowledged(Appended),
+    /// Not stored.
+    Refused(ErrorKind),
+    /// Given up without an answer.
+    Open,
+}
+
+/// One append from its first attempt to its last answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Operation {
+    /// What was asked for.
+    pub(crate) request: Append,
+    /// The last word.
+    pub(crate) answer: Answer,
+}
+
+/// Counts of answers.
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct Counts {
+    /// Appends acknowledged.
+    pub(crate) acknowledged: u64,
+    /// Events in them.
+    pub(crate) events: u64,
+    /// Appends refused for their expectation.
+    pub(crate) refused: u64,
+    /// Answers *unavailable* or *overloaded*; tried again.
+    pub(crate) unavailable: u64,
+    /// Answers *outcome unknown* while the server lived, was reachable, and its database was back in time.
+    pub(crate) unknown: u64,
+    /// The other answers *outcome unknown*: the way to the server was cut, or it was killed.
+    pub(crate) unknown_excused: u64,
+    /// Appends that never got an answer.
+    pub(crate) open: u64,
+}
+
+/// One round.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    begin: Instant,
+    end: Option<Instant>,
+    excused: bool,
+}
+
+/// An attempt whose outcome was unknown. Whether that is excused is known once its round is over.
+#[derive(Debug)]
+struct Unknown {
+    entry: usize,
+    from: Instant,
+    to: Instant,
+    text: String,
+}
+
+/// The whole record, shared by all tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    operations: Mutex<Vec<Operation>>,
+    counts: Mutex<BTreeMap<usize, Counts>>,
+    unknown: Mutex<Vec<Unknown>>,
+    rounds: Mutex<Vec<Round>>,
+    violations: Mutex<Vec<String>>,
+    violation_count: AtomicU64,
+}
+
+impl Record {
+    /// A round begins.
+    pub(crate) fn round_begins(&self, fault: Fault) {
+        let round = Round {
+            begin: Instant::now(),
+            end: None,
+            excused: fault.excuses_unknown(),
+        };
+        self.rounds.lock().unwrap().push(round);
+    }
+
+    /// The database was away for too long in this round.
+    pub(crate) fn excuse_round(&self) {
+        if let Some(round) = self.rounds.lock().unwrap().last_mut() {
+            round.excused = true;
+        }
+    }
+
+    /// The round is over: the fault is healed and everybody works again.
+    pub(crate) fn round_ends(&self) {
+        if let Some(round) = self.rounds.lock().unwrap().last_mut() {
+            round.end = Some(Instant::now());
+        }
+    }
+
+    /// True if an unknown outcome of an attempt in this time is nobody's fault.
+    fn excused(&self, from: Instant, to: Instant) -> bool {
+        let rounds = self.rounds.lock().unwrap();
+        rounds
+            .iter()
+            .rev()
+            .take_while(|round| {
+                round
+                    .end
+                    .is_none_or(|end| end + Duration::from_secs(60) >= from)
+            })
+            .any(|round| {
+                let overlaps = round.begin <= to && round.end.is_none_or(|end| end >= from);
+                overlaps && round.excused
+            })
+    }
+
+    /// One attempt ended in a passing error.
+    pub(crate) fn attempt_failed(&self, entry: usize, kind: &ErrorKind, from: Instant) {
+        if let ErrorKind::OutcomeUnknown(text) = kind {
+            let unknown = Unknown {
+                entry,
+                from,
+                to: Instant::now(),
+                text: text.clone(),
+            };
+            self.unknown.lock().unwrap().push(unknown);
+        } else {
+            let mut counts = self.counts.lock().unwrap();
+            counts.entry(entry).or_default().unavailable += 1;
+        }
+    }
+
+    /// Judges the unknown outcomes, once all rounds are over.
+    pub(crate) fn settle_unknown(&self) {
+        for unknown in std::mem::take(&mut *self.unknown.lock().unwrap()) {
+            let excused = self.excused(unknown.from, unknown.to);
+            let mut counts = self.counts.lock().unwrap();
+            let counts = counts.entry(unknown.entry).or_default();
+            if excused {
+                counts.unknown_excused += 1;
+            } else {
+                counts.unknown += 1;
+                let text = unknown.text;
+                self.violation(format!("an outcome was unknown without need: {text}"));
+            }
+        }
+    }
+
+    /// An append has its last answer.
+    pub(crate) fn answered(&self, entry: usize, operation: Operation) {
+        {
+            let mut counts = self.counts.lock().unwrap();
+            let counts = counts.entry(entry).or_default();
+            match &operation.answer {
+                Answer::Acknowledged(_) => {
+                    counts.acknowledged += 1;
+                    counts.events += operation.request.events() as u64;
+                }
+                Answer::Refused(_) => counts.refused += 1,
+                Answer::Open => counts.open += 1,
+            }
+        }
+        self.operations.lock().unwrap().push(operation);
+    }
+
+    /// Something that must not happen did.
+    pub(crate) fn violation(&self, text: String) {
+        self.violation_count.fetch_add(1, Ordering::Relaxed);
+        let mut told = self.violations.lock().unwrap();
+        if told.len() < TOLD_MAX {
+            eprintln!("VIOLATION: {text}");
+            told.push(text);
+        }
+    }
+
+    /// How many there were.
+    pub(crate) fn violation_count(&self) -> u64 {
+        self.violation_count.load(Ordering::Relaxed)
+    }
+
+    /// The first of them.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.violations.lock().unwrap().clone()
+    }
+
+    /// Counts per entry to the store.
+    pub(crate) fn counts(&self) -> BTreeMap<usize, Counts> {
+        self.counts.lock().unwrap().clone()
+    }
+
+    /// Takes out everything recorded, once all writers have ended.
+    pub(crate) fn take_operations(&self) -> Vec<Operation> {
+        std::mem::take(&mut self.operations.lock().unwrap())
+    }
+}
+
+/// Shared by all tasks of a run.
+pub(crate) type SharedRecord = Arc<Record>;
