@@ -51,7 +51,7 @@ pub(crate) async fn settings(url: &str) -> Result<BTreeMap<String, String>> {
     let client = connect(url).await?;
     let rows = client
         .query(
-            "SELECT name, setting || coalesce(unit, '') FROM pg_settings WHERE name = ANY($1)",
+            "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY($1)",
             &[&SETTINGS],
         )
         .await

@@ -1,10 +1,11 @@
 //! `bound` on SQLite: a prepared insert in a loop, a transaction per batch, with the settings of Gesta's writing connection.
 //!
-//! Checkpoints run beside the inserts, on a thread and connection of their own, as Gesta's do.
+//! As in Gesta, checkpoints run beside the inserts, on a thread and connection of their own; only when the
+//! log has grown long does the inserting thread start it again from its beginning.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
@@ -14,8 +15,10 @@ use super::{Bound, Clocked, Places, Plan};
 use crate::failure::{Context, Result, fail};
 use crate::store;
 
-/// How often the log is looked at for a checkpoint.
-const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
+/// How often the log is copied into the file.
+const CHECKPOINT_EVERY: Duration = Duration::from_millis(50);
+/// Pages of the log after which it is started again (32 MiB).
+const RESTART_PAGES: i64 = 8_000;
 
 pub(super) async fn measure(plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound> {
     let files = tempfile::tempdir_in(folder(plan.url))?;
@@ -54,11 +57,12 @@ fn open(path: &Path) -> Result<Connection> {
 fn fill(path: &Path, plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound> {
     let conn = open(path)?;
     let over = Arc::new(AtomicBool::new(false));
+    let pages = Arc::new(AtomicI64::new(0));
     let beside = {
-        let (over, conn) = (Arc::clone(&over), open(path)?);
-        std::thread::spawn(move || checkpoints(&conn, &over))
+        let (over, pages, conn) = (Arc::clone(&over), Arc::clone(&pages), open(path)?);
+        std::thread::spawn(move || checkpoints(&conn, &over, &pages))
     };
-    let bound = insert(&conn, plan, stop);
+    let bound = insert(&conn, plan, stop, &pages);
     over.store(true, Ordering::Release);
     beside
         .join()
@@ -66,13 +70,23 @@ fn fill(path: &Path, plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound>
     bound
 }
 
-fn insert(conn: &Connection, plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound> {
+fn insert(
+    conn: &Connection,
+    plan: &Plan<'_>,
+    stop: &CancellationToken,
+    pages: &AtomicI64,
+) -> Result<Bound> {
     let mut statement = conn.prepare(include_str!("../../sql/insert_sqlite.sql"))?;
     let mut places = Places::new(plan.workload);
     let mut clocked = Clocked::start(plan);
     let metadata: &[u8] = plan.workload.metadata();
     while !clocked.is_over(stop) {
         let begun = Instant::now();
+        if pages.load(Ordering::Acquire) >= RESTART_PAGES {
+            pages.store(0, Ordering::Release);
+            conn.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))
+                .context("checkpoint")?;
+        }
         let transaction = conn.unchecked_transaction()?;
         for _ in 0..plan.form.events() {
             let place = places.next();
@@ -102,11 +116,14 @@ fn insert(conn: &Connection, plan: &Plan<'_>, stop: &CancellationToken) -> Resul
     Ok(clocked.finish(u64::try_from(stored).unwrap_or(0), places.number))
 }
 
-fn checkpoints(conn: &Connection, over: &AtomicBool) -> Result<()> {
+/// Copies the log into the file, which makes nobody wait, and tells how long the log is.
+fn checkpoints(conn: &Connection, over: &AtomicBool, pages: &AtomicI64) -> Result<()> {
     while !over.load(Ordering::Acquire) {
         std::thread::sleep(CHECKPOINT_EVERY);
-        conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+        let length = conn
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(1))
             .context("checkpoint")?;
+        pages.store(length, Ordering::Release);
     }
     Ok(())
 }
