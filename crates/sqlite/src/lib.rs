@@ -1,1 +1,31 @@
-//! To come.
+//! SQLite backend: a store in one file, owned by one process.
+//!
+//! Why: a store without set-up, as safe as the larger ones. One thread writes; its transactions are the
+//! batches of the append pipeline, each durable when it is answered (`synchronous=FULL`).
+//! Invariants: one process at a time (lock file); checksums are checked on every event that is read; no read
+//! transaction outlives the page that it serves; an I/O error while writing closes the store for appends.
+//! Not here: the append pipeline, subscriptions, `EventStore` (`gesta-store` makes one of this backend).
+//!
+//! Each SQL statement stands in a file of its own in `sql/`. The tables are described in `docs/internals/schema.md`.
+
+mod append;
+mod audit;
+mod backup;
+mod checkpoint;
+mod config;
+mod connection;
+mod error;
+mod filter;
+mod lock;
+mod lookup;
+mod names;
+mod read;
+mod reader;
+mod scavenge;
+mod schema;
+mod store;
+
+pub use audit::SqliteAudit;
+pub use config::{Location, Missing, SqliteConfig, Synchronous};
+pub use schema::{Migrated, schema_text};
+pub use store::SqliteBackend;

@@ -66,6 +66,17 @@ pub async fn audit(
         report.logs.push(summary);
     }
     name_streams(source, &mut report).await?;
+    for text in source.engine_findings().await? {
+        report.add(Finding {
+            kind: FindingKind::Engine,
+            log: LogId(0),
+            position: None,
+            stream_row: None,
+            stream: None,
+            revision: None,
+            text,
+        });
+    }
     Ok(report)
 }
 

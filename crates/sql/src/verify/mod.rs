@@ -126,4 +126,12 @@ pub trait AuditSource: Send {
     /// # Errors
     /// `Unavailable`.
     async fn stream_name(&mut self, log: LogId, row: i64) -> Result<Option<String>>;
+
+    /// What the database's own check of its file says; nothing if it is healthy, or has no such check.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn engine_findings(&mut self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 }

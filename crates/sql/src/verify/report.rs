@@ -27,6 +27,8 @@ pub enum FindingKind {
     Created,
     /// A stream, event type or scavenge mark that no event needs.
     Orphan,
+    /// The database's own check of its file failed.
+    Engine,
     /// Two streams or event types have the same name, or a stream lies in the wrong log.
     Name,
 }
@@ -44,6 +46,7 @@ impl FindingKind {
             FindingKind::Tags => "tags",
             FindingKind::Created => "created",
             FindingKind::Orphan => "orphan",
+            FindingKind::Engine => "engine",
             FindingKind::Name => "name",
         }
     }

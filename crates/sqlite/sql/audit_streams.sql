@@ -1,0 +1,2 @@
+-- Raw stream names for the audit. Binds: 1 above this row id. Rows: as many as the reader steps through, by row id.
+SELECT id, name, checksum FROM streams WHERE id > ?1 ORDER BY id;

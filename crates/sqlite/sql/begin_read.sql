@@ -1,0 +1,2 @@
+-- Begins a snapshot with the first read that follows. Rows: none.
+BEGIN DEFERRED;

@@ -1,0 +1,2 @@
+-- Undoes. Rows: none.
+ROLLBACK;

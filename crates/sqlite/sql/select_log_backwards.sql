@@ -1,0 +1,4 @@
+-- Events of the log, newest first. Binds: 1 above this position, 2 up to this position. Index: primary key, backwards.
+-- Rows: as many as the reader steps through, by falling position.
+SELECT position, stream, revision, event_id, type, created, content_type, writer, checksum, tags, metadata, data
+FROM events WHERE position > ?1 AND position <= ?2 ORDER BY position DESC;

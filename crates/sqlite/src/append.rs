@@ -1,0 +1,353 @@
+//! The writing thread: one connection, one transaction per batch, in the order in which batches were sent.
+//!
+//! Why a thread: SQLite blocks while it writes and syncs, and a tokio worker must not.
+//! The chain: inside the transaction the last row of the log is compared with the one that the batch was decided on, by position
+//! and writer; nothing else writes to the file, but another program could, and a batch that follows a lost one must miss.
+//! Outcomes: *missed* and *refused* batches and those before their commit are rolled back; a commit that fails with an I/O error
+//! is *unknown*, and closes the store for writing (`fault`): pages that could not be synced may be gone from the
+//! cache of the operating system, so a second try could succeed without them.
+
+use std::fmt;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use futures::future::BoxFuture;
+use gesta_core::backend::{Batch, BatchOutcome, LogEnd, LogWriter, WriterEpoch};
+use gesta_core::{Error, ErrorKind, LogId, Result};
+use gesta_sql::{checksum, content_type_code, name_checksum, tags_to_text, to_sql};
+use rusqlite::{Connection, params};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use crate::checkpoint::WalWatch;
+use crate::error::{Fault, Outcome, WriteFault, public, write_fault};
+use crate::lookup;
+use crate::reader::{Reader, closed};
+
+/// What the thread works on.
+pub(crate) struct Desk {
+    pub(crate) reader: Reader,
+    pub(crate) fault: FaultMark,
+    wal: Option<WalWatch>,
+    stopping: bool,
+}
+
+/// Why the store no longer writes, once it does not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FaultMark(Arc<OnceLock<String>>);
+
+impl FaultMark {
+    pub(crate) fn set(&self, cause: &dyn fmt::Display) {
+        if self.0.set(cause.to_string()).is_ok() {
+            tracing::error!(%cause, "the store is closed for writing; verify it and open it again");
+        }
+    }
+
+    /// # Errors
+    /// `Unavailable` if the store no longer writes.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.0.get() {
+            None => Ok(()),
+            Some(cause) => Err(Error::unavailable(format!(
+                "the store was closed for writing after an error ({cause}): stop this process, run `gesta verify`, start it again"
+            ))),
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce(&mut Desk) + Send>;
+
+/// Sends jobs to the thread. Cheap to clone; the thread ends when the last clone is gone.
+#[derive(Clone)]
+pub(crate) struct WriteThread {
+    jobs: Sender<Job>,
+}
+
+impl fmt::Debug for WriteThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WriteThread")
+    }
+}
+
+impl WriteThread {
+    /// Starts the thread; `keep` is dropped after the connection was closed.
+    ///
+    /// # Errors
+    /// `Unavailable` if the system gives no thread.
+    pub(crate) fn start(
+        conn: Connection,
+        fault: FaultMark,
+        wal: Option<WalWatch>,
+        keep: impl Send + 'static,
+    ) -> Result<(Self, JoinHandle<()>)> {
+        let (jobs, receiver) = mpsc::channel();
+        let desk = Desk {
+            reader: Reader::new(conn),
+            fault,
+            wal,
+            stopping: false,
+        };
+        let handle = std::thread::Builder::new()
+            .name("gesta-sqlite-write".into())
+            .spawn(move || {
+                work(desk, &receiver);
+                drop(keep);
+            })
+            .map_err(|error| Error::unavailable("no thread for writing").caused_by(error))?;
+        Ok((Self { jobs }, handle))
+    }
+
+    /// Runs a job behind those sent before.
+    ///
+    /// # Errors
+    /// `Unavailable` if the thread has ended; the job is dropped.
+    pub(crate) fn run(&self, job: impl FnOnce(&mut Desk) + Send + 'static) -> Result<()> {
+        self.jobs.send(Box::new(job)).map_err(|_| closed())
+    }
+
+    /// Lets the thread end once it has done what was sent before.
+    pub(crate) fn stop(&self) {
+        // If it has ended already, all the better.
+        let _ = self.run(|desk| desk.stopping = true);
+    }
+}
+
+fn work(mut desk: Desk, jobs: &Receiver<Job>) {
+    while let Ok(job) = jobs.recv() {
+        job(&mut desk);
+        if desk.stopping {
+            break;
+        }
+        if let Some(wal) = &mut desk.wal {
+            wal.tend(&desk.reader.conn, &desk.fault);
+        }
+    }
+    // The helper's connection first: the last one to close copies the WAL into the file and removes it.
+    drop(desk.wal.take());
+    if let Err((_, error)) = desk.reader.conn.close() {
+        tracing::warn!(%error, "closing the database");
+    }
+}
+
+/// Appends to the one log.
+pub(crate) struct SqliteWriter {
+    thread: WriteThread,
+    epoch: WriterEpoch,
+}
+
+impl SqliteWriter {
+    pub(crate) fn new(thread: WriteThread) -> Self {
+        let (_, low) = Uuid::new_v4().as_u64_pair();
+        Self {
+            thread,
+            epoch: WriterEpoch(low.cast_signed()),
+        }
+    }
+}
+
+impl LogWriter for SqliteWriter {
+    fn epoch(&self) -> WriterEpoch {
+        self.epoch
+    }
+
+    fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
+        let epoch = self.epoch;
+        let (answer, answered) = oneshot::channel();
+        let sent = self.thread.run(move |desk| {
+            let _ = answer.send(store(desk, &batch, epoch));
+        });
+        Box::pin(async move {
+            match sent {
+                Err(error) => BatchOutcome::Failed(error),
+                Ok(()) => answered.await.unwrap_or_else(|_| {
+                    BatchOutcome::Unknown(
+                        ErrorKind::OutcomeUnknown("the writing thread has ended".into()).into(),
+                    )
+                }),
+            }
+        })
+    }
+
+    fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
+        let (answer, answered) = oneshot::channel();
+        // Every commit is durable before it is visible, unless the store was told otherwise; behind the
+        // queue of the thread there is no commit left that is under way.
+        let sent = self.thread.run(move |desk| {
+            let _ = answer.send(desk.fault.check());
+        });
+        Box::pin(async move {
+            sent?;
+            answered.await.map_err(|_| closed())?
+        })
+    }
+}
+
+/// Stores a batch.
+fn store(desk: &mut Desk, batch: &Batch, epoch: WriterEpoch) -> BatchOutcome {
+    if let Err(error) = desk.fault.check() {
+        return BatchOutcome::Failed(error);
+    }
+    let conn = &desk.reader.conn;
+    if batch.rows.is_empty() {
+        return match lookup::log_end(conn) {
+            Ok(end) if is_same_row(end, batch.after) => BatchOutcome::Committed,
+            Ok(_) => BatchOutcome::Missed,
+            Err(fault) => failed(conn, &desk.fault, fault),
+        };
+    }
+    match write(conn, batch, epoch) {
+        Ok(true) => {}
+        Ok(false) => return roll_back(conn, &desk.fault, BatchOutcome::Missed),
+        Err(fault) => return failed(conn, &desk.fault, fault),
+    }
+    match commit(conn) {
+        Ok(()) => BatchOutcome::Committed,
+        Err(error) => commit_failed(conn, &desk.fault, error),
+    }
+}
+
+/// Time does not identify a row; position and writer do.
+fn is_same_row(found: LogEnd, expected: LogEnd) -> bool {
+    found.position == expected.position && found.writer == expected.writer
+}
+
+/// Writes the rows into an open transaction; false if another row is the last of the log.
+fn write(conn: &Connection, batch: &Batch, epoch: WriterEpoch) -> Outcome<bool> {
+    conn.prepare_cached(include_str!("../sql/begin_write.sql"))?
+        .execute([])?;
+    if !is_same_row(lookup::log_end(conn)?, batch.after) {
+        return Ok(false);
+    }
+    check_shape(batch)?;
+    write_names(conn, batch)?;
+    let mut event = conn.prepare_cached(include_str!("../sql/insert_event.sql"))?;
+    for row in &batch.rows {
+        let position = to_sql(row.position.0, "position")?;
+        event.execute(params![
+            position,
+            to_sql(row.stream_row.0, "stream")?,
+            to_sql(row.revision.0, "revision")?,
+            row.id.0.as_bytes(),
+            to_sql(row.type_row.0, "type")?,
+            row.created.0,
+            content_type_code(row.content_type),
+            epoch.0,
+            checksum(batch.log, row, epoch),
+            tags_to_text(&row.tags),
+            &*row.metadata,
+            &*row.data,
+        ])?;
+        if !row.tags.is_empty() {
+            let mut tag = conn.prepare_cached(include_str!("../sql/insert_tag.sql"))?;
+            for text in row.tags.as_slice() {
+                tag.execute(params![text.as_str(), position])?;
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn write_names(conn: &Connection, batch: &Batch) -> Outcome<()> {
+    if !batch.new_streams.is_empty() {
+        let mut stream = conn.prepare_cached(include_str!("../sql/insert_stream.sql"))?;
+        for (row, name) in &batch.new_streams {
+            let sum = name_checksum(batch.log, *row, name.as_str());
+            stream.execute(params![to_sql(row.0, "stream")?, name.as_str(), sum])?;
+        }
+    }
+    if !batch.new_types.is_empty() {
+        let mut event_type = conn.prepare_cached(include_str!("../sql/insert_type.sql"))?;
+        for (row, name) in &batch.new_types {
+            let sum = name_checksum(batch.log, *row, name.as_str());
+            event_type.execute(params![to_sql(row.0, "type")?, name.as_str(), sum])?;
+        }
+    }
+    Ok(())
+}
+
+/// The log is the only one, and positions follow the predecessor without a gap.
+fn check_shape(batch: &Batch) -> Result<()> {
+    if batch.log != LogId(0) {
+        return Err(Error::invalid(
+            "log",
+            format!(
+                "must be 0, the only one of a SQLite store, found {}",
+                batch.log
+            ),
+        ));
+    }
+    let mut expected = batch.after.position;
+    for row in &batch.rows {
+        expected = expected.next();
+        if row.position != expected {
+            return Err(Error::invalid(
+                "position",
+                format!("must be {expected}, found {}", row.position),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Commits.
+pub(crate) fn commit(conn: &Connection) -> rusqlite::Result<()> {
+    conn.prepare_cached(include_str!("../sql/commit.sql"))?
+        .execute([])
+        .map(|_| ())
+}
+
+/// An error before the commit: nothing is stored.
+fn failed(conn: &Connection, mark: &FaultMark, fault: Fault) -> BatchOutcome {
+    let outcome = match fault {
+        Fault::Store(error) => match error.kind() {
+            ErrorKind::Corrupt(_) => BatchOutcome::Failed(error),
+            _ => BatchOutcome::Refused(error),
+        },
+        Fault::Sql(error) => match write_fault(&error) {
+            WriteFault::Taken => BatchOutcome::Missed,
+            WriteFault::Content => BatchOutcome::Refused(
+                Error::new(ErrorKind::Refused(format!("SQLite: {error}"))).caused_by(error),
+            ),
+            WriteFault::Passing => BatchOutcome::Failed(public(error)),
+            WriteFault::Fatal => {
+                mark.set(&error);
+                BatchOutcome::Failed(public(error))
+            }
+        },
+    };
+    roll_back(conn, mark, outcome)
+}
+
+/// An error of the commit itself.
+fn commit_failed(conn: &Connection, mark: &FaultMark, error: rusqlite::Error) -> BatchOutcome {
+    match write_fault(&error) {
+        // SQLite wrote no whole commit record: there was no room for it, or it did not begin.
+        WriteFault::Passing => roll_back(conn, mark, BatchOutcome::Failed(public(error))),
+        WriteFault::Taken | WriteFault::Content | WriteFault::Fatal => {
+            mark.set(&error);
+            let kind =
+                ErrorKind::OutcomeUnknown(format!("SQLite could not finish the commit: {error}"));
+            let outcome = BatchOutcome::Unknown(Error::new(kind).caused_by(error));
+            roll_back(conn, mark, outcome)
+        }
+    }
+}
+
+/// Leaves no transaction open; one that cannot be left closes the store.
+fn roll_back(conn: &Connection, mark: &FaultMark, outcome: BatchOutcome) -> BatchOutcome {
+    if let Err(error) = end_transaction(conn) {
+        mark.set(&error);
+    }
+    outcome
+}
+
+/// Rolls back unless SQLite has done so by itself.
+pub(crate) fn end_transaction(conn: &Connection) -> rusqlite::Result<()> {
+    if conn.is_autocommit() {
+        return Ok(());
+    }
+    conn.prepare_cached(include_str!("../sql/rollback.sql"))?
+        .execute([])
+        .map(|_| ())
+}

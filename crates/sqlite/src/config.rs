@@ -1,0 +1,203 @@
+//! Where a SQLite store is and how it is opened; also as a URL.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use gesta_core::{Error, Result};
+
+/// Where the data is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Location {
+    /// A file; `-wal`, `-shm` and `.lock` files lie beside it.
+    File(PathBuf),
+    /// Nowhere: the data is gone when the store is closed.
+    Memory,
+}
+
+/// What a commit waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Synchronous {
+    /// For the disk. Nothing acknowledged is ever lost.
+    #[default]
+    Full,
+    /// For the operating system; the disk follows at checkpoints. A power loss takes the last commits.
+    Normal,
+    /// For nothing. A power loss can take everything.
+    Off,
+}
+
+/// What to do if the file does not exist, or is empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Missing {
+    /// Create it, and the directories above it.
+    #[default]
+    Create,
+    /// Refuse.
+    Refuse,
+}
+
+/// Most reading connections.
+const READERS_MAX: usize = 64;
+
+/// How a store is opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SqliteConfig {
+    /// Where it is.
+    pub location: Location,
+    /// What a commit waits for. Anything but `Full` is shown as weakened durability.
+    pub synchronous: Synchronous,
+    /// What to do if there is none.
+    pub missing: Missing,
+    /// Connections that read at once (1 to 64). Opened when needed.
+    pub readers: usize,
+}
+
+impl SqliteConfig {
+    /// A store in a file, with full durability, created if missing.
+    #[must_use]
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self::at(Location::File(path.into()))
+    }
+
+    /// A store in memory.
+    #[must_use]
+    pub fn memory() -> Self {
+        Self::at(Location::Memory)
+    }
+
+    fn at(location: Location) -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            location,
+            synchronous: Synchronous::Full,
+            missing: Missing::Create,
+            readers: cores.clamp(2, 8),
+        }
+    }
+
+    /// Refuses a store that does not exist instead of creating it.
+    #[must_use]
+    pub fn must_exist(mut self) -> Self {
+        self.missing = Missing::Refuse;
+        self
+    }
+
+    /// Reads `sqlite:PATH`, `sqlite://PATH` or `sqlite::memory:`, with options after `?`, joined by `&`:
+    /// `synchronous=full|normal|off`, `readers=1..64`, `create=true|false`. The path is taken as it stands.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for another scheme, no path, or an unknown option or value.
+    pub fn parse(url: &str) -> Result<Self> {
+        let rest = url.strip_prefix("sqlite:").ok_or_else(|| {
+            Error::invalid("store", format!("must begin with sqlite:, found {url:?}"))
+        })?;
+        let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut config = match path.strip_prefix("//").unwrap_or(path) {
+            "" => {
+                return Err(Error::invalid(
+                    "store",
+                    "must name a file, as in sqlite:gesta-data/gesta.db",
+                ));
+            }
+            ":memory:" => Self::memory(),
+            path => Self::file(path),
+        };
+        for option in options.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            config.set(name, value)?;
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let wrong = |rule: &str| {
+            Error::invalid(
+                format!("store option {name}"),
+                format!("{rule}, found {value:?}"),
+            )
+        };
+        match name {
+            "synchronous" => {
+                self.synchronous = match value {
+                    "full" => Synchronous::Full,
+                    "normal" => Synchronous::Normal,
+                    "off" => Synchronous::Off,
+                    _ => return Err(wrong("must be full, normal or off")),
+                }
+            }
+            "create" => {
+                self.missing = match value {
+                    "true" => Missing::Create,
+                    "false" => Missing::Refuse,
+                    _ => return Err(wrong("must be true or false")),
+                }
+            }
+            "readers" => {
+                self.readers = value
+                    .parse()
+                    .ok()
+                    .filter(|count| (1..=READERS_MAX).contains(count))
+                    .ok_or_else(|| wrong("must be a number from 1 to 64"))?;
+            }
+            _ => {
+                return Err(Error::invalid(
+                    format!("store option {name}"),
+                    "is unknown; known are synchronous, readers and create",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for SqliteConfig {
+    type Err = Error;
+
+    fn from_str(url: &str) -> Result<Self> {
+        Self::parse(url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_name_a_file_or_memory() {
+        for (url, path) in [
+            ("sqlite:gesta-data/gesta.db", "gesta-data/gesta.db"),
+            ("sqlite:/var/lib/gesta.db", "/var/lib/gesta.db"),
+            ("sqlite://gesta.db", "gesta.db"),
+            ("sqlite:///var/lib/gesta.db", "/var/lib/gesta.db"),
+        ] {
+            let config = SqliteConfig::parse(url).expect("valid");
+            assert_eq!(config, SqliteConfig::file(path), "{url}");
+        }
+        let memory = SqliteConfig::parse("sqlite::memory:").expect("valid");
+        assert_eq!(memory.location, Location::Memory);
+    }
+
+    #[test]
+    fn options_are_known_or_refused() {
+        let config = SqliteConfig::parse("sqlite:a.db?synchronous=normal&readers=3&create=false")
+            .expect("valid");
+        assert_eq!(config.synchronous, Synchronous::Normal);
+        assert_eq!((config.readers, config.missing), (3, Missing::Refuse));
+        for bad in [
+            "sqlite:",
+            "sqlite:?synchronous=full",
+            "postgres://x",
+            "sqlite:a?sync=full",
+            "sqlite:a?synchronous=",
+            "sqlite:a?synchronous=FULL",
+            "sqlite:a?readers=0",
+            "sqlite:a?readers=65",
+            "sqlite:a?readers=-1",
+            "sqlite:a?create",
+        ] {
+            assert!(SqliteConfig::parse(bad).is_err(), "{bad}");
+        }
+        let error = SqliteConfig::parse("sqlite:a?sync=full").expect_err("unknown");
+        assert!(error.to_string().contains("sync is unknown"), "{error}");
+    }
+}

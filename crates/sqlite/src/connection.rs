@@ -1,0 +1,180 @@
+//! Connections and their settings.
+//!
+//! Settings that durability or order rest on are read back after they were set.
+
+use std::path::Path;
+use std::time::Duration;
+
+use gesta_core::{Durability, Error, ErrorKind, Result};
+use rusqlite::{Connection, OpenFlags};
+
+use crate::config::{Location, Synchronous};
+use crate::error::Outcome;
+
+/// Earlier versions can corrupt the WAL when one connection writes while another checkpoints.
+const LIBRARY_VERSION_MIN: i32 = 3_051_003;
+/// How long a statement waits for a lock that another program holds (the `sqlite3` shell, a backup tool).
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Size to which a WAL that grew longer is cut when it begins again; within it, writing needs no new blocks.
+const WAL_BYTES_KEPT: i64 = 64 * 1024 * 1024;
+/// Page cache of the writing connection, in KiB.
+const WRITER_CACHE_KIB: i64 = 64 * 1024;
+/// Page cache of each reading connection, in KiB; the operating system caches the rest.
+const READER_CACHE_KIB: i64 = 8 * 1024;
+/// Prepared statements kept per connection: more than there are files in `sql/`.
+const STATEMENTS_MAX: usize = 64;
+
+/// Refuses a SQLite library that is too old.
+///
+/// # Errors
+/// `Unsupported`, with both versions.
+pub(crate) fn check_library() -> Result<()> {
+    if rusqlite::version_number() >= LIBRARY_VERSION_MIN {
+        return Ok(());
+    }
+    Err(ErrorKind::Unsupported(format!(
+        "SQLite {} is too old: earlier versions than 3.51.3 can corrupt the WAL",
+        rusqlite::version()
+    ))
+    .into())
+}
+
+/// Opens the connection that writes, and creates the file if it is not there.
+pub(crate) fn open_writing(location: &Location, synchronous: Synchronous) -> Outcome<Connection> {
+    let conn = match location {
+        Location::Memory => Connection::open_in_memory()?,
+        Location::File(path) => open_file(
+            path,
+            OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        )?,
+    };
+    settle(&conn, WRITER_CACHE_KIB)?;
+    if matches!(location, Location::Memory) {
+        return Ok(conn);
+    }
+    let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(Error::new(ErrorKind::Unsupported(format!(
+            "SQLite cannot use a write-ahead log here: journal mode is {mode} (a network file system?)"
+        )))
+        .into());
+    }
+    // Checkpoints belong to `checkpoint`, off the commit path.
+    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+    conn.pragma_update(None, "journal_size_limit", WAL_BYTES_KEPT)?;
+    conn.pragma_update(None, "synchronous", level(synchronous))?;
+    // macOS only: fsync alone leaves data in the cache of the disk there.
+    conn.pragma_update(None, "fullfsync", synchronous == Synchronous::Full)?;
+    conn.pragma_update(
+        None,
+        "checkpoint_fullfsync",
+        synchronous == Synchronous::Full,
+    )?;
+    let found: i64 = conn.pragma_query_value(None, "synchronous", |row| row.get(0))?;
+    if found != level(synchronous) {
+        return Err(Error::new(ErrorKind::Unsupported(format!(
+            "SQLite does not take synchronous={synchronous:?}: it says {found}"
+        )))
+        .into());
+    }
+    Ok(conn)
+}
+
+/// Opens a connection that can only read.
+pub(crate) fn open_reading(path: &Path) -> Outcome<Connection> {
+    let conn = open_file(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    settle(&conn, READER_CACHE_KIB)?;
+    conn.pragma_update(None, "query_only", true)?;
+    Ok(conn)
+}
+
+fn open_file(path: &Path, flags: OpenFlags) -> Outcome<Connection> {
+    // Each connection is used by one thread at a time.
+    Ok(Connection::open_with_flags(
+        path,
+        flags | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?)
+}
+
+fn settle(conn: &Connection, cache_kib: i64) -> Outcome<()> {
+    conn.busy_timeout(BUSY_TIMEOUT)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    conn.pragma_update(None, "cache_size", -cache_kib)?;
+    conn.pragma_update(None, "trusted_schema", false)?;
+    conn.pragma_update(None, "cell_size_check", true)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    Ok(())
+}
+
+fn level(synchronous: Synchronous) -> i64 {
+    match synchronous {
+        Synchronous::Off => 0,
+        Synchronous::Normal => 1,
+        Synchronous::Full => 2,
+    }
+}
+
+/// How safe a commit of this connection is, from what SQLite says, not from what it was asked for.
+pub(crate) fn durability(conn: &Connection, location: &Location) -> Outcome<Durability> {
+    if matches!(location, Location::Memory) {
+        return Ok(Durability::None);
+    }
+    let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+    let found: i64 = conn.pragma_query_value(None, "synchronous", |row| row.get(0))?;
+    let name = match found {
+        0 => "off",
+        1 => "normal",
+        2 => "full",
+        _ => "extra",
+    };
+    let settings = format!("journal_mode={mode}, synchronous={name}");
+    Ok(match found {
+        0 => Durability::Weakened(format!(
+            "{settings}: a power loss or a crash of the operating system can lose acknowledged events and destroy the store"
+        )),
+        1 => Durability::Weakened(format!(
+            "{settings}: a power loss or a crash of the operating system can lose the last acknowledged events"
+        )),
+        _ => Durability::Full(settings),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bundled_library_is_new_enough() {
+        check_library().expect("new enough");
+    }
+
+    #[test]
+    fn durability_is_read_back_and_named() {
+        let home = tempfile::tempdir().expect("dir");
+        for (asked, name) in [
+            (Synchronous::Full, "full"),
+            (Synchronous::Normal, "weakened"),
+            (Synchronous::Off, "weakened"),
+        ] {
+            let location = Location::File(home.path().join("a.db"));
+            let conn = open_writing(&location, asked).expect("opens");
+            let found = durability(&conn, &location).expect("known");
+            assert_eq!(found.name(), name);
+            assert!(
+                found.detail().starts_with("journal_mode=wal, synchronous="),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_reading_connection_cannot_write() {
+        let home = tempfile::tempdir().expect("dir");
+        let path = home.path().join("a.db");
+        let location = Location::File(path.clone());
+        let writer = open_writing(&location, Synchronous::Full).expect("opens");
+        writer.execute_batch("CREATE TABLE a (x)").expect("creates");
+        let reader = open_reading(&path).expect("opens");
+        assert!(reader.execute_batch("DELETE FROM a").is_err());
+    }
+}

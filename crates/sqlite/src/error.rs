@@ -1,0 +1,129 @@
+//! What an error of SQLite means, in one place.
+//!
+//! Invariant: a failed commit is *unknown* unless SQLite says that nothing can have been stored. After an I/O error nothing
+//! that the process believes about the file can be trusted (the operating system may have dropped the pages
+//! that it could not write), so the store is closed for writing until it is opened again.
+
+use gesta_core::{Error, ErrorKind};
+use rusqlite::ErrorCode;
+use rusqlite::ffi;
+
+/// An error on the way to the public one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error(transparent)]
+    Sql(#[from] rusqlite::Error),
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+/// Result inside this crate.
+pub(crate) type Outcome<T> = std::result::Result<T, Fault>;
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Error {
+        match fault {
+            Fault::Store(error) => error,
+            Fault::Sql(error) => public(error),
+        }
+    }
+}
+
+/// The public error for a read, or for a write of which nothing was stored.
+pub(crate) fn public(error: rusqlite::Error) -> Error {
+    let text = format!("SQLite: {error}");
+    let kind = match &error {
+        rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
+            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => ErrorKind::Corrupt(text),
+            ErrorCode::ReadOnly
+            | ErrorCode::PermissionDenied
+            | ErrorCode::NoLargeFileSupport
+            | ErrorCode::AuthorizationForStatementDenied => ErrorKind::Unsupported(text),
+            _ => ErrorKind::Unavailable(text),
+        },
+        rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::Utf8Error(..) => ErrorKind::Corrupt(text),
+        _ => ErrorKind::Unavailable(text),
+    };
+    Error::new(kind).caused_by(error)
+}
+
+/// What an error while writing means for the batch and for the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WriteFault {
+    /// The place of a row is taken.
+    Taken,
+    /// The content is refused; the same batch can never be stored.
+    Content,
+    /// A passing reason.
+    Passing,
+    /// The file, or what we believe about it, is no longer to be trusted.
+    Fatal,
+}
+
+pub(crate) fn write_fault(error: &rusqlite::Error) -> WriteFault {
+    let rusqlite::Error::SqliteFailure(failure, _) = error else {
+        return WriteFault::Content;
+    };
+    match failure.code {
+        ErrorCode::ConstraintViolation => match failure.extended_code {
+            ffi::SQLITE_CONSTRAINT_PRIMARYKEY
+            | ffi::SQLITE_CONSTRAINT_UNIQUE
+            | ffi::SQLITE_CONSTRAINT_ROWID => WriteFault::Taken,
+            _ => WriteFault::Content,
+        },
+        ErrorCode::TooBig | ErrorCode::TypeMismatch | ErrorCode::ParameterOutOfRange => {
+            WriteFault::Content
+        }
+        ErrorCode::DatabaseBusy
+        | ErrorCode::DatabaseLocked
+        | ErrorCode::DiskFull
+        | ErrorCode::OutOfMemory
+        | ErrorCode::OperationInterrupted
+        | ErrorCode::SchemaChanged => WriteFault::Passing,
+        _ => WriteFault::Fatal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(code: i32) -> rusqlite::Error {
+        rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)
+    }
+
+    /// Goal: every code that a caller acts on, one by one.
+    #[test]
+    fn codes_and_what_they_mean() {
+        for (code, expected) in [
+            (ffi::SQLITE_CONSTRAINT_PRIMARYKEY, WriteFault::Taken),
+            (ffi::SQLITE_CONSTRAINT_UNIQUE, WriteFault::Taken),
+            (ffi::SQLITE_CONSTRAINT_CHECK, WriteFault::Content),
+            (ffi::SQLITE_TOOBIG, WriteFault::Content),
+            (ffi::SQLITE_FULL, WriteFault::Passing),
+            (ffi::SQLITE_BUSY, WriteFault::Passing),
+            (ffi::SQLITE_NOMEM, WriteFault::Passing),
+            (ffi::SQLITE_IOERR_FSYNC, WriteFault::Fatal),
+            (ffi::SQLITE_IOERR_WRITE, WriteFault::Fatal),
+            (ffi::SQLITE_CORRUPT, WriteFault::Fatal),
+            (ffi::SQLITE_READONLY, WriteFault::Fatal),
+        ] {
+            assert_eq!(write_fault(&failure(code)), expected, "{code}");
+        }
+        assert!(matches!(
+            public(failure(ffi::SQLITE_NOTADB)).kind(),
+            ErrorKind::Corrupt(_)
+        ));
+        assert!(matches!(
+            public(failure(ffi::SQLITE_IOERR_READ)).kind(),
+            ErrorKind::Unavailable(_)
+        ));
+        assert!(matches!(
+            public(failure(ffi::SQLITE_READONLY)).kind(),
+            ErrorKind::Unsupported(_)
+        ));
+    }
+}

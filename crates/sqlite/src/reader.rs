@@ -1,0 +1,168 @@
+//! Reading connections: a small pool for files, the writing connection for a store in memory.
+//!
+//! Invariants: a job runs on a blocking thread, from begin to end of its transaction, and hands its whole
+//! result over at once: nothing that waits for a network holds a snapshot. Each connection serves one job at a time.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gesta_core::{Error, Result};
+use rusqlite::Connection;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::append::WriteThread;
+use crate::connection;
+use crate::error::Outcome;
+use crate::names::Names;
+
+/// Reads that may wait for the writing thread of a store in memory.
+const SHARED_JOBS_MAX: usize = 64;
+
+/// A connection and what it has cached.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) conn: Connection,
+    pub(crate) names: Names,
+}
+
+impl Reader {
+    pub(crate) fn new(conn: Connection) -> Self {
+        Self {
+            conn,
+            names: Names::default(),
+        }
+    }
+
+    /// Runs `job` in one snapshot.
+    pub(crate) fn in_snapshot<T>(
+        &mut self,
+        job: impl FnOnce(&Connection, &mut Names) -> Outcome<T>,
+    ) -> Outcome<T> {
+        if !self.conn.is_autocommit() {
+            return job(&self.conn, &mut self.names);
+        }
+        self.conn
+            .prepare_cached(include_str!("../sql/begin_read.sql"))?
+            .execute([])?;
+        let result = job(&self.conn, &mut self.names);
+        self.conn
+            .prepare_cached(include_str!("../sql/commit.sql"))?
+            .execute([])?;
+        result
+    }
+}
+
+/// What reads run on. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) enum Readers {
+    /// Own connections.
+    Pool(Arc<Pool>),
+    /// The connection of the writing thread: a store in memory has no other.
+    Shared {
+        /// The thread.
+        thread: WriteThread,
+        /// Bounds the jobs that wait for it.
+        permits: Arc<Semaphore>,
+    },
+}
+
+/// Idle connections, and permits for as many as may be busy.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    path: PathBuf,
+    permits: Arc<Semaphore>,
+    permits_count: u32,
+    idle: Mutex<Vec<Reader>>,
+}
+
+impl Readers {
+    pub(crate) fn pool(path: PathBuf, readers: usize) -> Self {
+        let readers = readers.clamp(1, 1_000);
+        Readers::Pool(Arc::new(Pool {
+            path,
+            permits: Arc::new(Semaphore::new(readers)),
+            permits_count: u32::try_from(readers).unwrap_or(1),
+            idle: Mutex::new(Vec::new()),
+        }))
+    }
+
+    pub(crate) fn shared(thread: WriteThread) -> Self {
+        Readers::Shared {
+            thread,
+            permits: Arc::new(Semaphore::new(SHARED_JOBS_MAX)),
+        }
+    }
+
+    /// Runs a job on a connection.
+    ///
+    /// # Errors
+    /// What the job answers; `Unavailable` once the store is closed.
+    ///
+    /// # Cancel safety
+    /// A dropped job runs to its end on its thread; its answer is dropped.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Reader) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        match self {
+            Readers::Pool(pool) => pool.run(job).await,
+            Readers::Shared { thread, permits } => {
+                let _permit = permits.acquire().await.map_err(|_| closed())?;
+                let (answer, answered) = oneshot::channel();
+                thread.run(move |desk| {
+                    let _ = answer.send(job(&mut desk.reader));
+                })?;
+                Ok(answered.await.map_err(|_| closed())??)
+            }
+        }
+    }
+
+    /// Waits for running jobs, refuses new ones, closes all connections.
+    pub(crate) async fn close(&self) {
+        let Readers::Pool(pool) = self else { return };
+        let all = pool.permits.acquire_many(pool.permits_count).await;
+        pool.permits.close();
+        pool.take_idle().clear();
+        drop(all);
+    }
+}
+
+impl Pool {
+    async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        job: impl FnOnce(&mut Reader) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        let permit = Arc::clone(&self.permits)
+            .acquire_owned()
+            .await
+            .map_err(|_| closed())?;
+        let pool = Arc::clone(self);
+        let work = tokio::task::spawn_blocking(move || {
+            let idle = pool.take_idle().pop();
+            let mut reader = match idle {
+                Some(reader) => reader,
+                None => Reader::new(connection::open_reading(&pool.path)?),
+            };
+            let result = job(&mut reader);
+            // A connection that could not end its snapshot is not used again.
+            if reader.conn.is_autocommit() {
+                pool.take_idle().push(reader);
+            }
+            drop(permit);
+            result
+        });
+        let result = work
+            .await
+            .map_err(|error| Error::unavailable("reading was interrupted").caused_by(error))?;
+        Ok(result?)
+    }
+
+    fn take_idle(&self) -> std::sync::MutexGuard<'_, Vec<Reader>> {
+        // A panic cannot leave a vector of idle connections half changed.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn closed() -> Error {
+    Error::unavailable("the store is closed")
+}

@@ -1,0 +1,393 @@
+//! The backend: opening, closing, and who does what.
+//!
+//! Opening, in this order: library version, directory, lock, connection and its settings, schema, threads.
+//! Closing, in this order: readers, queue of the writing thread, connection (which empties the WAL), lock.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use futures::stream::{self, BoxStream, StreamExt};
+use gesta_core::backend::{
+    Backend, BackendInfo, EventLookup, EventRef, LoadRequest, Loaded, LogEnd, LogSlice, LogWriter,
+    Removed, RowId, Rows, RunMode, Signal, StreamSlice,
+};
+use gesta_core::{
+    Capabilities, Error, ErrorKind, Incarnation, LogId, Result, StreamId, Visibility,
+};
+use tokio::sync::oneshot;
+
+use crate::append::{Desk, FaultMark, SqliteWriter, WriteThread};
+use crate::audit::SqliteAudit;
+use crate::backup;
+use crate::checkpoint::WalWatch;
+use crate::config::{Location, Missing, SqliteConfig};
+use crate::connection::{self, BUSY_TIMEOUT};
+use crate::error::Outcome;
+use crate::lock::StoreLock;
+use crate::reader::{Reader, Readers, closed};
+use crate::schema::{self, Migrated};
+use crate::{lookup, read, scavenge};
+
+/// Batches that may wait for the writing thread: one is committed while the next is being sent.
+const BATCHES_IN_FLIGHT_MAX: usize = 2;
+
+/// A SQLite store.
+#[derive(Debug)]
+pub struct SqliteBackend {
+    info: BackendInfo,
+    location: Location,
+    readers: Readers,
+    thread: WriteThread,
+    fault: FaultMark,
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl SqliteBackend {
+    /// Opens a store; a file that is missing or empty becomes one, if the configuration says so. Blocks for some milliseconds.
+    ///
+    /// # Errors
+    /// `Unavailable` if another process has it open, or the file cannot be opened; `Schema` if it needs a migration, is
+    /// newer than this program, does not exist (and must), or is not of Gesta; `Unsupported` if SQLite cannot keep the contract here.
+    pub fn open(config: SqliteConfig) -> Result<Self> {
+        connection::check_library()?;
+        let opened = Opened::new(&config)?;
+        Ok(Self::start(opened, &config)?)
+    }
+
+    fn start(opened: Opened, config: &SqliteConfig) -> Outcome<Self> {
+        let Opened {
+            mut conn,
+            location,
+            lock,
+        } = opened;
+        let marks = schema::prepare(&conn)?;
+        let info = BackendInfo {
+            backend: "sqlite",
+            engine: format!("SQLite {}", rusqlite::version()),
+            incarnation: marks.incarnation,
+            logs: marks.logs,
+            durability: connection::durability(&conn, &location)?,
+            capabilities: Capabilities {
+                persistent: matches!(location, Location::File(_)),
+                shared: false,
+                several_logs: false,
+                batches_in_flight_max: BATCHES_IN_FLIGHT_MAX,
+            },
+        };
+        let fault = FaultMark::default();
+        let wal = match &location {
+            Location::Memory => None,
+            Location::File(_) => {
+                let helper = connection::open_writing(&location, config.synchronous)?;
+                Some(WalWatch::start(
+                    &mut conn,
+                    helper,
+                    BUSY_TIMEOUT,
+                    fault.clone(),
+                )?)
+            }
+        };
+        let (thread, handle) = WriteThread::start(conn, fault.clone(), wal, lock)?;
+        let readers = match &location {
+            Location::Memory => Readers::shared(thread.clone()),
+            Location::File(path) => Readers::pool(path.clone(), config.readers),
+        };
+        Ok(Self {
+            info,
+            location,
+            readers,
+            thread,
+            fault,
+            handle: Mutex::new(Some(handle)),
+        })
+    }
+
+    /// Brings a store to the schema version of this program; creates it if the configuration says so. The store must not be open.
+    ///
+    /// # Errors
+    /// As [`SqliteBackend::open`], but an older store is no error.
+    pub fn migrate(config: &SqliteConfig) -> Result<Migrated> {
+        connection::check_library()?;
+        let opened = Opened::new(config)?;
+        let migrated = schema::migrate(&opened.conn)?;
+        opened.close()?;
+        Ok(migrated)
+    }
+
+    /// Begins a new life of a store, as must follow every restore of a backup: checkpoints made before are refused from
+    /// then on. The store must not be open.
+    ///
+    /// # Errors
+    /// As [`SqliteBackend::open`]; a store that does not exist is not created.
+    pub fn new_incarnation(config: &SqliteConfig) -> Result<Incarnation> {
+        connection::check_library()?;
+        let opened = Opened::new(&config.clone().must_exist())?;
+        schema::prepare(&opened.conn)?;
+        let incarnation = schema::new_incarnation(&opened.conn)?;
+        opened.close()?;
+        Ok(incarnation)
+    }
+
+    /// Copies the store, while it is in use, to a new file; the copy is on disk when this returns.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `to` exists; `Unavailable` if it cannot be written: nothing is left behind then.
+    ///
+    /// # Cancel safety
+    /// A dropped backup goes on to its end.
+    pub async fn backup(&self, to: impl Into<PathBuf>) -> Result<()> {
+        let to = to.into();
+        self.readers
+            .run(move |reader| backup::back_up(&reader.conn, &to))
+            .await
+    }
+
+    /// One snapshot of the store for `gesta_sql::verify::audit`.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub async fn audit(&self) -> Result<SqliteAudit> {
+        match &self.location {
+            Location::Memory => Ok(SqliteAudit::of_memory(self.readers.clone())),
+            Location::File(path) => {
+                let path = path.clone();
+                let work = tokio::task::spawn_blocking(move || SqliteAudit::of_file(&path));
+                Ok(work.await.map_err(|error| closed().caused_by(error))??)
+            }
+        }
+    }
+
+    /// Runs a job on the writing thread.
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Desk) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (answer, answered) = oneshot::channel();
+        self.thread.run(move |desk| {
+            let _ = answer.send(job(desk));
+        })?;
+        answered.await.map_err(|_| closed())?
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        log: LogId,
+        job: impl FnOnce(&mut Reader) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        check_log(log)?;
+        self.readers.run(job).await
+    }
+}
+
+/// A store whose lock is held and whose connection is open, not yet checked for its schema.
+struct Opened {
+    // Fields are dropped in this order: the lock last.
+    conn: rusqlite::Connection,
+    location: Location,
+    lock: Option<StoreLock>,
+}
+
+impl Opened {
+    fn new(config: &SqliteConfig) -> Result<Self> {
+        let (location, lock) = match &config.location {
+            Location::Memory => (Location::Memory, None),
+            Location::File(path) => {
+                let path = settle_path(path, config.missing)?;
+                let lock = StoreLock::take(&path)?;
+                (Location::File(path), Some(lock))
+            }
+        };
+        let conn = connection::open_writing(&location, config.synchronous)?;
+        if let Location::File(path) = &location {
+            // The name of a new file must be as durable as what will be stored in it.
+            backup::sync_directory_of(path).map_err(|error| cannot_open(path, error))?;
+        }
+        Ok(Self {
+            conn,
+            location,
+            lock,
+        })
+    }
+
+    fn close(self) -> Outcome<()> {
+        let Opened { conn, lock, .. } = self;
+        conn.close().map_err(|(_, error)| error)?;
+        drop(lock);
+        Ok(())
+    }
+}
+
+/// The one true name of the file, so that two names of a file share a lock; creates the directories above it.
+fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
+    let is_there = fs::metadata(path).is_ok_and(|found| found.len() > 0);
+    if !is_there && missing == Missing::Refuse {
+        return Err(ErrorKind::Schema(format!("there is no store at {}", path.display())).into());
+    }
+    if let Ok(found) = fs::canonicalize(path) {
+        return Ok(found);
+    }
+    let name = path.file_name().ok_or_else(|| {
+        Error::invalid(
+            "store",
+            format!("must name a file, found {}", path.display()),
+        )
+    })?;
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let failed = |error| cannot_open(path, error);
+    create_directories(parent).map_err(failed)?;
+    Ok(fs::canonicalize(parent).map_err(failed)?.join(name))
+}
+
+/// Creates a directory and those above it, and makes their names durable.
+fn create_directories(path: &Path) -> std::io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        create_directories(parent)?;
+    }
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+        _ => backup::sync_directory_of(path),
+    }
+}
+
+fn cannot_open(path: &Path, error: std::io::Error) -> Error {
+    Error::unavailable(format!("cannot open {}: {error}", path.display())).caused_by(error)
+}
+
+fn check_log(log: LogId) -> Result<()> {
+    if log == LogId(0) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "log",
+        format!("must be 0, the only one of a SQLite store, found {log}"),
+    ))
+}
+
+#[async_trait]
+impl Backend for SqliteBackend {
+    fn info(&self) -> &BackendInfo {
+        &self.info
+    }
+
+    async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {
+        check_log(log)?;
+        self.fault.check()?;
+        Ok(Box::new(SqliteWriter::new(self.thread.clone())))
+    }
+
+    async fn log_end(&self, log: LogId) -> Result<LogEnd> {
+        self.read(log, |reader| lookup::log_end(&reader.conn)).await
+    }
+
+    async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded> {
+        self.read(log, move |reader| {
+            reader.in_snapshot(|conn, names| lookup::load(conn, names, &request))
+        })
+        .await
+    }
+
+    async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
+        self.read(log, move |reader| {
+            reader.in_snapshot(|conn, names| lookup::lookup(conn, names, &lookup))
+        })
+        .await
+    }
+
+    async fn read_stream(&self, slice: StreamSlice) -> Result<Rows> {
+        let log = slice.log;
+        self.read(log, move |reader| {
+            reader.in_snapshot(|conn, names| read::stream_page(conn, names, &slice))
+        })
+        .await
+    }
+
+    async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
+        let log = slice.log;
+        self.read(log, move |reader| {
+            reader.in_snapshot(|conn, names| read::log_page(conn, names, &slice))
+        })
+        .await
+    }
+
+    async fn list_streams(
+        &self,
+        prefix: &str,
+        after: Option<&StreamId>,
+        limit: usize,
+    ) -> Result<Vec<StreamId>> {
+        let (prefix, after) = (prefix.to_owned(), after.cloned());
+        self.readers
+            .run(move |reader| lookup::list_streams(&reader.conn, &prefix, after.as_ref(), limit))
+            .await
+    }
+
+    fn signals(&self) -> BoxStream<'static, Signal> {
+        stream::pending().boxed()
+    }
+
+    async fn send_signal(&self, _signal: Signal) {
+        // Nobody shares the store.
+    }
+
+    async fn remove_hidden(
+        &self,
+        log: LogId,
+        stream: RowId,
+        visibility: Visibility,
+        mode: RunMode,
+    ) -> Result<Removed> {
+        if mode == RunMode::Dry {
+            return self
+                .read(log, move |reader| {
+                    reader.in_snapshot(|conn, _| scavenge::count(conn, stream, visibility))
+                })
+                .await;
+        }
+        check_log(log)?;
+        let mut total = Removed::default();
+        loop {
+            let removed = self
+                .on_thread(move |desk| {
+                    desk.fault.check()?;
+                    Ok(scavenge::remove_some(
+                        &desk.reader.conn,
+                        stream,
+                        visibility,
+                    )?)
+                })
+                .await?;
+            if removed.events == 0 {
+                return Ok(total);
+            }
+            total.events += removed.events;
+            total.payload_bytes += removed.payload_bytes;
+        }
+    }
+
+    async fn close(&self) {
+        self.readers.close().await;
+        self.thread.stop();
+        let handle = self
+            .handle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(handle) = handle else { return };
+        let joined = tokio::task::spawn_blocking(move || handle.join()).await;
+        if !matches!(joined, Ok(Ok(()))) {
+            tracing::error!("the writing thread has panicked");
+        }
+    }
+}

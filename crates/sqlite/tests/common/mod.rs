@@ -1,0 +1,193 @@
+//! Writes batches as the append pipeline would: knows the last row, the streams and the types.
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    reason = "helpers of tests; each test file uses a part"
+)]
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gesta_core::backend::{Backend, Batch, BatchOutcome, LogEnd, LogSlice, LogWriter, Row, RowId};
+use gesta_core::{
+    ContentType, Direction, EventId, EventType, Filter, LogId, Position, RecordedEvent, Revision,
+    StreamId, Tag, Tags, Timestamp,
+};
+use gesta_sql::verify::{Report, audit};
+use gesta_sqlite::{SqliteBackend, SqliteConfig};
+
+pub(crate) const LOG: LogId = LogId(0);
+
+pub(crate) fn stream(name: &str) -> StreamId {
+    StreamId::new(name).expect("valid")
+}
+
+/// One event to be.
+#[derive(Clone)]
+pub(crate) struct Event {
+    pub(crate) stream: StreamId,
+    pub(crate) event_type: EventType,
+    pub(crate) data: Bytes,
+    pub(crate) metadata: Bytes,
+    pub(crate) tags: Vec<String>,
+}
+
+pub(crate) fn event(stream: &str, event_type: &str, data: &str) -> Event {
+    Event {
+        stream: self::stream(stream),
+        event_type: EventType::new(event_type).expect("valid"),
+        data: Bytes::copy_from_slice(data.as_bytes()),
+        metadata: Bytes::from_static(b"{\"by\":\"test\"}"),
+        tags: Vec::new(),
+    }
+}
+
+impl Event {
+    pub(crate) fn tagged(mut self, tags: &[&str]) -> Self {
+        self.tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        self
+    }
+}
+
+pub(crate) struct Author {
+    pub(crate) writer: Box<dyn LogWriter>,
+    pub(crate) end: LogEnd,
+    pub(crate) streams: HashMap<StreamId, (RowId, u64)>,
+    pub(crate) types: HashMap<EventType, RowId>,
+    /// Time between two events, in µs.
+    pub(crate) tick: i64,
+}
+
+impl Author {
+    pub(crate) async fn new(backend: &SqliteBackend) -> Self {
+        Self {
+            writer: backend.open_writer(LOG).await.expect("opens"),
+            end: backend.log_end(LOG).await.expect("known"),
+            streams: HashMap::new(),
+            types: HashMap::new(),
+            tick: 1,
+        }
+    }
+
+    /// The batch, chained to the last one; the author goes on as if it were stored.
+    pub(crate) fn batch(&mut self, events: &[Event]) -> Arc<Batch> {
+        let after = self.end;
+        let mut batch = Batch {
+            log: LOG,
+            after,
+            rows: Vec::new(),
+            new_streams: Vec::new(),
+            new_types: Vec::new(),
+        };
+        for event in events {
+            let position = self.end.position.next();
+            let (stream_row, revision) =
+                self.streams.get(&event.stream).copied().unwrap_or_else(|| {
+                    batch
+                        .new_streams
+                        .push((RowId(position.0), event.stream.clone()));
+                    (RowId(position.0), 0)
+                });
+            self.streams
+                .insert(event.stream.clone(), (stream_row, revision + 1));
+            let type_row = *self
+                .types
+                .entry(event.event_type.clone())
+                .or_insert_with(|| {
+                    batch
+                        .new_types
+                        .push((RowId(position.0), event.event_type.clone()));
+                    RowId(position.0)
+                });
+            let created = Timestamp(self.end.created.0.max(1_790_000_000_000_000) + self.tick);
+            batch.rows.push(Row {
+                position,
+                stream: event.stream.clone(),
+                stream_row,
+                revision: Revision(revision),
+                id: EventId::random(),
+                event_type: event.event_type.clone(),
+                type_row,
+                created,
+                content_type: ContentType::Json,
+                data: event.data.clone(),
+                metadata: event.metadata.clone(),
+                tags: Tags::new(
+                    event
+                        .tags
+                        .iter()
+                        .map(|tag| Tag::new(tag.as_str()).expect("valid"))
+                        .collect(),
+                )
+                .expect("valid"),
+            });
+            self.end = LogEnd {
+                position,
+                writer: self.writer.epoch(),
+                created,
+            };
+        }
+        Arc::new(batch)
+    }
+
+    pub(crate) async fn submit(&mut self, batch: Arc<Batch>) -> BatchOutcome {
+        self.writer.submit(batch).await
+    }
+
+    /// Stores events; returns what readers must see.
+    pub(crate) async fn store(&mut self, events: &[Event]) -> Vec<RecordedEvent> {
+        let batch = self.batch(events);
+        let outcome = self.submit(batch.clone()).await;
+        assert!(matches!(outcome, BatchOutcome::Committed), "{outcome:?}");
+        batch.rows.iter().map(|row| row.to_recorded(LOG)).collect()
+    }
+}
+
+pub(crate) fn open(path: &Path) -> SqliteBackend {
+    SqliteBackend::open(SqliteConfig::file(path)).expect("opens")
+}
+
+pub(crate) fn whole_log() -> LogSlice {
+    LogSlice {
+        log: LOG,
+        after: Position::START,
+        to: Position::MAX,
+        direction: Direction::Forwards,
+        filter: Filter::ALL,
+        limit: 10_000,
+    }
+}
+
+/// All events of the log.
+pub(crate) async fn read_all(backend: &SqliteBackend) -> Vec<RecordedEvent> {
+    let mut slice = whole_log();
+    let mut events = Vec::new();
+    loop {
+        let rows = backend.read_log(slice.clone()).await.expect("reads");
+        events.extend(rows.events);
+        if rows.complete {
+            return events;
+        }
+        slice.after = events.last().expect("not empty").position;
+    }
+}
+
+pub(crate) async fn verify(backend: &SqliteBackend) -> Report {
+    let mut source = backend.audit().await.expect("opens");
+    audit(&mut source, &mut |_| {}).await.expect("readable")
+}
+
+/// Deterministic numbers (`xorshift64*`, Vigna).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let wide = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
+        usize::try_from(wide).expect("31 bits") % limit
+    }
+}
