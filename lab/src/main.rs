@@ -10,7 +10,6 @@
     clippy::expect_used,
     reason = "a lab that stumbles should stop and say where"
 )]
-#![allow(dead_code)]
 
 mod append;
 mod bound;

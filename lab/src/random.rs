@@ -15,8 +15,8 @@ impl Random {
 
     /// An independent generator for one of many users of a seed.
     pub(crate) fn fork(seed: u64, user: u64) -> Self {
-        let mut random = Self(seed ^ user.wrapping_mul(0xd6e8_feb8_6659_fd93));
-        Self(random.next())
+        let mut random = Self::new(seed ^ user.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        Self::new(random.next())
     }
 
     /// 64 random bits.

@@ -83,7 +83,8 @@ pub(crate) struct Opened {
     pub(crate) url: String,
     /// What is known about it.
     pub(crate) facts: StoreFacts,
-    /// The delay in between; must live as long as the store.
+    /// The delay in between.
+    #[expect(dead_code, reason = "lives as long as the store")]
     proxy: Option<Proxy>,
     /// The server that was started for this run.
     server: Option<gesta_pgtest::Server>,

@@ -2,7 +2,7 @@
 //!
 //! Every fault is over when [`inflict`] returns: processes run, connections can be made, locks are free.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gesta_pgtest::LoseReply;
 use nix::sys::signal::Signal;
@@ -56,6 +56,8 @@ pub(crate) enum Fault {
     TableLocked,
     /// Connections of clients to a server are cut.
     ClientsCut,
+    /// Connections of clients to a server fall silent for a while; nothing is lost.
+    ClientsFrozen,
     /// A server's answers to clients are lost, then their connections break.
     AnswersLost,
     /// No space is left where the database keeps its files; then there is again.
@@ -83,6 +85,7 @@ impl Fault {
         Fault::SnapshotOpen,
         Fault::TableLocked,
         Fault::ClientsCut,
+        Fault::ClientsFrozen,
         Fault::AnswersLost,
         Fault::DiskFull,
     ];
@@ -103,6 +106,7 @@ impl Fault {
             | Fault::ServerStop
             | Fault::ServerPause
             | Fault::ClientsCut
+            | Fault::ClientsFrozen
             | Fault::AnswersLost => world.has_servers(),
             Fault::DiskFull => world.small_disk.is_some(),
             _ => postgres,
@@ -130,7 +134,7 @@ pub(crate) async fn inflict(fault: Fault, world: &mut World, random: &mut Random
             database_fault(fault, world, some_time).await
         }
         Fault::SnapshotOpen | Fault::TableLocked => session_fault(fault, world, some_time).await,
-        Fault::ClientsCut | Fault::AnswersLost => {
+        Fault::ClientsCut | Fault::ClientsFrozen | Fault::AnswersLost => {
             clients_fault(fault, world, random, some_time).await
         }
         Fault::DiskFull => disk_fault(world, some_time).await,
@@ -256,13 +260,31 @@ async fn clients_fault(
     some_time: Duration,
 ) -> Result<()> {
     let proxy = world.some_client_proxy(random)?;
-    if fault == Fault::AnswersLost {
-        proxy.swallow_replies(true);
-        tokio::time::sleep(some_time / 4).await;
-        proxy.cut();
-        proxy.swallow_replies(false);
-    } else {
-        proxy.cut();
+    match fault {
+        Fault::AnswersLost => {
+            let before = proxy.swallowed_bytes();
+            proxy.swallow_replies(true);
+            let deadline = Instant::now() + REPLY_WITHIN;
+            while proxy.swallowed_bytes() == before {
+                if Instant::now() > deadline {
+                    return fail("no server answered while its answer should have been lost");
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            proxy.cut();
+            proxy.swallow_replies(false);
+        }
+        Fault::ClientsFrozen => {
+            proxy.freeze(true);
+            tokio::time::sleep(some_time).await;
+            proxy.freeze(false);
+        }
+        _ => {
+            proxy.refuse(true);
+            proxy.cut();
+            tokio::time::sleep(some_time / 4).await;
+            proxy.refuse(false);
+        }
     }
     Ok(())
 }

@@ -584,3 +584,6 @@ fn describe(outcome: &Outcome) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

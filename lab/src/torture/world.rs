@@ -1,6 +1,6 @@
 //! The world of a torture run: a database, servers on it, and proxies on every connection.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -247,11 +247,6 @@ impl World {
             Some(format!("--- {}\n{}", entry.name, server.log_tail()))
         });
         logs.collect::<Vec<_>>().join("\n")
-    }
-
-    /// Where the files of this world are.
-    pub(crate) fn files(&self) -> &Path {
-        self.files.path()
     }
 }
 
