@@ -201,20 +201,42 @@ async fn connection(client: TcpStream, upstream: SocketAddr, number: u64, shared
     let (from_server, to_server) = server.into_split();
     let (requests, held) = mpsc::channel(CHUNKS_MAX);
     let (replies, delayed) = mpsc::channel(CHUNKS_MAX);
-    let (kill, mut killed) = watch::channel(false);
-    let both = async {
+    let up = async {
         tokio::join!(
             read_requests(from_client, requests, Arc::clone(&shared)),
             write(to_server, held, Direction::ToServer, Arc::clone(&shared)),
-            read_replies(from_server, replies, Arc::clone(&shared), kill),
-            write(to_client, delayed, Direction::ToClient, Arc::clone(&shared)),
         )
     };
+    let down = async {
+        let reading = read_replies(from_server, replies, Arc::clone(&shared));
+        let writing = write(to_client, delayed, Direction::ToClient, Arc::clone(&shared));
+        tokio::join!(reading, writing).0
+    };
+    let both = async {
+        let (mut up, mut down) = (std::pin::pin!(up), std::pin::pin!(down));
+        tokio::select! {
+            end = &mut down => {
+                // A lost reply cuts the connection, after the replies before it have gone.
+                if end == End::Closed {
+                    up.await;
+                }
+            }
+            _ = &mut up => {
+                down.await;
+            }
+        }
+    };
     tokio::select! {
-        _ = both => {}
+        () = both => {}
         _ = faults.wait_for(|faults| number < faults.cut_below) => {}
-        Ok(_) = killed.wait_for(|killed| *killed) => {}
     }
+}
+
+/// Why the server's bytes end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Closed,
+    ReplyLost,
 }
 
 struct Chunk {
@@ -291,8 +313,7 @@ async fn read_replies(
     mut from: OwnedReadHalf,
     queue: mpsc::Sender<Chunk>,
     shared: Arc<Shared>,
-    kill: watch::Sender<bool>,
-) {
+) -> End {
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut replies = Replies::default();
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
@@ -304,10 +325,10 @@ async fn read_replies(
         }
         if lost {
             shared.lost.send_modify(|lost| *lost += 1);
-            let _ = kill.send(true);
-            return;
+            return End::ReplyLost;
         }
     }
+    End::Closed
 }
 
 /// Cuts the server's bytes into messages (kind, length, body) and finds the reply to lose.

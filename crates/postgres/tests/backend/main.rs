@@ -8,3 +8,6 @@
 
 mod append;
 mod common;
+mod faults;
+mod reads;
+mod schema;

@@ -1,0 +1,426 @@
+//! Lost replies, late statements, dead and silent connections, time-outs, and a server that keeps less than it says.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use gesta_core::ErrorKind;
+use gesta_core::backend::{Backend, BatchOutcome};
+use gesta_pgtest::{FaultProxy, LoseReply, Server, ServerConfig, shared};
+use gesta_postgres::PostgresBackend;
+
+use crate::common::{
+    Author, LOG, config, confirm, direct, draft, end_of, fresh, is_committed, is_missed, open,
+    store_url,
+};
+
+fn is_unknown(outcome: &BatchOutcome) -> bool {
+    matches!(outcome, BatchOutcome::Unknown(error) if matches!(error.kind(), ErrorKind::OutcomeUnknown(_)))
+}
+
+/// A store behind a proxy, beside direct access to the same store.
+struct Proxied {
+    proxy: FaultProxy,
+    through: PostgresBackend,
+    direct: PostgresBackend,
+    url: String,
+}
+
+async fn proxied(options: &str) -> Option<Proxied> {
+    let server = shared()?;
+    let url = store_url(server);
+    let proxy = FaultProxy::start(server.addr()).await.expect("listens");
+    let through = open(&format!("{}{options}", proxy.url(&url))).await;
+    Some(Proxied {
+        through,
+        direct: open(&url).await,
+        proxy,
+        url,
+    })
+}
+
+#[tokio::test]
+async fn a_lost_reply_is_unknown_and_may_be_stored() {
+    let Some(it) = proxied("").await else { return };
+    let mut writer = it.through.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    it.proxy.lose_reply(LoseReply {
+        tag_prefix: "INSERT".to_owned(),
+        nth: 2,
+    });
+    let answers: Vec<_> = (0..4)
+        .map(|_| {
+            let batch = author.batch(&*writer, &[draft("a", "T")]);
+            writer.submit(batch)
+        })
+        .collect();
+    let outcomes = join_all(answers).await;
+    assert!(is_committed(&outcomes[0]), "{outcomes:?}");
+    assert!(outcomes[1..].iter().all(is_unknown), "{outcomes:?}");
+    assert!(end_of(&it.direct).await.0 >= 3, "the lost one was stored");
+    assert!(
+        is_unknown(&writer.submit(confirm(author.end)).await),
+        "of no more use"
+    );
+    assert!(writer.barrier().await.is_err());
+}
+
+/// A statement that was given up may land later (contract C7). Whoever wants to know must first commit something that it would have to follow.
+#[tokio::test]
+async fn a_statement_that_lands_late_misses() {
+    let Some(it) = proxied("&answer_timeout=1").await else {
+        return;
+    };
+    let mut writer = it.through.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    let mut theirs = author.clone();
+    it.proxy.hold_requests(true);
+    assert!(is_unknown(
+        &author.append(&mut *writer, &[draft("late", "T")]).await
+    ));
+    assert_eq!(
+        end_of(&it.direct).await.0,
+        1,
+        "not there yet, which proves nothing"
+    );
+    let mut other = it.direct.open_writer(LOG).await.expect("opens");
+    assert!(is_committed(
+        &theirs.append(&mut *other, &[draft("a", "T")]).await
+    ));
+    drop(writer);
+    let client = direct(&it.url).await;
+    it.proxy.hold_requests(false);
+    // The late statement is over once its session has ended.
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE state <> 'idle' AND query LIKE '-- Stores a batch%'";
+    while client
+        .query_one(sessions, &[])
+        .await
+        .expect("reads")
+        .get::<_, i64>(0)
+        > 0
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(is_committed(
+        &theirs.append(&mut *other, &[draft("a", "T")]).await
+    ));
+    assert_eq!(end_of(&it.direct).await.0, 3);
+}
+
+#[tokio::test]
+async fn a_half_open_connection_is_given_up_in_time() {
+    let Some(it) = proxied("&answer_timeout=1").await else {
+        return;
+    };
+    let mut writer = it.through.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    it.proxy.set_half_open(true);
+    let started = tokio::time::Instant::now();
+    let answers: Vec<_> = (0..4)
+        .map(|_| {
+            let batch = author.batch(&*writer, &[draft("a", "T")]);
+            writer.submit(batch)
+        })
+        .collect();
+    assert!(join_all(answers).await.iter().all(is_unknown));
+    assert!(
+        started.elapsed() < Duration::from_secs(3),
+        "one time-out for all: {:?}",
+        started.elapsed()
+    );
+    it.proxy.set_half_open(false);
+    it.proxy.cut_all();
+    // A new connection works, for appends and for reads.
+    let mut writer = it.through.open_writer(LOG).await.expect("opens");
+    let end = it.through.log_end(LOG).await.expect("answers");
+    assert!(is_committed(&writer.submit(confirm(end)).await));
+}
+
+#[tokio::test]
+async fn an_ended_session_is_unknown_and_reads_recover() {
+    let Some((backend, url)) = fresh().await else {
+        return;
+    };
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    let client = direct(&url).await;
+    // Make the append wait, end its session while it waits.
+    client
+        .batch_execute("BEGIN; LOCK TABLE events IN SHARE MODE")
+        .await
+        .expect("locked");
+    let batch = author.batch(&*writer, &[draft("a", "T")]);
+    let answer = tokio::spawn(writer.submit(batch));
+    let waiting = "SELECT pid FROM pg_locks JOIN pg_class c ON c.oid = relation
+                   WHERE NOT granted AND c.oid = 'events'::regclass";
+    let pid: i32 = loop {
+        if let Some(row) = client.query_opt(waiting, &[]).await.expect("reads") {
+            break row.get(0);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    client
+        .execute("SELECT pg_terminate_backend($1)", &[&pid])
+        .await
+        .expect("ended");
+    assert!(is_unknown(&answer.await.expect("ends")));
+    client.batch_execute("ROLLBACK").await.expect("unlocked");
+    // All sessions of the store: the pooled reader notices and is replaced.
+    let everybody = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                     WHERE pid <> pg_backend_pid() AND query LIKE '%FROM events WHERE log = $1%'";
+    assert_eq!(end_of(&backend).await.0, 1);
+    client.batch_execute(everybody).await.expect("ended");
+    assert_eq!(end_of(&backend).await.0, 1);
+}
+
+#[tokio::test]
+async fn a_long_wait_for_a_lock_has_a_known_outcome() {
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    let backend = open(&format!("{url}&answer_timeout=2")).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    let client = direct(&url).await;
+    client
+        .batch_execute("BEGIN; LOCK TABLE events IN SHARE MODE")
+        .await
+        .expect("locked");
+    let outcome = author
+        .clone()
+        .append(&mut *writer, &[draft("a", "T")])
+        .await;
+    let BatchOutcome::Failed(error) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(
+        error.to_string().contains("55P03") && error.is_retryable(),
+        "{error}"
+    );
+    client.batch_execute("ROLLBACK").await.expect("unlocked");
+    assert!(
+        is_committed(&author.append(&mut *writer, &[draft("a", "T")]).await),
+        "as good as new"
+    );
+}
+
+#[tokio::test]
+async fn injected_serialization_failures_and_deadlocks_can_be_sent_again() {
+    let Some((backend, url)) = fresh().await else {
+        return;
+    };
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let client = direct(&url).await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN RAISE EXCEPTION 'injected' USING ERRCODE = convert_from(NEW.data, 'UTF8'); END $$;
+             CREATE TRIGGER fail BEFORE INSERT ON events FOR EACH ROW WHEN (octet_length(NEW.data) = 5)
+             EXECUTE FUNCTION fail();",
+        )
+        .await
+        .expect("planted");
+    let mut author = Author::default();
+    for code in ["40001", "40P01", "53100", "57014", "55P03"] {
+        let mut bad = draft("a", "T");
+        bad.data = code.into();
+        let outcome = author.clone().append(&mut *writer, &[bad]).await;
+        assert!(
+            matches!(outcome, BatchOutcome::Failed(_)),
+            "{code}: {outcome:?}"
+        );
+    }
+    for code in ["22000", "54000", "P0001", "23514"] {
+        let mut bad = draft("a", "T");
+        bad.data = code.into();
+        let outcome = author.clone().append(&mut *writer, &[bad]).await;
+        assert!(
+            matches!(outcome, BatchOutcome::Refused(_)),
+            "{code}: {outcome:?}"
+        );
+    }
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    let mut bad = draft("a", "T");
+    bad.data = "57P01".into();
+    assert!(is_unknown(&author.append(&mut *writer, &[bad]).await));
+}
+
+/// A commit that waits for a synchronous standby and is cancelled reports success with a warning.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_wait_for_a_standby_is_unknown() {
+    let Some(server) = Server::start().expect("starts") else {
+        return;
+    };
+    let url = store_url(&server);
+    let backend = open(&url).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    let client = direct(&url).await;
+    client
+        .batch_execute("SET synchronous_commit = local")
+        .await
+        .expect("set");
+    client
+        .batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        .await
+        .expect("set");
+    client
+        .batch_execute("SELECT pg_reload_conf()")
+        .await
+        .expect("reloaded");
+    let setting = "SHOW synchronous_standby_names";
+    while client
+        .query_one(setting, &[])
+        .await
+        .expect("reads")
+        .get::<_, String>(0)
+        .is_empty()
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    for what in ["append", "barrier"] {
+        let mut writer = backend.open_writer(LOG).await.expect("opens");
+        let mut author = author.clone();
+        let answer = if what == "append" {
+            let batch = author.batch(&*writer, &[draft("a", "T")]);
+            let answer = writer.submit(batch);
+            tokio::spawn(async move { is_unknown(&answer.await) })
+        } else {
+            let answer = writer.barrier();
+            tokio::spawn(async move { answer.await.is_err() })
+        };
+        let waits =
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        while client.query(waits, &[]).await.expect("reads").is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(answer.await.expect("ends"), "{what}");
+        assert!(
+            is_unknown(&writer.submit(confirm(author.end)).await),
+            "of no more use"
+        );
+    }
+    assert_eq!(
+        end_of(&backend).await.0,
+        2,
+        "it is there, but was not acknowledged"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_keeps_less_is_refused_unless_asked_for() {
+    let weak = ServerConfig::default()
+        .with("fsync", "off")
+        .with("synchronous_commit", "off");
+    let Some(mut server) = Server::start_with(weak).expect("starts") else {
+        return;
+    };
+    let url = store_url(&server);
+    let error = PostgresBackend::open(config(&url))
+        .await
+        .expect_err("refused");
+    assert!(matches!(error.kind(), ErrorKind::Unsupported(_)));
+    assert!(
+        error.to_string().contains("fsync=off")
+            && error.to_string().contains("durability=weakened"),
+        "{error}"
+    );
+    let backend = open(&format!("{url}&durability=weakened")).await;
+    assert_eq!(backend.info().durability.name(), "weakened");
+    assert!(
+        !backend
+            .info()
+            .durability
+            .detail()
+            .contains("synchronous_commit"),
+        "that we set ourselves"
+    );
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    assert!(is_committed(
+        &Author::default()
+            .append(&mut *writer, &[draft("a", "T")])
+            .await
+    ));
+
+    server.set("fsync", "on");
+    server.restart().expect("starts");
+    let backend = open(&url).await;
+    let detail = backend.info().durability.detail().to_owned();
+    assert!(
+        detail.contains("fsync=on") && detail.contains("synchronous_commit=on"),
+        "{detail}"
+    );
+    // What is acknowledged survives; what the crash cut off is unknown; everything goes on afterwards.
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    author.end = backend.log_end(LOG).await.expect("answers");
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("b", "U")]).await
+    ));
+    server.kill_9().expect("killed");
+    assert!(is_unknown(
+        &author
+            .clone()
+            .append(&mut *writer, &[draft("b", "U")])
+            .await
+    ));
+    let error = backend.log_end(LOG).await.expect_err("is down");
+    assert!(matches!(error.kind(), ErrorKind::Unavailable(_)), "{error}");
+    assert!(backend.open_writer(LOG).await.is_err());
+    server.restart().expect("recovers");
+    assert_eq!(end_of(&backend).await.0, 2);
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("b", "U")]).await
+    ));
+}
+
+#[tokio::test]
+async fn a_closed_store_says_so() {
+    let Some((backend, _)) = fresh().await else {
+        return;
+    };
+    backend.close().await;
+    let outcomes = [
+        backend.log_end(LOG).await.err(),
+        backend.open_writer(LOG).await.err(),
+        backend.list_streams("", None, 1).await.err(),
+    ];
+    for error in outcomes {
+        let error = error.expect("closed");
+        assert!(matches!(error.kind(), ErrorKind::Unavailable(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_miss_leaves_the_writer_as_good_as_new() {
+    let Some((backend, _)) = fresh().await else {
+        return;
+    };
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    author.append(&mut *writer, &[draft("a", "T")]).await;
+    let mut stale = Author::default();
+    let missed = stale.append(&mut *writer, &[draft("b", "T")]).await;
+    assert!(is_missed(&missed));
+    let next = author.append(&mut *writer, &[draft("b", "T")]).await;
+    assert!(is_committed(&next));
+}

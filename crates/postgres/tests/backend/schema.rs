@@ -1,0 +1,223 @@
+//! Making, refusing and migrating stores; rights; messages between processes.
+
+use futures::StreamExt;
+use gesta_core::backend::{Backend, Signal};
+use gesta_core::{ErrorKind, LogId, Position};
+use gesta_pgtest::shared;
+use gesta_postgres::{PostgresBackend, schema};
+use uuid::Uuid;
+
+use crate::common::{Author, LOG, config, direct, draft, fresh, is_committed, open, store_url};
+
+#[tokio::test]
+async fn a_store_is_made_once_even_by_many_at_once() {
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    let opened = futures::future::join_all((0..6).map(|_| open(&url))).await;
+    let incarnation = opened[0].info().incarnation;
+    assert!(
+        opened
+            .iter()
+            .all(|backend| backend.info().incarnation == incarnation)
+    );
+    let error = schema::create(&config(&url), 1)
+        .await
+        .expect_err("there is one");
+    assert!(matches!(error.kind(), ErrorKind::Schema(_)), "{error}");
+    assert_eq!(
+        schema::migrate(&config(&url)).await.expect("nothing to do"),
+        (1, 1)
+    );
+}
+
+#[tokio::test]
+async fn logs_incarnation_and_version_are_kept() {
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    assert!(schema::migrate(&config(&url)).await.is_err(), "no store");
+    assert!(schema::create(&config(&url), 0).await.is_err());
+    assert!(schema::create(&config(&url), 1_025).await.is_err());
+    let first = schema::create(&config(&url), 4).await.expect("made");
+    let backend = open(&url).await;
+    assert_eq!(
+        (backend.info().logs, backend.info().incarnation),
+        (4, first)
+    );
+    let second = schema::new_incarnation(&config(&url)).await.expect("begun");
+    assert_ne!(first, second);
+    assert_eq!(open(&url).await.info().incarnation, second);
+    let client = direct(&url).await;
+    client
+        .batch_execute("UPDATE store SET schema_version = 99")
+        .await
+        .expect("planted");
+    let error = PostgresBackend::open(config(&url))
+        .await
+        .expect_err("newer");
+    assert!(error.to_string().contains("version 99"), "{error}");
+    assert!(schema::migrate(&config(&url)).await.is_err());
+}
+
+#[tokio::test]
+async fn logs_are_apart() {
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    schema::create(&config(&url), 2).await.expect("made");
+    let backend = open(&url).await;
+    for log in [LogId(0), LogId(1)] {
+        let mut writer = backend.open_writer(log).await.expect("opens");
+        let mut author = Author::default();
+        let name = format!("stream-{log}");
+        let mut batch = (*author.batch(&*writer, &[draft(&name, "T")])).clone();
+        batch.log = log;
+        assert!(is_committed(
+            &writer.submit(std::sync::Arc::new(batch)).await
+        ));
+        assert_eq!(
+            backend.log_end(log).await.expect("answers").position,
+            Position(1)
+        );
+    }
+}
+
+/// The printed statements make a store that a user without rights for DDL can serve.
+#[tokio::test]
+async fn a_printed_schema_serves_a_user_without_ddl_rights() {
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    let config_of = config(&url);
+    let (_, name) = url.split_once("?schema=").expect("has one");
+    server
+        .execute(&format!("CREATE ROLE {name}_app LOGIN"))
+        .expect("made");
+    let app_url = url.replace("postgres@", &format!("{name}_app@"));
+    let error = PostgresBackend::open(config(&app_url))
+        .await
+        .expect_err("may not make it");
+    assert!(
+        matches!(error.kind(), ErrorKind::Unsupported(_)),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("gesta schema print"), "{error}");
+    let ddl = schema::ddl(&config_of, 1);
+    server.execute(&ddl).expect("runs as printed");
+    let grants: Vec<String> = ddl
+        .lines()
+        .filter_map(|line| line.strip_prefix("-- GRANT "))
+        .map(|grant| {
+            format!(
+                "GRANT {}",
+                grant.replace("gesta_server", &format!("{name}_app"))
+            )
+        })
+        .collect();
+    assert!(grants.len() >= 4);
+    for grant in grants {
+        server.execute(&grant).expect("granted");
+    }
+    let backend = open(&app_url).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let mut tagged = draft("a", "T");
+    tagged.tags = &["x"];
+    assert!(is_committed(
+        &author
+            .append(&mut *writer, &[tagged, draft("a", "T"), draft("b", "T")])
+            .await
+    ));
+    let hidden = gesta_core::Visibility {
+        from: gesta_core::Revision(1),
+        created_from: None,
+    };
+    let mode = gesta_core::backend::RunMode::Real;
+    let removed = backend
+        .remove_hidden(LOG, author.stream_row("a"), hidden, mode)
+        .await;
+    assert_eq!(removed.expect("may scavenge").events, 1);
+    let error = schema::new_incarnation(&config(&app_url))
+        .await
+        .expect_err("may not");
+    assert!(
+        matches!(error.kind(), ErrorKind::Unsupported(_)),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_database_of_another_encoding_is_refused() {
+    let Some(server) = shared() else { return };
+    server
+        .execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+        .expect("made");
+    let error = PostgresBackend::open(config(&server.url_for("latin")))
+        .await
+        .expect_err("refused");
+    assert!(error.to_string().contains("UTF8"), "{error}");
+    let error = PostgresBackend::open(config(&server.url_for("missing")))
+        .await
+        .expect_err("refused");
+    assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
+}
+
+#[tokio::test]
+async fn messages_reach_the_others_and_interruptions_are_told() {
+    let Some((one, url)) = fresh().await else {
+        return;
+    };
+    let other = open(&url).await;
+    let mut at_one = one.signals();
+    let mut at_other = other.signals();
+    let appended = |position| Signal::Appended {
+        log: LOG,
+        position: Position(position),
+    };
+    // Until both listen, messages may be lost.
+    let hello = Signal::TurnRequested {
+        log: LOG,
+        by: Uuid::from_u128(7),
+    };
+    let heard = async { while at_other.next().await != Some(hello) {} };
+    let say = async {
+        loop {
+            one.send_signal(hello).await;
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! { () = heard => {} () = say => {} }
+    for position in 1..=100 {
+        one.send_signal(appended(position)).await;
+    }
+    let mut count = 0;
+    loop {
+        let signal = at_other.next().await.expect("endless");
+        count += usize::from(matches!(signal, Signal::Appended { .. }));
+        if signal == appended(100) {
+            break;
+        }
+    }
+    assert!(count < 20, "merged, not {count} messages");
+    let granted = Signal::TurnGranted {
+        log: LOG,
+        to: Uuid::from_u128(9),
+    };
+    other.send_signal(granted).await;
+    loop {
+        let signal = at_one.next().await.expect("endless");
+        assert!(
+            matches!(signal, Signal::Interrupted) || signal == granted,
+            "our own came back: {signal:?}"
+        );
+        if signal == granted {
+            break;
+        }
+    }
+    let client = direct(&url).await;
+    let (_, schema) = url.split_once("?schema=").expect("has one");
+    let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE pid <> pg_backend_pid() AND (query LIKE '%{schema}%' OR query LIKE '-- Messages to one%')");
+    client.batch_execute(&end).await.expect("ended");
+    while at_one.next().await != Some(Signal::Interrupted) {}
+    while at_other.next().await != Some(Signal::Interrupted) {}
+    one.send_signal(appended(200)).await;
+    while at_other.next().await != Some(appended(200)) {}
+}
