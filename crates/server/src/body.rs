@@ -207,6 +207,10 @@ fn too_large(bytes_max: usize) -> Problem {
     .field("body")
 }
 
+/// Most bytes of an answer that are handed out at once: they are copied into the write buffer of the
+/// connection, which keeps its size.
+const PART_BYTES_MAX: usize = 64 * 1024;
+
 /// Why an answer breaks off: the client sees its connection close in the middle.
 pub(crate) type BrokenOff = gesta_core::Error;
 
@@ -262,7 +266,13 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, BrokenOff>>> {
         match &mut self.content {
-            Content::Whole(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Content::Whole(bytes) => {
+                let mut part = bytes.take();
+                if let Some(part) = part.as_mut().filter(|part| part.len() > PART_BYTES_MAX) {
+                    *bytes = Some(part.split_off(PART_BYTES_MAX));
+                }
+                Poll::Ready(part.map(|part| Ok(Frame::data(part))))
+            }
             Content::Parts(parts) => parts
                 .as_mut()
                 .poll_next(cx)

@@ -160,8 +160,12 @@ async fn accept(listener: TcpListener, handle: Handle) {
 fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // Without a timer: `Watch` looks after slow heads at less cost. Without `pipeline_flush`: it
-    // loses answers to what comes before a request that cannot be read.
-    builder.http1().max_buf_size(READ_BUFFER_BYTES_MAX);
+    // loses answers to what comes before a request that cannot be read. Without `writev`: copying a
+    // small answer behind its head costs less than sending the two from two places (1 to 2 µs).
+    builder
+        .http1()
+        .writev(false)
+        .max_buf_size(READ_BUFFER_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())

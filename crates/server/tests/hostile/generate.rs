@@ -5,6 +5,8 @@ use std::fmt;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
+use crate::protocol;
+
 /// What a request may get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Expect {
@@ -47,7 +49,12 @@ impl Attempt {
         Self::request(method, target, content_type, body.as_ref())
     }
 
-    fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Self {
+    pub(crate) fn request(
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Self {
         let mut head = format!("{method} {target} HTTP/1.1\r\nHost: x\r\n");
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
@@ -62,11 +69,11 @@ impl Attempt {
         }
     }
 
-    fn expect(self, expect: Expect) -> Self {
+    pub(crate) fn expect(self, expect: Expect) -> Self {
         Self { expect, ..self }
     }
 
-    fn field(self, field: impl Into<String>) -> Self {
+    pub(crate) fn field(self, field: impl Into<String>) -> Self {
         self.expect(Expect::Field(field.into()))
     }
 
@@ -76,11 +83,11 @@ impl Attempt {
 }
 
 /// One of `items`.
-fn pick<T: Copy>(rng: &mut StdRng, items: &[T]) -> T {
+pub(crate) fn pick<T: Copy>(rng: &mut StdRng, items: &[T]) -> T {
     items[rng.random_range(0..items.len())]
 }
 
-fn random_bytes(rng: &mut StdRng, len_max: usize) -> Vec<u8> {
+pub(crate) fn random_bytes(rng: &mut StdRng, len_max: usize) -> Vec<u8> {
     let len = rng.random_range(0..=len_max);
     (0..len).map(|_| rng.random()).collect()
 }
@@ -92,10 +99,10 @@ pub(crate) fn attempt(rng: &mut StdRng, body_bytes_max: usize) -> Attempt {
         30..45 => broken_json(rng),
         45..60 => wrong_name(rng),
         60..78 => wrong_parameter(rng),
-        78..84 => wrong_call(rng),
-        84..86 => oversized(rng, body_bytes_max),
+        78..84 => protocol::wrong_call(rng),
+        84..86 => protocol::oversized(rng, body_bytes_max),
         86..93 => wrong_metadata(rng),
-        _ => garbage(rng),
+        _ => protocol::garbage(rng),
     }
 }
 
@@ -567,128 +574,6 @@ fn wrong_parameter(rng: &mut StdRng) -> Attempt {
     attempt.field(field)
 }
 
-/// An address, method, media type or header that does not fit.
-fn wrong_call(rng: &mut StdRng) -> Attempt {
-    let body = r#"{"events":[{"type":"T","data":1}]}"#;
-    match rng.random_range(0..6) {
-        0 => {
-            let target = pick(
-                rng,
-                &[
-                    "/nope",
-                    "/streams/a/b/c",
-                    "/all/x",
-                    "//",
-                    "/Streams/a",
-                    "/streams%2Fa",
-                    "/health",
-                    "*",
-                    "/all/",
-                    "/%ff",
-                ],
-            );
-            Attempt::get(target).expect(Expect::Refused(404))
-        }
-        1 => {
-            let method = pick(
-                rng,
-                &["POST", "PUT", "PATCH", "OPTIONS", "TRACE", "FOO", "get"],
-            );
-            let target = pick(
-                rng,
-                &[
-                    "/all",
-                    "/info",
-                    "/streams",
-                    "/streams/a-1/0",
-                    "/all/subscribe",
-                    "/",
-                ],
-            );
-            Attempt::request(method, target, &[], b"").expect(Expect::Refused(405))
-        }
-        2 => {
-            let media_type = pick(
-                rng,
-                &[
-                    "",
-                    "text/plain",
-                    "application/x-www-form-urlencoded",
-                    "application/jsonx",
-                    "multipart/form-data; boundary=x",
-                    "\u{fc}",
-                ],
-            );
-            let target = pick(rng, &["/streams/a-1", "/append"]);
-            Attempt::request(
-                "POST",
-                target,
-                &[("Content-Type", media_type)],
-                body.as_bytes(),
-            )
-            .expect(Expect::Refused(415))
-        }
-        3 => Attempt::request("POST", "/append", &[], body.as_bytes()).expect(Expect::Refused(415)),
-        4 => {
-            let id = pick(
-                rng,
-                &["x", "-1", "AQAC", "\u{fc}", "9223372036854775807", "%41"],
-            );
-            let target = pick(
-                rng,
-                &[
-                    "/all/subscribe",
-                    "/streams/a-1/subscribe",
-                    "/all/subscribe?after=end",
-                ],
-            );
-            Attempt::request("GET", target, &[("Last-Event-ID", id)], b"").field("Last-Event-ID")
-        }
-        _ => {
-            let accept = pick(
-                rng,
-                &[
-                    "",
-                    "*/*",
-                    "text/html;q=0.9,;,,",
-                    "application/json",
-                    "\u{fc}",
-                    "x",
-                ],
-            );
-            Attempt::request("GET", "/info", &[("Accept", accept)], b"")
-        }
-    }
-}
-
-fn oversized(rng: &mut StdRng, body_bytes_max: usize) -> Attempt {
-    let target = pick(rng, &["/streams/a-1", "/append"]);
-    let large = body_bytes_max + rng.random_range(1..10_000);
-    let head = format!("POST {target} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n");
-    let bytes = match rng.random_range(0..3) {
-        // Announced: refused before it comes.
-        0 => format!(
-            "{head}Content-Length: {}\r\n\r\n",
-            pick(rng, &[2_000_000, 200_000_000, usize::MAX >> 1])
-        )
-        .into_bytes(),
-        // Not announced.
-        1 => {
-            let chunk = format!("{:x}\r\n{}\r\n", large, " ".repeat(large));
-            format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n").into_bytes()
-        }
-        _ => [
-            format!("{head}Content-Length: {large}\r\n\r\n").as_bytes(),
-            &vec![b'['; large],
-        ]
-        .concat(),
-    };
-    Attempt {
-        bytes,
-        expect: Expect::Refused(413),
-    }
-}
-
 fn wrong_metadata(rng: &mut StdRng) -> Attempt {
     let long = format!("{{\"a\":\"{}\"}}", "x".repeat(66_000));
     let (body, field) = match rng.random_range(0..5) {
@@ -747,39 +632,4 @@ fn wrong_metadata(rng: &mut StdRng) -> Attempt {
         pick(rng, &["any", "0", "no_stream"])
     );
     Attempt::json("PUT", &target, body).field(field)
-}
-
-/// Bytes that are hardly HTTP.
-fn garbage(rng: &mut StdRng) -> Attempt {
-    let bytes = match rng.random_range(0..14) {
-        0 => random_bytes(rng, 2_000),
-        1 => [&random_bytes(rng, 50)[..], b"\r\n\r\n"].concat(),
-        2 => format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(rng.random_range(60_000..70_000))).into_bytes(),
-        3 => format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(rng.random_range(90..300))).into_bytes(),
-        4 => format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(rng.random_range(100_000..200_000))).into_bytes(),
-        5 => format!("GET / HTTP/{}\r\n\r\n", pick(rng, &["9.9", "1", "0.9", "1.1.1", "2.0", "\u{fc}"])).into_bytes(),
-        6 => [&b"GET /streams/"[..], &random_bytes(rng, 30), b" HTTP/1.1\r\n\r\n"].concat(),
-        7 => [&b"GET / HTTP/1.1\r\n"[..], &random_bytes(rng, 30), b": x\r\n\r\n"].concat(),
-        8 => {
-            let chunks = pick(rng, &["zz\r\n", "-1\r\nx\r\n", "fffffffffffffffff\r\n", "5\r\nab\r\n", "1\r\naXX", "0\r\nx", ""]);
-            format!("POST /append HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}").into_bytes()
-        }
-        9 => {
-            let length = pick(rng, &["-1", "x", "1, 2", "99999999999999999999", "", "+3", "0x3"]);
-            format!("POST /append HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{{}}").into_bytes()
-        }
-        // A body that ends too soon.
-        10 => b"POST /streams/a-1 HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"events\"".to_vec(),
-        11 => [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &random_bytes(rng, 500)].concat(),
-        // Two answers belong to this; only the first is looked at.
-        12 => b"GET /info HTTP/1.1\r\nHost: x\r\n\r\nBAD\r\n\r\n".to_vec(),
-        _ => pick(rng, &[
-            &b"\r\n\r\n"[..], b"GET\r\n\r\n", b"GET /\r\n\r\n", b"GET  / HTTP/1.1\r\n\r\n", b"\0", b"GET / HTTP/1.1\r\nHost: x", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-            b"POST /append HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n{}", b"CONNECT x:1 HTTP/1.1\r\n\r\n", b"GET http://x/nope HTTP/1.0\r\n\r\n", b"",
-        ]).to_vec(),
-    };
-    Attempt {
-        bytes,
-        expect: Expect::Garbage,
-    }
 }

@@ -11,6 +11,7 @@
 )]
 
 mod generate;
+mod protocol;
 mod wire;
 
 use std::collections::BTreeMap;

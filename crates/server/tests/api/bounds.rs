@@ -1,0 +1,298 @@
+//! Whatever waits or is held has a maximum; stopping lets what runs finish.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gesta_memory::MemoryStore;
+use gesta_server::{Config, Registry, StartError};
+
+use crate::client::{Server, config, soon};
+use crate::gated::GatedStore;
+
+const APPEND: &str = r#"{"events":[{"type":"T","data":1}]}"#;
+
+fn append_with_length(length: usize, body: &str) -> String {
+    format!(
+        "POST /streams/a HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+#[tokio::test]
+async fn only_loopback_is_served_unless_told_otherwise() {
+    let open = Config {
+        listen: ([0, 0, 0, 0], 0).into(),
+        ..config()
+    };
+    let store = Arc::new(MemoryStore::new());
+    let refused = gesta_server::start(open.clone(), store.clone(), Registry::default()).await;
+    assert!(
+        matches!(refused, Err(StartError::NotLoopback(_))),
+        "{refused:?}"
+    );
+    let insecure = Config {
+        insecure: true,
+        ..open
+    };
+    let server = gesta_server::start(insecure, store.clone(), Registry::default())
+        .await
+        .expect("allowed");
+    let taken = Config {
+        listen: ([127, 0, 0, 1], server.local_addr().port()).into(),
+        ..config()
+    };
+    let refused = gesta_server::start(taken, store, Registry::default()).await;
+    assert!(
+        matches!(refused, Err(StartError::Listen { .. })),
+        "{refused:?}"
+    );
+    soon(server.shutdown()).await;
+}
+
+#[tokio::test]
+async fn requests_beyond_the_maximum_are_overload() {
+    let store = GatedStore::new();
+    let server = Server::with(
+        Config {
+            requests_in_flight_max: 2,
+            ..config()
+        },
+        store.clone(),
+    )
+    .await;
+    let (one, two) = (
+        server.raw(&append_with_length(APPEND.len(), APPEND)).await,
+        server.raw(&append_with_length(APPEND.len(), APPEND)).await,
+    );
+    store.appends_have_come(2).await;
+    let refused = server.get("/info").await;
+    assert_eq!(
+        (
+            refused.status,
+            refused.header("retry-after"),
+            refused.problem().0.as_str()
+        ),
+        (503, "1", "overloaded")
+    );
+    // Those who look after the server still see it.
+    assert_eq!(server.get("/health/live").await.status, 200);
+    assert!(
+        server
+            .get("/metrics")
+            .await
+            .body
+            .contains("gesta_http_requests_in_flight 2\n")
+    );
+    store.appends.add_permits(2);
+    for mut raw in [one, two] {
+        raw.until("201 Created").await;
+        raw.until("checkpoint").await;
+    }
+    assert_eq!(server.get("/info").await.status, 200);
+}
+
+#[tokio::test]
+async fn subscriptions_and_connections_beyond_the_maximum_are_overload() {
+    let limited = Config {
+        subscriptions_max: 1,
+        connections_max: 3,
+        ..config()
+    };
+    let server = Server::with(limited, Arc::new(MemoryStore::new())).await;
+    let subscribe = "GET /all/subscribe HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut first = server.raw(subscribe).await;
+    first.until("caught_up").await;
+    let mut second = server.raw(subscribe).await;
+    second.until("overloaded").await;
+    let mut third = server.raw("GET /info HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    third.until("200 OK").await;
+    let turned_away = server.raw("").await.rest().await;
+    assert!(
+        turned_away.starts_with("HTTP/1.1 503") && turned_away.contains("overloaded"),
+        "{turned_away}"
+    );
+    drop(first);
+    // Its place is free as soon as the server has seen it go.
+    soon(async {
+        loop {
+            second.received.clear();
+            second.say(subscribe).await;
+            second.until("}\n\n").await;
+            if second.received.contains("caught_up") {
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn bytes_beyond_the_budget_are_overload() {
+    let store = GatedStore::new();
+    let server = Server::with(
+        Config {
+            bytes_in_flight_max: 10_000,
+            ..config()
+        },
+        store.clone(),
+    )
+    .await;
+    let large = format!(
+        r#"{{"events":[{{"type":"T","data":"{}"}}]}}"#,
+        "x".repeat(6_000)
+    );
+    let mut first = server.raw(&append_with_length(large.len(), &large)).await;
+    store.appends_have_come(1).await;
+    let refused = server.json("POST", "/streams/a", &large).await;
+    assert_eq!(
+        (refused.status, refused.problem().0.as_str()),
+        (503, "overloaded")
+    );
+    store.appends.add_permits(3);
+    first.until("checkpoint").await;
+    assert_eq!(server.json("POST", "/streams/a", &large).await.status, 201);
+    let page = server.get("/streams/a").await;
+    assert_eq!(
+        page.problem().0,
+        "overloaded",
+        "two events are more than the budget"
+    );
+    assert_eq!(server.get("/streams/a?limit=1").await.status, 200);
+}
+
+#[tokio::test]
+async fn slow_heads_and_bodies_are_not_waited_for() {
+    let impatient = Config {
+        head_read_max: Duration::from_millis(60),
+        body_read_max: Duration::from_millis(60),
+        ..config()
+    };
+    let server = Server::with(impatient, Arc::new(MemoryStore::new())).await;
+    let head = server.raw("GET /info HTTP/1.1\r\nHost").await;
+    assert_eq!(head.rest().await, "");
+    let mut kept = server
+        .raw("GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await;
+    kept.until("live").await;
+    kept.say("GET ").await;
+    assert!(
+        kept.rest().await.ends_with("{\"status\":\"live\"}"),
+        "the second head never came"
+    );
+    let body = server.raw(&append_with_length(100, "{")).await;
+    let answer = body.rest().await;
+    assert!(
+        answer.starts_with("HTTP/1.1 408") && answer.contains("request_timeout"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let impatient = Config {
+        write_stall_max: Duration::from_millis(200),
+        ..config()
+    };
+    let server = Server::with(impatient, Arc::new(MemoryStore::new())).await;
+    let large = format!("\"{}\"", "x".repeat(1_000_000));
+    for _ in 0..20 {
+        server.append("a", &[&large]).await;
+    }
+    let mut stalled = server
+        .raw("GET /streams/a HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await;
+    soon(async {
+        while !server
+            .get("/metrics")
+            .await
+            .body
+            .contains("gesta_http_in_flight_bytes 0\n")
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // What was on its way arrives, and no more.
+    let mut bytes = 0;
+    while stalled.more().await {
+        bytes += stalled.received.len();
+        stalled.received.clear();
+    }
+    assert!(bytes < 20_000_000, "{bytes}");
+}
+
+/// Goal: an answer in lines reads no faster than its client.
+#[tokio::test]
+async fn lines_wait_for_their_reader() {
+    let store = GatedStore::new();
+    let server = Server::with(config(), store.clone()).await;
+    store.appends.add_permits(100);
+    let data = format!("\"{}\"", "x".repeat(1_000));
+    for _ in 0..50 {
+        server.append("a", &[&*data; 1_000]).await;
+    }
+    let mut lines = server
+        .raw("GET /streams/a HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\n\r\n")
+        .await;
+    lines.until("\"revision\":0").await;
+    // Other work goes on meanwhile, so the server had its time.
+    for _ in 0..200 {
+        server.get("/health/live").await;
+    }
+    let read = store.pages.load(Ordering::SeqCst);
+    assert!(
+        read < 25,
+        "{read} pages read for a client that has taken one"
+    );
+    let mut bytes = 0;
+    while !lines.received.ends_with("\r\n0\r\n\r\n") {
+        assert!(lines.more().await, "broke off");
+        bytes += lines.received.len();
+        let keep = lines.received.len().saturating_sub(16);
+        lines.received = lines.received.split_off(keep);
+    }
+    assert!(bytes > 50_000_000, "{bytes}");
+    assert_eq!(store.pages.load(Ordering::SeqCst), 50);
+}
+
+#[tokio::test]
+async fn stopping_lets_running_requests_finish_and_takes_no_more() {
+    let store = GatedStore::new();
+    let server = Server::with(config(), store.clone()).await;
+    let mut running = server.raw(&append_with_length(APPEND.len(), APPEND)).await;
+    let mut idle = server
+        .raw("GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await;
+    idle.until("live").await;
+    store.appends_have_come(1).await;
+    let handle = server.handle.clone();
+    let stopping = tokio::spawn(async move { handle.shutdown().await });
+    assert!(!idle.more().await, "an idle connection is closed at once");
+    assert!(
+        tokio::net::TcpStream::connect(server.handle.local_addr())
+            .await
+            .is_err()
+    );
+    assert!(!stopping.is_finished(), "one request still runs");
+    store.appends.add_permits(1);
+    running.until("checkpoint").await;
+    assert!(running.rest().await.starts_with("HTTP/1.1 201"));
+    soon(stopping).await.expect("stopped");
+}
+
+#[tokio::test]
+async fn stopping_does_not_wait_for_ever() {
+    let store = GatedStore::new();
+    let server = Server::with(
+        Config {
+            shutdown_grace: Duration::from_millis(50),
+            ..config()
+        },
+        store.clone(),
+    )
+    .await;
+    let running = server.raw(&append_with_length(APPEND.len(), APPEND)).await;
+    store.appends_have_come(1).await;
+    soon(server.handle.shutdown()).await;
+    assert_eq!(running.rest().await, "");
+}

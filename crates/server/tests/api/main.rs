@@ -1,0 +1,13 @@
+//! The HTTP API over a store in memory: calls, subscriptions, bounds, and stopping.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "test code: a panic is how a test fails"
+)]
+
+mod bounds;
+mod calls;
+mod client;
+mod gated;
+mod subscriptions;

@@ -1,0 +1,163 @@
+//! Generated requests that are wrong as HTTP: address, method, head, size, or not HTTP at all.
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use crate::generate::{Attempt, Expect, pick, random_bytes};
+
+/// An address, method, media type or header that does not fit.
+pub(crate) fn wrong_call(rng: &mut StdRng) -> Attempt {
+    let body = r#"{"events":[{"type":"T","data":1}]}"#;
+    match rng.random_range(0..6) {
+        0 => {
+            let target = pick(
+                rng,
+                &[
+                    "/nope",
+                    "/streams/a/b/c",
+                    "/all/x",
+                    "//",
+                    "/Streams/a",
+                    "/streams%2Fa",
+                    "/health",
+                    "*",
+                    "/all/",
+                    "/%ff",
+                ],
+            );
+            Attempt::get(target).expect(Expect::Refused(404))
+        }
+        1 => {
+            let method = pick(
+                rng,
+                &["POST", "PUT", "PATCH", "OPTIONS", "TRACE", "FOO", "get"],
+            );
+            let target = pick(
+                rng,
+                &[
+                    "/all",
+                    "/info",
+                    "/streams",
+                    "/streams/a-1/0",
+                    "/all/subscribe",
+                    "/",
+                ],
+            );
+            Attempt::request(method, target, &[], b"").expect(Expect::Refused(405))
+        }
+        2 => {
+            let media_type = pick(
+                rng,
+                &[
+                    "",
+                    "text/plain",
+                    "application/x-www-form-urlencoded",
+                    "application/jsonx",
+                    "multipart/form-data; boundary=x",
+                    "\u{fc}",
+                ],
+            );
+            let target = pick(rng, &["/streams/a-1", "/append"]);
+            Attempt::request(
+                "POST",
+                target,
+                &[("Content-Type", media_type)],
+                body.as_bytes(),
+            )
+            .expect(Expect::Refused(415))
+        }
+        3 => Attempt::request("POST", "/append", &[], body.as_bytes()).expect(Expect::Refused(415)),
+        4 => {
+            let id = pick(
+                rng,
+                &["x", "-1", "AQAC", "\u{fc}", "9223372036854775807", "%41"],
+            );
+            let target = pick(
+                rng,
+                &[
+                    "/all/subscribe",
+                    "/streams/a-1/subscribe",
+                    "/all/subscribe?after=end",
+                ],
+            );
+            Attempt::request("GET", target, &[("Last-Event-ID", id)], b"").field("Last-Event-ID")
+        }
+        _ => {
+            let accept = pick(
+                rng,
+                &[
+                    "",
+                    "*/*",
+                    "text/html;q=0.9,;,,",
+                    "application/json",
+                    "\u{fc}",
+                    "x",
+                ],
+            );
+            Attempt::request("GET", "/info", &[("Accept", accept)], b"")
+        }
+    }
+}
+
+pub(crate) fn oversized(rng: &mut StdRng, body_bytes_max: usize) -> Attempt {
+    let target = pick(rng, &["/streams/a-1", "/append"]);
+    let large = body_bytes_max + rng.random_range(1..10_000);
+    let head = format!("POST {target} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n");
+    let bytes = match rng.random_range(0..3) {
+        // Announced: refused before it comes.
+        0 => format!(
+            "{head}Content-Length: {}\r\n\r\n",
+            pick(rng, &[2_000_000, 200_000_000, usize::MAX >> 1])
+        )
+        .into_bytes(),
+        // Not announced.
+        1 => {
+            let chunk = format!("{:x}\r\n{}\r\n", large, " ".repeat(large));
+            format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n").into_bytes()
+        }
+        _ => [
+            format!("{head}Content-Length: {large}\r\n\r\n").as_bytes(),
+            &vec![b'['; large],
+        ]
+        .concat(),
+    };
+    Attempt {
+        bytes,
+        expect: Expect::Refused(413),
+    }
+}
+
+/// Bytes that are hardly HTTP.
+pub(crate) fn garbage(rng: &mut StdRng) -> Attempt {
+    let bytes = match rng.random_range(0..14) {
+        0 => random_bytes(rng, 2_000),
+        1 => [&random_bytes(rng, 50)[..], b"\r\n\r\n"].concat(),
+        2 => format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(rng.random_range(60_000..70_000))).into_bytes(),
+        3 => format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(rng.random_range(90..300))).into_bytes(),
+        4 => format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(rng.random_range(100_000..200_000))).into_bytes(),
+        5 => format!("GET / HTTP/{}\r\n\r\n", pick(rng, &["9.9", "1", "0.9", "1.1.1", "2.0", "\u{fc}"])).into_bytes(),
+        6 => [&b"GET /streams/"[..], &random_bytes(rng, 30), b" HTTP/1.1\r\n\r\n"].concat(),
+        7 => [&b"GET / HTTP/1.1\r\n"[..], &random_bytes(rng, 30), b": x\r\n\r\n"].concat(),
+        8 => {
+            let chunks = pick(rng, &["zz\r\n", "-1\r\nx\r\n", "fffffffffffffffff\r\n", "5\r\nab\r\n", "1\r\naXX", "0\r\nx", ""]);
+            format!("POST /append HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}").into_bytes()
+        }
+        9 => {
+            let length = pick(rng, &["-1", "x", "1, 2", "99999999999999999999", "", "+3", "0x3"]);
+            format!("POST /append HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{{}}").into_bytes()
+        }
+        // A body that ends too soon.
+        10 => b"POST /streams/a-1 HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"events\"".to_vec(),
+        11 => [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &random_bytes(rng, 500)].concat(),
+        // Two answers belong to this; only the first is looked at.
+        12 => b"GET /info HTTP/1.1\r\nHost: x\r\n\r\nBAD\r\n\r\n".to_vec(),
+        _ => pick(rng, &[
+            &b"\r\n\r\n"[..], b"GET\r\n\r\n", b"GET /\r\n\r\n", b"GET  / HTTP/1.1\r\n\r\n", b"\0", b"GET / HTTP/1.1\r\nHost: x", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            b"POST /append HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n{}", b"CONNECT x:1 HTTP/1.1\r\n\r\n", b"GET http://x/nope HTTP/1.0\r\n\r\n", b"",
+        ]).to_vec(),
+    };
+    Attempt {
+        bytes,
+        expect: Expect::Garbage,
+    }
+}
