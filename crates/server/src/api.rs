@@ -9,8 +9,8 @@ use bytes::Bytes;
 use gesta_core::StreamId;
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderName, HeaderValue,
-    RETRY_AFTER,
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName,
+    HeaderValue, RETRY_AFTER,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -20,7 +20,7 @@ use crate::body::{AnswerBody, RequestBody};
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
-use crate::{read, subscribe, system, uri, write};
+use crate::{host, read, subscribe, system, uri, write};
 
 pub(crate) type Answer = Response<AnswerBody>;
 
@@ -43,6 +43,7 @@ pub(crate) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Ans
     };
     let mut body = RequestBody::new(body);
     let answer = match verb {
+        _ if !state.config.insecure && !host::is_local(&parts) => Err(call.misdirected()),
         Some(verb) => call.answer(verb, &mut body).await,
         None => Err(call.no_such_call()),
     };
@@ -137,6 +138,18 @@ impl<'a> Call<'a> {
         let method = uri::shortened(method.as_str(), 20);
         let detail = format!("{template} has no method {method}, only {allow}");
         Problem::new(problem::METHOD_NOT_ALLOWED, detail).allowing(allow)
+    }
+
+    fn misdirected(&self) -> Problem {
+        let found = self
+            .headers()
+            .get(HOST)
+            .map_or(&b""[..], |value| value.as_bytes());
+        let found = uri::shown(&String::from_utf8_lossy(found));
+        let detail = format!(
+            "Host must be localhost or an address, found {found}; a server that has other names needs --insecure"
+        );
+        Problem::new(problem::MISDIRECTED_REQUEST, detail).field("Host")
     }
 
     /// The stream that the path names.

@@ -27,6 +27,7 @@ mod edge;
 mod encode;
 mod fanout;
 mod gate;
+mod host;
 mod json;
 mod metrics;
 mod problem;

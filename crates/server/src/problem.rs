@@ -47,6 +47,7 @@ kinds! {
     STREAM_TOMBSTONED, "stream_tombstoned", GONE, "The stream was closed for ever";
     PAYLOAD_TOO_LARGE, "payload_too_large", PAYLOAD_TOO_LARGE, "The body is too large";
     UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The body has another media type than JSON";
+    MISDIRECTED_REQUEST, "misdirected_request", MISDIRECTED_REQUEST, "The server does not answer to this name";
     REFUSED, "refused", UNPROCESSABLE_ENTITY, "The database refused the events for what they contain";
     UNSUPPORTED, "unsupported", NOT_IMPLEMENTED, "The store cannot do this";
     OVERLOADED, "overloaded", SERVICE_UNAVAILABLE, "A queue is full; nothing was written";

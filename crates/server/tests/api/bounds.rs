@@ -14,7 +14,7 @@ const APPEND: &str = r#"{"events":[{"type":"T","data":1}]}"#;
 
 fn append_with_length(length: usize, body: &str) -> String {
     format!(
-        "POST /streams/a HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        "POST /streams/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     )
 }
 
@@ -99,12 +99,14 @@ async fn subscriptions_and_connections_beyond_the_maximum_are_overload() {
         ..config()
     };
     let server = Server::with(limited, Arc::new(MemoryStore::new())).await;
-    let subscribe = "GET /all/subscribe HTTP/1.1\r\nHost: x\r\n\r\n";
+    let subscribe = "GET /all/subscribe HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut first = server.raw(subscribe).await;
     first.until("caught_up").await;
     let mut second = server.raw(subscribe).await;
     second.until("overloaded").await;
-    let mut third = server.raw("GET /info HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let mut third = server
+        .raw("GET /info HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .await;
     third.until("200 OK").await;
     let turned_away = server.raw("").await.rest().await;
     assert!(
@@ -171,7 +173,7 @@ async fn slow_heads_and_bodies_are_not_waited_for() {
     let head = server.raw("GET /info HTTP/1.1\r\nHost").await;
     assert_eq!(head.rest().await, "");
     let mut kept = server
-        .raw("GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        .raw("GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .await;
     kept.until("live").await;
     kept.say("GET ").await;
@@ -199,7 +201,7 @@ async fn a_client_that_does_not_read_is_cut_off() {
         server.append("a", &[&large]).await;
     }
     let mut stalled = server
-        .raw("GET /streams/a HTTP/1.1\r\nHost: x\r\n\r\n")
+        .raw("GET /streams/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .await;
     soon(async {
         while !server
@@ -232,7 +234,7 @@ async fn lines_wait_for_their_reader() {
         server.append("a", &[&*data; 1_000]).await;
     }
     let mut lines = server
-        .raw("GET /streams/a HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\n\r\n")
+        .raw("GET /streams/a HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n\r\n")
         .await;
     lines.until("\"revision\":0").await;
     // Other work goes on meanwhile, so the server had its time.
@@ -261,7 +263,7 @@ async fn stopping_lets_running_requests_finish_and_takes_no_more() {
     let server = Server::with(config(), store.clone()).await;
     let mut running = server.raw(&append_with_length(APPEND.len(), APPEND)).await;
     let mut idle = server
-        .raw("GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        .raw("GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .await;
     idle.until("live").await;
     store.appends_have_come(1).await;

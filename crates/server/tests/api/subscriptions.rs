@@ -10,7 +10,9 @@ use crate::client::{Raw, Server, config, soon};
 
 async fn subscribe(server: &Server, target: &str, header: &str) -> Raw {
     server
-        .raw(&format!("GET {target} HTTP/1.1\r\nHost: x\r\n{header}\r\n"))
+        .raw(&format!(
+            "GET {target} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n"
+        ))
         .await
 }
 

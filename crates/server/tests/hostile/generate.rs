@@ -55,7 +55,7 @@ impl Attempt {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Self {
-        let mut head = format!("{method} {target} HTTP/1.1\r\nHost: x\r\n");
+        let mut head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n");
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }

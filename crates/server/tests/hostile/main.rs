@@ -69,7 +69,7 @@ async fn bad_input_is_always_refused_and_named() {
         }
     }
     println!("answers by status (0: closed without one): {statuses:?}");
-    for status in [200, 201, 400, 404, 405, 409, 410, 413, 414, 415, 431] {
+    for status in [200, 201, 400, 404, 405, 409, 410, 413, 414, 415, 421, 431] {
         assert!(
             requests < REQUESTS || statuses.contains_key(&status),
             "{status} never came: {statuses:?}"

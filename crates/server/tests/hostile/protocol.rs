@@ -8,7 +8,7 @@ use crate::generate::{Attempt, Expect, pick, random_bytes};
 /// An address, method, media type or header that does not fit.
 pub(crate) fn wrong_call(rng: &mut StdRng) -> Attempt {
     let body = r#"{"events":[{"type":"T","data":1}]}"#;
-    match rng.random_range(0..6) {
+    match rng.random_range(0..7) {
         0 => {
             let target = pick(
                 rng,
@@ -66,6 +66,26 @@ pub(crate) fn wrong_call(rng: &mut StdRng) -> Attempt {
             )
             .expect(Expect::Refused(415))
         }
+        5 => {
+            let host = pick(
+                rng,
+                &[
+                    "example.org",
+                    "localhost.example.org:2113",
+                    "\u{fc}",
+                    "[",
+                    "1.2.3",
+                ],
+            );
+            let target = pick(rng, &["/info", "/streams/a-1", "/nope"]);
+            let attempt = Attempt::get(target);
+            let text = String::from_utf8(attempt.bytes).expect("text");
+            let bytes = text.replacen("localhost", host, 1).into_bytes();
+            Attempt {
+                bytes,
+                expect: Expect::Refused(421),
+            }
+        }
         3 => Attempt::request("POST", "/append", &[], body.as_bytes()).expect(Expect::Refused(415)),
         4 => {
             let id = pick(
@@ -102,7 +122,8 @@ pub(crate) fn wrong_call(rng: &mut StdRng) -> Attempt {
 pub(crate) fn oversized(rng: &mut StdRng, body_bytes_max: usize) -> Attempt {
     let target = pick(rng, &["/streams/a-1", "/append"]);
     let large = body_bytes_max + rng.random_range(1..10_000);
-    let head = format!("POST {target} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n");
+    let head =
+        format!("POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n");
     let bytes = match rng.random_range(0..3) {
         // Announced: refused before it comes.
         0 => format!(
@@ -132,7 +153,7 @@ pub(crate) fn garbage(rng: &mut StdRng) -> Attempt {
     let bytes = match rng.random_range(0..14) {
         0 => random_bytes(rng, 2_000),
         1 => [&random_bytes(rng, 50)[..], b"\r\n\r\n"].concat(),
-        2 => format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(rng.random_range(60_000..70_000))).into_bytes(),
+        2 => format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "a".repeat(rng.random_range(60_000..70_000))).into_bytes(),
         3 => format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(rng.random_range(90..300))).into_bytes(),
         4 => format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(rng.random_range(100_000..200_000))).into_bytes(),
         5 => format!("GET / HTTP/{}\r\n\r\n", pick(rng, &["9.9", "1", "0.9", "1.1.1", "2.0", "\u{fc}"])).into_bytes(),
@@ -150,7 +171,7 @@ pub(crate) fn garbage(rng: &mut StdRng) -> Attempt {
         10 => b"POST /streams/a-1 HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"events\"".to_vec(),
         11 => [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &random_bytes(rng, 500)].concat(),
         // Two answers belong to this; only the first is looked at.
-        12 => b"GET /info HTTP/1.1\r\nHost: x\r\n\r\nBAD\r\n\r\n".to_vec(),
+        12 => b"GET /info HTTP/1.1\r\nHost: localhost\r\n\r\nBAD\r\n\r\n".to_vec(),
         _ => pick(rng, &[
             &b"\r\n\r\n"[..], b"GET\r\n\r\n", b"GET /\r\n\r\n", b"GET  / HTTP/1.1\r\n\r\n", b"\0", b"GET / HTTP/1.1\r\nHost: x", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
             b"POST /append HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n{}", b"CONNECT x:1 HTTP/1.1\r\n\r\n", b"GET http://x/nope HTTP/1.0\r\n\r\n", b"",
