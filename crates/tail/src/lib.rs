@@ -1,1 +1,259 @@
-//! To come.
+//! Tail hub: one reader per log feeds any number of subscriptions.
+//!
+//! Why: N subscribers that poll cost N queries a round, busy or idle. Here a commit of this process reaches
+//! the subscribers without any query, one of another process with a single one, and silence costs
+//! one look at the end of each log every few seconds, for one subscriber as for a thousand.
+//! Invariants: a subscriber gets every matching event once, in the order of its log. It pulls, by position: from a
+//! bounded ring of recent events, or, when it is behind the ring, from the database. A slow one
+//! therefore holds one page and nothing else. Events are made once and shared.
+//! Not here: reads of single pages (`gesta-store`), SQL (the backends).
+//!
+//! * `ring`: recent events of a log; `lane`: what the hub knows of a log; `reader`: the tasks;
+//! * `all`, `stream`: the two kinds of subscription; `pages`: their reads; `matcher`: filters.
+
+mod all;
+mod lane;
+mod matcher;
+mod pages;
+mod reader;
+mod ring;
+mod stream;
+#[cfg(test)]
+mod testing;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gesta_append::CommitObserver;
+use gesta_core::backend::{Backend, Batch};
+use gesta_core::{
+    Clock, Error, Incarnation, LogId, Result, Subscribe, SubscribeTo, Subscription, log_of,
+};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::lane::{Interest, Lane};
+use crate::pages::Pages;
+use crate::reader::TailReader;
+
+/// Bounds and times of the hub.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Most recent events of one log that are kept in memory while anybody is subscribed.
+    pub ring_events_max: usize,
+    /// Most bytes of recent events, of all logs together.
+    pub ring_bytes_max: usize,
+    /// How often to look at the end of each log, in case a message of another process was lost. At least one
+    /// second per log, so that the number of logs does not add up.
+    pub poll_interval: Duration,
+    /// Shortest time between two messages to the other processes about one log.
+    pub announce_interval: Duration,
+    /// Most reads of subscribers that are behind, at once.
+    pub catch_up_reads_max: usize,
+    /// Most bytes of pages held by subscribers that are behind, together (each may hold at least 64 KiB, or one event).
+    pub catch_up_bytes_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            ring_events_max: 32_768,
+            ring_bytes_max: 64 * 1024 * 1024,
+            poll_interval: Duration::from_secs(5),
+            announce_interval: Duration::from_millis(10),
+            catch_up_reads_max: 4,
+            catch_up_bytes_max: 64 * 1024 * 1024,
+        }
+    }
+}
+
+/// What the hub and its subscriptions share.
+pub(crate) struct Shared {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) lanes: Vec<Arc<Lane>>,
+    pub(crate) pages: Arc<Pages>,
+    /// Changes whenever the head of any lane does.
+    pub(crate) pulse: Arc<watch::Sender<u64>>,
+    pub(crate) closed: CancellationToken,
+    subscribers: Arc<AtomicUsize>,
+}
+
+/// The tail hub of a store. Dropping it ends its tasks and subscriptions.
+pub struct Hub {
+    shared: Arc<Shared>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub")
+            .field("logs", &self.shared.lanes.len())
+            .field("subscribers", &self.subscribers())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Hub {
+    /// Starts the hub. Must be called within a tokio runtime.
+    #[must_use]
+    pub fn start(backend: Arc<dyn Backend>, config: Config, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let info = backend.info().clone();
+        let pulse = Arc::new(watch::Sender::new(0));
+        let ring_bytes_max = config.ring_bytes_max / usize::from(info.logs).max(1);
+        let lanes: Vec<Arc<Lane>> = (0..info.logs)
+            .map(|log| {
+                Arc::new(Lane::new(
+                    LogId(log),
+                    config.ring_events_max,
+                    ring_bytes_max,
+                    Arc::clone(&pulse),
+                ))
+            })
+            .collect();
+        let closed = CancellationToken::new();
+        let poll_interval = config
+            .poll_interval
+            .max(Duration::from_secs(info.logs.into()));
+        let mut tasks = Vec::new();
+        for lane in &lanes {
+            let reader = TailReader {
+                lane: Arc::clone(lane),
+                backend: Arc::clone(&backend),
+                poll_interval: info.capabilities.shared.then_some(poll_interval),
+                closed: closed.clone(),
+            };
+            tasks.push(tokio::spawn(reader.run()));
+            if info.capabilities.shared {
+                tasks.push(tokio::spawn(reader::announce(
+                    Arc::clone(lane),
+                    Arc::clone(&backend),
+                    config.announce_interval,
+                    closed.clone(),
+                )));
+            }
+        }
+        if info.capabilities.shared {
+            tasks.push(tokio::spawn(reader::listen(
+                lanes.clone(),
+                Arc::clone(&backend),
+                closed.clone(),
+            )));
+        }
+        let pages = Pages::new(
+            Arc::clone(&backend),
+            config.catch_up_reads_max,
+            config.catch_up_bytes_max,
+        );
+        Arc::new(Self {
+            shared: Arc::new(Shared {
+                backend,
+                clock,
+                incarnation: info.incarnation,
+                lanes,
+                pages: Arc::new(pages),
+                pulse,
+                closed,
+                subscribers: Arc::new(AtomicUsize::new(0)),
+            }),
+            tasks: Mutex::new(tasks),
+        })
+    }
+
+    /// Begins a subscription.
+    ///
+    /// Positions for [`SubscribeFrom::End`](gesta_core::SubscribeFrom::End) are taken before this returns.
+    ///
+    /// # Errors
+    /// As [`gesta_core::EventStore::subscribe`].
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        request.validate()?;
+        self.shared.check_open()?;
+        match request.to {
+            SubscribeTo::All(filter) => all::subscribe(&self.shared, filter, request.from).await,
+            SubscribeTo::Stream(stream) => {
+                stream::subscribe(&self.shared, stream, request.from).await
+            }
+        }
+    }
+
+    /// Number of subscriptions.
+    #[must_use]
+    pub fn subscribers(&self) -> usize {
+        self.shared.subscribers.load(Ordering::Relaxed)
+    }
+
+    /// Ends all subscriptions with `Unavailable`, tells the other processes of the last commits, and ends the tasks.
+    pub async fn shutdown(&self) {
+        self.shared.close();
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        for task in tasks {
+            // A task that failed has nothing left to end.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl CommitObserver for Hub {
+    fn committed(&self, batch: &Arc<Batch>) {
+        if let Some(lane) = self.shared.lanes.get(usize::from(batch.log.0)) {
+            lane.committed(batch);
+        }
+    }
+}
+
+impl Shared {
+    fn close(&self) {
+        self.closed.cancel();
+        self.lanes.iter().for_each(|lane| lane.alarm());
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.is_cancelled() {
+            return Err(Error::unavailable("the store is shutting down"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn lane_of(&self, stream: &gesta_core::StreamId) -> Option<&Arc<Lane>> {
+        let logs = u16::try_from(self.lanes.len()).unwrap_or(u16::MAX);
+        self.lanes.get(usize::from(log_of(stream, logs).0))
+    }
+
+    /// Counts a subscriber and keeps these lanes awake for it.
+    pub(crate) fn enter<'a>(&self, lanes: impl IntoIterator<Item = &'a Arc<Lane>>) -> Membership {
+        self.subscribers.fetch_add(1, Ordering::Relaxed);
+        Membership {
+            _interests: lanes.into_iter().map(Lane::interest).collect(),
+            pages: Arc::clone(&self.pages),
+            subscribers: Arc::clone(&self.subscribers),
+        }
+    }
+}
+
+/// What a subscription holds; dropping it frees it.
+pub(crate) struct Membership {
+    _interests: Vec<Interest>,
+    pages: Arc<Pages>,
+    subscribers: Arc<AtomicUsize>,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if self.subscribers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.pages.forget();
+        }
+    }
+}

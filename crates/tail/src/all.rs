@@ -1,0 +1,308 @@
+//! A subscription to all events: a cursor per log, the logs taken in turns.
+//!
+//! Invariants: at most one chunk of events is at hand, and `positions` says for each log up to where everything
+//! was *handed over* (or skipped by the filter), so any checkpoint is right. The wake-up is armed before
+//! looking, so none is missed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use futures::stream;
+use gesta_core::{
+    Checkpoint, ErrorKind, Filter, Position, Result, SharedEvent, SubscribeFrom, Subscription,
+    SubscriptionMessage,
+};
+use tokio::sync::watch;
+
+use crate::matcher::Matcher;
+use crate::pages::Behind;
+use crate::ring::Taken;
+use crate::{Membership, Shared};
+
+/// Positions that a filter may skip before a checkpoint is sent.
+const SKIPPED_CATCHING_UP_MAX: u64 = 1_000;
+const SKIPPED_LIVE_MAX: u64 = 10_000;
+
+/// Where the subscriber is in one log.
+struct Cursor {
+    generation: u64,
+    /// What was stored when the subscriber began, or last fell behind.
+    target: Position,
+    /// Up to here a message has told a checkpoint.
+    told: Position,
+}
+
+/// Events of one log that are at hand.
+#[derive(Default)]
+struct Chunk {
+    log: usize,
+    events: VecDeque<SharedEvent>,
+    /// All up to here is in it.
+    covered: Position,
+    /// False once everything was handed over.
+    open: bool,
+}
+
+struct Reader {
+    hub: Arc<Shared>,
+    filter: Filter,
+    matcher: Matcher,
+    pulse: watch::Receiver<u64>,
+    positions: Vec<Position>,
+    cursors: Vec<Cursor>,
+    chunk: Chunk,
+    /// The log whose turn it is.
+    turn: usize,
+    /// Still to say: caught up.
+    catching_up: bool,
+    behind: Option<Behind>,
+    ended: bool,
+    _membership: Membership,
+}
+
+pub(crate) async fn subscribe(
+    hub: &Arc<Shared>,
+    filter: Filter,
+    from: SubscribeFrom,
+) -> Result<Subscription> {
+    let logs = u16::try_from(hub.lanes.len()).unwrap_or(u16::MAX);
+    let positions = match &from {
+        SubscribeFrom::Checkpoint(checkpoint) => {
+            Some(checkpoint.positions_for(hub.incarnation, logs)?.to_vec())
+        }
+        SubscribeFrom::Start | SubscribeFrom::Revision(_) => {
+            Some(vec![Position::START; hub.lanes.len()])
+        }
+        SubscribeFrom::End => None,
+    };
+    let membership = hub.enter(&hub.lanes);
+    let pulse = hub.pulse.subscribe();
+    let ends = try_join_all(hub.lanes.iter().map(|lane| hub.backend.log_end(lane.log))).await?;
+    let ends: Vec<Position> = ends.into_iter().map(|end| end.position).collect();
+    let positions = positions.unwrap_or_else(|| ends.clone());
+    check_not_above(&positions, &ends)?;
+    let cursors = hub.lanes.iter().zip(&ends).zip(&positions);
+    let cursors = cursors
+        .map(|((lane, end), position)| Cursor {
+            generation: lane.awaken(*end),
+            target: *end,
+            told: *position,
+        })
+        .collect();
+    let reader = Reader {
+        matcher: Matcher::new(&filter),
+        filter,
+        pulse,
+        positions,
+        cursors,
+        chunk: Chunk::default(),
+        turn: 0,
+        catching_up: true,
+        behind: None,
+        ended: false,
+        _membership: membership,
+        hub: Arc::clone(hub),
+    };
+    // Boxed, so that each message moves a pointer and not the reader.
+    let messages = stream::unfold(Box::new(reader), |mut reader| async move {
+        let message = reader.next().await?;
+        Some((message, reader))
+    });
+    Ok(Subscription::new(messages))
+}
+
+fn check_not_above(positions: &[Position], ends: &[Position]) -> Result<()> {
+    for (log, (position, end)) in positions.iter().zip(ends).enumerate() {
+        if position > end {
+            return Err(ErrorKind::InvalidCheckpoint(format!(
+                "position {position} of log {log} is above its end {end}"
+            ))
+            .into());
+        }
+    }
+    Ok(())
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
+        while !self.ended {
+            if let Some(message) = self.hand_over() {
+                return Some(Ok(message));
+            }
+            // Boxed: the common way out is above, and need not carry the reads along.
+            match Box::pin(self.look()).await {
+                Ok(Some(message)) => return Some(Ok(message)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(error.during("subscription")));
+                }
+            }
+        }
+        None
+    }
+
+    /// The next message out of the events at hand.
+    fn hand_over(&mut self) -> Option<SubscriptionMessage> {
+        if !self.chunk.open {
+            return None;
+        }
+        while let Some(event) = self.chunk.events.front() {
+            let position = event.position;
+            let matches = self.matcher.matches(event);
+            let skipped_to = if matches {
+                Position(position.0.saturating_sub(1))
+            } else {
+                position
+            };
+            if let Some(checkpoint) = self.skip_to(skipped_to) {
+                return Some(checkpoint);
+            }
+            let event = self.chunk.events.pop_front();
+            if let (true, Some(event)) = (matches, event) {
+                self.arrive_at(position);
+                self.tell(position);
+                let checkpoint = self.checkpoint();
+                return Some(SubscriptionMessage::Event { event, checkpoint });
+            }
+        }
+        if let Some(checkpoint) = self.skip_to(self.chunk.covered) {
+            return Some(checkpoint);
+        }
+        self.chunk.open = false;
+        None
+    }
+
+    /// Moves on to `position` over events that the filter skips. If these are many, stops
+    /// half way with a checkpoint: call again until there is none.
+    fn skip_to(&mut self, position: Position) -> Option<SubscriptionMessage> {
+        let step = if self.catching_up {
+            SKIPPED_CATCHING_UP_MAX
+        } else {
+            SKIPPED_LIVE_MAX
+        };
+        let told = self.cursors.get(self.chunk.log)?.told;
+        if self.matcher.is_all() || position.0 < told.0.saturating_add(step) {
+            self.arrive_at(position);
+            return None;
+        }
+        let stop = told.plus(step);
+        self.arrive_at(stop);
+        self.tell(stop);
+        Some(SubscriptionMessage::Checkpoint(self.checkpoint()))
+    }
+
+    fn arrive_at(&mut self, position: Position) {
+        if let Some(at) = self.positions.get_mut(self.chunk.log) {
+            *at = position.max(*at);
+        }
+    }
+
+    fn tell(&mut self, position: Position) {
+        if let Some(cursor) = self.cursors.get_mut(self.chunk.log) {
+            cursor.told = position;
+        }
+    }
+
+    fn checkpoint(&self) -> Checkpoint {
+        Checkpoint::logs(self.hub.incarnation, self.positions.clone())
+    }
+
+    /// Gets the next events at hand, waiting for them if there are none.
+    async fn look(&mut self) -> Result<Option<SubscriptionMessage>> {
+        // A busy subscriber lets the others have their turn.
+        tokio::task::coop::consume_budget().await;
+        loop {
+            self.hub.check_open()?;
+            self.pulse.borrow_and_update();
+            if self.find().await? {
+                return Ok(None);
+            }
+            if self.catching_up {
+                return Ok(Some(self.caught_up()));
+            }
+            // The sender lives in the hub's shared part, which this reader holds.
+            let _ = self.pulse.changed().await;
+        }
+    }
+
+    /// Takes the next chunk of the first log that has one, or reads it. False if all logs are at their end.
+    async fn find(&mut self) -> Result<bool> {
+        if self.catching_up && self.has_reached_targets() {
+            return Ok(false);
+        }
+        let logs = self.cursors.len();
+        for log in (self.turn..logs).chain(0..self.turn) {
+            let lane = &self.hub.lanes[log];
+            let (position, generation) = (self.positions[log], self.cursors[log].generation);
+            match lane.take(generation, position, &mut self.chunk.events)? {
+                Taken::Nothing => continue,
+                Taken::Events(covered) => self.open_chunk(log, covered),
+                Taken::Behind(ring) => self.read(log, ring).await?,
+            }
+            self.turn = (log + 1) % logs;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// True if all that was there at the beginning has been handed over, and what follows is in the rings.
+    fn has_reached_targets(&self) -> bool {
+        let places = self
+            .hub
+            .lanes
+            .iter()
+            .zip(&self.cursors)
+            .zip(&self.positions);
+        places
+            .into_iter()
+            .all(|((lane, cursor), at)| *at >= cursor.target && lane.reaches(*at))
+    }
+
+    fn open_chunk(&mut self, log: usize, covered: Position) {
+        self.chunk.log = log;
+        self.chunk.covered = covered;
+        self.chunk.open = true;
+    }
+
+    /// Reads what comes before the ring, which begins behind `ring`.
+    async fn read(&mut self, log: usize, ring: Position) -> Result<()> {
+        self.fall_behind(log);
+        let lane = &self.hub.lanes[log];
+        let (pages, position) = (&self.hub.pages, self.positions[log]);
+        let page = if self.matcher.is_all() {
+            pages.all(lane.log, position, ring).await?
+        } else {
+            pages
+                .matching(lane.log, position, ring, &self.filter)
+                .await?
+        };
+        self.chunk.events.extend(page.events.iter().cloned());
+        self.open_chunk(log, page.covered);
+        Ok(())
+    }
+
+    fn fall_behind(&mut self, log: usize) {
+        if !self.catching_up {
+            self.catching_up = true;
+            for (cursor, lane) in self.cursors.iter_mut().zip(&self.hub.lanes) {
+                cursor.target = lane.end();
+            }
+        } else if self.positions[log] >= self.cursors[log].target {
+            self.cursors[log].target = self.hub.lanes[log].end();
+        }
+        if self.behind.is_none() {
+            self.behind = Some(self.hub.pages.fall_behind());
+        }
+    }
+
+    fn caught_up(&mut self) -> SubscriptionMessage {
+        self.catching_up = false;
+        self.behind = None;
+        for (cursor, at) in self.cursors.iter_mut().zip(&self.positions) {
+            cursor.told = *at;
+        }
+        SubscriptionMessage::CaughtUp(self.checkpoint())
+    }
+}

@@ -1,0 +1,259 @@
+//! Reads of subscribers that are behind the ring.
+//!
+//! Why: a thousand subscribers that come back after a restart must neither take a thousand connections nor
+//! a thousand pages of memory. So at most `reads_max` reads run at once, the size of a page shrinks
+//! as more subscribers are behind, and unfiltered pages, which begin at aligned places, are shared.
+//! Invariant: a read runs in a task of its own. A subscriber that stops asking for messages half way
+//! holds no connection and no permit.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use gesta_core::backend::{Backend, LoadRequest, Loaded, LogSlice, Rows, StreamSlice};
+use gesta_core::limits::PAGE_SCAN_MAX;
+use gesta_core::{Direction, Error, Filter, LogId, Position, Result, SharedEvent};
+use tokio::sync::Semaphore;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::ring::cost;
+
+/// Shared pages that are kept for the next subscriber who needs them.
+const CACHED_MAX: usize = 16;
+/// Smallest and largest number of bytes that one subscriber's page may hold (one event may be larger).
+const PAGE_BYTES_MIN: usize = 64 * 1024;
+const PAGE_BYTES_MAX: usize = 1024 * 1024;
+/// Smallest and largest number of events of a page.
+const PAGE_EVENTS_MIN: u64 = 16;
+const PAGE_EVENTS_MAX: u64 = 1_024;
+/// Size of an event as long as none was seen.
+const FIRST_GUESS_BYTES: u64 = 1_024;
+
+/// A page for catching up: every event of a log behind some position up to `covered` (that passes the filter).
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) events: Vec<SharedEvent>,
+    pub(crate) covered: Position,
+}
+
+#[derive(PartialEq, Eq, Clone, Copy)]
+struct Key {
+    log: LogId,
+    after: Position,
+    to: Position,
+}
+
+type Reading = Shared<BoxFuture<'static, Result<Arc<Page>>>>;
+
+pub(crate) struct Pages {
+    backend: Arc<dyn Backend>,
+    reads: Arc<Semaphore>,
+    bytes_max: usize,
+    /// Subscribers that are behind.
+    behind: AtomicUsize,
+    /// Running mean of the size of events.
+    event_bytes: Arc<AtomicU64>,
+    cached: Mutex<VecDeque<(Key, Reading)>>,
+}
+
+impl Pages {
+    pub(crate) fn new(backend: Arc<dyn Backend>, reads_max: usize, bytes_max: usize) -> Self {
+        Self {
+            backend,
+            reads: Arc::new(Semaphore::new(reads_max.max(1))),
+            bytes_max,
+            behind: AtomicUsize::new(0),
+            event_bytes: Arc::new(AtomicU64::new(FIRST_GUESS_BYTES)),
+            cached: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    /// Counts a subscriber as behind.
+    pub(crate) fn fall_behind(self: &Arc<Self>) -> Behind {
+        self.behind.fetch_add(1, Ordering::Relaxed);
+        Behind {
+            pages: Arc::clone(self),
+        }
+    }
+
+    /// How many bytes a page may hold now, and about how many events that is: a power of two.
+    fn page_size(&self) -> (usize, u64) {
+        let share = self.bytes_max / self.behind.load(Ordering::Relaxed).max(1);
+        let bytes = share.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
+        let each = self.event_bytes.load(Ordering::Relaxed).max(1);
+        let events = (bytes as u64 / each).clamp(PAGE_EVENTS_MIN, PAGE_EVENTS_MAX);
+        (bytes, 1 << events.ilog2())
+    }
+
+    /// All events behind `after`, up to `to` or less.
+    pub(crate) async fn all(&self, log: LogId, after: Position, to: Position) -> Result<Arc<Page>> {
+        let (bytes, events) = self.page_size();
+        // Aligned ends bring subscribers from different places onto the same pages.
+        let aligned = (after.0 / events + 1).saturating_mul(events);
+        let to = to.min(Position(aligned));
+        let key = Key { log, after, to };
+        let reading = self.cached_or(key, || {
+            let slice = slice(log, after, to, Filter::ALL, events);
+            self.read_page(slice, bytes).boxed().shared()
+        });
+        let page = reading.await;
+        if page.is_err() {
+            self.lock().retain(|(cached, _)| *cached != key);
+        }
+        page
+    }
+
+    /// Events that pass `filter` behind `after`, up to `to` or less.
+    pub(crate) async fn matching(
+        &self,
+        log: LogId,
+        after: Position,
+        to: Position,
+        filter: &Filter,
+    ) -> Result<Arc<Page>> {
+        let (bytes, events) = self.page_size();
+        let to = to.min(after.plus(PAGE_SCAN_MAX));
+        self.read_page(slice(log, after, to, filter.clone(), events), bytes)
+            .await
+    }
+
+    /// Events of one stream. The limit of the slice is set here.
+    pub(crate) async fn stream(&self, mut slice: StreamSlice) -> Result<Rows> {
+        let (bytes, events) = self.page_size();
+        slice.limit = usize::try_from(events).unwrap_or(usize::MAX);
+        let backend = Arc::clone(&self.backend);
+        let mut rows = self
+            .run(async move { backend.read_stream(slice).await })
+            .await?;
+        let mut used = 0;
+        let fitting = rows.events.iter().take_while(|event| {
+            used += event.payload_bytes();
+            used <= bytes
+        });
+        let fitting = fitting.count().max(1);
+        if fitting < rows.events.len() {
+            rows.events.truncate(fitting);
+            rows.complete = false;
+        }
+        Ok(rows)
+    }
+
+    /// Looks up streams.
+    pub(crate) async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded> {
+        let backend = Arc::clone(&self.backend);
+        self.run(async move { backend.load(log, request).await })
+            .await
+    }
+
+    /// Forgets the pages that are kept.
+    pub(crate) fn forget(&self) {
+        let forgotten = std::mem::take(&mut *self.lock());
+        drop(forgotten);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Key, Reading)>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The page of this key that is kept or being read, or a new one.
+    fn cached_or(&self, key: Key, begin: impl FnOnce() -> Reading) -> Reading {
+        let mut cached = self.lock();
+        if let Some((_, reading)) = cached.iter().find(|(other, _)| *other == key) {
+            return reading.clone();
+        }
+        let reading = begin();
+        cached.push_back((key, reading.clone()));
+        let oldest = (cached.len() > CACHED_MAX).then(|| cached.pop_front());
+        drop(cached);
+        drop(oldest);
+        reading
+    }
+
+    fn read_page(
+        &self,
+        slice: LogSlice,
+        bytes_max: usize,
+    ) -> impl Future<Output = Result<Arc<Page>>> + Send + 'static {
+        let backend = Arc::clone(&self.backend);
+        let event_bytes = Arc::clone(&self.event_bytes);
+        let (after, to) = (slice.after, slice.to);
+        let rows = self.run(async move { backend.read_log(slice).await });
+        async move {
+            let page = page_of(rows.await?, after, to, bytes_max, &event_bytes);
+            Ok(Arc::new(page))
+        }
+    }
+
+    /// Runs a read in a task of its own, when its turn comes. Dropping the future ends it.
+    fn run<T: Send + 'static>(
+        &self,
+        read: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> impl Future<Output = Result<T>> + Send + 'static {
+        let reads = Arc::clone(&self.reads);
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
+            let _turn = reads.acquire_owned().await;
+            read.await
+        }));
+        async move {
+            task.await.unwrap_or_else(|error| {
+                Err(Error::unavailable("a read ended early").caused_by(error))
+            })
+        }
+    }
+}
+
+fn slice(log: LogId, after: Position, to: Position, filter: Filter, events: u64) -> LogSlice {
+    LogSlice {
+        log,
+        after,
+        to,
+        direction: Direction::Forwards,
+        filter,
+        limit: usize::try_from(events).unwrap_or(usize::MAX),
+    }
+}
+
+/// Keeps what fits, at least one event, and learns the size of events.
+fn page_of(
+    rows: Rows,
+    after: Position,
+    to: Position,
+    bytes_max: usize,
+    event_bytes: &AtomicU64,
+) -> Page {
+    let found = rows.events.len();
+    let mut used = 0;
+    let mut events: Vec<SharedEvent> = Vec::with_capacity(found);
+    for event in rows.events {
+        let event = Arc::new(event);
+        used += cost(&event);
+        if used > bytes_max && !events.is_empty() {
+            break;
+        }
+        events.push(event);
+    }
+    if !events.is_empty() {
+        let seen = (used / events.len()) as u64;
+        let known = event_bytes.load(Ordering::Relaxed);
+        event_bytes.store((known + seen) / 2, Ordering::Relaxed);
+    }
+    let whole = rows.complete && events.len() == found;
+    let last = events.last().map_or(after, |event| event.position);
+    Page {
+        covered: if whole { to } else { last },
+        events,
+    }
+}
+
+/// A subscriber that is behind.
+pub(crate) struct Behind {
+    pages: Arc<Pages>,
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        self.pages.behind.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,159 @@
+//! The tasks of the hub: one tail reader and one announcer per log, one listener for all.
+//!
+//! The reader does what the lane asks for: it fills gaps, follows hints, and looks at the end of the log
+//! from time to time while anybody is subscribed. It is also the one who wakes subscribers, so that a
+//! commit costs its caller the same with one subscriber as with a thousand, and commits that come
+//! while subscribers are being woken are told together.
+//! Not here: what is in the ring and what is pending (`lane`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use gesta_core::backend::{Backend, LogSlice, Signal};
+use gesta_core::{Direction, Filter, Position, Result};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::lane::{Lane, Work};
+
+/// Most events that the tail reader asks for at once.
+const FILL_EVENTS_MAX: usize = 1_000;
+/// How long to wait after an error, at first and at most.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) struct TailReader {
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) backend: Arc<dyn Backend>,
+    /// How often to look at the end of the log; `None` if nobody else can append.
+    pub(crate) poll_interval: Option<Duration>,
+    pub(crate) closed: CancellationToken,
+}
+
+impl TailReader {
+    /// Runs until the hub is closed.
+    pub(crate) async fn run(self) {
+        let closed = self.closed.clone();
+        // Reads are cancel safe.
+        closed.run_until_cancelled(self.follow()).await;
+    }
+
+    async fn follow(self) {
+        let mut retry = RETRY_MIN;
+        let mut poll_at = None;
+        loop {
+            let work = self.lane.next_work();
+            self.lane.publish();
+            if let Some(work) = work {
+                match self.work(&work).await {
+                    Ok(()) => retry = RETRY_MIN,
+                    Err(error) => {
+                        tracing::warn!(log = %self.lane.log, %error, "cannot follow the log; trying again");
+                        self.lane.unfinished(&work);
+                        tokio::time::sleep(retry).await;
+                        retry = (retry * 2).min(RETRY_MAX);
+                    }
+                }
+                continue;
+            }
+            poll_at = match (self.poll_interval, self.lane.is_awake()) {
+                (Some(interval), true) => poll_at.or(Some(Instant::now() + interval)),
+                _ => None,
+            };
+            tokio::select! {
+                () = self.lane.wake.notified() => {}
+                () = until(poll_at) => {
+                    poll_at = None;
+                    self.lane.doubt();
+                }
+            }
+        }
+    }
+
+    async fn work(&self, work: &Work) -> Result<()> {
+        match *work {
+            Work::Check { end } => {
+                let found = self.backend.log_end(self.lane.log).await?;
+                self.lane.checked(end, found.position);
+            }
+            Work::Read { after, to } => {
+                let slice = LogSlice {
+                    log: self.lane.log,
+                    after,
+                    to: to.unwrap_or(Position::MAX),
+                    direction: Direction::Forwards,
+                    filter: Filter::ALL,
+                    limit: FILL_EVENTS_MAX,
+                };
+                let rows = self.backend.read_log(slice).await?;
+                let last = rows.events.last().map_or(after, |event| event.position);
+                // An end that is only a hint is not believed: the last event that was seen is.
+                let covered = to.filter(|_| rows.complete).unwrap_or(last);
+                let events = rows.events.into_iter().map(Arc::new).collect();
+                self.lane.filled(after, covered, events);
+                if !rows.complete {
+                    self.lane.unfinished(work);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until then, or for ever.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Tells the other processes how far this one has committed: at most one message in flight, always the
+/// latest position, never more often than `interval`.
+pub(crate) async fn announce(
+    lane: Arc<Lane>,
+    backend: Arc<dyn Backend>,
+    interval: Duration,
+    closed: CancellationToken,
+) {
+    let mut announced = lane.announced.subscribe();
+    let mut told = *announced.borrow_and_update();
+    loop {
+        let changed = closed.run_until_cancelled(announced.changed()).await;
+        let position = *announced.borrow_and_update();
+        if position != told {
+            told = position;
+            let log = lane.log;
+            backend
+                .send_signal(Signal::Appended { log, position })
+                .await;
+        }
+        // The sender lives in the lane, so only the hub's end ends this.
+        let Some(Ok(())) = changed else { return };
+        closed
+            .run_until_cancelled(tokio::time::sleep(interval))
+            .await;
+    }
+}
+
+/// Passes on what the other processes tell.
+pub(crate) async fn listen(
+    lanes: Vec<Arc<Lane>>,
+    backend: Arc<dyn Backend>,
+    closed: CancellationToken,
+) {
+    let mut signals = backend.signals();
+    while let Some(Some(signal)) = closed.run_until_cancelled(signals.next()).await {
+        match signal {
+            Signal::Appended { log, position } => {
+                if let Some(lane) = lanes.get(usize::from(log.0)) {
+                    lane.heard(position);
+                }
+            }
+            Signal::Interrupted => lanes.iter().for_each(|lane| lane.doubt()),
+            // Between the pipelines.
+            Signal::TurnRequested { .. } | Signal::TurnGranted { .. } => {}
+        }
+    }
+}

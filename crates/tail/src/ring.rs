@@ -1,0 +1,211 @@
+//! The newest events of one log, in memory.
+//!
+//! Invariant: the ring holds *every* event of the log with a position in (`after`, `end`], in order.
+//! Positions may have holes (scavenged events), so places are found by search, not by arithmetic.
+//! Not here: locking, waking, reading (`lane`, `reader`).
+
+use std::collections::VecDeque;
+
+use gesta_core::{Position, SharedEvent};
+
+/// What an event costs beside its payload: the struct, its names, its place in the ring.
+const EVENT_OVERHEAD_BYTES: usize = 256;
+
+/// Most events and bytes that one subscriber takes out of the ring or of a page at once.
+pub(crate) const CHUNK_EVENTS_MAX: usize = 256;
+const CHUNK_BYTES_MAX: usize = 256 * 1024;
+
+/// Memory that an event holds, roughly.
+pub(crate) fn cost(event: &SharedEvent) -> usize {
+    event.payload_bytes() + EVENT_OVERHEAD_BYTES
+}
+
+/// What the ring has for a subscriber who has seen everything up to some position.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Events were taken; everything up to this position is now seen.
+    Events(Position),
+    /// There is nothing newer.
+    Nothing,
+    /// The ring begins only after this position: what comes before must be read.
+    Behind(Position),
+}
+
+#[derive(Debug)]
+pub(crate) struct Ring {
+    after: Position,
+    end: Position,
+    events: VecDeque<SharedEvent>,
+    bytes: usize,
+    events_max: usize,
+    bytes_max: usize,
+}
+
+impl Ring {
+    pub(crate) fn new(events_max: usize, bytes_max: usize) -> Self {
+        Self {
+            after: Position::START,
+            end: Position::START,
+            events: VecDeque::new(),
+            bytes: 0,
+            events_max,
+            bytes_max,
+        }
+    }
+
+    /// Everything up to here is in the ring or was.
+    pub(crate) fn end(&self) -> Position {
+        self.end
+    }
+
+    /// Begins anew behind `at`. Returns the old events, to be dropped outside a lock.
+    #[must_use]
+    pub(crate) fn reset(&mut self, at: Position) -> VecDeque<SharedEvent> {
+        self.after = at;
+        self.end = at;
+        self.bytes = 0;
+        std::mem::take(&mut self.events)
+    }
+
+    /// Adds the events that follow, which are all that there are up to `covered`; those that the ring has
+    /// already are skipped. Returns what had to leave, to be dropped outside a lock.
+    #[must_use]
+    pub(crate) fn push(
+        &mut self,
+        events: impl IntoIterator<Item = SharedEvent>,
+        covered: Position,
+    ) -> Vec<SharedEvent> {
+        for event in events {
+            if event.position > self.end && event.position <= covered {
+                self.end = event.position;
+                self.bytes += cost(&event);
+                self.events.push_back(event);
+            }
+        }
+        self.end = self.end.max(covered);
+        let mut evicted = Vec::new();
+        while self.events.len() > 1
+            && (self.events.len() > self.events_max || self.bytes > self.bytes_max)
+        {
+            if let Some(oldest) = self.events.pop_front() {
+                self.after = oldest.position;
+                self.bytes -= cost(&oldest);
+                evicted.push(oldest);
+            }
+        }
+        evicted
+    }
+
+    /// Copies the next events after `position` into `into`, a chunk at most.
+    pub(crate) fn take(&self, position: Position, into: &mut VecDeque<SharedEvent>) -> Taken {
+        if position < self.after {
+            return Taken::Behind(self.after);
+        }
+        if position >= self.end {
+            return Taken::Nothing;
+        }
+        let first = self
+            .events
+            .partition_point(|event| event.position <= position);
+        let mut bytes = 0;
+        let mut last = position;
+        let mut taken = 0;
+        for event in self.events.range(first..).take(CHUNK_EVENTS_MAX) {
+            bytes += cost(event);
+            if taken > 0 && bytes > CHUNK_BYTES_MAX {
+                break;
+            }
+            into.push_back(SharedEvent::clone(event));
+            last = event.position;
+            taken += 1;
+        }
+        if first + taken == self.events.len() {
+            last = self.end;
+        }
+        Taken::Events(last)
+    }
+
+    /// The event at this position, if it is in the ring.
+    pub(crate) fn get(&self, position: Position) -> Option<&SharedEvent> {
+        let place = self
+            .events
+            .binary_search_by_key(&position, |event| event.position)
+            .ok()?;
+        self.events.get(place)
+    }
+
+    /// True if everything behind `position` is in the ring or not yet there at all.
+    pub(crate) fn reaches(&self, position: Position) -> bool {
+        position >= self.after
+    }
+
+    /// True if every event at `position` or later, up to the end, is in the ring.
+    pub(crate) fn covers(&self, position: Position) -> bool {
+        position > self.after && position <= self.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::event;
+
+    fn filled(range: std::ops::RangeInclusive<u64>, events_max: usize) -> Ring {
+        let mut ring = Ring::new(events_max, usize::MAX);
+        drop(ring.reset(Position(range.start() - 1)));
+        let covered = Position(*range.end());
+        drop(ring.push(range.map(|p| event(p, "a")), covered));
+        ring
+    }
+
+    fn take(ring: &Ring, position: u64) -> (Taken, Vec<u64>) {
+        let mut events = VecDeque::new();
+        let taken = ring.take(Position(position), &mut events);
+        (taken, events.iter().map(|e| e.position.0).collect())
+    }
+
+    #[test]
+    fn who_is_within_gets_what_follows() {
+        let ring = filled(11..=14, 10);
+        assert_eq!(take(&ring, 12), (Taken::Events(Position(14)), vec![13, 14]));
+        assert_eq!(take(&ring, 14), (Taken::Nothing, vec![]));
+        assert_eq!(take(&ring, 20), (Taken::Nothing, vec![]));
+        assert_eq!(take(&ring, 9), (Taken::Behind(Position(10)), vec![]));
+    }
+
+    #[test]
+    fn the_oldest_leave_when_it_is_full() {
+        let mut ring = filled(1..=4, 3);
+        assert_eq!(take(&ring, 0).0, Taken::Behind(Position(1)));
+        assert_eq!(ring.push([event(5, "a")], Position(5)).len(), 1);
+        assert_eq!(take(&ring, 2), (Taken::Events(Position(5)), vec![3, 4, 5]));
+    }
+
+    #[test]
+    fn one_event_stays_however_large() {
+        let mut ring = Ring::new(10, 1);
+        drop(ring.push([event(1, "a"), event(2, "a")], Position(2)));
+        assert_eq!(take(&ring, 1), (Taken::Events(Position(2)), vec![2]));
+    }
+
+    #[test]
+    fn doubles_are_skipped_and_holes_are_kept() {
+        let mut ring = filled(1..=3, 10);
+        drop(ring.push([event(2, "a"), event(3, "a"), event(6, "a")], Position(8)));
+        assert_eq!(
+            take(&ring, 0),
+            (Taken::Events(Position(8)), vec![1, 2, 3, 6])
+        );
+        assert_eq!(take(&ring, 6), (Taken::Events(Position(8)), vec![]));
+        assert!(ring.get(Position(4)).is_none());
+        assert!(ring.covers(Position(4)) && !ring.covers(Position(9)));
+    }
+
+    #[test]
+    fn a_chunk_is_bounded() {
+        let ring = filled(1..=1_000, 2_000);
+        let (taken, events) = take(&ring, 100);
+        assert_eq!(events.len(), CHUNK_EVENTS_MAX);
+        assert_eq!(taken, Taken::Events(Position(100 + 256)));
+    }
+}

@@ -1,0 +1,284 @@
+//! A subscription to one stream.
+//!
+//! It alternates between two ways. *Catching up*: look up the stream (its last revision, its metadata, and
+//! the end of the log, all of one snapshot), read it page by page up to that revision, and continue live
+//! behind that end. *Live*: pick the stream's events, and the changes of its metadata, out of the ring.
+//! Whoever falls behind the ring looks the stream up again, however much was stored meanwhile by others.
+//! Invariants: `next` only grows, so nothing comes twice; what a read would hide is skipped.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures::stream;
+use gesta_core::backend::{LoadRequest, RowId, StreamSlice};
+use gesta_core::{
+    Checkpoint, Direction, Error, ErrorKind, Lifecycle, Position, Result, Revision, SharedEvent,
+    StreamId, SubscribeFrom, Subscription, SubscriptionMessage,
+};
+use tokio::sync::watch;
+
+use crate::lane::Lane;
+use crate::pages::{Behind, Pages};
+use crate::ring::Taken;
+use crate::{Membership, Shared};
+
+/// The stream as of one snapshot.
+struct Snapshot {
+    end: Position,
+    /// Row and last revision; `None` if nothing was ever written.
+    head: Option<(RowId, Revision)>,
+    lifecycle: Lifecycle,
+}
+
+/// What is subscribed to.
+struct Subject {
+    stream: StreamId,
+    /// The stream that holds its metadata; `None` for metadata streams.
+    metadata: Option<StreamId>,
+}
+
+enum Mode {
+    /// Reading up to this revision of this row; then live from the end of that snapshot.
+    CatchingUp(Snapshot),
+    /// Everything up to here was looked at.
+    Live(Position),
+}
+
+struct Reader {
+    hub: Arc<Shared>,
+    lane: Arc<Lane>,
+    generation: u64,
+    head: watch::Receiver<Position>,
+    subject: Subject,
+    lifecycle: Lifecycle,
+    mode: Mode,
+    /// The next revision to hand over.
+    next: Revision,
+    events: VecDeque<SharedEvent>,
+    behind: Option<Behind>,
+    ended: bool,
+    _membership: Membership,
+}
+
+pub(crate) async fn subscribe(
+    hub: &Arc<Shared>,
+    stream: StreamId,
+    from: SubscribeFrom,
+) -> Result<Subscription> {
+    let lane = hub
+        .lane_of(&stream)
+        .ok_or_else(|| Error::corrupt("the store has no logs"))?;
+    let membership = hub.enter([lane]);
+    let head = lane.head.subscribe();
+    let subject = Subject::new(stream);
+    let snapshot = subject.load(&hub.pages, lane).await?;
+    let last = snapshot.head.map(|(_, last)| last);
+    let after = match &from {
+        SubscribeFrom::Start => None,
+        SubscribeFrom::Revision(revision) => Some(*revision),
+        SubscribeFrom::Checkpoint(checkpoint) => checkpoint.revision_for(hub.incarnation)?,
+        SubscribeFrom::End => last,
+    };
+    if after > last {
+        return Err(ErrorKind::InvalidCheckpoint(format!(
+            "it is above the last revision of stream {}",
+            subject.stream
+        ))
+        .into());
+    }
+    let reader = Reader {
+        generation: lane.awaken(snapshot.end),
+        head,
+        subject,
+        lifecycle: snapshot.lifecycle.clone(),
+        mode: Mode::CatchingUp(snapshot),
+        next: after.map_or(Revision(0), Revision::next),
+        events: VecDeque::new(),
+        behind: None,
+        ended: false,
+        _membership: membership,
+        lane: Arc::clone(lane),
+        hub: Arc::clone(hub),
+    };
+    let messages = stream::unfold(Box::new(reader), |mut reader| async move {
+        let message = reader.next().await?;
+        Some((message, reader))
+    });
+    Ok(Subscription::new(messages))
+}
+
+impl Subject {
+    fn new(stream: StreamId) -> Self {
+        let metadata = stream
+            .described_stream()
+            .is_none()
+            .then(|| stream.metadata_stream());
+        Self { stream, metadata }
+    }
+
+    /// Looks the stream up.
+    async fn load(&self, pages: &Pages, lane: &Lane) -> Result<Snapshot> {
+        let described = self.stream.described_stream();
+        let name = described.as_ref().unwrap_or(&self.stream);
+        let request = LoadRequest {
+            streams: vec![name.clone()],
+            types: Vec::new(),
+        };
+        let mut loaded = pages.load(lane.log, request).await?;
+        let end = loaded.end.position;
+        let found = loaded.streams.pop().unwrap_or_default();
+        let row = |head: gesta_core::backend::StreamHead| (head.row, head.last);
+        if described.is_some() {
+            return Ok(Snapshot {
+                end,
+                head: found.meta.map(|meta| row(meta.head)),
+                lifecycle: Lifecycle::default(),
+            });
+        }
+        let lifecycle = match &found.meta {
+            Some(meta) => Lifecycle::from_event(&meta.data, &meta.metadata)?,
+            None => Lifecycle::default(),
+        };
+        if lifecycle.tombstoned {
+            return Err(ErrorKind::StreamTombstoned(self.stream.clone()).into());
+        }
+        Ok(Snapshot {
+            end,
+            head: found.head.map(row),
+            lifecycle,
+        })
+    }
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
+        while !self.ended {
+            let found = match self.hand_over() {
+                Ok(None) => Box::pin(self.look()).await,
+                found => found,
+            };
+            match found {
+                Ok(Some(message)) => return Some(Ok(message)),
+                Ok(None) => {}
+                Err(error) => {
+                    self.ended = true;
+                    return Some(Err(error.during("subscription")));
+                }
+            }
+        }
+        None
+    }
+
+    /// The next message out of the events at hand.
+    fn hand_over(&mut self) -> Result<Option<SubscriptionMessage>> {
+        while let Some(event) = self.events.pop_front() {
+            if event.stream == self.subject.stream {
+                if event.revision >= self.next && self.shows(&event) {
+                    self.next = event.revision.next();
+                    let checkpoint = self.checkpoint();
+                    return Ok(Some(SubscriptionMessage::Event { event, checkpoint }));
+                }
+            } else if self.subject.metadata.as_ref() == Some(&event.stream) {
+                self.lifecycle = Lifecycle::from_event(&event.data, &event.metadata)?;
+                if self.lifecycle.tombstoned {
+                    let stream = self.subject.stream.clone();
+                    return Err(ErrorKind::StreamTombstoned(stream).into());
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// True if a read would show this event, were it the last one.
+    fn shows(&self, event: &SharedEvent) -> bool {
+        let now = self.hub.clock.now();
+        let visibility = self.lifecycle.visibility(event.revision, now);
+        visibility.shows(event.revision, event.created)
+    }
+
+    fn checkpoint(&self) -> Checkpoint {
+        let done = self.next.0.checked_sub(1).map(Revision);
+        Checkpoint::stream(self.hub.incarnation, done)
+    }
+
+    /// Gets the next events at hand, waiting for them if there are none.
+    async fn look(&mut self) -> Result<Option<SubscriptionMessage>> {
+        tokio::task::coop::consume_budget().await;
+        self.hub.check_open()?;
+        let position = match &self.mode {
+            Mode::CatchingUp(_) => return self.read().await,
+            Mode::Live(position) => *position,
+        };
+        self.head.borrow_and_update();
+        match self
+            .lane
+            .take(self.generation, position, &mut self.events)?
+        {
+            Taken::Events(covered) => self.mode = Mode::Live(covered),
+            Taken::Behind(_) => {
+                if self.behind.is_none() {
+                    self.behind = Some(self.hub.pages.fall_behind());
+                }
+                let snapshot = self.subject.load(&self.hub.pages, &self.lane).await?;
+                self.lifecycle = snapshot.lifecycle.clone();
+                self.mode = Mode::CatchingUp(snapshot);
+            }
+            Taken::Nothing => {
+                // The sender lives in the lane, which this reader holds.
+                let _ = self.head.changed().await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the next page up to the end of the snapshot, or goes live.
+    async fn read(&mut self) -> Result<Option<SubscriptionMessage>> {
+        let Mode::CatchingUp(snapshot) = &self.mode else {
+            return Ok(None);
+        };
+        let end = snapshot.end;
+        let Some(slice) = self.slice_ahead(snapshot) else {
+            let last = snapshot.head.map(|(_, last)| last);
+            self.next = self.next.max(last.map_or(Revision(0), Revision::next));
+            self.mode = Mode::Live(end);
+            if !self.lane.reaches(end) {
+                return Ok(None);
+            }
+            self.behind = None;
+            return Ok(Some(SubscriptionMessage::CaughtUp(self.checkpoint())));
+        };
+        if self.behind.is_none() {
+            self.behind = Some(self.hub.pages.fall_behind());
+        }
+        let to = slice.to;
+        let rows = self.hub.pages.stream(slice).await?;
+        if rows.complete {
+            // What follows in the snapshot is hidden or gone.
+            if let Mode::CatchingUp(snapshot) = &mut self.mode {
+                snapshot.head = None;
+            }
+        }
+        self.events = rows.events.into_iter().map(Arc::new).collect();
+        if rows.complete && self.events.is_empty() {
+            self.next = self.next.max(to.next());
+        }
+        Ok(None)
+    }
+
+    /// What of the snapshot is still to be read; `None` if nothing.
+    fn slice_ahead(&self, snapshot: &Snapshot) -> Option<StreamSlice> {
+        let (row, last) = snapshot.head?;
+        let visibility = snapshot.lifecycle.visibility(last, self.hub.clock.now());
+        let from = self.next.max(visibility.from);
+        (from <= last).then(|| StreamSlice {
+            log: self.lane.log,
+            stream: self.subject.stream.clone(),
+            stream_row: row,
+            from,
+            to: last,
+            created_from: visibility.created_from,
+            direction: Direction::Forwards,
+            limit: 1,
+        })
+    }
+}
