@@ -1,0 +1,125 @@
+//! Scavenging: removes for good what deletes, tombstones and metadata hide.
+//!
+//! It walks the metadata streams: a stream without one hides nothing. Metadata streams themselves are kept.
+//! Not here: how rows are removed and how far is remembered (the backends).
+
+use gesta_core::backend::{Removed, RunMode};
+use gesta_core::{Result, StreamId, Visibility};
+
+use crate::Store;
+use crate::streams::Looked;
+
+/// Metadata streams that are looked at together.
+const STREAMS_AT_ONCE: usize = 500;
+
+/// How far a scavenge is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScavengeProgress {
+    /// Streams with metadata that were looked at so far.
+    pub streams: u64,
+    /// The last one.
+    pub stream: StreamId,
+    /// What was removed so far, or would be.
+    pub removed: Removed,
+}
+
+/// What a scavenge has done, or would do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ScavengeReport {
+    /// Whether it was done.
+    pub mode: RunMode,
+    /// Streams with metadata that were looked at.
+    pub streams: u64,
+    /// Streams of which something was removed.
+    pub streams_changed: u64,
+    /// What was removed.
+    pub removed: Removed,
+}
+
+impl Store {
+    /// Removes the events that deletes, tombstones and metadata hide, stream by stream, and tells of each.
+    ///
+    /// May run while the store is in use, and again after it was interrupted.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Unsupported` if the retention role is missing; `Corrupt`.
+    ///
+    /// # Cancel safety
+    /// Each stream is scavenged whole or not at all.
+    pub async fn scavenge(
+        &self,
+        mode: RunMode,
+        mut progress: impl FnMut(&ScavengeProgress) + Send,
+    ) -> Result<ScavengeReport> {
+        let mut report = ScavengeReport {
+            mode,
+            streams: 0,
+            streams_changed: 0,
+            removed: Removed::default(),
+        };
+        let mut after = None;
+        loop {
+            let names = self.metadata_streams(after.as_ref()).await?;
+            let Some(last) = names.last() else {
+                return Ok(report);
+            };
+            after = Some(last.clone());
+            let described = names.iter().filter_map(StreamId::described_stream);
+            let described: Vec<StreamId> = described.collect();
+            let looked = self.look_up_all(&described).await?;
+            for (stream, looked) in described.into_iter().zip(looked) {
+                let removed = self.scavenge_stream(&stream, &looked, mode).await?;
+                report.streams += 1;
+                report.streams_changed += u64::from(removed.events > 0);
+                report.removed.events += removed.events;
+                report.removed.payload_bytes += removed.payload_bytes;
+                progress(&ScavengeProgress {
+                    streams: report.streams,
+                    stream,
+                    removed: report.removed,
+                });
+            }
+        }
+    }
+
+    async fn metadata_streams(&self, after: Option<&StreamId>) -> Result<Vec<StreamId>> {
+        self.check_open()?;
+        let names = self
+            .backend
+            .list_streams("$$", after, STREAMS_AT_ONCE)
+            .await;
+        names.map_err(|error| error.during("scavenge"))
+    }
+
+    async fn scavenge_stream(
+        &self,
+        stream: &StreamId,
+        looked: &Looked,
+        mode: RunMode,
+    ) -> Result<Removed> {
+        let Some(head) = looked.head else {
+            return Ok(Removed::default());
+        };
+        let visible = if looked.lifecycle.tombstoned {
+            Visibility {
+                from: head.last.next(),
+                created_from: None,
+            }
+        } else {
+            looked.lifecycle.visibility(head.last, self.clock.now())
+        };
+        if visible == Visibility::default() {
+            return Ok(Removed::default());
+        }
+        // A limit far above the last revision would also hide what is appended meanwhile.
+        let visible = Visibility {
+            from: visible.from.min(head.last.next()),
+            ..visible
+        };
+        let removed = self
+            .backend
+            .remove_hidden(self.log_of(stream), head.row, visible, mode)
+            .await;
+        removed.map_err(|error| error.during("scavenge"))
+    }
+}

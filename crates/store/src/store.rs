@@ -1,0 +1,249 @@
+//! [`Store`]: opening, routing to the pipelines, closing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use futures::future::{join_all, try_join_all};
+use gesta_append::{CommitObserver, Pipeline, PipelineStats};
+use gesta_core::backend::{Backend, BackendInfo};
+use gesta_core::limits::LOGS_MAX;
+use gesta_core::{
+    AllPage, Append, Appended, Clock, DeleteStream, Deleted, Error, EventStore, IdempotencyWindow,
+    ListStreams, LogId, Position, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo,
+    StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription, log_of,
+};
+use gesta_tail::Hub;
+
+/// Bounds and times of a store.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// Of the append pipeline of each log.
+    pub append: gesta_append::Config,
+    /// Of the tail hub.
+    pub tail: gesta_tail::Config,
+}
+
+/// An event store on top of a [`Backend`].
+///
+/// Call [`shutdown`](EventStore::shutdown) before dropping it: appends that are queued then are still stored.
+pub struct Store {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// One per log.
+    pipelines: Vec<Pipeline>,
+    hub: Arc<Hub>,
+    idempotency: IdempotencyWindow,
+    closed: AtomicBool,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store")
+            .field("info", self.backend.info())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Starts the pipelines and the tail hub of an open backend. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// `Corrupt` if the backend claims an impossible number of logs.
+    pub fn open(
+        backend: Arc<dyn Backend>,
+        config: Config,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>> {
+        let logs = backend.info().logs;
+        if !(1..=LOGS_MAX).contains(&logs) {
+            return Err(
+                Error::corrupt(format!("the store claims to have {logs} logs")).during("open"),
+            );
+        }
+        let idempotency = config.append.idempotency;
+        let hub = Hub::start(Arc::clone(&backend), config.tail, Arc::clone(&clock));
+        let pipelines = (0..logs)
+            .map(|log| {
+                Pipeline::start(
+                    Arc::clone(&backend),
+                    LogId(log),
+                    config.append.clone(),
+                    Arc::clone(&clock),
+                    Arc::clone(&hub) as Arc<dyn CommitObserver>,
+                )
+            })
+            .collect();
+        Ok(Arc::new(Self {
+            backend,
+            clock,
+            pipelines,
+            hub,
+            idempotency,
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    /// The database below, for administration.
+    #[must_use]
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// What the pipeline of each log has done so far.
+    #[must_use]
+    pub fn pipeline_stats(&self) -> Vec<PipelineStats> {
+        self.pipelines.iter().map(Pipeline::stats).collect()
+    }
+
+    /// Number of subscriptions.
+    #[must_use]
+    pub fn subscribers(&self) -> usize {
+        self.hub.subscribers()
+    }
+
+    pub(crate) fn backend_info(&self) -> &BackendInfo {
+        self.backend.info()
+    }
+
+    pub(crate) fn log_of(&self, stream: &StreamId) -> LogId {
+        log_of(stream, self.backend_info().logs)
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::unavailable("the store was shut down"));
+        }
+        Ok(())
+    }
+
+    /// Last position of each log, from the primary.
+    pub(crate) async fn heads(&self) -> Result<Vec<Position>> {
+        let logs = (0..self.backend_info().logs).map(LogId);
+        let ends = try_join_all(logs.map(|log| self.backend.log_end(log))).await?;
+        Ok(ends.into_iter().map(|end| end.position).collect())
+    }
+
+    fn pipeline_of(&self, log: LogId) -> Result<&Pipeline> {
+        self.check_open()?;
+        self.pipelines
+            .get(usize::from(log.0))
+            .ok_or_else(|| Error::corrupt(format!("the store has no log {log}")))
+    }
+
+    /// The log that all streams of an append are of.
+    fn log_of_append(&self, request: &Append) -> Result<LogId> {
+        let mut logs = request.streams.iter().map(|part| self.log_of(&part.stream));
+        let first = logs.next().unwrap_or_default();
+        if logs.all(|log| log == first) {
+            return Ok(first);
+        }
+        Err(Error::invalid(
+            "appends",
+            "must name streams of one log; names that share a {…} part do",
+        ))
+    }
+
+    async fn append_valid(&self, request: Append) -> Result<Appended> {
+        self.check_open()?;
+        request.validate()?;
+        let log = self.log_of_append(&request)?;
+        self.pipeline_of(log)?.append(request).await
+    }
+
+    async fn delete_valid(&self, request: DeleteStream) -> Result<Deleted> {
+        refuse_metadata_stream(&request.stream)?;
+        let log = self.log_of(&request.stream);
+        self.pipeline_of(log)?.delete(request).await
+    }
+
+    async fn set_metadata_valid(&self, request: SetStreamMetadata) -> Result<Deleted> {
+        refuse_metadata_stream(&request.stream)?;
+        let log = self.log_of(&request.stream);
+        self.pipeline_of(log)?.set_metadata(request).await
+    }
+
+    async fn read_info(&self) -> Result<StoreInfo> {
+        self.check_open()?;
+        let info = self.backend_info().clone();
+        Ok(StoreInfo {
+            backend: info.backend.to_owned(),
+            engine: info.engine,
+            incarnation: info.incarnation,
+            logs: info.logs,
+            durability: info.durability,
+            capabilities: info.capabilities,
+            idempotency: self.idempotency,
+            heads: self.heads().await?,
+        })
+    }
+}
+
+fn refuse_metadata_stream(stream: &StreamId) -> Result<()> {
+    if stream.as_str().starts_with("$$") {
+        return Err(Error::invalid(
+            "stream",
+            format!("{stream:?}: a metadata stream has no metadata stream"),
+        ));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl EventStore for Store {
+    async fn info(&self) -> Result<StoreInfo> {
+        self.read_info().await.map_err(|error| error.during("info"))
+    }
+
+    async fn append(&self, request: Append) -> Result<Appended> {
+        let appended = self.append_valid(request).await;
+        appended.map_err(|error| error.during("append"))
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        let page = self.stream_page(request).await;
+        page.map_err(|error| error.during("read stream"))
+    }
+
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        let page = self.all_page(&request).await;
+        page.map_err(|error| error.during("read all"))
+    }
+
+    async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
+        let page = self.streams_page(request).await;
+        page.map_err(|error| error.during("list streams"))
+    }
+
+    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
+        let deleted = self.delete_valid(request).await;
+        deleted.map_err(|error| error.during("delete stream"))
+    }
+
+    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
+        let record = self.metadata_record(&stream).await;
+        record.map_err(|error| error.during("read metadata"))
+    }
+
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
+        let set = self.set_metadata_valid(request).await;
+        set.map_err(|error| error.during("set metadata"))
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        self.check_open()
+            .map_err(|error| error.during("subscribe"))?;
+        let subscription = self.hub.subscribe(request).await;
+        subscription.map_err(|error| error.during("subscribe"))
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.closed.store(true, Ordering::Release);
+        // Pipelines first: what they still commit is told to the other processes by the hub.
+        let drained = join_all(self.pipelines.iter().map(Pipeline::shutdown)).await;
+        self.hub.shutdown().await;
+        self.backend.close().await;
+        let drained: Result<Vec<()>> = drained.into_iter().collect();
+        drained.map(drop).map_err(|error| error.during("shut down"))
+    }
+}
