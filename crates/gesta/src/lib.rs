@@ -1,1 +1,63 @@
-//! To come.
+//! Gesta: an event store on the SQL database you already run.
+//!
+//! ```
+//! use gesta::{EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Options};
+//! use gesta::{StreamId, Subscribe, SubscribeFrom, SubscribeTo};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> gesta::Result<()> {
+//! // An embedded store: "sqlite:gesta.db" for a file, "postgres://user@host/db" for PostgreSQL.
+//! let store = gesta::open("sqlite::memory:", Options::default()).await?;
+//!
+//! let added = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+//! store.append_to("cart-1", ExpectedRevision::NoStream, vec![added]).await?;
+//! for event in store.read_whole_stream("cart-1").await? {
+//!     println!("{} {} {:?}", event.revision, event.event_type, event.data);
+//! }
+//!
+//! let cart = SubscribeTo::Stream(StreamId::new("cart-1")?);
+//! let mut events = store.subscribe(Subscribe { to: cart, from: SubscribeFrom::Start }).await?;
+//! assert_eq!(events.next_event().await?.event_type.as_str(), "item-added");
+//!
+//! store.shutdown().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! What is promised is written in `docs/reference/contract.md`. This crate only chooses the backend by URL:
+//! the vocabulary is that of `gesta-core`, the store that of `gesta-store`.
+//! Administration of a store that no server has open: [`schema`], and [`Database`] for `verify` and `backup`.
+
+#[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+compile_error!("choose a backend: feature `sqlite`, `postgres`, or both");
+
+mod database;
+pub mod schema;
+mod url;
+
+pub use database::{Database, Options};
+pub use gesta_core::backend::{Removed, RunMode};
+pub use gesta_core::*;
+pub use gesta_sql::verify;
+pub use gesta_store::{Config, ScavengeProgress, ScavengeReport, Store};
+pub use url::SCHEMES;
+
+/// Bounds and times of the append pipeline.
+pub type AppendConfig = gesta_append::Config;
+/// Bounds and times of the tail hub.
+pub type TailConfig = gesta_tail::Config;
+
+use std::sync::Arc;
+
+/// Opens the store at `url`; an empty database becomes one.
+///
+/// * `sqlite:PATH`: a file, for one process (options: `?synchronous=full|normal|off&readers=N&create=true|false`);
+/// * `sqlite::memory:`: gone when it is closed;
+/// * `postgres://user:password@host:port/database`: PostgreSQL, for any number of processes (options
+///   `?schema=`, `sslmode=`, `readers=`, …).
+///
+/// # Errors
+/// `InvalidArgument` for another scheme or a wrong option; `Unavailable`; `Schema` if the store must be migrated
+/// or is newer than this program; `Unsupported` if the database cannot keep the contract.
+pub async fn open(url: &str, options: Options) -> Result<Arc<Store>> {
+    Database::open(url, &options).await?.start(&options)
+}

@@ -1,0 +1,197 @@
+//! A database by its URL, and what only particular ones can do.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use gesta_core::backend::{Backend, BackendInfo};
+use gesta_core::{Clock, Error, Result, SystemClock};
+use gesta_sql::verify::{AuditSource, Progress, Report, audit};
+use gesta_store::{Config, Store};
+
+use crate::url::Scheme;
+
+/// How a store is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// Bounds and times.
+    pub config: Config,
+    /// Number of logs if the store does not exist yet (1 to 1,024; SQLite: 1). A store that exists keeps its own.
+    pub logs: u16,
+    /// Source of the time that events are stored at.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for Options {
+    /// One log, the default bounds, the system's clock.
+    fn default() -> Self {
+        Self {
+            config: Config::default(),
+            logs: 1,
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("config", &self.config)
+            .field("logs", &self.logs)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An open database, with or without a [`Store`] running on it. Cheap to clone.
+#[derive(Clone)]
+pub struct Database {
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    #[cfg(feature = "sqlite")]
+    Sqlite(Arc<gesta_sqlite::SqliteBackend>),
+    #[cfg(feature = "postgres")]
+    Postgres(Arc<gesta_postgres::PostgresBackend>),
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Database").field(self.info()).finish()
+    }
+}
+
+impl Database {
+    /// Opens the database at `url`; an empty one becomes a store.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open).
+    pub async fn open(url: &str, options: &Options) -> Result<Self> {
+        let opened = match Scheme::of(url) {
+            Ok(Scheme::Sqlite) => open_sqlite(url, options.logs).await,
+            Ok(Scheme::Postgres) => open_postgres(url, options.logs).await,
+            Err(error) => Err(error),
+        };
+        let kind = opened.map_err(|error| error.during("open the store"))?;
+        Ok(Self { kind })
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn info(&self) -> &BackendInfo {
+        match self.kind {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(ref backend) => backend.info(),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(ref backend) => backend.info(),
+        }
+    }
+
+    /// Starts a store on it. At most once: the store owns the writing connections, and closes the database on shutdown.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn start(&self, options: &Options) -> Result<Arc<Store>> {
+        Store::open(
+            self.backend(),
+            options.config.clone(),
+            Arc::clone(&options.clock),
+        )
+    }
+
+    fn backend(&self) -> Arc<dyn Backend> {
+        match self.kind {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(ref backend) => Arc::clone(backend) as Arc<dyn Backend>,
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(ref backend) => Arc::clone(backend) as Arc<dyn Backend>,
+        }
+    }
+
+    /// Re-reads the whole store and checks every promise that data can show. Damage is in the report, it is no error.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub async fn verify(&self, progress: impl FnMut(Progress) + Send) -> Result<Report> {
+        let mut progress = progress;
+        let report = match self.kind {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(ref backend) => run_audit(backend.audit().await, &mut progress).await,
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(ref backend) => {
+                run_audit(backend.audit_source().await, &mut progress).await
+            }
+        };
+        report.map_err(|error: Error| error.during("verify"))
+    }
+
+    /// Copies a SQLite store, while it is in use, to a new file.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the file exists; `Unavailable` if it cannot be written; `Unsupported` for other
+    /// databases, which have their own ways (`pg_dump`, `pg_basebackup`).
+    pub async fn backup(&self, to: &Path) -> Result<()> {
+        let done = match self.kind {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(ref backend) => backend.backup(to).await,
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(_) => Err(gesta_core::ErrorKind::Unsupported(format!(
+                "PostgreSQL makes its own backups (pg_dump, pg_basebackup); nothing was written to {}",
+                to.display()
+            ))
+            .into()),
+        };
+        done.map_err(|error: Error| error.during("back up"))
+    }
+
+    /// Closes the database, if no store was started on it.
+    pub async fn close(&self) {
+        self.backend().close().await;
+    }
+}
+
+async fn run_audit<S: AuditSource>(
+    source: Result<S>,
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Report> {
+    audit(&mut source?, progress).await
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_sqlite(url: &str, logs: u16) -> Result<Kind> {
+    let config = crate::schema::sqlite_config(url, logs)?;
+    let open = move || gesta_sqlite::SqliteBackend::open(config);
+    Ok(Kind::Sqlite(Arc::new(blocking(open).await?)))
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn open_sqlite(_url: &str, _logs: u16) -> Result<Kind> {
+    Err(crate::url::left_out("sqlite"))
+}
+
+#[cfg(feature = "postgres")]
+async fn open_postgres(url: &str, logs: u16) -> Result<Kind> {
+    let config = crate::schema::postgres_config(url, logs)?;
+    let backend = gesta_postgres::PostgresBackend::open(config).await?;
+    Ok(Kind::Postgres(Arc::new(backend)))
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn open_postgres(_url: &str, _logs: u16) -> Result<Kind> {
+    Err(crate::url::left_out("postgres"))
+}
+
+/// Runs what blocks on a thread of its own.
+#[cfg(feature = "sqlite")]
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| {
+            Err(Error::unavailable("the database was not opened").caused_by(error))
+        })
+}

@@ -1,0 +1,212 @@
+//! The schema of a store, by URL: making, migrating, printing, beginning a new life after a restore.
+//!
+//! None of these needs the store to be open; SQLite refuses while it is.
+
+use gesta_core::{Error, Incarnation, Result};
+
+use crate::url::Scheme;
+
+/// The versions of a schema before and after a migration; equal if there was nothing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Migrated {
+    /// Before.
+    pub from: u32,
+    /// Now.
+    pub to: u32,
+}
+
+/// Makes an empty store with `logs` logs (1 to 1,024; SQLite: 1).
+///
+/// # Errors
+/// `Schema` if there is one already; `InvalidArgument`; `Unavailable`; `Unsupported` without the rights.
+pub async fn create(url: &str, logs: u16) -> Result<Incarnation> {
+    let made = match Scheme::of(url) {
+        Ok(Scheme::Sqlite) => sqlite::create(url, logs).await,
+        Ok(Scheme::Postgres) => postgres::create(url, logs).await,
+        Err(error) => Err(error),
+    };
+    made.map_err(|error| error.during("create the schema"))
+}
+
+/// Brings an existing store to the schema of this program.
+///
+/// # Errors
+/// `Schema` if there is no store, or it is newer than this program; `Unavailable`; `Unsupported` without the rights.
+pub async fn migrate(url: &str) -> Result<Migrated> {
+    let migrated = match Scheme::of(url) {
+        Ok(Scheme::Sqlite) => sqlite::migrate(url).await,
+        Ok(Scheme::Postgres) => postgres::migrate(url).await,
+        Err(error) => Err(error),
+    };
+    migrated.map_err(|error| error.during("migrate the schema"))
+}
+
+/// The statements that make a store with `logs` logs, for people who run them by hand. Connects to nothing.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub fn print(url: &str, logs: u16) -> Result<String> {
+    match Scheme::of(url)? {
+        Scheme::Sqlite => sqlite::print(url, logs),
+        Scheme::Postgres => postgres::print(url, logs),
+    }
+}
+
+/// Begins a new life of a store, as must follow every restore of a backup: checkpoints made before are refused from then on.
+///
+/// # Errors
+/// `Schema` if there is no store; `Unavailable`; `Unsupported` without the rights.
+pub async fn new_incarnation(url: &str) -> Result<Incarnation> {
+    let begun = match Scheme::of(url) {
+        Ok(Scheme::Sqlite) => sqlite::new_incarnation(url).await,
+        Ok(Scheme::Postgres) => postgres::new_incarnation(url).await,
+        Err(error) => Err(error),
+    };
+    begun.map_err(|error| error.during("begin a new incarnation"))
+}
+
+fn check_logs(logs: u16, logs_max: u16) -> Result<()> {
+    if (1..=logs_max).contains(&logs) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "logs",
+        format!("must be 1 to {logs_max} for this database, found {logs}"),
+    ))
+}
+
+#[cfg(feature = "sqlite")]
+pub(crate) use sqlite::config as sqlite_config;
+
+#[cfg(feature = "postgres")]
+pub(crate) use postgres::config as postgres_config;
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use gesta_core::{ErrorKind, Incarnation, Result};
+    use gesta_sqlite::{SqliteBackend, SqliteConfig};
+
+    use super::{Migrated, check_logs};
+    use crate::database::blocking;
+
+    const LOGS_MAX: u16 = 1;
+
+    pub(crate) fn config(url: &str, logs: u16) -> Result<SqliteConfig> {
+        check_logs(logs, LOGS_MAX)?;
+        SqliteConfig::parse(url)
+    }
+
+    pub(super) async fn create(url: &str, logs: u16) -> Result<Incarnation> {
+        let config = config(url, logs)?;
+        blocking(move || {
+            let migrated = SqliteBackend::migrate(&config)?;
+            if migrated.from.is_some() {
+                return Err(
+                    ErrorKind::Schema("there is a store in this file already".into()).into(),
+                );
+            }
+            SqliteBackend::new_incarnation(&config)
+        })
+        .await
+    }
+
+    pub(super) async fn migrate(url: &str) -> Result<Migrated> {
+        let config = config(url, LOGS_MAX)?.must_exist();
+        let migrated = blocking(move || SqliteBackend::migrate(&config)).await?;
+        Ok(Migrated {
+            from: migrated.from.unwrap_or(0),
+            to: migrated.to,
+        })
+    }
+
+    pub(super) fn print(url: &str, logs: u16) -> Result<String> {
+        config(url, logs)?;
+        Ok(gesta_sqlite::schema_text())
+    }
+
+    pub(super) async fn new_incarnation(url: &str) -> Result<Incarnation> {
+        let config = config(url, LOGS_MAX)?;
+        blocking(move || SqliteBackend::new_incarnation(&config)).await
+    }
+}
+
+#[cfg(not(feature = "sqlite"))]
+mod sqlite {
+    use gesta_core::{Incarnation, Result};
+
+    use super::Migrated;
+    use crate::url::left_out;
+
+    pub(super) async fn create(_url: &str, _logs: u16) -> Result<Incarnation> {
+        Err(left_out("sqlite"))
+    }
+
+    pub(super) async fn migrate(_url: &str) -> Result<Migrated> {
+        Err(left_out("sqlite"))
+    }
+
+    pub(super) fn print(_url: &str, _logs: u16) -> Result<String> {
+        Err(left_out("sqlite"))
+    }
+
+    pub(super) async fn new_incarnation(_url: &str) -> Result<Incarnation> {
+        Err(left_out("sqlite"))
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use gesta_core::limits::LOGS_MAX;
+    use gesta_core::{Incarnation, Result};
+    use gesta_postgres::{Config, schema};
+
+    use super::{Migrated, check_logs};
+
+    pub(crate) fn config(url: &str, logs: u16) -> Result<Config> {
+        check_logs(logs, LOGS_MAX)?;
+        let mut config = Config::parse(url)?;
+        config.logs_if_new = logs;
+        Ok(config)
+    }
+
+    pub(super) async fn create(url: &str, logs: u16) -> Result<Incarnation> {
+        schema::create(&config(url, logs)?, logs).await
+    }
+
+    pub(super) async fn migrate(url: &str) -> Result<Migrated> {
+        let (from, to) = schema::migrate(&Config::parse(url)?).await?;
+        Ok(Migrated { from, to })
+    }
+
+    pub(super) fn print(url: &str, logs: u16) -> Result<String> {
+        Ok(schema::ddl(&config(url, logs)?, logs))
+    }
+
+    pub(super) async fn new_incarnation(url: &str) -> Result<Incarnation> {
+        schema::new_incarnation(&Config::parse(url)?).await
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+mod postgres {
+    use gesta_core::{Incarnation, Result};
+
+    use super::Migrated;
+    use crate::url::left_out;
+
+    pub(super) async fn create(_url: &str, _logs: u16) -> Result<Incarnation> {
+        Err(left_out("postgres"))
+    }
+
+    pub(super) async fn migrate(_url: &str) -> Result<Migrated> {
+        Err(left_out("postgres"))
+    }
+
+    pub(super) fn print(_url: &str, _logs: u16) -> Result<String> {
+        Err(left_out("postgres"))
+    }
+
+    pub(super) async fn new_incarnation(_url: &str) -> Result<Incarnation> {
+        Err(left_out("postgres"))
+    }
+}
