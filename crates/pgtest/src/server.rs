@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -56,9 +56,19 @@ pub struct ServerConfig {
     pub auth: Auth,
     /// Further settings, as in `postgresql.conf`: (name, value).
     pub settings: Vec<(String, String)>,
+    /// Files to put into the data folder, readable by the server alone: (name, contents). `server.crt`
+    /// and `server.key` are what `ssl = on` looks for.
+    pub files: Vec<(String, Vec<u8>)>,
 }
 
 impl ServerConfig {
+    /// Adds a file to the data folder.
+    #[must_use]
+    pub fn with_file(mut self, name: &str, contents: &[u8]) -> Self {
+        self.files.push((name.to_owned(), contents.to_vec()));
+        self
+    }
+
     /// Adds a setting.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
@@ -189,10 +199,7 @@ impl Server {
             }
             Auth::Password(password) => {
                 let file = self.home.path().join("password");
-                std::fs::write(&file, format!("{password}\n"))?;
-                if let Some(user) = &self.run_as {
-                    chown(&file, Some(user.uid), Some(user.gid))?;
-                }
+                self.write_private(&file, format!("{password}\n").as_bytes())?;
                 command
                     .args(["-A", "scram-sha-256"])
                     .arg("--pwfile")
@@ -202,6 +209,18 @@ impl Server {
         let output = command.output()?;
         if !output.status.success() {
             return Err(format!("initdb: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        for (name, contents) in &self.config.files {
+            self.write_private(&self.data().join(name), contents)?;
+        }
+        Ok(())
+    }
+
+    fn write_private(&self, path: &Path, contents: &[u8]) -> Result<()> {
+        std::fs::write(path, contents)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        if let Some(user) = &self.run_as {
+            chown(path, Some(user.uid), Some(user.gid))?;
         }
         Ok(())
     }

@@ -1,14 +1,15 @@
 //! The connection that appends: one statement per batch, pipelined, each in a transaction of its own.
 //!
-//! A batch is written to the connection inside of [`LogWriter::submit`], so the order of calls is the
-//! order of execution; the answer is awaited by a task of its own, so dropping the returned future loses nothing.
+//! A batch is handed to the connection inside of [`LogWriter::submit`], so the order of calls is the order of
+//! execution, and dropping the returned future takes nothing back: it only reads the answer.
 //! Invariants: *committed* is said only after the server's `ReadyForQuery`, without any warning on the
 //! connection so far; once one outcome is unknown, every later one is, and nothing more is sent.
 //! Not here: what a batch contains, and what to do about its outcome (`gesta-append`).
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta_core::backend::{Batch, BatchOutcome, LogWriter, WriterEpoch};
 use gesta_core::{Error, ErrorKind, LogId, Result};
-use tokio::sync::oneshot;
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_postgres::Statement;
 
 use crate::connection::{Connection, Connector, Role};
 use crate::encode::{Encoded, Kind};
-use crate::error;
+use crate::error::{self, Class};
 
 pub(crate) const INSERT_EVENTS: &str = include_str!("../sql/insert_events.sql");
 const INSERT_EVENTS_AND_NAMES: &str = include_str!("../sql/insert_events_and_names.sql");
@@ -39,8 +41,7 @@ pub(crate) struct Writer {
     connection: Connection,
     statements: Statements,
     answer_timeout: Duration,
-    /// Ends when the answer to the batch sent last is known.
-    previous: Option<oneshot::Receiver<()>>,
+    in_flight: Arc<AtomicU32>,
     doubt: Doubt,
 }
 
@@ -53,20 +54,36 @@ struct Statements {
 }
 
 /// Why the writer is of no more use, if it is.
-#[derive(Clone, Default, Debug)]
-struct Doubt(Arc<Mutex<Option<String>>>);
+#[derive(Clone, Debug)]
+struct Doubt(Arc<watch::Sender<Option<String>>>);
 
 impl Doubt {
-    fn reason(&self) -> Option<String> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    fn none() -> Self {
+        Self(Arc::new(watch::Sender::new(None)))
     }
 
+    fn reason(&self) -> Option<String> {
+        self.0.borrow().clone()
+    }
+
+    /// The first reason stays.
     fn raise(&self, reason: &str) {
-        let mut doubt = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        doubt.get_or_insert_with(|| reason.to_owned());
+        self.0.send_if_modified(|doubt| {
+            let first = doubt.is_none();
+            doubt.get_or_insert_with(|| reason.to_owned());
+            first
+        });
+    }
+
+    /// Waits for a reason.
+    async fn raised(&self) -> String {
+        let mut receiver = self.0.subscribe();
+        let reason = receiver.wait_for(Option::is_some).await;
+        // The sender is `self`.
+        reason
+            .ok()
+            .and_then(|reason| reason.clone())
+            .unwrap_or_default()
     }
 }
 
@@ -90,8 +107,8 @@ impl Writer {
             connection,
             statements,
             answer_timeout: connector.config.answer_timeout,
-            previous: None,
-            doubt: Doubt::default(),
+            in_flight: Arc::default(),
+            doubt: Doubt::none(),
         })
     }
 
@@ -113,45 +130,60 @@ impl Writer {
         Ok(sent(Box::pin(answer)))
     }
 
-    /// Awaits an answer in a task of its own, after those before it.
-    fn follow<T: Send + 'static>(
+    /// Awaits an answer, unless the writer's use ends before. No answer may take longer than `limit` after the one before it.
+    fn judged(
         &mut self,
         answer: Answer,
         limit: Duration,
-        judge: impl FnOnce(Judged) -> T + Send + 'static,
-    ) -> oneshot::Receiver<T> {
-        let (done, next) = oneshot::channel();
-        let previous = self.previous.replace(next);
-        let (told, outcome) = oneshot::channel();
+    ) -> impl Future<Output = Judged> + Send + use<> {
+        let flight = Flight::begin(&self.in_flight);
+        let deadline = Instant::now() + limit * flight.ahead.saturating_add(1);
         let (doubt, notices) = (self.doubt.clone(), Arc::clone(&self.connection.notices));
-        tokio::spawn(async move {
-            if let Some(previous) = previous {
-                let _ = previous.await;
-            }
-            let judged = match doubt.reason() {
-                Some(reason) => Judged::Unknown(reason),
-                None => match tokio::time::timeout(limit, answer).await {
-                    Err(_) => Judged::Unknown(format!("no answer within {} s", limit.as_secs())),
-                    Ok(answer) => match notices.warning() {
-                        Some(warning) => {
-                            Judged::Unknown(format!("warning of the database: {warning}"))
-                        }
-                        None => Judged::Answer(answer),
-                    },
+        async move {
+            let judged = tokio::select! {
+                biased;
+                answer = answer => match notices.warning() {
+                    Some(warning) => Judged::Unknown(format!("warning of the database: {warning}")),
+                    None => Judged::Answer(answer),
                 },
+                reason = doubt.raised() => Judged::Unknown(reason),
+                () = tokio::time::sleep_until(deadline) => {
+                    Judged::Unknown(format!("no answer within {} s", limit.as_secs()))
+                }
             };
-            if let Judged::Unknown(reason) = &judged {
-                doubt.raise(reason);
+            drop(flight);
+            match &judged {
+                Judged::Unknown(reason) => doubt.raise(reason),
+                Judged::Answer(Err(error)) if error::class_of(error) == Class::Unknown => {
+                    doubt.raise(&error::text(error));
+                }
+                Judged::Answer(_) => {}
             }
-            if let Judged::Answer(Err(error)) = &judged
-                && error::class_of(error) == error::Class::Unknown
-            {
-                doubt.raise(&error::text(error));
-            }
-            let _ = told.send(judge(judged));
-            drop(done);
-        });
-        outcome
+            judged
+        }
+    }
+}
+
+/// Counts the batches in flight.
+struct Flight {
+    count: Arc<AtomicU32>,
+    /// How many were in flight already.
+    ahead: u32,
+}
+
+impl Flight {
+    fn begin(count: &Arc<AtomicU32>) -> Self {
+        let ahead = count.fetch_add(1, Ordering::Relaxed);
+        Self {
+            count: Arc::clone(count),
+            ahead,
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -191,20 +223,17 @@ impl LogWriter for Writer {
             Ok(answer) => answer,
             Err(error) => return std::future::ready(BatchOutcome::Refused(error)).boxed(),
         };
-        let outcome = self.follow(answer, limit, move |judged| match judged {
+        let judged = self.judged(answer, limit);
+        let outcome = judged.map(move |judged| match judged {
             Judged::Unknown(reason) => BatchOutcome::Unknown(unknown(reason)),
             Judged::Answer(Err(error)) => error::outcome(&error),
             Judged::Answer(Ok(0)) => BatchOutcome::Missed,
             Judged::Answer(Ok(count)) if usize::try_from(count) == Ok(expected) => BatchOutcome::Committed,
-            Judged::Answer(Ok(count)) => BatchOutcome::Unknown(Error::corrupt(format!(
+            Judged::Answer(Ok(count)) => BatchOutcome::Unknown(unknown(format!(
                 "the database stored {count} events of a batch of {expected}: does a rule or trigger change inserts?"
             ))),
         });
-        outcome
-            .map(|outcome| {
-                outcome.unwrap_or_else(|_| BatchOutcome::Unknown(unknown("shut down".to_owned())))
-            })
-            .boxed()
+        outcome.boxed()
     }
 
     fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
@@ -216,14 +245,13 @@ impl LogWriter for Writer {
         let answer = sent(Box::pin(
             async move { client.execute(&statement, &[]).await },
         ));
-        let outcome = self.follow(answer, self.answer_timeout, |judged| match judged {
+        let judged = self.judged(answer, self.answer_timeout);
+        let outcome = judged.map(|judged| match judged {
             Judged::Unknown(reason) => Err(Error::unavailable(reason)),
             Judged::Answer(Err(error)) => Err(error::general(&error)),
             Judged::Answer(Ok(_)) => Ok(()),
         });
-        outcome
-            .map(|outcome| outcome.unwrap_or_else(|_| Err(Error::unavailable("shut down"))))
-            .boxed()
+        outcome.boxed()
     }
 }
 

@@ -310,10 +310,6 @@ fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> 
         }
         settings.push(("plan_cache_mode", "force_generic_plan".to_owned()));
     }
-    if role == Role::Writer {
-        // Holds a batch of ordinary size without a temporary file.
-        settings.push(("work_mem", "32MB".to_owned()));
-    }
     settings
 }
 

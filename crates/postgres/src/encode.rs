@@ -102,8 +102,9 @@ impl Encoded {
     }
 
     /// The columns of the events, in the order of the statement's binds.
-    pub(crate) fn columns<'a>(&self, batch: &'a Batch) -> [Column<'a>; 9] {
+    pub(crate) fn columns<'a>(&self, batch: &'a Batch) -> [Column<'a>; 10] {
         [
+            Field::Position,
             Field::Stream,
             Field::Revision,
             Field::EventType,
@@ -123,7 +124,7 @@ impl Encoded {
     /// The binds of the statement.
     pub(crate) fn params<'a>(
         &'a self,
-        columns: &'a [Column<'a>; 9],
+        columns: &'a [Column<'a>; 10],
     ) -> Vec<&'a (dyn ToSql + Sync)> {
         let mut params: Vec<&(dyn ToSql + Sync)> =
             vec![&self.log, &self.after_position, &self.after_writer];
@@ -131,6 +132,7 @@ impl Encoded {
             return params;
         }
         let [
+            position,
             stream,
             revision,
             event_type,
@@ -143,18 +145,17 @@ impl Encoded {
         ] = columns;
         params.extend([
             &self.epoch as &(dyn ToSql + Sync),
+            position,
             stream,
             revision,
-            event_type,
-            created,
         ]);
         params.extend([
-            &self.checksums as &(dyn ToSql + Sync),
+            event_type as &(dyn ToSql + Sync),
+            created,
+            &self.checksums,
             id,
-            content_type,
-            data,
-            metadata,
         ]);
+        params.extend([content_type as &(dyn ToSql + Sync), data, metadata]);
         if self.kind == Kind::Names {
             params.push(tags);
             for names in [&self.streams, &self.types] {
@@ -170,7 +171,7 @@ impl Encoded {
     }
 }
 
-/// The statement counts positions by itself; a batch that counts otherwise must not reach it.
+/// The statement trusts the positions to count on from its predecessor; a batch that counts otherwise must not reach it.
 fn check(batch: &Batch, log: LogId) -> Result<()> {
     if batch.log != log {
         return Err(Error::invalid(

@@ -53,6 +53,7 @@ impl<'a> FromSql<'a> for Moment {
 /// Which column of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Field {
+    Position,
     Stream,
     Revision,
     EventType,
@@ -102,6 +103,7 @@ impl ToSql for Column<'_> {
 impl Column<'_> {
     fn put(&self, row: &Row, out: &mut BytesMut) -> Result<(), Failure> {
         match self.field {
+            Field::Position => put_number(i64::try_from(row.position.0)?, out),
             Field::Stream => put_number(i64::try_from(row.stream_row.0)?, out),
             Field::Revision => put_number(i64::try_from(row.revision.0)?, out),
             Field::EventType => put_number(i64::try_from(row.type_row.0)?, out),

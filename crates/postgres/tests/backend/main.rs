@@ -11,3 +11,4 @@ mod common;
 mod faults;
 mod reads;
 mod schema;
+mod tls;
