@@ -1,0 +1,316 @@
+//! The tail hub through the store: what reaches subscribers, when, and what it costs.
+
+#![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::join_all;
+use gesta_core::*;
+use gesta_tail::Config;
+use support::*;
+use tokio::time::Instant;
+
+fn small_ring(events: usize) -> Config {
+    Config {
+        ring_events_max: events,
+        ..Config::default()
+    }
+}
+
+fn range(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
+    range.collect()
+}
+
+/// Goal: what another process has appended in between comes before what this one appended behind it,
+/// even if no message about it ever arrives.
+#[tokio::test]
+async fn gaps_between_own_and_foreign_commits_are_filled_first() {
+    let world = World::new(1);
+    let (a, b) = (
+        process(&world, Config::default()),
+        process(&world, Config::default()),
+    );
+    b.backend.deaf.store(true, Ordering::Relaxed);
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    b.append("cart-1", 3).await;
+    a.append("cart-2", 1).await;
+    b.append_together("cart-1", 2_500).await;
+    a.append("cart-2", 2).await;
+    assert_eq!(positions(&mut subscription, 2_506).await, range(1..=2_506));
+}
+
+/// Goal: nothing is lost, doubled or out of order while two processes append as fast as they can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_busy_processes_are_followed_in_order() {
+    let world = World::new(1);
+    let a = Arc::new(process(&world, small_ring(64)));
+    let b = Arc::new(process(&world, small_ring(64)));
+    let mut subscriptions = Vec::new();
+    for process in [&a, &b] {
+        subscriptions.push(process.subscribe(Filter::ALL, SubscribeFrom::Start).await);
+        subscriptions.push(process.subscribe(Filter::ALL, SubscribeFrom::End).await);
+    }
+    let work = [Arc::clone(&a), Arc::clone(&b)].map(|process| {
+        tokio::spawn(async move {
+            join_all((0..20).map(|i| {
+                let process = &process;
+                async move { process.append(&format!("cart-{i}"), 50).await }
+            }))
+            .await;
+        })
+    });
+    let followed = subscriptions.iter_mut().map(|subscription| async move {
+        assert_eq!(positions(subscription, 2_000).await, range(1..=2_000));
+    });
+    join_all(followed).await;
+    for work in work {
+        work.await.expect("appended");
+    }
+}
+
+/// Goal: a lost message costs time, never an event: the poll finds it.
+#[tokio::test(start_paused = true)]
+async fn lost_messages_are_covered_by_the_poll() {
+    let world = World::new(1);
+    let (a, b) = (
+        process(&world, Config::default()),
+        process(&world, Config::default()),
+    );
+    b.backend.deaf.store(true, Ordering::Relaxed);
+    let mut all = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    let mut one = a.subscribe_stream("cart-1", SubscribeFrom::End).await;
+    let begun = Instant::now();
+    b.append("cart-1", 3).await;
+    assert_eq!(positions(&mut all, 3).await, [1, 2, 3]);
+    assert_eq!(positions(&mut one, 3).await, [1, 2, 3]);
+    assert!(begun.elapsed() <= Config::default().poll_interval + Duration::from_millis(100));
+}
+
+/// Goal: when messages may have been lost, the end of the log is looked at without waiting for the poll.
+#[tokio::test(start_paused = true)]
+async fn an_interruption_is_followed_by_a_look() {
+    let world = World::new(1);
+    let (a, b) = (
+        process(&world, Config::default()),
+        process(&world, Config::default()),
+    );
+    b.backend.deaf.store(true, Ordering::Relaxed);
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    let begun = Instant::now();
+    b.append("cart-1", 1).await;
+    a.backend.interrupt();
+    assert_eq!(positions(&mut subscription, 1).await, [1]);
+    assert!(begun.elapsed() < Duration::from_secs(1));
+}
+
+/// Goal: with messages, other processes' events come at once.
+#[tokio::test(start_paused = true)]
+async fn messages_of_other_processes_wake_subscribers() {
+    let world = World::new(1);
+    let (a, b) = (
+        process(&world, Config::default()),
+        process(&world, Config::default()),
+    );
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    let begun = Instant::now();
+    for position in 1..=5 {
+        b.append("cart-1", 1).await;
+        assert_eq!(positions(&mut subscription, 1).await, [position]);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(1));
+}
+
+/// Goal: who does not keep up loses nothing, and is told when it has caught up again.
+#[tokio::test]
+async fn a_slow_consumer_falls_back_to_reading_and_loses_nothing() {
+    let world = World::new(1);
+    let a = process(&world, small_ring(100));
+    let mut all = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    let mut some = a.subscribe(category("cart"), SubscribeFrom::End).await;
+    let mut one = a.subscribe_stream("cart-1", SubscribeFrom::End).await;
+    for subscription in [&mut all, &mut some, &mut one] {
+        assert!(until_caught_up(subscription).await.0.is_empty());
+    }
+    for _ in 0..10 {
+        a.append_together("cart-1", 250).await;
+        a.append_together("show-1", 250).await;
+    }
+    let expected: Vec<u64> = (1..=5_000).filter(|p| (p - 1) / 250 % 2 == 0).collect();
+    for (subscription, expected) in [
+        (&mut all, range(1..=5_000)),
+        (&mut some, expected.clone()),
+        (&mut one, expected),
+    ] {
+        let (events, _) = until_caught_up(subscription).await;
+        let positions: Vec<u64> = events.iter().map(|event| event.position.0).collect();
+        assert_eq!(positions, expected);
+    }
+    a.append("cart-1", 1).await;
+    for subscription in [&mut all, &mut some, &mut one] {
+        assert_eq!(positions(subscription, 1).await, [5_001]);
+    }
+}
+
+/// Goal: silence costs the same with one subscriber as with a thousand: one look per log and poll.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_idle_subscribers_cost_only_the_poll() {
+    let world = World::new(1);
+    let a = process(&world, Config::default());
+    a.append("cart-1", 10).await;
+    let mut subscriptions = Vec::new();
+    for i in 0..1_000 {
+        let mut subscription = match i % 2 {
+            0 => a.subscribe(category("cart"), SubscribeFrom::End).await,
+            _ => a.subscribe_stream("cart-1", SubscribeFrom::End).await,
+        };
+        until_caught_up(&mut subscription).await;
+        subscriptions.push(tokio::spawn(async move { subscription.next().await }));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = a.backend.calls.total();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let cost = a.backend.calls.total() - before;
+    assert!((11..=13).contains(&cost), "{cost} calls in a minute");
+    for subscription in &subscriptions {
+        subscription.abort();
+    }
+    for subscription in subscriptions {
+        let _ = subscription.await;
+    }
+    assert_eq!(a.store.subscribers(), 0);
+    let before = a.backend.calls.total();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(a.backend.calls.total(), before, "nobody is subscribed");
+}
+
+/// Goal: a burst reaches every subscriber, whole and in order, and is read from the database by none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_reaches_a_thousand_subscribers_without_reads() {
+    let events = if cfg!(debug_assertions) {
+        1_000
+    } else {
+        10_000
+    };
+    let mut reads = Vec::new();
+    for subscribers in [10, 1_000] {
+        let world = World::new(1);
+        let a = Arc::new(process(&world, Config::default()));
+        let mut tasks = Vec::new();
+        for _ in 0..subscribers {
+            let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+            tasks.push(tokio::spawn(async move {
+                for position in 1..=events {
+                    let event = subscription.next_event().await.expect("going on");
+                    assert_eq!(event.position.0, position);
+                }
+            }));
+        }
+        let begun = Instant::now();
+        for _ in 0..events / 100 {
+            a.append_together("cart-1", 100).await;
+        }
+        for task in tasks {
+            task.await.expect("received everything");
+        }
+        eprintln!(
+            "{subscribers} subscribers x {events} events: {:?}",
+            begun.elapsed()
+        );
+        reads.push(a.backend.calls.read_log());
+    }
+    assert_eq!(reads, [0, 0]);
+}
+
+/// Goal: subscribers that come back from about the same place share their reads.
+#[tokio::test]
+async fn many_subscribers_from_the_same_place_share_pages() {
+    let world = World::new(1);
+    let a = process(&world, Config::default());
+    a.append_together("cart-1", 10_000).await;
+    let mut subscriptions = Vec::new();
+    for _ in 0..100 {
+        subscriptions.push(a.subscribe(Filter::ALL, SubscribeFrom::Start).await);
+    }
+    let before = a.backend.calls.read_log();
+    join_all(subscriptions.iter_mut().map(|subscription| async move {
+        assert_eq!(until_caught_up(subscription).await.0.len(), 10_000);
+    }))
+    .await;
+    let reads = a.backend.calls.read_log() - before;
+    assert!(reads < 300, "{reads} reads for 100 subscribers");
+}
+
+/// Goal: dropping a subscription frees what it held; others go on.
+#[tokio::test]
+async fn dropped_subscriptions_are_forgotten() {
+    let world = World::new(2);
+    let a = process(&world, Config::default());
+    let one = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    let mut other = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    let third = a.subscribe_stream("cart-1", SubscribeFrom::End).await;
+    assert_eq!(a.store.subscribers(), 3);
+    drop((one, third));
+    assert_eq!(a.store.subscribers(), 1);
+    a.append("cart-1", 2).await;
+    assert_eq!(positions(&mut other, 2).await, [1, 2]);
+}
+
+/// Goal: shutting down ends every subscription, idle or not, with an error that says so.
+#[tokio::test]
+async fn shutdown_ends_subscriptions() {
+    let world = World::new(1);
+    let a = process(&world, Config::default());
+    let mut idle = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    let mut one = a.subscribe_stream("cart-1", SubscribeFrom::End).await;
+    let mut unread = a.subscribe(Filter::ALL, SubscribeFrom::Start).await;
+    until_caught_up(&mut idle).await;
+    until_caught_up(&mut one).await;
+    let waiting = tokio::spawn(async move { (idle.next().await, idle.next().await) });
+    a.append("cart-2", 1).await;
+    a.store.shutdown().await.expect("shut down");
+    let (first, second) = waiting.await.expect("ended");
+    let mut last = first;
+    if let Some(Ok(SubscriptionMessage::Event { .. })) = last {
+        last = second;
+    }
+    assert!(is_unavailable(last), "the idle one");
+    assert!(is_unavailable(one.next().await));
+    assert!(one.next().await.is_none());
+    assert!(is_unavailable(unread.next().await));
+    let refused = a.store.subscribe(Subscribe {
+        to: SubscribeTo::All(Filter::ALL),
+        from: SubscribeFrom::End,
+    });
+    assert!(is_unavailable(Some(refused.await.map(|_| ()))));
+}
+
+fn is_unavailable<T>(message: Option<Result<T>>) -> bool {
+    message.is_some_and(|message| {
+        message.is_err_and(|error| matches!(error.kind(), ErrorKind::Unavailable(_)))
+    })
+}
+
+/// Goal: when a fail-over has lost commits, subscribers that have seen them are told, instead of
+/// silently missing what now stands at the same positions.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_moved_back_ends_its_subscribers() {
+    let world = World::new(1);
+    let a = process(&world, Config::default());
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    a.append("cart-1", 5).await;
+    assert_eq!(positions(&mut subscription, 5).await, range(1..=5));
+    world.lose(2);
+    let error = next(&mut subscription).await.expect_err("ended");
+    assert!(
+        matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)),
+        "{error}"
+    );
+    let mut again = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    let b = process(&world, Config::default());
+    b.append("cart-1", 1).await;
+    assert_eq!(positions(&mut again, 1).await, [4]);
+}

@@ -1,0 +1,315 @@
+//! A [`Backend`] in memory for the tests of hub and store: a [`World`] is the database, each
+//! [`MemoryBackend`] is what one process has of it. Counts its calls; messages between processes can be lost.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
+    reason = "test code, of which each test file uses a part"
+)]
+
+mod world;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream, StreamExt};
+use gesta_core::backend::*;
+use gesta_core::*;
+use gesta_store::{Config, Store};
+use tokio::sync::mpsc;
+
+pub use world::World;
+
+/// One process's connections to a [`World`].
+pub struct MemoryBackend {
+    pub world: Arc<World>,
+    info: BackendInfo,
+    number: usize,
+    /// Messages from this process to others, and to it, are lost.
+    pub deaf: AtomicBool,
+    pub calls: Calls,
+}
+
+/// How often each kind of call was made.
+#[derive(Default, Debug)]
+pub struct Calls {
+    pub log_end: AtomicU64,
+    pub load: AtomicU64,
+    pub lookup: AtomicU64,
+    pub read_stream: AtomicU64,
+    pub read_log: AtomicU64,
+}
+
+impl Calls {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        [
+            &self.log_end,
+            &self.load,
+            &self.lookup,
+            &self.read_stream,
+            &self.read_log,
+        ]
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .sum()
+    }
+
+    pub fn read_log(&self) -> u64 {
+        self.read_log.load(Ordering::Relaxed)
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl MemoryBackend {
+    /// A further process.
+    pub fn new(world: &Arc<World>) -> Arc<Self> {
+        Arc::new(Self {
+            number: world.join(),
+            info: BackendInfo {
+                backend: "world",
+                engine: "tests".into(),
+                incarnation: world.incarnation,
+                logs: world.logs,
+                durability: Durability::None,
+                capabilities: Capabilities {
+                    persistent: true,
+                    shared: true,
+                    several_logs: true,
+                    batches_in_flight_max: 4,
+                },
+            },
+            world: Arc::clone(world),
+            deaf: AtomicBool::new(false),
+            calls: Calls::default(),
+        })
+    }
+
+    /// Tells this process that messages may have been lost.
+    pub fn interrupt(&self) {
+        self.world.send(self.number, Signal::Interrupted);
+    }
+}
+
+struct Writer {
+    world: Arc<World>,
+    epoch: WriterEpoch,
+}
+
+impl LogWriter for Writer {
+    fn epoch(&self) -> WriterEpoch {
+        self.epoch
+    }
+
+    fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
+        let outcome = self.world.commit(&batch, self.epoch);
+        // Other tasks get their turn before the answer is there.
+        async move {
+            tokio::task::yield_now().await;
+            outcome
+        }
+        .boxed()
+    }
+
+    fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[async_trait]
+impl Backend for MemoryBackend {
+    fn info(&self) -> &BackendInfo {
+        &self.info
+    }
+
+    async fn open_writer(&self, _log: LogId) -> Result<Box<dyn LogWriter>> {
+        Ok(Box::new(Writer {
+            world: Arc::clone(&self.world),
+            epoch: WriterEpoch(rand::random()),
+        }))
+    }
+
+    async fn log_end(&self, log: LogId) -> Result<LogEnd> {
+        count(&self.calls.log_end);
+        tokio::task::yield_now().await;
+        Ok(self.world.end(log))
+    }
+
+    async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded> {
+        count(&self.calls.load);
+        tokio::task::yield_now().await;
+        Ok(self.world.load(log, &request))
+    }
+
+    async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
+        count(&self.calls.lookup);
+        tokio::task::yield_now().await;
+        Ok(self.world.lookup(log, &lookup))
+    }
+
+    async fn read_stream(&self, slice: StreamSlice) -> Result<Rows> {
+        count(&self.calls.read_stream);
+        tokio::task::yield_now().await;
+        Ok(self.world.read_stream(&slice))
+    }
+
+    async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
+        count(&self.calls.read_log);
+        tokio::task::yield_now().await;
+        Ok(self.world.read_log(&slice))
+    }
+
+    async fn list_streams(
+        &self,
+        prefix: &str,
+        after: Option<&StreamId>,
+        limit: usize,
+    ) -> Result<Vec<StreamId>> {
+        Ok(self.world.list(prefix, after, limit))
+    }
+
+    fn signals(&self) -> BoxStream<'static, Signal> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.world.listen(self.number, sender);
+        stream::unfold(receiver, |mut receiver| async move {
+            match receiver.recv().await {
+                Some(signal) => Some((signal, receiver)),
+                None => std::future::pending().await,
+            }
+        })
+        .boxed()
+    }
+
+    async fn send_signal(&self, signal: Signal) {
+        if !self.deaf.load(Ordering::Relaxed) {
+            self.world.send_to_others(self.number, signal);
+        }
+    }
+
+    async fn remove_hidden(
+        &self,
+        log: LogId,
+        stream: RowId,
+        visibility: Visibility,
+        mode: RunMode,
+    ) -> Result<Removed> {
+        Ok(self.world.remove_hidden(log, stream, visibility, mode))
+    }
+
+    async fn close(&self) {}
+}
+
+/// A process: a store, and its backend to look at.
+pub struct Process {
+    pub store: Arc<Store>,
+    pub backend: Arc<MemoryBackend>,
+}
+
+/// Starts a process on a world.
+pub fn process(world: &Arc<World>, tail: gesta_tail::Config) -> Process {
+    let backend = MemoryBackend::new(world);
+    let config = Config {
+        tail,
+        ..Config::default()
+    };
+    let store = Store::open(
+        Arc::clone(&backend) as Arc<dyn Backend>,
+        config,
+        Arc::new(SystemClock),
+    );
+    Process {
+        store: store.expect("opened"),
+        backend,
+    }
+}
+
+impl Process {
+    /// Appends `count` events, one by one.
+    pub async fn append(&self, stream: &str, count: usize) {
+        for _ in 0..count {
+            self.append_together(stream, 1).await;
+        }
+    }
+
+    /// Appends `count` events at once.
+    pub async fn append_together(&self, stream: &str, count: usize) {
+        let events = (0..count).map(|_| event("tested")).collect();
+        let appended = self
+            .store
+            .append_to(stream, ExpectedRevision::Any, events)
+            .await;
+        appended.expect("appended");
+    }
+
+    pub async fn subscribe(&self, filter: Filter, from: SubscribeFrom) -> Subscription {
+        let to = SubscribeTo::All(filter);
+        let subscription = self.store.subscribe(Subscribe { to, from }).await;
+        subscription.expect("subscribed")
+    }
+
+    pub async fn subscribe_stream(&self, stream: &str, from: SubscribeFrom) -> Subscription {
+        let to = SubscribeTo::Stream(self::stream(stream));
+        let subscription = self.store.subscribe(Subscribe { to, from }).await;
+        subscription.expect("subscribed")
+    }
+}
+
+pub fn stream(name: &str) -> StreamId {
+    StreamId::new(name).expect("valid")
+}
+
+pub fn event(event_type: &str) -> EventData {
+    EventData::json(EventType::new(event_type).expect("valid"), "{}")
+}
+
+pub fn category(name: &str) -> Filter {
+    Filter::query(Query {
+        categories: vec![name.into()],
+        ..Query::default()
+    })
+}
+
+/// The next message, soon.
+pub async fn next(subscription: &mut Subscription) -> Result<SubscriptionMessage> {
+    let next = tokio::time::timeout(std::time::Duration::from_secs(60), subscription.next());
+    let message = next.await.expect("a message in time");
+    message.expect("not ended")
+}
+
+/// Positions of the next `count` events; other messages are skipped.
+pub async fn positions(subscription: &mut Subscription, count: usize) -> Vec<u64> {
+    let mut positions = Vec::new();
+    while positions.len() < count {
+        if let SubscriptionMessage::Event { event, .. } =
+            next(subscription).await.expect("going on")
+        {
+            positions.push(event.position.0);
+        }
+    }
+    positions
+}
+
+/// The events up to the next `caught up`, and its checkpoint.
+pub async fn until_caught_up(subscription: &mut Subscription) -> (Vec<SharedEvent>, Checkpoint) {
+    let mut events = Vec::new();
+    loop {
+        match next(subscription).await.expect("going on") {
+            SubscriptionMessage::Event { event, .. } => events.push(event),
+            SubscriptionMessage::CaughtUp(checkpoint) => return (events, checkpoint),
+            SubscriptionMessage::Checkpoint(_) => {}
+        }
+    }
+}
+
+/// Ids of events, to compare what was delivered with what is stored.
+pub fn ids(events: &[RecordedEvent]) -> HashSet<EventId> {
+    events.iter().map(|event| event.id).collect()
+}
