@@ -10,7 +10,7 @@ use crate::histogram::Percentiles;
 use crate::load::{self, LoadArgs, Outcome};
 use crate::read_back::{self, ReadBack};
 use crate::report::{Record, ReportArgs, Table};
-use crate::store::{self, Opened, StoreArgs};
+use crate::store::{self, Opened, Pipelines, StoreArgs};
 use crate::units::grouped;
 use crate::workload::{Run, Workload, WorkloadArgs};
 
@@ -31,12 +31,25 @@ pub(crate) struct AppendArgs {
 pub(crate) struct Measured {
     pub(crate) outcome: Outcome,
     pub(crate) read_back: ReadBack,
+    /// What the pipelines did, if they run in this process.
+    pub(crate) pipelines: Option<Pipelines>,
 }
 
 impl Measured {
     /// True if the store kept its word.
     pub(crate) fn is_valid(&self) -> bool {
         self.read_back.is_clean() && self.outcome.wrongs.is_empty()
+    }
+
+    /// Mean number of events per batch: as the pipelines count, or else as the times of storage tell.
+    #[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
+    pub(crate) fn events_per_batch(&self) -> f64 {
+        match self.pipelines {
+            Some(pipelines) if pipelines.batches > 0 => {
+                pipelines.events as f64 / pipelines.batches as f64
+            }
+            _ => self.read_back.events_per_batch(),
+        }
     }
 
     /// The figures of a line.
@@ -47,7 +60,8 @@ impl Measured {
             "appends_per_second": appends.round(),
             "seconds": self.outcome.seconds,
             "latency_ms": self.outcome.latencies.percentiles(),
-            "events_per_batch": self.read_back.events_per_batch(),
+            "events_per_batch": self.events_per_batch(),
+            "pipelines": self.pipelines,
             "cpu": self.outcome.cpu,
             "unresolved": self.outcome.unresolved.len(),
             "wrongs": self.outcome.wrongs.iter().take(10).collect::<Vec<_>>(),
@@ -66,10 +80,19 @@ pub(crate) async fn measure(
     let workload = Arc::new(Workload::new(workload, Run::random()));
     let from = read_back::mark(opened.store.as_ref()).await?;
     let stores = [Arc::clone(&opened.store)];
+    let before = opened.pipelines();
     let outcome = Outcome::merged(load::run(&stores, &workload, load, stop).await?);
+    let pipelines = opened
+        .pipelines()
+        .zip(before)
+        .map(|(now, before)| now.since(before));
     let events = u64::from(load.events);
     let read_back = read_back::check(&opened.store, from, &workload, events, &outcome).await?;
-    Ok(Measured { outcome, read_back })
+    Ok(Measured {
+        outcome,
+        read_back,
+        pipelines,
+    })
 }
 
 /// The command. True if the run is a result.
@@ -130,7 +153,7 @@ pub(crate) fn table(runs: &[(String, u32, &Measured)]) -> Table {
             format!("{:.2}", p.p99),
             format!("{:.2}", p.p999),
             format!("{:.2}", p.max),
-            format!("{:.1}", run.read_back.events_per_batch()),
+            format!("{:.1}", run.events_per_batch()),
             format!("{:.2}", run.outcome.cpu.machine_cores),
             format!("{:.2}", run.outcome.cpu.own_cores),
             run.outcome.errors.values().sum::<u64>().to_string(),

@@ -144,7 +144,7 @@ async fn round(
     stop: &CancellationToken,
 ) -> Result<Round> {
     let gesta = append::measure(opened, &args.load, &args.workload, stop).await?;
-    let batch = gesta.read_back.events_per_batch();
+    let batch = gesta.events_per_batch();
     let other = match other {
         Some(other) => {
             let measured = append::measure(other, &args.load, &args.workload, stop).await?;
@@ -227,7 +227,7 @@ fn table(rounds: &[Round], events: f64) -> Table {
         let (batch, other, cpu) = match &round.other {
             Other::Bound(form, bound) => (f64::from(form.events()), bound.latency_ms, bound.cpu),
             Other::Store(m) => (
-                m.read_back.events_per_batch(),
+                m.events_per_batch(),
                 m.outcome.latencies.percentiles(),
                 m.outcome.cpu,
             ),

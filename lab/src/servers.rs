@@ -67,7 +67,18 @@ pub(crate) async fn run(args: &ServersArgs, stop: &CancellationToken) -> Result<
     eprintln!("{} servers", stores.len());
     let workload = Arc::new(Workload::new(&args.workload, Run::random()));
     let from = read_back::mark(first.store.as_ref()).await?;
+    let stores_before: Vec<_> = std::iter::once(&first)
+        .chain(&all)
+        .map(Opened::pipelines)
+        .collect();
     let outcomes = load::run(&stores, &workload, &args.load, stop).await?;
+
+    let pipelines: Vec<_> = std::iter::once(&first)
+        .chain(&all)
+        .map(Opened::pipelines)
+        .zip(stores_before)
+        .map(|(now, before)| now.zip(before).map(|(now, before)| now.since(before)))
+        .collect();
 
     let rates: Vec<f64> = outcomes
         .iter()
@@ -77,7 +88,11 @@ pub(crate) async fn run(args: &ServersArgs, stop: &CancellationToken) -> Result<
     let outcome = Outcome::merged(outcomes);
     let events = u64::from(args.load.events);
     let read_back = read_back::check(&first.store, from, &workload, events, &outcome).await?;
-    let together = Measured { outcome, read_back };
+    let together = Measured {
+        outcome,
+        read_back,
+        pipelines: None,
+    };
 
     let total: f64 = rates.iter().sum();
     let shares: Vec<f64> = rates
@@ -92,14 +107,16 @@ pub(crate) async fn run(args: &ServersArgs, stop: &CancellationToken) -> Result<
     record.workload["far_ms"] = json!(args.far.as_secs_f64() * 1_000.0);
     record.result = json!({
         "events_per_second_each": rates, "shares": shares, "latency_ms_each": latencies, "events_per_second_total": total,
-        "events_per_second_alone": alone_rate, "floor": args.floor, "starved": starved,
+        "events_per_second_alone": alone_rate, "pipelines_each": pipelines, "floor": args.floor, "starved": starved,
         "together": together.figures(args.load.events), "alone": alone.figures(args.load.events),
     });
     record.errors = json!(together.outcome.errors);
     (record.complete, record.valid) = (!stop.is_cancelled(), sound);
     record.save(&args.report)?;
 
-    let mut table = Table::new(["server", "events/s", "share", "p50 ms", "p99 ms"]);
+    let mut table = Table::new([
+        "server", "events/s", "share", "p50 ms", "p99 ms", "batches", "missed",
+    ]);
     for (number, rate) in rates.iter().enumerate() {
         table.row([
             format!("server {number}"),
@@ -107,6 +124,8 @@ pub(crate) async fn run(args: &ServersArgs, stop: &CancellationToken) -> Result<
             format!("{:.0} %", shares[number] * 100.0),
             format!("{:.2}", latencies[number].p50),
             format!("{:.2}", latencies[number].p99),
+            pipelines[number].map_or(0, |p| p.batches).to_string(),
+            pipelines[number].map_or(0, |p| p.misses).to_string(),
         ]);
     }
     table.row(["total".into(), grouped(total)]);

@@ -79,6 +79,8 @@ pub(crate) struct StoreFacts {
 pub(crate) struct Opened {
     /// The store.
     pub(crate) store: Arc<dyn EventStore>,
+    /// The same, if it runs in this process on a database.
+    embedded: Option<Arc<gesta::Store>>,
     /// Its URL, not delayed.
     pub(crate) url: String,
     /// What is known about it.
@@ -90,7 +92,56 @@ pub(crate) struct Opened {
     server: Option<gesta_pgtest::Server>,
 }
 
+/// What the append pipelines of a store did, all logs together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Pipelines {
+    /// Batches sent, missed ones too.
+    pub(crate) batches: u64,
+    /// Events sent, those of missed batches too.
+    pub(crate) events: u64,
+    /// Batches that missed because another process had appended.
+    pub(crate) misses: u64,
+    /// Batches that failed or whose outcome was unknown at first.
+    pub(crate) failures: u64,
+    /// Connections opened after the first.
+    pub(crate) reconnects: u64,
+    /// Lookups of streams.
+    pub(crate) loads: u64,
+    /// Appends recognised as retries.
+    pub(crate) retries: u64,
+}
+
+impl Pipelines {
+    /// The difference to an earlier look.
+    pub(crate) fn since(self, earlier: Self) -> Self {
+        Self {
+            batches: self.batches - earlier.batches,
+            events: self.events - earlier.events,
+            misses: self.misses - earlier.misses,
+            failures: self.failures - earlier.failures,
+            reconnects: self.reconnects - earlier.reconnects,
+            loads: self.loads - earlier.loads,
+            retries: self.retries - earlier.retries,
+        }
+    }
+}
+
 impl Opened {
+    /// What the store's pipelines did so far, if they run in this process.
+    pub(crate) fn pipelines(&self) -> Option<Pipelines> {
+        let mut sum = Pipelines::default();
+        for one in self.embedded.as_ref()?.pipeline_stats() {
+            sum.batches += one.batches;
+            sum.events += one.events;
+            sum.misses += one.misses;
+            sum.failures += one.failures;
+            sum.reconnects += one.reconnects;
+            sum.loads += one.loads;
+            sum.retries += one.retries;
+        }
+        Some(sum)
+    }
+
     /// URL of the PostgreSQL database, not delayed.
     pub(crate) fn database_url(&self) -> Result<&str> {
         match self.observable() {
@@ -114,6 +165,7 @@ impl Opened {
         let info = store.info().await?;
         Ok(Self {
             store,
+            embedded: None,
             facts: facts("memory:", &info, Duration::ZERO, BTreeMap::new()),
             url: "memory:".into(),
             proxy: None,
@@ -142,7 +194,7 @@ pub(crate) fn resolve(url: &str, server: &mut Option<gesta_pgtest::Server>) -> R
 /// Opens a store by its URL, at a distance.
 pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Result<Opened> {
     let (path, proxy) = delayed(url, round_trip)?;
-    let store = open_store(&path, logs)
+    let (store, embedded) = open_either(&path, logs)
         .await
         .context(endpoint::redacted(url))?;
     let info = store.info().await.context("reading the store's facts")?;
@@ -154,6 +206,7 @@ pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Resu
     };
     Ok(Opened {
         store,
+        embedded,
         facts: facts(url, &info, round_trip, settings),
         url: url.to_owned(),
         proxy,
@@ -190,14 +243,27 @@ pub(crate) fn delayed(url: &str, round_trip: Duration) -> Result<(String, Option
 }
 
 /// Opens a store by its URL.
-pub(crate) async fn open_store(url: &str, _logs: u16) -> Result<Arc<dyn EventStore>> {
+pub(crate) async fn open_store(url: &str, logs: u16) -> Result<Arc<dyn EventStore>> {
+    Ok(open_either(url, logs).await?.0)
+}
+
+/// The store, and its own handle if it runs in this process on a database.
+async fn open_either(
+    url: &str,
+    logs: u16,
+) -> Result<(Arc<dyn EventStore>, Option<Arc<gesta::Store>>)> {
     if url == "memory:" {
-        return Ok(Arc::new(gesta_memory::MemoryStore::new()));
+        return Ok((Arc::new(gesta_memory::MemoryStore::new()), None));
     }
     if url.starts_with("http://") {
-        return Ok(Arc::new(gesta_client::HttpStore::connect(url)?));
+        return Ok((Arc::new(gesta_client::HttpStore::connect(url)?), None));
     }
-    fail("to come")
+    let options = gesta::Options {
+        logs,
+        ..gesta::Options::default()
+    };
+    let store = gesta::open(url, options).await?;
+    Ok((Arc::clone(&store) as Arc<dyn EventStore>, Some(store)))
 }
 
 fn facts(
