@@ -1,1 +1,37 @@
-//! To come.
+//! The conformance kit: whatever implements [`EventStore`](gesta_core::EventStore) is tested here.
+//!
+//! Why: the contract (`docs/reference/contract.md`) holds for every store, so its tests are written
+//! once. A backend runs all of them with one line:
+//!
+//! ```
+//! gesta_testkit::conformance_tests!(gesta_testkit::MemoryFactory::new(1));
+//! # fn main() {}
+//! ```
+//!
+//! * [`cases`]: one small function per promise, by theme;
+//! * [`model`]: random operations must give the same answers as the reference store;
+//! * [`broken`]: stores with a planted fault, each of which must fail a case: the tests of the tests;
+//! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored.
+//!
+//! Invariants: every case makes its own store, so all run in parallel; nothing waits by sleeping;
+//! whoever waits has a deadline.
+//! Not here: tests that need a particular database (fault injection, migrations): they live in the backends.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "test code: a panic is how a test fails"
+)]
+
+pub mod broken;
+pub mod cases;
+mod factory;
+pub mod history;
+mod memory;
+pub mod model;
+mod suite;
+pub mod support;
+
+pub use factory::{StoreFactory, TestStore};
+pub use memory::{MemoryFactory, RevivedFactory};
+pub use suite::{Case, all_cases, case, outcome_of, run};

@@ -1,0 +1,115 @@
+//! Data and metadata come back byte for byte.
+
+use gesta_core::limits::{EVENT_BYTES_MAX, PAGE_BYTES_MAX};
+use gesta_core::{AllFrom, ContentType, EventData, EventStoreExt, ReadAll, ReadStream, StreamFrom};
+
+use crate::factory::StoreFactory;
+use crate::support::*;
+
+/// Goal: JSON is stored as text, not as a value: nothing is reordered, rounded, unescaped or trimmed.
+pub async fn json_comes_back_byte_for_byte(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    let texts = [
+        "{ \"b\" : 1,\n\t\"a\":2, \"a\":3 }  ",
+        "1.0",
+        "-0",
+        "1e400",
+        "12345678901234567890123456789.000100",
+        r#""\u0041\/\ud83d\ude00\u0000""#,
+        r#""\ud800""#,
+        "\"größe ☃ 🙂\"",
+        "null",
+        "[]",
+        "\u{feff}{}",
+        "not json at all",
+    ];
+    let all = texts.iter().map(|text| EventData {
+        data: (*text).into(),
+        metadata: (*text).into(),
+        ..event("json")
+    });
+    append(store.as_ref(), "a", NoStream, all.collect()).await;
+    let stored = store.read_whole_stream("a").await.expect("readable");
+    for (text, stored) in texts.iter().zip(stored) {
+        assert_eq!(stored.content_type, ContentType::Json);
+        assert_eq!(std::str::from_utf8(&stored.data), Ok(*text));
+        assert_eq!(std::str::from_utf8(&stored.metadata), Ok(*text));
+    }
+}
+
+/// Goal: binary data may hold any byte, also where text would end.
+pub async fn binary_holds_any_byte(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    let all_bytes: Vec<u8> = (0..=255).collect();
+    let binary = EventData {
+        content_type: ContentType::Binary,
+        data: all_bytes.clone().into(),
+        metadata: vec![0, 0xff, 0xfe, 0].into(),
+        ..event("raw")
+    };
+    append(store.as_ref(), "a", NoStream, vec![binary.clone()]).await;
+    let stored = everything(store.as_ref()).await;
+    assert_eq!(stored[0].content_type, ContentType::Binary);
+    assert_eq!(stored[0].data, binary.data);
+    assert_eq!(stored[0].metadata, binary.metadata);
+}
+
+/// Bytes that no compression makes smaller (xorshift).
+fn noise(mut seed: u64, bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes + 8);
+    while out.len() < bytes {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        out.extend_from_slice(&seed.to_le_bytes());
+    }
+    out.truncate(bytes);
+    out
+}
+
+/// Goal: events of 16 MiB come back whole, and pages end early before they grow beyond 32 MiB.
+pub async fn the_largest_events_end_pages_early(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    let mut largest: Vec<EventData> = (1..=3)
+        .map(|seed| EventData {
+            content_type: ContentType::Binary,
+            data: noise(seed, EVENT_BYTES_MAX).into(),
+            ..event("large")
+        })
+        .collect();
+    largest[2].data = noise(3, EVENT_BYTES_MAX - 100).into();
+    largest[2].metadata = noise(4, 100).into();
+    append(store.as_ref(), "a", NoStream, largest.clone()).await;
+
+    let mut request = ReadStream::forwards(stream("a"));
+    let mut stored = Vec::new();
+    loop {
+        let page = within("read", store.read_stream(request.clone()))
+            .await
+            .expect("readable");
+        let bytes: usize = page.events.iter().map(|event| event.payload_bytes()).sum();
+        assert!(
+            page.events.len() == 1 || bytes <= PAGE_BYTES_MAX,
+            "{bytes} bytes in one page"
+        );
+        stored.extend(page.events);
+        if page.end {
+            break;
+        }
+        request.from = StreamFrom::Revision(page.next.expect("a next revision"));
+    }
+    assert_eq!(stored.len(), 3);
+    for (given, stored) in largest.iter().zip(&stored) {
+        assert!(given.data == stored.data && given.metadata == stored.metadata);
+    }
+    let page = within("read", store.read_all(ReadAll::forwards()))
+        .await
+        .expect("readable");
+    assert!(
+        (1..=2).contains(&page.events.len()) && !page.end,
+        "a page ends early"
+    );
+    let rest = ReadAll::forwards().from(AllFrom::Checkpoint(page.next));
+    let (rest, _) = all_pages(store.as_ref(), rest).await;
+    assert_eq!(page.events.len() + rest.len(), 3);
+}

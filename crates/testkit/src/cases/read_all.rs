@@ -1,0 +1,212 @@
+//! Reads of all events: order, checkpoints, pages.
+
+use std::collections::BTreeMap;
+
+use gesta_core::{
+    AllFrom, Checkpoint, Filter, Incarnation, LogId, Place, Position, ReadAll, RecordedEvent,
+};
+
+use crate::factory::{StoreFactory, TestStore};
+use crate::support::*;
+
+/// A store with 24 events in several streams (and logs, if it has several).
+async fn filled(factory: &dyn StoreFactory) -> TestStore {
+    let store = factory.create().await;
+    for _ in 0..3 {
+        for name in ["a-1", "b-2", "c-3", "d-4"] {
+            append(store.as_ref(), name, Any, events(2)).await;
+        }
+    }
+    store
+}
+
+fn places(events: &[RecordedEvent]) -> Vec<(LogId, Position)> {
+    events
+        .iter()
+        .map(|event| (event.log, event.position))
+        .collect()
+}
+
+/// Goal: events come in the order of each log, first log first, whatever the size of the pages.
+pub async fn forwards_is_the_order_of_each_log(factory: &dyn StoreFactory) {
+    let store = filled(factory).await;
+    let all = everything(store.as_ref()).await;
+    assert_eq!(all.len(), 24);
+    assert!(
+        places(&all).is_sorted_by(|a, b| a < b),
+        "{:?}",
+        places(&all)
+    );
+    let mut by_stream: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for event in &all {
+        let revisions = by_stream.entry(event.stream.as_str()).or_default();
+        revisions.push(event.revision.0);
+    }
+    assert!(
+        by_stream.values().all(|found| *found == [0, 1, 2, 3, 4, 5]),
+        "{by_stream:?}"
+    );
+    for limit in [1, 2, 5, 24, 25] {
+        let (found, _) = all_pages(store.as_ref(), ReadAll::forwards().limit(limit)).await;
+        assert_eq!(found, all, "by {limit}");
+    }
+}
+
+/// Goal: backwards is exactly the reverse.
+pub async fn backwards_is_the_reverse(factory: &dyn StoreFactory) {
+    let store = filled(factory).await;
+    let mut all = everything(store.as_ref()).await;
+    all.reverse();
+    for limit in [1, 2, 5, 24, 25] {
+        let (found, _) = all_pages(store.as_ref(), ReadAll::backwards().limit(limit)).await;
+        assert_eq!(found, all, "by {limit}");
+    }
+}
+
+/// Goal: from a checkpoint, forwards gives what lies after it, and backwards what lies up to it.
+pub async fn a_checkpoint_divides_the_log(factory: &dyn StoreFactory) {
+    let store = filled(factory).await;
+    let all = everything(store.as_ref()).await;
+    let mut request = ReadAll::forwards().limit(1);
+    for seen in 1..=all.len() {
+        let page = store.read_all(request.clone()).await.expect("readable");
+        assert_eq!(page.events, all[seen - 1..seen]);
+        request.from = AllFrom::Checkpoint(page.next);
+        let after = ReadAll::forwards().from(request.from.clone());
+        assert_eq!(all_pages(store.as_ref(), after).await.0, all[seen..]);
+        let upto = ReadAll::backwards().from(request.from.clone());
+        let (mut upto, _) = all_pages(store.as_ref(), upto).await;
+        upto.reverse();
+        assert_eq!(upto, all[..seen]);
+    }
+}
+
+/// Goal: an empty store, the end forwards and the start backwards give an empty last page.
+pub async fn nothing_ahead_is_an_empty_last_page(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    for request in [ReadAll::forwards(), ReadAll::backwards()] {
+        let page = store.read_all(request).await.expect("readable");
+        assert!(page.events.is_empty() && page.end);
+    }
+    append(store.as_ref(), "a", NoStream, events(2)).await;
+    for request in [
+        ReadAll::forwards().from(AllFrom::End),
+        ReadAll::backwards().from(AllFrom::Start),
+    ] {
+        let page = store.read_all(request).await.expect("readable");
+        assert!(page.events.is_empty() && page.end);
+    }
+}
+
+/// Goal: where a read ended, a later one goes on with exactly what is new.
+pub async fn the_end_can_be_resumed(factory: &dyn StoreFactory) {
+    let store = filled(factory).await;
+    let filter = Filter::query(types(&["rare"]));
+    let (_, mut plain) = all_pages(store.as_ref(), ReadAll::forwards()).await;
+    let (none, mut filtered) =
+        all_pages(store.as_ref(), ReadAll::forwards().filter(filter.clone())).await;
+    assert!(none.is_empty());
+    let end = ReadAll::forwards().from(AllFrom::End);
+    let (_, mut from_end) = all_pages(store.as_ref(), end).await;
+    for name in ["a-1", "c-3", "e-5"] {
+        let answer = append(store.as_ref(), name, Any, vec![event("rare"), event("x")]).await;
+        for (at, filter, count) in [
+            (&mut plain, Filter::ALL, 2),
+            (&mut from_end, Filter::ALL, 2),
+            (&mut filtered, filter.clone(), 1),
+        ] {
+            let request = ReadAll::forwards()
+                .from(AllFrom::Checkpoint(at.clone()))
+                .filter(filter);
+            let (found, next) = all_pages(store.as_ref(), request).await;
+            assert_eq!(found.len(), count);
+            assert!(found.iter().all(|event| event.log == answer.log));
+            *at = next;
+        }
+    }
+}
+
+/// Goal: a checkpoint survives its text form.
+pub async fn checkpoints_travel_as_text(factory: &dyn StoreFactory) {
+    let store = filled(factory).await;
+    let page = store
+        .read_all(ReadAll::forwards().limit(5))
+        .await
+        .expect("readable");
+    let text = page.next.to_string();
+    let parsed: Checkpoint = text.parse().expect("its own text");
+    assert_eq!(parsed, page.next);
+    let rest = ReadAll::forwards().from(AllFrom::Checkpoint(parsed));
+    assert_eq!(all_pages(store.as_ref(), rest).await.0.len(), 19);
+}
+
+/// Checkpoints that a store with this one as its end must refuse.
+pub(super) fn unusable(end: &Checkpoint, logs: u16) -> Vec<(&'static str, Checkpoint)> {
+    let Place::Logs(positions) = &end.place else {
+        panic!("a checkpoint in the logs, found {end:?}");
+    };
+    let above = |log: usize| {
+        let mut positions = positions.clone();
+        positions[log] = positions[log].next();
+        Checkpoint::logs(end.incarnation, positions)
+    };
+    let mut more_logs = positions.clone();
+    more_logs.push(Position::START);
+    vec![
+        (
+            "another incarnation",
+            Checkpoint::logs(Incarnation::random(), positions.clone()),
+        ),
+        ("above the head", above(0)),
+        (
+            "above the head of the last log",
+            above(usize::from(logs) - 1),
+        ),
+        ("far above the head", {
+            Checkpoint::logs(end.incarnation, vec![Position::MAX; usize::from(logs)])
+        }),
+        (
+            "another number of logs",
+            Checkpoint::logs(end.incarnation, more_logs),
+        ),
+        ("of a stream", Checkpoint::stream(end.incarnation, None)),
+    ]
+}
+
+/// Goal: a checkpoint of another incarnation, above the head or of another kind is an error, not a wait.
+pub async fn unusable_checkpoints_are_refused(factory: &dyn StoreFactory) {
+    let store = filled(factory).await;
+    let (_, end) = all_pages(store.as_ref(), ReadAll::forwards()).await;
+    for (what, checkpoint) in unusable(&end, factory.logs()) {
+        for request in [ReadAll::forwards(), ReadAll::backwards()] {
+            let from = AllFrom::Checkpoint(checkpoint.clone());
+            let answer = within("read all", store.read_all(request.from(from))).await;
+            let error = answer.expect_err(what);
+            let refused = matches!(error.kind(), gesta_core::ErrorKind::InvalidCheckpoint(_));
+            assert!(refused, "{what}: {error:?}");
+        }
+    }
+}
+
+/// Goal: a rare event is found behind more positions than one page looks at.
+pub async fn a_rare_event_is_found_behind_many_others(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    let plain = || {
+        let plain = |_| gesta_core::EventData {
+            id: None,
+            data: "1".into(),
+            ..event("plain")
+        };
+        (0..10_000).map(plain).collect::<Vec<_>>()
+    };
+    append(store.as_ref(), "a-{k}", Any, vec![event("rare")]).await;
+    for _ in 0..5 {
+        append(store.as_ref(), "a-{k}", Any, plain()).await;
+    }
+    append(store.as_ref(), "b-{k}", Any, vec![event("rare")]).await;
+    let filter = Filter::query(types(&["rare"]));
+    for request in [ReadAll::forwards(), ReadAll::backwards()] {
+        let (found, _) = all_pages(store.as_ref(), request.filter(filter.clone())).await;
+        assert_eq!(found.len(), 2);
+    }
+}

@@ -1,0 +1,293 @@
+//! The checker of torture runs: what was asked and answered against what is stored and what was seen.
+//!
+//! Why: a run that only counts events proves little. Here every attempt to append is written down
+//! before it starts, every answer when it comes, and every event that a tailing reader sees, in order.
+//! In the end the whole store is read, and each promise that data can show is checked:
+//! nothing acknowledged is lost or stored twice, nothing refused is stored, every append is whole or
+//! absent, answers name the right places, revisions have no gaps, and nothing ever appeared at or
+//! below a position that a reader had passed.
+//! Invariants: attempts with the same streams and event ids are one *request*, sent several times.
+//! Not here: making load and faults (`gesta-lab`).
+
+mod check;
+mod report;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use gesta_core::{
+    AllFrom, Append, Appended, ErrorKind, EventId, EventStore, Filter, LogId, Position, ReadAll,
+    RecordedEvent, Result, Revision, StreamId, Timestamp,
+};
+
+pub use report::{Report, Violation};
+
+/// How an attempt to append has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Stored and durable, at these places.
+    Acknowledged(Appended),
+    /// The store has judged it: a conflict, a tombstone, an invalid or unstorable request.
+    Refused,
+    /// This attempt wrote nothing (overloaded, unavailable). It says nothing of earlier attempts.
+    NotWritten,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl From<&Result<Appended>> for Outcome {
+    fn from(answer: &Result<Appended>) -> Self {
+        match answer {
+            Ok(appended) => Outcome::Acknowledged(appended.clone()),
+            Err(error) => match error.kind() {
+                ErrorKind::OutcomeUnknown(_) => Outcome::Unknown,
+                ErrorKind::Overloaded(_) | ErrorKind::Unavailable(_) => Outcome::NotWritten,
+                _ => Outcome::Refused,
+            },
+        }
+    }
+}
+
+/// An attempt that was begun.
+#[derive(Debug, Clone, Copy)]
+pub struct AttemptId {
+    request: usize,
+    attempt: usize,
+}
+
+/// A reader that follows all events.
+#[derive(Debug, Clone, Copy)]
+pub struct TailerId(usize);
+
+/// One stream's part of a request.
+#[derive(Debug)]
+struct Part {
+    stream: StreamId,
+    ids: Vec<EventId>,
+}
+
+#[derive(Debug)]
+struct Attempt {
+    /// When it began, in the order of all that was written down.
+    began: u64,
+    /// When it ended; none if it never did (its caller died), which is as good as unknown.
+    ended: Option<(u64, Outcome)>,
+}
+
+/// Attempts with the same streams and ids.
+#[derive(Debug)]
+struct Request {
+    parts: Vec<Part>,
+    attempts: Vec<Attempt>,
+}
+
+/// An event, without what the checks do not need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    log: LogId,
+    position: Position,
+    stream: StreamId,
+    revision: Revision,
+    id: EventId,
+    created: Timestamp,
+}
+
+impl From<&RecordedEvent> for Seen {
+    fn from(event: &RecordedEvent) -> Self {
+        Self {
+            log: event.log,
+            position: event.position,
+            stream: event.stream.clone(),
+            revision: event.revision,
+            id: event.id,
+            created: event.created,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Tailer {
+    name: String,
+    /// Where it began in each log; a log that is not named here, at the start.
+    after: Vec<Position>,
+    filter: Filter,
+    seen: Vec<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Records {
+    order: u64,
+    requests: Vec<Request>,
+    by_first_id: HashMap<(StreamId, EventId), Vec<usize>>,
+    tailers: Vec<Tailer>,
+}
+
+/// What happened in a run. Cheap to clone; all clones write into the same history.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    records: Arc<Mutex<Records>>,
+}
+
+impl History {
+    /// An empty history.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().expect("no panic while it is held")
+    }
+
+    /// Writes down that an append is about to be sent, for the first time or again.
+    ///
+    /// # Panics
+    /// If an event has no id: what cannot be recognised cannot be checked.
+    #[must_use]
+    pub fn begin(&self, append: &Append) -> AttemptId {
+        let parts = append.streams.iter().map(|part| Part {
+            stream: part.stream.clone(),
+            ids: part
+                .events
+                .iter()
+                .map(|event| event.id.expect("every event has an id"))
+                .collect(),
+        });
+        self.lock().begin(parts.collect())
+    }
+
+    /// Writes down how an attempt has ended.
+    pub fn end(&self, attempt: AttemptId, outcome: Outcome) {
+        let mut records = self.lock();
+        let order = records.next_order();
+        records.requests[attempt.request].attempts[attempt.attempt].ended = Some((order, outcome));
+    }
+
+    /// Appends through a store and writes both down. If the future is dropped, the outcome is unknown.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn append(&self, store: &dyn EventStore, append: Append) -> Result<Appended> {
+        let attempt = self.begin(&append);
+        let answer = store.append(append).await;
+        self.end(attempt, Outcome::from(&answer));
+        answer
+    }
+
+    /// A reader that will see every event that passes `filter` after these positions (one per log;
+    /// none: from the start). After a reconnect the same tailer goes on.
+    #[must_use]
+    pub fn tailer(&self, name: &str, after: Vec<Position>, filter: Filter) -> TailerId {
+        let mut records = self.lock();
+        records.tailers.push(Tailer {
+            name: name.into(),
+            after,
+            filter,
+            seen: Vec::new(),
+        });
+        TailerId(records.tailers.len() - 1)
+    }
+
+    /// Writes down that a tailer has seen an event.
+    pub fn saw(&self, tailer: TailerId, event: &RecordedEvent) {
+        self.lock().tailers[tailer.0].seen.push(Seen::from(event));
+    }
+
+    /// Number of attempts that have not ended yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        let records = self.lock();
+        let attempts = records
+            .requests
+            .iter()
+            .flat_map(|request| &request.attempts);
+        attempts.filter(|attempt| attempt.ended.is_none()).count()
+    }
+
+    /// Reads the whole store and compares.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn check(&self, store: &dyn EventStore) -> Result<Report> {
+        let mut stored = Stored::default();
+        let mut request = ReadAll::forwards().limit(gesta_core::limits::PAGE_EVENTS_MAX);
+        loop {
+            let page = store.read_all(request.clone()).await?;
+            page.events
+                .iter()
+                .for_each(|event| stored.push(event, &self.lock()));
+            if page.end {
+                return Ok(check::check(&self.lock(), &stored));
+            }
+            request.from = AllFrom::Checkpoint(page.next);
+        }
+    }
+
+    /// Compares with events that were read some other way, each log in its order.
+    #[must_use]
+    pub fn check_against(&self, events: &[RecordedEvent]) -> Report {
+        let records = self.lock();
+        let mut stored = Stored::default();
+        events.iter().for_each(|event| stored.push(event, &records));
+        check::check(&records, &stored)
+    }
+}
+
+impl Records {
+    fn next_order(&mut self) -> u64 {
+        self.order += 1;
+        self.order
+    }
+
+    fn begin(&mut self, parts: Vec<Part>) -> AttemptId {
+        let began = self.next_order();
+        let key = (parts[0].stream.clone(), parts[0].ids[0]);
+        let candidates = self.by_first_id.entry(key).or_default();
+        let same = |request: &Request| {
+            request.parts.len() == parts.len()
+                && request
+                    .parts
+                    .iter()
+                    .zip(&parts)
+                    .all(|(a, b)| a.stream == b.stream && a.ids == b.ids)
+        };
+        let known = candidates.iter().find(|at| same(&self.requests[**at]));
+        let request = match known {
+            Some(at) => *at,
+            None => {
+                self.requests.push(Request {
+                    parts,
+                    attempts: Vec::new(),
+                });
+                candidates.push(self.requests.len() - 1);
+                self.requests.len() - 1
+            }
+        };
+        let attempts = &mut self.requests[request].attempts;
+        attempts.push(Attempt { began, ended: None });
+        AttemptId {
+            request,
+            attempt: attempts.len() - 1,
+        }
+    }
+}
+
+/// What the store holds in the end, in the order of each log.
+#[derive(Debug, Default)]
+struct Stored {
+    events: Vec<Seen>,
+    /// Per tailer, the indices of the events that it should have seen, as far as its filter says.
+    wanted: Vec<Vec<usize>>,
+}
+
+impl Stored {
+    fn push(&mut self, event: &RecordedEvent, records: &Records) {
+        self.wanted.resize_with(records.tailers.len(), Vec::new);
+        for (tailer, wanted) in records.tailers.iter().zip(&mut self.wanted) {
+            if tailer.filter.matches(event) {
+                wanted.push(self.events.len());
+            }
+        }
+        self.events.push(Seen::from(event));
+    }
+}

@@ -1,0 +1,404 @@
+//! What the cases share: short names for values, deadlines, a clock to set, a reader of subscriptions.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use gesta_core::{
+    AllFrom, Appended, Checkpoint, Clock, DeleteKind, DeleteStream, Deleted, EventData, EventId,
+    EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, ListStreams, Query, ReadAll,
+    ReadStream, RecordedEvent, Result, Revision, SetStreamMetadata, SharedEvent, StreamId,
+    StreamInfo, StreamMetadata, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
+    SubscriptionMessage, Tag, Tags, Timestamp,
+};
+
+pub use ExpectedRevision::{Any, Exact, NoStream, StreamExists};
+pub use gesta_core::ErrorKind;
+
+/// How long a case waits for one thing to happen.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Waits for something, but not for ever.
+///
+/// # Panics
+/// If it does not happen within [`DEADLINE`].
+pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(DEADLINE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what}: did not happen within {DEADLINE:?}"),
+    }
+}
+
+/// A stream name.
+#[must_use]
+pub fn stream(name: &str) -> StreamId {
+    StreamId::new(name).expect("a valid stream name")
+}
+
+/// A tag.
+#[must_use]
+pub fn tag(name: &str) -> Tag {
+    Tag::new(name).expect("a valid tag")
+}
+
+/// The claim that this is the last revision.
+#[must_use]
+pub fn exact(revision: u64) -> ExpectedRevision {
+    Exact(Revision(revision))
+}
+
+/// A small event of this type with a new id.
+#[must_use]
+pub fn event(event_type: &str) -> EventData {
+    let event_type = EventType::new(event_type).expect("a valid event type");
+    EventData::json(event_type, r#"{"n":1}"#).with_id(EventId::random())
+}
+
+/// A small event with tags.
+#[must_use]
+pub fn tagged(event_type: &str, tags: &[&str]) -> EventData {
+    let tags = tags.iter().map(|name| tag(name)).collect();
+    event(event_type).with_tags(Tags::new(tags).expect("different tags"))
+}
+
+/// This many small events with new ids.
+#[must_use]
+pub fn events(count: usize) -> Vec<EventData> {
+    (0..count).map(|_| event("happened")).collect()
+}
+
+/// Appends, which must succeed.
+///
+/// # Panics
+/// If it does not.
+pub async fn append(
+    store: &dyn EventStore,
+    stream: &str,
+    expected: ExpectedRevision,
+    events: Vec<EventData>,
+) -> Appended {
+    within("append", store.append_to(stream, expected, events))
+        .await
+        .unwrap_or_else(|error| panic!("append to {stream:?} expecting {expected}: {error}"))
+}
+
+/// Deletes a stream.
+///
+/// # Errors
+/// Those of the store.
+pub async fn delete(
+    store: &dyn EventStore,
+    name: &str,
+    expected: ExpectedRevision,
+    kind: DeleteKind,
+) -> Result<Deleted> {
+    let request = DeleteStream {
+        stream: stream(name),
+        expected,
+        kind,
+    };
+    within("delete", store.delete_stream(request)).await
+}
+
+/// Sets metadata.
+///
+/// # Errors
+/// Those of the store.
+pub async fn set_metadata(
+    store: &dyn EventStore,
+    name: &str,
+    expected: ExpectedRevision,
+    json: &str,
+) -> Result<Deleted> {
+    let request = SetStreamMetadata {
+        stream: stream(name),
+        expected,
+        metadata: StreamMetadata::parse(json.to_owned()).expect("valid metadata"),
+    };
+    within("set metadata", store.set_stream_metadata(request)).await
+}
+
+/// The revisions that a reader of the stream sees.
+///
+/// # Panics
+/// If the stream cannot be read.
+pub async fn revisions(store: &dyn EventStore, stream: &str) -> Vec<u64> {
+    let events = within("read stream", store.read_whole_stream(stream)).await;
+    let events = events.unwrap_or_else(|error| panic!("{stream:?}: {error}"));
+    events.iter().map(|event| event.revision.0).collect()
+}
+
+/// The first page of a stream.
+///
+/// # Errors
+/// Those of the store.
+pub async fn read(store: &dyn EventStore, name: &str) -> Result<gesta_core::StreamPage> {
+    within(
+        "read stream",
+        store.read_stream(ReadStream::forwards(stream(name))),
+    )
+    .await
+}
+
+/// All events, in the order of each log.
+///
+/// # Panics
+/// If they cannot be read.
+pub async fn everything(store: &dyn EventStore) -> Vec<RecordedEvent> {
+    within("read everything", store.read_everything())
+        .await
+        .expect("readable")
+}
+
+/// Reads all pages of a request up to the end; also tells where it ended.
+///
+/// # Panics
+/// If a page cannot be read, breaks its limit, or does not move on.
+pub async fn all_pages(
+    store: &dyn EventStore,
+    mut request: ReadAll,
+) -> (Vec<RecordedEvent>, Checkpoint) {
+    let mut events = Vec::new();
+    loop {
+        let page = within("read all", store.read_all(request.clone())).await;
+        let page = page.expect("readable");
+        assert!(page.events.len() <= request.limit, "more than the limit");
+        events.extend(page.events);
+        if page.end {
+            return (events, page.next);
+        }
+        let next = AllFrom::Checkpoint(page.next);
+        assert_ne!(request.from, next, "a page that is not the end moves on");
+        request.from = next;
+    }
+}
+
+/// All pages of the list of streams, `limit` at a time.
+///
+/// # Panics
+/// If a page cannot be read or breaks its limit.
+pub async fn list(store: &dyn EventStore, prefix: &str, limit: usize) -> Vec<StreamInfo> {
+    let mut request = ListStreams {
+        prefix: prefix.into(),
+        after: None,
+        limit,
+    };
+    let mut streams = Vec::new();
+    loop {
+        let page = within("list streams", store.list_streams(request.clone())).await;
+        let page = page.expect("listed");
+        assert!(page.streams.len() <= limit, "more than the limit");
+        streams.extend(page.streams);
+        match page.next {
+            None => return streams,
+            next => {
+                assert!(next > request.after, "a page moves on");
+                request.after = next;
+            }
+        }
+    }
+}
+
+/// Names of listed streams.
+#[must_use]
+pub fn names(streams: &[StreamInfo]) -> Vec<&str> {
+    streams.iter().map(|info| info.stream.as_str()).collect()
+}
+
+/// A query by event types.
+#[must_use]
+pub fn types(names: &[&str]) -> Query {
+    Query {
+        types: names
+            .iter()
+            .map(|name| name.parse().expect("valid"))
+            .collect(),
+        ..Query::default()
+    }
+}
+
+/// A query by tags, all of which an event must carry.
+#[must_use]
+pub fn tags(names: &[&str]) -> Query {
+    Query {
+        tags: names.iter().map(|name| tag(name)).collect(),
+        ..Query::default()
+    }
+}
+
+/// A query by prefixes of stream names.
+#[must_use]
+pub fn prefixes(prefixes: &[&str]) -> Query {
+    Query {
+        stream_prefixes: prefixes.iter().map(|&prefix| prefix.into()).collect(),
+        ..Query::default()
+    }
+}
+
+/// A query by categories.
+#[must_use]
+pub fn categories(categories: &[&str]) -> Query {
+    Query {
+        categories: categories.iter().map(|&category| category.into()).collect(),
+        ..Query::default()
+    }
+}
+
+/// Fails unless the result is an error of this kind.
+macro_rules! assert_kind {
+    ($result:expr, $kind:pat $(if $guard:expr)?) => {{
+        match $result {
+            Ok(answer) => panic!("expected {}, found {answer:?}", stringify!($kind)),
+            Err(error) => assert!(
+                matches!(error.kind(), $kind $(if $guard)?),
+                "expected {}, found {error:?}",
+                stringify!($kind)
+            ),
+        }
+    }};
+}
+
+pub(crate) use assert_kind;
+
+/// Fails unless the result is a wrong expected revision with this actual revision.
+///
+/// # Panics
+/// Then.
+#[track_caller]
+pub fn assert_wrong<T: std::fmt::Debug>(
+    result: Result<T>,
+    name: &str,
+    expected: ExpectedRevision,
+    actual: Option<u64>,
+) {
+    let error = result.expect_err("a wrong expected revision");
+    let wrong = gesta_core::ErrorKind::WrongExpectedRevision {
+        stream: stream(name),
+        expected,
+        actual: actual.map(Revision),
+    };
+    assert_eq!(*error.kind(), wrong);
+}
+
+/// A clock that stands still until it is set.
+#[derive(Debug)]
+pub struct TestClock(AtomicI64);
+
+impl TestClock {
+    /// A clock that shows this many seconds after a moment in 2026.
+    #[must_use]
+    pub fn at(seconds: i64) -> Self {
+        let clock = Self(AtomicI64::new(0));
+        clock.set(seconds);
+        clock
+    }
+
+    /// Sets it.
+    pub fn set(&self, seconds: i64) {
+        let micros = 1_790_000_000_000_000 + seconds * 1_000_000;
+        self.0.store(micros, Ordering::SeqCst);
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A subscription, read with deadlines.
+#[derive(Debug)]
+pub struct Follower {
+    subscription: Subscription,
+    /// The checkpoint of the last message.
+    pub checkpoint: Option<Checkpoint>,
+}
+
+impl Follower {
+    /// Subscribes.
+    ///
+    /// # Panics
+    /// If the store refuses.
+    pub async fn start(store: &dyn EventStore, to: SubscribeTo, from: SubscribeFrom) -> Self {
+        let subscription = within("subscribe", store.subscribe(Subscribe { to, from })).await;
+        Self {
+            subscription: subscription.expect("subscribed"),
+            checkpoint: None,
+        }
+    }
+
+    /// Subscribes to all events.
+    pub async fn all(store: &dyn EventStore, from: SubscribeFrom) -> Self {
+        Self::start(store, SubscribeTo::All(Filter::ALL), from).await
+    }
+
+    /// Subscribes to the events that pass a filter.
+    pub async fn filtered(store: &dyn EventStore, query: Query, from: SubscribeFrom) -> Self {
+        Self::start(store, SubscribeTo::All(Filter::query(query)), from).await
+    }
+
+    /// Subscribes to one stream.
+    pub async fn stream(store: &dyn EventStore, name: &str, from: SubscribeFrom) -> Self {
+        Self::start(store, SubscribeTo::Stream(stream(name)), from).await
+    }
+
+    /// The next message or error; `None` once it has ended.
+    pub async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
+        within("a message of a subscription", self.subscription.next()).await
+    }
+
+    /// The next message.
+    ///
+    /// # Panics
+    /// If the subscription ends.
+    pub async fn message(&mut self) -> SubscriptionMessage {
+        let message = self.next().await.expect("still open").expect("a message");
+        let (SubscriptionMessage::Event { checkpoint, .. }
+        | SubscriptionMessage::Checkpoint(checkpoint)
+        | SubscriptionMessage::CaughtUp(checkpoint)) = &message;
+        self.checkpoint = Some(checkpoint.clone());
+        message
+    }
+
+    /// The next event.
+    pub async fn event(&mut self) -> SharedEvent {
+        loop {
+            if let SubscriptionMessage::Event { event, .. } = self.message().await {
+                return event;
+            }
+        }
+    }
+
+    /// The next events.
+    pub async fn events(&mut self, count: usize) -> Vec<SharedEvent> {
+        let mut events = Vec::with_capacity(count);
+        while events.len() < count {
+            events.push(self.event().await);
+        }
+        events
+    }
+
+    /// The events up to the next message that it has caught up.
+    pub async fn until_caught_up(&mut self) -> Vec<SharedEvent> {
+        let mut events = Vec::new();
+        loop {
+            match self.message().await {
+                SubscriptionMessage::Event { event, .. } => events.push(event),
+                SubscriptionMessage::Checkpoint(_) => {}
+                SubscriptionMessage::CaughtUp(_) => return events,
+            }
+        }
+    }
+
+    /// The error that ends it, skipping messages.
+    ///
+    /// # Panics
+    /// If it ends without an error.
+    pub async fn error(&mut self) -> gesta_core::Error {
+        loop {
+            if let Err(error) = self.next().await.expect("an error before the end") {
+                return error;
+            }
+        }
+    }
+}
