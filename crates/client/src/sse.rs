@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use futures::StreamExt;
 use gesta_core::{Error, Result, Subscription, SubscriptionMessage};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -28,12 +29,14 @@ pub(crate) fn subscription(
         silence_max,
         closed,
     };
-    Subscription::new(futures::stream::unfold(Some(reader), |reader| async {
+    let messages = futures::stream::unfold(Some(reader), |reader| async {
         let mut reader = reader?;
         let message = reader.next().await;
         let more = message.is_ok().then_some(reader);
         Some((message, more))
-    }))
+    });
+    // May be asked again after its end.
+    Subscription::new(messages.fuse())
 }
 
 struct Reader {
