@@ -47,7 +47,7 @@ impl Subscription {
     #[must_use]
     pub fn new(messages: impl Stream<Item = Result<SubscriptionMessage>> + Send + 'static) -> Self {
         Self {
-            messages: messages.boxed(),
+            messages: messages.fuse().boxed(),
         }
     }
 
