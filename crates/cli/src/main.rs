@@ -1,3 +1,46 @@
-//! The command line of Gesta.
+//! The command line of Gesta: `gesta serve`, and commands on stores and servers.
+//!
+//! Not here: the rules of the store (`gesta`), the HTTP API (`gesta-server`).
 
-fn main() {}
+mod args;
+mod commands;
+mod config;
+mod confirm;
+mod exit;
+mod input;
+mod output;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+use crate::exit::Code;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(Code::Other as u8);
+        }
+    };
+    let outcome = runtime.block_on(commands::run(cli));
+    // A task that hangs, such as a blocked read of standard input, must not keep the process.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => match failure.code() {
+            None => ExitCode::SUCCESS,
+            Some(code) => {
+                eprintln!("error: {failure}");
+                ExitCode::from(code as u8)
+            }
+        },
+    }
+}

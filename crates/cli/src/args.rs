@@ -1,0 +1,457 @@
+//! The command line: commands are noun and verb, data commands take a store URL or a server URL.
+//!
+//! Not here: what the commands do (`commands`), configuration of the server (`config`).
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gesta_core::{Checkpoint, EventId, EventType, ExpectedRevision, Revision, StreamId, Tag};
+use uuid::Uuid;
+
+/// The server that data commands talk to unless told otherwise.
+pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    another failure
+  2    wrong usage or an invalid value
+  3    stream or event not found, or closed by a tombstone
+  4    the stream was not at the expected revision
+  5    store or server unavailable, or overloaded: try again
+  6    outcome unknown: repeat with the same event ids
+  7    stored data is damaged
+  8    the checkpoint cannot be used with this store
+  130  stopped by a second Ctrl-C";
+
+/// An event store on the SQL database that you already run.
+#[derive(Debug, Parser)]
+#[command(name = "gesta", version, after_help = EXIT_CODES, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Where the events are: sqlite:PATH, postgres://…, or a server: http://HOST:PORT.
+    ///
+    /// Default: sqlite:gesta-data/gesta.db for serve, schema, verify, backup and scavenge;
+    /// http://127.0.0.1:2113 for stream, all and info. Environment: GESTA_STORE.
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// Form of the data on standard output.
+    #[arg(long, global = true, value_enum, default_value_t = OutputFormat::Pretty)]
+    pub(crate) output: OutputFormat,
+    /// Form of the log on standard error. Default: text. Environment: GESTA_LOG_FORMAT.
+    #[arg(long, global = true, value_enum)]
+    pub(crate) log_format: Option<LogFormat>,
+    /// Which log lines appear, such as `debug` or `gesta_postgres=debug`. Environment: GESTA_LOG_FILTER.
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub(crate) log_filter: Option<String>,
+}
+
+/// Form of data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people; may change.
+    Pretty,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the server.
+    Serve(Serve),
+    /// Append to, read, follow, list and delete streams.
+    #[command(subcommand)]
+    Stream(StreamCommand),
+    /// Read and follow all events.
+    #[command(subcommand)]
+    All(AllCommand),
+    /// Create, migrate and print the schema of a store.
+    #[command(subcommand)]
+    Schema(SchemaCommand),
+    /// Read a whole store and check every promise that data can show.
+    Verify,
+    /// Copy a SQLite store to a new file. For PostgreSQL use the database's own backup.
+    Backup(Backup),
+    /// Free what deletes and the metadata of streams hide.
+    Scavenge(Scavenge),
+    /// Tell what a store or server is.
+    Info,
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `gesta serve`.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Address and port to listen on. Default: 127.0.0.1:2113. Environment: GESTA_LISTEN.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<String>,
+    /// Allow anonymous access from other machines: needed for an address that is not loopback.
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Read settings from a TOML file; crates/cli/reference.toml documents each key. Environment: GESTA_CONFIG.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// `gesta stream …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StreamCommand {
+    /// Append events: one from arguments, or one JSON object per line from standard input.
+    Append(StreamAppend),
+    /// Read a stream to its end.
+    Read(StreamRead),
+    /// Follow a stream.
+    Tail(StreamTail),
+    /// List streams in the binary order of their names.
+    List(StreamList),
+    /// Delete a stream. Its revisions go on if it is created again.
+    Delete(StreamDelete),
+    /// Show the metadata of a stream, or replace them.
+    Metadata(StreamMetadata),
+}
+
+/// `gesta stream append`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --type, events are read from standard input, one JSON object per line:\n  \
+    {\"type\": \"item-added\", \"data\": {\"item\": \"book\"}, \"id\"?: UUID, \"metadata\"?: JSON, \"tags\"?: [\"…\"]}\n\
+    \"data_base64\" instead of \"data\" holds binary data. All lines are one append, stored whole or not at all, unless --batch is given.\n\
+    Events without id get one before they are sent; a lost answer is asked for again with the same ids, so nothing is stored twice."
+)]
+pub(crate) struct StreamAppend {
+    /// The stream.
+    #[arg(value_parser = stream)]
+    pub(crate) stream: StreamId,
+    /// Type of the event.
+    #[arg(long = "type", value_name = "TYPE", requires = "data", value_parser = event_type)]
+    pub(crate) event_type: Option<EventType>,
+    /// Data of the event: JSON.
+    #[arg(long, value_name = "JSON", requires = "event_type")]
+    pub(crate) data: Option<String>,
+    /// Metadata of the event: JSON.
+    #[arg(long, value_name = "JSON", requires = "event_type")]
+    pub(crate) metadata: Option<String>,
+    /// A tag of the event; may be repeated.
+    #[arg(long = "tag", value_name = "TAG", requires = "event_type", value_parser = tag)]
+    pub(crate) tags: Vec<Tag>,
+    /// Id of the event; a repeat with the same id stores nothing.
+    #[arg(long, value_name = "UUID", requires = "event_type", value_parser = event_id)]
+    pub(crate) id: Option<EventId>,
+    /// What the stream must be: any, no-stream, stream-exists, or its last revision.
+    #[arg(long, value_name = "WHAT", default_value = "any", value_parser = expected)]
+    pub(crate) expected: ExpectedRevision,
+    /// Append so many lines at a time, each batch as soon as it is complete, instead of all lines as one.
+    #[arg(long, value_name = "EVENTS", conflicts_with = "event_type", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) batch: Option<u16>,
+}
+
+/// `gesta stream read`.
+#[derive(Debug, Args)]
+pub(crate) struct StreamRead {
+    /// The stream.
+    #[arg(value_parser = stream)]
+    pub(crate) stream: StreamId,
+    /// First revision to show (with --backwards: the last one).
+    #[arg(long, value_name = "REVISION", value_parser = revision)]
+    pub(crate) from: Option<Revision>,
+    /// Newest first.
+    #[arg(long)]
+    pub(crate) backwards: bool,
+    /// Stop after so many events.
+    #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+}
+
+/// Where following begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum After<T> {
+    /// Before the first event.
+    Start,
+    /// With the next event that is stored.
+    End,
+    /// After this place.
+    Place(T),
+}
+
+/// `gesta stream tail`.
+#[derive(Debug, Args)]
+pub(crate) struct StreamTail {
+    /// The stream; it need not exist yet.
+    #[arg(value_parser = stream)]
+    pub(crate) stream: StreamId,
+    /// Begin after this revision, at the start, or at the end (only what is new).
+    #[arg(long, value_name = "start|end|REVISION", default_value = "end", value_parser = after_revision)]
+    pub(crate) after: After<Revision>,
+    /// Stop after so many events.
+    #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+}
+
+/// `gesta stream list`.
+#[derive(Debug, Args)]
+pub(crate) struct StreamList {
+    /// Only names that start with this. System streams are listed only if this starts with `$`.
+    #[arg(long, default_value = "")]
+    pub(crate) prefix: String,
+    /// Only names after this one.
+    #[arg(long, value_name = "STREAM", value_parser = stream)]
+    pub(crate) after: Option<StreamId>,
+    /// Stop after so many streams.
+    #[arg(long, value_name = "STREAMS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+}
+
+/// `gesta stream delete`.
+#[derive(Debug, Args)]
+pub(crate) struct StreamDelete {
+    /// The stream.
+    #[arg(value_parser = stream)]
+    pub(crate) stream: StreamId,
+    /// What the stream must be: any, no-stream, stream-exists, or its last revision.
+    #[arg(long, value_name = "WHAT", default_value = "any", value_parser = expected)]
+    pub(crate) expected: ExpectedRevision,
+    /// Close the name for ever.
+    #[arg(long)]
+    pub(crate) tombstone: bool,
+    #[command(flatten)]
+    pub(crate) confirm: Confirm,
+}
+
+/// `gesta stream metadata`.
+#[derive(Debug, Args)]
+pub(crate) struct StreamMetadata {
+    /// The stream.
+    #[arg(value_parser = stream)]
+    pub(crate) stream: StreamId,
+    /// Replace the metadata by this JSON object. Known keys: $maxAge (seconds), $maxCount, $tb (truncate before this revision).
+    #[arg(long, value_name = "JSON")]
+    pub(crate) set: Option<String>,
+    /// What the metadata stream must be: any, no-stream, stream-exists, or its last revision.
+    #[arg(long, value_name = "WHAT", default_value = "any", requires = "set", value_parser = expected)]
+    pub(crate) expected: ExpectedRevision,
+}
+
+/// `gesta all …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AllCommand {
+    /// Read all events, up to the present end.
+    Read(AllRead),
+    /// Follow all events.
+    Tail(AllTail),
+}
+
+/// Which events: values of one option are alternatives (tags: all of them), different options must all hold.
+#[derive(Debug, Args)]
+pub(crate) struct FilterArgs {
+    /// Only events of this type; may be repeated: any of them.
+    #[arg(long = "type", value_name = "TYPE", value_parser = event_type)]
+    pub(crate) types: Vec<EventType>,
+    /// Only streams whose name starts with this; may be repeated: any of them.
+    #[arg(long = "stream-prefix", value_name = "PREFIX")]
+    pub(crate) stream_prefixes: Vec<String>,
+    /// Only streams of this category, the text before the first `-`; may be repeated: any of them.
+    #[arg(long = "category", value_name = "CATEGORY")]
+    pub(crate) categories: Vec<String>,
+    /// Only events with this tag; may be repeated: all of them.
+    #[arg(long = "tag", value_name = "TAG", value_parser = tag)]
+    pub(crate) tags: Vec<Tag>,
+}
+
+/// `gesta all read`.
+#[derive(Debug, Args)]
+pub(crate) struct AllRead {
+    /// Begin after this checkpoint (with --backwards: at it).
+    #[arg(long, value_name = "CHECKPOINT", value_parser = checkpoint)]
+    pub(crate) from: Option<Checkpoint>,
+    /// Newest first.
+    #[arg(long)]
+    pub(crate) backwards: bool,
+    /// Stop after so many events.
+    #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+}
+
+/// `gesta all tail`.
+#[derive(Debug, Args)]
+pub(crate) struct AllTail {
+    /// Begin after this checkpoint, at the start, or at the end (only what is new).
+    #[arg(long, value_name = "start|end|CHECKPOINT", default_value = "end", value_parser = after_checkpoint)]
+    pub(crate) after: After<Checkpoint>,
+    /// Stop after so many events.
+    #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+}
+
+/// `gesta schema …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SchemaCommand {
+    /// Create the tables of a new store.
+    Create {
+        /// Number of logs. SQLite has one. It cannot be changed later.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+        logs: u16,
+    },
+    /// Bring the tables up to this version. Older servers can no longer use the store afterwards.
+    Migrate,
+    /// Print the statements that `create` would run.
+    Print {
+        /// Number of logs.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+        logs: u16,
+    },
+    /// Begin a new life of the store: old checkpoints are refused. Needed after every restore from a backup.
+    NewIncarnation {
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+}
+
+/// `gesta backup`.
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    /// The new file. It must not exist.
+    pub(crate) to: PathBuf,
+}
+
+/// `gesta scavenge`.
+#[derive(Debug, Args)]
+pub(crate) struct Scavenge {
+    /// Only tell what would be freed.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) confirm: Confirm,
+}
+
+/// Consent to something that cannot be undone.
+#[derive(Debug, Args)]
+pub(crate) struct Confirm {
+    /// Do not ask.
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+fn stream(text: &str) -> Result<StreamId, gesta_core::Error> {
+    StreamId::new(text)
+}
+
+fn event_type(text: &str) -> Result<EventType, gesta_core::Error> {
+    EventType::new(text)
+}
+
+fn tag(text: &str) -> Result<Tag, gesta_core::Error> {
+    Tag::new(text)
+}
+
+fn event_id(text: &str) -> Result<EventId, uuid::Error> {
+    Uuid::parse_str(text).map(EventId)
+}
+
+fn checkpoint(text: &str) -> Result<Checkpoint, gesta_core::Error> {
+    text.parse()
+}
+
+fn revision(text: &str) -> Result<Revision, String> {
+    match text.parse::<u64>() {
+        Ok(n) if n <= Revision::MAX.0 => Ok(Revision(n)),
+        _ => Err(format!("must be a revision from 0 to {}", Revision::MAX)),
+    }
+}
+
+fn expected(text: &str) -> Result<ExpectedRevision, String> {
+    match text {
+        "any" => Ok(ExpectedRevision::Any),
+        "no-stream" | "no_stream" => Ok(ExpectedRevision::NoStream),
+        "stream-exists" | "stream_exists" => Ok(ExpectedRevision::StreamExists),
+        _ => revision(text)
+            .map(ExpectedRevision::Exact)
+            .map_err(|_| "must be any, no-stream, stream-exists or a revision".into()),
+    }
+}
+
+fn after_revision(text: &str) -> Result<After<Revision>, String> {
+    match text {
+        "start" => Ok(After::Start),
+        "end" => Ok(After::End),
+        _ => revision(text)
+            .map(After::Place)
+            .map_err(|_| "must be start, end or a revision".into()),
+    }
+}
+
+fn after_checkpoint(text: &str) -> Result<After<Checkpoint>, gesta_core::Error> {
+    match text {
+        "start" => Ok(After::Start),
+        "end" => Ok(After::End),
+        _ => text.parse().map(After::Place),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_tree_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn expectations_are_read() {
+        assert_eq!(expected("any"), Ok(ExpectedRevision::Any));
+        assert_eq!(expected("no-stream"), Ok(ExpectedRevision::NoStream));
+        assert_eq!(expected("7"), Ok(ExpectedRevision::Exact(Revision(7))));
+        for bad in ["", "-1", "none", "99999999999999999999", "1.5"] {
+            assert!(expected(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bad_arguments_are_refused() {
+        for bad in [
+            &["gesta", "stream", "read", ""][..],
+            &["gesta", "stream", "read", "a\u{1}b"],
+            &["gesta", "stream", "append", "a", "--data", "{}"],
+            &["gesta", "stream", "append", "a", "--type", "t"],
+            &["gesta", "stream", "append", "a", "--type", "t", "--id", "x"],
+            &["gesta", "stream", "append", "a", "--batch", "0"],
+            &["gesta", "stream", "read", "a", "--limit", "0"],
+            &["gesta", "stream", "read", "a", "--from", "-1"],
+            &["gesta", "all", "tail", "--after", "nonsense"],
+            &["gesta", "schema", "create", "--logs", "0"],
+            &["gesta", "schema", "create", "--logs", "1025"],
+            &["gesta", "stream", "list", "--colour"],
+            &["gesta"],
+        ] {
+            assert!(Cli::try_parse_from(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Administration: schema, verify, backup, scavenge, info.
+
+use std::time::Duration;
+
+use gesta::{Database, Options, RunMode};
+use gesta_core::EventStore;
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use crate::args::{Backup, Global, Scavenge, SchemaCommand};
+use crate::confirm;
+use crate::exit::{Code, Failure, Outcome};
+use crate::output::Output;
+
+pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Output) -> Outcome {
+    match command {
+        SchemaCommand::Create { logs } => {
+            let incarnation = gesta::schema::create(url, logs).await?;
+            let record = json!({"incarnation": incarnation.to_string(), "logs": logs});
+            output.record(&record, |_| {
+                format!("created, incarnation {incarnation}, logs {logs}")
+            })
+        }
+        SchemaCommand::Migrate => {
+            let done = gesta::schema::migrate(url).await?;
+            output.record(&json!({"from": done.from, "to": done.to}), |_| {
+                if done.from == done.to {
+                    format!("nothing to do: the schema has version {}", done.to)
+                } else {
+                    format!("migrated from version {} to {}", done.from, done.to)
+                }
+            })
+        }
+        SchemaCommand::Print { logs } => output.text(&gesta::schema::print(url, logs)?),
+        SchemaCommand::NewIncarnation { confirm } => {
+            confirm::ask(&confirm, "All checkpoints of consumers become invalid")?;
+            let incarnation = gesta::schema::new_incarnation(url).await?;
+            output.record(&json!({"incarnation": incarnation.to_string()}), |_| {
+                format!("incarnation {incarnation}")
+            })
+        }
+    }
+}
+
+pub(super) async fn verify(url: &str, output: &mut Output) -> Outcome {
+    let database = Database::open(url, &Options::default()).await?;
+    let bar = ProgressBar::new_spinner();
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let report = database
+        .verify(|progress| bar.set_message(format!("{} events read", progress.events)))
+        .await;
+    bar.finish_and_clear();
+    database.close().await;
+    let report = report?;
+    for finding in &report.findings {
+        let record = json!({
+            "kind": finding.kind.as_str(),
+            "log": finding.log.0,
+            "position": finding.position,
+            "stream": finding.stream,
+            "revision": finding.revision,
+            "text": finding.text,
+        });
+        output.record(&record, |_| finding.to_string())?;
+    }
+    let events: u64 = report.logs.iter().map(|log| log.events).sum();
+    let summary = json!({"healthy": report.is_healthy(), "events": events, "findings": report.findings_total});
+    output.record(&summary, |_| {
+        if report.is_healthy() {
+            format!("healthy: {events} events read, every promise that data can show is kept")
+        } else {
+            format!(
+                "damaged: {events} events read, {} findings",
+                report.findings_total
+            )
+        }
+    })?;
+    output.flush()?;
+    if report.is_healthy() {
+        Ok(())
+    } else {
+        Err(Failure::Message(
+            Code::Damaged,
+            format!("{} findings", report.findings_total),
+        ))
+    }
+}
+
+pub(super) async fn backup(url: &str, args: &Backup) -> Outcome {
+    let database = Database::open(url, &Options::default()).await?;
+    let done = database.backup(&args.to).await;
+    database.close().await;
+    done?;
+    eprintln!(
+        "backup written to {}; after restoring it run `gesta schema new-incarnation`",
+        args.to.display()
+    );
+    Ok(())
+}
+
+pub(super) async fn scavenge(url: &str, args: &Scavenge, output: &mut Output) -> Outcome {
+    let mode = if args.dry_run {
+        RunMode::Dry
+    } else {
+        RunMode::Real
+    };
+    if mode == RunMode::Real {
+        confirm::ask(&args.confirm, "Hidden events are removed for ever")?;
+    }
+    let store = gesta::open(url, Options::default()).await?;
+    let bar = ProgressBar::new_spinner();
+    let report = store
+        .scavenge(mode, |progress| {
+            bar.set_message(format!(
+                "{} streams, {} events",
+                progress.streams, progress.removed.events
+            ))
+        })
+        .await;
+    bar.finish_and_clear();
+    store.shutdown().await?;
+    let report = report?;
+    let record = json!({
+        "dry_run": args.dry_run,
+        "streams": report.streams,
+        "streams_changed": report.streams_changed,
+        "events": report.removed.events,
+        "payload_bytes": report.removed.payload_bytes,
+    });
+    let verb = if args.dry_run {
+        "would remove"
+    } else {
+        "removed"
+    };
+    output.record(&record, |_| {
+        format!(
+            "{verb} {} events ({} bytes) of {} streams",
+            report.removed.events, report.removed.payload_bytes, report.streams_changed
+        )
+    })
+}
+
+pub(super) async fn info(global: &Global, output: &mut Output) -> Outcome {
+    super::with_store(global, async |store| {
+        let info = store.info().await?;
+        let heads: Vec<u64> = info.heads.iter().map(|position| position.0).collect();
+        let record = json!({
+            "backend": info.backend,
+            "engine": info.engine,
+            "incarnation": info.incarnation.to_string(),
+            "logs": info.logs,
+            "heads": heads,
+            "durability": info.durability.name(),
+            "durability_settings": info.durability.detail(),
+            "idempotency_seconds": info.idempotency.time.as_secs(),
+            "idempotency_positions": info.idempotency.positions,
+        });
+        output.record(&record, |_| {
+            format!(
+                "{} ({})\nincarnation  {}\nlogs         {}\nheads        {heads:?}\ndurability   {}: {}\nretries      recognised for {} s and {} positions",
+                info.backend, info.engine, info.incarnation, info.logs, info.durability.name(), info.durability.detail(),
+                info.idempotency.time.as_secs(), info.idempotency.positions
+            )
+        })
+    })
+    .await
+}

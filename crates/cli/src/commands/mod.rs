@@ -1,0 +1,130 @@
+//! What the commands do.
+
+mod admin;
+mod all;
+mod serve;
+mod stream;
+
+use std::sync::Arc;
+
+use clap::CommandFactory;
+use gesta_client::HttpStore;
+use gesta_core::{Error, EventStore};
+
+use crate::args::{Cli, Command, DEFAULT_SERVER, Global, LogFormat};
+use crate::config::DEFAULT_STORE;
+use crate::exit::{Failure, Outcome};
+use crate::output::Output;
+
+/// Runs one command.
+pub(crate) async fn run(cli: Cli) -> Outcome {
+    let Cli { global, command } = cli;
+    if let Command::Serve(serve) = command {
+        return serve::run(global, serve).await;
+    }
+    let environment = |name| std::env::var(name).ok();
+    let filter = global
+        .log_filter
+        .clone()
+        .or_else(|| environment("GESTA_LOG_FILTER"));
+    start_log(
+        global.log_format.unwrap_or(LogFormat::Text),
+        filter.as_deref().unwrap_or("error"),
+    )?;
+    let mut output = Output::stdout(global.output);
+    match command {
+        Command::Serve(_) => {}
+        Command::Stream(command) => stream::run(&global, command, &mut output).await?,
+        Command::All(command) => all::run(&global, command, &mut output).await?,
+        Command::Schema(command) => {
+            admin::schema(&database_url(&global)?, command, &mut output).await?
+        }
+        Command::Verify => admin::verify(&database_url(&global)?, &mut output).await?,
+        Command::Backup(backup) => admin::backup(&database_url(&global)?, &backup).await?,
+        Command::Scavenge(scavenge) => {
+            admin::scavenge(&database_url(&global)?, &scavenge, &mut output).await?
+        }
+        Command::Info => admin::info(&global, &mut output).await?,
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "gesta", &mut text);
+            output.text(&String::from_utf8_lossy(&text))?;
+        }
+    }
+    output.flush()
+}
+
+fn given_store(global: &Global) -> Option<String> {
+    global
+        .store
+        .clone()
+        .or_else(|| std::env::var("GESTA_STORE").ok())
+}
+
+fn is_server(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
+}
+
+/// The database that an administrative command works on.
+fn database_url(global: &Global) -> Outcome<String> {
+    let url = given_store(global).unwrap_or_else(|| DEFAULT_STORE.into());
+    if is_server(&url) {
+        return Err(Failure::usage(
+            "this command works on a database, not on a server: give --store sqlite:PATH or postgres://…",
+        ));
+    }
+    Ok(url)
+}
+
+/// The store or server that a data command works on.
+async fn connect(global: &Global) -> Outcome<Arc<dyn EventStore>> {
+    let given = given_store(global);
+    let url = given.clone().unwrap_or_else(|| DEFAULT_SERVER.into());
+    if is_server(&url) {
+        let store = HttpStore::connect(&url)?;
+        if let Err(error) = store.info().await {
+            let hint = if given.is_none() {
+                "; start one with `gesta serve`, or give --store with a store or server URL"
+            } else {
+                ""
+            };
+            return Err(Failure::Store(
+                Error::unavailable(format!("no server answers at {url}{hint}")).caused_by(error),
+            ));
+        }
+        return Ok(Arc::new(store));
+    }
+    Ok(gesta::open(&url, gesta::Options::default()).await?)
+}
+
+/// Runs `work` on a store and closes the store afterwards, also after Ctrl-C.
+async fn with_store<F>(global: &Global, work: impl FnOnce(Arc<dyn EventStore>) -> F) -> Outcome
+where
+    F: Future<Output = Outcome>,
+{
+    let store = connect(global).await?;
+    let outcome = tokio::select! {
+        outcome = work(Arc::clone(&store)) => outcome,
+        _ = tokio::signal::ctrl_c() => Ok(()),
+    };
+    let closed = store.shutdown().await;
+    outcome?;
+    Ok(closed?)
+}
+
+/// Sends log lines to standard error.
+fn start_log(format: LogFormat, filter: &str) -> Outcome {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .map_err(|error| Failure::usage(format!("log filter {filter:?}: {error}")))?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let started = match format {
+        LogFormat::Text => {
+            let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+            log.with_ansi(colours).try_init()
+        }
+        LogFormat::Json => log.json().try_init(),
+    };
+    started.map_err(|error| Failure::other(format!("log: {error}")))
+}

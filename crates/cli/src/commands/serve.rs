@@ -1,0 +1,140 @@
+//! `gesta serve`: opens the store, serves it, drains and closes on Ctrl-C or SIGTERM.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use gesta_core::{EventStore, IdempotencyWindow, StoreInfo};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{Global, Serve};
+use crate::config::{Config, FILE_VARIABLE, Flags, Layers};
+use crate::exit::{Code, Failure, Outcome};
+
+pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
+    let (config, warnings) = load(global, &serve)?;
+    super::start_log(config.log.format, &config.log.filter)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let listen: SocketAddr = config.listen.parse().map_err(|_| {
+        Failure::usage(format!(
+            "listen must be ADDRESS:PORT such as 127.0.0.1:2113, found {:?}",
+            config.listen
+        ))
+    })?;
+    let store = gesta::open(&config.store, options(&config)).await?;
+    let info = store.info().await?;
+    let server_config = server_config(&config, listen);
+    let shared: Arc<dyn EventStore> = store;
+    let server = match gesta_server::start(
+        server_config,
+        Arc::clone(&shared),
+        gesta_server::Registry::default(),
+    )
+    .await
+    {
+        Ok(server) => server,
+        Err(error) => {
+            shared.shutdown().await?;
+            return Err(Failure::other(error.to_string()));
+        }
+    };
+    greet(&info, server.local_addr());
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+    tracing::info!(
+        "stopping: running requests finish, queued appends are stored; once more stops at once"
+    );
+    tokio::select! {
+        outcome = async { server.shutdown().await; shared.shutdown().await } => outcome?,
+        _ = tokio::signal::ctrl_c() => return Err(Failure::Message(Code::Interrupted, "stopped at once".into())),
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
+    let path = serve
+        .config
+        .clone()
+        .or_else(|| std::env::var_os(FILE_VARIABLE).map(Into::into));
+    let file = match &path {
+        None => None,
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+            Some((path.as_path(), text))
+        }
+    };
+    Config::load(&Layers {
+        file,
+        environment: std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
+        flags: Flags {
+            store: global.store,
+            listen: serve.listen.clone(),
+            insecure: serve.insecure,
+            log_format: global.log_format,
+            log_filter: global.log_filter,
+        },
+    })
+}
+
+fn options(config: &Config) -> gesta::Options {
+    let append = &config.append;
+    let mut options = gesta::Options::default();
+    options.config.append = gesta::AppendConfig {
+        batch_events_max: append.batch_events_max,
+        batch_bytes_max: append.batch_bytes_max.0,
+        queue_events_max: append.queue_events_max,
+        queue_bytes_max: append.queue_bytes_max.0,
+        streams_cached_max: append.streams_cached_max,
+        give_up_after: append.give_up_after.0,
+        idempotency: IdempotencyWindow {
+            time: append.idempotency_time.0,
+            positions: append.idempotency_positions,
+        },
+    };
+    options
+}
+
+fn server_config(config: &Config, listen: SocketAddr) -> gesta_server::Config {
+    let server = &config.server;
+    gesta_server::Config {
+        listen,
+        insecure: config.insecure,
+        connections_max: server.connections_max,
+        requests_in_flight_max: server.requests_in_flight_max,
+        subscriptions_max: server.subscriptions_max,
+        reads_in_flight_max: server.reads_in_flight_max,
+        body_bytes_max: server.body_bytes_max.0,
+        bytes_in_flight_max: server.bytes_in_flight_max.0,
+        head_read_max: server.head_read_max.0,
+        body_read_max: server.body_read_max.0,
+        write_stall_max: server.write_stall_max.0,
+        idle_max: server.idle_max.0,
+        heartbeat: server.heartbeat.0,
+        shutdown_grace: server.shutdown_grace.0,
+    }
+}
+
+/// Tells what runs and where.
+fn greet(info: &StoreInfo, address: SocketAddr) {
+    tracing::info!(
+        backend = %info.backend,
+        engine = %info.engine,
+        logs = info.logs,
+        incarnation = %info.incarnation,
+        durability = info.durability.name(),
+        settings = info.durability.detail(),
+        "store open"
+    );
+    tracing::info!("listening on http://{address}");
+    tracing::info!(
+        "try: curl -d '{{\"events\":[{{\"type\":\"hello\",\"data\":{{}}}}]}}' -H 'content-type: application/json' http://{address}/streams/first"
+    );
+}

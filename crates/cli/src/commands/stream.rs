@@ -1,0 +1,235 @@
+//! `gesta stream …`.
+
+use std::time::Duration;
+
+use gesta_core::{
+    Append, DeleteKind, DeleteStream, Direction, EventData, EventStore, ExpectedRevision,
+    ListStreams, ReadStream, SetStreamMetadata, StreamFrom, StreamMetadata, Subscribe,
+    SubscribeFrom, SubscribeTo,
+};
+use serde_json::json;
+
+use super::with_store;
+use crate::args::{self, After, Global, StreamCommand};
+use crate::confirm;
+use crate::exit::{Failure, Outcome};
+use crate::input::{self, Lines};
+use crate::output::{Output, visible};
+
+/// Events in one page.
+const PAGE: u64 = 1_000;
+/// How often an append whose answer was lost is asked for again.
+const TRIES: u32 = 5;
+
+pub(super) async fn run(global: &Global, command: StreamCommand, output: &mut Output) -> Outcome {
+    match command {
+        StreamCommand::Append(args) => append(global, args, output).await,
+        StreamCommand::Read(args) => {
+            with_store(global, async |store| read(&*store, args, output).await).await
+        }
+        StreamCommand::Tail(args) => {
+            with_store(global, async |store| {
+                let from = match args.after {
+                    After::Start => SubscribeFrom::Start,
+                    After::End => SubscribeFrom::End,
+                    After::Place(revision) => SubscribeFrom::Revision(revision),
+                };
+                let request = Subscribe {
+                    to: SubscribeTo::Stream(args.stream),
+                    from,
+                };
+                super::all::follow(&*store, request, args.limit, output).await
+            })
+            .await
+        }
+        StreamCommand::List(args) => {
+            with_store(global, async |store| list(&*store, args, output).await).await
+        }
+        StreamCommand::Delete(args) => delete(global, args, output).await,
+        StreamCommand::Metadata(args) => {
+            with_store(global, async |store| metadata(&*store, args, output).await).await
+        }
+    }
+}
+
+async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) -> Outcome {
+    let single = input::from_arguments(&args)?;
+    with_store(global, async |store| {
+        let mut expected = args.expected;
+        if let Some(event) = single {
+            return send(&*store, &args, expected, vec![event], output)
+                .await
+                .map(|_| ());
+        }
+        let mut lines = Lines::new(std::io::stdin().lock());
+        let batch = usize::from(args.batch.unwrap_or(u16::MAX));
+        let mut events = Vec::new();
+        while let Some(event) = lines.next()? {
+            events.push(event);
+            if events.len() >= batch {
+                expected = send(
+                    &*store,
+                    &args,
+                    expected,
+                    std::mem::take(&mut events),
+                    output,
+                )
+                .await?;
+            }
+        }
+        if !events.is_empty() {
+            send(&*store, &args, expected, events, output).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Appends, asking again with the same ids when the answer was lost. Returns what to expect of the next batch.
+async fn send(
+    store: &dyn EventStore,
+    args: &args::StreamAppend,
+    expected: ExpectedRevision,
+    events: Vec<EventData>,
+    output: &mut Output,
+) -> Outcome<ExpectedRevision> {
+    let request = Append::to(args.stream.clone(), expected, events);
+    let mut tries = 1;
+    let answer = loop {
+        match store.append(request.clone()).await {
+            Err(error) if error.is_retryable() && tries < TRIES => {
+                tokio::time::sleep(Duration::from_millis(200 * u64::from(tries))).await;
+                tries += 1;
+            }
+            answer => break answer?,
+        }
+    };
+    for stream in &answer.streams {
+        let record = json!({
+            "stream": stream.stream.as_str(),
+            "first_revision": stream.first_revision.0,
+            "last_revision": stream.last_revision.0,
+            "log": answer.log.0,
+            "position": answer.position.0,
+            "checkpoint": answer.checkpoint.to_string(),
+        });
+        output.record(&record, |_| {
+            format!(
+                "{}: revision {} to {}, position {}",
+                stream.stream, stream.first_revision, stream.last_revision, answer.position
+            )
+        })?;
+    }
+    output.flush()?;
+    let last = answer.streams.first().map(|stream| stream.last_revision);
+    Ok(match (expected, last) {
+        (ExpectedRevision::Any | ExpectedRevision::StreamExists, _) | (_, None) => expected,
+        (_, Some(last)) => ExpectedRevision::Exact(last),
+    })
+}
+
+async fn read(store: &dyn EventStore, args: args::StreamRead, output: &mut Output) -> Outcome {
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let direction = if args.backwards {
+        Direction::Backwards
+    } else {
+        Direction::Forwards
+    };
+    let begin = if args.backwards {
+        StreamFrom::End
+    } else {
+        StreamFrom::Start
+    };
+    let mut from = args.from.map_or(begin, StreamFrom::Revision);
+    loop {
+        let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
+        let page = store
+            .read_stream(ReadStream {
+                stream: args.stream.clone(),
+                from,
+                direction,
+                limit,
+            })
+            .await?;
+        for event in &page.events {
+            output.event(event, None)?;
+        }
+        left = left.saturating_sub(page.events.len() as u64);
+        match page.next {
+            Some(next) if !page.end && left > 0 => from = StreamFrom::Revision(next),
+            _ => return Ok(()),
+        }
+    }
+}
+
+async fn list(store: &dyn EventStore, args: args::StreamList, output: &mut Output) -> Outcome {
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut after = args.after;
+    loop {
+        let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
+        let page = store
+            .list_streams(ListStreams {
+                prefix: args.prefix.clone(),
+                after,
+                limit,
+            })
+            .await?;
+        for stream in &page.streams {
+            let record =
+                json!({"stream": stream.stream.as_str(), "last_revision": stream.last_revision.0});
+            output.record(&record, |_| {
+                format!(
+                    "{}  last revision {}",
+                    visible(stream.stream.as_str()),
+                    stream.last_revision
+                )
+            })?;
+        }
+        left = left.saturating_sub(page.streams.len() as u64);
+        match page.next {
+            Some(next) if left > 0 => after = Some(next),
+            _ => return Ok(()),
+        }
+    }
+}
+
+async fn delete(global: &Global, args: args::StreamDelete, output: &mut Output) -> Outcome {
+    let what = if args.tombstone {
+        format!("Close stream {} for ever", args.stream)
+    } else {
+        format!("Delete stream {}", args.stream)
+    };
+    confirm::ask(&args.confirm, &what)?;
+    with_store(global, async |store| {
+        let kind = if args.tombstone { DeleteKind::Tombstone } else { DeleteKind::Soft };
+        let request = DeleteStream { stream: args.stream.clone(), expected: args.expected, kind };
+        let deleted = store.delete_stream(request).await?;
+        let record = json!({"stream": args.stream.as_str(), "log": deleted.log.0, "position": deleted.position.0});
+        output.record(&record, |_| format!("deleted, position {}", deleted.position))
+    })
+    .await
+}
+
+async fn metadata(
+    store: &dyn EventStore,
+    args: args::StreamMetadata,
+    output: &mut Output,
+) -> Outcome {
+    let Some(text) = args.set else {
+        let record = store.stream_metadata(args.stream).await?;
+        output.text(&String::from_utf8_lossy(record.metadata.json()))?;
+        return output.text("\n");
+    };
+    let metadata =
+        StreamMetadata::parse(text).map_err(|error| Failure::usage(error.to_string()))?;
+    let request = SetStreamMetadata {
+        stream: args.stream,
+        expected: args.expected,
+        metadata,
+    };
+    let set = store.set_stream_metadata(request).await?;
+    output.record(
+        &json!({"log": set.log.0, "position": set.position.0}),
+        |_| format!("set, position {}", set.position),
+    )
+}

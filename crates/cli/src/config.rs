@@ -1,0 +1,481 @@
+//! Configuration of the server: defaults < file < environment < flags.
+//!
+//! How: each layer is a TOML table of the same form; a later one replaces values of an earlier one,
+//! and the sum is read into [`Config`]. A variable `GESTA_SECTION_KEY` stands for `key` in `[section]`.
+//! Invariants: unknown keys of a file are refused, with the line; the defaults are those of the
+//! crates that use them; `reference.toml` documents every key (a test compares).
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::args::LogFormat;
+use crate::exit::{Failure, Outcome};
+use crate::units::{Size, Span};
+
+/// The embedded store that is used unless told otherwise.
+pub(crate) const DEFAULT_STORE: &str = "sqlite:gesta-data/gesta.db";
+/// What the names of environment variables start with.
+const PREFIX: &str = "GESTA_";
+/// The variable that names the configuration file.
+pub(crate) const FILE_VARIABLE: &str = "GESTA_CONFIG";
+
+/// All settings of `gesta serve`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    /// URL of the store.
+    pub(crate) store: String,
+    /// Address to listen on.
+    pub(crate) listen: String,
+    /// Anonymous access from other machines.
+    pub(crate) insecure: bool,
+    /// `[log]`.
+    pub(crate) log: Log,
+    /// `[server]`.
+    pub(crate) server: Server,
+    /// `[append]`.
+    pub(crate) append: Append,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Log {
+    /// Text or JSON.
+    pub(crate) format: LogFormat,
+    /// Which lines.
+    pub(crate) filter: String,
+}
+
+/// Bounds and times of the HTTP server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[expect(
+    missing_docs,
+    reason = "the fields of gesta_server::Config, documented there and in reference.toml"
+)]
+pub(crate) struct Server {
+    pub(crate) connections_max: usize,
+    pub(crate) requests_in_flight_max: usize,
+    pub(crate) subscriptions_max: usize,
+    pub(crate) reads_in_flight_max: usize,
+    pub(crate) body_bytes_max: Size,
+    pub(crate) bytes_in_flight_max: Size,
+    pub(crate) head_read_max: Span,
+    pub(crate) body_read_max: Span,
+    pub(crate) write_stall_max: Span,
+    pub(crate) idle_max: Span,
+    pub(crate) heartbeat: Span,
+    pub(crate) shutdown_grace: Span,
+}
+
+/// Bounds and times of the append pipeline, for each log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[expect(
+    missing_docs,
+    reason = "the fields of gesta_append::Config, documented there and in reference.toml"
+)]
+pub(crate) struct Append {
+    pub(crate) batch_events_max: usize,
+    pub(crate) batch_bytes_max: Size,
+    pub(crate) queue_events_max: usize,
+    pub(crate) queue_bytes_max: Size,
+    pub(crate) streams_cached_max: usize,
+    pub(crate) give_up_after: Span,
+    pub(crate) idempotency_time: Span,
+    pub(crate) idempotency_positions: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            store: DEFAULT_STORE.into(),
+            listen: gesta_server::Config::default().listen.to_string(),
+            insecure: false,
+            log: Log::default(),
+            server: Server::default(),
+            append: Append::default(),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Text,
+            filter: "info".into(),
+        }
+    }
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        let of = gesta_server::Config::default();
+        Self {
+            connections_max: of.connections_max,
+            requests_in_flight_max: of.requests_in_flight_max,
+            subscriptions_max: of.subscriptions_max,
+            reads_in_flight_max: of.reads_in_flight_max,
+            body_bytes_max: Size(of.body_bytes_max),
+            bytes_in_flight_max: Size(of.bytes_in_flight_max),
+            head_read_max: Span(of.head_read_max),
+            body_read_max: Span(of.body_read_max),
+            write_stall_max: Span(of.write_stall_max),
+            idle_max: Span(of.idle_max),
+            heartbeat: Span(of.heartbeat),
+            shutdown_grace: Span(of.shutdown_grace),
+        }
+    }
+}
+
+impl Default for Append {
+    fn default() -> Self {
+        let of = gesta_append::Config::default();
+        Self {
+            batch_events_max: of.batch_events_max,
+            batch_bytes_max: Size(of.batch_bytes_max),
+            queue_events_max: of.queue_events_max,
+            queue_bytes_max: Size(of.queue_bytes_max),
+            streams_cached_max: of.streams_cached_max,
+            give_up_after: Span(of.give_up_after),
+            idempotency_time: Span(of.idempotency.time),
+            idempotency_positions: of.idempotency.positions,
+        }
+    }
+}
+
+/// The layers of a configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Layers<'a> {
+    /// The text of the configuration file, and its name.
+    pub(crate) file: Option<(&'a Path, String)>,
+    /// Environment variables; others than those of Gesta are skipped.
+    pub(crate) environment: Vec<(String, String)>,
+    /// What the command line says.
+    pub(crate) flags: Flags,
+}
+
+/// What the command line says about the configuration.
+#[derive(Debug, Default)]
+#[expect(missing_docs, reason = "the fields of Config and Log")]
+pub(crate) struct Flags {
+    pub(crate) store: Option<String>,
+    pub(crate) listen: Option<String>,
+    pub(crate) insecure: bool,
+    pub(crate) log_format: Option<LogFormat>,
+    pub(crate) log_filter: Option<String>,
+}
+
+impl Config {
+    /// The sum of all layers, and warnings about variables that mean nothing.
+    pub(crate) fn load(layers: &Layers<'_>) -> Outcome<(Self, Vec<String>)> {
+        let mut sum = Table::new();
+        if let Some((path, text)) = &layers.file {
+            merge(&mut sum, read_file(path, text)?);
+        }
+        let (environment, warnings) = read_environment(&layers.environment)?;
+        merge(&mut sum, environment);
+        merge(&mut sum, layers.flags.table()?);
+        let config: Config = sum
+            .try_into()
+            .map_err(|error| refuse("configuration", &error))?;
+        config.check()?;
+        Ok((config, warnings))
+    }
+
+    /// Refuses zeros, and less than the contract promises.
+    fn check(&self) -> Outcome {
+        for (name, value) in leaves(&table_of(self)?) {
+            let zero = match &value {
+                Value::Integer(n) => *n == 0,
+                Value::String(text) => text == "0ms" || text == "0B",
+                _ => false,
+            };
+            if zero {
+                return Err(Failure::usage(format!(
+                    "configuration: {name} must be more than 0"
+                )));
+            }
+        }
+        let promised = gesta_append::Config::default().idempotency;
+        let (time, positions) = (
+            self.append.idempotency_time.0,
+            self.append.idempotency_positions,
+        );
+        if time < promised.time || positions < promised.positions {
+            return Err(Failure::usage(format!(
+                "configuration: append.idempotency_time must be at least {} and append.idempotency_positions at least {}: the contract promises that",
+                Span(promised.time),
+                promised.positions
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Flags {
+    fn table(&self) -> Outcome<Table> {
+        let mut table = Table::new();
+        let mut log = Table::new();
+        if let Some(store) = &self.store {
+            table.insert("store".into(), store.clone().into());
+        }
+        if let Some(listen) = &self.listen {
+            table.insert("listen".into(), listen.clone().into());
+        }
+        if self.insecure {
+            table.insert("insecure".into(), true.into());
+        }
+        if let Some(format) = self.log_format {
+            let format =
+                Value::try_from(format).map_err(|error| Failure::other(error.to_string()))?;
+            log.insert("format".into(), format);
+        }
+        if let Some(filter) = &self.log_filter {
+            log.insert("filter".into(), filter.clone().into());
+        }
+        if !log.is_empty() {
+            table.insert("log".into(), log.into());
+        }
+        Ok(table)
+    }
+}
+
+/// Reads and checks a file by itself, so that an error can name it and the line.
+fn read_file(path: &Path, text: &str) -> Outcome<Table> {
+    let refuse_line = |error: toml::de::Error| {
+        let before = error
+            .span()
+            .and_then(|span| text.get(..span.start))
+            .unwrap_or("");
+        // Not the line itself: it may hold a password.
+        Failure::usage(format!(
+            "{} line {}: {}",
+            path.display(),
+            before.matches('\n').count() + 1,
+            error.message().replace('\n', ", ")
+        ))
+    };
+    toml::from_str::<Config>(text).map_err(refuse_line)?;
+    toml::from_str::<Table>(text).map_err(refuse_line)
+}
+
+/// Reads each variable that stands for a key, in the type that its default has.
+fn read_environment(variables: &[(String, String)]) -> Outcome<(Table, Vec<String>)> {
+    let defaults = table_of(&Config::default())?;
+    let known = leaves(&defaults);
+    let mut sum = Table::new();
+    let mut warnings = Vec::new();
+    for (variable, text) in variables {
+        let Some((key, default)) = known.iter().find(|(key, _)| variable_of(key) == *variable)
+        else {
+            if is_mistyped(variable, &defaults) {
+                warnings.push(format!(
+                    "environment variable {variable} means nothing and is ignored"
+                ));
+            }
+            continue;
+        };
+        let value = match default {
+            Value::Integer(_) => text
+                .parse()
+                .map(Value::Integer)
+                .map_err(|error| error.to_string()),
+            Value::Boolean(_) => text
+                .parse()
+                .map(Value::Boolean)
+                .map_err(|error| error.to_string()),
+            _ => Ok(Value::String(text.clone())),
+        };
+        let value = value
+            .map_err(|error| Failure::usage(format!("environment variable {variable}: {error}")))?;
+        let mut single = Table::new();
+        match key.split_once('.') {
+            None => single.insert(key.clone(), value),
+            Some((section, key)) => {
+                let section_table: Table = [(key.to_owned(), value)].into_iter().collect();
+                single.insert(section.to_owned(), section_table.into())
+            }
+        };
+        single
+            .clone()
+            .try_into::<Config>()
+            .map_err(|error| refuse(&format!("environment variable {variable}"), &error))?;
+        merge(&mut sum, single);
+    }
+    Ok((sum, warnings))
+}
+
+/// True for a name in a section of the configuration; others, such as those that an orchestrator sets, are left alone.
+fn is_mistyped(variable: &str, defaults: &Table) -> bool {
+    let sections = defaults.iter().filter(|(_, value)| value.is_table());
+    sections
+        .map(|(name, _)| format!("{}_", variable_of(name)))
+        .any(|start| variable.starts_with(&start))
+}
+
+/// The variable that stands for a key.
+fn variable_of(key: &str) -> String {
+    format!("{PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
+}
+
+/// All keys with their values, as `section.key`.
+fn leaves(table: &Table) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for (name, value) in table {
+        match value {
+            Value::Table(section) => {
+                found.extend(
+                    section
+                        .iter()
+                        .map(|(key, value)| (format!("{name}.{key}"), value.clone())),
+                );
+            }
+            value => found.push((name.clone(), value.clone())),
+        }
+    }
+    found
+}
+
+fn merge(into: &mut Table, from: Table) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(Value::Table(old)), Value::Table(new)) => merge(old, new),
+            (_, value) => {
+                into.insert(key, value);
+            }
+        }
+    }
+}
+
+fn table_of(config: &Config) -> Outcome<Table> {
+    Table::try_from(config).map_err(|error| Failure::other(format!("configuration: {error}")))
+}
+
+fn refuse(what: &str, error: &toml::de::Error) -> Failure {
+    Failure::usage(format!("{what}: {}", error.message().replace('\n', ", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REFERENCE: &str = include_str!("../reference.toml");
+
+    fn layers(
+        file: &str,
+        environment: &[(&str, &str)],
+        flags: Flags,
+    ) -> Outcome<(Config, Vec<String>)> {
+        Config::load(&Layers {
+            file: Some((Path::new("gesta.toml"), file.to_owned())),
+            environment: environment
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+            flags,
+        })
+    }
+
+    #[test]
+    fn the_reference_documents_each_key_with_its_default() {
+        let reference: Table = toml::from_str(REFERENCE).expect("TOML");
+        let defaults = table_of(&Config::default()).expect("table");
+        assert_eq!(leaves(&reference), leaves(&defaults));
+        let (config, _) = layers(REFERENCE, &[], Flags::default()).expect("valid");
+        assert_eq!(config, Config::default());
+        let undocumented: Vec<&str> = REFERENCE
+            .lines()
+            .zip(std::iter::once("").chain(REFERENCE.lines()))
+            .filter(|(line, before)| {
+                line.contains(" = ") && !line.starts_with('#') && !before.starts_with('#')
+            })
+            .map(|(line, _)| line)
+            .collect();
+        assert!(
+            undocumented.is_empty(),
+            "keys without a comment: {undocumented:?}"
+        );
+    }
+
+    #[test]
+    fn later_layers_win() {
+        let file = "listen = \"127.0.0.1:1\"\nstore = \"sqlite:a\"\n[append]\nbatch_events_max = 7\ngive_up_after = \"9s\"\n";
+        let environment = [
+            ("GESTA_STORE", "sqlite:b"),
+            ("GESTA_LISTEN", "127.0.0.1:2"),
+            ("GESTA_APPEND_BATCH_EVENTS_MAX", "8"),
+            ("GESTA_SERVER_HEARTBEAT", "2s"),
+            ("HOME", "x"),
+        ];
+        let flags = Flags {
+            listen: Some("127.0.0.1:3".into()),
+            ..Flags::default()
+        };
+        let (config, warnings) = layers(file, &environment, flags).expect("valid");
+        assert_eq!(config.listen, "127.0.0.1:3");
+        assert_eq!(config.store, "sqlite:b");
+        assert_eq!(config.append.batch_events_max, 8);
+        assert_eq!(config.append.give_up_after.to_string(), "9s");
+        assert_eq!(config.server.heartbeat.to_string(), "2s");
+        assert!(warnings.is_empty());
+    }
+
+    #[test]
+    fn wrong_files_are_refused_with_file_and_line() {
+        for (bad, line) in [
+            ("colour = 1", 1),
+            ("insecure = true\n[append]\nbatch_event_max = 1\n", 3),
+            ("[server]\nheartbeat = 5\n", 2),
+            ("[server]\nheartbeat = \"5\"\n", 2),
+            ("[append]\nbatch_events_max = -1\n", 2),
+            ("[append]\nbatch_bytes_max = \"8MB\"\n", 2),
+            ("store = \"postgres://u:secret@h", 1),
+            ("[colour]\n", 1),
+        ] {
+            let failure = layers(bad, &[], Flags::default())
+                .expect_err(bad)
+                .to_string();
+            assert!(
+                failure.starts_with(&format!("gesta.toml line {line}: ")),
+                "{bad}: {failure}"
+            );
+            assert!(!failure.contains("secret"), "{failure}");
+        }
+        assert!(layers("[append]\nqueue_events_max = 0\n", &[], Flags::default()).is_err());
+        assert!(
+            layers(
+                "[append]\nidempotency_time = \"1m\"\n",
+                &[],
+                Flags::default()
+            )
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn wrong_variables_are_refused_and_strange_ones_named() {
+        for (name, value) in [
+            ("GESTA_APPEND_BATCH_EVENTS_MAX", "many"),
+            ("GESTA_SERVER_HEARTBEAT", "soon"),
+            ("GESTA_INSECURE", "yes"),
+            ("GESTA_LOG_FORMAT", "xml"),
+        ] {
+            let failure = layers("", &[(name, value)], Flags::default()).expect_err(name);
+            assert!(failure.to_string().contains(name), "{failure}");
+        }
+        let (_, warnings) = layers(
+            "",
+            &[
+                ("GESTA_APPEND_BATCH_EVENT_MAX", "1"),
+                ("GESTA_PORT", "tcp://10.0.0.1:2113"),
+            ],
+            Flags::default(),
+        )
+        .expect("valid");
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+    }
+}

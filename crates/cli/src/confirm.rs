@@ -1,0 +1,40 @@
+//! Consent to what cannot be undone: asked on a terminal, otherwise `--yes` is needed.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use crate::args::Confirm;
+use crate::exit::{Code, Failure, Outcome};
+
+/// Returns if the user agrees to `what`, a sentence without its full stop.
+pub(crate) fn ask(confirm: &Confirm, what: &str) -> Outcome {
+    if confirm.yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure::usage(format!("{what}: not done without --yes")));
+    }
+    eprint!("{what}. Go on? [y/N] ");
+    io::stderr().flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    if agrees(&answer) {
+        Ok(())
+    } else {
+        Err(Failure::Message(Code::Other, "nothing was done".into()))
+    }
+}
+
+fn agrees(answer: &str) -> bool {
+    matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clear_yes_counts() {
+        assert!(agrees("y\n") && agrees("YES\n"));
+        assert!(!agrees("\n") && !agrees("n\n") && !agrees("yep\n"));
+    }
+}

@@ -1,0 +1,178 @@
+//! How a command ends: its exit code, and what it says about a failure.
+//!
+//! Invariants: each kind of error has one code; the codes are documented in `--help` and
+//! `docs/reference/cli.md` and do not change. A reader that closes the pipe is no failure.
+
+use std::fmt;
+use std::io;
+
+use gesta_core::ErrorKind;
+
+/// Exit codes. 2 is also what the argument parser uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Code {
+    /// Another failure.
+    Other = 1,
+    /// Wrong usage, or an invalid value.
+    Usage = 2,
+    /// No such stream or event, or closed by a tombstone.
+    NotFound = 3,
+    /// Not at the expected revision.
+    WrongExpectedRevision = 4,
+    /// Unavailable or overloaded.
+    Unavailable = 5,
+    /// Outcome unknown.
+    OutcomeUnknown = 6,
+    /// Stored data is damaged.
+    Damaged = 7,
+    /// The checkpoint cannot be used with this store.
+    InvalidCheckpoint = 8,
+    /// Stopped at once by a signal.
+    Interrupted = 130,
+}
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The store, or the way to it.
+    Store(gesta_core::Error),
+    /// A message and the code that fits it.
+    Message(Code, String),
+    /// Standard output was closed by its reader: not a failure.
+    ClosedPipe,
+}
+
+/// Result of a command.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// Wrong usage.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::Message(Code::Usage, message.into())
+    }
+
+    /// Another failure.
+    pub(crate) fn other(message: impl Into<String>) -> Self {
+        Self::Message(Code::Other, message.into())
+    }
+
+    /// The exit code; `None` for success.
+    pub(crate) fn code(&self) -> Option<Code> {
+        match self {
+            Failure::Store(error) => Some(code_of(error.kind())),
+            Failure::Message(code, _) => Some(*code),
+            Failure::ClosedPipe => None,
+        }
+    }
+}
+
+fn code_of(kind: &ErrorKind) -> Code {
+    match kind {
+        ErrorKind::InvalidArgument { .. } => Code::Usage,
+        ErrorKind::StreamNotFound(_)
+        | ErrorKind::StreamTombstoned(_)
+        | ErrorKind::EventNotFound { .. } => Code::NotFound,
+        ErrorKind::WrongExpectedRevision { .. } => Code::WrongExpectedRevision,
+        ErrorKind::Overloaded(_) | ErrorKind::Unavailable(_) => Code::Unavailable,
+        ErrorKind::OutcomeUnknown(_) => Code::OutcomeUnknown,
+        ErrorKind::Corrupt(_) => Code::Damaged,
+        ErrorKind::InvalidCheckpoint(_) => Code::InvalidCheckpoint,
+        _ => Code::Other,
+    }
+}
+
+impl fmt::Display for Failure {
+    /// The message, then each cause that adds something.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = match self {
+            Failure::ClosedPipe => return Ok(()),
+            Failure::Message(_, message) => return f.write_str(message),
+            Failure::Store(error) => error,
+        };
+        let mut said = error.to_string();
+        f.write_str(&said)?;
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !said.contains(&text) {
+                write!(f, ": {text}")?;
+                said.push_str(&text);
+            }
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+impl From<gesta_core::Error> for Failure {
+    fn from(error: gesta_core::Error) -> Self {
+        Failure::Store(error)
+    }
+}
+
+/// Errors of standard output and input.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Failure::ClosedPipe
+        } else {
+            Failure::other(error.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::{Error, ExpectedRevision, Revision, StreamId};
+
+    #[test]
+    fn each_kind_has_its_code() {
+        let stream = StreamId::new("cart-1").expect("valid");
+        let kinds = [
+            (ErrorKind::StreamNotFound(stream.clone()), 3),
+            (ErrorKind::StreamTombstoned(stream.clone()), 3),
+            (
+                ErrorKind::EventNotFound {
+                    stream: stream.clone(),
+                    revision: Revision(1),
+                },
+                3,
+            ),
+            (
+                ErrorKind::WrongExpectedRevision {
+                    stream,
+                    expected: ExpectedRevision::NoStream,
+                    actual: None,
+                },
+                4,
+            ),
+            (ErrorKind::Overloaded(String::new()), 5),
+            (ErrorKind::Unavailable(String::new()), 5),
+            (ErrorKind::OutcomeUnknown(String::new()), 6),
+            (ErrorKind::Corrupt(String::new()), 7),
+            (ErrorKind::InvalidCheckpoint(String::new()), 8),
+            (ErrorKind::Schema(String::new()), 1),
+            (ErrorKind::Unsupported(String::new()), 1),
+            (ErrorKind::Refused(String::new()), 1),
+            (
+                ErrorKind::InvalidArgument {
+                    field: String::new(),
+                    rule: String::new(),
+                },
+                2,
+            ),
+        ];
+        for (kind, code) in kinds {
+            let failure = Failure::from(Error::new(kind.clone()));
+            assert_eq!(
+                failure.code().map(|code| code as u8),
+                Some(code),
+                "{kind:?}"
+            );
+        }
+        let closed = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(closed.code(), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! Values with their unit in the text: `"5s"`, `"64MiB"`.
+//!
+//! Why: a bare number in a configuration file leaves its unit to memory.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+const TIMES: [(&str, u64); 5] = [
+    ("ms", 1),
+    ("s", 1_000),
+    ("m", 60_000),
+    ("h", 3_600_000),
+    ("d", 86_400_000),
+];
+const SIZES: [(&str, u64); 4] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+];
+
+/// A time span, such as `500ms`, `5s`, `10m`, `2h`, `1d`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span(pub(crate) Duration);
+
+/// A size in bytes, such as `512B`, `64KiB`, `8MiB`, `1GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) usize);
+
+/// Number and unit of a text, multiplied out.
+fn parse(text: &str, units: &[(&str, u64)], what: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let factor = units.iter().find(|(name, _)| *name == unit.trim_start());
+    match (number.parse::<u64>(), factor) {
+        (Ok(number), Some((_, factor))) => number
+            .checked_mul(*factor)
+            .ok_or_else(|| format!("{text:?} is too large")),
+        _ => {
+            let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
+            Err(format!(
+                "must be {what} with a unit ({}), found {text:?}",
+                names.join(", ")
+            ))
+        }
+    }
+}
+
+/// The text with the largest unit that leaves a whole number.
+fn show(value: u64, units: &[(&str, u64)]) -> String {
+    let whole = |(_, factor): &&(&str, u64)| value != 0 && value.is_multiple_of(*factor);
+    match units.iter().rev().find(whole) {
+        Some((name, factor)) => format!("{}{name}", value / factor),
+        None => format!("{value}{}", units[0].0),
+    }
+}
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text, &TIMES, "a time").map(|ms| Self(Duration::from_millis(ms)))
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bytes = parse(text, &SIZES, "a size")?;
+        usize::try_from(bytes)
+            .map(Self)
+            .map_err(|_| format!("{text:?} is too large"))
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&show(
+            u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX),
+            &TIMES,
+        ))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&show(self.0 as u64, &SIZES))
+    }
+}
+
+macro_rules! as_text {
+    ($name:ident) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?
+                    .parse()
+                    .map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+as_text!(Span);
+as_text!(Size);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_read_and_written() {
+        for text in ["500ms", "5s", "10m", "2h", "1d", "0ms"] {
+            assert_eq!(text.parse::<Span>().expect(text).to_string(), text);
+        }
+        for text in ["512B", "64KiB", "8MiB", "1GiB", "0B"] {
+            assert_eq!(text.parse::<Size>().expect(text).to_string(), text);
+        }
+        assert_eq!("120s".parse::<Span>().expect("valid").to_string(), "2m");
+        assert_eq!("8 MiB".parse::<Size>().expect("valid").0, 8 << 20);
+    }
+
+    #[test]
+    fn missing_units_signs_and_overflow_are_refused() {
+        for bad in [
+            "",
+            "5",
+            "s",
+            "-5s",
+            "5 parsecs",
+            "1.5s",
+            "99999999999999999999s",
+            "18446744073709551615d",
+        ] {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+        for bad in [
+            "",
+            "5",
+            "5MB",
+            "-1B",
+            "99999999999GiB99",
+            "18446744073709551615GiB",
+        ] {
+            assert!(bad.parse::<Size>().is_err(), "{bad}");
+        }
+    }
+}
