@@ -49,13 +49,9 @@ pub(crate) struct Log {
     pub(crate) filter: String,
 }
 
-/// Bounds and times of the HTTP server.
+/// Bounds and times of the HTTP server: the fields of `gesta_server::Config`, documented there and in reference.toml.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[expect(
-    missing_docs,
-    reason = "the fields of gesta_server::Config, documented there and in reference.toml"
-)]
 pub(crate) struct Server {
     pub(crate) connections_max: usize,
     pub(crate) requests_in_flight_max: usize,
@@ -71,13 +67,9 @@ pub(crate) struct Server {
     pub(crate) shutdown_grace: Span,
 }
 
-/// Bounds and times of the append pipeline, for each log.
+/// Bounds and times of the append pipeline, for each log: the fields of `gesta_append::Config`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[expect(
-    missing_docs,
-    reason = "the fields of gesta_append::Config, documented there and in reference.toml"
-)]
 pub(crate) struct Append {
     pub(crate) batch_events_max: usize,
     pub(crate) batch_bytes_max: Size,
@@ -160,7 +152,6 @@ pub(crate) struct Layers<'a> {
 
 /// What the command line says about the configuration.
 #[derive(Debug, Default)]
-#[expect(missing_docs, reason = "the fields of Config and Log")]
 pub(crate) struct Flags {
     pub(crate) store: Option<String>,
     pub(crate) listen: Option<String>,
