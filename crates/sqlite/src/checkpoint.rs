@@ -1,10 +1,10 @@
 //! Keeps the write-ahead log short without making commits wait.
 //!
-//! How: a helper thread copies the WAL into the file (`PASSIVE`, which blocks nobody) every few MiB. That alone never ends a WAL
-//! that is always being written to, so once it is long the writing thread itself, between two batches, copies
-//! the little that is left and starts the WAL again from its beginning (`RESTART`). A reader that holds an old snapshot
+//! How: a helper thread copies the WAL into the file (`PASSIVE`, which blocks nobody) each time it has grown by an eighth of
+//! its longest length. That alone never ends a WAL that is always being written to, so at that length the writing thread itself,
+//! between two batches, copies the little that is left and starts the WAL again from its beginning (`RESTART`). A reader that holds an old snapshot
 //! delays that; it is tried again later, and never waits longer than `RESTART_WAIT`.
-//! Invariant: the WAL is bounded by `RESTART_PAGES` plus what is appended while readers hold snapshots.
+//! Invariant: the WAL is bounded by `wal_bytes_max` plus what is appended while readers hold snapshots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -17,14 +17,13 @@ use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
 
 use crate::append::FaultMark;
+use crate::connection::BUSY_TIMEOUT;
 use crate::error::{WriteFault, write_fault};
 
-/// Pages of WAL after which the helper copies (4 MiB).
-const PASSIVE_PAGES: i32 = 1_000;
-/// Pages of WAL after which it is started again (32 MiB).
-const RESTART_PAGES: i32 = 8_000;
-/// Pages more before a failed restart is tried again.
-const RETRY_PAGES: i32 = 2_000;
+/// Size of a page, and so nearly of a frame of the WAL.
+const PAGE_BYTES: u64 = 4096;
+/// Parts of the longest WAL after which the helper copies, or a failed restart is tried again.
+const PARTS: i32 = 8;
 /// Longest wait of a restart for readers.
 const RESTART_WAIT: Duration = Duration::from_millis(50);
 
@@ -32,9 +31,9 @@ const RESTART_WAIT: Duration = Duration::from_millis(50);
 pub(crate) struct WalWatch {
     pages: Arc<AtomicI32>,
     pages_seen: i32,
+    pages_max: i32,
     passive_at: i32,
     restart_at: i32,
-    busy_timeout: Duration,
     signal: Option<SyncSender<()>>,
     helper: Option<JoinHandle<()>>,
 }
@@ -47,9 +46,12 @@ impl WalWatch {
     pub(crate) fn start(
         conn: &mut Connection,
         helper: Connection,
-        busy_timeout: Duration,
+        wal_bytes_max: u64,
         fault: FaultMark,
     ) -> Result<Self> {
+        let pages_max = i32::try_from(wal_bytes_max / PAGE_BYTES)
+            .unwrap_or(i32::MAX)
+            .max(PARTS);
         let pages = Arc::new(AtomicI32::new(0));
         let counter = Arc::clone(&pages);
         conn.wal_hook(Some(move |_: &mut _, count| {
@@ -65,9 +67,9 @@ impl WalWatch {
         Ok(Self {
             pages,
             pages_seen: 0,
-            passive_at: PASSIVE_PAGES,
-            restart_at: RESTART_PAGES,
-            busy_timeout,
+            pages_max,
+            passive_at: pages_max / PARTS,
+            restart_at: pages_max,
             signal: Some(signal),
             helper: Some(helper),
         })
@@ -83,7 +85,7 @@ impl WalWatch {
         if pages >= self.passive_at {
             // A full channel means that the helper has yet to begin anyway.
             let _ = self.signal.as_ref().map(|signal| signal.try_send(()));
-            self.passive_at = pages.saturating_add(PASSIVE_PAGES);
+            self.passive_at = pages.saturating_add(self.pages_max / PARTS);
         }
         if pages >= self.restart_at {
             self.restart(conn, fault, pages);
@@ -91,8 +93,8 @@ impl WalWatch {
     }
 
     fn begin_again(&mut self) {
-        self.passive_at = PASSIVE_PAGES;
-        self.restart_at = RESTART_PAGES;
+        self.passive_at = self.pages_max / PARTS;
+        self.restart_at = self.pages_max;
     }
 
     fn restart(&mut self, conn: &Connection, fault: &FaultMark, pages: i32) {
@@ -106,11 +108,11 @@ impl WalWatch {
                 self.begin_again();
             }
             Err(error) => {
-                self.restart_at = pages.saturating_add(RETRY_PAGES);
+                self.restart_at = pages.saturating_add(self.pages_max / PARTS);
                 judge(&error, fault);
             }
         }
-        if let Err(error) = conn.busy_timeout(self.busy_timeout) {
+        if let Err(error) = conn.busy_timeout(BUSY_TIMEOUT) {
             fault.set(&error);
         }
     }

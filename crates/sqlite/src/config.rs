@@ -38,6 +38,10 @@ pub enum Missing {
 
 /// Most reading connections.
 const READERS_MAX: usize = 64;
+/// Default length of the write-ahead log.
+const WAL_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// Largest length that can be asked for, in MiB.
+const WAL_MIB_MAX: u64 = 4096;
 
 /// How a store is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,6 +54,9 @@ pub struct SqliteConfig {
     pub missing: Missing,
     /// Connections that read at once (1 to 64). Opened when needed.
     pub readers: usize,
+    /// Length of the write-ahead log, in bytes, at which it is started again from its beginning. It grows beyond that while a
+    /// reader holds an old snapshot.
+    pub wal_bytes_max: u64,
 }
 
 impl SqliteConfig {
@@ -72,6 +79,7 @@ impl SqliteConfig {
             synchronous: Synchronous::Full,
             missing: Missing::Create,
             readers: cores.clamp(2, 8),
+            wal_bytes_max: WAL_BYTES_MAX,
         }
     }
 
@@ -83,7 +91,7 @@ impl SqliteConfig {
     }
 
     /// Reads `sqlite:PATH`, `sqlite://PATH` or `sqlite::memory:`, with options after `?`, joined by `&`:
-    /// `synchronous=full|normal|off`, `readers=1..64`, `create=true|false`. The path is taken as it stands.
+    /// `synchronous=full|normal|off`, `create=true|false`, `readers=1..64`, `wal_mib=1..4096`. The path is taken as it stands.
     ///
     /// # Errors
     /// `InvalidArgument` for another scheme, no path, or an unknown option or value.
@@ -139,10 +147,16 @@ impl SqliteConfig {
                     .filter(|count| (1..=READERS_MAX).contains(count))
                     .ok_or_else(|| wrong("must be a number from 1 to 64"))?;
             }
+            "wal_mib" => {
+                let mib: Option<u64> = value.parse().ok();
+                let mib = mib.filter(|mib| (1..=WAL_MIB_MAX).contains(mib));
+                self.wal_bytes_max =
+                    mib.ok_or_else(|| wrong("must be a number from 1 to 4096"))? * 1024 * 1024;
+            }
             _ => {
                 return Err(Error::invalid(
                     format!("store option {name}"),
-                    "is unknown; known are synchronous, readers and create",
+                    "is unknown; known are synchronous, create, readers and wal_mib",
                 ));
             }
         }
@@ -183,6 +197,8 @@ mod tests {
             .expect("valid");
         assert_eq!(config.synchronous, Synchronous::Normal);
         assert_eq!((config.readers, config.missing), (3, Missing::Refuse));
+        let config = SqliteConfig::parse("sqlite:a.db?wal_mib=4").expect("valid");
+        assert_eq!(config.wal_bytes_max, 4 * 1024 * 1024);
         for bad in [
             "sqlite:",
             "sqlite:?synchronous=full",
@@ -193,6 +209,8 @@ mod tests {
             "sqlite:a?readers=0",
             "sqlite:a?readers=65",
             "sqlite:a?readers=-1",
+            "sqlite:a?wal_mib=0",
+            "sqlite:a?wal_mib=99999999999999999999",
             "sqlite:a?create",
         ] {
             assert!(SqliteConfig::parse(bad).is_err(), "{bad}");

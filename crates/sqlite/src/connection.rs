@@ -8,15 +8,13 @@ use std::time::Duration;
 use gesta_core::{Durability, Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags};
 
-use crate::config::{Location, Synchronous};
+use crate::config::{Location, SqliteConfig, Synchronous};
 use crate::error::Outcome;
 
 /// Earlier versions can corrupt the WAL when one connection writes while another checkpoints.
 const LIBRARY_VERSION_MIN: i32 = 3_051_003;
 /// How long a statement waits for a lock that another program holds (the `sqlite3` shell, a backup tool).
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Size to which a WAL that grew longer is cut when it begins again; within it, writing needs no new blocks.
-const WAL_BYTES_KEPT: i64 = 64 * 1024 * 1024;
 /// Page cache of the writing connection, in KiB.
 const WRITER_CACHE_KIB: i64 = 64 * 1024;
 /// Page cache of each reading connection, in KiB; the operating system caches the rest.
@@ -40,7 +38,8 @@ pub(crate) fn check_library() -> Result<()> {
 }
 
 /// Opens the connection that writes, and creates the file if it is not there.
-pub(crate) fn open_writing(location: &Location, synchronous: Synchronous) -> Outcome<Connection> {
+pub(crate) fn open_writing(location: &Location, config: &SqliteConfig) -> Outcome<Connection> {
+    let synchronous = config.synchronous;
     let conn = match location {
         Location::Memory => Connection::open_in_memory()?,
         Location::File(path) => open_file(
@@ -61,7 +60,11 @@ pub(crate) fn open_writing(location: &Location, synchronous: Synchronous) -> Out
     }
     // Checkpoints belong to `checkpoint`, off the commit path.
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
-    conn.pragma_update(None, "journal_size_limit", WAL_BYTES_KEPT)?;
+    // A WAL that a reader made longer is cut when it begins again; within this size, writing needs no new blocks.
+    let wal_bytes_kept = i64::try_from(config.wal_bytes_max)
+        .unwrap_or(i64::MAX)
+        .saturating_mul(2);
+    conn.pragma_update(None, "journal_size_limit", wal_bytes_kept)?;
     conn.pragma_update(None, "synchronous", level(synchronous))?;
     // macOS only: fsync alone leaves data in the cache of the disk there.
     conn.pragma_update(None, "fullfsync", synchronous == Synchronous::Full)?;
@@ -156,8 +159,10 @@ mod tests {
             (Synchronous::Normal, "weakened"),
             (Synchronous::Off, "weakened"),
         ] {
-            let location = Location::File(home.path().join("a.db"));
-            let conn = open_writing(&location, asked).expect("opens");
+            let mut config = SqliteConfig::file(home.path().join("a.db"));
+            config.synchronous = asked;
+            let location = config.location.clone();
+            let conn = open_writing(&location, &config).expect("opens");
             let found = durability(&conn, &location).expect("known");
             assert_eq!(found.name(), name);
             assert!(
@@ -171,8 +176,8 @@ mod tests {
     fn a_reading_connection_cannot_write() {
         let home = tempfile::tempdir().expect("dir");
         let path = home.path().join("a.db");
-        let location = Location::File(path.clone());
-        let writer = open_writing(&location, Synchronous::Full).expect("opens");
+        let config = SqliteConfig::file(&path);
+        let writer = open_writing(&config.location, &config).expect("opens");
         writer.execute_batch("CREATE TABLE a (x)").expect("creates");
         let reader = open_reading(&path).expect("opens");
         assert!(reader.execute_batch("DELETE FROM a").is_err());

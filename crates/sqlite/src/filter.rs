@@ -13,7 +13,7 @@ use rusqlite::{Connection, Row, params};
 
 use crate::error::Outcome;
 use crate::names::Names;
-use crate::read::{Page, event_at, int};
+use crate::read::{event_at, int, log_page_of, out_of_order};
 
 /// Sets of queries are kept as bits; a filter has at most 100 (`FILTER_VALUES_MAX`), later ones count as passing.
 type Queries = u128;
@@ -116,7 +116,7 @@ pub(crate) fn tagged_page(
     to: i64,
 ) -> Outcome<Rows> {
     let forwards = slice.direction == Direction::Forwards;
-    let mut page = Page::new(slice.limit);
+    let mut page = log_page_of(slice);
     let (mut after, mut to) = (after, to);
     loop {
         let (candidates, horizon) =
@@ -130,12 +130,13 @@ pub(crate) fn tagged_page(
             let Some(event) = event_at(conn, names, *position)? else {
                 continue;
             };
-            if slice.filter.matches(&event) && !page.push(event) {
+            if slice.filter.matches(&event) && !page.push(event)? {
                 return Ok(page.finish());
             }
         }
         match horizon {
             None => return Ok(page.finish()),
+            Some(seen) if seen <= after || seen > to => return Err(out_of_order(seen).into()),
             Some(seen) if forwards => after = seen,
             Some(seen) => to = seen.saturating_sub(1),
         }

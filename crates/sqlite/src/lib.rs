@@ -19,6 +19,7 @@ mod filter;
 mod lock;
 mod lookup;
 mod names;
+mod payload;
 mod read;
 mod reader;
 mod scavenge;

@@ -8,29 +8,69 @@ use std::sync::Arc;
 use gesta_core::backend::RowId;
 use gesta_core::{Error, EventType, LogId, StreamId};
 use gesta_sql::{name_checksum, row_id_from_sql};
-use hashlink::LruCache;
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::Outcome;
 use crate::schema::name_corrupt;
 
-/// Most stream names kept by one connection: a few MiB.
-const STREAMS_MAX: usize = 50_000;
-/// Most event types kept by one connection.
-const TYPES_MAX: usize = 10_000;
+/// Sets of stream names kept by one connection, two names in each.
+const STREAM_SETS: usize = 32 * 1024;
+/// Sets of event types kept by one connection.
+const TYPE_SETS: usize = 1024;
 
-/// The cache.
+/// The names that one connection has read.
 #[derive(Debug)]
 pub(crate) struct Names {
-    streams: LruCache<i64, StreamId>,
-    types: LruCache<i64, EventType>,
+    streams: Cache<StreamId>,
+    types: Cache<EventType>,
 }
 
 impl Default for Names {
     fn default() -> Self {
         Self {
-            streams: LruCache::new(STREAMS_MAX),
-            types: LruCache::new(TYPES_MAX),
+            streams: Cache::new(STREAM_SETS),
+            types: Cache::new(TYPE_SETS),
+        }
+    }
+}
+
+/// A two-way set-associative cache, as in hardware: a row id has one set, by its low bits; the newer name of a set
+/// stays longer. Bounded by construction, and a hit costs one look into memory, which no list of uses can beat: row ids
+/// are positions, so neighbours in time spread over the sets.
+#[derive(Debug)]
+struct Cache<T> {
+    sets: Vec<[Option<(i64, T)>; 2]>,
+    sets_max: usize,
+}
+
+impl<T: Clone> Cache<T> {
+    fn new(sets_max: usize) -> Self {
+        Self {
+            sets: Vec::new(),
+            sets_max,
+        }
+    }
+
+    fn set_of(&self, row: i64) -> usize {
+        usize::try_from(row.unsigned_abs()).unwrap_or(0) % self.sets_max
+    }
+
+    fn get(&self, row: i64) -> Option<&T> {
+        let set = self.sets.get(self.set_of(row))?;
+        set.iter()
+            .flatten()
+            .find(|(known, _)| *known == row)
+            .map(|(_, name)| name)
+    }
+
+    fn insert(&mut self, row: i64, name: T) {
+        if self.sets.is_empty() {
+            self.sets.resize_with(self.sets_max, || [None, None]);
+        }
+        let index = self.set_of(row);
+        if let Some(set) = self.sets.get_mut(index) {
+            set.swap(0, 1);
+            set[0] = Some((row, name));
         }
     }
 }
@@ -41,7 +81,7 @@ impl Names {
     /// # Errors
     /// `Corrupt` if there is none, or its checksum is wrong.
     pub(crate) fn stream(&mut self, conn: &Connection, row: i64) -> Outcome<StreamId> {
-        if let Some(name) = self.streams.get(&row) {
+        if let Some(name) = self.streams.get(row) {
             return Ok(name.clone());
         }
         let sql = include_str!("../sql/select_stream_name.sql");
@@ -55,7 +95,7 @@ impl Names {
     /// # Errors
     /// `Corrupt` if there is none, or its checksum is wrong.
     pub(crate) fn event_type(&mut self, conn: &Connection, row: i64) -> Outcome<EventType> {
-        if let Some(name) = self.types.get(&row) {
+        if let Some(name) = self.types.get(row) {
             return Ok(name.clone());
         }
         let sql = include_str!("../sql/select_type_name.sql");
@@ -126,4 +166,26 @@ fn find(conn: &Connection, sql: &str, what: &'static str, name: &str) -> Outcome
     let id = row_id_from_sql(row)?;
     check(what, id, name, checksum)?;
     Ok(Some(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_keeps_the_two_newest_names_of_a_set() {
+        let mut cache = Cache::new(4);
+        assert_eq!(cache.get(1), None);
+        for row in [1, 5, 2] {
+            cache.insert(row, row.to_string());
+        }
+        assert_eq!(cache.get(1).map(String::as_str), Some("1"));
+        cache.insert(9, "9".into());
+        assert_eq!(cache.get(1), None);
+        assert_eq!(cache.get(5).map(String::as_str), Some("5"));
+        assert_eq!(cache.get(9).map(String::as_str), Some("9"));
+        assert_eq!(cache.get(2).map(String::as_str), Some("2"));
+        cache.insert(i64::MIN, "odd".into());
+        assert_eq!(cache.get(i64::MIN).map(String::as_str), Some("odd"));
+    }
 }

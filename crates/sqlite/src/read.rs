@@ -4,10 +4,11 @@
 //! every row is checked. A page ends at its limit of events or bytes; the statement simply stops being stepped.
 //! Not here: which rows a filter can leave out early (`filter`).
 
-use bytes::Bytes;
 use gesta_core::backend::{LogSlice, RowId, Rows, StreamSlice, WriterEpoch};
 use gesta_core::limits::PAGE_BYTES_MAX;
-use gesta_core::{Direction, Error, EventId, LogId, RecordedEvent, Revision, Tags, Timestamp};
+use gesta_core::{
+    Direction, Error, EventId, LogId, Position, RecordedEvent, Revision, Tags, Timestamp,
+};
 use gesta_sql::{
     content_type_from_code, position_from_sql, recorded_checksum, revision_from_sql,
     row_id_from_sql, tags_from_text, to_sql,
@@ -18,23 +19,34 @@ use uuid::Uuid;
 use crate::error::Outcome;
 use crate::filter::{self, Sieve};
 use crate::names::Names;
+use crate::payload::Payloads;
 
 /// Events that a page makes room for before it has found any.
 const PAGE_CAPACITY_MAX: usize = 1_024;
 
 /// A page being filled.
+///
+/// Rows must come in order, and inside the part asked for: what a damaged index gives back could otherwise lead a
+/// caller, who goes on behind the last event of a page, round in circles.
 pub(crate) struct Page {
+    direction: Direction,
+    /// The last position taken, or the border of the part that is asked for.
+    behind: Option<Position>,
     limit: usize,
     bytes: usize,
+    payloads: Payloads,
     rows: Rows,
 }
 
 impl Page {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, direction: Direction, behind: Option<Position>) -> Self {
         let events = Vec::with_capacity(limit.min(PAGE_CAPACITY_MAX));
         Self {
+            direction,
+            behind,
             limit: limit.max(1),
             bytes: 0,
+            payloads: Payloads::default(),
             rows: Rows {
                 events,
                 complete: true,
@@ -43,16 +55,28 @@ impl Page {
     }
 
     /// Takes an event; false if the page was full, and so is not complete.
-    pub(crate) fn push(&mut self, event: RecordedEvent) -> bool {
+    ///
+    /// # Errors
+    /// `Corrupt` if the event is out of order.
+    pub(crate) fn push(&mut self, event: RecordedEvent) -> Outcome<bool> {
+        let in_order = self.behind.is_none_or(|behind| match self.direction {
+            Direction::Forwards => event.position > behind,
+            Direction::Backwards => event.position < behind,
+        });
+        if !in_order {
+            let position = event.position;
+            return Err(out_of_order(position.0.cast_signed()).into());
+        }
+        self.behind = Some(event.position);
         let bytes = self.bytes.saturating_add(event.payload_bytes());
         let full = self.rows.events.len() >= self.limit || bytes > PAGE_BYTES_MAX;
         if full && !self.rows.events.is_empty() {
             self.rows.complete = false;
-            return false;
+            return Ok(false);
         }
         self.bytes = bytes;
         self.rows.events.push(event);
-        true
+        Ok(true)
     }
 
     /// True if no further event can be taken, so that the next one need not be decoded.
@@ -74,6 +98,7 @@ impl Page {
 pub(crate) fn decode(
     conn: &Connection,
     names: &mut Names,
+    payloads: &mut Payloads,
     row: &Row<'_>,
 ) -> Outcome<RecordedEvent> {
     let (position, stream, revision) = (int(row, 0)?, int(row, 1)?, int(row, 2)?);
@@ -98,8 +123,8 @@ pub(crate) fn decode(
         event_type: names.event_type(conn, event_type)?,
         created: Timestamp(int(row, 5)?),
         content_type: content_type_from_code(int(row, 6)?).map_err(bad)?,
-        metadata: bytes(row, 10)?,
-        data: bytes(row, 11)?,
+        metadata: payloads.copy(blob(row, 10)?),
+        data: payloads.copy(blob(row, 11)?),
         tags,
         stream: name,
     };
@@ -123,6 +148,12 @@ fn corrupt(position: i64, stream: &str, revision: i64, what: &str) -> Error {
     ))
 }
 
+pub(crate) fn out_of_order(position: i64) -> Error {
+    Error::corrupt(format!(
+        "events do not come in order at log 0, position {position}: an index or the file is damaged, run `gesta verify`"
+    ))
+}
+
 pub(crate) fn int(row: &Row<'_>, column: usize) -> Outcome<i64> {
     Ok(row
         .get_ref(column)?
@@ -130,16 +161,11 @@ pub(crate) fn int(row: &Row<'_>, column: usize) -> Outcome<i64> {
         .map_err(rusqlite::Error::from)?)
 }
 
-fn bytes(row: &Row<'_>, column: usize) -> Outcome<Bytes> {
-    let blob = row
+fn blob<'r>(row: &'r Row<'_>, column: usize) -> Outcome<&'r [u8]> {
+    Ok(row
         .get_ref(column)?
         .as_blob()
-        .map_err(rusqlite::Error::from)?;
-    Ok(if blob.is_empty() {
-        Bytes::new()
-    } else {
-        Bytes::copy_from_slice(blob)
-    })
+        .map_err(rusqlite::Error::from)?)
 }
 
 pub(crate) fn event_id(row: &Row<'_>, column: usize) -> Outcome<Uuid> {
@@ -156,7 +182,7 @@ pub(crate) fn stream_page(
     names: &mut Names,
     slice: &StreamSlice,
 ) -> Outcome<Rows> {
-    let mut page = Page::new(slice.limit);
+    let mut page = Page::new(slice.limit, slice.direction, None);
     let stream = to_sql(slice.stream_row.0, "stream")?;
     let to = to_sql(slice.to.0.min(Revision::MAX.0), "revision")?;
     let Ok(from) = to_sql(slice.from.0, "revision") else {
@@ -179,7 +205,11 @@ pub(crate) fn stream_page(
         if page.is_full() {
             return Ok(page.finish_incomplete());
         }
-        if !page.push(decode(conn, names, row)?) {
+        let event = decode(conn, names, &mut page.payloads, row)?;
+        if !(slice.from..=slice.to).contains(&event.revision) {
+            return Err(out_of_order(int(row, 0)?).into());
+        }
+        if !page.push(event)? {
             break;
         }
     }
@@ -209,7 +239,7 @@ fn first_created(
         let middle = low + (high - low) / 2;
         match probe(middle)? {
             Some((revision, created)) if created < created_from.0 => {
-                low = revision.saturating_add(1)
+                low = revision.max(middle).saturating_add(1)
             }
             Some((revision, _)) => {
                 found = Some(revision);
@@ -219,6 +249,15 @@ fn first_created(
         }
     }
     Ok(found)
+}
+
+/// An empty page for a part of the log.
+pub(crate) fn log_page_of(slice: &LogSlice) -> Page {
+    let border = match slice.direction {
+        Direction::Forwards => slice.after,
+        Direction::Backwards => slice.to.next(),
+    };
+    Page::new(slice.limit, slice.direction, Some(border))
 }
 
 /// Reads a part of the log.
@@ -235,7 +274,7 @@ pub(crate) fn log_page(conn: &Connection, names: &mut Names, slice: &LogSlice) -
         return filter::tagged_page(conn, names, slice, after, to);
     }
     let mut sieve = Sieve::new(&slice.filter);
-    let mut page = Page::new(slice.limit);
+    let mut page = log_page_of(slice);
     let sql = match slice.direction {
         Direction::Forwards => include_str!("../sql/select_log_forwards.sql"),
         Direction::Backwards => include_str!("../sql/select_log_backwards.sql"),
@@ -247,8 +286,8 @@ pub(crate) fn log_page(conn: &Connection, names: &mut Names, slice: &LogSlice) -
             if !sieve.may_pass(conn, names, row)? {
                 continue;
             }
-            let event = decode(conn, names, row)?;
-            if slice.filter.matches(&event) && !page.push(event) {
+            let event = decode(conn, names, &mut page.payloads, row)?;
+            if slice.filter.matches(&event) && !page.push(event)? {
                 break;
             }
             continue;
@@ -256,7 +295,8 @@ pub(crate) fn log_page(conn: &Connection, names: &mut Names, slice: &LogSlice) -
         if page.is_full() {
             return Ok(page.finish_incomplete());
         }
-        if !page.push(decode(conn, names, row)?) {
+        let event = decode(conn, names, &mut page.payloads, row)?;
+        if !page.push(event)? {
             break;
         }
     }
@@ -272,7 +312,7 @@ pub(crate) fn event_at(
     let mut statement = conn.prepare_cached(include_str!("../sql/select_event.sql"))?;
     let mut rows = statement.query([position])?;
     match rows.next()? {
-        Some(row) => Ok(Some(decode(conn, names, row)?)),
+        Some(row) => Ok(Some(decode(conn, names, &mut Payloads::default(), row)?)),
         None => Ok(None),
     }
 }

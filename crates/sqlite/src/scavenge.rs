@@ -12,7 +12,7 @@ use rusqlite::{Connection, params};
 use crate::append::{commit, end_transaction};
 use crate::error::Outcome;
 use crate::lookup::log_end;
-use crate::read::{int, row_to_sql};
+use crate::read::{int, out_of_order, row_to_sql};
 
 /// Events removed in one transaction.
 const EVENTS_PER_TRANSACTION: usize = 1_000;
@@ -95,7 +95,9 @@ fn remove_in_transaction(
     let mut delete_event = conn.prepare_cached(include_str!("../sql/delete_event.sql"))?;
     let mut delete_tag = conn.prepare_cached(include_str!("../sql/delete_tag.sql"))?;
     for event in &gone {
-        delete_event.execute([event.position])?;
+        if delete_event.execute([event.position])? != 1 {
+            return Err(out_of_order(event.position).into());
+        }
         for tag in event.tags.iter().flat_map(|tags| tags.split('\n')) {
             delete_tag.execute(params![tag, event.position])?;
         }

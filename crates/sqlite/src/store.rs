@@ -24,7 +24,7 @@ use crate::audit::SqliteAudit;
 use crate::backup;
 use crate::checkpoint::WalWatch;
 use crate::config::{Location, Missing, SqliteConfig};
-use crate::connection::{self, BUSY_TIMEOUT};
+use crate::connection;
 use crate::error::Outcome;
 use crate::lock::StoreLock;
 use crate::reader::{Reader, Readers, closed};
@@ -81,11 +81,11 @@ impl SqliteBackend {
         let wal = match &location {
             Location::Memory => None,
             Location::File(_) => {
-                let helper = connection::open_writing(&location, config.synchronous)?;
+                let helper = connection::open_writing(&location, config)?;
                 Some(WalWatch::start(
                     &mut conn,
                     helper,
-                    BUSY_TIMEOUT,
+                    config.wal_bytes_max,
                     fault.clone(),
                 )?)
             }
@@ -200,7 +200,7 @@ impl Opened {
                 (Location::File(path), Some(lock))
             }
         };
-        let conn = connection::open_writing(&location, config.synchronous)?;
+        let conn = connection::open_writing(&location, config)?;
         if let Location::File(path) = &location {
             // The name of a new file must be as durable as what will be stored in it.
             backup::sync_directory_of(path).map_err(|error| cannot_open(path, error))?;

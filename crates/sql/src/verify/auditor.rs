@@ -51,8 +51,10 @@ pub async fn audit(
         loop {
             let page = source.rows(log, after, PAGE_ROWS).await?;
             let Some(last) = page.last() else { break };
-            after = last.position;
             page.iter().for_each(|row| lane.check_row(row));
+            if !lane.goes_on(&mut after, last.position, "events") {
+                break;
+            }
             progress(Progress {
                 log,
                 position: after,
@@ -142,27 +144,44 @@ impl<'a> LogAudit<'a> {
         loop {
             let page = source.streams(self.log, after, PAGE_ROWS).await?;
             let Some(last) = page.last() else { break };
-            after = last.id;
             page.iter()
                 .for_each(|name| self.check_stream_name(name, &mut names));
+            if !self.goes_on(&mut after, last.id, "streams") {
+                break;
+            }
         }
         names.clear();
         after = i64::MIN;
         loop {
             let page = source.types(self.log, after, PAGE_ROWS).await?;
             let Some(last) = page.last() else { break };
-            after = last.id;
             page.iter()
                 .for_each(|name| self.check_type_name(name, &mut names));
+            if !self.goes_on(&mut after, last.id, "event types") {
+                break;
+            }
         }
         after = i64::MIN;
         loop {
             let page = source.floors(self.log, after, PAGE_ROWS).await?;
             let Some(last) = page.last() else { break };
-            after = last.stream;
             page.iter().for_each(|floor| self.check_floor(floor));
+            if !self.goes_on(&mut after, last.stream, "scavenge marks") {
+                break;
+            }
         }
         Ok(())
+    }
+
+    /// Moves on to the next page. A damaged index can lead back; an audit must end all the same.
+    fn goes_on(&mut self, after: &mut i64, last: i64, what: &str) -> bool {
+        let forwards = last > *after;
+        if !forwards {
+            let text = format!("{what} behind {after} end at {last}: their index leads back");
+            self.finding(FindingKind::Engine, text);
+        }
+        *after = last;
+        forwards
     }
 
     fn check_stream_name(&mut self, name: &AuditName, names: &mut HashSet<u128>) {
@@ -256,6 +275,9 @@ impl<'a> LogAudit<'a> {
             self.row_finding(FindingKind::Position, row, "position is below 1".into());
         } else if row.position == position {
             self.row_finding(FindingKind::Position, row, "position is used twice".into());
+        } else if row.position < position {
+            let text = format!("position comes after {position}");
+            self.row_finding(FindingKind::Position, row, text);
         } else if let Some(missing) = u64::try_from(row.position.saturating_sub(position))
             .ok()
             .filter(|n| *n > 1)
@@ -397,7 +419,13 @@ impl<'a> LogAudit<'a> {
     }
 
     async fn check_tags(&mut self, source: &mut dyn AuditSource) -> Result<()> {
-        self.summary.tags = self.tags.add_index(source, self.log, PAGE_ROWS).await?;
+        let scan = self.tags.add_index(source, self.log, PAGE_ROWS).await?;
+        self.summary.tags = scan.entries;
+        if scan.leads_back {
+            let text = "the tag index leads back: it is damaged".into();
+            self.finding(FindingKind::Engine, text);
+            return Ok(());
+        }
         for (position, text) in self.tags.differences(source, self.log, PAGE_ROWS).await? {
             self.report.add(Finding {
                 kind: FindingKind::Tags,

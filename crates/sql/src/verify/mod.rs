@@ -104,7 +104,7 @@ pub trait AuditSource: Send {
     /// `Unavailable`.
     async fn types(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditName>>;
 
-    /// Entries of the tag index behind `after`, in any fixed order of their key.
+    /// Entries of the tag index behind `after`, in binary order of the tag, then by position.
     ///
     /// # Errors
     /// `Unavailable`.

@@ -20,6 +20,15 @@ const RANGES_COMPARED_MAX: usize = 100;
 #[derive(Default)]
 pub(super) struct TagSums(BTreeMap<i64, (u64, u64)>);
 
+/// What a scan of the index saw.
+#[derive(Default)]
+pub(super) struct IndexScan {
+    /// Entries.
+    pub(super) entries: u64,
+    /// A page ended before it began: the index is damaged, and scanning it would never end.
+    pub(super) leads_back: bool,
+}
+
 /// A difference: where, and what.
 pub(super) type Difference = (Option<i64>, String);
 
@@ -39,25 +48,29 @@ impl TagSums {
         }
     }
 
-    /// Adds up the whole index; returns the number of its entries.
+    /// Adds up the whole index.
     pub(super) async fn add_index(
         &mut self,
         source: &mut dyn AuditSource,
         log: LogId,
         page_rows: usize,
-    ) -> Result<u64> {
-        let mut count = 0;
+    ) -> Result<IndexScan> {
+        let mut scan = IndexScan::default();
         let mut after: Option<AuditTag> = None;
         loop {
             let mut page = source.tags(log, after.as_ref(), page_rows).await?;
             for entry in &page {
                 let sums = self.0.entry(range(entry.position)).or_default();
                 sums.1 = sums.1.wrapping_add(sum(entry.position, &entry.tag));
-                count += 1;
+                scan.entries += 1;
             }
             let Some(last) = page.pop() else {
-                return Ok(count);
+                return Ok(scan);
             };
+            if after.as_ref().is_some_and(|after| last <= *after) {
+                scan.leads_back = true;
+                return Ok(scan);
+            }
             after = Some(last);
         }
     }

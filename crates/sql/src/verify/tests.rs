@@ -338,3 +338,55 @@ async fn numbers_out_of_range_do_not_panic() {
     });
     assert!(!kinds(store).await.is_empty());
 }
+
+/// A damaged index can lead back to rows already seen. The audit of such a store once never ended.
+#[tokio::test]
+async fn an_index_that_leads_back_ends_the_audit_with_a_finding() {
+    struct Circle(Store);
+
+    #[async_trait]
+    impl AuditSource for Circle {
+        fn logs(&self) -> u16 {
+            1
+        }
+        async fn rows(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
+            self.0
+                .rows(log, if after > 20 { 3 } else { after }, limit)
+                .await
+        }
+        async fn streams(&mut self, log: LogId, _: i64, limit: usize) -> Result<Vec<AuditName>> {
+            self.0.streams(log, i64::MIN, limit).await
+        }
+        async fn types(&mut self, log: LogId, _: i64, limit: usize) -> Result<Vec<AuditName>> {
+            self.0.types(log, i64::MIN, limit).await
+        }
+        async fn tags(
+            &mut self,
+            log: LogId,
+            _: Option<&AuditTag>,
+            limit: usize,
+        ) -> Result<Vec<AuditTag>> {
+            self.0.tags(log, None, limit).await
+        }
+        async fn floors(
+            &mut self,
+            log: LogId,
+            after: i64,
+            limit: usize,
+        ) -> Result<Vec<AuditFloor>> {
+            self.0.floors(log, after, limit).await
+        }
+        async fn stream_name(&mut self, log: LogId, row: i64) -> Result<Option<String>> {
+            self.0.stream_name(log, row).await
+        }
+    }
+
+    let report = audit(&mut Circle(healthy()), &mut |_| {})
+        .await
+        .expect("readable");
+    let engine = report
+        .findings
+        .iter()
+        .filter(|finding| finding.kind == FindingKind::Engine);
+    assert_eq!(engine.count(), 4);
+}
