@@ -244,6 +244,35 @@ async fn many_subscribers_from_the_same_place_share_pages() {
     assert!(reads < 300, "{reads} reads for 100 subscribers");
 }
 
+/// Goal: a database that is away for a while ends no subscription, whether it is live or behind.
+#[tokio::test(start_paused = true)]
+async fn subscriptions_outlive_a_database_that_is_away() {
+    let world = World::new(1);
+    let (a, b) = (
+        process(&world, small_ring(100)),
+        process(&world, Config::default()),
+    );
+    a.append_together("cart-1", 500).await;
+    let mut live = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    let mut behind = a.subscribe(category("cart"), SubscribeFrom::Start).await;
+    let mut one = a.subscribe_stream("cart-1", SubscribeFrom::Start).await;
+    a.backend.away.store(true, Ordering::Relaxed);
+    b.append_together("cart-1", 500).await;
+    let refused = a.store.subscribe(Subscribe {
+        to: SubscribeTo::Stream(stream("cart-1")),
+        from: SubscribeFrom::Start,
+    });
+    assert!(is_unavailable(Some(refused.await.map(|_| ()))));
+    let back = Arc::clone(&a.backend);
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        back.away.store(false, Ordering::Relaxed);
+    });
+    assert_eq!(positions(&mut live, 500).await, range(501..=1_000));
+    assert_eq!(positions(&mut behind, 1_000).await, range(1..=1_000));
+    assert_eq!(positions(&mut one, 1_000).await, range(1..=1_000));
+}
+
 /// Goal: dropping a subscription frees what it held; others go on.
 #[tokio::test]
 async fn dropped_subscriptions_are_forgotten() {

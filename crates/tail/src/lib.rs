@@ -147,6 +147,7 @@ impl Hub {
             Arc::clone(&backend),
             config.catch_up_reads_max,
             config.catch_up_bytes_max,
+            closed.clone(),
         );
         Arc::new(Self {
             shared: Arc::new(Shared {

@@ -5,6 +5,7 @@
 //! as more subscribers are behind, and unfiltered pages, which begin at aligned places, are shared.
 //! Invariant: a read runs in a task of its own. A subscriber that stops asking for messages half way
 //! holds no connection and no permit.
+//! A database that is away for a while ends no subscription: those who are behind wait for it, as those who are live do.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,8 +17,10 @@ use gesta_core::backend::{Backend, LoadRequest, Loaded, LogSlice, Rows, StreamSl
 use gesta_core::limits::PAGE_SCAN_MAX;
 use gesta_core::{Direction, Error, Filter, LogId, Position, Result, SharedEvent};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::reader::{RETRY_MAX, RETRY_MIN};
 use crate::ring::cost;
 
 /// Shared pages that are kept for the next subscriber who needs them.
@@ -45,6 +48,15 @@ struct Key {
     to: Position,
 }
 
+/// What to do while the database does not answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Fail: somebody waits for the answer.
+    No,
+    /// Try again until it does, or the hub is closed.
+    Yes,
+}
+
 type Reading = Shared<BoxFuture<'static, Result<Arc<Page>>>>;
 
 pub(crate) struct Pages {
@@ -56,10 +68,16 @@ pub(crate) struct Pages {
     /// Running mean of the size of events.
     event_bytes: Arc<AtomicU64>,
     cached: Mutex<VecDeque<(Key, Reading)>>,
+    closed: CancellationToken,
 }
 
 impl Pages {
-    pub(crate) fn new(backend: Arc<dyn Backend>, reads_max: usize, bytes_max: usize) -> Self {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        reads_max: usize,
+        bytes_max: usize,
+        closed: CancellationToken,
+    ) -> Self {
         Self {
             backend,
             reads: Arc::new(Semaphore::new(reads_max.max(1))),
@@ -67,6 +85,7 @@ impl Pages {
             behind: AtomicUsize::new(0),
             event_bytes: Arc::new(AtomicU64::new(FIRST_GUESS_BYTES)),
             cached: Mutex::new(VecDeque::new()),
+            closed,
         }
     }
 
@@ -124,9 +143,11 @@ impl Pages {
         let (bytes, events) = self.page_size();
         slice.limit = usize::try_from(events).unwrap_or(usize::MAX);
         let backend = Arc::clone(&self.backend);
-        let mut rows = self
-            .run(async move { backend.read_stream(slice).await })
-            .await?;
+        let read = move || {
+            let (backend, slice) = (Arc::clone(&backend), slice.clone());
+            async move { backend.read_stream(slice).await }
+        };
+        let mut rows = self.run(Patience::Yes, read).await?;
         let mut used = 0;
         let fitting = rows.events.iter().take_while(|event| {
             used += event.payload_bytes();
@@ -141,10 +162,18 @@ impl Pages {
     }
 
     /// Looks up streams.
-    pub(crate) async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded> {
+    pub(crate) async fn load(
+        &self,
+        log: LogId,
+        request: LoadRequest,
+        patience: Patience,
+    ) -> Result<Loaded> {
         let backend = Arc::clone(&self.backend);
-        self.run(async move { backend.load(log, request).await })
-            .await
+        let read = move || {
+            let (backend, request) = (Arc::clone(&backend), request.clone());
+            async move { backend.load(log, request).await }
+        };
+        self.run(patience, read).await
     }
 
     /// Forgets the pages that are kept.
@@ -179,7 +208,10 @@ impl Pages {
         let backend = Arc::clone(&self.backend);
         let event_bytes = Arc::clone(&self.event_bytes);
         let (after, to) = (slice.after, slice.to);
-        let rows = self.run(async move { backend.read_log(slice).await });
+        let rows = self.run(Patience::Yes, move || {
+            let (backend, slice) = (Arc::clone(&backend), slice.clone());
+            async move { backend.read_log(slice).await }
+        });
         async move {
             let page = page_of(rows.await?, after, to, bytes_max, &event_bytes);
             Ok(Arc::new(page))
@@ -187,14 +219,32 @@ impl Pages {
     }
 
     /// Runs a read in a task of its own, when its turn comes. Dropping the future ends it.
-    fn run<T: Send + 'static>(
+    fn run<T: Send + 'static, R: Future<Output = Result<T>> + Send>(
         &self,
-        read: impl Future<Output = Result<T>> + Send + 'static,
+        patience: Patience,
+        read: impl Fn() -> R + Send + 'static,
     ) -> impl Future<Output = Result<T>> + Send + 'static {
-        let reads = Arc::clone(&self.reads);
+        let (reads, closed) = (Arc::clone(&self.reads), self.closed.clone());
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
-            let _turn = reads.acquire_owned().await;
-            read.await
+            let mut pause = RETRY_MIN;
+            loop {
+                let found = {
+                    let _turn = reads.acquire().await;
+                    read().await
+                };
+                match found {
+                    Err(error)
+                        if patience == Patience::Yes
+                            && error.is_retryable()
+                            && !closed.is_cancelled() =>
+                    {
+                        tracing::debug!(%error, "a subscriber waits for the database");
+                        closed.run_until_cancelled(tokio::time::sleep(pause)).await;
+                        pause = (pause * 2).min(RETRY_MAX);
+                    }
+                    found => return found,
+                }
+            }
         }));
         async move {
             task.await.unwrap_or_else(|error| {

@@ -20,8 +20,8 @@ use crate::lane::{Lane, Work};
 /// Most events that the tail reader asks for at once.
 const FILL_EVENTS_MAX: usize = 1_000;
 /// How long to wait after an error, at first and at most.
-const RETRY_MIN: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+pub(crate) const RETRY_MIN: Duration = Duration::from_millis(50);
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct TailReader {
     pub(crate) lane: Arc<Lane>,

@@ -18,7 +18,7 @@ use gesta_core::{
 use tokio::sync::watch;
 
 use crate::lane::Lane;
-use crate::pages::{Behind, Pages};
+use crate::pages::{Behind, Pages, Patience};
 use crate::ring::Taken;
 use crate::{Membership, Shared};
 
@@ -71,7 +71,7 @@ pub(crate) async fn subscribe(
     let membership = hub.enter([lane]);
     let head = lane.head.subscribe();
     let subject = Subject::new(stream);
-    let snapshot = subject.load(&hub.pages, lane).await?;
+    let snapshot = subject.load(&hub.pages, lane, Patience::No).await?;
     let last = snapshot.head.map(|(_, last)| last);
     let after = match &from {
         SubscribeFrom::Start => None,
@@ -117,14 +117,14 @@ impl Subject {
     }
 
     /// Looks the stream up.
-    async fn load(&self, pages: &Pages, lane: &Lane) -> Result<Snapshot> {
+    async fn load(&self, pages: &Pages, lane: &Lane, patience: Patience) -> Result<Snapshot> {
         let described = self.stream.described_stream();
         let name = described.as_ref().unwrap_or(&self.stream);
         let request = LoadRequest {
             streams: vec![name.clone()],
             types: Vec::new(),
         };
-        let mut loaded = pages.load(lane.log, request).await?;
+        let mut loaded = pages.load(lane.log, request, patience).await?;
         let end = loaded.end.position;
         let found = loaded.streams.pop().unwrap_or_default();
         let row = |head: gesta_core::backend::StreamHead| (head.row, head.last);
@@ -219,7 +219,10 @@ impl Reader {
                 if self.behind.is_none() {
                     self.behind = Some(self.hub.pages.fall_behind());
                 }
-                let snapshot = self.subject.load(&self.hub.pages, &self.lane).await?;
+                let snapshot = self
+                    .subject
+                    .load(&self.hub.pages, &self.lane, Patience::Yes)
+                    .await?;
                 self.lifecycle = snapshot.lifecycle.clone();
                 self.mode = Mode::CatchingUp(snapshot);
             }

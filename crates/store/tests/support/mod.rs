@@ -32,6 +32,8 @@ pub struct MemoryBackend {
     number: usize,
     /// Messages from this process to others, and to it, are lost.
     pub deaf: AtomicBool,
+    /// The database does not answer reads.
+    pub away: AtomicBool,
     pub calls: Calls,
 }
 
@@ -89,8 +91,17 @@ impl MemoryBackend {
             },
             world: Arc::clone(world),
             deaf: AtomicBool::new(false),
+            away: AtomicBool::new(false),
             calls: Calls::default(),
         })
+    }
+
+    async fn answer(&self) -> Result<()> {
+        tokio::task::yield_now().await;
+        if self.away.load(Ordering::Relaxed) {
+            return Err(Error::unavailable("away"));
+        }
+        Ok(())
     }
 
     /// Tells this process that messages may have been lost.
@@ -139,31 +150,31 @@ impl Backend for MemoryBackend {
 
     async fn log_end(&self, log: LogId) -> Result<LogEnd> {
         count(&self.calls.log_end);
-        tokio::task::yield_now().await;
+        self.answer().await?;
         Ok(self.world.end(log))
     }
 
     async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded> {
         count(&self.calls.load);
-        tokio::task::yield_now().await;
+        self.answer().await?;
         Ok(self.world.load(log, &request))
     }
 
     async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
         count(&self.calls.lookup);
-        tokio::task::yield_now().await;
+        self.answer().await?;
         Ok(self.world.lookup(log, &lookup))
     }
 
     async fn read_stream(&self, slice: StreamSlice) -> Result<Rows> {
         count(&self.calls.read_stream);
-        tokio::task::yield_now().await;
+        self.answer().await?;
         Ok(self.world.read_stream(&slice))
     }
 
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
         count(&self.calls.read_log);
-        tokio::task::yield_now().await;
+        self.answer().await?;
         Ok(self.world.read_log(&slice))
     }
 
