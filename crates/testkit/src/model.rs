@@ -1,4 +1,76 @@
-//! to come
+//! Property tests: random operations give the same answers as the reference store.
+//!
+//! Each round makes a fresh store under test and a [`MemoryStore`], does the same random operations on
+//! both, compares every answer, and in the end everything that can be read. A failing round is shrunk
+//! to the shortest operations that still fail.
+//! The seed is printed; `GESTA_SEED` repeats a run, `GESTA_ROUNDS` sets the number of rounds.
+//!
+//! Answers are compared without what may differ: incarnations, times, ids made by the store.
+
+mod operation;
+mod world;
+
+use std::time::Duration;
+
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+
 use crate::factory::StoreFactory;
-/// x
-pub async fn properties(_f: &dyn StoreFactory) {}
+use crate::suite::say;
+
+/// Rounds, unless `GESTA_ROUNDS` says otherwise.
+const ROUNDS: u32 = 24;
+/// Most attempts to shorten a failing round; each makes a fresh store.
+const SHRINK_ATTEMPTS_MAX: u32 = 300;
+/// How long one round may take.
+const ROUND_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Compares stores of this factory with the reference store. Needs a runtime of several threads.
+///
+/// # Panics
+/// If an answer differs: with the seed and the shortest operations found.
+pub async fn properties(factory: &dyn StoreFactory) {
+    let seed = from_environment("GESTA_SEED").unwrap_or_else(|| {
+        let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+        high ^ low
+    });
+    let rounds = from_environment("GESTA_ROUNDS").unwrap_or(ROUNDS.into());
+    say(&format!(
+        "SEED of the properties of {}: GESTA_SEED={seed}",
+        factory.name()
+    ));
+    let config = Config {
+        cases: u32::try_from(rounds).expect("GESTA_ROUNDS is below 2^32"),
+        max_shrink_iters: SHRINK_ATTEMPTS_MAX,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed_bytes(seed));
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let runtime = tokio::runtime::Handle::current();
+    let result = tokio::task::block_in_place(|| {
+        runner.run(&operation::operations(), |operations| {
+            let round = world::round(factory, operations);
+            let round =
+                runtime.block_on(async { tokio::time::timeout(ROUND_DEADLINE, round).await });
+            round
+                .unwrap_or_else(|_| Err(format!("did not end within {ROUND_DEADLINE:?}")))
+                .map_err(TestCaseError::fail)
+        })
+    });
+    if let Err(failure) = result {
+        panic!("{}, GESTA_SEED={seed}: {failure}", factory.name());
+    }
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    let number = value.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name} must be a number, found {value:?}")))
+}
+
+/// The 32 bytes that the generator wants.
+fn seed_bytes(seed: u64) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes
+}

@@ -43,10 +43,7 @@ pub async fn one_writer_wins(factory: &dyn StoreFactory) {
 /// As [`one_writer_wins`], with the writers spread over several stores on the same data.
 pub(super) async fn one_of_these_wins(stores: &[Arc<dyn EventStore>]) {
     for revision in 0..6 {
-        let expected = match revision {
-            0 => NoStream,
-            revision => exact(revision - 1),
-        };
+        let expected = after(revision);
         let (won, lost) = race(stores, "contended", expected).await;
         assert_eq!(won, 1, "{expected}: exactly one writer wins; {lost:?}");
         for error in lost {
@@ -99,7 +96,7 @@ pub async fn nothing_appears_below_a_passed_position(factory: &dyn StoreFactory)
 /// As [`nothing_appears_below_a_passed_position`], with writers and readers spread over several stores.
 pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
     const WRITERS: usize = 8;
-    const APPENDS: usize = 25;
+    const APPENDS: u64 = 25;
     let history = History::new();
     let finished = Arc::new(AtomicBool::new(false));
     let pollers: Vec<_> = (0..2)
@@ -125,7 +122,7 @@ pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
                 let request = match writer % 4 {
                     0 => Append::to(stream("shared-{k}"), Any, events(1)),
                     1 => Append::to(stream(&format!("own-{writer}")), Any, events(3)),
-                    2 => Append::to(stream("claimed"), exact(round as u64), events(1)),
+                    2 => Append::to(stream("claimed"), after(round), events(1)),
                     _ => {
                         let mut several = Append::to(stream("x-{k}"), Any, events(1));
                         let other = Append::to(stream("shared-{k}"), Any, events(2));
@@ -143,8 +140,6 @@ pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
     for writer in within("writers", join_all(writers)).await {
         writer.expect("no panic");
     }
-    let first = Append::to(stream("claimed"), NoStream, events(1));
-    let _ = history.append(stores[0].as_ref(), first).await;
     finished.store(true, Ordering::SeqCst);
     let last = Append::to(stream("last"), Any, vec![event("last")]);
     history
@@ -159,6 +154,11 @@ pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
     assert_eq!(report.unknown_stored + report.unknown_absent, 0, "{report}");
     assert_eq!(report.events_foreign, 0, "{report}");
     assert!(report.events_tailed > 0);
+}
+
+/// The claim of the writer that stores this revision.
+fn after(revision: u64) -> ExpectedRevision {
+    revision.checked_sub(1).map_or(NoStream, exact)
 }
 
 /// Reads page after page until everything is written.

@@ -2,8 +2,8 @@
 
 use futures::future::join_all;
 use gesta_core::{
-    DeleteKind, EventData, Filter, Place, Position, ReadAll, RecordedEvent, SharedEvent, Subscribe,
-    SubscribeFrom, SubscribeTo, SubscriptionMessage,
+    Checkpoint, DeleteKind, EventData, EventId, EventStore, Filter, Place, Position, ReadAll,
+    RecordedEvent, SharedEvent, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
 
 use super::read_all::unusable;
@@ -67,27 +67,38 @@ pub async fn every_checkpoint_resumes_exactly(factory: &dyn StoreFactory) {
     for name in ["a-1", "b-2", "a-1"] {
         append(store.as_ref(), name, Any, vec![event("x"), event("y")]).await;
     }
-    let filter = Filter::query(types(&["x"]));
-    let all = SubscribeTo::All(filter.clone());
-    let mut first = Follower::start(store.as_ref(), all.clone(), SubscribeFrom::Start).await;
-    let mut seen = Vec::new();
-    let mut resumable = Vec::new();
+    for (filter, count) in [(Filter::ALL, 6), (Filter::query(types(&["x"])), 3)] {
+        let all = SubscribeTo::All(filter);
+        let (seen, resumable) = with_checkpoints(store.as_ref(), all.clone()).await;
+        assert_eq!(seen.len(), count);
+        for (checkpoint, count) in resumable {
+            let from = SubscribeFrom::Checkpoint(checkpoint);
+            let mut again = Follower::start(store.as_ref(), all.clone(), from).await;
+            let rest: Vec<_> = again.until_caught_up().await.iter().map(|e| e.id).collect();
+            assert_eq!(rest, seen[count..]);
+        }
+    }
+}
+
+/// The ids that a new subscriber gets, and the checkpoint of each message with the number of ids before it.
+async fn with_checkpoints(
+    store: &dyn EventStore,
+    to: SubscribeTo,
+) -> (Vec<EventId>, Vec<(Checkpoint, usize)>) {
+    let mut follower = Follower::start(store, to, SubscribeFrom::Start).await;
+    let (mut seen, mut resumable) = (Vec::new(), Vec::new());
     loop {
-        let message = first.message().await;
+        let message = follower.message().await;
         if let SubscriptionMessage::Event { event, .. } = &message {
             seen.push(event.id);
         }
-        resumable.push((first.checkpoint.clone().expect("a checkpoint"), seen.len()));
+        resumable.push((
+            follower.checkpoint.clone().expect("a checkpoint"),
+            seen.len(),
+        ));
         if matches!(message, SubscriptionMessage::CaughtUp(_)) {
-            break;
+            return (seen, resumable);
         }
-    }
-    assert_eq!(seen.len(), 3);
-    for (checkpoint, count) in resumable {
-        let from = SubscribeFrom::Checkpoint(checkpoint);
-        let mut again = Follower::start(store.as_ref(), all.clone(), from).await;
-        let rest: Vec<_> = again.until_caught_up().await.iter().map(|e| e.id).collect();
-        assert_eq!(rest, seen[count..]);
     }
 }
 
@@ -229,7 +240,7 @@ pub async fn among_concurrent_writers_nothing_is_missed_or_doubled(factory: &dyn
 }
 
 /// Waits until the store holds this many events.
-async fn live_position(store: &dyn gesta_core::EventStore, count: usize) -> usize {
+async fn live_position(store: &dyn EventStore, count: usize) -> usize {
     let mut follower = Follower::all(store, SubscribeFrom::Start).await;
     follower.events(count).await.len()
 }

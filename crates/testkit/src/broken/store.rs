@@ -1,0 +1,116 @@
+//! The wrapper: every call goes to the right store, and some are spoilt.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use gesta_core::{
+    AllPage, Append, Appended, DeleteStream, Deleted, EventStore, EventStoreExt, ListStreams,
+    LogId, Position, ReadAll, ReadStream, Result, Revision, SetStreamMetadata, StoreInfo, StreamId,
+    StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
+};
+use gesta_memory::MemoryStore;
+
+use super::{Fault, faults};
+
+/// A store with a fault.
+pub(super) struct BrokenStore {
+    pub(super) inner: MemoryStore,
+    pub(super) fault: Fault,
+    /// Last revisions as of the last append through this store.
+    pub(super) remembered: Mutex<HashMap<StreamId, Revision>>,
+    /// Places that were in a page before.
+    pub(super) shown: Mutex<HashSet<(LogId, Position)>>,
+}
+
+impl BrokenStore {
+    pub(super) fn new(inner: MemoryStore, fault: Fault) -> Self {
+        Self {
+            inner,
+            fault,
+            remembered: Mutex::default(),
+            shown: Mutex::default(),
+        }
+    }
+
+    /// Last revision of a stream, deleted or not.
+    pub(super) async fn last(&self, stream: &StreamId) -> Option<Revision> {
+        let all = self.inner.read_everything().await.ok()?;
+        let last = all.iter().rfind(|event| event.stream == *stream);
+        last.map(|event| event.revision)
+    }
+
+    fn folded(&self, stream: StreamId) -> StreamId {
+        match self.fault {
+            Fault::FoldedNames => faults::folded(&stream),
+            _ => stream,
+        }
+    }
+}
+
+#[async_trait]
+impl EventStore for BrokenStore {
+    async fn info(&self) -> Result<StoreInfo> {
+        self.inner.info().await
+    }
+
+    async fn append(&self, mut request: Append) -> Result<Appended> {
+        for part in &mut request.streams {
+            part.stream = self.folded(part.stream.clone());
+        }
+        faults::append(self, request).await
+    }
+
+    async fn read_stream(&self, mut request: ReadStream) -> Result<StreamPage> {
+        request.stream = self.folded(request.stream);
+        let mut page = self.inner.read_stream(request).await?;
+        if self.fault == Fault::ReorderedRevisions && page.events.len() > 1 {
+            page.events.swap(0, 1);
+        }
+        Ok(page)
+    }
+
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        faults::read_all(self, request).await
+    }
+
+    async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
+        let mut page = self.inner.list_streams(request.clone()).await?;
+        if self.fault == Fault::ListsDeleted && page.next.is_none() {
+            let all = self.inner.read_everything().await?;
+            for event in all.iter().filter(|event| !event.stream.is_system()) {
+                let known = |info: &StreamInfo| info.stream == event.stream;
+                if !page.streams.iter().any(known) && page.streams.len() < request.limit {
+                    page.streams.push(StreamInfo {
+                        stream: event.stream.clone(),
+                        last_revision: event.revision,
+                    });
+                }
+            }
+        }
+        Ok(page)
+    }
+
+    async fn delete_stream(&self, mut request: DeleteStream) -> Result<Deleted> {
+        request.stream = self.folded(request.stream);
+        self.inner.delete_stream(request).await
+    }
+
+    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
+        self.inner.stream_metadata(self.folded(stream)).await
+    }
+
+    async fn set_stream_metadata(&self, mut request: SetStreamMetadata) -> Result<Deleted> {
+        request.stream = self.folded(request.stream);
+        self.inner.set_stream_metadata(request).await
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        let subscription = self.inner.subscribe(request).await?;
+        Ok(faults::subscription(self.fault, subscription))
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.inner.shutdown().await
+    }
+}

@@ -1,0 +1,404 @@
+//! The history checker finds each planted violation, and calls a healthy history healthy.
+
+#![allow(clippy::expect_used, reason = "tests")]
+
+use gesta_core::{
+    Append, EventData, EventId, EventStore, EventStoreExt, Filter, Position, RecordedEvent,
+    Revision, Timestamp,
+};
+use gesta_memory::MemoryStore;
+use gesta_testkit::history::{History, Outcome, Report, Violation};
+use gesta_testkit::support::{Any, NoStream, event, events, exact, stream, types};
+
+/// A run of three appends, one of them over two streams, all acknowledged and seen by one tailer.
+struct Run {
+    history: History,
+    stored: Vec<RecordedEvent>,
+    requests: Vec<Append>,
+}
+
+async fn healthy() -> Run {
+    let store = MemoryStore::new();
+    let history = History::new();
+    let mut both = Append::to(stream("a"), exact(1), events(2));
+    both.streams
+        .extend(Append::to(stream("b"), NoStream, events(1)).streams);
+    let requests = vec![
+        Append::to(stream("a"), NoStream, events(2)),
+        both,
+        Append::to(stream("b"), exact(0), events(1)),
+    ];
+    for request in &requests {
+        history
+            .append(&store, request.clone())
+            .await
+            .expect("stored");
+    }
+    let stored = store.read_everything().await.expect("readable");
+    let tailer = history.tailer("t", Vec::new(), Filter::ALL);
+    stored.iter().for_each(|event| history.saw(tailer, event));
+    Run {
+        history,
+        stored,
+        requests,
+    }
+}
+
+impl Run {
+    fn report(&self) -> Report {
+        self.history.check_against(&self.stored)
+    }
+
+    fn id(&self, at: usize) -> EventId {
+        self.stored[at].id
+    }
+}
+
+/// True if some violation is the one that is meant.
+fn finds(report: &Report, meant: impl Fn(&Violation) -> bool) -> bool {
+    assert!(!report.to_string().is_empty());
+    report.violations.iter().any(meant)
+}
+
+#[tokio::test]
+async fn a_healthy_run_is_clean() {
+    let run = healthy().await;
+    let report = run.report();
+    report.assert_clean();
+    assert_eq!(
+        (report.requests, report.attempts, report.acknowledged),
+        (3, 3, 3)
+    );
+    assert_eq!((report.events_stored, report.events_acknowledged), (6, 6));
+    assert_eq!((report.events_tailed, report.events_foreign), (6, 0));
+}
+
+#[tokio::test]
+async fn an_empty_store_and_history_are_clean() {
+    let report = History::new()
+        .check(&MemoryStore::new())
+        .await
+        .expect("readable");
+    assert_eq!(report, Report::default());
+}
+
+#[tokio::test]
+async fn an_acknowledged_event_that_is_lost() {
+    let mut run = healthy().await;
+    let lost = run.stored.pop().expect("an event");
+    let report = run.report();
+    assert!(finds(
+        &report,
+        |v| matches!(v, Violation::AcknowledgedLost { id, .. } if *id == lost.id)
+    ));
+    // The tailer saw it, so it also vanished.
+    assert!(finds(&report, |v| matches!(v, Violation::Vanished { .. })));
+}
+
+#[tokio::test]
+async fn an_event_that_is_stored_twice() {
+    let mut run = healthy().await;
+    let mut double = run.stored[5].clone();
+    double.position = double.position.next();
+    double.revision = double.revision.next();
+    run.stored.push(double);
+    let id = run.id(5);
+    let report = run.report();
+    assert_eq!(report.violations.len(), 1, "{report}");
+    assert!(finds(
+        &report,
+        |v| matches!(v, Violation::StoredTwice { id: found, .. } if *found == id)
+    ));
+}
+
+#[tokio::test]
+async fn a_refused_append_that_is_stored() {
+    for outcome in [Outcome::Refused, Outcome::NotWritten] {
+        let run = healthy().await;
+        let history = History::new();
+        for request in &run.requests[..2] {
+            let attempt = history.begin(request);
+            history.end(attempt, Outcome::Unknown);
+        }
+        let attempt = history.begin(&run.requests[2]);
+        history.end(attempt, outcome);
+        let report = history.check_against(&run.stored);
+        assert_eq!(report.violations.len(), 1, "{report}");
+        assert!(finds(&report, |v| matches!(
+            v,
+            Violation::RefusedStored { .. }
+        )));
+        assert_eq!((report.unknown_stored, report.refused), (2, 1));
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_append_may_be_stored_or_absent() {
+    let run = healthy().await;
+    let history = History::new();
+    // Two were stored, one was not; one attempt never ended.
+    for request in &run.requests[..2] {
+        let attempt = history.begin(request);
+        history.end(attempt, Outcome::Unknown);
+    }
+    let _never_ended = history.begin(&run.requests[2]);
+    let absent = history.begin(&Append::to(stream("c"), Any, events(1)));
+    history.end(absent, Outcome::Unknown);
+    assert_eq!(history.in_flight(), 1);
+    let report = history.check_against(&run.stored);
+    report.assert_clean();
+    assert_eq!((report.unknown_stored, report.unknown_absent), (3, 1));
+}
+
+#[tokio::test]
+async fn the_last_word_on_several_attempts_counts() {
+    let run = healthy().await;
+    let request = &run.requests[2];
+    let with = |outcomes: &[Outcome]| {
+        let history = History::new();
+        for request in &run.requests[..2] {
+            let _in_flight = history.begin(request);
+        }
+        for outcome in outcomes {
+            let attempt = history.begin(request);
+            history.end(attempt, outcome.clone());
+        }
+        history.check_against(&run.stored)
+    };
+    // Unknown, then overloaded: still unknown.
+    with(&[Outcome::Unknown, Outcome::NotWritten]).assert_clean();
+    // Unknown, then judged: it cannot be stored.
+    let report = with(&[Outcome::Unknown, Outcome::Refused]);
+    assert!(
+        finds(&report, |v| matches!(v, Violation::RefusedStored { .. })),
+        "{report}"
+    );
+    // Refused, then sent again with an unknown outcome: it may be stored.
+    with(&[Outcome::Refused, Outcome::Unknown]).assert_clean();
+    let store = MemoryStore::new();
+    for request in &run.requests[..2] {
+        store.append(request.clone()).await.expect("stored");
+    }
+    let answer = store.append(request.clone()).await.expect("stored");
+    with(&[Outcome::Unknown, Outcome::Acknowledged(answer.clone())]).assert_clean();
+    let report = with(&[Outcome::Acknowledged(answer), Outcome::Refused]);
+    assert!(
+        finds(&report, |v| matches!(
+            v,
+            Violation::RefusedAfterAcknowledged { .. }
+        )),
+        "{report}"
+    );
+}
+
+#[tokio::test]
+async fn an_append_that_is_stored_in_part() {
+    // The outcome does not matter: in part is never right.
+    let run = healthy().await;
+    let history = History::new();
+    for request in &run.requests {
+        let attempt = history.begin(request);
+        history.end(attempt, Outcome::Unknown);
+    }
+    // Without the last event of `a`.
+    let mut stored = run.stored.clone();
+    stored.remove(3);
+    let report = history.check_against(&stored);
+    assert!(finds(
+        &report,
+        |v| matches!(v, Violation::PartlyStored { stream: s, .. } if *s == stream("a"))
+    ));
+    // Without the whole second stream.
+    let mut stored = run.stored.clone();
+    stored.truncate(4);
+    let report = history.check_against(&stored);
+    assert!(finds(
+        &report,
+        |v| matches!(v, Violation::PartlyStored { stream: s, .. } if *s == stream("b"))
+    ));
+    // With its events in the wrong order.
+    let mut stored = run.stored.clone();
+    let (first, second) = (stored[0].id, stored[1].id);
+    (stored[0].id, stored[1].id) = (second, first);
+    let report = history.check_against(&stored);
+    assert!(
+        finds(&report, |v| matches!(v, Violation::PartlyStored { .. })),
+        "{report}"
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_names_another_place() {
+    type Spoil = fn(&mut gesta_core::Appended);
+    let spoils: [Spoil; 4] = [
+        |answer| answer.streams[0].first_revision = Revision(7),
+        |answer| answer.streams[0].last_revision = Revision(7),
+        |answer| answer.streams[0].position = Position(1),
+        |answer| answer.streams.clear(),
+    ];
+    for spoil in spoils {
+        let store = MemoryStore::new();
+        let history = History::new();
+        let request = Append::to(stream("a"), Any, events(3));
+        let attempt = history.begin(&request);
+        let mut answer = store.append(request).await.expect("stored");
+        spoil(&mut answer);
+        history.end(attempt, Outcome::Acknowledged(answer));
+        let report = history.check(&store).await.expect("readable");
+        assert_eq!(report.violations.len(), 1, "{report}");
+        assert!(finds(&report, |v| matches!(
+            v,
+            Violation::WrongPlace { .. }
+        )));
+    }
+}
+
+#[tokio::test]
+async fn gaps_and_wrong_orders_in_the_store() {
+    let mut run = healthy().await;
+    run.stored[5].revision = Revision(2);
+    let report = run.report();
+    assert!(finds(&report, |v| matches!(
+        v,
+        Violation::RevisionGap {
+            found: Revision(2),
+            ..
+        }
+    )));
+
+    let mut run = healthy().await;
+    run.stored[5].position = run.stored[4].position;
+    let report = run.report();
+    assert!(finds(&report, |v| matches!(
+        v,
+        Violation::PositionOrder { .. }
+    )));
+
+    let mut run = healthy().await;
+    run.stored[5].created = Timestamp(run.stored[4].created.0 - 1);
+    let report = run.report();
+    assert!(finds(&report, |v| matches!(
+        v,
+        Violation::CreatedDecreased {
+            position: Position(6),
+            ..
+        }
+    )));
+}
+
+#[tokio::test]
+async fn tailers_that_miss_repeat_or_invent_events() {
+    let run = healthy().await;
+    let tail = |places: &[usize]| {
+        let history = run.history.clone();
+        let tailer = history.tailer("spoilt", Vec::new(), Filter::ALL);
+        places
+            .iter()
+            .for_each(|at| history.saw(tailer, &run.stored[*at]));
+        history.check_against(&run.stored)
+    };
+    // A tailer that stopped early has missed nothing.
+    tail(&[0, 1, 2]).assert_clean();
+    let report = tail(&[0, 1, 3]);
+    assert!(finds(&report, |v| matches!(
+        v,
+        Violation::AppearedBelowPassed {
+            position: Position(3),
+            ..
+        }
+    )));
+
+    let run = healthy().await;
+    let tailer = run.history.tailer("late", Vec::new(), Filter::ALL);
+    for at in [0, 2, 1, 3] {
+        run.history.saw(tailer, &run.stored[at]);
+    }
+    let report = run.report();
+    assert!(finds(&report, |v| matches!(
+        v,
+        Violation::TailerOrder {
+            position: Position(2),
+            ..
+        }
+    )));
+
+    let run = healthy().await;
+    let tailer = run.history.tailer("twice", Vec::new(), Filter::ALL);
+    for at in [0, 1, 1, 2] {
+        run.history.saw(tailer, &run.stored[at]);
+    }
+    assert!(finds(&run.report(), |v| matches!(
+        v,
+        Violation::TailerOrder { .. }
+    )));
+
+    let run = healthy().await;
+    let tailer = run.history.tailer("other", Vec::new(), Filter::ALL);
+    let other = RecordedEvent {
+        id: EventId::random(),
+        ..run.stored[0].clone()
+    };
+    run.history.saw(tailer, &other);
+    assert!(finds(&run.report(), |v| matches!(
+        v,
+        Violation::Vanished {
+            position: Position(1),
+            ..
+        }
+    )));
+}
+
+#[tokio::test]
+async fn tailers_may_begin_later_and_filter() {
+    let store = MemoryStore::new();
+    let history = History::new();
+    for event_type in ["x", "y", "x", "y"] {
+        let request = Append::to(stream("a"), Any, vec![event(event_type)]);
+        history.append(&store, request).await.expect("stored");
+    }
+    let stored = store.read_everything().await.expect("readable");
+    let from_second = history.tailer("later", vec![Position(2)], Filter::ALL);
+    stored[2..]
+        .iter()
+        .for_each(|event| history.saw(from_second, event));
+    let only_x = history.tailer("x", Vec::new(), Filter::query(types(&["x"])));
+    history.saw(only_x, &stored[0]);
+    history.saw(only_x, &stored[2]);
+    history.check_against(&stored).assert_clean();
+    // One that its filter keeps away must not come.
+    history.saw(only_x, &stored[3]);
+    let report = history.check_against(&stored);
+    assert!(finds(&report, |v| matches!(
+        v,
+        Violation::Vanished {
+            position: Position(4),
+            ..
+        }
+    )));
+}
+
+#[tokio::test]
+async fn events_that_nobody_asked_for_are_counted() {
+    let run = healthy().await;
+    let mut stored = run.stored.clone();
+    let foreign = RecordedEvent {
+        id: EventId::random(),
+        revision: Revision(2),
+        position: Position(7),
+        ..run.stored[5].clone()
+    };
+    stored.push(foreign);
+    let report = run.history.check_against(&stored);
+    report.assert_clean();
+    assert_eq!(report.events_foreign, 1);
+}
+
+#[test]
+#[should_panic(expected = "every event has an id")]
+fn events_without_ids_cannot_be_checked() {
+    let without_id = EventData {
+        id: None,
+        ..event("x")
+    };
+    let _ = History::new().begin(&Append::to(stream("a"), Any, vec![without_id]));
+}
