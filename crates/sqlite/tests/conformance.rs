@@ -1,0 +1,78 @@
+//! The contract of `EventStore`, on SQLite, in a file and in memory.
+
+#![expect(clippy::expect_used, reason = "tests stop at the first surprise")]
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use gesta_core::{Clock, SystemClock};
+use gesta_sqlite::{SqliteBackend, SqliteConfig};
+use gesta_store::Store;
+use gesta_testkit::{StoreFactory, TestStore};
+use tempfile::TempDir;
+
+fn start(config: SqliteConfig, clock: Arc<dyn Clock>) -> Arc<Store> {
+    let backend = SqliteBackend::open(config).expect("opens");
+    Store::open(Arc::new(backend), gesta_store::Config::default(), clock).expect("starts")
+}
+
+/// Each store in a directory of its own. A second process is refused by design, so `second` stays `None`.
+struct FileFactory;
+
+impl FileFactory {
+    fn open(home: Arc<TempDir>, clock: Arc<dyn Clock>) -> TestStore {
+        let config = SqliteConfig::file(home.path().join("gesta.db"));
+        TestStore::with_home(start(config, clock), home)
+    }
+
+    fn new_home() -> Arc<TempDir> {
+        Arc::new(tempfile::tempdir().expect("a directory"))
+    }
+}
+
+#[async_trait]
+impl StoreFactory for FileFactory {
+    fn name(&self) -> String {
+        "sqlite".into()
+    }
+
+    async fn create(&self) -> TestStore {
+        Self::open(Self::new_home(), Arc::new(SystemClock))
+    }
+
+    async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
+        Some(Self::open(Self::new_home(), clock))
+    }
+
+    async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
+        store.shutdown().await.expect("shuts down");
+        Some(Self::open(store.home(), Arc::new(SystemClock)))
+    }
+}
+
+struct MemoryFactory;
+
+#[async_trait]
+impl StoreFactory for MemoryFactory {
+    fn name(&self) -> String {
+        "sqlite in memory".into()
+    }
+
+    async fn create(&self) -> TestStore {
+        TestStore::new(start(SqliteConfig::memory(), Arc::new(SystemClock)))
+    }
+
+    async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
+        Some(TestStore::new(start(SqliteConfig::memory(), clock)))
+    }
+}
+
+mod file {
+    use super::*;
+    gesta_testkit::conformance_tests!(FileFactory);
+}
+
+mod memory {
+    use super::*;
+    gesta_testkit::conformance_tests!(MemoryFactory);
+}
