@@ -112,10 +112,11 @@ impl Page<'_> {
             Some(end) if filtered => end.min(after.plus(self.scan)),
             _ => Position::MAX,
         };
-        if to <= after {
-            return Ok(end.is_some_and(|end| after >= end));
+        if filtered && to <= after {
+            return Ok(end.is_none_or(|end| after >= end));
         }
-        let complete = self.read(log, after, to).await?;
+        // Nothing is stored above the highest position.
+        let complete = after >= to || self.read(log, after, to).await?;
         let last = self.events.last().filter(|event| event.position > after);
         let last = last.filter(|event| usize::from(event.log.0) == log);
         let last = last.map(|event| event.position);

@@ -26,7 +26,8 @@ pub struct Config {
 
 /// An event store on top of a [`Backend`].
 ///
-/// Call [`shutdown`](EventStore::shutdown) before dropping it: appends that are queued then are still stored.
+/// Call [`shutdown`](EventStore::shutdown) when done. A store that is merely dropped ends its subscriptions and, in the
+/// background, stores what was queued, but nobody learns when that is done.
 pub struct Store {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,

@@ -139,7 +139,14 @@ async fn a_checkpoint_above_the_end_of_a_single_log_is_refused() {
     let world = World::new(1);
     let a = process(&world, Config::default());
     a.append_together("cart-1", 3).await;
-    for (position, ok) in [(2, true), (3, true), (4, false)] {
+    let max = Position::MAX.0;
+    for (position, ok) in [
+        (2, true),
+        (3, true),
+        (4, false),
+        (max - 1, false),
+        (max, false),
+    ] {
         let checkpoint = Checkpoint::in_log(world.incarnation, 1, LogId(0), Position(position));
         let request = ReadAll::forwards().from(AllFrom::Checkpoint(checkpoint));
         assert_eq!(a.store.read_all(request).await.is_ok(), ok, "{position}");
