@@ -186,7 +186,8 @@ impl State {
             DeleteKind::Tombstone => (
                 Lifecycle {
                     tombstoned: true,
-                    ..Lifecycle::default()
+                    metadata: StreamMetadata::default(),
+                    ..lifecycle
                 },
                 LifecycleChange::Tombstone,
             ),
