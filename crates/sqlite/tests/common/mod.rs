@@ -6,7 +6,9 @@
 )]
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -177,6 +179,25 @@ pub(crate) async fn read_all(backend: &SqliteBackend) -> Vec<RecordedEvent> {
 pub(crate) async fn verify(backend: &SqliteBackend) -> Report {
     let mut source = backend.audit().await.expect("opens");
     audit(&mut source, &mut |_| {}).await.expect("readable")
+}
+
+/// Calls of the operating system can be recorded and made to fail; `None`, said aloud, where that is not possible.
+///
+/// # Panics
+/// If `CI` is set and it is not possible: there it must be.
+pub(crate) fn strace() -> Option<Command> {
+    let works = |command: &mut Command| command.output().is_ok_and(|out| out.status.success());
+    if works(Command::new("strace").args(["-o", "/dev/null", "true"])) {
+        return Some(Command::new("strace"));
+    }
+    let text = "strace is missing or may not trace (Debian: apt-get install strace)";
+    assert!(std::env::var_os("CI").is_none(), "{text}, and CI is set");
+    // Past the test harness, which would hide it.
+    let line = format!("SKIPPED: {text}: power loss and I/O errors are NOT tested\n");
+    std::io::stderr()
+        .write_all(line.as_bytes())
+        .expect("stderr");
+    None
 }
 
 /// Deterministic numbers (`xorshift64*`, Vigna).
