@@ -458,3 +458,105 @@ impl Drop for Interest {
         self.lane.leave();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{batch, event};
+
+    fn lane(events_max: usize) -> Arc<Lane> {
+        let pulse = Arc::new(watch::Sender::new(0));
+        Arc::new(Lane::new(LogId(0), events_max, usize::MAX, pulse))
+    }
+
+    fn read(after: u64, to: Option<u64>) -> Option<Work> {
+        Some(Work::Read {
+            after: Position(after),
+            to: to.map(Position),
+        })
+    }
+
+    /// Goal: a commit between the look at the end and the awakening that follows it is not missed.
+    #[test]
+    fn a_commit_while_awakening_is_looked_for() {
+        let lane = lane(100);
+        let _interest = lane.interest();
+        lane.committed(&batch(1..=2));
+        lane.awaken(Position(0));
+        assert_eq!(lane.next_work(), read(0, None));
+        lane.filled(Position(0), Position(2), vec![event(1, "a"), event(2, "a")]);
+        assert_eq!((lane.next_work(), lane.end()), (None, Position(2)));
+    }
+
+    #[test]
+    fn asleep_it_keeps_and_asks_nothing() {
+        let lane = lane(100);
+        lane.committed(&batch(1..=2));
+        lane.heard(Position(9));
+        assert_eq!((lane.next_work(), lane.end()), (None, Position(0)));
+        let interest = lane.interest();
+        lane.awaken(Position(9));
+        lane.committed(&batch(10..=10));
+        assert_eq!((lane.next_work(), lane.end()), (None, Position(10)));
+        drop(interest);
+        lane.committed(&batch(11..=11));
+        assert_eq!((lane.next_work(), lane.end()), (None, Position(10)));
+    }
+
+    #[test]
+    fn what_is_behind_a_gap_waits_until_it_is_filled() {
+        let lane = lane(100);
+        let _interest = lane.interest();
+        lane.awaken(Position(1));
+        lane.committed(&batch(4..=5));
+        lane.committed(&batch(6..=6));
+        assert_eq!(lane.next_work(), read(1, Some(3)));
+        assert_eq!(lane.end(), Position(1));
+        lane.filled(Position(1), Position(2), vec![event(2, "a")]);
+        assert_eq!(lane.next_work(), read(2, Some(3)));
+        lane.filled(Position(2), Position(3), vec![event(3, "a")]);
+        assert_eq!((lane.next_work(), lane.end()), (None, Position(6)));
+    }
+
+    #[test]
+    fn too_much_behind_a_gap_is_read_instead() {
+        let lane = lane(3);
+        let _interest = lane.interest();
+        lane.awaken(Position(0));
+        lane.committed(&batch(2..=3));
+        lane.committed(&batch(4..=5));
+        assert_eq!(lane.next_work(), read(0, None));
+    }
+
+    /// Goal: a message is only a hint. One that is wrong costs a look and moves nothing.
+    #[test]
+    fn a_wrong_message_is_not_believed() {
+        let lane = lane(100);
+        let _interest = lane.interest();
+        lane.awaken(Position(3));
+        lane.heard(Position(2));
+        assert_eq!(lane.next_work(), None);
+        lane.heard(Position::MAX);
+        assert_eq!(lane.next_work(), read(3, None));
+        lane.filled(Position(3), Position(3), Vec::new());
+        assert_eq!((lane.next_work(), lane.end()), (None, Position(3)));
+    }
+
+    #[test]
+    fn a_log_that_moved_back_begins_a_new_generation() {
+        let lane = lane(100);
+        let _interest = lane.interest();
+        let old = lane.awaken(Position(0));
+        lane.committed(&batch(1..=5));
+        lane.checked(Position(5), Position(5));
+        let mut events = VecDeque::new();
+        assert!(lane.take(old, Position(0), &mut events).is_ok());
+        // Other events at positions that were seen already.
+        lane.committed(&batch(4..=4));
+        assert!(lane.take(old, Position(5), &mut events).is_err());
+        let new = lane.awaken(Position(4));
+        assert_eq!(lane.end(), Position(4));
+        lane.checked(Position(4), Position(2));
+        assert!(lane.take(new, Position(4), &mut events).is_err());
+    }
+}

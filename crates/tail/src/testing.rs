@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use gesta_core::backend::{Batch, LogEnd, Row, RowId};
 use gesta_core::{
     ContentType, EventId, EventType, LogId, Position, RecordedEvent, Revision, SharedEvent,
     StreamId, Tags, Timestamp,
@@ -22,4 +23,36 @@ pub(crate) fn event(position: u64, stream: &str) -> SharedEvent {
         metadata: Bytes::new(),
         tags: Tags::NONE,
     })
+}
+
+/// A batch of events at these positions, behind the first of them.
+pub(crate) fn batch(positions: std::ops::RangeInclusive<u64>) -> Batch {
+    let after = LogEnd {
+        position: Position(positions.start() - 1),
+        ..LogEnd::default()
+    };
+    let rows = positions.map(|position| {
+        let event = event(position, "a");
+        Row {
+            position: event.position,
+            stream: event.stream.clone(),
+            stream_row: RowId(1),
+            revision: event.revision,
+            id: event.id,
+            event_type: event.event_type.clone(),
+            type_row: RowId(1),
+            created: event.created,
+            content_type: event.content_type,
+            data: event.data.clone(),
+            metadata: event.metadata.clone(),
+            tags: event.tags.clone(),
+        }
+    });
+    Batch {
+        log: LogId(0),
+        after,
+        rows: rows.collect(),
+        new_streams: Vec::new(),
+        new_types: Vec::new(),
+    }
 }
