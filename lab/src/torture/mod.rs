@@ -5,7 +5,6 @@
 //! fault had healed.
 
 mod faults;
-mod judge;
 mod record;
 mod tails;
 mod world;
@@ -17,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gesta_core::{AllFrom, EventStore, Position, ReadAll, RecordedEvent};
+use gesta_core::{AllFrom, EventStore, Filter, Position, ReadAll, RecordedEvent};
+use gesta_testkit::history::{Report, Violation};
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::watch;
@@ -25,7 +25,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::faults::Fault;
-use self::judge::Verdict;
 use self::record::{Counts, SharedRecord};
 use self::tails::{Manner, Tail, TailLog};
 use self::world::{DatabaseKind, Plan, World};
@@ -44,6 +43,8 @@ const RECOVERY_WITHIN: Duration = Duration::from_secs(60);
 const ARRIVAL_WITHIN: Duration = Duration::from_secs(60);
 /// A database that is away for longer excuses unknown outcomes.
 const DATABASE_AWAY_MAX: Duration = Duration::from_secs(10);
+/// The whole store must have been read this soon.
+const READ_WITHIN: Duration = Duration::from_secs(300);
 /// How often waits look.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -107,13 +108,13 @@ struct Outcome {
     resumed: u64,
     violations: Vec<String>,
     violation_count: u64,
-    verdict: Verdict,
+    report: Report,
     complete: bool,
 }
 
 impl Outcome {
     fn is_clean(&self) -> bool {
-        self.violation_count == 0 && self.verdict.faults() == 0
+        self.violation_count == 0 && self.report.is_clean()
     }
 }
 
@@ -209,7 +210,7 @@ async fn run_world(
         resumed: 0,
         violations: Vec::new(),
         violation_count: 0,
-        verdict: Verdict::default(),
+        report: Report::default(),
         complete: false,
     };
     lab.wait_for_progress(Instant::now())
@@ -361,6 +362,7 @@ impl Lab {
 
     fn follow(&mut self, name: String, manner: Manner, store: &Arc<dyn EventStore>) {
         let log = Arc::new(TailLog::default());
+        let id = self.record.history.tailer(&name, Vec::new(), Filter::ALL);
         self.tail_logs.push((name.clone(), Arc::clone(&log)));
         let tail = Tail {
             name,
@@ -369,6 +371,7 @@ impl Lab {
             let_go: self.let_go.subscribe(),
             over: self.tails_over.clone(),
             record: Arc::clone(&self.record),
+            id,
             log,
         };
         self.tails.spawn(tail.run());
@@ -422,7 +425,9 @@ impl Lab {
         while let Some(ended) = self.writers.join_next().await {
             ended?;
         }
-        let stored = read_everything(world).await;
+        let stored = tokio::time::timeout(READ_WITHIN, read_everything(world))
+            .await
+            .unwrap_or_else(|_| fail(format!("reading did not end within {READ_WITHIN:?}")));
         match &stored {
             Ok(stored) => self.wait_for_tails(stored).await,
             Err(failure) => self
@@ -435,16 +440,15 @@ impl Lab {
         }
         self.record.settle_unknown();
         outcome.resumed = self.tail_logs.iter().map(|(_, log)| log.resumed()).sum();
-        let tails: Vec<_> = self
-            .tail_logs
-            .iter()
-            .map(|(name, log)| (name.clone(), log.take()))
-            .collect();
-        outcome.verdict = judge::judge(
-            &stored.unwrap_or_default(),
-            &self.record.take_operations(),
-            &tails,
-        );
+        outcome.report = self
+            .record
+            .history
+            .check_against(&stored.unwrap_or_default());
+        if outcome.report.events_foreign > 0 {
+            let foreign = outcome.report.events_foreign;
+            self.record
+                .violation(format!("{foreign} events are stored that nobody appended"));
+        }
         outcome.violations = self.record.violations();
         outcome.violation_count = self.record.violation_count();
         let counts = self.record.counts();
@@ -529,7 +533,14 @@ fn figures(outcome: &Outcome) -> serde_json::Value {
     json!({
         "database": outcome.database, "rounds": outcome.rounds, "faults": faults, "counts": counts,
         "tails_resumed": outcome.resumed, "violations": outcome.violation_count, "told": outcome.violations,
-        "verdict": outcome.verdict,
+        "checker": {
+            "appends": outcome.report.requests, "attempts": outcome.report.attempts,
+            "acknowledged": outcome.report.acknowledged, "refused": outcome.report.refused,
+            "unknown_stored": outcome.report.unknown_stored, "unknown_absent": outcome.report.unknown_absent,
+            "events_stored": outcome.report.events_stored, "events_tailed": outcome.report.events_tailed,
+            "broken": broken(&outcome.report),
+            "first": outcome.report.violations.iter().take(50).map(ToString::to_string).collect::<Vec<_>>(),
+        },
     })
 }
 
@@ -569,20 +580,52 @@ fn describe(outcome: &Outcome) -> String {
             c.open.to_string(),
         ]);
     }
-    let v = &outcome.verdict;
+    let broken: Vec<String> = broken(&outcome.report)
+        .iter()
+        .map(|(what, count)| format!("{what} {count}"))
+        .collect();
     let mut text = format!(
-        "{:?}: {} rounds, tails resumed {} times\n{faults}{counts}",
-        outcome.database, outcome.rounds, outcome.resumed
-    );
-    text.push_str(&format!(
-        "stored {}, acknowledged {}: lost {}, doubled {}, misplaced {}, uninvited {}, torn {}, gaps {}, disorder {}, late {}, phantom {}; other violations {}\n",
-        v.stored, v.acknowledged, v.lost, v.doubled, v.misplaced, v.uninvited, v.torn, v.gaps, v.disorder, v.late, v.phantom,
+        "{:?}: {} rounds, tails resumed {} times\n{faults}{counts}{}\n{}; without need unknown or other {}\n",
+        outcome.database,
+        outcome.rounds,
+        outcome.resumed,
+        outcome.report,
+        broken.join(", "),
         outcome.violation_count
-    ));
-    for finding in v.findings.iter().chain(&outcome.violations).take(40) {
+    );
+    for finding in outcome.violations.iter().take(40) {
         text.push_str(&format!("  {finding}\n"));
     }
     text
+}
+
+/// How often each promise was broken; those of the acceptance also if never.
+fn broken(report: &Report) -> BTreeMap<&'static str, u64> {
+    let mut counts: BTreeMap<&'static str, u64> =
+        ["lost", "stored_twice", "gaps", "below_a_passed_position"]
+            .into_iter()
+            .map(|what| (what, 0))
+            .collect();
+    for violation in &report.violations {
+        let what = match violation {
+            Violation::AcknowledgedLost { .. } => "lost",
+            Violation::StoredTwice { .. } => "stored_twice",
+            Violation::RevisionGap { .. } => "gaps",
+            Violation::TailerOrder { .. } | Violation::AppearedBelowPassed { .. } => {
+                "below_a_passed_position"
+            }
+            Violation::RefusedStored { .. } => "refused_but_stored",
+            Violation::RefusedAfterAcknowledged { .. } => "refused_after_acknowledged",
+            Violation::PartlyStored { .. } => "partly_stored",
+            Violation::WrongPlace { .. } => "wrong_place",
+            Violation::PositionOrder { .. } => "position_order",
+            Violation::CreatedDecreased { .. } => "created_decreased",
+            Violation::Vanished { .. } => "vanished",
+            _ => "other",
+        };
+        *counts.entry(what).or_default() += 1;
+    }
+    counts
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What happened during a torture run: every append with its answer, every event that a tail received,
+//! What happened during a torture run, beside the history that the checker judges: counts of answers,
 //! and which unknown outcomes are excused.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gesta_core::{Append, Appended, ErrorKind};
+use gesta_core::{Appended, ErrorKind};
+use gesta_testkit::history::History;
 use serde::Serialize;
 
 use super::faults::Fault;
@@ -23,15 +24,6 @@ pub(crate) enum Answer {
     Refused(ErrorKind),
     /// Given up without an answer.
     Open,
-}
-
-/// One append from its first attempt to its last answer.
-#[derive(Debug, Clone)]
-pub(crate) struct Operation {
-    /// What was asked for.
-    pub(crate) request: Append,
-    /// The last word.
-    pub(crate) answer: Answer,
 }
 
 /// Counts of answers.
@@ -73,7 +65,8 @@ struct Unknown {
 /// The whole record, shared by all tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    operations: Mutex<Vec<Operation>>,
+    /// Every attempt and every event that a tail received.
+    pub(crate) history: History,
     counts: Mutex<BTreeMap<usize, Counts>>,
     unknown: Mutex<Vec<Unknown>>,
     rounds: Mutex<Vec<Round>>,
@@ -155,21 +148,18 @@ impl Record {
         }
     }
 
-    /// An append has its last answer.
-    pub(crate) fn answered(&self, entry: usize, operation: Operation) {
-        {
-            let mut counts = self.counts.lock().unwrap();
-            let counts = counts.entry(entry).or_default();
-            match &operation.answer {
-                Answer::Acknowledged(_) => {
-                    counts.acknowledged += 1;
-                    counts.events += operation.request.events() as u64;
-                }
-                Answer::Refused(_) => counts.refused += 1,
-                Answer::Open => counts.open += 1,
+    /// An append of so many events has its last answer.
+    pub(crate) fn answered(&self, entry: usize, events: usize, answer: &Answer) {
+        let mut counts = self.counts.lock().unwrap();
+        let counts = counts.entry(entry).or_default();
+        match answer {
+            Answer::Acknowledged(_) => {
+                counts.acknowledged += 1;
+                counts.events += events as u64;
             }
+            Answer::Refused(_) => counts.refused += 1,
+            Answer::Open => counts.open += 1,
         }
-        self.operations.lock().unwrap().push(operation);
     }
 
     /// Something that must not happen did.
@@ -195,11 +185,6 @@ impl Record {
     /// Counts per entry to the store.
     pub(crate) fn counts(&self) -> BTreeMap<usize, Counts> {
         self.counts.lock().unwrap().clone()
-    }
-
-    /// Takes out everything recorded, once all writers have ended.
-    pub(crate) fn take_operations(&self) -> Vec<Operation> {
-        std::mem::take(&mut self.operations.lock().unwrap())
     }
 }
 

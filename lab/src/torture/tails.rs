@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gesta_core::{
-    AllFrom, Checkpoint, ErrorKind, EventId, EventStore, Filter, LogId, Position, ReadAll,
-    RecordedEvent, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage,
+    AllFrom, Checkpoint, ErrorKind, EventStore, Filter, LogId, Position, ReadAll, RecordedEvent,
+    Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
+use gesta_testkit::history::TailerId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -35,17 +36,6 @@ pub(crate) enum Manner {
     Poll,
 }
 
-/// One event as a tail got it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
-    /// Log.
-    pub(crate) log: LogId,
-    /// Position.
-    pub(crate) position: Position,
-    /// Identity.
-    pub(crate) id: EventId,
-}
-
 /// A consumer.
 pub(crate) struct Tail {
     /// For messages.
@@ -60,14 +50,15 @@ pub(crate) struct Tail {
     pub(crate) over: CancellationToken,
     /// Where violations go.
     pub(crate) record: SharedRecord,
-    /// What it got.
+    /// It in the history.
+    pub(crate) id: TailerId,
+    /// How far it is.
     pub(crate) log: Arc<TailLog>,
 }
 
-/// What a tail got, and how far it is.
+/// How far a tail is.
 #[derive(Debug, Default)]
 pub(crate) struct TailLog {
-    seen: Mutex<Vec<Seen>>,
     ends: Mutex<HashMap<LogId, Position>>,
     resumed: AtomicU64,
 }
@@ -76,11 +67,6 @@ impl TailLog {
     /// The last position per log.
     pub(crate) fn ends(&self) -> HashMap<LogId, Position> {
         self.ends.lock().unwrap().clone()
-    }
-
-    /// Everything it got.
-    pub(crate) fn take(&self) -> Vec<Seen> {
-        std::mem::take(&mut self.seen.lock().unwrap())
     }
 
     /// How often it resumed.
@@ -170,24 +156,11 @@ impl Tail {
     }
 
     fn received(&self, event: &RecordedEvent) {
-        let before = self
-            .log
+        self.log
             .ends
             .lock()
             .unwrap()
             .insert(event.log, event.position);
-        if let Some(before) = before
-            && event.position <= before
-        {
-            self.record.violation(format!(
-                "{}: position {} of log {} came after {before}",
-                self.name, event.position, event.log
-            ));
-        }
-        self.log.seen.lock().unwrap().push(Seen {
-            log: event.log,
-            position: event.position,
-            id: event.id,
-        });
+        self.record.history.saw(self.id, event);
     }
 }

@@ -11,10 +11,11 @@ use gesta_core::{
     StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
 };
 use gesta_memory::MemoryStore;
+use gesta_testkit::history::Report;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::judge::{Verdict, judge};
+use super::broken;
 use super::record::{Record, SharedRecord};
 use super::tails::{Manner, Tail, TailLog};
 use super::writers::Writer;
@@ -96,7 +97,7 @@ impl EventStore for Bumpy {
 }
 
 /// Writers and tails at work until a number of appends were tried; then the verdict.
-async fn tortured(breach: Breach) -> (Verdict, SharedRecord) {
+async fn tortured(breach: Breach) -> (Report, SharedRecord) {
     let store = Arc::new(Bumpy {
         inner: MemoryStore::new(),
         breach,
@@ -110,7 +111,11 @@ async fn tortured(breach: Breach) -> (Verdict, SharedRecord) {
     for manner in [Manner::Subscribe, Manner::SubscribeRestless, Manner::Poll] {
         let log = Arc::new(TailLog::default());
         logs.push(Arc::clone(&log));
+        let id = record
+            .history
+            .tailer("tail", Vec::new(), gesta_core::Filter::ALL);
         let tail = Tail {
+            id,
             name: format!("{manner:?}"),
             manner,
             store: Arc::clone(&shared),
@@ -160,19 +165,16 @@ async fn tortured(breach: Breach) -> (Verdict, SharedRecord) {
     for tail in tails {
         tail.await.unwrap();
     }
-    let seen: Vec<_> = logs
-        .iter()
-        .map(|log| ("tail".to_owned(), log.take()))
-        .collect();
     record.settle_unknown();
-    (judge(&stored, &record.take_operations(), &seen), record)
+    (record.history.check_against(&stored), record)
 }
 
 #[tokio::test]
 async fn bumps_alone_break_no_promise() {
     let (verdict, record) = tortured(Breach::Bumpy).await;
-    assert_eq!(verdict.faults(), 0, "{:?}", verdict.findings);
-    assert!(verdict.acknowledged > 1_000);
+    verdict.assert_clean();
+    assert_eq!(verdict.events_foreign, 0);
+    assert!(verdict.events_acknowledged > 1_000);
     let counts = record.counts()[&0].clone();
     assert!(
         counts.unavailable > 0 && counts.refused > 0 && counts.open == 0,
@@ -189,13 +191,13 @@ async fn bumps_alone_break_no_promise() {
 #[tokio::test]
 async fn a_forgetful_store_is_caught() {
     let (verdict, _) = tortured(Breach::Forget).await;
-    assert!(verdict.lost > 0, "{verdict:?}");
+    assert!(broken(&verdict)["lost"] > 0, "{verdict}");
 }
 
 #[tokio::test]
 async fn a_store_that_stores_retries_again_is_caught() {
     let (verdict, _) = tortured(Breach::Repeat).await;
-    assert!(verdict.uninvited > 0, "{verdict:?}");
+    assert!(verdict.events_foreign > 0, "{verdict}");
 }
 
 #[tokio::test]

@@ -11,7 +11,9 @@ use gesta_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::record::{Answer, Operation, SharedRecord};
+use gesta_testkit::history::Outcome;
+
+use super::record::{Answer, SharedRecord};
 use crate::random::Random;
 
 /// Pause before an attempt is made again.
@@ -194,22 +196,22 @@ impl Writer {
     /// Appends, as often as it takes to get an answer.
     async fn append(&self, request: Append) -> Answer {
         let answer = self.answer(&request).await;
-        let operation = Operation {
-            request,
-            answer: answer.clone(),
-        };
-        self.record.answered(self.entry, operation);
+        self.record.answered(self.entry, request.events(), &answer);
         answer
     }
 
     async fn answer(&self, request: &Append) -> Answer {
         loop {
             let begun = Instant::now();
+            let written_down = self.record.history.begin(request);
             let attempt = tokio::select! {
                 biased;
                 attempt = self.store.append(request.clone()) => attempt,
                 () = self.given_up() => return Answer::Open,
             };
+            self.record
+                .history
+                .end(written_down, Outcome::from(&attempt));
             match attempt {
                 Ok(appended) => return self.acknowledged(begun, appended),
                 Err(error) if error.is_retryable() => {
