@@ -1,7 +1,7 @@
 //! Measures the append statement against a bare `INSERT` of the same rows, and reading by pages.
 //!
 //! `cargo run --release -p gesta-postgres --example append_statement [SECONDS]`: starts a throw-away server with
-//! PostgreSQL's default configuration; each form runs SECONDS (default 2) per batch size, alternating, five times;
+//! PostgreSQL's default configuration; each form runs SECONDS (default 0.4) per batch size, alternating, 15 times;
 //! prints medians. `PLAN` as argument prints the plan, `READ` reads only. Not the lab: that measures the whole way of an append.
 
 #![expect(
@@ -35,7 +35,7 @@ const BARE: &str = "INSERT INTO events (position, stream, revision, type, create
     AS e(position, stream, revision, type, created, checksum, event_id, content_type, data, metadata)";
 const STREAMS: usize = 10_000;
 const BATCHES: [usize; 4] = [1, 100, 200, 1_000];
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 15;
 const DATA: &[u8] = &[b'x'; 50];
 const METADATA: &[u8] = &[b'm'; 36];
 
@@ -379,7 +379,7 @@ async fn run() {
     if argument.as_deref() == Some("READ") {
         return reading(&server).await;
     }
-    let seconds = argument.map_or(2.0, |text| text.parse().expect("a number of seconds"));
+    let seconds = argument.map_or(0.4, |text| text.parse().expect("a number of seconds"));
     let time = Duration::from_secs_f64(seconds);
     println!(
         "| batch | bare INSERT | chained statement | share | writer, 1 in flight | writer, 4 in flight |"

@@ -10,17 +10,16 @@ SELECT 0 AS kind, 0::bigint AS ordinal,
 FROM (SELECT position, writer, created FROM events WHERE log = $1 ORDER BY log DESC, position DESC LIMIT 1) AS e
 UNION ALL
 SELECT 1, w.ordinal, s.id, coalesce(h.revision, gone.last_revision), coalesce(h.position, gone.last_position), NULL,
-       m.id, m.revision, m.position, m.data, m.metadata
+       ms.id, m.revision, m.position, m.data, m.metadata
 FROM unnest($2::text[]) WITH ORDINALITY AS w(name, ordinal)
 LEFT JOIN streams AS s ON s.name = w.name AND s.log = $1
 LEFT JOIN LATERAL (
     SELECT e.revision, e.position FROM events AS e WHERE e.log = $1 AND e.stream = s.id
     ORDER BY e.log DESC, e.stream DESC, e.revision DESC LIMIT 1) AS h ON true
 LEFT JOIN scavenges AS gone ON gone.log = $1 AND gone.stream = s.id
+LEFT JOIN streams AS ms ON ms.name = '$$' || w.name AND ms.log = $1
 LEFT JOIN LATERAL (
-    SELECT ms.id, e.revision, e.position, e.data, e.metadata
-    FROM streams AS ms JOIN events AS e ON e.log = $1 AND e.stream = ms.id
-    WHERE ms.name = '$$' || w.name AND ms.log = $1
+    SELECT e.revision, e.position, e.data, e.metadata FROM events AS e WHERE e.log = $1 AND e.stream = ms.id
     ORDER BY e.log DESC, e.stream DESC, e.revision DESC LIMIT 1) AS m ON true
 UNION ALL
 SELECT 2, w.ordinal, t.id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL

@@ -9,8 +9,9 @@ WITH RECURSIVE recent(low, high) AS (
            (SELECT l.revision + 1 FROM events AS l WHERE l.log = $1 AND l.stream = $2
             ORDER BY l.log DESC, l.stream DESC, l.revision DESC LIMIT 1)
     UNION ALL
+    -- Either bound moves in each step, even if damage has left gaps between revisions.
     SELECT CASE WHEN probe.recent THEN r.low ELSE probe.revision + 1 END,
-           CASE WHEN probe.recent THEN probe.revision ELSE r.high END
+           CASE WHEN probe.recent THEN (r.low + r.high) / 2 ELSE r.high END
     FROM recent AS r
     CROSS JOIN LATERAL (
         SELECT e.revision, e.position > $4::bigint OR e.created >= $5::timestamptz AS recent

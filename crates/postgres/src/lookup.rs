@@ -6,6 +6,7 @@ use gesta_core::backend::{
     EventLookup, EventRef, LoadRequest, Loaded, LoadedMeta, LoadedStream, LogEnd, RowId,
     StreamHead, WriterEpoch,
 };
+use gesta_core::limits::STREAM_NAME_BYTES_MAX;
 use gesta_core::{Error, EventId, LogId, Revision, StreamId};
 use gesta_sql::{position_from_sql, revision_from_sql, row_id_from_sql};
 use tokio_postgres::Row;
@@ -258,8 +259,9 @@ impl Read for List<'_> {
         } else {
             LIST_STREAMS
         };
-        let after = self.after.map(StreamId::as_str);
-        let end = end_of_prefix(self.prefix);
+        // Names are not empty, so each is above the empty text.
+        let after = self.after.map_or("", StreamId::as_str);
+        let end = end_of_prefix(self.prefix).unwrap_or_else(above_all_names);
         let limit = i64::try_from(self.limit).unwrap_or(i64::MAX);
         let rows = query(reader, sql, &[&self.prefix, &after, &end, &limit]).await?;
         let name = |row: &Row| {
@@ -284,6 +286,12 @@ fn end_of_prefix(prefix: &str) -> Option<String> {
         }
     }
     None
+}
+
+/// A text above every name: more of the last character than a name can hold.
+fn above_all_names() -> String {
+    let characters = (STREAM_NAME_BYTES_MAX + "$$".len()) / char::MAX.len_utf8() + 1;
+    std::iter::repeat_n(char::MAX, characters).collect()
 }
 
 #[cfg(test)]

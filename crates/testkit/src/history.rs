@@ -204,7 +204,7 @@ impl History {
         attempts.filter(|attempt| attempt.ended.is_none()).count()
     }
 
-    /// Reads the whole store and compares.
+    /// Reads the whole store and compares. Call it when all writers and tailers have stopped.
     ///
     /// # Errors
     /// If the store cannot be read.
@@ -213,9 +213,12 @@ impl History {
         let mut request = ReadAll::forwards().limit(gesta_core::limits::PAGE_EVENTS_MAX);
         loop {
             let page = store.read_all(request.clone()).await?;
-            page.events
-                .iter()
-                .for_each(|event| stored.push(event, &self.lock()));
+            {
+                let records = self.lock();
+                page.events
+                    .iter()
+                    .for_each(|event| stored.push(event, &records));
+            }
             if page.end {
                 return Ok(check::check(&self.lock(), &stored));
             }

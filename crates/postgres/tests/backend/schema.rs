@@ -221,3 +221,74 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
     one.send_signal(appended(200)).await;
     while at_other.next().await != Some(appended(200)) {}
 }
+
+/// Goal: the documented way of backup and restore. A dump taken while the store is in use is a whole store; the restored one begins a new life.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dump_is_restored_into_a_new_life() {
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    let backend = open(&url).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let mut tagged = draft("a", "T");
+    tagged.tags = &["x", "y"];
+    assert!(is_committed(
+        &author
+            .append(&mut *writer, &[tagged, draft("b", "T")])
+            .await
+    ));
+    let programs = gesta_pgtest::find_binaries().expect("found before");
+    let (_, schema_name) = url.split_once("?schema=").expect("has one");
+    let dump = std::process::Command::new(programs.join("pg_dump"))
+        .args(["--schema", schema_name, "--dbname", &server.url()])
+        .output()
+        .expect("runs");
+    assert!(
+        dump.status.success(),
+        "{}",
+        String::from_utf8_lossy(&dump.stderr)
+    );
+    // Appended after the backup: lost by the restore.
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    server.create_database("restored").expect("made");
+    let restored_url = url.replace("/postgres?", "/restored?");
+    let mut restore = std::process::Command::new(programs.join("psql"))
+        .args([
+            "--quiet",
+            "--set",
+            "ON_ERROR_STOP=1",
+            "--dbname",
+            &server.url_for("restored"),
+        ])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("runs");
+    let mut input = restore.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut input, &dump.stdout).expect("written");
+    drop(input);
+    assert!(restore.wait().expect("ends").success());
+    let old = backend.info().incarnation;
+    let new = schema::new_incarnation(&config(&restored_url))
+        .await
+        .expect("begun");
+    let restored = open(&restored_url).await;
+    assert_eq!(restored.info().incarnation, new);
+    assert_ne!(new, old);
+    let mut source = restored.audit_source().await.expect("snapshot");
+    let report = gesta_sql::verify::audit(&mut source, &mut |_| {})
+        .await
+        .expect("audited");
+    assert!(
+        report.is_healthy() && report.logs[0].events == 2,
+        "{report:?}"
+    );
+    let mut writer = restored.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    author.end = restored.log_end(LOG).await.expect("answers");
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("c", "U")]).await
+    ));
+}

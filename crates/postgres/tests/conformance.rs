@@ -1,0 +1,79 @@
+//! The contract of `EventStore`, on PostgreSQL, with one log and with four.
+
+#![expect(clippy::expect_used, reason = "tests stop at the first surprise")]
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use gesta_core::{Clock, SystemClock};
+use gesta_pgtest::{fresh_schema, shared};
+use gesta_postgres::{Config, PostgresBackend};
+use gesta_store::Store;
+use gesta_testkit::{StoreFactory, TestStore};
+
+/// Makes stores in schemas of their own on the server that all tests share.
+struct PostgresFactory {
+    logs: u16,
+}
+
+impl PostgresFactory {
+    /// `None`, said aloud, if PostgreSQL is not installed.
+    fn new(logs: u16) -> Option<Self> {
+        shared().map(|_| Self { logs })
+    }
+
+    async fn open(&self, schema: Arc<String>, clock: Arc<dyn Clock>) -> TestStore {
+        let server = shared().expect("found before");
+        let url = format!("{}?schema={schema}&readers=2", server.url());
+        let mut config = Config::parse(&url).expect("valid");
+        config.logs_if_new = self.logs;
+        let backend = PostgresBackend::open(config).await.expect("opens");
+        let store = Store::open(Arc::new(backend), gesta_store::Config::default(), clock);
+        TestStore::with_home(store.expect("starts"), schema)
+    }
+}
+
+#[async_trait]
+impl StoreFactory for PostgresFactory {
+    fn name(&self) -> String {
+        format!("postgres ({} logs)", self.logs)
+    }
+
+    fn logs(&self) -> u16 {
+        self.logs
+    }
+
+    async fn create(&self) -> TestStore {
+        self.open(Arc::new(fresh_schema()), Arc::new(SystemClock))
+            .await
+    }
+
+    async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
+        Some(self.open(Arc::new(fresh_schema()), clock).await)
+    }
+
+    async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
+        store.shutdown().await.expect("shuts down");
+        self.second(store).await
+    }
+
+    async fn second(&self, store: &TestStore) -> Option<TestStore> {
+        Some(self.open(store.home(), Arc::new(SystemClock)).await)
+    }
+}
+
+mod one_log {
+    use super::*;
+    gesta_testkit::conformance_tests!(match PostgresFactory::new(1) {
+        Some(factory) => factory,
+        None => return,
+    });
+}
+
+mod four_logs {
+    use super::*;
+    gesta_testkit::conformance_tests!(match PostgresFactory::new(4) {
+        Some(factory) => factory,
+        None => return,
+    });
+}
