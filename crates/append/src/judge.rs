@@ -1,9 +1,10 @@
 //! Does a claim hold? Pure functions from a stream's state and a request to an answer.
 
-use gesta_core::{ErrorKind, ExpectedRevision, LifecycleChange, Revision};
+use gesta_core::{AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Revision};
 
 use crate::command::{Change, IdSource, Part};
 use crate::heads::StreamState;
+use crate::lookup::Found;
 
 /// The answer to a claim.
 #[derive(Debug, PartialEq, Eq)]
@@ -92,8 +93,51 @@ fn check_target(part: &Part, last: Option<Revision>, deleted_before: Revision) -
     }
 }
 
-/// The refusal of a part that holds by itself but not as a retry, or of a retry beside a new append.
-pub(crate) fn mixed_retry(part: &Part, state: &StreamState) -> ErrorKind {
+/// A part with the state of its stream and what that says about its claim.
+pub(crate) struct Judged {
+    pub(crate) state: StreamState,
+    pub(crate) fit: Fit,
+}
+
+/// The answer to a whole command.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Store its events.
+    Place,
+    /// All of it is stored already: here.
+    Retry(Vec<AppendedStream>),
+    Refuse(ErrorKind),
+}
+
+/// The first part that fails by itself decides; a mixture of stored and new parts is refused for its first stored part.
+pub(crate) fn verdict(parts: &[Part], judged: &[Judged], found: Vec<Found>) -> Verdict {
+    let mut stored_first = None;
+    let mut stored = Vec::with_capacity(parts.len());
+    for ((part, judged), found) in parts.iter().zip(judged).zip(found) {
+        let refusal = match (&judged.fit, found) {
+            (Fit::Refused(refusal), _) => Some(refusal.clone()),
+            (_, Found::Stored(streams)) => {
+                stored_first.get_or_insert_with(|| no_retry(part, &judged.state));
+                stored.push(streams);
+                None
+            }
+            (_, Found::Otherwise) => Some(no_retry(part, &judged.state)),
+            (Fit::RefusedUnlessStoredAt(_, refusal), Found::Nothing) => Some(refusal.clone()),
+            (Fit::Fits | Fit::FitsUnlessStored, Found::Nothing) => None,
+        };
+        if let Some(refusal) = refusal {
+            return Verdict::Refuse(refusal);
+        }
+    }
+    match stored_first {
+        None => Verdict::Place,
+        Some(_) if stored.len() == parts.len() => Verdict::Retry(stored),
+        Some(refusal) => Verdict::Refuse(refusal),
+    }
+}
+
+/// The refusal of a part whose first event is stored, but which is not a retry as a whole.
+fn no_retry(part: &Part, state: &StreamState) -> ErrorKind {
     let actual = match &part.change {
         Change::Events { .. } => state.visible(),
         Change::Lifecycle { .. } => state.meta.map(|head| head.last),

@@ -10,6 +10,7 @@
 
 mod admission;
 mod command;
+mod deciding;
 mod forming;
 mod heads;
 mod judge;
@@ -19,6 +20,7 @@ mod recovery;
 mod sequencer;
 mod stats;
 mod turns;
+mod waiting;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,52 +1,33 @@
 //! The task that owns one log's appends: it decides, forms batches, keeps several in flight, answers.
+//! Here are its loop, sending and answering; deciding is in `deciding`, what has to wait in `waiting`.
 //!
 //! One task and no locks: everything that decides about an append happens in one place and in one order.
 //! A batch leaves as soon as the writer is free; while it is under way the next one gathers.
 //! What happens when a batch does not commit is in `recovery`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::{BoxStream, FuturesOrdered, FuturesUnordered};
-use gesta_core::backend::{Backend, BatchOutcome, LoadRequest, Loaded, LogEnd, LogWriter, Signal};
-use gesta_core::{Appended, Clock, Error, EventId, LogId, Position, Result, StreamId, Timestamp};
+use futures::stream::{BoxStream, FuturesOrdered};
+use gesta_core::backend::{Backend, BatchOutcome, LogEnd, LogWriter, Signal};
+use gesta_core::{Appended, Clock, Error, EventId, LogId, Position, Result, StreamId};
 use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::command::{Command, IdSource};
-use crate::forming::{Forming, InFlight, Place, Rider};
+use crate::forming::{Forming, InFlight, Rider};
 use crate::heads::Heads;
-use crate::judge::{self, Fit};
-use crate::lookup::{self, Found, OlderId, Question, Suspected};
-use crate::recent::{Recent, RecentIds};
+use crate::recent::RecentIds;
 use crate::stats::Stats;
 use crate::turns::Turns;
+use crate::waiting::{ReadAnswer, Waiting};
 use crate::{CommitObserver, Config};
 
 /// Commands taken from the channel at once.
 const INTAKE_MAX: usize = 1_024;
-/// Streams looked up in one statement.
-const LOAD_STREAMS_MAX: usize = 1_000;
-/// Answers that may ride on one batch.
-const RIDERS_MAX: usize = 10_000;
-/// Lookups of streams under way at once.
-const LOADS_MAX: usize = 2;
-
-/// A command that cannot be decided yet.
-pub(crate) struct Waiting {
-    pub(crate) command: Command,
-    /// Its number if a lookup of stored events is under way.
-    pub(crate) lookup: Option<u64>,
-    /// What the lookup found.
-    pub(crate) found: Option<Vec<Found>>,
-}
-
-type LoadAnswer = (u64, LoadRequest, Result<Loaded>);
-type LookupAnswer = (u64, Result<Vec<Found>>);
-type WarmUp = (Position, Result<(Vec<OlderId>, Position)>);
 
 /// The task's state.
 pub(crate) struct Sequencer {
@@ -77,18 +58,18 @@ pub(crate) struct Sequencer {
     pub(crate) recent: RecentIds,
     pub(crate) waiting: VecDeque<Waiting>,
     /// Some of them only wait for room in a batch.
-    waiting_ready: bool,
+    pub(crate) waiting_ready: bool,
     /// Streams that a waiting command holds; later commands to them wait behind it.
-    held: HashMap<StreamId, usize>,
+    pub(crate) held: HashMap<StreamId, usize>,
     /// Grows when everything known of streams may be outdated: answers of older lookups are dropped.
     pub(crate) generation: u64,
     pub(crate) loading: HashSet<StreamId>,
-    loads: FuturesUnordered<BoxFuture<'static, LoadAnswer>>,
-    lookups: FuturesUnordered<BoxFuture<'static, LookupAnswer>>,
-    lookup_number: u64,
-    warm_up: Option<BoxFuture<'static, WarmUp>>,
+    pub(crate) reads: JoinSet<ReadAnswer>,
+    /// How many of them look up streams and types.
+    pub(crate) loads: usize,
+    pub(crate) lookup_number: u64,
     /// Attempts under way whose ids the client made, with the retries that wait for them.
-    attempts: HashMap<(StreamId, EventId), Vec<Command>>,
+    pub(crate) attempts: HashMap<(StreamId, EventId), Vec<Command>>,
     /// Failures in a row.
     pub(crate) failures: u32,
     /// Misses in a row after which nothing new was found.
@@ -123,10 +104,9 @@ impl Sequencer {
             held: HashMap::new(),
             generation: 0,
             loading: HashSet::new(),
-            loads: FuturesUnordered::new(),
-            lookups: FuturesUnordered::new(),
+            reads: JoinSet::new(),
+            loads: 0,
             lookup_number: 0,
-            warm_up: None,
             attempts: HashMap::new(),
             failures: 0,
             idle_misses: 0,
@@ -157,14 +137,12 @@ impl Sequencer {
             tokio::select! {
                 biased;
                 Some(outcome) = self.outcomes.next(), if !self.outcomes.is_empty() => self.on_outcome(outcome).await,
-                Some(answer) = self.loads.next(), if !self.loads.is_empty() => self.on_loaded(answer),
-                Some(answer) = self.lookups.next(), if !self.lookups.is_empty() => self.on_looked_up(answer),
+                Some(answer) = self.reads.join_next() => self.on_read(unwrap_task(answer)),
                 Some(signal) = self.signals.next() => self.on_signal(signal).await,
                 count = self.receiver.recv_many(&mut intake, INTAKE_MAX), if open && self.inbox.len() < INTAKE_MAX => {
                     open = count > 0;
                     self.inbox.extend(intake.drain(..));
                 }
-                answer = poll_some(&mut self.warm_up), if self.warm_up.is_some() => self.on_warm(answer),
                 () = sleep_until(wake), if wake.is_some() => {}
             }
         }
@@ -192,254 +170,6 @@ impl Sequencer {
             for signal in self.turns.grant(now, has_work) {
                 self.backend.send_signal(signal).await;
             }
-        }
-    }
-
-    // ---- deciding ----
-
-    fn decide_inbox(&mut self) {
-        if self.waiting_ready {
-            self.decide_waiting();
-        }
-        let now = self.clock.now();
-        while let Some(next) = self.inbox.front()
-            && !self.is_full_for(next)
-        {
-            let Some(command) = self.inbox.pop_front() else {
-                break;
-            };
-            if let Some(command) = self.join_attempt(command) {
-                self.decide_or_wait(command, now);
-            }
-        }
-    }
-
-    /// This command does not fit into the forming batch. One that is larger than a batch travels alone.
-    fn is_full_for(&self, command: &Command) -> bool {
-        let forming = &self.forming;
-        let full = !forming.commands.is_empty()
-            && (forming.rows.len() + command.permit.events > self.config.batch_events_max
-                || forming.bytes + command.permit.bytes > self.config.batch_bytes_max
-                || forming.commands.len() >= self.batch_commands_max);
-        full || forming.riders.len() >= RIDERS_MAX
-    }
-
-    /// Registers an attempt with ids of the client; a retry of one that is under way waits for it.
-    fn join_attempt(&mut self, command: Command) -> Option<Command> {
-        let Some(key) = attempt_key(&command) else {
-            return Some(command);
-        };
-        if command.registered {
-            return Some(command);
-        }
-        match self.attempts.entry(key) {
-            std::collections::hash_map::Entry::Occupied(mut entry) => {
-                self.stats.joined.add(1);
-                entry.get_mut().push(command);
-                None
-            }
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(Vec::new());
-                Some(Command {
-                    registered: true,
-                    ..command
-                })
-            }
-        }
-    }
-
-    fn decide_or_wait(&mut self, command: Command, now: Timestamp) {
-        let held = !self.held.is_empty()
-            && command
-                .parts
-                .iter()
-                .any(|part| self.held.contains_key(&part.stream));
-        if held || !self.knows_all(&command) {
-            self.wait(Waiting {
-                command,
-                lookup: None,
-                found: None,
-            });
-        } else {
-            self.decide(command, None, now);
-        }
-    }
-
-    fn knows_all(&mut self, command: &Command) -> bool {
-        command.parts.iter().all(|part| {
-            self.heads.tip(&part.stream).is_some()
-                && part
-                    .event_types()
-                    .all(|event_type| self.heads.knows_type(&event_type))
-        })
-    }
-
-    fn wait(&mut self, waiting: Waiting) {
-        for part in &waiting.command.parts {
-            *self.held.entry(part.stream.clone()).or_insert(0) += 1;
-        }
-        self.waiting.push_back(waiting);
-    }
-
-    /// Decides a command whose streams and types are all known.
-    fn decide(&mut self, command: Command, found: Option<Vec<Found>>, now: Timestamp) {
-        let fits: Vec<Fit> = command
-            .parts
-            .iter()
-            .map(|part| judge::check(part, &self.heads.tip(&part.stream).unwrap_or_default()))
-            .collect();
-        let definite = fits.iter().find_map(|fit| match fit {
-            Fit::Refused(refusal) => Some(refusal.clone()),
-            _ => None,
-        });
-        if let Some(refusal) = definite {
-            self.forming.riders.push(Rider::Refuse(command, refusal));
-            return;
-        }
-        let Some(found) = found else {
-            return self.decide_unless_stored(command, &fits, now);
-        };
-        let stored: Vec<_> = found
-            .iter()
-            .filter_map(|found| match found {
-                Found::Stored(stored) => Some(stored.clone()),
-                _ => None,
-            })
-            .collect();
-        if stored.len() == command.parts.len() {
-            self.stats.retries.add(1);
-            let answer = self.answer_of(stored);
-            return self.answer(command, Ok(answer));
-        }
-        let refusal =
-            command
-                .parts
-                .iter()
-                .zip(&fits)
-                .zip(&found)
-                .find_map(|((part, fit), found)| match (fit, found) {
-                    (_, Found::Stored(_) | Found::Otherwise) => Some(judge::mixed_retry(
-                        part,
-                        &self.heads.tip(&part.stream).unwrap_or_default(),
-                    )),
-                    (Fit::RefusedUnlessStoredAt(_, refusal), Found::Nothing) => {
-                        Some(refusal.clone())
-                    }
-                    _ => None,
-                });
-        match refusal {
-            Some(refusal) => self.forming.riders.push(Rider::Refuse(command, refusal)),
-            None => self.place(command, now),
-        }
-    }
-
-    /// Places a command unless its events may be stored already; then that is looked up first.
-    fn decide_unless_stored(&mut self, command: Command, fits: &[Fit], now: Timestamp) {
-        let questions: Vec<Option<Question>> = command
-            .parts
-            .iter()
-            .zip(fits)
-            .map(|(part, fit)| self.question(part, fit, now))
-            .collect();
-        if questions.iter().all(Option::is_none) {
-            return self.place(command, now);
-        }
-        let compares_open = command.parts.iter().zip(fits).any(|(part, fit)| {
-            matches!(fit, Fit::RefusedUnlessStoredAt(..)) && self.heads.is_open(&part.stream)
-        });
-        if compares_open && !command.rechecked {
-            self.forming.riders.push(Rider::Recheck(Command {
-                rechecked: true,
-                ..command
-            }));
-            return;
-        }
-        self.lookup_number += 1;
-        let (number, backend, log) = (self.lookup_number, Arc::clone(&self.backend), self.log);
-        self.lookups.push(Box::pin(async move {
-            (number, lookup::look_up(&*backend, log, questions).await)
-        }));
-        self.wait(Waiting {
-            command,
-            lookup: Some(number),
-            found: None,
-        });
-    }
-
-    fn question(
-        &mut self,
-        part: &crate::command::Part,
-        fit: &Fit,
-        now: Timestamp,
-    ) -> Option<Question> {
-        let state = self.heads.tip(&part.stream)?;
-        let head = match &part.change {
-            crate::command::Change::Events { .. } => state.main?,
-            crate::command::Change::Lifecycle { .. } => state.meta?,
-        };
-        let target = part.target();
-        let place = match fit {
-            Fit::RefusedUnlessStoredAt(first, _) => Suspected::At(*first),
-            Fit::FitsUnlessStored => match self.recent.find(&target, part.first_id()?) {
-                Recent::Perhaps(position) => Suspected::Near(position),
-                Recent::No => return None,
-                // A stream that began behind that position has no other events.
-                Recent::NotBehind(position) if head.row.0 > position.0 => return None,
-                Recent::NotBehind(_) => self.window_start(now),
-            },
-            Fit::Fits | Fit::Refused(_) => return None,
-        };
-        Some(Question {
-            stream: target,
-            row: head.row,
-            ids: part.ids(),
-            place,
-        })
-    }
-
-    fn window_start(&self, now: Timestamp) -> Suspected {
-        let age = i64::try_from(self.config.idempotency.time.as_micros()).unwrap_or(i64::MAX);
-        let after = Position(
-            self.committed
-                .position
-                .0
-                .saturating_sub(self.config.idempotency.positions),
-        );
-        Suspected::Since(after, Timestamp(now.0.saturating_sub(age)))
-    }
-
-    fn place(&mut self, command: Command, now: Timestamp) {
-        let place = Place {
-            log: self.log,
-            logs: self.backend.info().logs,
-            incarnation: self.backend.info().incarnation,
-            after: self.tip(),
-            now,
-        };
-        self.forming.place(command, &mut self.heads, place);
-    }
-
-    /// The row that the next batch follows.
-    fn tip(&self) -> LogEnd {
-        self.in_flight
-            .back()
-            .map_or(self.committed, |batch| batch.end)
-    }
-
-    fn answer_of(&self, streams: Vec<gesta_core::AppendedStream>) -> Appended {
-        let info = self.backend.info();
-        let position = streams
-            .iter()
-            .map(|stream| stream.position)
-            .max()
-            .unwrap_or_default();
-        let checkpoint =
-            gesta_core::Checkpoint::in_log(info.incarnation, info.logs, self.log, position);
-        Appended {
-            streams,
-            log: self.log,
-            position,
-            checkpoint,
         }
     }
 
@@ -578,185 +308,6 @@ impl Sequencer {
                 .any(|(command, _)| command.sequence >= self.suspects_until)
     }
 
-    fn start_loads(&mut self) {
-        if self.waiting.is_empty() || self.loads.len() >= LOADS_MAX {
-            return;
-        }
-        let mut request = LoadRequest::default();
-        let mut types = HashSet::new();
-        for waiting in self
-            .waiting
-            .iter()
-            .filter(|waiting| waiting.lookup.is_none())
-        {
-            for part in &waiting.command.parts {
-                if request.streams.len() < LOAD_STREAMS_MAX
-                    && !self.heads.knows_stream(&part.stream)
-                    && self.loading.insert(part.stream.clone())
-                {
-                    request.streams.push(part.stream.clone());
-                }
-                types.extend(
-                    part.event_types()
-                        .filter(|event_type| !self.heads.knows_type(event_type)),
-                );
-            }
-        }
-        // Types are few: looking one up twice does no harm.
-        request.types = if request.streams.is_empty() && !self.loads.is_empty() {
-            Vec::new()
-        } else {
-            types.into_iter().collect()
-        };
-        if request.streams.is_empty() && request.types.is_empty() {
-            return;
-        }
-        let (backend, log, generation) = (Arc::clone(&self.backend), self.log, self.generation);
-        self.stats.loads.add(1);
-        self.loads.push(Box::pin(async move {
-            let loaded = backend.load(log, request.clone()).await;
-            (generation, request, loaded)
-        }));
-    }
-
-    fn on_loaded(&mut self, (generation, request, loaded): LoadAnswer) {
-        request.streams.iter().for_each(|stream| {
-            self.loading.remove(stream);
-        });
-        if generation == self.generation {
-            let learnt = loaded.and_then(|loaded| self.heads.learn(request.clone(), &loaded));
-            if let Err(error) = learnt {
-                self.fail_waiting_for(&request, &error);
-            }
-        }
-        self.decide_waiting();
-    }
-
-    /// A lookup failed: those who wait for it learn why; nothing was written.
-    fn fail_waiting_for(&mut self, request: &LoadRequest, error: &Error) {
-        let names: HashSet<&StreamId> = request.streams.iter().collect();
-        let (failed, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
-            .into_iter()
-            .partition(|waiting| {
-                waiting.command.parts.iter().any(|part| {
-                    names.contains(&part.stream)
-                        || part
-                            .event_types()
-                            .any(|event_type| request.types.contains(&event_type))
-                })
-            });
-        self.waiting = rest.into();
-        for waiting in failed {
-            self.release(&waiting.command);
-            self.answer(waiting.command, Err(error.clone()));
-        }
-    }
-
-    fn on_looked_up(&mut self, (number, answer): LookupAnswer) {
-        let Some(at) = self
-            .waiting
-            .iter()
-            .position(|waiting| waiting.lookup == Some(number))
-        else {
-            return;
-        };
-        match answer {
-            Ok(found) => {
-                if let Some(waiting) = self.waiting.get_mut(at) {
-                    waiting.lookup = None;
-                    waiting.found = Some(found);
-                }
-            }
-            Err(error) => {
-                if let Some(waiting) = self.waiting.remove(at) {
-                    self.release(&waiting.command);
-                    self.answer(waiting.command, Err(error));
-                }
-            }
-        }
-        self.decide_waiting();
-    }
-
-    fn release(&mut self, command: &Command) {
-        for part in &command.parts {
-            if let Some(count) = self.held.get_mut(&part.stream) {
-                *count -= 1;
-                if *count == 0 {
-                    self.held.remove(&part.stream);
-                }
-            }
-        }
-    }
-
-    /// Decides, in order, what no longer has to wait.
-    fn decide_waiting(&mut self) {
-        let now = self.clock.now();
-        self.waiting_ready = false;
-        let mut blocked: HashSet<StreamId> = HashSet::new();
-        for waiting in std::mem::take(&mut self.waiting) {
-            let ready = waiting.lookup.is_none()
-                && !waiting
-                    .command
-                    .parts
-                    .iter()
-                    .any(|part| blocked.contains(&part.stream))
-                && self.knows_all(&waiting.command);
-            let full = ready && self.is_full_for(&waiting.command);
-            self.waiting_ready |= full;
-            if ready && !full {
-                self.release(&waiting.command);
-                let Waiting { command, found, .. } = waiting;
-                self.decide(command, found, now);
-            } else {
-                blocked.extend(waiting.command.parts.iter().map(|part| part.stream.clone()));
-                self.waiting.push_back(waiting);
-            }
-        }
-    }
-
-    /// Lets go of everything that waits, for a new start. Lookups under way find nobody.
-    pub(crate) fn drain_waiting(&mut self) -> Vec<Command> {
-        self.held.clear();
-        self.waiting
-            .drain(..)
-            .map(|waiting| waiting.command)
-            .collect()
-    }
-
-    // ---- the window of retries ----
-
-    /// Begins to read the ids of the window in the background.
-    pub(crate) fn start_warm_up(&mut self) {
-        let end = self.committed.position;
-        self.recent = RecentIds::new(self.config.idempotency, end);
-        if end == Position::START {
-            return;
-        }
-        let (backend, log, window, now) = (
-            Arc::clone(&self.backend),
-            self.log,
-            self.config.idempotency,
-            self.clock.now(),
-        );
-        self.warm_up = Some(Box::pin(async move {
-            (
-                end,
-                lookup::read_window(&*backend, log, window, now, end).await,
-            )
-        }));
-    }
-
-    fn on_warm(&mut self, (end, answer): WarmUp) {
-        self.warm_up = None;
-        match answer {
-            Ok((ids, from)) if self.recent.covered_from() == end => self.recent.prepend(ids, from),
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(log = self.log.0, %error, "cannot read recent event ids, retries are looked up instead");
-            }
-        }
-    }
-
     // ---- other processes ----
 
     async fn on_signal(&mut self, signal: Signal) {
@@ -767,7 +318,7 @@ impl Sequencer {
     }
 }
 
-fn attempt_key(command: &Command) -> Option<(StreamId, EventId)> {
+pub(crate) fn attempt_key(command: &Command) -> Option<(StreamId, EventId)> {
     let part = command.parts.first()?;
     if part.ids_from() != IdSource::Client {
         return None;
@@ -775,11 +326,11 @@ fn attempt_key(command: &Command) -> Option<(StreamId, EventId)> {
     part.first_id().map(|id| (part.target(), id))
 }
 
-/// Waits for the future in the option and takes it out of the way when it is done.
-async fn poll_some<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
-    match future {
-        Some(future) => Pin::new(future).await,
-        None => std::future::pending().await,
+/// The answer of a read; its panic is ours.
+fn unwrap_task(answer: std::result::Result<ReadAnswer, JoinError>) -> ReadAnswer {
+    match answer {
+        Ok(answer) => answer,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

@@ -316,6 +316,72 @@ async fn a_batch_behind_a_missed_one_misses_too() {
     );
 }
 
+/// Goal: reads under way hold all connections when a batch misses; recovery reads as well and must get one.
+#[tokio::test]
+async fn reads_under_way_do_not_starve_recovery() {
+    let sim = Sim::new(4);
+    let (a, b) = (start(&sim), start(&sim));
+    a.append(to("known", Any, vec![event("e")])).await.unwrap();
+    b.append(to("known", Any, vec![event("e")])).await.unwrap();
+    let a = Arc::new(a);
+    let append = |stream: &str| {
+        let (a, request) = (Arc::clone(&a), to(stream, Any, vec![event("e")]));
+        tokio::spawn(async move { a.append(request).await })
+    };
+    sim.set_loading(false);
+    let new = append("new");
+    eventually("one connection is in use", || sim.reading() == 1).await;
+    let newer = append("newer");
+    eventually("both connections are in use", || sim.reading() == 2).await;
+    let known = append("known");
+    eventually("its batch has missed", || a.stats().misses == 1).await;
+    sim.set_loading(true);
+    for append in [new, newer, known] {
+        let answer = tokio::time::timeout(Duration::from_secs(10), append).await;
+        answer.expect("answered").unwrap().unwrap();
+    }
+    sim.check();
+}
+
+/// Goal: of several parts, the first one that fails by itself decides, be it a mistaken retry or a tombstone.
+#[tokio::test]
+async fn the_first_part_that_fails_is_told() {
+    let sim = Sim::new(4);
+    let p = start(&sim);
+    let first = to("s", Any, vec![event("a")]);
+    p.append(first.clone()).await.unwrap();
+    p.append(to("s", Any, vec![event("b")])).await.unwrap();
+    let tombstone = DeleteStream {
+        stream: name("gone"),
+        expected: Any,
+        kind: DeleteKind::Tombstone,
+    };
+    p.delete(tombstone).await.unwrap();
+    let together = |parts: [Append; 2]| Append {
+        streams: parts.into_iter().flat_map(|part| part.streams).collect(),
+    };
+    let told = async |parts| match p.append(together(parts)).await.unwrap_err().kind() {
+        ErrorKind::WrongExpectedRevision { stream, .. } => format!("wrong {stream}"),
+        ErrorKind::StreamTombstoned(stream) => format!("tombstone {stream}"),
+        other => panic!("{other}"),
+    };
+    let late = to("s", Exact(Revision(0)), vec![event("c")]);
+    let gone = to("gone", Any, vec![event("d")]);
+    let fresh = to("t", Any, vec![event("e")]);
+    let absent = to("t", StreamExists, vec![event("e")]);
+    let cases = [
+        ([late.clone(), gone.clone()], "wrong s"),
+        ([gone.clone(), late], "tombstone gone"),
+        ([first.clone(), gone], "tombstone gone"),
+        ([first.clone(), fresh], "wrong s"),
+        ([first, absent], "wrong t"),
+    ];
+    for (parts, expected) in cases {
+        assert_eq!(told(parts).await, expected);
+    }
+    sim.check();
+}
+
 /// Goal: C1. One append that the database refuses fails alone.
 #[tokio::test]
 async fn a_guilty_append_fails_alone() {

@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use gesta_core::backend::*;
 use gesta_core::*;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// What happens to the next batch with rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,10 @@ pub(crate) struct Sim {
     info: BackendInfo,
     /// Commits are answered while this is true.
     answering: watch::Sender<bool>,
+    /// Connections for reads.
+    readers: Semaphore,
+    /// Streams are looked up while this is true.
+    loading: watch::Sender<bool>,
 }
 
 impl Sim {
@@ -67,6 +71,8 @@ impl Sim {
             state: Arc::default(),
             info,
             answering: watch::Sender::new(true),
+            readers: Semaphore::new(2),
+            loading: watch::Sender::new(true),
         })
     }
 
@@ -89,6 +95,16 @@ impl Sim {
     /// Holds the answers of commits back, or lets them go.
     pub(crate) fn set_answering(&self, answering: bool) {
         self.answering.send_replace(answering);
+    }
+
+    /// Holds lookups of streams back, each with its connection, or lets them go.
+    pub(crate) fn set_loading(&self, loading: bool) {
+        self.loading.send_replace(loading);
+    }
+
+    /// Reads under way.
+    pub(crate) fn reading(&self) -> usize {
+        2 - self.readers.available_permits()
     }
 
     /// Statements that were lost and may yet land.
@@ -279,6 +295,8 @@ impl Backend for Sim {
     }
 
     async fn load(&self, _: LogId, request: LoadRequest) -> Result<Loaded> {
+        let _reader = self.readers.acquire().await;
+        let _ = self.loading.subscribe().wait_for(|loading| *loading).await;
         tokio::task::yield_now().await;
         let state = self.state();
         let stream = |name: &StreamId| LoadedStream {
@@ -303,6 +321,7 @@ impl Backend for Sim {
     }
 
     async fn lookup(&self, _: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
+        let _reader = self.readers.acquire().await;
         tokio::task::yield_now().await;
         let state = self.state();
         if state.down {

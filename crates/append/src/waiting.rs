@@ -1,0 +1,246 @@
+//! Commands that cannot be decided yet, and the reads that they wait for.
+//!
+//! Why the reads are tasks of their own: they hold connections of the store's pool, and recovery reads as
+//! well. Futures that nobody polls meanwhile would keep the connections that recovery waits for.
+//! Invariant: a command never overtakes one that waits and touches the same stream.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use gesta_core::backend::{LoadRequest, Loaded};
+use gesta_core::{Error, Position, Result, StreamId};
+
+use crate::command::Command;
+use crate::lookup::{self, Found, OlderId, Question};
+use crate::recent::RecentIds;
+use crate::sequencer::Sequencer;
+
+/// Streams looked up in one statement.
+const LOAD_STREAMS_MAX: usize = 1_000;
+/// Lookups of streams under way at once.
+const LOADS_MAX: usize = 2;
+
+/// A command that cannot be decided yet.
+pub(crate) struct Waiting {
+    pub(crate) command: Command,
+    /// Its number if a lookup of stored events is under way.
+    pub(crate) lookup: Option<u64>,
+    /// What the lookup found.
+    pub(crate) found: Option<Vec<Found>>,
+}
+
+/// What a read in the background has given.
+pub(crate) enum ReadAnswer {
+    /// Streams and types, with the generation in which they were asked for.
+    Loaded(u64, LoadRequest, Result<Loaded>),
+    /// Stored events, with the number of the lookup.
+    LookedUp(u64, Result<Vec<Found>>),
+    /// Event ids of the window of retries up to a position.
+    Warm(Position, Result<(Vec<OlderId>, Position)>),
+}
+
+impl Sequencer {
+    pub(crate) fn wait(&mut self, waiting: Waiting) {
+        for part in &waiting.command.parts {
+            *self.held.entry(part.stream.clone()).or_insert(0) += 1;
+        }
+        self.waiting.push_back(waiting);
+    }
+
+    pub(crate) fn start_loads(&mut self) {
+        if self.waiting.is_empty() || self.loads >= LOADS_MAX {
+            return;
+        }
+        let mut request = LoadRequest::default();
+        let mut types = HashSet::new();
+        for waiting in self
+            .waiting
+            .iter()
+            .filter(|waiting| waiting.lookup.is_none())
+        {
+            for part in &waiting.command.parts {
+                if request.streams.len() < LOAD_STREAMS_MAX
+                    && !self.heads.knows_stream(&part.stream)
+                    && self.loading.insert(part.stream.clone())
+                {
+                    request.streams.push(part.stream.clone());
+                }
+                types.extend(
+                    part.event_types()
+                        .filter(|event_type| !self.heads.knows_type(event_type)),
+                );
+            }
+        }
+        // Types are few: looking one up twice does no harm.
+        request.types = if request.streams.is_empty() && self.loads > 0 {
+            Vec::new()
+        } else {
+            types.into_iter().collect()
+        };
+        if request.streams.is_empty() && request.types.is_empty() {
+            return;
+        }
+        let (backend, log, generation) = (Arc::clone(&self.backend), self.log, self.generation);
+        self.stats.loads.add(1);
+        self.loads += 1;
+        self.reads.spawn(async move {
+            let loaded = backend.load(log, request.clone()).await;
+            ReadAnswer::Loaded(generation, request, loaded)
+        });
+    }
+
+    /// Begins to look up stored events; returns the lookup's number.
+    pub(crate) fn start_lookup(&mut self, questions: Vec<Option<Question>>) -> u64 {
+        self.lookup_number += 1;
+        let (number, backend, log) = (self.lookup_number, Arc::clone(&self.backend), self.log);
+        self.reads.spawn(async move {
+            let found = lookup::look_up(&*backend, log, questions).await;
+            ReadAnswer::LookedUp(number, found)
+        });
+        number
+    }
+
+    /// Takes the answer of a read.
+    pub(crate) fn on_read(&mut self, answer: ReadAnswer) {
+        match answer {
+            ReadAnswer::Loaded(generation, request, loaded) => {
+                self.loads -= 1;
+                self.on_loaded(generation, &request, loaded);
+            }
+            ReadAnswer::LookedUp(number, found) => self.on_looked_up(number, found),
+            ReadAnswer::Warm(end, ids) => return self.on_warm(end, ids),
+        }
+        self.decide_waiting();
+    }
+
+    fn on_loaded(&mut self, generation: u64, request: &LoadRequest, loaded: Result<Loaded>) {
+        request.streams.iter().for_each(|stream| {
+            self.loading.remove(stream);
+        });
+        if generation == self.generation {
+            let learnt = loaded.and_then(|loaded| self.heads.learn(request.clone(), &loaded));
+            if let Err(error) = learnt {
+                self.fail_waiting_for(request, &error);
+            }
+        }
+    }
+
+    /// A lookup failed: those who wait for it learn why; nothing was written.
+    fn fail_waiting_for(&mut self, request: &LoadRequest, error: &Error) {
+        let names: HashSet<&StreamId> = request.streams.iter().collect();
+        let (failed, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|waiting| {
+                waiting.command.parts.iter().any(|part| {
+                    names.contains(&part.stream)
+                        || part
+                            .event_types()
+                            .any(|event_type| request.types.contains(&event_type))
+                })
+            });
+        self.waiting = rest.into();
+        for waiting in failed {
+            self.release(&waiting.command);
+            self.answer(waiting.command, Err(error.clone()));
+        }
+    }
+
+    fn on_looked_up(&mut self, number: u64, answer: Result<Vec<Found>>) {
+        let Some(at) = self
+            .waiting
+            .iter()
+            .position(|waiting| waiting.lookup == Some(number))
+        else {
+            return;
+        };
+        match answer {
+            Ok(found) => {
+                if let Some(waiting) = self.waiting.get_mut(at) {
+                    waiting.lookup = None;
+                    waiting.found = Some(found);
+                }
+            }
+            Err(error) => {
+                if let Some(waiting) = self.waiting.remove(at) {
+                    self.release(&waiting.command);
+                    self.answer(waiting.command, Err(error));
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, command: &Command) {
+        for part in &command.parts {
+            if let Some(count) = self.held.get_mut(&part.stream) {
+                *count -= 1;
+                if *count == 0 {
+                    self.held.remove(&part.stream);
+                }
+            }
+        }
+    }
+
+    /// Decides, in order, what no longer has to wait.
+    pub(crate) fn decide_waiting(&mut self) {
+        let now = self.clock.now();
+        self.waiting_ready = false;
+        let mut blocked: HashSet<StreamId> = HashSet::new();
+        for waiting in std::mem::take(&mut self.waiting) {
+            let ready = waiting.lookup.is_none()
+                && !waiting
+                    .command
+                    .parts
+                    .iter()
+                    .any(|part| blocked.contains(&part.stream))
+                && self.knows_all(&waiting.command);
+            let full = ready && self.is_full_for(&waiting.command);
+            self.waiting_ready |= full;
+            if ready && !full {
+                self.release(&waiting.command);
+                let Waiting { command, found, .. } = waiting;
+                self.decide(command, found, now);
+            } else {
+                blocked.extend(waiting.command.parts.iter().map(|part| part.stream.clone()));
+                self.waiting.push_back(waiting);
+            }
+        }
+    }
+
+    /// Lets go of everything that waits, for a new start. Lookups under way find nobody.
+    pub(crate) fn drain_waiting(&mut self) -> Vec<Command> {
+        self.held.clear();
+        self.waiting
+            .drain(..)
+            .map(|waiting| waiting.command)
+            .collect()
+    }
+
+    /// Begins to read the ids of the window in the background.
+    pub(crate) fn start_warm_up(&mut self) {
+        let end = self.committed.position;
+        self.recent = RecentIds::new(self.config.idempotency, end);
+        if end == Position::START {
+            return;
+        }
+        let (backend, log, window, now) = (
+            Arc::clone(&self.backend),
+            self.log,
+            self.config.idempotency,
+            self.clock.now(),
+        );
+        self.reads.spawn(async move {
+            let ids = lookup::read_window(&*backend, log, window, now, end).await;
+            ReadAnswer::Warm(end, ids)
+        });
+    }
+
+    fn on_warm(&mut self, end: Position, answer: Result<(Vec<OlderId>, Position)>) {
+        match answer {
+            Ok((ids, from)) if self.recent.covered_from() == end => self.recent.prepend(ids, from),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(log = self.log.0, %error, "cannot read recent event ids, retries are looked up instead");
+            }
+        }
+    }
+}
