@@ -8,7 +8,7 @@ SELECT e.position, e.stream, e.revision, e.type, e.created, e.writer, e.checksum
        CASE WHEN octet_length(e.data) + octet_length(e.metadata) <= $5 THEN e.metadata END AS metadata
 FROM (SELECT DISTINCT t.position FROM tags AS t
       WHERE t.log = $1 AND t.tag = ANY ($10::text[]) AND t.position > $2 AND t.position <= $3) AS tagged
-JOIN events AS e ON e.log = $1 AND e.position = tagged.position
+CROSS JOIN LATERAL (SELECT * FROM events AS e WHERE e.log = $1 AND e.position = tagged.position LIMIT 1) AS e
 WHERE ($6::text[] IS NULL
        OR e.type = ANY (ARRAY(SELECT t.id FROM types AS t WHERE t.log = $1 AND t.name = ANY ($6))))
   AND ($7::text[] IS NULL
