@@ -131,6 +131,8 @@ impl Server {
             ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // The server has its log; the shell would tell of kills that are meant.
+            .stderr(Stdio::null())
             .spawn()
             .context("starting the server")?;
         let mut line = String::new();

@@ -198,7 +198,7 @@ struct Target {
     opened: store::Opened,
     /// Started for this run; dropped before the database that it uses.
     _child: Option<Server>,
-    _database: Option<gesta_pgtest::Server>,
+    database: Option<gesta_pgtest::Server>,
 }
 
 impl Target {
@@ -217,7 +217,7 @@ impl Target {
             url,
             opened,
             _child: child,
-            _database: database,
+            database,
         })
     }
 
@@ -229,6 +229,12 @@ impl Target {
         script: &std::path::Path,
     ) -> Result<HttpRun> {
         let store = &self.opened.store;
+        if let Some(database) = &self.database {
+            // Every run begins alike, with log segments to write to.
+            database
+                .execute("CHECKPOINT")
+                .map_err(|error| Failure(format!("checkpoint: {error}")))?;
+        }
         let from = read_back::mark(store.as_ref()).await?;
         let seconds = args.duration.as_secs().max(1);
         // A seed of its own for each run makes ids of its own.

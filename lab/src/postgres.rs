@@ -23,6 +23,7 @@ const SETTINGS: &[&str] = &[
     "maintenance_work_mem",
     "max_connections",
     "max_wal_size",
+    "min_wal_size",
     "server_version",
     "shared_buffers",
     "synchronous_commit",

@@ -8,7 +8,7 @@ use gesta_core::{EventStore, StoreInfo};
 use serde::Serialize;
 
 use crate::endpoint::{self, Endpoint};
-use crate::failure::{Context, Result, fail};
+use crate::failure::{Context, Failure, Result, fail};
 use crate::postgres;
 use crate::proxy::Proxy;
 use crate::units;
@@ -214,9 +214,22 @@ pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Resu
     })
 }
 
-/// A throw-away server with PostgreSQL's own defaults that also counts statements.
+/// Log segments of 16 MiB made before a run: `min_wal_size`, and so what a checkpoint keeps for use.
+const SEGMENTS: usize = 64;
+
+/// A throw-away server that also counts statements, with PostgreSQL's own defaults, but with log segments at hand
+/// as in a server that has run for a while: making a new one stops all commits for some 40 ms.
 pub(crate) fn new_server() -> Result<gesta_pgtest::Server> {
-    let config = gesta_pgtest::ServerConfig::default();
+    let server = start_server()?;
+    let segment = "SELECT pg_logical_emit_message(false, 'lab', ''); SELECT pg_switch_wal();";
+    server
+        .execute(&format!("{}CHECKPOINT", segment.repeat(SEGMENTS)))
+        .map_err(|error| Failure(format!("making log segments: {error}")))?;
+    Ok(server)
+}
+
+fn start_server() -> Result<gesta_pgtest::Server> {
+    let config = gesta_pgtest::ServerConfig::default().with("min_wal_size", "1GB");
     let counting = config
         .clone()
         .with("shared_preload_libraries", "pg_stat_statements");
