@@ -65,6 +65,8 @@ pub(crate) async fn settings(url: &str) -> Result<BTreeMap<String, String>> {
 pub(crate) struct Spent {
     /// Statements executed (or transactions, where statements are not counted).
     pub(crate) queries: u64,
+    /// Those among them that insert events or tell of them (0 where statements are not counted).
+    pub(crate) appends: u64,
     /// Time spent executing them.
     pub(crate) database_ms: f64,
 }
@@ -74,6 +76,7 @@ impl Spent {
     pub(crate) fn since(&self, earlier: &Spent) -> Spent {
         Spent {
             queries: self.queries.saturating_sub(earlier.queries),
+            appends: self.appends.saturating_sub(earlier.appends),
             database_ms: (self.database_ms - earlier.database_ms).max(0.0),
         }
     }
@@ -126,13 +129,14 @@ impl Watch {
             return Ok(None);
         };
         let sql = if watched.statements {
-            "SELECT coalesce(sum(calls), 0)::int8, coalesce(sum(total_exec_time), 0)::float8
+            "SELECT coalesce(sum(calls), 0)::int8, coalesce(sum(total_exec_time), 0)::float8,
+                    coalesce(sum(calls) FILTER (WHERE query ~ 'INSERT INTO events|pg_notify'), 0)::int8
              FROM pg_stat_statements
              WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
                AND query NOT LIKE '%pg_stat_statements%'"
         } else {
             tokio::time::sleep(COUNTERS_LATE).await;
-            "SELECT xact_commit + xact_rollback, active_time FROM pg_stat_database WHERE datname = current_database()"
+            "SELECT xact_commit + xact_rollback, active_time, 0::int8 FROM pg_stat_database WHERE datname = current_database()"
         };
         let row = watched
             .client
@@ -141,6 +145,7 @@ impl Watch {
             .context("counting queries")?;
         Ok(Some(Spent {
             queries: u64::try_from(row.get::<_, i64>(0)).unwrap_or(0),
+            appends: u64::try_from(row.get::<_, i64>(2)).unwrap_or(0),
             database_ms: row.get(1),
         }))
     }

@@ -109,6 +109,7 @@ fn table(phases: &[Phase]) -> Table {
         "phase",
         "seconds",
         "queries",
+        "of them appends",
         "queries/s",
         "database ms",
         "all delivered ms",
@@ -132,6 +133,7 @@ fn table(phases: &[Phase]) -> Table {
             phase.name.to_owned(),
             format!("{:.1}", phase.seconds),
             spent(|s, _| s.queries.to_string()),
+            spent(|s, _| s.appends.to_string()),
             spent(|s, seconds| {
                 format!(
                     "{:.2}",
