@@ -132,7 +132,7 @@ impl Sequencer {
             }
             let wake = self
                 .turns
-                .yielding_until(Instant::now())
+                .wake_at(!self.in_flight.is_empty())
                 .map(tokio::time::Instant::from_std);
             tokio::select! {
                 biased;
@@ -161,15 +161,23 @@ impl Sequencer {
         self.decide_inbox();
         self.start_loads();
         self.send_if_due();
+        self.take_turns().await;
+    }
+
+    /// Lets another process append if our time is up, and asks for the turn after it if we have work.
+    async fn take_turns(&mut self) {
         let has_work = !self.forming.is_empty() || !self.inbox.is_empty();
         let now = Instant::now();
-        if self.in_flight.is_empty()
-            && self.turns.yielding_until(now).is_none()
-            && self.turns.should_stop(now, has_work)
-        {
-            for signal in self.turns.grant(now, has_work) {
-                self.backend.send_signal(signal).await;
-            }
+        let mut signal = None;
+        if self.turns.yielding_until(now).is_some() {
+            signal = has_work
+                .then(|| self.turns.ask_while_yielding(now))
+                .flatten();
+        } else if self.in_flight.is_empty() && self.turns.should_stop(now, has_work) {
+            signal = self.turns.grant(now);
+        }
+        if let Some(signal) = signal {
+            self.backend.send_signal(signal).await;
         }
     }
 
@@ -251,7 +259,7 @@ impl Sequencer {
         };
         match outcome {
             BatchOutcome::Committed => {
-                self.turns.committed();
+                self.turns.committed(Instant::now());
                 self.failures = 0;
                 self.idle_misses = 0;
                 self.committed = batch.end;

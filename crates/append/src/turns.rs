@@ -21,6 +21,9 @@ const GRANT_MAX: Duration = Duration::from_millis(150);
 const MISSES_BEFORE_ASKING: u32 = 2;
 /// Time between two requests of a process that still waits.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// A process without work for this long gives its turn away before its slice ends. Not at once: callers that
+/// were just answered come back with their next append.
+const IDLE: Duration = Duration::from_millis(3);
 
 /// State of one process for one log.
 pub(crate) struct Turns {
@@ -29,6 +32,8 @@ pub(crate) struct Turns {
     misses: u32,
     asked: Option<Instant>,
     run_began: Instant,
+    /// The last time that something of ours was stored.
+    active: Instant,
     requests: VecDeque<Uuid>,
     yielding_until: Option<Instant>,
 }
@@ -41,6 +46,7 @@ impl Turns {
             misses: 0,
             asked: None,
             run_began: now,
+            active: now,
             requests: VecDeque::new(),
             yielding_until: None,
         }
@@ -54,10 +60,17 @@ impl Turns {
         self.yielding_until
     }
 
+    /// When to look again if nothing happens until then. `busy`: an answer of the database will come anyway.
+    pub(crate) fn wake_at(&self, busy: bool) -> Option<Instant> {
+        let idle = (!self.requests.is_empty() && !busy).then(|| self.active + IDLE);
+        self.yielding_until.or(idle)
+    }
+
     /// A batch of ours was stored.
-    pub(crate) fn committed(&mut self) {
+    pub(crate) fn committed(&mut self, now: Instant) {
         self.misses = 0;
         self.asked = None;
+        self.active = now;
     }
 
     /// A batch of ours missed. May ask for a turn.
@@ -75,26 +88,28 @@ impl Turns {
 
     /// True if our time is up and another process waits: send nothing more, and [`grant`](Self::grant) when nothing is in flight.
     pub(crate) fn should_stop(&self, now: Instant, has_work: bool) -> bool {
-        !self.requests.is_empty() && (!has_work || now.duration_since(self.run_began) >= SLICE)
+        let is_over = now.duration_since(self.run_began) >= SLICE;
+        let is_idle = !has_work && now.duration_since(self.active) >= IDLE;
+        !self.requests.is_empty() && (is_over || is_idle)
     }
 
-    /// Lets the next process go. With work of our own left, asks for the turn after it.
-    pub(crate) fn grant(&mut self, now: Instant, has_work: bool) -> Vec<Signal> {
-        let Some(next) = self.requests.pop_front() else {
-            return Vec::new();
-        };
+    /// Lets the next process go.
+    pub(crate) fn grant(&mut self, now: Instant) -> Option<Signal> {
+        let next = self.requests.pop_front()?;
         self.yielding_until = Some(now + GRANT_MAX);
-        let mut signals = Vec::with_capacity(2);
-        if has_work {
-            // First, so that the other knows that someone waits when its turn begins.
-            self.asked = Some(now);
-            signals.push(self.request());
-        }
-        signals.push(Signal::TurnGranted {
+        Some(Signal::TurnGranted {
             log: self.log,
             to: next,
-        });
-        signals
+        })
+    }
+
+    /// While another process has the turn and we have work: the request for the turn after it, once.
+    pub(crate) fn ask_while_yielding(&mut self, now: Instant) -> Option<Signal> {
+        if self.yielding_until.is_none() || self.asked.is_some() {
+            return None;
+        }
+        self.asked = Some(now);
+        Some(self.request())
     }
 
     /// Takes a message. Returns true if it is our turn now: others have appended, look before sending.
@@ -125,6 +140,7 @@ impl Turns {
     fn begin_run(&mut self, now: Instant) {
         self.yielding_until = None;
         self.run_began = now;
+        self.active = now;
         self.misses = 0;
         self.asked = None;
     }
@@ -154,8 +170,13 @@ mod tests {
         ));
         assert_eq!(turns.missed(t), None);
         assert!(turns.missed(t + ASK_AGAIN).is_some());
-        turns.committed();
+        turns.committed(t);
         assert_eq!(turns.missed(t + ASK_AGAIN * 2), None);
+    }
+
+    fn asks(turns: &mut Turns, t: Instant) -> Signal {
+        turns.missed(t);
+        turns.missed(t).expect("asks")
     }
 
     /// Goal: two processes with work alternate, each for a slice.
@@ -163,39 +184,47 @@ mod tests {
     fn the_turn_goes_there_and_back() {
         let t = Instant::now();
         let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
-        b.missed(t);
-        let ask = b.missed(t).expect("asks");
+        let ask = asks(&mut b, t);
         a.heard(ask, t);
         assert!(!a.should_stop(t, true), "a finishes its slice");
         let t = t + SLICE;
         assert!(a.should_stop(t, true));
-        let signals = a.grant(t, true);
+        let granted = a.grant(t).expect("b waits");
         assert!(a.yielding_until(t).is_some());
-        let granted: Vec<bool> = signals
-            .into_iter()
-            .map(|signal| b.heard(signal, t))
-            .collect();
-        assert_eq!(granted, [false, true]);
+        assert!(b.heard(granted, t));
+        let ask = a.ask_while_yielding(t).expect("has work");
+        assert_eq!(a.ask_while_yielding(t), None, "once");
+        b.heard(ask, t);
+        assert!(!b.should_stop(t, true));
         let t = t + SLICE;
-        assert!(b.should_stop(t, true), "a asked for the turn after");
-        for signal in b.grant(t, false) {
-            a.heard(signal, t);
-        }
+        assert!(b.should_stop(t, true));
+        let granted = b.grant(t).expect("a waits");
+        assert!(a.heard(granted, t));
         assert!(a.yielding_until(t).is_none());
+    }
+
+    /// Goal: callers that come back at once keep the turn for its slice; a process without work gives it away.
+    #[test]
+    fn a_moment_without_work_is_not_the_end_of_a_turn() {
+        let t = Instant::now();
+        let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
+        let ask = asks(&mut b, t);
+        a.heard(ask, t);
+        a.committed(t + IDLE);
+        assert!(!a.should_stop(t + IDLE, false));
+        assert_eq!(a.wake_at(false), Some(t + IDLE * 2));
+        assert_eq!(a.wake_at(true), None);
+        assert!(!a.should_stop(t + IDLE * 2, true));
+        assert!(a.should_stop(t + IDLE * 2, false));
     }
 
     #[test]
     fn a_grant_that_is_lost_delays_only() {
         let t = Instant::now();
-        let mut a = Turns::new(LOG, t);
-        a.heard(
-            Signal::TurnRequested {
-                log: LOG,
-                by: Uuid::from_u128(1),
-            },
-            t,
-        );
-        a.grant(t + SLICE, true);
+        let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
+        let ask = asks(&mut b, t);
+        a.heard(ask, t);
+        a.grant(t + SLICE);
         assert!(a.yielding_until(t + SLICE).is_some());
         assert!(a.yielding_until(t + SLICE + GRANT_MAX).is_none());
     }
