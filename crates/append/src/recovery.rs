@@ -22,9 +22,9 @@ use crate::forming::InFlight;
 use crate::sequencer::Sequencer;
 
 /// Events read at once when catching up with other processes.
-const CATCH_UP_PAGE: usize = 1_000;
+const CATCH_UP_PAGE: usize = 5_000;
 /// Pages after which it is cheaper to forget everything known.
-const CATCH_UP_PAGES_MAX: usize = 10;
+const CATCH_UP_PAGES_MAX: usize = 4;
 /// Misses without anything new after which everything known is doubted.
 const IDLE_MISSES_MAX: u32 = 2;
 const BACK_OFF_MIN: Duration = Duration::from_millis(10);

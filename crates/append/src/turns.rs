@@ -16,7 +16,7 @@ use uuid::Uuid;
 /// How long a process appends before it lets another go.
 const SLICE: Duration = Duration::from_millis(25);
 /// How long a process waits for its turn before it tries regardless.
-const GRANT_MAX: Duration = Duration::from_millis(150);
+const GRANT_MAX: Duration = Duration::from_millis(300);
 /// Misses in a row before a process asks for a turn.
 const MISSES_BEFORE_ASKING: u32 = 2;
 /// Time between two requests of a process that still waits.
@@ -137,7 +137,8 @@ impl Turns {
         }
     }
 
-    fn begin_run(&mut self, now: Instant) {
+    /// A slice of time begins: nobody else has the turn.
+    pub(crate) fn begin_run(&mut self, now: Instant) {
         self.yielding_until = None;
         self.run_began = now;
         self.active = now;

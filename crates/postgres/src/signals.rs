@@ -45,6 +45,8 @@ struct Shared {
     received: broadcast::Sender<Signal>,
     pending: Mutex<Pending>,
     wake: Notify,
+    /// A turn is asked for or given: this does not wait for the end of a pause.
+    urgent: Notify,
 }
 
 /// The connection for messages. Dropping it ends it.
@@ -61,6 +63,7 @@ impl Signals {
             received: broadcast::Sender::new(QUEUE_MAX),
             pending: Mutex::default(),
             wake: Notify::new(),
+            urgent: Notify::new(),
         });
         let task = tokio::spawn(run(connector, Arc::clone(&shared)));
         Self { shared, task }
@@ -98,6 +101,7 @@ impl Signals {
                 if pending.turns.len() < TURNS_MAX && !pending.turns.contains(&signal) {
                     pending.turns.push(signal);
                 }
+                self.shared.urgent.notify_one();
             }
             Signal::Interrupted => return,
         }
@@ -190,7 +194,8 @@ async fn serve(mut connection: Connection, channel: &str, shared: &Shared) -> St
             if let Err(cause) = answered(client.execute(&statement, &[&channel, &payloads])).await {
                 return cause;
             }
-            tokio::time::sleep(PAUSE).await;
+            // Cut short by a turn that came since.
+            let _ = tokio::time::timeout(PAUSE, shared.urgent.notified()).await;
         }
     };
     tokio::select! {
