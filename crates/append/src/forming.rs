@@ -1,6 +1,7 @@
 //! A batch being formed: decided appends become rows, and what can only be answered with its commit rides along.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use gesta_core::backend::{Batch, LogEnd, Row, RowId, StreamHead};
 use gesta_core::{
@@ -46,6 +47,7 @@ pub(crate) struct Forming {
 /// A batch on its way, with all that is to be done when its outcome is known.
 pub(crate) struct InFlight {
     pub(crate) batch: Arc<Batch>,
+    pub(crate) sent: Instant,
     pub(crate) end: LogEnd,
     pub(crate) commands: Vec<(Command, Appended)>,
     pub(crate) riders: Vec<Rider>,
@@ -226,6 +228,7 @@ impl Forming {
         });
         InFlight {
             batch,
+            sent: Instant::now(),
             end,
             commands: self.commands,
             riders: self.riders,

@@ -166,7 +166,8 @@ impl Sequencer {
 
     /// Lets another process append if our time is up, and asks for the turn after it if we have work.
     async fn take_turns(&mut self) {
-        let has_work = !self.forming.is_empty() || !self.inbox.is_empty();
+        let has_work =
+            !self.forming.is_empty() || !self.inbox.is_empty() || !self.waiting.is_empty();
         let now = Instant::now();
         let mut signal = None;
         if self.turns.yielding_until(now).is_some() {
@@ -259,7 +260,7 @@ impl Sequencer {
         };
         match outcome {
             BatchOutcome::Committed => {
-                self.turns.committed(Instant::now());
+                self.turns.committed(batch.sent, Instant::now());
                 self.failures = 0;
                 self.idle_misses = 0;
                 self.committed = batch.end;

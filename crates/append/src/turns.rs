@@ -13,8 +13,12 @@ use gesta_core::LogId;
 use gesta_core::backend::Signal;
 use uuid::Uuid;
 
-/// How long a process appends before it lets another go.
-const SLICE: Duration = Duration::from_millis(25);
+/// How long a process appends at least before it lets another go.
+const SLICE_MIN: Duration = Duration::from_millis(25);
+/// And at most; less than [`GRANT_MAX`], or the other would not wait for the end.
+const SLICE_MAX: Duration = Duration::from_millis(250);
+/// A slice lasts this many commits: one that is far from the database needs longer for the same work.
+const SLICE_COMMITS: u32 = 8;
 /// How long a process waits for its turn before it tries regardless.
 const GRANT_MAX: Duration = Duration::from_millis(300);
 /// Misses in a row before a process asks for a turn.
@@ -32,6 +36,8 @@ pub(crate) struct Turns {
     misses: u32,
     asked: Option<Instant>,
     run_began: Instant,
+    /// How long a commit takes, smoothed.
+    commit: Duration,
     /// The last time that something of ours was stored.
     active: Instant,
     requests: VecDeque<Uuid>,
@@ -46,6 +52,7 @@ impl Turns {
             misses: 0,
             asked: None,
             run_began: now,
+            commit: Duration::ZERO,
             active: now,
             requests: VecDeque::new(),
             yielding_until: None,
@@ -66,8 +73,9 @@ impl Turns {
         self.yielding_until.or(idle)
     }
 
-    /// A batch of ours was stored.
-    pub(crate) fn committed(&mut self, now: Instant) {
+    /// A batch of ours, sent at that time, was stored.
+    pub(crate) fn committed(&mut self, sent: Instant, now: Instant) {
+        self.commit = (self.commit * 7 + now.duration_since(sent)) / 8;
         self.misses = 0;
         self.asked = None;
         self.active = now;
@@ -88,9 +96,13 @@ impl Turns {
 
     /// True if our time is up and another process waits: send nothing more, and [`grant`](Self::grant) when nothing is in flight.
     pub(crate) fn should_stop(&self, now: Instant, has_work: bool) -> bool {
-        let is_over = now.duration_since(self.run_began) >= SLICE;
+        let is_over = now.duration_since(self.run_began) >= self.slice();
         let is_idle = !has_work && now.duration_since(self.active) >= IDLE;
         !self.requests.is_empty() && (is_over || is_idle)
+    }
+
+    fn slice(&self) -> Duration {
+        (self.commit * SLICE_COMMITS).clamp(SLICE_MIN, SLICE_MAX)
     }
 
     /// Lets the next process go.
@@ -171,7 +183,7 @@ mod tests {
         ));
         assert_eq!(turns.missed(t), None);
         assert!(turns.missed(t + ASK_AGAIN).is_some());
-        turns.committed(t);
+        turns.committed(t, t);
         assert_eq!(turns.missed(t + ASK_AGAIN * 2), None);
     }
 
@@ -188,7 +200,7 @@ mod tests {
         let ask = asks(&mut b, t);
         a.heard(ask, t);
         assert!(!a.should_stop(t, true), "a finishes its slice");
-        let t = t + SLICE;
+        let t = t + SLICE_MIN;
         assert!(a.should_stop(t, true));
         let granted = a.grant(t).expect("b waits");
         assert!(a.yielding_until(t).is_some());
@@ -197,7 +209,7 @@ mod tests {
         assert_eq!(a.ask_while_yielding(t), None, "once");
         b.heard(ask, t);
         assert!(!b.should_stop(t, true));
-        let t = t + SLICE;
+        let t = t + SLICE_MIN;
         assert!(b.should_stop(t, true));
         let granted = b.grant(t).expect("a waits");
         assert!(a.heard(granted, t));
@@ -211,12 +223,25 @@ mod tests {
         let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
         let ask = asks(&mut b, t);
         a.heard(ask, t);
-        a.committed(t + IDLE);
+        a.committed(t + IDLE, t + IDLE);
         assert!(!a.should_stop(t + IDLE, false));
         assert_eq!(a.wake_at(false), Some(t + IDLE * 2));
         assert_eq!(a.wake_at(true), None);
         assert!(!a.should_stop(t + IDLE * 2, true));
         assert!(a.should_stop(t + IDLE * 2, false));
+    }
+
+    /// Goal: a process far from the database gets a longer slice, but not an endless one.
+    #[test]
+    fn slices_grow_with_the_time_of_a_commit() {
+        let t = Instant::now();
+        let mut turns = Turns::new(LOG, t);
+        assert_eq!(turns.slice(), SLICE_MIN);
+        let slow = t + Duration::from_millis(10);
+        (0..100).for_each(|_| turns.committed(t, slow));
+        assert!(turns.slice() > Duration::from_millis(75));
+        (0..100).for_each(|_| turns.committed(t, t + Duration::from_secs(9)));
+        assert_eq!(turns.slice(), SLICE_MAX);
     }
 
     #[test]
@@ -225,8 +250,8 @@ mod tests {
         let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
         let ask = asks(&mut b, t);
         a.heard(ask, t);
-        a.grant(t + SLICE);
-        assert!(a.yielding_until(t + SLICE).is_some());
-        assert!(a.yielding_until(t + SLICE + GRANT_MAX).is_none());
+        a.grant(t + SLICE_MIN);
+        assert!(a.yielding_until(t + SLICE_MIN).is_some());
+        assert!(a.yielding_until(t + SLICE_MIN + GRANT_MAX).is_none());
     }
 }
