@@ -7,7 +7,8 @@
     reason = "tests"
 )]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -186,4 +187,53 @@ fn exit_codes_and_messages_name_what_is_wrong() {
         code(&gesta(&["--store", "mongodb://x", "info"]).output().unwrap()),
         Some(2)
     );
+}
+
+/// A page of the server, head and body.
+fn get(url: &str, path: &str) -> String {
+    let address = url.strip_prefix("http://").unwrap();
+    let mut socket = TcpStream::connect(address).unwrap();
+    write!(
+        socket,
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut page = String::new();
+    socket.read_to_string(&mut page).unwrap();
+    page
+}
+
+/// Goal: two servers share a PostgreSQL store; each finds what the other stored, one by its end after a kill.
+#[test]
+fn two_servers_share_a_database() {
+    let Some(database) = gesta_pgtest::shared() else {
+        return;
+    };
+    let schema = gesta_pgtest::fresh_schema();
+    let store = format!("{}?schema={schema}", database.url());
+    let one = Server::start(&store);
+    let other = Server::start(&store);
+    for n in 0..10 {
+        let server = if n % 2 == 0 { &one } else { &other };
+        assert!(server.append(&n.to_string()).status.success());
+    }
+    assert_eq!(one.events().len(), 10);
+    one.signal(Signal::SIGKILL);
+    assert!(other.append("10").status.success());
+    let events = other.events();
+    let in_order = |(line, n): (&String, i32)| line.contains(&format!("\"data\":{n}"));
+    assert!(events.iter().zip(0..).all(in_order), "{events:?}");
+    assert_eq!(events.len(), 11);
+
+    let metrics = get(&other.url, "/metrics");
+    let stored: u64 = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("gesta_pipeline_batched_events_total{log=\"0\"} "))
+        .expect(&metrics)
+        .parse()
+        .unwrap();
+    assert!(stored >= 6, "{metrics}");
+    drop((one, other));
+    let verify = gesta(&["--store", &store, "verify"]).output().unwrap();
+    assert!(verify.status.success(), "{verify:?}");
 }

@@ -30,6 +30,11 @@
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
 compile_error!("choose a backend: feature `sqlite`, `postgres`, or both");
 
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod database;
 pub mod schema;
 mod url;

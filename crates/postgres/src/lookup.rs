@@ -2,6 +2,8 @@
 //!
 //! One statement each, so each answer belongs to one snapshot of the primary.
 
+use std::time::Duration;
+
 use gesta_core::backend::{
     EventLookup, EventRef, LoadRequest, Loaded, LoadedMeta, LoadedStream, LogEnd, RowId,
     StreamHead, WriterEpoch,
@@ -14,7 +16,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::names::Names;
-use crate::pool::{Read, ReadResult, Reader};
+use crate::pool::{DECISION_TIMEOUT, Read, ReadResult, Reader};
 use crate::read::{bound, log_number, numbers};
 use crate::values::Moment;
 
@@ -32,6 +34,7 @@ pub(crate) struct ReadLogEnd(pub(crate) LogId);
 
 impl Read for ReadLogEnd {
     type Answer = LogEnd;
+    const TIMEOUT: Duration = DECISION_TIMEOUT;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<LogEnd> {
         let rows = query(reader, READ_LOG_END, &[&log_number(self.0)?]).await?;
@@ -54,6 +57,7 @@ pub(crate) struct Load<'a> {
 
 impl Read for Load<'_> {
     type Answer = Loaded;
+    const TIMEOUT: Duration = DECISION_TIMEOUT;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<Loaded> {
         load_heads(reader, self.log, self.request).await
@@ -151,6 +155,7 @@ pub(crate) struct Lookup<'a> {
 
 impl Read for Lookup<'_> {
     type Answer = Vec<EventRef>;
+    const TIMEOUT: Duration = DECISION_TIMEOUT;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<EventRef>> {
         find(reader, self.names, self.log, self.what).await

@@ -17,6 +17,8 @@ use crate::error;
 
 /// A read takes at most this long; the server gives up a little earlier.
 const READ_TIMEOUT: Duration = Duration::from_secs(40);
+/// A read that appends wait for: it is short, so a longer silence means that the connection is dead.
+pub(crate) const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
@@ -27,6 +29,8 @@ pub(crate) enum ReadError {
     Driver(#[from] tokio_postgres::Error),
     #[error(transparent)]
     Ours(#[from] Error),
+    #[error("no answer within {} s", .0.as_secs())]
+    Silent(Duration),
 }
 
 impl ReadError {
@@ -34,6 +38,7 @@ impl ReadError {
         match self {
             Self::Driver(driver) => error::general(&driver),
             Self::Ours(ours) => ours,
+            silent @ Self::Silent(_) => Error::unavailable(silent.to_string()),
         }
     }
 }
@@ -44,6 +49,9 @@ pub(crate) type ReadResult<T> = std::result::Result<T, ReadError>;
 pub(crate) trait Read: Sync {
     /// What it gives.
     type Answer: Send;
+
+    /// How long it may take.
+    const TIMEOUT: Duration = READ_TIMEOUT;
 
     /// Runs it on a connection.
     fn run(&self, reader: &mut Reader) -> impl Future<Output = ReadResult<Self::Answer>> + Send;
@@ -130,9 +138,13 @@ impl Pool {
         let usable = match &outcome {
             Ok(_) => true,
             Err(ReadError::Driver(error)) => !error::is_lost(error),
-            Err(ReadError::Ours(_)) => false,
+            Err(ReadError::Ours(_) | ReadError::Silent(_)) => false,
         };
         let mut state = self.state();
+        if matches!(outcome, Err(ReadError::Silent(_))) {
+            // The others lead to the same server: do not wait for each of them.
+            state.idle.clear();
+        }
         if usable && !state.closed && !reader.connection.is_lost() {
             state.idle.push(reader);
         }
@@ -189,11 +201,8 @@ impl Pool {
 }
 
 async fn limited<R: Read>(read: &R, reader: &mut Reader) -> ReadResult<R::Answer> {
-    match tokio::time::timeout(READ_TIMEOUT, read.run(reader)).await {
+    match tokio::time::timeout(R::TIMEOUT, read.run(reader)).await {
         Ok(outcome) => outcome,
-        Err(_) => {
-            let text = format!("no answer within {} s", READ_TIMEOUT.as_secs());
-            Err(ReadError::Ours(Error::unavailable(text)))
-        }
+        Err(_) => Err(ReadError::Silent(R::TIMEOUT)),
     }
 }

@@ -96,7 +96,7 @@ pub async fn start(
         connections: TaskTracker::new(),
         aborting: CancellationToken::new(),
     };
-    tracing::info!(address = %handle.address, "listening");
+    tracing::debug!(address = %handle.address, "listening");
     handle.connections.spawn(accept(listener, handle.clone()));
     Ok(handle)
 }

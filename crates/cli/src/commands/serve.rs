@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gesta_core::{EventStore, IdempotencyWindow, StoreInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::pipeline_metrics::PipelineMetrics;
 use crate::args::{Global, Serve};
 use crate::config::{Config, FILE_VARIABLE, Flags, Layers};
 use crate::exit::{Code, Failure, Outcome};
@@ -25,14 +26,10 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let store = gesta::open(&config.store, options(&config)).await?;
     let info = store.info().await?;
     let server_config = server_config(&config, listen);
+    let mut registry = gesta_server::Registry::default();
+    registry.register_collector(Box::new(PipelineMetrics(Arc::clone(&store))));
     let shared: Arc<dyn EventStore> = store;
-    let server = match gesta_server::start(
-        server_config,
-        Arc::clone(&shared),
-        gesta_server::Registry::default(),
-    )
-    .await
-    {
+    let server = match gesta_server::start(server_config, Arc::clone(&shared), registry).await {
         Ok(server) => server,
         Err(error) => {
             shared.shutdown().await?;
