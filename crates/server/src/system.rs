@@ -21,7 +21,6 @@ struct Welcome {
     description: &'static str,
     openapi: &'static str,
     info: &'static str,
-    docs: &'static str,
 }
 
 /// `GET /`
@@ -33,10 +32,6 @@ pub(crate) fn root(call: &Call<'_>) -> Result<Answer> {
         description: "An event store on the SQL database that you already run",
         openapi: "/openapi.json",
         info: "/info",
-        docs: concat!(
-            env!("CARGO_PKG_REPOSITORY"),
-            "/blob/main/docs/reference/http.md"
-        ),
     }))
 }
 
