@@ -17,6 +17,7 @@ mod lookup;
 mod names;
 mod pool;
 mod read;
+mod read_streams;
 mod scavenge;
 pub mod schema;
 mod signals;

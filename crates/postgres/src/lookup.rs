@@ -115,6 +115,7 @@ fn end_of(row: &Row) -> ReadResult<LogEnd> {
 }
 
 fn stream_of(row: &Row) -> ReadResult<LoadedStream> {
+    let id = row.try_get::<_, Option<Uuid>>(11)?.map(EventId);
     let meta = match head_of(row, [6, 7, 8])? {
         Some(head) => Some(LoadedMeta {
             head,
@@ -124,12 +125,12 @@ fn stream_of(row: &Row) -> ReadResult<LoadedStream> {
         None => None,
     };
     Ok(LoadedStream {
-        head: head_of(row, [2, 3, 4])?,
+        head: head_of(row, [2, 3, 4])?.map(|head| StreamHead { id, ..head }),
         meta,
     })
 }
 
-/// Row id, last revision, its position; `None` unless all are there.
+/// Row id, last revision, its position; `None` unless all are there. The id of the event stands elsewhere.
 fn head_of(row: &Row, columns: [usize; 3]) -> ReadResult<Option<StreamHead>> {
     let [id, last, position] = columns;
     let id: Option<i64> = row.try_get(id)?;
@@ -140,6 +141,7 @@ fn head_of(row: &Row, columns: [usize; 3]) -> ReadResult<Option<StreamHead>> {
             row: row_id_from_sql(id)?,
             last: revision_from_sql(last)?,
             position: position_from_sql(position)?,
+            id: None,
         })),
         (None, ..) => Ok(None),
         (Some(id), ..) => Err(Error::corrupt(format!("stream row {id} has no event")).into()),

@@ -4,13 +4,15 @@
 //! left out of it and fetched afterwards, so that a page never moves gigabytes to show megabytes.
 //! Invariants: every row's checksum is verified before anybody sees it; a filter's exact test is
 //! [`Filter::matches`](gesta_core::Filter::matches), the database only narrows down.
+//! Not here: parts of many streams in one statement (`read_streams`).
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use gesta_core::backend::{LogSlice, Rows, StreamSlice};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
-    Direction, Error, EventId, LogId, Position, RecordedEvent, Result, Tag, Tags, Timestamp,
+    Direction, Error, EventId, EventType, LogId, Position, RecordedEvent, Result, StreamId, Tag,
+    Tags, Timestamp,
 };
 use gesta_sql::{RawRow, content_type_from_code, position_from_sql, revision_from_sql};
 use tokio_postgres::Row;
@@ -51,11 +53,12 @@ pub(crate) fn bound(value: u64) -> i64 {
 
 /// An event as it came, its names not yet known.
 #[derive(Debug)]
-struct Raw {
+pub(crate) struct Raw {
     position: i64,
-    stream: i64,
-    revision: i64,
-    event_type: i64,
+    /// The interned stream; in a page of many streams the place of its slice, from 1, until that is looked at.
+    pub(crate) stream: i64,
+    pub(crate) revision: i64,
+    pub(crate) event_type: i64,
     created: Timestamp,
     writer: i64,
     checksum: i64,
@@ -73,6 +76,13 @@ enum Payload {
     },
     /// Left out for its size.
     Large(usize),
+}
+
+impl Raw {
+    /// Size of data and metadata.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.payload.bytes()
+    }
 }
 
 impl Payload {
@@ -136,14 +146,14 @@ fn raw_row(row: &Row, arena: &mut Arena) -> std::result::Result<Raw, tokio_postg
 }
 
 /// What one statement gave.
-struct Page {
-    raws: Vec<Raw>,
+pub(crate) struct Page {
+    pub(crate) raws: Vec<Raw>,
     /// No more rows than these; false if rows or bytes ended it.
-    exhausted: bool,
+    pub(crate) exhausted: bool,
 }
 
-/// Runs a page's statement, whose binds $4 and $5 are rows and bytes, and stops when `bytes_left` are used up.
-async fn fetch(
+/// Runs a page's statement, which gives at most `rows_max` rows, and stops when `bytes_left` are used up.
+pub(crate) async fn fetch(
     reader: &mut Reader,
     sql: &'static str,
     params: &[&(dyn ToSql + Sync)],
@@ -176,7 +186,7 @@ async fn fetch(
 }
 
 /// Fetches what was left out. Rows that were scavenged meanwhile are dropped.
-async fn fill(reader: &mut Reader, log: i16, raws: &mut Vec<Raw>) -> ReadResult<()> {
+pub(crate) async fn fill(reader: &mut Reader, log: i16, raws: &mut Vec<Raw>) -> ReadResult<()> {
     let large = |raw: &Raw| matches!(raw.payload, Payload::Large(_));
     let mut positions: Vec<i64> = raws
         .iter()
@@ -228,53 +238,63 @@ async fn recorded(
         .await?;
     let mut events = Vec::with_capacity(raws.len());
     for ((raw, stream), event_type) in raws.into_iter().zip(streams).zip(types) {
-        let corrupt = |what: &str| {
-            let (position, revision) = (raw.position, raw.revision);
-            Error::corrupt(format!(
-                "log {log}, position {position}, stream {stream}, revision {revision}: {what}"
-            ))
-        };
-        let Payload::Here { data, metadata } = &raw.payload else {
-            return Err(corrupt("its payload is missing").into());
-        };
-        let row = RawRow {
-            log,
-            position: raw.position,
-            stream: raw.stream,
-            revision: raw.revision,
-            event_id: raw.id.as_bytes(),
-            event_type: raw.event_type,
-            created: raw.created.0,
-            content_type: i64::from(raw.content_type),
-            writer: raw.writer,
-            data,
-            metadata,
-        };
-        if row.checksum(raw.tags.as_slice().iter().map(Tag::as_str)) != raw.checksum {
-            return Err(corrupt("its checksum is wrong").into());
-        }
-        let content_type = content_type_from_code(i64::from(raw.content_type));
-        let content_type = content_type.map_err(|error| corrupt(&error.to_string()))?;
-        let (data, metadata) = (data.clone(), metadata.clone());
-        events.push(RecordedEvent {
-            stream,
-            revision: revision_from_sql(raw.revision)?,
-            log,
-            position: position_from_sql(raw.position)?,
-            id: EventId(raw.id),
-            event_type,
-            created: raw.created,
-            content_type,
-            data,
-            metadata,
-            tags: raw.tags,
-        });
+        events.push(event_of(raw, log, stream, event_type)?);
     }
     Ok(events)
 }
 
+/// Verifies a row and gives it its names.
+pub(crate) fn event_of(
+    raw: Raw,
+    log: LogId,
+    stream: StreamId,
+    event_type: EventType,
+) -> Result<RecordedEvent> {
+    let corrupt = |what: &str| {
+        let (position, revision) = (raw.position, raw.revision);
+        Error::corrupt(format!(
+            "log {log}, position {position}, stream {stream}, revision {revision}: {what}"
+        ))
+    };
+    let Payload::Here { data, metadata } = &raw.payload else {
+        return Err(corrupt("its payload is missing"));
+    };
+    let row = RawRow {
+        log,
+        position: raw.position,
+        stream: raw.stream,
+        revision: raw.revision,
+        event_id: raw.id.as_bytes(),
+        event_type: raw.event_type,
+        created: raw.created.0,
+        content_type: i64::from(raw.content_type),
+        writer: raw.writer,
+        data,
+        metadata,
+    };
+    if row.checksum(raw.tags.as_slice().iter().map(Tag::as_str)) != raw.checksum {
+        return Err(corrupt("its checksum is wrong"));
+    }
+    let content_type = content_type_from_code(i64::from(raw.content_type));
+    let content_type = content_type.map_err(|error| corrupt(&error.to_string()))?;
+    let (data, metadata) = (data.clone(), metadata.clone());
+    Ok(RecordedEvent {
+        stream,
+        revision: revision_from_sql(raw.revision)?,
+        log,
+        position: position_from_sql(raw.position)?,
+        id: EventId(raw.id),
+        event_type,
+        created: raw.created,
+        content_type,
+        data,
+        metadata,
+        tags: raw.tags,
+    })
+}
+
 /// Payloads above this are left out of a statement for `rows` rows: it then moves at most two pages' bytes.
-fn inline_bytes(rows: usize) -> i32 {
+pub(crate) fn inline_bytes(rows: usize) -> i32 {
     let share = (2 * PAGE_BYTES_MAX / rows.max(1)).max(INLINE_BYTES_MIN);
     i32::try_from(share).unwrap_or(i32::MAX)
 }

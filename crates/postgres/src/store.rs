@@ -19,6 +19,7 @@ use crate::lookup::{List, Load, Lookup, ReadLogEnd};
 use crate::names::Names;
 use crate::pool::Pool;
 use crate::read::{ReadLogPage, ReadStreamPage};
+use crate::read_streams::ReadStreamsPage;
 use crate::signals::Signals;
 use crate::{scavenge, schema};
 
@@ -125,6 +126,13 @@ impl Backend for PostgresBackend {
         let (names, slice) = (&self.names, &slice);
         self.pool
             .read("read a stream", ReadStreamPage { names, slice })
+            .await
+    }
+
+    async fn read_streams(&self, log: LogId, slices: Vec<StreamSlice>) -> Result<Vec<Rows>> {
+        let (names, slices) = (&self.names, slices.as_slice());
+        self.pool
+            .read("read streams", ReadStreamsPage { names, log, slices })
             .await
     }
 

@@ -9,6 +9,7 @@ use gesta_core::backend::{
 use gesta_core::{Error, EventId, Position, StreamId, Timestamp};
 use gesta_sql::{position_from_sql, revision_from_sql, row_id_from_sql, to_sql};
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use uuid::Uuid;
 
 use crate::error::Outcome;
 use crate::names::{Names, stream_row, type_row};
@@ -81,22 +82,24 @@ fn load_meta(
 
 /// The last event of a stream, stored or scavenged.
 fn head(conn: &Connection, row: RowId) -> Outcome<Option<StreamHead>> {
-    let id = row_to_sql(row)?;
-    let stored: Option<(i64, i64)> = conn
+    let stored = conn
         .prepare_cached(include_str!("../sql/select_stream_head.sql"))?
-        .query_row([id], |found| Ok((found.get(0)?, found.get(1)?)))
+        .query_row([row_to_sql(row)?], |found| {
+            Ok((found.get(0)?, found.get(1)?, Some(found.get(2)?)))
+        })
         .optional()?;
-    let last = match stored {
+    let last: Option<(i64, i64, Option<[u8; 16]>)> = match stored {
         Some(last) => Some(last),
-        None => floor(conn, row)?.map(|(revision, position)| (revision - 1, position)),
+        None => floor(conn, row)?.map(|(revision, position)| (revision - 1, position, None)),
     };
-    let Some((revision, position)) = last else {
+    let Some((revision, position, id)) = last else {
         return Ok(None);
     };
     Ok(Some(StreamHead {
         row,
         last: revision_from_sql(revision)?,
         position: position_from_sql(position)?,
+        id: id.map(|id| EventId(Uuid::from_bytes(id))),
     }))
 }
 

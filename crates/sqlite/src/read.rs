@@ -23,6 +23,8 @@ use crate::payload::Payloads;
 
 /// Events that a page makes room for before it has found any.
 const PAGE_CAPACITY_MAX: usize = 1_024;
+/// Most events in one answer about several streams.
+const STREAMS_EVENTS_MAX: usize = 65_536;
 
 /// A page being filled.
 ///
@@ -34,6 +36,8 @@ pub(crate) struct Page {
     behind: Option<Position>,
     limit: usize,
     bytes: usize,
+    /// An event larger than what is left is taken all the same, so that somebody gets on.
+    takes_first: bool,
     payloads: Payloads,
     rows: Rows,
 }
@@ -46,6 +50,7 @@ impl Page {
             behind,
             limit: limit.max(1),
             bytes: 0,
+            takes_first: true,
             payloads: Payloads::default(),
             rows: Rows {
                 events,
@@ -70,7 +75,7 @@ impl Page {
         self.behind = Some(event.position);
         let bytes = self.bytes.saturating_add(event.payload_bytes());
         let full = self.rows.events.len() >= self.limit || bytes > PAGE_BYTES_MAX;
-        if full && !self.rows.events.is_empty() {
+        if full && !(self.takes_first && self.rows.events.is_empty()) {
             self.rows.complete = false;
             return Ok(false);
         }
@@ -182,7 +187,57 @@ pub(crate) fn stream_page(
     names: &mut Names,
     slice: &StreamSlice,
 ) -> Outcome<Rows> {
-    let mut page = Page::new(slice.limit, slice.direction, None);
+    let page = Page::new(slice.limit, slice.direction, None);
+    fill_stream_page(conn, names, slice, page)
+}
+
+/// Reads parts of streams, one after the other, until they fill one page together.
+pub(crate) fn streams_page(
+    conn: &Connection,
+    names: &mut Names,
+    slices: &[StreamSlice],
+) -> Outcome<Vec<Rows>> {
+    let (mut events, mut bytes) = (0_usize, 0_usize);
+    let mut full = false;
+    let mut answer = Vec::with_capacity(slices.len());
+    for slice in slices {
+        let limit = wanted(slice).min(STREAMS_EVENTS_MAX.saturating_sub(events));
+        let mut page = Page::new(limit, slice.direction, None);
+        page.bytes = bytes;
+        page.takes_first = events == 0;
+        let rows = if full || limit == 0 {
+            page.finish_incomplete()
+        } else {
+            fill_stream_page(conn, names, slice, page)?
+        };
+        let found = rows.events.len();
+        // Ended by bytes, not by its own limit: then nothing behind it is read.
+        full |= !rows.complete && found < wanted(slice);
+        events += found;
+        bytes += rows
+            .events
+            .iter()
+            .map(RecordedEvent::payload_bytes)
+            .sum::<usize>();
+        answer.push(rows);
+    }
+    Ok(answer)
+}
+
+/// Most events that a part of a stream can give.
+fn wanted(slice: &StreamSlice) -> usize {
+    let revisions = slice.to.0.saturating_sub(slice.from.0).saturating_add(1);
+    slice
+        .limit
+        .min(usize::try_from(revisions).unwrap_or(usize::MAX))
+}
+
+fn fill_stream_page(
+    conn: &Connection,
+    names: &mut Names,
+    slice: &StreamSlice,
+    mut page: Page,
+) -> Outcome<Rows> {
     let stream = to_sql(slice.stream_row.0, "stream")?;
     let to = to_sql(slice.to.0.min(Revision::MAX.0), "revision")?;
     let Ok(from) = to_sql(slice.from.0, "revision") else {

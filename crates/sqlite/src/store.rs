@@ -313,6 +313,13 @@ impl Backend for SqliteBackend {
         .await
     }
 
+    async fn read_streams(&self, log: LogId, slices: Vec<StreamSlice>) -> Result<Vec<Rows>> {
+        self.read(log, move |reader| {
+            reader.in_snapshot(|conn, names| read::streams_page(conn, names, &slices))
+        })
+        .await
+    }
+
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
         let log = slice.log;
         self.read(log, move |reader| {

@@ -125,7 +125,7 @@ impl Store {
         Ok(ends.into_iter().map(|end| end.position).collect())
     }
 
-    fn pipeline_of(&self, log: LogId) -> Result<&Pipeline> {
+    pub(crate) fn pipeline_of(&self, log: LogId) -> Result<&Pipeline> {
         self.check_open()?;
         self.pipelines
             .get(usize::from(log.0))

@@ -3,16 +3,18 @@
 //! A page costs two round trips: one looks the stream up (last revision and metadata, in one snapshot of the
 //! primary), one reads what of it is visible.
 
-use gesta_core::backend::{LoadRequest, LoadedStream, StreamHead, StreamSlice};
+use std::collections::BTreeMap;
+
+use gesta_core::backend::{LoadRequest, LoadedStream, Rows, StreamHead, StreamSlice};
 use gesta_core::{
     Direction, ErrorKind, Lifecycle, ListStreams, LogId, ReadStream, Result, Revision, StreamFrom,
-    StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Visibility,
+    StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Timestamp, Visibility,
 };
 
 use crate::Store;
 
 /// Most streams that are looked up at once.
-const LOOK_UP_MAX: usize = 1_000;
+pub(crate) const LOOK_UP_MAX: usize = 1_000;
 
 /// What the database knows of a stream.
 #[derive(Default)]
@@ -48,13 +50,98 @@ impl Looked {
         let last = self.head.map(|head| head.last);
         self.head.filter(|_| self.lifecycle.exists(last))
     }
+
+    /// What readers may see of `stream` at `now`.
+    ///
+    /// # Errors
+    /// `StreamNotFound`, `StreamTombstoned`.
+    pub(crate) fn readable(&self, stream: &StreamId, now: Timestamp) -> Result<Readable> {
+        if self.lifecycle.tombstoned {
+            return Err(ErrorKind::StreamTombstoned(stream.clone()).into());
+        }
+        let Some(head) = self.existing() else {
+            return Err(ErrorKind::StreamNotFound(stream.clone()).into());
+        };
+        Ok(Readable {
+            head,
+            visible: self.lifecycle.visibility(head.last, now),
+        })
+    }
 }
 
 /// Revisions to read, both included; empty if `from > to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Range {
+pub(crate) struct Range {
     from: Revision,
     to: Revision,
+}
+
+/// A stream that readers may see.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Readable {
+    pub(crate) head: StreamHead,
+    visible: Visibility,
+}
+
+impl Readable {
+    /// What to ask the backend for; `None` if the range is empty.
+    pub(crate) fn slice(
+        &self,
+        log: LogId,
+        request: &ReadStream,
+        range: Range,
+    ) -> Option<StreamSlice> {
+        (range.from <= range.to).then(|| StreamSlice {
+            log,
+            stream: request.stream.clone(),
+            stream_row: self.head.row,
+            from: range.from,
+            to: range.to,
+            created_from: self.visible.created_from,
+            direction: request.direction,
+            limit: request.limit,
+        })
+    }
+
+    /// The range that a read forwards is about.
+    pub(crate) fn forwards(&self, request: &ReadStream) -> Range {
+        Range {
+            from: self.asked(request).max(self.visible.from),
+            to: self.head.last,
+        }
+    }
+
+    /// The page of a read forwards, of these rows of its range.
+    pub(crate) fn page_forwards(&self, request: &ReadStream, rows: Rows) -> StreamPage {
+        let next = match rows.events.last() {
+            _ if rows.complete => self.asked(request).max(self.head.last.next()),
+            Some(event) => event.revision.next(),
+            None => self.forwards(request).from,
+        };
+        StreamPage {
+            events: rows.events,
+            next: Some(next),
+            end: rows.complete,
+            last_revision: self.head.last,
+        }
+    }
+
+    /// The first revision that a read forwards asks for.
+    fn asked(&self, request: &ReadStream) -> Revision {
+        match request.from {
+            StreamFrom::Start => Revision(0),
+            StreamFrom::Revision(revision) => revision,
+            StreamFrom::End => self.head.last.next(),
+        }
+    }
+}
+
+/// The answer about an empty range.
+pub(crate) fn no_rows() -> Rows {
+    Rows {
+        events: Vec::new(),
+        complete: true,
+    }
 }
 
 impl Store {
@@ -62,116 +149,72 @@ impl Store {
         self.check_open()?;
         request.validate()?;
         let looked = self.look_up(&request.stream).await?;
-        if looked.lifecycle.tombstoned {
-            return Err(ErrorKind::StreamTombstoned(request.stream).into());
-        }
-        let Some(head) = looked.existing() else {
-            return Err(ErrorKind::StreamNotFound(request.stream).into());
-        };
-        let visible = looked.lifecycle.visibility(head.last, self.clock.now());
+        let readable = looked.readable(&request.stream, self.clock.now())?;
         match request.direction {
-            Direction::Forwards => self.page_forwards(request, head, visible).await,
-            Direction::Backwards => self.page_backwards(request, head, visible).await,
+            Direction::Forwards => {
+                let range = readable.forwards(&request);
+                let rows = self.read_range(&request, readable, range).await?;
+                Ok(readable.page_forwards(&request, rows))
+            }
+            Direction::Backwards => self.page_backwards(request, readable).await,
         }
     }
 
-    async fn page_forwards(
-        &self,
-        request: ReadStream,
-        head: StreamHead,
-        visible: Visibility,
-    ) -> Result<StreamPage> {
-        let asked = match request.from {
-            StreamFrom::Start => Revision(0),
-            StreamFrom::Revision(revision) => revision,
-            StreamFrom::End => head.last.next(),
-        };
-        let range = Range {
-            from: asked.max(visible.from),
-            to: head.last,
-        };
-        let (events, complete) = self
-            .read_range(&request, head, visible, range, request.limit)
-            .await?;
-        let next = match events.last() {
-            Some(event) if !complete => event.revision.next(),
-            _ => asked.max(head.last.next()),
-        };
-        Ok(StreamPage {
-            events,
-            next: Some(next),
-            end: complete,
-            last_revision: head.last,
-        })
-    }
-
-    async fn page_backwards(
-        &self,
-        request: ReadStream,
-        head: StreamHead,
-        visible: Visibility,
-    ) -> Result<StreamPage> {
+    async fn page_backwards(&self, request: ReadStream, readable: Readable) -> Result<StreamPage> {
+        let last_revision = readable.head.last;
         let whole = Range {
-            from: visible.from,
-            to: head.last,
+            from: readable.visible.from,
+            to: last_revision,
         };
-        let (events, complete) = match request.from {
+        let rows = match request.from {
             // Nothing lies before the first readable event, which only a read forwards can find.
             StreamFrom::Start => {
                 let first = ReadStream {
                     direction: Direction::Forwards,
+                    limit: 1,
                     ..request.clone()
                 };
-                let (events, _) = self.read_range(&first, head, visible, whole, 1).await?;
-                (events, true)
+                let rows = self.read_range(&first, readable, whole).await?;
+                Rows {
+                    complete: true,
+                    ..rows
+                }
             }
             from => {
                 let to = match from {
-                    StreamFrom::Revision(revision) => revision.min(head.last),
-                    StreamFrom::Start | StreamFrom::End => head.last,
+                    StreamFrom::Revision(revision) => revision.min(last_revision),
+                    StreamFrom::Start | StreamFrom::End => last_revision,
                 };
                 let range = Range { to, ..whole };
-                self.read_range(&request, head, visible, range, request.limit)
-                    .await?
+                self.read_range(&request, readable, range).await?
             }
         };
         let before = |revision: Revision| revision.0.checked_sub(1).map(Revision);
-        let next = events
+        let next = rows
+            .events
             .last()
-            .filter(|_| !complete)
+            .filter(|_| !rows.complete)
             .and_then(|event| before(event.revision));
         Ok(StreamPage {
-            events,
+            events: rows.events,
             next,
-            end: complete,
-            last_revision: head.last,
+            end: rows.complete,
+            last_revision,
         })
     }
 
-    /// Reads visible events of a range; true if there are no more in it.
+    /// Reads visible events of a range.
     async fn read_range(
         &self,
         request: &ReadStream,
-        head: StreamHead,
-        visible: Visibility,
+        readable: Readable,
         range: Range,
-        limit: usize,
-    ) -> Result<(Vec<gesta_core::RecordedEvent>, bool)> {
-        if range.from > range.to {
-            return Ok((Vec::new(), true));
+    ) -> Result<Rows> {
+        let log = self.log_of(&request.stream);
+        match readable.slice(log, request, range) {
+            Some(slice) => self.backend.read_stream(slice).await,
+            None => Ok(no_rows()),
         }
-        let slice = StreamSlice {
-            log: self.log_of(&request.stream),
-            stream: request.stream.clone(),
-            stream_row: head.row,
-            from: range.from,
-            to: range.to,
-            created_from: visible.created_from,
-            direction: request.direction,
-            limit,
-        };
-        let rows = self.backend.read_stream(slice).await?;
-        Ok((rows.events, rows.complete))
     }
 
     pub(crate) async fn metadata_record(&self, stream: &StreamId) -> Result<StreamMetadataRecord> {
@@ -219,29 +262,48 @@ impl Store {
 
     /// Looks up streams, in their order.
     pub(crate) async fn look_up_all(&self, streams: &[StreamId]) -> Result<Vec<Looked>> {
+        let mut by_log: BTreeMap<LogId, Vec<(usize, &StreamId)>> = BTreeMap::new();
+        for (place, stream) in streams.iter().enumerate() {
+            let of_log = by_log.entry(self.log_of(stream)).or_default();
+            of_log.push((place, stream));
+        }
         let mut found: Vec<Looked> = streams.iter().map(|_| Looked::default()).collect();
-        for log in (0..self.backend_info().logs).map(LogId) {
-            let of_log: Vec<(usize, StreamId)> = streams
-                .iter()
-                .enumerate()
-                .filter(|(_, stream)| self.log_of(stream) == log)
-                .filter_map(|(place, stream)| Some((place, base_of(stream)?)))
-                .collect();
+        for (log, of_log) in by_log {
             for part in of_log.chunks(LOOK_UP_MAX) {
-                let request = LoadRequest {
-                    streams: part.iter().map(|(_, base)| base.clone()).collect(),
-                    types: Vec::new(),
-                };
-                let loaded = self.backend.load(log, request).await?;
-                for ((place, _), loaded) in part.iter().zip(loaded.streams) {
-                    if let (Some(slot), Some(stream)) = (found.get_mut(*place), streams.get(*place))
-                    {
-                        *slot = Looked::of(stream, loaded)?;
+                let streams: Vec<&StreamId> = part.iter().map(|(_, stream)| *stream).collect();
+                let looked = self.look_up_in(log, &streams).await?;
+                for ((place, _), looked) in part.iter().zip(looked) {
+                    if let Some(slot) = found.get_mut(*place) {
+                        *slot = looked?;
                     }
                 }
             }
         }
         Ok(found)
+    }
+
+    /// Looks up at most [`LOOK_UP_MAX`] streams of one log in one snapshot, in their order. A metadata event that
+    /// cannot be read spoils only the answer about its stream.
+    pub(crate) async fn look_up_in(
+        &self,
+        log: LogId,
+        streams: &[&StreamId],
+    ) -> Result<Vec<Result<Looked>>> {
+        let bases: Vec<Option<StreamId>> = streams.iter().map(|stream| base_of(stream)).collect();
+        let request = LoadRequest {
+            streams: bases.iter().flatten().cloned().collect(),
+            types: Vec::new(),
+        };
+        let mut loaded = if request.streams.is_empty() {
+            Vec::new().into_iter()
+        } else {
+            self.backend.load(log, request).await?.streams.into_iter()
+        };
+        let looked = streams.iter().zip(&bases).map(|(stream, base)| {
+            let loaded = base.as_ref().and_then(|_| loaded.next());
+            Looked::of(stream, loaded.unwrap_or_default())
+        });
+        Ok(looked.collect())
     }
 }
 

@@ -192,6 +192,7 @@ impl State {
                 row: row.stream_row,
                 last: row.revision,
                 position: row.position,
+                id: Some(row.id),
             },
             row,
         ))
@@ -374,6 +375,10 @@ impl Backend for Sim {
     }
 
     async fn read_stream(&self, _: StreamSlice) -> Result<Rows> {
+        unimplemented!("the pipeline does not read")
+    }
+
+    async fn read_streams(&self, _: LogId, _: Vec<StreamSlice>) -> Result<Vec<Rows>> {
         unimplemented!("the pipeline does not read")
     }
 

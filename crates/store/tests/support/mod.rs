@@ -44,6 +44,7 @@ pub struct Calls {
     pub load: AtomicU64,
     pub lookup: AtomicU64,
     pub read_stream: AtomicU64,
+    pub read_streams: AtomicU64,
     pub read_log: AtomicU64,
 }
 
@@ -55,6 +56,7 @@ impl Calls {
             &self.load,
             &self.lookup,
             &self.read_stream,
+            &self.read_streams,
             &self.read_log,
         ]
         .iter()
@@ -170,6 +172,12 @@ impl Backend for MemoryBackend {
         count(&self.calls.read_stream);
         self.answer().await?;
         Ok(self.world.read_stream(&slice))
+    }
+
+    async fn read_streams(&self, _: LogId, slices: Vec<StreamSlice>) -> Result<Vec<Rows>> {
+        count(&self.calls.read_streams);
+        self.answer().await?;
+        Ok(self.world.read_streams(&slices))
     }
 
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {

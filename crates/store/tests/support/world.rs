@@ -120,7 +120,7 @@ impl World {
         let state = self.lock();
         let log = &state.logs[usize::from(log.0)];
         let load = |stream: &StreamId| LoadedStream {
-            head: log.streams.get(stream).map(|stream| stream.head),
+            head: log.streams.get(stream).map(|stream| log.head(stream)),
             meta: log.streams.get(&stream.metadata_stream()).map(|meta| {
                 let row = &log.rows[&meta.head.position].row;
                 LoadedMeta {
@@ -199,6 +199,27 @@ impl World {
         page(rows, slice.log, slice.direction, slice.limit)
     }
 
+    /// Parts of streams, one after the other, until they fill a page together.
+    pub fn read_streams(&self, slices: &[StreamSlice]) -> Vec<Rows> {
+        let mut left = PAGE_BYTES_MAX;
+        let mut any = false;
+        let mut full = false;
+        let mut read = |slice: &StreamSlice| {
+            let mut rows = self.read_stream(slice);
+            let taken = rows.events.iter().take_while(|event| {
+                full |= any && event.payload_bytes() > left;
+                left = left.saturating_sub(event.payload_bytes());
+                any = true;
+                !full
+            });
+            let taken = taken.count();
+            rows.complete &= taken == rows.events.len();
+            rows.events.truncate(taken);
+            rows
+        };
+        slices.iter().map(&mut read).collect()
+    }
+
     pub fn read_log(&self, slice: &LogSlice) -> Rows {
         let state = self.lock();
         let log = &state.logs[usize::from(slice.log.0)];
@@ -270,11 +291,21 @@ impl Log {
             })
     }
 
+    /// The head of a stream, without the id of an event that is no longer stored.
+    fn head(&self, stream: &Stream) -> StreamHead {
+        let stored = self.rows.contains_key(&stream.head.position);
+        StreamHead {
+            id: stream.head.id.filter(|_| stored),
+            ..stream.head
+        }
+    }
+
     fn store(&mut self, row: &Row, writer: WriterEpoch) {
         let head = StreamHead {
             row: row.stream_row,
             last: row.revision,
             position: row.position,
+            id: Some(row.id),
         };
         let stream = self
             .streams

@@ -1,0 +1,153 @@
+//! [`OwnerStore`]: appends that the owner of a stream hands over in order, and many streams loaded at once.
+//!
+//! A load costs two round trips per log, however many streams it names: one looks them all up, one reads what of them
+//! is visible. Logs are asked side by side.
+//! Invariants: a page is what [`EventStore::read_stream`](gesta_core::EventStore::read_stream) would have answered, but
+//! may be shorter; a stream that cannot be read spoils only the answer about itself.
+//! Not here: what is visible, and where a page goes on (`streams`); deciding (`gesta-append`).
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use futures::future::try_join_all;
+use gesta_core::backend::{Rows, StreamSlice};
+use gesta_core::limits::PAGE_BYTES_MAX;
+use gesta_core::{
+    Error, ErrorKind, LoadFrom, LoadStream, LogId, OwnerStore, ReadStream, RecordedEvent, Result,
+    StreamFrom, StreamPage, Submission, Timestamp,
+};
+
+use crate::Store;
+use crate::streams::{LOOK_UP_MAX, Readable, no_rows};
+
+#[async_trait]
+impl OwnerStore for Store {
+    fn submit(&self, submission: Submission) {
+        match self.pipeline_of(self.log_of(&submission.stream)) {
+            Ok(pipeline) => pipeline.submit(submission),
+            Err(error) => (submission.on_outcome)(Err(error.during("append"))),
+        }
+    }
+
+    async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>> {
+        let pages = self.stream_pages(requests).await;
+        pages.map_err(|error| error.during("read streams"))
+    }
+}
+
+/// The read of one stream that is equal to this part of a load.
+fn read_of(load: LoadStream, readable: Option<Readable>) -> ReadStream {
+    let from = match (load.from, readable) {
+        (LoadFrom::Start, _) => StreamFrom::Start,
+        (LoadFrom::Revision(revision), _) => StreamFrom::Revision(revision),
+        (LoadFrom::Last, Some(readable)) => StreamFrom::Revision(readable.head.last),
+        (LoadFrom::Last, None) => StreamFrom::End,
+    };
+    ReadStream::forwards(load.stream)
+        .from(from)
+        .limit(load.limit)
+}
+
+fn validate(loads: &[LoadStream]) -> Result<()> {
+    if loads.len() > LOOK_UP_MAX {
+        return Err(Error::invalid(
+            "streams",
+            format!("must be at most {LOOK_UP_MAX}, found {}", loads.len()),
+        ));
+    }
+    loads
+        .iter()
+        .try_for_each(|load| read_of(load.clone(), None).validate())
+}
+
+impl Store {
+    async fn stream_pages(&self, loads: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>> {
+        self.check_open()?;
+        validate(&loads)?;
+        let now = self.clock.now();
+        let mut by_log: BTreeMap<LogId, (Vec<usize>, Vec<LoadStream>)> = BTreeMap::new();
+        for (place, load) in loads.into_iter().enumerate() {
+            let (places, of_log) = by_log.entry(self.log_of(&load.stream)).or_default();
+            places.push(place);
+            of_log.push(load);
+        }
+        let reads = by_log.into_iter().map(|(log, (places, loads))| async move {
+            let pages = self.pages_of_log(log, loads, now).await?;
+            Ok::<_, Error>(places.into_iter().zip(pages))
+        });
+        let mut pages: Vec<(usize, Result<StreamPage>)> =
+            try_join_all(reads).await?.into_iter().flatten().collect();
+        pages.sort_unstable_by_key(|(place, _)| *place);
+        Ok(pages.into_iter().map(|(_, page)| page).collect())
+    }
+
+    /// Pages of streams of one log.
+    async fn pages_of_log(
+        &self,
+        log: LogId,
+        loads: Vec<LoadStream>,
+        now: Timestamp,
+    ) -> Result<Vec<Result<StreamPage>>> {
+        let streams: Vec<_> = loads.iter().map(|load| &load.stream).collect();
+        let looked = self.look_up_in(log, &streams).await?;
+        let mut slices = Vec::with_capacity(loads.len());
+        let mut parts = Vec::with_capacity(loads.len());
+        for (load, looked) in loads.into_iter().zip(looked) {
+            let readable = looked.and_then(|looked| looked.readable(&load.stream, now));
+            parts.push(readable.map(|readable| {
+                let request = read_of(load, Some(readable));
+                let slice = readable.slice(log, &request, readable.forwards(&request));
+                let is_read = slice.is_some();
+                slices.extend(slice);
+                (readable, request, is_read)
+            }));
+        }
+        let mut read = self.read_slices(log, slices).await?.into_iter();
+        let pages = parts.into_iter().map(|part| {
+            let (readable, request, is_read) = part?;
+            let rows = if is_read {
+                let no_answer = || Err(Error::corrupt("the backend answered too little"));
+                read.next().unwrap_or_else(no_answer)?
+            } else {
+                no_rows()
+            };
+            Ok(readable.page_forwards(&request, rows))
+        });
+        Ok(pages.collect())
+    }
+
+    /// Reads slices together. If one of them is corrupt, one by one, to answer about the others.
+    async fn read_slices(&self, log: LogId, slices: Vec<StreamSlice>) -> Result<Vec<Result<Rows>>> {
+        if slices.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.backend.read_streams(log, slices.clone()).await {
+            Ok(rows) => return Ok(rows.into_iter().map(Ok).collect()),
+            Err(error) if !is_corrupt(&error) => return Err(error),
+            Err(_) => {}
+        }
+        let mut answers = Vec::with_capacity(slices.len());
+        let mut bytes = 0;
+        for slice in slices {
+            if bytes >= PAGE_BYTES_MAX {
+                answers.push(Ok(Rows {
+                    complete: false,
+                    ..no_rows()
+                }));
+                continue;
+            }
+            let rows = match self.backend.read_stream(slice).await {
+                Err(error) if !is_corrupt(&error) => return Err(error),
+                rows => rows,
+            };
+            let events = rows.iter().flat_map(|rows| &rows.events);
+            bytes += events.map(RecordedEvent::payload_bytes).sum::<usize>();
+            answers.push(rows);
+        }
+        Ok(answers)
+    }
+}
+
+fn is_corrupt(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt(_))
+}
