@@ -1,10 +1,11 @@
 //! What callers ask of the pipeline, in the one shape that it works with.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use gesta_core::{
-    Append, Appended, DeleteKind, DeleteStream, EventData, EventId, EventType, ExpectedRevision,
-    LifecycleChange, Result, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
+    After, Append, Appended, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
+    ExpectedRevision, LifecycleChange, OnOutcome, Result, SetStreamMetadata, StreamAppend,
+    StreamId, StreamMetadata,
 };
 use tokio::sync::oneshot;
 
@@ -15,7 +16,7 @@ pub(crate) struct Command {
     /// Order of arrival.
     pub(crate) sequence: u64,
     pub(crate) parts: Vec<Part>,
-    pub(crate) reply: oneshot::Sender<Result<Appended>>,
+    pub(crate) reply: Reply,
     /// Gives its room in the queue back when the command is answered.
     pub(crate) permit: Permit,
     pub(crate) arrived: Instant,
@@ -25,6 +26,45 @@ pub(crate) struct Command {
     pub(crate) registered: bool,
     /// All that was in flight before it has committed: stored events can be compared.
     pub(crate) rechecked: bool,
+}
+
+/// Who is told of the outcome. If it is dropped without an answer, the pipeline has failed.
+pub(crate) enum Reply {
+    /// A caller that waits, or has gone away.
+    Caller(oneshot::Sender<Result<Appended>>),
+    /// The owner of the stream.
+    Owner(OwnerReply),
+}
+
+impl Reply {
+    pub(crate) fn send(self, result: Result<Appended>) {
+        match self {
+            // A caller that has gone away does not want to know.
+            Reply::Caller(sender) => drop(sender.send(result)),
+            Reply::Owner(mut reply) => reply.tell(result),
+        }
+    }
+}
+
+/// Tells the owner exactly once, whatever happens.
+pub(crate) struct OwnerReply(Option<OnOutcome>);
+
+impl OwnerReply {
+    pub(crate) fn new(on_outcome: OnOutcome) -> Self {
+        Self(Some(on_outcome))
+    }
+
+    fn tell(&mut self, result: Result<Appended>) {
+        if let Some(on_outcome) = self.0.take() {
+            on_outcome(result);
+        }
+    }
+}
+
+impl Drop for OwnerReply {
+    fn drop(&mut self) {
+        self.tell(Err(crate::failed()));
+    }
 }
 
 /// What is asked of one stream.
@@ -41,6 +81,11 @@ pub(crate) enum Change {
     Events {
         events: Vec<EventData>,
         ids: IdSource,
+    },
+    /// Append these events of the stream's owner if it is up to date; without events, only confirm that it is.
+    Owned {
+        after: After,
+        events: Vec<EventData>,
     },
     /// Record this in the metadata stream.
     Lifecycle {
@@ -61,10 +106,17 @@ pub(crate) enum IdSource {
 }
 
 impl Part {
+    /// Only asks whether its claim holds.
+    pub(crate) fn is_question(&self) -> bool {
+        matches!(&self.change, Change::Owned { events, .. } if events.is_empty())
+    }
+
     /// The id of the first event.
     pub(crate) fn first_id(&self) -> Option<EventId> {
         match &self.change {
-            Change::Events { events, .. } => events.first().and_then(|event| event.id),
+            Change::Events { events, .. } | Change::Owned { events, .. } => {
+                events.first().and_then(|event| event.id)
+            }
             Change::Lifecycle { id, .. } => Some(*id),
         }
     }
@@ -72,7 +124,9 @@ impl Part {
     /// The ids of all events.
     pub(crate) fn ids(&self) -> Vec<EventId> {
         match &self.change {
-            Change::Events { events, .. } => events.iter().filter_map(|event| event.id).collect(),
+            Change::Events { events, .. } | Change::Owned { events, .. } => {
+                events.iter().filter_map(|event| event.id).collect()
+            }
             Change::Lifecycle { id, .. } => vec![*id],
         }
     }
@@ -80,20 +134,24 @@ impl Part {
     pub(crate) fn ids_from(&self) -> IdSource {
         match &self.change {
             Change::Events { ids, .. } | Change::Lifecycle { ids, .. } => *ids,
+            // An owner never sends events again.
+            Change::Owned { .. } => IdSource::Store,
         }
     }
 
     /// The stream that its events go to.
     pub(crate) fn target(&self) -> StreamId {
         match &self.change {
-            Change::Events { .. } => self.stream.clone(),
+            Change::Events { .. } | Change::Owned { .. } => self.stream.clone(),
             Change::Lifecycle { .. } => self.stream.metadata_stream(),
         }
     }
 
     pub(crate) fn event_types(&self) -> impl Iterator<Item = EventType> + '_ {
         let (events, own) = match &self.change {
-            Change::Events { events, .. } => (events.as_slice(), None),
+            Change::Events { events, .. } | Change::Owned { events, .. } => {
+                (events.as_slice(), None)
+            }
             Change::Lifecycle { kind, .. } => (&[][..], Some(kind.event_type())),
         };
         events
@@ -108,7 +166,7 @@ pub(crate) fn size_of(parts: &[Part]) -> (usize, usize) {
     parts
         .iter()
         .fold((0, 0), |(count, bytes), part| match &part.change {
-            Change::Events { events, .. } => (
+            Change::Events { events, .. } | Change::Owned { events, .. } => (
                 count + events.len(),
                 bytes + events.iter().map(EventData::payload_bytes).sum::<usize>(),
             ),
@@ -161,6 +219,44 @@ fn of_stream(append: StreamAppend) -> Result<Part> {
         expected,
         change: Change::Events { events, ids },
     })
+}
+
+/// The part of what an owner submits.
+///
+/// # Errors
+/// `InvalidArgument` if it breaks a limit.
+pub(crate) fn of_owner(
+    stream: StreamId,
+    after: After,
+    mut events: Vec<EventData>,
+) -> Result<Vec<Part>> {
+    if stream.described_stream().is_some() {
+        return Err(Error::invalid(
+            "stream",
+            format!("{stream:?}: a metadata stream cannot be owned"),
+        ));
+    }
+    let expected = match after {
+        After::NoStream => ExpectedRevision::NoStream,
+        After::Event(_) => ExpectedRevision::StreamExists,
+    };
+    if !events.is_empty() {
+        let append = Append::to(stream.clone(), expected, events);
+        append.validate()?;
+        events = append
+            .streams
+            .into_iter()
+            .flat_map(|part| part.events)
+            .collect();
+        for event in &mut events {
+            event.id.get_or_insert_with(EventId::random);
+        }
+    }
+    Ok(vec![Part {
+        stream,
+        expected,
+        change: Change::Owned { after, events },
+    }])
 }
 
 pub(crate) fn of_delete(request: DeleteStream) -> Part {

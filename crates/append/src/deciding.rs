@@ -173,7 +173,7 @@ impl Sequencer {
 
     fn question(&mut self, part: &Part, judged: &Judged, now: Timestamp) -> Option<Question> {
         let head = match &part.change {
-            Change::Events { .. } => judged.state.main?,
+            Change::Events { .. } | Change::Owned { .. } => judged.state.main?,
             Change::Lifecycle { .. } => judged.state.meta?,
         };
         let target = part.target();
@@ -208,6 +208,10 @@ impl Sequencer {
     }
 
     fn place(&mut self, command: Command, now: Timestamp) {
+        if command.parts.iter().all(Part::is_question) {
+            self.forming.riders.push(Rider::Confirm(command));
+            return;
+        }
         let place = Place {
             log: self.log,
             logs: self.backend.info().logs,
@@ -225,7 +229,7 @@ impl Sequencer {
             .map_or(self.committed, |batch| batch.end)
     }
 
-    fn answer_of(&self, streams: Vec<AppendedStream>) -> Appended {
+    pub(crate) fn answer_of(&self, streams: Vec<AppendedStream>) -> Appended {
         let info = self.backend.info();
         let position = streams
             .iter()

@@ -1,7 +1,7 @@
 //! A batch being formed: decided appends become rows, and what can only be answered with its commit rides along.
 
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use gesta_core::backend::{Batch, LogEnd, Row, RowId, StreamHead};
 use gesta_core::{
@@ -17,6 +17,8 @@ use crate::heads::{Heads, StreamState};
 pub(crate) enum Rider {
     /// The refusal rests on the state that the commit confirms.
     Refuse(Command, ErrorKind),
+    /// Only asks whether its claim holds: yes, if the batch commits.
+    Confirm(Command),
     /// The events that it may be a retry of are still being committed: decide again after them.
     Recheck(Command),
 }
@@ -24,7 +26,9 @@ pub(crate) enum Rider {
 impl Rider {
     pub(crate) fn into_command(self) -> Command {
         match self {
-            Rider::Refuse(command, _) | Rider::Recheck(command) => command,
+            Rider::Refuse(command, _) | Rider::Confirm(command) | Rider::Recheck(command) => {
+                command
+            }
         }
     }
 }
@@ -98,7 +102,7 @@ impl Forming {
         let target = part.target();
         let (head, lifecycle_event);
         let events: &[EventData] = match &part.change {
-            Change::Events { events, .. } => {
+            Change::Events { events, .. } | Change::Owned { events, .. } => {
                 head = state.main;
                 events
             }
@@ -121,6 +125,7 @@ impl Forming {
             row,
             last: first_revision,
             position: first_position,
+            id: None,
         };
         for (revision, event) in (first_revision.0..).map(Revision).zip(events) {
             last = self.push(&target, row, revision, event, heads, place);
@@ -131,7 +136,7 @@ impl Forming {
             }
         }
         match part.change {
-            Change::Events { .. } => state.main = Some(last),
+            Change::Events { .. } | Change::Owned { .. } => state.main = Some(last),
             Change::Lifecycle { .. } => state.meta = Some(last),
         }
         self.touch(&part.stream, state, heads);
@@ -163,12 +168,13 @@ impl Forming {
             self.new_types.push((row, event.event_type.clone()));
             row
         });
+        let id = event.id.unwrap_or_else(EventId::random);
         self.rows.push(Row {
             position,
             stream: stream.clone(),
             stream_row,
             revision,
-            id: event.id.unwrap_or_else(EventId::random),
+            id,
             event_type: event.event_type.clone(),
             type_row,
             created: place.now.max(previous),
@@ -181,6 +187,7 @@ impl Forming {
             row: stream_row,
             last: revision,
             position,
+            id: Some(id),
         }
     }
 

@@ -202,6 +202,7 @@ impl Heads {
                 row: event.stream_row,
                 last: event.revision,
                 position: event.position,
+                id: Some(event.id),
             });
             entry.tip = entry.committed;
         }

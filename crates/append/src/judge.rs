@@ -1,6 +1,6 @@
 //! Does a claim hold? Pure functions from a stream's state and a request to an answer.
 
-use gesta_core::{AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Revision};
+use gesta_core::{After, AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Revision};
 
 use crate::command::{Change, IdSource, Part};
 use crate::heads::StreamState;
@@ -28,6 +28,7 @@ pub(crate) fn check(part: &Part, state: &StreamState) -> Fit {
         Change::Events { .. } => {
             check_target(part, state.main.map(|head| head.last), state.deleted_before)
         }
+        Change::Owned { after, .. } => check_owner(part, *after, state),
         Change::Lifecycle {
             kind: LifecycleChange::Metadata,
             ..
@@ -45,6 +46,24 @@ pub(crate) fn check(part: &Part, state: &StreamState) -> Fit {
             }
         }
     }
+}
+
+/// An owner is up to date if the event that it believes to be the last one is.
+fn check_owner(part: &Part, after: After, state: &StreamState) -> Fit {
+    let actual = state.visible();
+    let last = actual.and(state.main).and_then(|head| head.id);
+    let holds = match after {
+        After::NoStream => actual.is_none(),
+        After::Event(id) => last == Some(id),
+    };
+    if holds {
+        return Fit::Fits;
+    }
+    Fit::Refused(ErrorKind::WrongExpectedRevision {
+        stream: part.stream.clone(),
+        expected: part.expected,
+        actual,
+    })
 }
 
 /// A delete writes to the metadata stream, but its claim is about the stream itself.
@@ -139,7 +158,7 @@ pub(crate) fn verdict(parts: &[Part], judged: &[Judged], found: Vec<Found>) -> V
 /// The refusal of a part whose first event is stored, but which is not a retry as a whole.
 fn no_retry(part: &Part, state: &StreamState) -> ErrorKind {
     let actual = match &part.change {
-        Change::Events { .. } => state.visible(),
+        Change::Events { .. } | Change::Owned { .. } => state.visible(),
         Change::Lifecycle { .. } => state.meta.map(|head| head.last),
     };
     ErrorKind::WrongExpectedRevision {
@@ -160,6 +179,7 @@ mod tests {
             row: RowId(1),
             last: Revision(last),
             position: Position(1),
+            id: None,
         };
         StreamState {
             main: last.map(head),

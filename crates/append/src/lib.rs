@@ -24,18 +24,19 @@ mod waiting;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gesta_core::backend::{Backend, Batch};
 use gesta_core::{
     Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, IdempotencyWindow, LogId,
-    Result, SetStreamMetadata,
+    Result, SetStreamMetadata, Submission,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::admission::Admission;
-use crate::command::{Command, Part};
+use crate::command::{Command, OwnerReply, Part, Reply};
 use crate::sequencer::Sequencer;
 use crate::stats::Stats;
 
@@ -143,7 +144,22 @@ impl Pipeline {
     /// # Cancel safety
     /// Once polled, the append goes on whether or not the future lives.
     pub async fn append(&self, request: Append) -> Result<Appended> {
-        self.submit(command::of_append(request)?).await
+        self.call(command::of_append(request)?).await
+    }
+
+    /// Takes what the owner of a stream of this log has decided, as [`gesta_core::OwnerStore::submit`].
+    pub fn submit(&self, submission: Submission) {
+        let Submission {
+            stream,
+            after,
+            events,
+            on_outcome,
+        } = submission;
+        let reply = Reply::Owner(OwnerReply::new(on_outcome));
+        match command::of_owner(stream, after, events) {
+            Ok(parts) => self.enqueue(parts, reply),
+            Err(error) => reply.send(Err(error.during("append"))),
+        }
     }
 
     /// Deletes a stream of this log.
@@ -151,7 +167,7 @@ impl Pipeline {
     /// # Errors
     /// As [`gesta_core::EventStore::delete_stream`].
     pub async fn delete(&self, request: DeleteStream) -> Result<Deleted> {
-        self.submit(vec![command::of_delete(request)])
+        self.call(vec![command::of_delete(request)])
             .await
             .map(deleted)
     }
@@ -161,7 +177,7 @@ impl Pipeline {
     /// # Errors
     /// As [`gesta_core::EventStore::set_stream_metadata`].
     pub async fn set_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
-        self.submit(vec![command::of_set_metadata(request)])
+        self.call(vec![command::of_set_metadata(request)])
             .await
             .map(deleted)
     }
@@ -189,36 +205,41 @@ impl Pipeline {
         }
     }
 
-    async fn submit(&self, parts: Vec<Part>) -> Result<Appended> {
-        let (events, bytes) = command::size_of(&parts);
-        let permit = self
-            .shared
-            .admission
-            .enter(events, bytes)
-            .map_err(|error| error.during("append"))?;
+    async fn call(&self, parts: Vec<Part>) -> Result<Appended> {
         let (reply, answer) = oneshot::channel();
-        let command = |sequence| Command {
-            sequence,
+        self.enqueue(parts, Reply::Caller(reply));
+        answer.await.unwrap_or_else(|_| Err(failed()))
+    }
+
+    /// Lets a command in, or refuses it at once.
+    fn enqueue(&self, parts: Vec<Part>, reply: Reply) {
+        let (events, bytes) = command::size_of(&parts);
+        let permit = match self.shared.admission.enter(events, bytes) {
+            Ok(permit) => permit,
+            Err(error) => return reply.send(Err(error.during("append"))),
+        };
+        let arrived = Instant::now();
+        // Numbering and sending under one lock keep the numbers in the order of the channel.
+        let guard = self.lock_sender();
+        let Some(sender) = guard.as_ref() else {
+            drop(guard);
+            return reply.send(Err(closed()));
+        };
+        let command = Command {
+            sequence: self.shared.sequence.fetch_add(1, Ordering::Relaxed),
             parts,
             reply,
             permit,
-            arrived: Instant::now(),
+            arrived,
             sent: false,
             registered: false,
             rechecked: false,
         };
-        {
-            // Numbering and sending under one lock keep the numbers in the order of the channel.
-            let sender = self.lock_sender();
-            let Some(sender) = sender.as_ref() else {
-                return Err(closed());
-            };
-            let sequence = self.shared.sequence.fetch_add(1, Ordering::Relaxed);
-            sender.send(command(sequence)).map_err(|_| closed())?;
+        let refused = sender.send(command);
+        drop(guard);
+        if let Err(mpsc::error::SendError(command)) = refused {
+            command.reply.send(Err(closed()));
         }
-        answer.await.unwrap_or_else(|_| {
-            Err(ErrorKind::OutcomeUnknown("the append pipeline failed".into()).into())
-        })
     }
 
     fn lock_sender(&self) -> std::sync::MutexGuard<'_, Option<mpsc::UnboundedSender<Command>>> {
@@ -227,6 +248,13 @@ impl Pipeline {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn failed() -> Error {
+    Error::new(ErrorKind::OutcomeUnknown(
+        "the append pipeline failed".into(),
+    ))
+    .during("append")
 }
 
 fn closed() -> Error {

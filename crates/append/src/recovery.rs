@@ -12,10 +12,11 @@
 //! again behind the same last row, and the first commit makes the lost statement impossible, because the
 //! position that it needs is taken. Whichever of the two comes first wins; the other misses.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gesta_core::backend::{BatchOutcome, EventLookup, LogEnd, WriterEpoch};
 use gesta_core::{Error, ErrorKind, Position, Result};
+use tokio::time::Instant;
 
 use crate::command::Command;
 use crate::forming::InFlight;

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -130,10 +130,7 @@ impl Sequencer {
             if !open && self.is_idle() {
                 return;
             }
-            let wake = self
-                .turns
-                .wake_at(!self.in_flight.is_empty())
-                .map(tokio::time::Instant::from_std);
+            let wake = self.turns.wake_at(!self.in_flight.is_empty());
             tokio::select! {
                 biased;
                 Some(outcome) = self.outcomes.next(), if !self.outcomes.is_empty() => self.on_outcome(outcome).await,
@@ -197,8 +194,7 @@ impl Sequencer {
             Err(_) => self.stats.refusals.add(1),
         }
         drop(command.permit);
-        // A caller that has gone away does not want to know.
-        let _ = command.reply.send(result);
+        command.reply.send(result);
     }
 
     // ---- sending ----
@@ -300,6 +296,10 @@ impl Sequencer {
                 Rider::Refuse(command, refusal) => {
                     self.answer(command, Err(Error::new(refusal).during("append")))
                 }
+                Rider::Confirm(command) => {
+                    let confirmed = self.answer_of(Vec::new());
+                    self.answer(command, Ok(confirmed));
+                }
                 Rider::Recheck(command) => self.inbox.push_front(command),
             }
         }
@@ -345,7 +345,7 @@ fn unwrap_task(answer: std::result::Result<ReadAnswer, JoinError>) -> ReadAnswer
     }
 }
 
-async fn sleep_until(at: Option<tokio::time::Instant>) {
+async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,

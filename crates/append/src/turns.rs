@@ -7,10 +7,11 @@
 //! process that waits in vain goes on after [`GRANT_MAX`].
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gesta_core::LogId;
 use gesta_core::backend::Signal;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 /// How long a process appends at least before it lets another go.

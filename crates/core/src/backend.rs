@@ -181,6 +181,8 @@ pub struct StreamHead {
     pub last: Revision,
     /// Position of the last event.
     pub position: Position,
+    /// Id of the last event; `None` if it is no longer stored.
+    pub id: Option<EventId>,
 }
 
 /// The last event of a metadata stream.
@@ -397,6 +399,15 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `Unavailable`, `Corrupt`.
     async fn read_stream(&self, slice: StreamSlice) -> Result<Rows>;
+
+    /// Reads parts of several streams of one log, all forwards, at best in one round trip; one answer per slice, in their order.
+    ///
+    /// Together they hold at most [`PAGE_BYTES_MAX`](crate::limits::PAGE_BYTES_MAX), but at least one event if any
+    /// slice holds one; slices that it ended, or never reached, are not `complete`.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`.
+    async fn read_streams(&self, log: LogId, slices: Vec<StreamSlice>) -> Result<Vec<Rows>>;
 
     /// Reads a part of one log.
     ///

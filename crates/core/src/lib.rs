@@ -15,6 +15,7 @@ mod ids;
 mod info;
 mod lifecycle;
 pub mod limits;
+mod owner;
 mod request;
 mod slice;
 mod store;
@@ -27,6 +28,7 @@ pub use filter::{Filter, Query};
 pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
 pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
+pub use owner::{After, LoadFrom, LoadStream, OnOutcome, OwnerStore, Submission};
 pub use request::{
     AllFrom, AllPage, Append, Appended, AppendedStream, DeleteKind, DeleteStream, Deleted,
     Direction, ExpectedRevision, ListStreams, ReadAll, ReadStream, SetStreamMetadata, SharedEvent,

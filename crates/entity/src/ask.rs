@@ -1,0 +1,181 @@
+//! What callers ask of an entity, and how they are answered.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use gesta_core::{Appended, Checkpoint, Revision};
+use tokio::sync::oneshot;
+
+use crate::decider::Decider;
+use crate::error::Error;
+use crate::room::Permit;
+
+/// A command, and how it is to be carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request<C> {
+    /// The command.
+    pub command: C,
+    /// A retry with the same key gets the reply of the first time, and no further events are stored.
+    pub idempotency_key: Option<String>,
+}
+
+impl<C> Request<C> {
+    /// A command without a key.
+    #[must_use]
+    pub fn new(command: C) -> Self {
+        Self {
+            command,
+            idempotency_key: None,
+        }
+    }
+
+    /// Makes retries safe: at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes, unique among the commands of the entity.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.idempotency_key = Some(key.into());
+        self
+    }
+}
+
+impl<C> From<C> for Request<C> {
+    fn from(command: C) -> Self {
+        Self::new(command)
+    }
+}
+
+/// A command that was carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done<R> {
+    /// The reply.
+    pub reply: R,
+    /// Revision of the last event of the command; `None` if it had no events.
+    pub revision: Option<Revision>,
+    /// A place behind the events, for example to wait until a read model has seen them; `None` without events, and for repeated commands.
+    pub checkpoint: Option<Checkpoint>,
+    /// The command had been carried out before: its idempotency key was known.
+    pub repeated: bool,
+}
+
+/// What a caller of a command gets.
+pub(crate) type CommandResult<D> =
+    Result<Done<<D as Decider>::Reply>, Error<<D as Decider>::Rejection>>;
+
+/// The outcome of a command that was handed over; await it. Dropping it does not call the command back.
+pub struct PendingReply<D: Decider> {
+    pub(crate) answer: oneshot::Receiver<CommandResult<D>>,
+}
+
+impl<D: Decider> std::fmt::Debug for PendingReply<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PendingReply")
+    }
+}
+
+impl<D: Decider> Future for PendingReply<D> {
+    type Output = CommandResult<D>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.answer)
+            .poll(cx)
+            .map(|answer| answer.unwrap_or_else(|_| Err(lost())))
+    }
+}
+
+/// The answer of a runtime that has failed.
+pub(crate) fn lost<R>() -> Error<R> {
+    Error::OutcomeUnknown(gesta_core::Error::new(
+        gesta_core::ErrorKind::OutcomeUnknown("the entity runtime has failed".into()),
+    ))
+}
+
+/// What is asked of one entity.
+pub(crate) enum Ask<D: Decider> {
+    Command(CommandAsk<D>),
+    Read(Box<dyn ReadAsk<D>>),
+}
+
+/// A command that waits for its answer.
+pub(crate) struct CommandAsk<D: Decider> {
+    pub(crate) request: Request<D::Command>,
+    pub(crate) reply: oneshot::Sender<CommandResult<D>>,
+    pub(crate) permit: Permit,
+    /// How often it was decided.
+    pub(crate) attempts: u32,
+}
+
+impl<D: Decider> CommandAsk<D> {
+    pub(crate) fn answer(self, result: CommandResult<D>) {
+        drop(self.permit);
+        // A caller that has gone away does not want to know.
+        let _ = self.reply.send(result);
+    }
+}
+
+/// How sure a read wants to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// No event was stored by anyone before the read began that it does not see.
+    Confirmed,
+    /// What this process knows to be stored.
+    StaleAllowed,
+}
+
+/// A read that waits for its answer.
+pub(crate) trait ReadAsk<D>: Send {
+    fn freshness(&self) -> Freshness;
+    /// Looks at the state and keeps what it found. May be called again after a conflict.
+    fn look(&mut self, state: &D);
+    /// Gives the caller what was found last.
+    fn release(self: Box<Self>);
+    fn refuse(self: Box<Self>, error: Error<Infallible>);
+}
+
+/// A read by a function.
+pub(crate) struct FnRead<F, R> {
+    pub(crate) read: F,
+    pub(crate) freshness: Freshness,
+    pub(crate) found: Option<R>,
+    pub(crate) reply: oneshot::Sender<Result<R, Error<Infallible>>>,
+    pub(crate) permit: Permit,
+}
+
+impl<D, R: Send, F: Fn(&D) -> R + Send> ReadAsk<D> for FnRead<F, R> {
+    fn freshness(&self) -> Freshness {
+        self.freshness
+    }
+
+    fn look(&mut self, state: &D) {
+        self.found = Some((self.read)(state));
+    }
+
+    fn release(self: Box<Self>) {
+        drop(self.permit);
+        let _ = self.reply.send(self.found.ok_or_else(lost));
+    }
+
+    fn refuse(self: Box<Self>, error: Error<Infallible>) {
+        drop(self.permit);
+        let _ = self.reply.send(Err(error));
+    }
+}
+
+impl<D: Decider> Ask<D> {
+    pub(crate) fn refuse(self, error: Error<Infallible>) {
+        match self {
+            Ask::Command(ask) => ask.answer(Err(error.cast())),
+            Ask::Read(ask) => ask.refuse(error),
+        }
+    }
+}
+
+/// What was told of a stored command.
+pub(crate) fn done<R>(reply: R, appended: &Appended) -> Done<R> {
+    Done {
+        reply,
+        revision: appended.streams.first().map(|stream| stream.last_revision),
+        checkpoint: Some(appended.checkpoint.clone()),
+        repeated: false,
+    }
+}

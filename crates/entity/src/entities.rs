@@ -1,0 +1,278 @@
+//! [`Entities`]: the handle of a running runtime.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gesta_core::{Clock, OwnerStore, Result as StoreResult, StreamId, slice_of};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::ask::{Ask, CommandAsk, FnRead, Freshness, PendingReply, Request, lost};
+use crate::config::Config;
+use crate::decider::Decider;
+use crate::error::Error;
+use crate::kind::{EntityType, Kind};
+use crate::load::load_all;
+use crate::room::{NoRoom, Permit, Room};
+use crate::shard::{Message, Parts, Shard};
+use crate::snapshot::write_all;
+use crate::stats::{Counters, Stats};
+
+/// The entities of one type, kept in memory while they are used. Cheap to clone.
+///
+/// Call [`shutdown`](Entities::shutdown) when done, and shut the store down after it. When all handles are dropped
+/// instead, what was handed over is still carried out, in the background.
+pub struct Entities<D: Decider> {
+    shared: Arc<Shared<D>>,
+}
+
+impl<D: Decider> Clone for Entities<D> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<D: Decider> std::fmt::Debug for Entities<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entities")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Shared<D: Decider> {
+    kind: Arc<Kind<D>>,
+    shards: Vec<mpsc::UnboundedSender<Message<D>>>,
+    commands: Arc<Room>,
+    reads: Arc<Room>,
+    counters: Arc<Counters>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl<D: Decider> Drop for Shared<D> {
+    fn drop(&mut self) {
+        self.stop_shards();
+    }
+}
+
+impl<D: Decider> Shared<D> {
+    fn stop_shards(&self) {
+        for shard in &self.shards {
+            let _ = shard.send(Message::Stop);
+        }
+    }
+}
+
+impl<D: Decider> Entities<D> {
+    /// Starts a runtime on a store. Must be called within a tokio runtime.
+    #[must_use]
+    pub fn start(
+        store: Arc<dyn OwnerStore>,
+        entity_type: EntityType<D>,
+        config: Config,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let count = match config.shards {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            count => count,
+        };
+        let active_max = config.active_max.div_ceil(count).max(1);
+        let config = Arc::new(config);
+        let kind = Arc::new(entity_type.kind);
+        let counters = Arc::new(Counters::default());
+        let (commands, reads) = (Room::new(config.commands_max), Room::new(config.reads_max));
+        let (loads, to_load) = mpsc::unbounded_channel();
+        let (snapshots, to_write) = mpsc::channel(config.snapshots_waiting_max.max(1));
+        let mut tasks = vec![
+            tokio::spawn(load_all(
+                Arc::clone(&store),
+                to_load,
+                config.loads_max,
+                config.load_batch_max.clamp(1, 1_000),
+            )),
+            tokio::spawn(write_all(
+                Arc::clone(&kind),
+                Arc::clone(&store),
+                to_write,
+                Arc::clone(&counters),
+            )),
+        ];
+        let mut shards = Vec::with_capacity(count);
+        for _ in 0..count {
+            let parts = Parts {
+                kind: Arc::clone(&kind),
+                config: Arc::clone(&config),
+                counters: Arc::clone(&counters),
+                store: Arc::clone(&store),
+                clock: Arc::clone(&clock),
+                loads: loads.clone(),
+                snapshots: snapshots.clone(),
+                rooms: [Arc::clone(&commands), Arc::clone(&reads)],
+            };
+            let (shard, sender) = Shard::new(parts, active_max);
+            tasks.push(tokio::spawn(shard.run()));
+            shards.push(sender);
+        }
+        Self {
+            shared: Arc::new(Shared {
+                kind,
+                shards,
+                commands,
+                reads,
+                counters,
+                tasks: Mutex::new(tasks),
+            }),
+        }
+    }
+
+    /// Carries a command out and waits for the reply.
+    ///
+    /// # Errors
+    /// [`Error`].
+    ///
+    /// # Cancel safety
+    /// Once polled, the command is carried out whether or not the future lives.
+    pub async fn execute(
+        &self,
+        id: &str,
+        command: D::Command,
+    ) -> Result<D::Reply, Error<D::Rejection>> {
+        let done = self.submit(id, Request::new(command)).await?;
+        Ok(done.reply)
+    }
+
+    /// Hands a command over, at once; await the result for its outcome.
+    ///
+    /// Commands to one entity are decided in the order of the calls, also while earlier ones are not answered yet.
+    pub fn submit(&self, id: &str, request: Request<D::Command>) -> PendingReply<D> {
+        let (reply, answer) = oneshot::channel();
+        match self.enter(id, &self.shared.commands) {
+            Ok((stream, permit)) => {
+                let ask = Ask::Command(CommandAsk {
+                    request,
+                    reply,
+                    permit,
+                    attempts: 0,
+                });
+                self.send(stream, ask);
+            }
+            Err(error) => {
+                let _ = reply.send(Err(error.cast()));
+            }
+        }
+        PendingReply { answer }
+    }
+
+    /// Looks at the state of an entity; one without events is in its default state.
+    ///
+    /// Linearizable: it sees every event that anyone, in any process, had stored before the call.
+    /// `read` may run more than once.
+    ///
+    /// # Errors
+    /// [`Error`], never `Rejected`.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn read<R: Send + 'static>(
+        &self,
+        id: &str,
+        read: impl Fn(&D) -> R + Send + 'static,
+    ) -> Result<R, Error<Infallible>> {
+        self.look(id, read, Freshness::Confirmed).await
+    }
+
+    /// As [`read`](Self::read), without asking the store if the entity is in memory: it may miss what *other processes*
+    /// have stored since it was loaded. It never shows what is not stored.
+    ///
+    /// # Errors
+    /// [`Error`], never `Rejected`.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn read_stale<R: Send + 'static>(
+        &self,
+        id: &str,
+        read: impl Fn(&D) -> R + Send + 'static,
+    ) -> Result<R, Error<Infallible>> {
+        self.look(id, read, Freshness::StaleAllowed).await
+    }
+
+    async fn look<R: Send + 'static>(
+        &self,
+        id: &str,
+        read: impl Fn(&D) -> R + Send + 'static,
+        freshness: Freshness,
+    ) -> Result<R, Error<Infallible>> {
+        let (reply, answer) = oneshot::channel();
+        let (stream, permit) = self.enter(id, &self.shared.reads)?;
+        let read = FnRead {
+            read,
+            freshness,
+            found: None,
+            reply,
+            permit,
+        };
+        self.send(stream, Ask::Read(Box::new(read)));
+        answer.await.unwrap_or_else(|_| Err(lost()))
+    }
+
+    /// What the runtime has done so far, and holds now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let waiting = |room: &Room| u64::try_from(room.taken()).unwrap_or(u64::MAX);
+        Stats {
+            commands_waiting: waiting(&self.shared.commands),
+            reads_waiting: waiting(&self.shared.reads),
+            ..self.shared.counters.snapshot()
+        }
+    }
+
+    /// Takes no more commands and reads, answers all that were taken, and frees the memory. The store stays open.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the runtime stopping.
+    pub async fn shutdown(&self) {
+        self.shared.commands.close();
+        self.shared.reads.close();
+        self.shared.commands.emptied().await;
+        self.shared.reads.emptied().await;
+        self.shared.stop_shards();
+        let tasks = std::mem::take(
+            &mut *self
+                .shared
+                .tasks
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        for task in tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a task of the entity runtime has failed");
+            }
+        }
+    }
+
+    /// The stream of an entity, and room for one more.
+    fn enter(&self, id: &str, room: &Arc<Room>) -> Result<(StreamId, Permit), Error<Infallible>> {
+        let stream: StoreResult<StreamId> = self.shared.kind.stream(id);
+        let permit = room.enter().map_err(|refusal| match refusal {
+            NoRoom::Full(waiting) => {
+                self.shared.counters.overloaded.add(1);
+                Error::Overloaded(format!("{waiting} wait already"))
+            }
+            NoRoom::Closed => Error::Unavailable(gesta_core::Error::unavailable(
+                "the entity runtime is shutting down",
+            )),
+        })?;
+        Ok((stream?, permit))
+    }
+
+    fn send(&self, stream: StreamId, ask: Ask<D>) {
+        let shard = usize::from(slice_of(&stream)) % self.shared.shards.len();
+        if let Some(shard) = self.shared.shards.get(shard) {
+            // If the shard has failed, the ask is dropped, and with it the way to answer: the caller learns that.
+            let _ = shard.send(Message::Ask { stream, ask });
+        }
+    }
+}

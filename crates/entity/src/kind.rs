@@ -1,0 +1,136 @@
+//! [`EntityType`]: how entities of one kind are named and stored.
+
+use gesta_core::{EventData, EventId, Result, StreamId, Tag, Tags};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::codec::{EventCodec, Stored};
+use crate::decider::Decider;
+use crate::keys::ReplyCodec;
+use crate::snapshot::Snapshots;
+
+/// Gives the tags of an event.
+type Tagging<E> = Box<dyn Fn(&str, &E) -> Vec<Tag> + Send + Sync>;
+
+/// How entities of one kind are named and stored.
+pub struct EntityType<D: Decider> {
+    pub(crate) kind: Kind<D>,
+}
+
+pub(crate) struct Kind<D: Decider> {
+    category: String,
+    codec: Box<dyn EventCodec<D::Event>>,
+    tagging: Option<Tagging<D::Event>>,
+    pub(crate) snapshots: Option<Snapshots<D>>,
+    pub(crate) replies: Option<ReplyCodec<D::Reply>>,
+}
+
+impl<D: Decider> std::fmt::Debug for EntityType<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EntityType")
+            .field("category", &self.kind.category)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Decider> EntityType<D> {
+    /// Entities whose streams are named `category-id` and whose events are stored by `codec`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the category is empty, too long, holds control characters or a `-` (which ends a category), or begins with `$`.
+    pub fn new(category: &str, codec: impl EventCodec<D::Event>) -> Result<Self> {
+        let named = StreamId::new(format!("{category}-x"))?;
+        if named.category() != category || named.is_system() || category.is_empty() {
+            return Err(gesta_core::Error::invalid(
+                "category",
+                format!("must not be empty, hold a `-` or begin with `$`, found {category:?}"),
+            ));
+        }
+        Ok(Self {
+            kind: Kind {
+                category: category.to_owned(),
+                codec: Box::new(codec),
+                tagging: None,
+                snapshots: None,
+                replies: None,
+            },
+        })
+    }
+
+    /// Gives events tags, from the id of their entity and the event (at most 32, all different).
+    #[must_use]
+    pub fn tags(
+        mut self,
+        tags: impl Fn(&str, &D::Event) -> Vec<Tag> + Send + Sync + 'static,
+    ) -> Self {
+        self.kind.tagging = Some(Box::new(tags));
+        self
+    }
+
+    /// Keeps snapshots, so that entities with many events load fast.
+    #[must_use]
+    pub fn snapshots(mut self, snapshots: Snapshots<D>) -> Self {
+        self.kind.snapshots = Some(snapshots);
+        self
+    }
+
+    /// Allows idempotency keys: replies are stored with the first event of their command, as JSON.
+    #[must_use]
+    pub fn idempotent_replies(mut self) -> Self
+    where
+        D::Reply: Serialize + DeserializeOwned,
+    {
+        self.kind.replies = Some(ReplyCodec::json());
+        self
+    }
+}
+
+impl<D: Decider> Kind<D> {
+    /// The stream of an entity.
+    pub(crate) fn stream(&self, id: &str) -> Result<StreamId> {
+        if id.is_empty() {
+            return Err(gesta_core::Error::invalid("id", "must not be empty"));
+        }
+        StreamId::new(format!("{}-{id}", self.category))
+    }
+
+    /// The entity of a stream.
+    pub(crate) fn id<'a>(&self, stream: &'a StreamId) -> &'a str {
+        stream.as_str().get(self.category.len() + 1..).unwrap_or("")
+    }
+
+    /// An event in the form in which it is stored.
+    pub(crate) fn encode(&self, id: &str, event: &D::Event) -> Result<EventData> {
+        let encoded = self
+            .codec
+            .encode(event)
+            .map_err(|error| gesta_core::Error::invalid("event", error.to_string()))?;
+        let tags = match &self.tagging {
+            Some(tagging) => Tags::new(tagging(id, event))?,
+            None => Tags::NONE,
+        };
+        Ok(EventData {
+            id: Some(EventId::random()),
+            event_type: encoded.event_type,
+            content_type: encoded.content_type,
+            data: encoded.data,
+            metadata: bytes::Bytes::new(),
+            tags,
+        })
+    }
+
+    /// A stored event.
+    pub(crate) fn decode(&self, event: &gesta_core::RecordedEvent) -> Result<D::Event> {
+        let stored = Stored {
+            event_type: event.event_type.as_str(),
+            content_type: event.content_type,
+            data: &event.data,
+        };
+        self.codec.decode(stored).map_err(|error| {
+            gesta_core::Error::corrupt(format!(
+                "stream {}, revision {}: {error}",
+                event.stream, event.revision
+            ))
+        })
+    }
+}

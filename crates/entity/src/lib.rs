@@ -1,0 +1,38 @@
+//! Entities: event-sourced state in memory, commands in, events out.
+//!
+//! Why: one owner per entity in a process decides without locks and optimistic retries, and decides ahead of the
+//! commits, so that even one hot entity is not limited by the time that a commit takes.
+//! Invariants: nothing is answered before all that it depended on is durable, in order; a reply without events
+//! leaves only when the state that it rests on was confirmed.
+//! Not here: SQL, the append pipeline (`gesta-append`), projections.
+
+mod ask;
+mod codec;
+mod config;
+mod decider;
+mod entities;
+mod error;
+mod keys;
+mod kind;
+mod load;
+mod room;
+mod shard;
+mod slot;
+mod snapshot;
+mod stats;
+
+pub use ask::{Done, PendingReply, Request};
+#[cfg(feature = "cbor")]
+pub use codec::{CborEvents, CborEventsBuilder};
+pub use codec::{CodecError, Encoded, EventCodec, JsonEvents, JsonEventsBuilder, Stored};
+#[cfg(feature = "proto")]
+pub use codec::{ProtoEvents, ProtoEventsBuilder};
+pub use config::Config;
+pub use decider::{Context, Decider};
+pub use entities::Entities;
+pub use error::Error;
+pub use keys::KEY_BYTES_MAX;
+pub use kind::EntityType;
+pub use scenario::Scenario;
+pub use snapshot::Snapshots;
+pub use stats::Stats;

@@ -1,0 +1,185 @@
+//! Loading entities: snapshot and the events after it, many entities per round trip, few statements at once.
+//!
+//! While as many statements run as are allowed, those who want to be loaded gather, and the next statement takes them
+//! together. Pages are handed to the shard as they come, so a long stream never stands in memory as events.
+
+use std::sync::Arc;
+
+use gesta_core::{
+    ErrorKind, LoadFrom, LoadStream, OwnerStore, RecordedEvent, Result, Revision, StreamId,
+    StreamPage,
+};
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::decider::Decider;
+use crate::shard::Message;
+use crate::snapshot::snapshot_stream;
+
+/// Events of one entity in one page.
+const PAGE_EVENTS: usize = 1_000;
+
+/// Who wants to be loaded.
+pub(crate) struct Load<D: Decider> {
+    pub(crate) stream: StreamId,
+    /// Tells this load from others of the same stream.
+    pub(crate) number: u64,
+    pub(crate) snapshot: UseSnapshot,
+    /// Gets the [`Part`]s.
+    pub(crate) shard: mpsc::UnboundedSender<Message<D>>,
+}
+
+/// Whether to look for a snapshot first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UseSnapshot {
+    Yes,
+    No,
+}
+
+/// A part of what was loaded.
+pub(crate) enum Part {
+    /// The last snapshot. The events follow, the first of them that after which it was taken.
+    Snapshot(Box<RecordedEvent>),
+    Events(Vec<RecordedEvent>),
+    /// That was all.
+    End,
+    Failed(gesta_core::Error),
+}
+
+/// Takes requests until nobody can send any more.
+pub(crate) async fn load_all<D: Decider>(
+    store: Arc<dyn OwnerStore>,
+    mut requests: mpsc::UnboundedReceiver<Load<D>>,
+    loads_max: usize,
+    batch_max: usize,
+) {
+    let running = Arc::new(Semaphore::new(loads_max.max(1)));
+    loop {
+        // First room, then requests: so those who have to wait travel together.
+        let Ok(permit) = Arc::clone(&running).acquire_owned().await else {
+            return;
+        };
+        let mut batch = Vec::new();
+        if requests.recv_many(&mut batch, batch_max).await == 0 {
+            return;
+        }
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            load_batch(&*store, batch).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn load_batch<D: Decider>(store: &dyn OwnerStore, batch: Vec<Load<D>>) {
+    let (mut open, with_snapshot): (Vec<_>, Vec<_>) = batch
+        .into_iter()
+        .map(|load| (load, LoadFrom::Start))
+        .partition(|(load, _)| load.snapshot == UseSnapshot::No);
+    open.extend(find_snapshots(store, with_snapshot).await);
+    while !open.is_empty() {
+        let requests = open.iter().map(|(load, from)| LoadStream {
+            stream: load.stream.clone(),
+            from: *from,
+            limit: PAGE_EVENTS,
+        });
+        let answers = store.read_streams(requests.collect()).await;
+        let taken = std::mem::take(&mut open);
+        match answers {
+            Ok(pages) => {
+                for ((load, from), page) in taken.into_iter().zip(pages) {
+                    open.extend(take_page(&load, page).map(|next| (load, next.unwrap_or(from))));
+                }
+            }
+            Err(error) => fail_all(taken, &error),
+        }
+    }
+}
+
+/// Hands a page over. `Some`: go on from there (or from the same place).
+fn take_page<D: Decider>(load: &Load<D>, page: Result<StreamPage>) -> Option<Option<LoadFrom>> {
+    match page {
+        Ok(page) => {
+            if !page.events.is_empty() {
+                load.send(Part::Events(page.events));
+            }
+            if !page.end {
+                return Some(page.next.map(LoadFrom::Revision));
+            }
+            load.send(Part::End);
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => load.send(Part::End),
+        Err(error) => load.send(Part::Failed(error)),
+    }
+    None
+}
+
+/// Hands the last snapshots over, and tells where the events after each begin.
+async fn find_snapshots<D: Decider>(
+    store: &dyn OwnerStore,
+    loads: Vec<(Load<D>, LoadFrom)>,
+) -> Vec<(Load<D>, LoadFrom)> {
+    let mut asked = Vec::with_capacity(loads.len());
+    let mut requests = Vec::with_capacity(loads.len());
+    let mut ready = Vec::with_capacity(loads.len());
+    for (load, from) in loads {
+        match snapshot_stream(&load.stream) {
+            Ok(stream) => {
+                requests.push(LoadStream {
+                    stream,
+                    from: LoadFrom::Last,
+                    limit: 1,
+                });
+                asked.push((load, from));
+            }
+            // Its name would be too long: it has none.
+            Err(_) => ready.push((load, from)),
+        }
+    }
+    if requests.is_empty() {
+        return ready;
+    }
+    match store.read_streams(requests).await {
+        Ok(pages) => {
+            for ((load, from), page) in asked.into_iter().zip(pages) {
+                let found = page.ok().and_then(|page| page.events.into_iter().next());
+                let after = found.as_ref().and_then(revision_of);
+                if let (Some(found), Some(revision)) = (found, after) {
+                    load.send(Part::Snapshot(Box::new(found)));
+                    ready.push((load, LoadFrom::Revision(revision)));
+                } else {
+                    ready.push((load, from));
+                }
+            }
+        }
+        Err(error) => fail_all(asked, &error),
+    }
+    ready
+}
+
+/// The revision after which a snapshot was taken.
+fn revision_of(snapshot: &RecordedEvent) -> Option<Revision> {
+    #[derive(serde::Deserialize)]
+    struct Only {
+        revision: u64,
+    }
+    serde_json::from_slice::<Only>(&snapshot.metadata)
+        .ok()
+        .map(|header| Revision(header.revision))
+}
+
+fn fail_all<D: Decider>(loads: Vec<(Load<D>, LoadFrom)>, error: &gesta_core::Error) {
+    for (load, _) in loads {
+        load.send(Part::Failed(error.clone()));
+    }
+}
+
+impl<D: Decider> Load<D> {
+    fn send(&self, part: Part) {
+        // A shard that has gone away has nobody left to answer.
+        let _ = self.shard.send(Message::Loaded {
+            stream: self.stream.clone(),
+            number: self.number,
+            part,
+        });
+    }
+}

@@ -1,0 +1,403 @@
+//! A task that owns a part of the entities: one queue, one entity after the other, no locks.
+//!
+//! It works in turns: takes what has gathered in its queue, handles it, and at the end of the turn asks the store to
+//! confirm the entities whose answers rest on nothing else; so many reads of one entity share one question.
+//! An entity leaves memory when it was not used for long, or when there are too many: the policy is that of
+//! `quick_cache` (S3-FIFO; Yang et al., "FIFO queues are all you need for cache eviction", 2023), which a scan over
+//! many entities does not empty. One with anything in flight is pinned.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::{
+    After, Appended, Clock, Error as StoreError, EventData, OwnerStore, Revision, StreamId,
+    Submission, Timestamp,
+};
+use quick_cache::unsync::Cache;
+use quick_cache::{DefaultHashBuilder, Lifecycle, UnitWeighter};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::ask::{Ask, CommandAsk};
+use crate::config::Config;
+use crate::decider::Decider;
+use crate::error::Error;
+use crate::kind::Kind;
+use crate::load::{Load, Part, UseSnapshot};
+use crate::room::Room;
+use crate::slot::{Active, Fate, Slot};
+use crate::snapshot::{Draft, Ready};
+use crate::stats::Counters;
+
+/// Messages handled in one turn.
+const TURN_MAX: usize = 256;
+
+/// What a shard hears.
+pub(crate) enum Message<D: Decider> {
+    Ask {
+        stream: StreamId,
+        ask: Ask<D>,
+    },
+    /// Of a submission.
+    Outcome {
+        stream: StreamId,
+        number: u64,
+        result: gesta_core::Result<Appended>,
+    },
+    Loaded {
+        stream: StreamId,
+        number: u64,
+        part: Part,
+    },
+    /// Nobody will ask any more: end when everyone is answered.
+    Stop,
+}
+
+/// What entities reach from within a shard.
+pub(crate) struct Env<D: Decider> {
+    pub(crate) kind: Arc<Kind<D>>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) counters: Arc<Counters>,
+    /// The time of the turn.
+    pub(crate) now: Timestamp,
+    /// The same, in milliseconds since the shard was started; never goes back.
+    pub(crate) now_ms: u64,
+    /// Entities whose last answers wait for a submission that was not made yet.
+    pub(crate) unproven: Vec<StreamId>,
+    store: Arc<dyn OwnerStore>,
+    clock: Arc<dyn Clock>,
+    started: Instant,
+    numbers: u64,
+    shard: mpsc::UnboundedSender<Message<D>>,
+    loads: mpsc::UnboundedSender<Load<D>>,
+    snapshots: mpsc::Sender<Ready<D>>,
+    /// When to look whether an entity is idle: its stream and its stay in memory.
+    idle: VecDeque<(u64, StreamId, u64)>,
+}
+
+/// What a shard is made of.
+pub(crate) struct Parts<D: Decider> {
+    pub(crate) kind: Arc<Kind<D>>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) store: Arc<dyn OwnerStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) loads: mpsc::UnboundedSender<Load<D>>,
+    pub(crate) snapshots: mpsc::Sender<Ready<D>>,
+    pub(crate) rooms: [Arc<Room>; 2],
+}
+
+/// Owner of a part of the entities.
+pub(crate) struct Shard<D: Decider> {
+    slots: Cache<StreamId, Slot<D>, UnitWeighter, DefaultHashBuilder, Passivation>,
+    env: Env<D>,
+    rooms: [Arc<Room>; 2],
+    receiver: mpsc::UnboundedReceiver<Message<D>>,
+    stopping: bool,
+}
+
+/// The cache's hooks: what may leave, and counting what does.
+struct Passivation(Arc<Counters>);
+
+impl<D: Decider> Lifecycle<StreamId, Slot<D>> for Passivation {
+    type RequestState = ();
+
+    fn is_pinned(&self, _: &StreamId, slot: &Slot<D>) -> bool {
+        slot.is_busy()
+    }
+
+    fn on_evict(&self, (): &mut (), _: StreamId, _: Slot<D>) {
+        self.0.passivated_for_room.add(1);
+        self.0.active.subtract(1);
+    }
+}
+
+impl<D: Decider> Shard<D> {
+    /// A shard that keeps up to `active_max` entities, and the way to reach it.
+    pub(crate) fn new(
+        parts: Parts<D>,
+        active_max: usize,
+    ) -> (Self, mpsc::UnboundedSender<Message<D>>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let slots = Cache::with(
+            active_max,
+            u64::try_from(active_max).unwrap_or(u64::MAX),
+            UnitWeighter,
+            DefaultHashBuilder::default(),
+            Passivation(Arc::clone(&parts.counters)),
+        );
+        let env = Env {
+            kind: parts.kind,
+            config: parts.config,
+            counters: parts.counters,
+            now: parts.clock.now(),
+            now_ms: 0,
+            unproven: Vec::new(),
+            store: parts.store,
+            clock: parts.clock,
+            started: Instant::now(),
+            numbers: 1,
+            shard: sender.clone(),
+            loads: parts.loads,
+            snapshots: parts.snapshots,
+            idle: VecDeque::new(),
+        };
+        let shard = Self {
+            slots,
+            env,
+            rooms: parts.rooms,
+            receiver,
+            stopping: false,
+        };
+        (shard, sender)
+    }
+
+    /// Works until it is told to stop and everyone is answered.
+    pub(crate) async fn run(mut self) {
+        let mut turn = Vec::with_capacity(TURN_MAX);
+        let mut sweep = tokio::time::interval(self.env.sweep_every());
+        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !(self.stopping && self.rooms.iter().all(|room| room.taken() == 0)) {
+            tokio::select! {
+                biased;
+                _ = sweep.tick() => {
+                    self.env.look_at_clock();
+                    self.passivate_idle();
+                }
+                _ = self.receiver.recv_many(&mut turn, TURN_MAX) => {
+                    self.env.look_at_clock();
+                    turn.drain(..).for_each(|message| self.handle(message));
+                    self.end_turn();
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, message: Message<D>) {
+        match message {
+            Message::Ask { stream, ask } => self.ask(stream, ask),
+            Message::Outcome {
+                stream,
+                number,
+                result,
+            } => self.with_slot(&stream, |slot, env| {
+                slot.outcome(&stream, number, result, env)
+            }),
+            Message::Loaded {
+                stream,
+                number,
+                part,
+            } => self.with_slot(&stream, |slot, env| slot.loaded(&stream, number, part, env)),
+            Message::Stop => self.stopping = true,
+        }
+    }
+
+    fn ask(&mut self, stream: StreamId, ask: Ask<D>) {
+        let fate = match self.slots.get_mut(&stream) {
+            Some(mut slot) => slot.ask(&stream, ask, &mut self.env),
+            None => {
+                let slot = Slot::load(&stream, VecDeque::from([ask]), &mut self.env);
+                self.slots.insert(stream, slot);
+                return;
+            }
+        };
+        if fate == Fate::Leave {
+            self.slots.remove(&stream);
+        }
+    }
+
+    fn with_slot(
+        &mut self,
+        stream: &StreamId,
+        act: impl FnOnce(&mut Slot<D>, &mut Env<D>) -> Fate,
+    ) {
+        let fate = self
+            .slots
+            .peek_mut(stream)
+            .map(|mut slot| act(&mut slot, &mut self.env));
+        if fate == Some(Fate::Leave) {
+            self.slots.remove(stream);
+        }
+    }
+
+    fn end_turn(&mut self) {
+        for stream in std::mem::take(&mut self.env.unproven) {
+            self.with_slot(&stream, |slot, env| {
+                slot.confirm(&stream, env);
+                Fate::Stay
+            });
+        }
+    }
+
+    fn passivate_idle(&mut self) {
+        let idle_after = self.env.idle_after_ms();
+        let now = self.env.now_ms;
+        while let Some((_, stream, stay)) = self.env.idle.pop_front_if(|(due, ..)| *due <= now) {
+            let idle = match self.slots.peek(&stream) {
+                Some(Slot::Active(active)) if active.stay == stay => {
+                    active.last_used + idle_after <= now
+                }
+                // It has left, and may have come again: then another entry looks after it.
+                _ => continue,
+            };
+            if idle && self.slots.peek(&stream).is_some_and(|slot| !slot.is_busy()) {
+                self.slots.remove(&stream);
+                self.env.counters.passivated_idle.add(1);
+                self.env.counters.active.subtract(1);
+            } else {
+                self.env.look_later(stream, stay);
+            }
+        }
+    }
+}
+
+impl<D: Decider> Drop for Shard<D> {
+    /// What it held is no longer in memory.
+    fn drop(&mut self) {
+        for (_, slot) in self.slots.drain() {
+            match slot {
+                Slot::Active(_) => self.env.counters.active.subtract(1),
+                Slot::Loading(_) => self.env.counters.loading.subtract(1),
+            }
+        }
+    }
+}
+
+impl<D: Decider> Env<D> {
+    fn look_at_clock(&mut self) {
+        self.now = self.clock.now();
+        self.now_ms = millis(self.started.elapsed());
+    }
+
+    fn idle_after_ms(&self) -> u64 {
+        millis(self.config.idle_after)
+    }
+
+    /// Entities are looked at four times in the time after which they are idle.
+    fn sweep_every(&self) -> Duration {
+        (self.config.idle_after / 4).max(Duration::from_millis(1))
+    }
+
+    fn look_later(&mut self, stream: StreamId, stay: u64) {
+        let due = self.now_ms + millis(self.sweep_every());
+        self.idle.push_back((due, stream, stay));
+    }
+
+    /// An entity has come to memory.
+    pub(crate) fn activated(&mut self, stream: &StreamId, active: &mut Active<D>) {
+        self.counters.loading.subtract(1);
+        self.counters.active.add(1);
+        self.counters.loads.add(1);
+        active.last_used = self.now_ms;
+        self.look_later(stream.clone(), active.stay);
+    }
+
+    /// The number of a submission, of a load, or of a stay in memory.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        let number = self.numbers;
+        self.numbers += 1;
+        number
+    }
+
+    /// The number that the next submission, of whichever entity, will get.
+    pub(crate) fn coming_number(&self) -> u64 {
+        self.numbers
+    }
+
+    /// Hands events over to the store, or without events the question whether `after` holds.
+    pub(crate) fn submit(
+        &mut self,
+        stream: &StreamId,
+        after: After,
+        events: Vec<EventData>,
+    ) -> u64 {
+        let number = self.next_number();
+        let (shard, of) = (self.shard.clone(), stream.clone());
+        self.store.submit(Submission {
+            stream: stream.clone(),
+            after,
+            events,
+            on_outcome: Box::new(move |result| {
+                // A shard that has ended has nobody left to answer.
+                let _ = shard.send(Message::Outcome {
+                    stream: of,
+                    number,
+                    result,
+                });
+            }),
+        });
+        number
+    }
+
+    pub(crate) fn load(&self, stream: &StreamId, number: u64, snapshot: UseSnapshot) {
+        let snapshot = match &self.kind.snapshots {
+            Some(_) => snapshot,
+            None => UseSnapshot::No,
+        };
+        let load = Load {
+            stream: stream.clone(),
+            number,
+            snapshot,
+            shard: self.shard.clone(),
+        };
+        // The loader outlives the shards.
+        let _ = self.loads.send(load);
+    }
+
+    pub(crate) fn write_snapshot(&self, stream: &StreamId, revision: Revision, draft: Draft<D>) {
+        let ready = Ready {
+            stream: stream.clone(),
+            revision,
+            draft,
+        };
+        if self.snapshots.try_send(ready).is_err() {
+            self.counters.snapshots_left_out.add(1);
+        }
+    }
+
+    /// Keys stored before this moment, in microseconds, are forgotten.
+    pub(crate) fn keys_from(&self) -> i64 {
+        let kept = i64::try_from(self.config.keys_kept_for.as_micros()).unwrap_or(i64::MAX);
+        self.now.as_micros().saturating_sub(kept)
+    }
+
+    pub(crate) fn fail(&self, ask: CommandAsk<D>, error: StoreError) {
+        self.counters.failed.add(1);
+        let error: Error<std::convert::Infallible> = error.into();
+        ask.answer(Err(error.cast()));
+    }
+
+    /// Refuses a command if the entity has so many already.
+    pub(crate) fn refuse_if_full(&self, ask: Ask<D>, waiting: usize) -> Option<Ask<D>> {
+        let Ask::Command(command) = ask else {
+            return Some(ask);
+        };
+        if waiting < self.config.entity_commands_max {
+            return Some(Ask::Command(command));
+        }
+        self.counters.overloaded.add(1);
+        let why = format!("{waiting} commands wait for this entity");
+        command.answer(Err(Error::Overloaded(why)));
+        None
+    }
+
+    /// Gives up a command that was decided too often.
+    pub(crate) fn refuse_if_tired(&self, ask: Ask<D>) -> Option<Ask<D>> {
+        match ask {
+            Ask::Command(command) if command.attempts > self.config.conflicts_max => {
+                let why = format!(
+                    "decided {} times, and each time others changed the entity meanwhile",
+                    command.attempts
+                );
+                self.fail(command, StoreError::unavailable(why));
+                None
+            }
+            ask => Some(ask),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

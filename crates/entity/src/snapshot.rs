@@ -1,0 +1,235 @@
+//! Snapshots: the state at a revision, so that an entity with many events loads fast. Always safe to delete.
+//!
+//! A snapshot is an event in the stream `$snapshot-<stream>`, which keeps only its last one. It names the event after
+//! which it was taken by revision *and* id; when that event is not found there any more (another history after a
+//! restore, a deleted stream), or version or bytes are not readable, it is ignored and a new one is written in time.
+//! They are encoded and written by a task of their own, off the command path.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gesta_core::{
+    Append, AppendedStream, ContentType, EventData, EventId, EventType, ExpectedRevision,
+    OwnerStore, RecordedEvent, Result, Revision, SetStreamMetadata, StreamId, StreamMetadata,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use crate::decider::Decider;
+use crate::keys::{Keys, Remembered};
+use crate::kind::Kind;
+use crate::stats::Counters;
+
+/// The event type of snapshots.
+const SNAPSHOT_TYPE: &str = "$snapshot";
+/// Keeps only the last snapshot of a stream.
+const KEEP_ONE: &[u8] = br#"{"$maxCount":1}"#;
+
+type Due<D> = Box<dyn Fn(&D, u64) -> bool + Send + Sync>;
+type Encode<D> = fn(&D) -> std::result::Result<Vec<u8>, String>;
+type Decode<D> = fn(&[u8]) -> std::result::Result<D, String>;
+
+/// When snapshots are taken, and how they are stored.
+pub struct Snapshots<D> {
+    version: u32,
+    content_type: ContentType,
+    encode: Encode<D>,
+    decode: Decode<D>,
+    clone: fn(&D) -> D,
+    due: Due<D>,
+}
+
+impl<D> std::fmt::Debug for Snapshots<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshots")
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Clone + Send + 'static> Snapshots<D> {
+    /// Snapshots as JSON, every 100 events. Raise `version` whenever the state's type or meaning changes: snapshots of
+    /// other versions are ignored.
+    #[must_use]
+    pub fn json(version: u32) -> Self
+    where
+        D: Serialize + DeserializeOwned,
+    {
+        Self::with(
+            version,
+            ContentType::Json,
+            |state| serde_json::to_vec(state).map_err(|error| error.to_string()),
+            |bytes| serde_json::from_slice(bytes).map_err(|error| error.to_string()),
+        )
+    }
+
+    /// Snapshots as CBOR, every 100 events; see [`json`](Self::json).
+    #[cfg(feature = "cbor")]
+    #[must_use]
+    pub fn cbor(version: u32) -> Self
+    where
+        D: Serialize + DeserializeOwned,
+    {
+        Self::with(
+            version,
+            ContentType::Binary,
+            |state| {
+                let mut bytes = Vec::new();
+                ciborium::into_writer(state, &mut bytes).map_err(|error| error.to_string())?;
+                Ok(bytes)
+            },
+            |bytes| ciborium::from_reader(bytes).map_err(|error| error.to_string()),
+        )
+    }
+
+    /// Snapshots in a form of your own, every 100 events; see [`json`](Self::json).
+    #[must_use]
+    pub fn with(
+        version: u32,
+        content_type: ContentType,
+        encode: Encode<D>,
+        decode: Decode<D>,
+    ) -> Self {
+        Self {
+            version,
+            content_type,
+            encode,
+            decode,
+            clone: D::clone,
+            due: Box::new(|_, events| events >= 100),
+        }
+    }
+
+    /// Takes one every `events` events (at least 1).
+    #[must_use]
+    pub fn every(self, events: u64) -> Self {
+        self.when(move |_, since| since >= events.max(1))
+    }
+
+    /// Takes one when this says so, from the state and the number of events since the last one.
+    #[must_use]
+    pub fn when(mut self, due: impl Fn(&D, u64) -> bool + Send + Sync + 'static) -> Self {
+        self.due = Box::new(due);
+        self
+    }
+}
+
+impl<D> Snapshots<D> {
+    pub(crate) fn is_due(&self, state: &D, events_since: u64) -> bool {
+        (self.due)(state, events_since)
+    }
+
+    pub(crate) fn copy(&self, state: &D) -> D {
+        (self.clone)(state)
+    }
+
+    /// The state, its revision and the id of its last event, if the snapshot is of use.
+    pub(crate) fn read(&self, event: &RecordedEvent) -> std::result::Result<Restored<D>, String> {
+        let header: Header =
+            serde_json::from_slice(&event.metadata).map_err(|error| error.to_string())?;
+        if header.version != self.version {
+            return Err(format!("version {}, not {}", header.version, self.version));
+        }
+        Ok(Restored {
+            state: (self.decode)(&event.data)?,
+            revision: Revision(header.revision),
+            last: EventId(header.event_id),
+            keys: Keys::from_vec(header.keys),
+        })
+    }
+}
+
+/// What stands in the metadata of a snapshot.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    version: u32,
+    revision: u64,
+    event_id: uuid::Uuid,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    keys: Vec<Remembered>,
+}
+
+/// A snapshot that was read.
+pub(crate) struct Restored<D> {
+    pub(crate) state: D,
+    pub(crate) revision: Revision,
+    pub(crate) last: EventId,
+    pub(crate) keys: Keys,
+}
+
+/// A state to be written once the event that it was taken after is durable.
+pub(crate) struct Draft<D> {
+    pub(crate) state: D,
+    pub(crate) last: EventId,
+    pub(crate) keys: Option<Box<Keys>>,
+}
+
+/// A draft whose event is durable.
+pub(crate) struct Ready<D> {
+    pub(crate) stream: StreamId,
+    pub(crate) revision: Revision,
+    pub(crate) draft: Draft<D>,
+}
+
+/// The stream of the snapshots of a stream.
+pub(crate) fn snapshot_stream(stream: &StreamId) -> Result<StreamId> {
+    StreamId::new(format!("$snapshot-{stream}"))
+}
+
+/// Writes snapshots, one after the other, until nobody can send any more.
+pub(crate) async fn write_all<D: Decider>(
+    kind: Arc<Kind<D>>,
+    store: Arc<dyn OwnerStore>,
+    mut drafts: mpsc::Receiver<Ready<D>>,
+    counters: Arc<Counters>,
+) {
+    while let Some(due) = drafts.recv().await {
+        let Some(snapshots) = &kind.snapshots else {
+            return;
+        };
+        let stream = due.stream.clone();
+        match write(snapshots, &*store, due).await {
+            Ok(()) => counters.snapshots_written.add(1),
+            Err(error) => {
+                counters.snapshots_left_out.add(1);
+                tracing::warn!(%stream, %error, "snapshot not written");
+            }
+        }
+    }
+}
+
+async fn write<D>(snapshots: &Snapshots<D>, store: &dyn OwnerStore, due: Ready<D>) -> Result<()> {
+    let stream = snapshot_stream(&due.stream)?;
+    let header = Header {
+        version: snapshots.version,
+        revision: due.revision.0,
+        event_id: due.draft.last.0,
+        keys: due.draft.keys.map(|keys| keys.to_vec()).unwrap_or_default(),
+    };
+    let invalid = |error: String| gesta_core::Error::invalid("snapshot", error);
+    let event = EventData {
+        id: None,
+        event_type: EventType::new(SNAPSHOT_TYPE)?,
+        content_type: snapshots.content_type,
+        data: (snapshots.encode)(&due.draft.state)
+            .map_err(invalid)?
+            .into(),
+        metadata: serde_json::to_vec(&header)
+            .map_err(|error| invalid(error.to_string()))?
+            .into(),
+        tags: gesta_core::Tags::NONE,
+    };
+    let append = Append::to(stream.clone(), ExpectedRevision::Any, vec![event]);
+    let stored = store.append(append).await?;
+    let is_first = |stored: &AppendedStream| stored.first_revision == Revision(0);
+    if stored.streams.first().is_some_and(is_first) {
+        let keep_one = SetStreamMetadata {
+            stream,
+            expected: ExpectedRevision::Any,
+            metadata: StreamMetadata::parse(Bytes::from_static(KEEP_ONE))?,
+        };
+        store.set_stream_metadata(keep_one).await?;
+    }
+    Ok(())
+}

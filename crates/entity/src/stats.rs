@@ -1,0 +1,89 @@
+//! What a runtime has done so far: counters that only grow, and a few gauges.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a runtime has done since it was started, and what it holds now.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The same, being counted.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: Counter,)*
+        }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> Stats {
+                Stats { $($name: self.$name.get(),)* }
+            }
+        }
+    };
+}
+
+stats! {
+    /// Commands accepted, their events durable.
+    commands,
+    /// Commands rejected by their entity.
+    rejected,
+    /// Commands and reads refused for want of room.
+    overloaded,
+    /// Commands that failed otherwise: database away, outcome unknown, entity not loadable.
+    failed,
+    /// Commands answered from a remembered idempotency key.
+    repeated,
+    /// Reads answered.
+    reads,
+    /// Questions to the store whether an entity is up to date.
+    confirmations,
+    /// Decisions made again because another process had changed the entity, or an append had failed.
+    decided_again,
+    /// Times an entity was forgotten and loaded again for that.
+    reloads,
+    /// Entities loaded.
+    loads,
+    /// Events read for that.
+    loaded_events,
+    /// Loads that failed.
+    loads_failed,
+    /// Entities that left memory because nobody used them.
+    passivated_idle,
+    /// Entities that left memory for others.
+    passivated_for_room,
+    /// Snapshots written.
+    snapshots_written,
+    /// Snapshots not written: too many waited, or the store failed.
+    snapshots_left_out,
+    /// Snapshots found but of no use: another version, unreadable, or of another history.
+    snapshots_ignored,
+    /// Entities in memory now.
+    active,
+    /// Entities being loaded now.
+    loading,
+    /// Commands that wait or are in flight now.
+    commands_waiting,
+    /// Reads that wait now.
+    reads_waiting,
+}
+
+/// One number.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn subtract(&self, count: u64) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
