@@ -42,6 +42,7 @@ mod url;
 pub use database::{Database, Options};
 pub use gesta_core::backend::{Removed, RunMode};
 pub use gesta_core::*;
+pub use gesta_entity as entity;
 pub use gesta_sql::verify;
 pub use gesta_store::{Config, ScavengeProgress, ScavengeReport, Store};
 pub use url::SCHEMES;
