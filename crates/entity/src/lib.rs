@@ -16,6 +16,7 @@ mod keys;
 mod kind;
 mod load;
 mod room;
+pub mod scenario;
 mod shard;
 mod slot;
 mod snapshot;

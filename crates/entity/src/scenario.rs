@@ -69,7 +69,6 @@ use crate::decider::{Context, Decider};
 pub const BEGINNING: Timestamp = Timestamp(1_767_225_600_000_000);
 
 /// An entity in a test: its id, the time, and the state after the events so far. See the [module](self).
-#[must_use = "a scenario tests nothing before `when` and `then`"]
 pub struct Scenario<D: Decider> {
     id: String,
     now: Timestamp,
@@ -96,11 +95,13 @@ impl<D: Decider> Default for Scenario<D> {
 
 impl<D: Decider> Scenario<D> {
     /// An entity to which nothing has happened, with the id `1`.
+    #[must_use = "nothing is tested before `when` and `then`"]
     pub fn new() -> Self {
         Self::of("1")
     }
 
     /// The entity with this id, to which nothing has happened.
+    #[must_use = "nothing is tested before `when` and `then`"]
     pub fn of(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
@@ -111,6 +112,7 @@ impl<D: Decider> Scenario<D> {
     }
 
     /// Sets the time.
+    #[must_use = "nothing is tested before `when` and `then`"]
     pub fn at(mut self, now: Timestamp) -> Self {
         self.now = now;
         self.tell(format_args!("at {now}"));
@@ -118,6 +120,7 @@ impl<D: Decider> Scenario<D> {
     }
 
     /// Lets time pass, in steps of microseconds.
+    #[must_use = "nothing is tested before `when` and `then`"]
     pub fn advance(self, time: Duration) -> Self {
         let micros = i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
         let now = Timestamp(self.now.0.saturating_add(micros));
@@ -125,6 +128,7 @@ impl<D: Decider> Scenario<D> {
     }
 
     /// These events have happened.
+    #[must_use = "nothing is tested before `when` and `then`"]
     pub fn given(mut self, events: impl IntoIterator<Item = D::Event>) -> Self
     where
         D::Event: Debug,
@@ -144,6 +148,7 @@ impl<D: Decider> Scenario<D> {
     /// # Panics
     /// If an event cannot be decoded.
     #[track_caller]
+    #[must_use = "nothing is tested before `when` and `then`"]
     pub fn given_stored<F: Into<StoredForm>>(
         mut self,
         codec: &impl EventCodec<D::Event>,
@@ -166,6 +171,7 @@ impl<D: Decider> Scenario<D> {
     }
 
     /// The entity decides about this command. Its events happen at once; say with `then` what they must be.
+    #[must_use = "say with `then` what must have been decided"]
     pub fn when(mut self, command: D::Command) -> Decided<D>
     where
         D::Command: Debug,
@@ -185,7 +191,7 @@ impl<D: Decider> Scenario<D> {
             story,
             command,
             outcome,
-            rejection: Rejections::NotYetExpected,
+            rejection: Rejections::NotExpected,
         }
     }
 
@@ -214,12 +220,11 @@ fn headed<D>(id: &str, story: &str) -> String {
 /// Whether the test has said that it expects a rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rejections {
-    NotYetExpected,
+    NotExpected,
     Expected,
 }
 
 /// What the entity has decided, to be compared with what was expected. The scenario goes on from here.
-#[must_use = "say with `then` what must have been decided"]
 pub struct Decided<D: Decider> {
     scenario: Scenario<D>,
     /// Up to the command.
@@ -234,5 +239,337 @@ impl<D: Decider> Debug for Decided<D> {
         f.debug_struct("Decided")
             .field("scenario", &self.scenario)
             .finish_non_exhaustive()
+    }
+}
+
+impl<D: Decider> Decided<D> {
+    /// The command was accepted with exactly these events, in this order.
+    ///
+    /// # Panics
+    /// If not.
+    #[track_caller]
+    pub fn then(self, expected: impl IntoIterator<Item = D::Event>) -> Self
+    where
+        D::Event: PartialEq + Debug,
+        D::Rejection: Debug,
+    {
+        let expected: Vec<D::Event> = expected.into_iter().collect();
+        let found = self.accepted();
+        if *found != expected {
+            self.fail(&format!(
+                "events differ (- expected, + found):\n{}",
+                difference(&expected, found)
+            ));
+        }
+        self
+    }
+
+    /// The command was accepted and nothing has happened.
+    ///
+    /// # Panics
+    /// If not.
+    #[track_caller]
+    pub fn then_nothing(self) -> Self
+    where
+        D::Event: PartialEq + Debug,
+        D::Rejection: Debug,
+    {
+        self.then([])
+    }
+
+    /// The command was accepted with this reply.
+    ///
+    /// # Panics
+    /// If not.
+    #[track_caller]
+    pub fn then_reply(self, expected: D::Reply) -> Self
+    where
+        D::Reply: PartialEq + Debug,
+        D::Rejection: Debug,
+    {
+        self.accepted();
+        let found = self.scenario.state.reply(&self.command);
+        if found != expected {
+            self.fail(&format!(
+                "replies differ (- expected, + found):\n{}",
+                difference(&[expected], &[found])
+            ));
+        }
+        self
+    }
+
+    /// The command was rejected, for this reason.
+    ///
+    /// # Panics
+    /// If not.
+    #[track_caller]
+    pub fn then_rejected(mut self, expected: D::Rejection) -> Self
+    where
+        D::Rejection: PartialEq + Debug,
+        D::Event: Debug,
+    {
+        match &self.outcome {
+            Err(found) if *found == expected => {}
+            Err(found) => self.fail(&format!(
+                "rejections differ (- expected, + found):\n{}",
+                difference(&[&expected], &[found])
+            )),
+            Ok(events) => self.fail(&format!(
+                "expected the rejection\n    {expected:?}\nbut it was accepted with\n{}",
+                listed(events)
+            )),
+        }
+        self.rejection = Rejections::Expected;
+        self
+    }
+
+    /// Looks at the state after the command.
+    ///
+    /// # Panics
+    /// If the command was rejected and no [`then_rejected`](Self::then_rejected) says so.
+    #[track_caller]
+    pub fn then_state(self, look: impl FnOnce(&D)) -> Self
+    where
+        D::Rejection: Debug,
+    {
+        self.check_no_surprise();
+        look(&self.scenario.state);
+        self
+    }
+
+    /// The entity decides about a further command, after what has happened so far.
+    ///
+    /// # Panics
+    /// If the command before was rejected and no [`then_rejected`](Self::then_rejected) says so.
+    #[track_caller]
+    #[must_use = "say with `then` what must have been decided"]
+    pub fn when(self, command: D::Command) -> Self
+    where
+        D::Command: Debug,
+        D::Event: Debug,
+        D::Rejection: Debug,
+    {
+        self.go_on().when(command)
+    }
+
+    /// Further events have happened.
+    ///
+    /// # Panics
+    /// As [`when`](Self::when).
+    #[track_caller]
+    #[must_use = "nothing is tested before `when` and `then`"]
+    pub fn given(self, events: impl IntoIterator<Item = D::Event>) -> Scenario<D>
+    where
+        D::Event: Debug,
+        D::Rejection: Debug,
+    {
+        self.go_on().given(events)
+    }
+
+    /// Sets the time.
+    ///
+    /// # Panics
+    /// As [`when`](Self::when).
+    #[track_caller]
+    #[must_use = "nothing is tested before `when` and `then`"]
+    pub fn at(self, now: Timestamp) -> Scenario<D>
+    where
+        D::Rejection: Debug,
+    {
+        self.go_on().at(now)
+    }
+
+    /// Lets time pass, in steps of microseconds.
+    ///
+    /// # Panics
+    /// As [`when`](Self::when).
+    #[track_caller]
+    #[must_use = "nothing is tested before `when` and `then`"]
+    pub fn advance(self, time: Duration) -> Scenario<D>
+    where
+        D::Rejection: Debug,
+    {
+        self.go_on().advance(time)
+    }
+
+    #[track_caller]
+    fn go_on(self) -> Scenario<D>
+    where
+        D::Rejection: Debug,
+    {
+        self.check_no_surprise();
+        self.scenario
+    }
+
+    /// A rejection that the test does not mention is a failure, not something to pass over.
+    #[track_caller]
+    fn check_no_surprise(&self)
+    where
+        D::Rejection: Debug,
+    {
+        if self.rejection == Rejections::NotExpected {
+            self.accepted();
+        }
+    }
+
+    #[track_caller]
+    fn accepted(&self) -> &Vec<D::Event>
+    where
+        D::Rejection: Debug,
+    {
+        match &self.outcome {
+            Ok(events) => events,
+            Err(rejection) => self.fail(&format!("it was rejected:\n    {rejection:?}\n")),
+        }
+    }
+
+    #[track_caller]
+    fn fail(&self, what: &str) -> ! {
+        panic!("{}\n{what}", headed::<D>(&self.scenario.id, &self.story))
+    }
+}
+
+fn listed<T: Debug>(values: &[T]) -> String {
+    if values.is_empty() {
+        return "    no events\n".to_owned();
+    }
+    values.iter().map(|v| format!("    {v:?}\n")).collect()
+}
+
+/// What is equal at both ends once, what differs in between twice.
+fn difference<T: PartialEq + Debug>(expected: &[T], found: &[T]) -> String {
+    let before = expected
+        .iter()
+        .zip(found)
+        .take_while(|(expected, found)| expected == found)
+        .count();
+    let (same, expected, found) = (&expected[..before], &expected[before..], &found[before..]);
+    let after = expected
+        .iter()
+        .rev()
+        .zip(found.iter().rev())
+        .take_while(|(expected, found)| expected == found)
+        .count();
+    let (expected, end) = expected.split_at(expected.len() - after);
+    let found = &found[..found.len() - after];
+    let mut lines = String::new();
+    for (mark, values) in [(' ', same), ('-', expected), ('+', found), (' ', end)] {
+        for value in values {
+            let _ = writeln!(lines, "  {mark} {value:?}");
+        }
+    }
+    lines
+}
+
+/// The form of an event on disk, written down in a test.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoredForm {
+    /// Type on disk.
+    pub event_type: String,
+    /// What `data` is.
+    pub content_type: ContentType,
+    /// The payload.
+    pub data: Bytes,
+}
+
+impl StoredForm {
+    /// As a codec wants it.
+    #[must_use]
+    pub fn stored(&self) -> Stored<'_> {
+        Stored {
+            event_type: &self.event_type,
+            content_type: self.content_type,
+            data: &self.data,
+        }
+    }
+}
+
+/// The type, and the data as text where they are text.
+impl Debug for StoredForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match std::str::from_utf8(&self.data) {
+            Ok(text) if self.content_type == ContentType::Json => {
+                write!(f, "{:?} {text}", self.event_type)
+            }
+            _ => write!(f, "{:?} {:02x?}", self.event_type, &self.data[..]),
+        }
+    }
+}
+
+impl From<Encoded> for StoredForm {
+    fn from(encoded: Encoded) -> Self {
+        Self {
+            event_type: encoded.event_type.as_str().to_owned(),
+            content_type: encoded.content_type,
+            data: encoded.data,
+        }
+    }
+}
+
+macro_rules! stored_form_from {
+    ($content_type:ident: $(($data:ty $(; $n:ident)?))*) => {
+        $(impl<$(const $n: usize)?> From<(&str, $data)> for StoredForm {
+            fn from((event_type, data): (&str, $data)) -> Self {
+                Self {
+                    event_type: event_type.to_owned(),
+                    content_type: ContentType::$content_type,
+                    data: Bytes::copy_from_slice(data.as_ref()),
+                }
+            }
+        })*
+    };
+}
+
+stored_form_from! { Json: (&str) (String) }
+stored_form_from! { Binary: (&[u8]) (Vec<u8>) (Bytes) ([u8; N]; N) (&[u8; N]; N) }
+
+/// Checks that every event is stored under the name beside it and comes back as it was.
+///
+/// List one event of every kind here, with its name as a literal: then a renamed Rust variant, which would make the
+/// events stored so far unreadable, fails this test instead of a later read.
+///
+/// ```
+/// # use serde::{Deserialize, Serialize};
+/// use gesta_entity::{JsonEvents, scenario::round_trips};
+///
+/// # #[derive(Debug, PartialEq, Serialize, Deserialize)]
+/// # #[serde(rename_all = "kebab-case")]
+/// # enum CartEvent { ItemAdded { sku: String }, CheckedOut }
+/// round_trips(
+///     &JsonEvents::<CartEvent>::new(),
+///     [
+///         ("item-added", CartEvent::ItemAdded { sku: "tea".into() }),
+///         ("checked-out", CartEvent::CheckedOut),
+///     ],
+/// );
+/// ```
+///
+/// # Panics
+/// If an event cannot be encoded or decoded, has another name, or comes back different.
+#[track_caller]
+pub fn round_trips<'n, E: PartialEq + Debug>(
+    codec: &impl EventCodec<E>,
+    events: impl IntoIterator<Item = (&'n str, E)>,
+) {
+    for (name, event) in events {
+        let encoded = match codec.encode(&event) {
+            Ok(encoded) => encoded,
+            Err(error) => panic!("{event:?}\n\n{error}\n"),
+        };
+        let found = encoded.event_type.as_str();
+        assert!(
+            found == name,
+            "{event:?}\n\nnames differ (- expected, + found):\n{}",
+            difference(&[name], &[found])
+        );
+        let form = StoredForm::from(encoded);
+        match codec.decode(form.stored()) {
+            Ok(decoded) => assert!(
+                decoded == event,
+                "stored as {form:?}\n\nevents differ (- encoded, + decoded):\n{}",
+                difference(&[event], &[decoded])
+            ),
+            Err(error) => panic!("{event:?}\nstored as {form:?}\n\n{error}\n"),
+        }
     }
 }
