@@ -4,8 +4,8 @@ use tokio::time::Instant;
 
 use gesta_core::{
     After, Append, Appended, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
-    ExpectedRevision, LifecycleChange, OnOutcome, Result, SetStreamMetadata, StreamAppend,
-    StreamId, StreamMetadata,
+    ExpectedRevision, LifecycleChange, OnOutcome, Position, Result, SetStreamMetadata,
+    StreamAppend, StreamId, StreamMetadata,
 };
 use tokio::sync::oneshot;
 
@@ -20,8 +20,8 @@ pub(crate) struct Command {
     /// Gives its room in the queue back when the command is answered.
     pub(crate) permit: Permit,
     pub(crate) arrived: Instant,
-    /// Was part of a batch whose outcome is not known.
-    pub(crate) sent: bool,
+    /// Was part of a batch whose outcome is not known: it may be stored, or may yet be, right behind this position.
+    pub(crate) lost_behind: Option<Position>,
     /// Stands in the list of attempts that retries wait for.
     pub(crate) registered: bool,
     /// All that was in flight before it has committed: stored events can be compared.

@@ -257,6 +257,14 @@ impl Forming {
 }
 
 impl InFlight {
+    /// Its outcome is unknown: its appends may be stored, or may yet be.
+    pub(crate) fn lose(&mut self) {
+        let behind = Some(self.batch.after.position);
+        for (command, _) in &mut self.commands {
+            command.lost_behind = command.lost_behind.max(behind);
+        }
+    }
+
     /// Undoes it, as [`Forming::undo`].
     pub(crate) fn undo(self, heads: &mut Heads) -> Vec<Command> {
         self.touched

@@ -14,6 +14,7 @@ mod deciding;
 mod forming;
 mod heads;
 mod judge;
+mod landed;
 mod lookup;
 mod recent;
 mod recovery;
@@ -231,7 +232,7 @@ impl Pipeline {
             reply,
             permit,
             arrived,
-            sent: false,
+            lost_behind: None,
             registered: false,
             rechecked: false,
         };

@@ -10,7 +10,8 @@
 //! later, so looking alone proves nothing. On a new connection (with a new epoch) we look which batches are
 //! stored: a row at their position with the old epoch can only be theirs. The others are decided and sent
 //! again behind the same last row, and the first commit makes the lost statement impossible, because the
-//! position that it needs is taken. Whichever of the two comes first wins; the other misses.
+//! position that it needs is taken. Whichever of the two comes first wins; the other misses, and if it was the
+//! lost statement that came first, catching up finds its events (`landed`).
 
 use std::time::Duration;
 
@@ -67,9 +68,7 @@ impl Sequencer {
         self.inbox.extend(forming);
         if unknown {
             self.writer = None;
-            lost.iter_mut()
-                .flat_map(|batch| &mut batch.commands)
-                .for_each(|(command, _)| command.sent = true);
+            lost.iter_mut().for_each(InFlight::lose);
         }
         self.react(&outcome, &mut lost).await;
         if unknown {
@@ -251,6 +250,7 @@ impl Sequencer {
     /// Reads what was appended behind the last row known. Nothing may be decided.
     async fn catch_up(&mut self) -> Result<()> {
         self.ensure_writer().await?;
+        self.seek_landed();
         for _ in 0..CATCH_UP_PAGES_MAX {
             let after = EventLookup::After {
                 position: self.committed.position,
@@ -259,6 +259,7 @@ impl Sequencer {
             let events = self.backend.lookup(self.log, after).await?;
             for event in &events {
                 self.heads.observe(event);
+                self.landed.observe(event);
                 self.recent
                     .insert(&event.stream, event.id, event.position, event.created);
                 self.committed = LogEnd {
@@ -268,7 +269,7 @@ impl Sequencer {
                 };
             }
             if events.len() < CATCH_UP_PAGE {
-                return Ok(());
+                return self.answer_landed().await;
             }
         }
         self.forget().await
@@ -277,6 +278,7 @@ impl Sequencer {
     /// Forgets everything known and begins at the end of the log.
     async fn forget(&mut self) -> Result<()> {
         let end = self.backend.log_end(self.log).await?;
+        self.doubt_lost();
         self.heads.clear();
         self.committed = end;
         self.start_warm_up();
@@ -349,7 +351,7 @@ impl Sequencer {
 
 fn given_up_error(command: &Command, cause: &Error) -> Error {
     let waited = command.arrived.elapsed().as_secs();
-    let kind = if command.sent {
+    let kind = if command.lost_behind.is_some() {
         ErrorKind::OutcomeUnknown(format!(
             "the connection was lost during the commit and did not come back for {waited} s"
         ))

@@ -20,6 +20,7 @@ use tokio::task::{JoinError, JoinSet};
 use crate::command::{Command, IdSource};
 use crate::forming::{Forming, InFlight, Rider};
 use crate::heads::Heads;
+use crate::landed::Landed;
 use crate::recent::RecentIds;
 use crate::stats::Stats;
 use crate::turns::Turns;
@@ -70,6 +71,7 @@ pub(crate) struct Sequencer {
     pub(crate) lookup_number: u64,
     /// Attempts under way whose ids the client made, with the retries that wait for them.
     pub(crate) attempts: HashMap<(StreamId, EventId), Vec<Command>>,
+    pub(crate) landed: Landed,
     /// Failures in a row.
     pub(crate) failures: u32,
     /// Misses in a row after which nothing new was found.
@@ -108,6 +110,7 @@ impl Sequencer {
             loads: 0,
             lookup_number: 0,
             attempts: HashMap::new(),
+            landed: Landed::default(),
             failures: 0,
             idle_misses: 0,
             backend,
@@ -189,6 +192,7 @@ impl Sequencer {
                 .rev()
                 .for_each(|retry| self.inbox.push_front(retry));
         }
+        let result = self.certain(&command, result);
         match &result {
             Ok(_) => self.stats.appends.add(1),
             Err(_) => self.stats.refusals.add(1),

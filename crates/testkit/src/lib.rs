@@ -11,6 +11,7 @@
 //! * [`cases`]: one small function per promise, by theme;
 //! * [`model`]: random operations must give the same answers as the reference store;
 //! * [`broken`]: stores with a planted fault, each of which must fail a case: the tests of the tests;
+//! * [`faulty`]: a store whose database fails on purpose, for tests of applications too;
 //! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored.
 //!
 //! Invariants: every case makes its own store, so all run in parallel; nothing waits by sleeping;
@@ -26,6 +27,7 @@
 pub mod broken;
 pub mod cases;
 mod factory;
+pub mod faulty;
 pub mod history;
 mod memory;
 pub mod model;

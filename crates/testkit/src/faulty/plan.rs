@@ -1,0 +1,239 @@
+//! What goes wrong for one process, and when.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::backend::{Batch, Row};
+use gesta_core::limits::PAGE_BYTES_MAX;
+use gesta_core::{EventData, EventType, StreamId};
+
+use super::random::Random;
+
+/// What happens to one commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Nothing is stored, for a passing reason such as a deadlock. The pipeline tries again.
+    Failed,
+    /// Nothing is stored: the database refuses the batch. The pipeline looks for the guilty append; if the batch held
+    /// only one, that one is refused.
+    Refused,
+    /// The connection dies before the commit arrives; nothing is stored.
+    LostRequest,
+    /// The events are stored, but the connection dies before the reply.
+    LostReply,
+    /// This commit and all that were sent behind it are stored, but no reply comes: the connection dies.
+    LostReplies,
+    /// The connection dies, and what was sent on it from here on reaches the database later.
+    Lost(Lands),
+    /// The commit reaches the database this much later.
+    SlowRequest(Duration),
+    /// The events are stored at once, but the reply takes this much longer.
+    SlowReply(Duration),
+    /// Another process appends these events just before, so that the commit misses.
+    Overtaken(StreamId, Vec<EventData>),
+}
+
+/// When a commit whose connection died reaches the database after all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lands {
+    /// After this time.
+    After(Duration),
+    /// Just before the next commit of the same process.
+    BeforeNextCommit,
+}
+
+/// What happens to one read, or to one attempt to connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReadFault {
+    /// The database does not answer: `Unavailable`.
+    Failed,
+    /// The answer was true when the call was made, but comes this much later.
+    SlowReply(Duration),
+    /// The call reaches the database this much later.
+    SlowRequest(Duration),
+}
+
+/// Makes up what another process appends just before a commit: given that commit, a stream and events.
+#[derive(Clone)]
+pub struct ForeignEvents(Arc<Make>);
+
+type Make = dyn Fn(&mut Random, &Batch) -> (StreamId, Vec<EventData>) + Send + Sync;
+
+impl ForeignEvents {
+    /// Made up by a function, which should use only the random numbers given.
+    pub fn new(
+        make: impl Fn(&mut Random, &Batch) -> (StreamId, Vec<EventData>) + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(make))
+    }
+}
+
+impl Default for ForeignEvents {
+    /// One event in a stream `overtaken-1`.
+    fn default() -> Self {
+        Self::new(|_, _| {
+            let stream = StreamId::new("overtaken-1").expect("valid");
+            let event_type = EventType::new("overtaken").expect("valid");
+            (stream, vec![EventData::json(event_type, "{}")])
+        })
+    }
+}
+
+impl fmt::Debug for ForeignEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ForeignEvents")
+    }
+}
+
+/// Faults that come by themselves. Shares are from 0.0, never, to 1.0, always.
+#[derive(Debug, Clone)]
+pub struct RandomFaults {
+    /// One seed, one sequence of faults.
+    pub seed: u64,
+    /// Share of the commits that suffer one of the [`Fault`]s, each kind as often as the others.
+    pub commits: f64,
+    /// Share of the reads and attempts to connect that suffer one of the [`ReadFault`]s.
+    pub reads: f64,
+    /// Share of the commits at which the database goes away for up to `away_max`.
+    pub away: f64,
+    /// Share of the messages between processes that are lost.
+    pub messages: f64,
+    /// Longest delay of a slow call, and of a commit that lands late.
+    pub slow_max: Duration,
+    /// Longest time that the database is away.
+    pub away_max: Duration,
+    /// What overtaking processes append.
+    pub foreign: ForeignEvents,
+}
+
+impl RandomFaults {
+    /// This share of commits and of reads, a tenth of it of messages, and a twentieth of times away.
+    #[must_use]
+    pub fn new(seed: u64, share: f64) -> Self {
+        Self {
+            seed,
+            commits: share,
+            reads: share,
+            away: share / 20.0,
+            messages: share / 10.0,
+            slow_max: Duration::from_millis(500),
+            away_max: Duration::from_secs(2),
+            foreign: ForeignEvents::default(),
+        }
+    }
+}
+
+type Refuses = Box<dyn Fn(&Row) -> bool + Send>;
+
+/// The plan of one process.
+pub(super) struct Plan {
+    pub(super) commits: VecDeque<Fault>,
+    pub(super) reads: VecDeque<ReadFault>,
+    pub(super) refuses: Option<Refuses>,
+    /// Time of a call, half of it on the way to the database.
+    pub(super) round_trip: Duration,
+    /// Bytes after which a page ends.
+    pub(super) page_bytes_max: usize,
+    /// No message leaves.
+    pub(super) mute: bool,
+    random: Option<(Random, RandomFaults)>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            commits: VecDeque::new(),
+            reads: VecDeque::new(),
+            refuses: None,
+            round_trip: Duration::ZERO,
+            page_bytes_max: PAGE_BYTES_MAX,
+            mute: false,
+            random: None,
+        }
+    }
+}
+
+/// What a commit meets.
+#[derive(Default)]
+pub(super) struct Meets {
+    pub(super) fault: Option<Fault>,
+    /// The database goes away for this long.
+    pub(super) away: Option<Duration>,
+}
+
+impl Plan {
+    pub(super) fn randomly(&mut self, faults: RandomFaults) {
+        self.random = Some((Random::new(faults.seed), faults));
+    }
+
+    /// No more faults; what was set for all calls stays.
+    pub(super) fn heal(&mut self) {
+        self.commits.clear();
+        self.reads.clear();
+        self.random = None;
+    }
+
+    /// What this commit meets. Faults that were asked for one by one wait for a commit with events.
+    pub(super) fn next_commit(&mut self, batch: &Batch) -> Meets {
+        if !batch.rows.is_empty()
+            && let Some(fault) = self.commits.pop_front()
+        {
+            let fault = Some(fault);
+            return Meets { fault, away: None };
+        }
+        let Some((random, faults)) = &mut self.random else {
+            return Meets::default();
+        };
+        let away = random
+            .chance(faults.away)
+            .then(|| random.duration(faults.away_max));
+        let fault = random
+            .chance(faults.commits)
+            .then(|| any_fault(random, faults, batch));
+        Meets { fault, away }
+    }
+
+    pub(super) fn next_read(&mut self) -> Option<ReadFault> {
+        if let Some(fault) = self.reads.pop_front() {
+            return Some(fault);
+        }
+        let (random, faults) = self.random.as_mut()?;
+        random.chance(faults.reads).then(|| match random.below(3) {
+            0 => ReadFault::Failed,
+            1 => ReadFault::SlowReply(random.duration(faults.slow_max)),
+            _ => ReadFault::SlowRequest(random.duration(faults.slow_max)),
+        })
+    }
+
+    pub(super) fn loses_message(&mut self) -> bool {
+        let random = self.random.as_mut();
+        self.mute || random.is_some_and(|(random, faults)| random.chance(faults.messages))
+    }
+
+    pub(super) fn refuses(&self, batch: &Batch) -> bool {
+        let refuses = self.refuses.as_ref();
+        refuses.is_some_and(|refuses| batch.rows.iter().any(refuses))
+    }
+}
+
+fn any_fault(random: &mut Random, faults: &RandomFaults, batch: &Batch) -> Fault {
+    match random.below(10) {
+        0 => Fault::Failed,
+        1 => Fault::Refused,
+        2 => Fault::LostRequest,
+        3 => Fault::LostReply,
+        4 => Fault::LostReplies,
+        5 => Fault::Lost(Lands::After(random.duration(faults.slow_max))),
+        6 => Fault::Lost(Lands::BeforeNextCommit),
+        7 => Fault::SlowRequest(random.duration(faults.slow_max)),
+        8 => Fault::SlowReply(random.duration(faults.slow_max)),
+        _ => {
+            let (stream, events) = (faults.foreign.0)(random, batch);
+            Fault::Overtaken(stream, events)
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A connection that appends: executes commits in their order, each with what the plan of its process has for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use gesta_core::backend::*;
+use gesta_core::{Error, ErrorKind, Result, log_of};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use super::backend::Process;
+use super::plan::{Fault, Lands, Meets};
+
+/// A commit on its way.
+struct Sent {
+    batch: Arc<Batch>,
+    sent: Instant,
+    meets: Meets,
+    reply: oneshot::Sender<BatchOutcome>,
+}
+
+/// The process's end of a connection.
+pub(super) struct Writer {
+    process: Arc<Process>,
+    epoch: WriterEpoch,
+    commits: mpsc::UnboundedSender<Sent>,
+}
+
+impl Writer {
+    pub(super) fn open(process: Arc<Process>) -> Self {
+        let epoch = process.world.new_epoch();
+        let (commits, receiver) = mpsc::unbounded_channel();
+        let connection = Connection {
+            connected: process.connected(),
+            process: Arc::clone(&process),
+            epoch,
+            state: State::Open,
+            arrived: Instant::now(),
+            replied: Instant::now(),
+        };
+        tokio::spawn(connection.run(receiver));
+        Self {
+            process,
+            epoch,
+            commits,
+        }
+    }
+}
+
+impl LogWriter for Writer {
+    fn epoch(&self) -> WriterEpoch {
+        self.epoch
+    }
+
+    fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
+        let meets = self.process.plan().next_commit(&batch);
+        let (reply, answer) = oneshot::channel();
+        let sent = Instant::now();
+        // The connection lives as long as this end of it.
+        let _ = self.commits.send(Sent {
+            batch,
+            sent,
+            meets,
+            reply,
+        });
+        answer
+            .map(|answer| answer.unwrap_or_else(|_| lost()))
+            .boxed()
+    }
+
+    fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
+        let process = Arc::clone(&self.process);
+        async move { process.read(|_| ()).await }.boxed()
+    }
+}
+
+fn lost() -> BatchOutcome {
+    BatchOutcome::Unknown(Error::unavailable("the connection was lost"))
+}
+
+/// What a connection still does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Executes, but does not reply.
+    Mute,
+    /// What is sent lands later.
+    Stalled(Lands),
+    /// What is sent is lost.
+    Dead,
+}
+
+/// The database's end of a connection.
+struct Connection {
+    process: Arc<Process>,
+    epoch: WriterEpoch,
+    state: State,
+    /// It dies when this number of the process changes.
+    connected: u64,
+    /// When the last commit arrived, and was replied to.
+    arrived: Instant,
+    replied: Instant,
+}
+
+impl Connection {
+    async fn run(mut self, mut commits: mpsc::UnboundedReceiver<Sent>) {
+        while let Some(sent) = commits.recv().await {
+            let Sent {
+                batch,
+                sent,
+                meets,
+                reply,
+            } = sent;
+            let slow_request = match &meets.fault {
+                Some(Fault::SlowRequest(longer)) => *longer,
+                _ => Duration::ZERO,
+            };
+            let half = self.process.plan().round_trip / 2;
+            self.arrived = self.arrived.max(sent + half + slow_request);
+            // Others get their turn even if nothing takes time.
+            tokio::task::yield_now().await;
+            if self.arrived > Instant::now() {
+                sleep_until(self.arrived).await;
+            }
+            if let Some(away) = meets.away {
+                self.process.go_away(away);
+            }
+            let slow_reply = match &meets.fault {
+                Some(Fault::SlowReply(longer)) => *longer,
+                _ => Duration::ZERO,
+            };
+            let outcome = self.execute(batch, meets.fault);
+            self.replied = self.replied.max(Instant::now() + half + slow_reply);
+            answer(reply, outcome, self.replied);
+        }
+    }
+
+    fn execute(&mut self, batch: Arc<Batch>, fault: Option<Fault>) -> BatchOutcome {
+        if self.process.connected() != self.connected {
+            self.state = State::Dead;
+        }
+        if let (State::Open, Some(fault)) = (self.state, fault) {
+            match fault {
+                Fault::Failed => {
+                    return BatchOutcome::Failed(Error::unavailable("deadlock, as planned"));
+                }
+                Fault::Refused => {
+                    return BatchOutcome::Refused(ErrorKind::Refused("as planned".into()).into());
+                }
+                Fault::LostRequest => self.state = State::Dead,
+                Fault::LostReply => {
+                    self.commit(&batch);
+                    self.state = State::Dead;
+                    return lost();
+                }
+                Fault::LostReplies => self.state = State::Mute,
+                Fault::Lost(lands) => self.stall(lands),
+                Fault::Overtaken(stream, events) => {
+                    let world = &self.process.world;
+                    let log = log_of(&stream, world.logs);
+                    world.append_as_foreigner(log, &stream, events);
+                }
+                Fault::SlowRequest(_) | Fault::SlowReply(_) => {}
+            }
+        }
+        match self.state {
+            State::Open => self.commit(&batch),
+            State::Mute => {
+                self.commit(&batch);
+                lost()
+            }
+            State::Stalled(_) => {
+                self.process.stall(batch, self.epoch);
+                lost()
+            }
+            State::Dead => lost(),
+        }
+    }
+
+    fn commit(&self, batch: &Batch) -> BatchOutcome {
+        self.process.land_stalled(Lands::BeforeNextCommit);
+        if self.process.plan().refuses(batch) {
+            let refused = ErrorKind::Refused("the content, as planned".into());
+            return BatchOutcome::Refused(refused.into());
+        }
+        self.process.world.commit(batch, self.epoch)
+    }
+
+    fn stall(&mut self, lands: Lands) {
+        self.state = State::Stalled(lands);
+        self.process.begin_stall(self.epoch, lands);
+        if let Lands::After(time) = lands {
+            let (process, epoch) = (Arc::clone(&self.process), self.epoch);
+            tokio::spawn(async move {
+                tokio::time::sleep(time).await;
+                process.land(epoch);
+            });
+        }
+    }
+}
+
+/// Replies, at once or when it is time.
+fn answer(reply: oneshot::Sender<BatchOutcome>, outcome: BatchOutcome, at: Instant) {
+    if at <= Instant::now() {
+        let _ = reply.send(outcome);
+        return;
+    }
+    tokio::spawn(async move {
+        sleep_until(at).await;
+        let _ = reply.send(outcome);
+    });
+}

@@ -1,0 +1,259 @@
+//! The store whose database fails on purpose: it keeps the contract, and each fault does what its name says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use gesta_core::*;
+use gesta_testkit::faulty::{Fault, FaultyStore, Lands, Random, RandomFaults, ReadFault, World};
+use gesta_testkit::{StoreFactory, TestStore};
+
+/// Makes stores on worlds of this many logs.
+struct WorldFactory(u16);
+
+impl WorldFactory {
+    fn open(world: &Arc<World>) -> TestStore {
+        TestStore::with_home(world.store().share(), Arc::clone(world) as _)
+    }
+}
+
+#[async_trait]
+impl StoreFactory for WorldFactory {
+    fn name(&self) -> String {
+        format!("faulty store without faults ({} logs)", self.0)
+    }
+
+    fn logs(&self) -> u16 {
+        self.0
+    }
+
+    async fn create(&self) -> TestStore {
+        Self::open(&World::with_clock(self.0, Arc::new(SystemClock)))
+    }
+
+    async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
+        Some(Self::open(&World::with_clock(self.0, clock)))
+    }
+
+    async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
+        store.shutdown().await.expect("shut down");
+        Some(Self::open(&store.home::<World>()))
+    }
+
+    async fn second(&self, store: &TestStore) -> Option<TestStore> {
+        Some(Self::open(&store.home::<World>()))
+    }
+}
+
+mod conformance {
+    use super::WorldFactory;
+    gesta_testkit::conformance_tests!(WorldFactory(1));
+}
+
+fn event(event_type: &str) -> EventData {
+    EventData::json(EventType::new(event_type).expect("valid"), "{}")
+}
+
+async fn append(store: &FaultyStore, stream: &str) -> Result<Appended> {
+    let events = vec![event("tested").with_id(EventId::random())];
+    store.append_to(stream, ExpectedRevision::Any, events).await
+}
+
+/// As the owner of a stream that ends with event `last`.
+async fn append_as_owner(store: &FaultyStore, stream: &str, last: EventId) -> Result<Appended> {
+    let (sender, outcome) = tokio::sync::oneshot::channel();
+    store.submit(Submission {
+        stream: StreamId::new(stream).expect("valid"),
+        after: After::Event(last),
+        events: vec![event("tested")],
+        on_outcome: Box::new(|outcome| sender.send(outcome).expect("awaited")),
+    });
+    outcome.await.expect("told")
+}
+
+async fn append_without_id(store: &FaultyStore, stream: &str) -> Result<Appended> {
+    let events = vec![event("tested")];
+    store.append_to(stream, ExpectedRevision::Any, events).await
+}
+
+fn names(world: &World) -> Vec<String> {
+    let stored = world.stored();
+    stored.iter().map(|s| s.event.stream.to_string()).collect()
+}
+
+/// Goal: whatever happens to a commit that can be tried again, its event is stored once and acknowledged.
+#[tokio::test(start_paused = true)]
+async fn commits_with_a_passing_fault_are_stored_once() {
+    let foreign = StreamId::new("foreign-1").expect("valid");
+    for fault in [
+        Fault::Failed,
+        Fault::LostRequest,
+        Fault::LostReply,
+        Fault::LostReplies,
+        Fault::Lost(Lands::BeforeNextCommit),
+        Fault::Lost(Lands::After(Duration::ZERO)),
+        Fault::Lost(Lands::After(Duration::from_secs(5))),
+        Fault::SlowReply(Duration::from_secs(1)),
+        Fault::SlowRequest(Duration::from_secs(1)),
+        Fault::Overtaken(foreign, vec![event("foreign"), event("foreign")]),
+    ] {
+        let store = FaultyStore::new();
+        append(&store, "cart-1").await.expect("no fault yet");
+        store.fail_next_commit(fault.clone());
+        let appended = append(&store, "cart-1").await.expect("stored at last");
+        assert_eq!(appended.streams[0].last_revision, Revision(1), "{fault:?}");
+        store.fail_next_commit(fault.clone());
+        let appended = append_without_id(&store, "cart-1").await;
+        let appended = appended.expect("stored at last");
+        assert_eq!(appended.streams[0].last_revision, Revision(2), "{fault:?}");
+        store.fail_next_commit(fault.clone());
+        let last = store.world().stored().last().expect("stored").event.id;
+        let appended = append_as_owner(&store, "cart-1", last).await;
+        let appended = appended.expect("stored at last");
+        assert_eq!(appended.streams[0].last_revision, Revision(3), "{fault:?}");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let stored = names(store.world());
+        let ours = stored.iter().filter(|name| *name == "cart-1").count();
+        assert_eq!(ours, 4, "{fault:?}: {stored:?}");
+    }
+}
+
+/// Goal: a refused commit is answered so, and its neighbours are not harmed.
+#[tokio::test(start_paused = true)]
+async fn refused_content_fails_alone() {
+    let store = FaultyStore::new();
+    store.refuse_rows(|row| row.stream.as_str() == "bad-1");
+    let names: Vec<String> = (0..20).map(|i| format!("cart-{i}")).collect();
+    let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
+    all.insert(7, "bad-1");
+    let answers = join_all(all.iter().map(|name| append(&store, name))).await;
+    for (name, answer) in all.iter().zip(answers) {
+        let refused =
+            |error: &Error| matches!(error.kind(), ErrorKind::Refused(_)) && *name == "bad-1";
+        assert!(
+            answer.as_ref().err().is_none_or(refused),
+            "{name}: {answer:?}"
+        );
+        assert_eq!(answer.is_err(), *name == "bad-1");
+    }
+    assert_eq!(store.world().stored().len(), 20);
+}
+
+/// Goal: a commit sent behind one whose replies are lost is stored and found as well.
+#[tokio::test(start_paused = true)]
+async fn everything_behind_a_lost_reply_may_be_stored() {
+    let store = FaultyStore::new();
+    append(&store, "cart-1").await.expect("connected");
+    store.set_round_trip(Duration::from_millis(10));
+    store.fail_next_commit(Fault::LostReplies);
+    let rest = async {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        append(&store, "cart-2").await
+    };
+    let (first, second) = tokio::join!(append(&store, "cart-1"), rest);
+    assert_eq!(first.expect("found").position, Position(2));
+    assert_eq!(second.expect("found").position, Position(3));
+}
+
+/// Goal: a database that is away longer than appends wait is told; when it is back, appends go on.
+#[tokio::test(start_paused = true)]
+async fn a_database_that_is_away_is_told_in_time() {
+    let store = FaultyStore::new();
+    append(&store, "cart-1").await.expect("connected");
+    store.go_away();
+    let asked = tokio::time::Instant::now();
+    let error = append(&store, "cart-1").await.expect_err("away");
+    assert!(error.is_retryable(), "{error}");
+    assert!(asked.elapsed() < Duration::from_secs(40));
+    let error = store.info().await.expect_err("away");
+    assert!(matches!(error.kind(), ErrorKind::Unavailable(_)), "{error}");
+    store.come_back();
+    append(&store, "cart-1").await.expect("back");
+    store.go_away_for(Duration::from_secs(3));
+    append(&store, "cart-1").await.expect("back in time");
+}
+
+/// Goal: reads fail, or are slow, as planned; a slow reply tells how things were when it was asked for.
+#[tokio::test(start_paused = true)]
+async fn reads_fail_or_take_their_time() {
+    let store = FaultyStore::new();
+    append(&store, "cart-1").await.expect("stored");
+    store.fail_next_read(ReadFault::Failed);
+    store.info().await.expect_err("as planned");
+    let second = Duration::from_secs(1);
+    for (fault, seen) in [
+        (ReadFault::SlowReply(second), 1),
+        (ReadFault::SlowRequest(second), 3),
+    ] {
+        store.fail_next_read(fault);
+        let meanwhile = async {
+            tokio::time::sleep(second / 2).await;
+            store.foreign_append("cart-1", vec![event("foreign")])
+        };
+        let (info, _) = tokio::join!(store.info(), meanwhile);
+        assert_eq!(info.expect("answered").heads, [Position(seen)]);
+    }
+}
+
+/// Goal: what became durable has a moment between those before and after it.
+#[tokio::test(start_paused = true)]
+async fn moments_tell_what_came_first() {
+    let store = FaultyStore::new();
+    let before = store.world().moment();
+    append(&store, "cart-1").await.expect("stored");
+    let after = store.world().moment();
+    let durable = store.world().stored()[0].durable;
+    assert!(before < durable && durable < after);
+}
+
+/// What two processes see and store under random faults, as text.
+async fn run(seed: u64) -> String {
+    let world = World::new(1);
+    let stores = [world.store(), world.store()];
+    for (i, store) in stores.iter().enumerate() {
+        store.random_faults_of(RandomFaults::new(seed + i as u64, 0.3));
+    }
+    let mut random = Random::new(seed);
+    let appends = (0..40).map(|i| {
+        let (store, pause) = (&stores[i % 2], random.duration(Duration::from_millis(500)));
+        let id = EventId(uuid::Uuid::from_u128(i as u128));
+        async move {
+            tokio::time::sleep(pause).await;
+            let events = vec![event("tested").with_id(id)];
+            let stream = format!("cart-{}", i % 3);
+            let appended = store
+                .append_to(&stream, ExpectedRevision::Any, events)
+                .await;
+            (id, appended.map(|appended| appended.position))
+        }
+    });
+    let answers = join_all(appends).await;
+    stores.iter().for_each(FaultyStore::heal);
+    let stored = world.stored();
+    for (id, answer) in &answers {
+        let found: Vec<_> = stored.iter().filter(|s| s.event.id == *id).collect();
+        match answer {
+            Ok(position) => {
+                assert_eq!(found.len(), 1, "seed {seed}: acknowledged");
+                assert_eq!(found[0].event.position, *position, "seed {seed}");
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::OutcomeUnknown(_)) => {
+                assert!(found.len() <= 1, "seed {seed}: at most once");
+            }
+            Err(error) => assert!(found.is_empty(), "seed {seed}: {error}, but stored"),
+        }
+    }
+    let order: Vec<_> = stored.iter().map(|s| (s.event.id, s.durable)).collect();
+    let foreign = order.iter().filter(|(id, _)| id.0.as_u128() >= 40).count();
+    let own = order.iter().filter(|(id, _)| id.0.as_u128() < 40);
+    format!("{foreign} {:?} {answers:?}", own.collect::<Vec<_>>())
+}
+
+/// Goal: under random faults the pipeline keeps its promises, and a seed gives the same run again.
+#[tokio::test(start_paused = true)]
+async fn random_faults_can_be_repeated() {
+    for seed in 0..50 {
+        assert_eq!(run(seed).await, run(seed).await, "seed {seed}");
+    }
+}
