@@ -1,7 +1,7 @@
 //! [`OwnerStore`]: appends that the owner of a stream hands over in order, and many streams loaded at once.
 //!
 //! A load costs two round trips per log, however many streams it names: one looks them all up, one reads what of them
-//! is visible. Logs are asked side by side.
+//! is visible. A few logs are asked side by side.
 //! Invariants: a page is what [`EventStore::read_stream`](gesta_core::EventStore::read_stream) would have answered, but
 //! may be shorter; a stream that cannot be read spoils only the answer about itself.
 //! Not here: what is visible, and where a page goes on (`streams`); deciding (`gesta-append`).
@@ -19,6 +19,19 @@ use gesta_core::{
 
 use crate::Store;
 use crate::streams::{LOOK_UP_MAX, Readable, no_rows};
+
+/// Logs that are asked side by side. Others follow while the answer is below one page, so it never holds more than one
+/// page beyond this many.
+const LOGS_AT_ONCE: usize = 4;
+
+/// How far a load goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// It reads events.
+    Events,
+    /// The answer is full: it tells only which streams exist.
+    Heads,
+}
 
 #[async_trait]
 impl OwnerStore for Store {
@@ -65,18 +78,31 @@ impl Store {
         self.check_open()?;
         validate(&loads)?;
         let now = self.clock.now();
+        let count = loads.len();
         let mut by_log: BTreeMap<LogId, (Vec<usize>, Vec<LoadStream>)> = BTreeMap::new();
         for (place, load) in loads.into_iter().enumerate() {
             let (places, of_log) = by_log.entry(self.log_of(&load.stream)).or_default();
             places.push(place);
             of_log.push(load);
         }
-        let reads = by_log.into_iter().map(|(log, (places, loads))| async move {
-            let pages = self.pages_of_log(log, loads, now).await?;
-            Ok::<_, Error>(places.into_iter().zip(pages))
-        });
-        let mut pages: Vec<(usize, Result<StreamPage>)> =
-            try_join_all(reads).await?.into_iter().flatten().collect();
+        let by_log: Vec<(LogId, (Vec<usize>, Vec<LoadStream>))> = by_log.into_iter().collect();
+        let mut pages: Vec<(usize, Result<StreamPage>)> = Vec::with_capacity(count);
+        let mut bytes = 0;
+        for logs in by_log.chunks(LOGS_AT_ONCE) {
+            let reach = if bytes < PAGE_BYTES_MAX {
+                Reach::Events
+            } else {
+                Reach::Heads
+            };
+            let reads = logs.iter().map(|(log, (places, loads))| async move {
+                let pages = self.pages_of_log(*log, loads, now, reach).await?;
+                Ok::<_, Error>(places.iter().copied().zip(pages))
+            });
+            for (place, page) in try_join_all(reads).await?.into_iter().flatten() {
+                bytes += page.as_ref().map_or(0, |page| payload_bytes(&page.events));
+                pages.push((place, page));
+            }
+        }
         pages.sort_unstable_by_key(|(place, _)| *place);
         Ok(pages.into_iter().map(|(_, page)| page).collect())
     }
@@ -85,24 +111,29 @@ impl Store {
     async fn pages_of_log(
         &self,
         log: LogId,
-        loads: Vec<LoadStream>,
+        loads: &[LoadStream],
         now: Timestamp,
+        reach: Reach,
     ) -> Result<Vec<Result<StreamPage>>> {
         let streams: Vec<_> = loads.iter().map(|load| &load.stream).collect();
         let looked = self.look_up_in(log, &streams).await?;
         let mut slices = Vec::with_capacity(loads.len());
         let mut parts = Vec::with_capacity(loads.len());
-        for (load, looked) in loads.into_iter().zip(looked) {
+        for (load, looked) in loads.iter().zip(looked) {
             let readable = looked.and_then(|looked| looked.readable(&load.stream, now));
             parts.push(readable.map(|readable| {
-                let request = read_of(load, Some(readable));
+                let request = read_of(load.clone(), Some(readable));
                 let slice = readable.slice(log, &request, readable.forwards(&request));
                 let is_read = slice.is_some();
                 slices.extend(slice);
                 (readable, request, is_read)
             }));
         }
-        let mut read = self.read_slices(log, slices).await?.into_iter();
+        let read = match reach {
+            Reach::Events => self.read_slices(log, slices).await?,
+            Reach::Heads => slices.iter().map(|_| Ok(not_reached())).collect(),
+        };
+        let mut read = read.into_iter();
         let pages = parts.into_iter().map(|part| {
             let (readable, request, is_read) = part?;
             let rows = if is_read {
@@ -130,22 +161,30 @@ impl Store {
         let mut bytes = 0;
         for slice in slices {
             if bytes >= PAGE_BYTES_MAX {
-                answers.push(Ok(Rows {
-                    complete: false,
-                    ..no_rows()
-                }));
+                answers.push(Ok(not_reached()));
                 continue;
             }
             let rows = match self.backend.read_stream(slice).await {
                 Err(error) if !is_corrupt(&error) => return Err(error),
                 rows => rows,
             };
-            let events = rows.iter().flat_map(|rows| &rows.events);
-            bytes += events.map(RecordedEvent::payload_bytes).sum::<usize>();
+            bytes += rows.as_ref().map_or(0, |rows| payload_bytes(&rows.events));
             answers.push(rows);
         }
         Ok(answers)
     }
+}
+
+/// The answer about a range that no events were read of.
+fn not_reached() -> Rows {
+    Rows {
+        complete: false,
+        ..no_rows()
+    }
+}
+
+fn payload_bytes(events: &[RecordedEvent]) -> usize {
+    events.iter().map(RecordedEvent::payload_bytes).sum()
 }
 
 fn is_corrupt(error: &Error) -> bool {
