@@ -1,0 +1,271 @@
+//! A show and its seats: what may happen to them, and what follows from it.
+//!
+//! Why pure: the same few lines decide in production, in tests and when history is replayed.
+//! Invariants: a seat is reserved at most once until its reservation is cancelled; seats are numbered 1, 2, …, n.
+//! Not here: everything else.
+
+use gesta::Timestamp;
+use gesta_entity::{Context, Decider};
+use uuid::Uuid;
+
+/// Most seats of a show.
+pub const SEATS_MAX: u32 = 100;
+/// Longest title, in characters.
+pub const TITLE_CHARS_MAX: usize = 200;
+/// What a seat costs at first.
+pub const INITIAL_PRICE: Price = Price { cents: 10_000 };
+
+/// An amount in euro.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Price {
+    /// Hundredths.
+    pub cents: u32,
+}
+
+impl std::fmt::Display for Price {
+    /// With two decimals: `100.00`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:02}", self.cents / 100, self.cents % 100)
+    }
+}
+
+/// Whether a seat can be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeatStatus {
+    /// It can be reserved.
+    Available,
+    /// Somebody has reserved it.
+    Reserved,
+}
+
+/// A seat. Its number is its place in the show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seat {
+    /// Whether it can be had.
+    pub status: SeatStatus,
+    /// What it costs.
+    pub price: Price,
+}
+
+/// A show. Without seats it has not been created.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Show {
+    /// Its identity.
+    pub id: Uuid,
+    /// What is shown.
+    pub title: Box<str>,
+    /// Its seats; the first has number 1.
+    pub seats: Vec<Seat>,
+}
+
+/// What is asked of a show.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Set up a show with seats 1 to `max_seats`.
+    CreateShow {
+        /// Its identity.
+        show_id: Uuid,
+        /// What is shown.
+        title: String,
+        /// How many seats it has: 1 to [`SEATS_MAX`].
+        max_seats: u32,
+    },
+    /// Take a seat.
+    ReserveSeat {
+        /// Its number.
+        seat: u32,
+    },
+    /// Give a seat back.
+    CancelReservation {
+        /// Its number.
+        seat: u32,
+    },
+}
+
+/// What has happened to a show.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// It was set up.
+    ShowCreated {
+        /// Its identity.
+        show_id: Uuid,
+        /// What is shown.
+        title: Box<str>,
+        /// Its seats.
+        seats: Vec<Seat>,
+        /// When.
+        at: Timestamp,
+    },
+    /// A seat was taken.
+    SeatReserved {
+        /// The show.
+        show_id: Uuid,
+        /// The seat.
+        seat: u32,
+        /// When.
+        at: Timestamp,
+    },
+    /// A seat was given back.
+    SeatReservationCancelled {
+        /// The show.
+        show_id: Uuid,
+        /// The seat.
+        seat: u32,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// Why a command was not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rejection {
+    /// A show of this identity was created before.
+    ShowAlreadyExists,
+    /// The show was never created.
+    ShowNotExists,
+    /// A show must have a title.
+    TitleEmpty,
+    /// The title has more than [`TITLE_CHARS_MAX`] characters.
+    TitleTooLong,
+    /// A show must have a seat.
+    TooFewSeats,
+    /// More than [`SEATS_MAX`] seats.
+    TooManySeats,
+    /// The show has no seat of this number.
+    SeatNotExists,
+    /// The seat is reserved.
+    SeatNotAvailable,
+    /// The seat is not reserved, so there is nothing to cancel.
+    SeatNotReserved,
+}
+
+impl Decider for Show {
+    type Command = Command;
+    type Event = Event;
+    type Reply = ();
+    type Rejection = Rejection;
+
+    fn decide(&self, command: &Command, context: &Context<'_>) -> Result<Vec<Event>, Rejection> {
+        let (show_id, at) = (self.id, context.now());
+        let event = match *command {
+            Command::CreateShow {
+                show_id,
+                ref title,
+                max_seats,
+            } => self.create(show_id, title, max_seats, at)?,
+            Command::ReserveSeat { seat } => match self.seat(seat)?.status {
+                SeatStatus::Available => Event::SeatReserved { show_id, seat, at },
+                SeatStatus::Reserved => return Err(Rejection::SeatNotAvailable),
+            },
+            Command::CancelReservation { seat } => match self.seat(seat)?.status {
+                SeatStatus::Reserved => Event::SeatReservationCancelled { show_id, seat, at },
+                SeatStatus::Available => return Err(Rejection::SeatNotReserved),
+            },
+        };
+        Ok(vec![event])
+    }
+
+    fn evolve(&mut self, event: &Event) {
+        match event {
+            Event::ShowCreated {
+                show_id,
+                title,
+                seats,
+                ..
+            } => {
+                *self = Show {
+                    id: *show_id,
+                    title: title.clone(),
+                    seats: seats.clone(),
+                }
+            }
+            Event::SeatReserved { seat, .. } => self.set_status(*seat, SeatStatus::Reserved),
+            Event::SeatReservationCancelled { seat, .. } => {
+                self.set_status(*seat, SeatStatus::Available);
+            }
+        }
+    }
+
+    fn reply(&self, _command: &Command) {}
+}
+
+impl Show {
+    /// True if it was created.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        !self.seats.is_empty()
+    }
+
+    fn create(
+        &self,
+        show_id: Uuid,
+        title: &str,
+        max_seats: u32,
+        at: Timestamp,
+    ) -> Result<Event, Rejection> {
+        if self.exists() {
+            return Err(Rejection::ShowAlreadyExists);
+        }
+        if title.trim().is_empty() {
+            return Err(Rejection::TitleEmpty);
+        }
+        if title.chars().count() > TITLE_CHARS_MAX {
+            return Err(Rejection::TitleTooLong);
+        }
+        let seats = match max_seats {
+            0 => return Err(Rejection::TooFewSeats),
+            1..=SEATS_MAX => (0..max_seats).map(|_| Seat::NEW).collect(),
+            _ => return Err(Rejection::TooManySeats),
+        };
+        Ok(Event::ShowCreated {
+            show_id,
+            title: title.into(),
+            seats,
+            at,
+        })
+    }
+
+    fn seat(&self, number: u32) -> Result<Seat, Rejection> {
+        if !self.exists() {
+            return Err(Rejection::ShowNotExists);
+        }
+        let seat = index_of(number).and_then(|index| self.seats.get(index));
+        seat.copied().ok_or(Rejection::SeatNotExists)
+    }
+
+    fn set_status(&mut self, number: u32, status: SeatStatus) {
+        let seat = index_of(number).and_then(|index| self.seats.get_mut(index));
+        if let Some(seat) = seat {
+            seat.status = status;
+        }
+    }
+}
+
+impl Seat {
+    const NEW: Seat = Seat {
+        status: SeatStatus::Available,
+        price: INITIAL_PRICE,
+    };
+}
+
+fn index_of(number: u32) -> Option<usize> {
+    usize::try_from(number.checked_sub(1)?).ok()
+}
+
+impl Rejection {
+    /// The name that users of the application see.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Rejection::ShowAlreadyExists => "SHOW_ALREADY_EXISTS",
+            Rejection::ShowNotExists => "SHOW_NOT_EXISTS",
+            Rejection::TitleEmpty => "TITLE_EMPTY",
+            Rejection::TitleTooLong => "TITLE_TOO_LONG",
+            Rejection::TooFewSeats => "TOO_FEW_SEATS",
+            Rejection::TooManySeats => "TOO_MANY_SEATS",
+            Rejection::SeatNotExists => "SEAT_NOT_EXISTS",
+            Rejection::SeatNotAvailable => "SEAT_NOT_AVAILABLE",
+            Rejection::SeatNotReserved => "SEAT_NOT_RESERVED",
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The form of events on disk: Protocol Buffers, the messages of `messages`.
+//!
+//! Why apart from the domain's events: what is stored stays readable for ever, the domain's types may change every day.
+//! Invariant: numbers of fields and names of types are never reused for something else.
+//! Not here: what the events mean (`domain`), their bytes (`messages`).
+
+use gesta::Timestamp;
+use gesta_entity::{CodecError, Encoded, EventCodec, ProtoEvents, Stored};
+use prost::Message as _;
+use uuid::Uuid;
+
+use crate::domain::{Event, Price, Seat, SeatStatus, Show};
+use crate::messages;
+
+/// Category of the streams: a show's is named `show-<uuid>`.
+pub const CATEGORY: &str = "show";
+/// Types of events on disk.
+pub const SHOW_CREATED: &str = "show-created.v1";
+/// See [`SHOW_CREATED`].
+pub const SEAT_RESERVED: &str = "seat-reserved.v1";
+/// See [`SHOW_CREATED`].
+pub const SEAT_RESERVATION_CANCELLED: &str = "seat-reservation-cancelled.v1";
+
+const CURRENCY: &str = "EUR";
+
+/// Version of the snapshots' form: raise it whenever the state means something else.
+pub const SNAPSHOT_VERSION: u32 = 1;
+
+/// The codec of the events of shows.
+///
+/// # Errors
+/// None: the names are valid.
+pub fn codec() -> gesta::Result<impl EventCodec<Event>> {
+    let messages = ProtoEvents::<Message>::new()
+        .event(SHOW_CREATED, Message::Created, |message| match message {
+            Message::Created(created) => Some(created),
+            _ => None,
+        })
+        .event(SEAT_RESERVED, Message::Reserved, |message| match message {
+            Message::Reserved(reserved) => Some(reserved),
+            _ => None,
+        })
+        .event(
+            SEAT_RESERVATION_CANCELLED,
+            Message::Cancelled,
+            |message| match message {
+                Message::Cancelled(cancelled) => Some(cancelled),
+                _ => None,
+            },
+        )
+        .build()?;
+    Ok(ShowEvents { messages })
+}
+
+/// An event in its form on disk.
+enum Message {
+    Created(messages::ShowCreated),
+    Reserved(messages::SeatReserved),
+    Cancelled(messages::SeatReservationCancelled),
+}
+
+/// Turns the domain's events into messages and back; the messages into bytes and back is the inner codec's part.
+struct ShowEvents {
+    messages: ProtoEvents<Message>,
+}
+
+impl EventCodec<Event> for ShowEvents {
+    fn encode(&self, event: &Event) -> Result<Encoded, CodecError> {
+        self.messages.encode(&Message::from(event))
+    }
+
+    fn decode(&self, stored: Stored<'_>) -> Result<Event, CodecError> {
+        let message = self.messages.decode(stored)?;
+        Event::try_from(message).map_err(|detail| CodecError::Malformed {
+            event_type: stored.event_type.to_owned(),
+            detail,
+        })
+    }
+}
+
+impl From<&Event> for Message {
+    fn from(event: &Event) -> Self {
+        match event {
+            Event::ShowCreated {
+                show_id,
+                title,
+                seats,
+                at,
+            } => Message::Created(messages::ShowCreated {
+                show_id: show_id.to_string(),
+                title: title.to_string(),
+                seats: stored_seats(seats),
+                created_at: at.as_micros(),
+            }),
+            Event::SeatReserved { show_id, seat, at } => {
+                Message::Reserved(messages::SeatReserved {
+                    show_id: show_id.to_string(),
+                    seat_number: *seat,
+                    reserved_at: at.as_micros(),
+                })
+            }
+            Event::SeatReservationCancelled { show_id, seat, at } => {
+                Message::Cancelled(messages::SeatReservationCancelled {
+                    show_id: show_id.to_string(),
+                    seat_number: *seat,
+                    cancelled_at: at.as_micros(),
+                })
+            }
+        }
+    }
+}
+
+impl TryFrom<Message> for Event {
+    type Error = String;
+
+    fn try_from(message: Message) -> Result<Self, String> {
+        Ok(match message {
+            Message::Created(created) => Event::ShowCreated {
+                show_id: show_id(&created.show_id)?,
+                title: created.title.into(),
+                seats: seats(&created.seats)?,
+                at: Timestamp(created.created_at),
+            },
+            Message::Reserved(reserved) => Event::SeatReserved {
+                show_id: show_id(&reserved.show_id)?,
+                seat: reserved.seat_number,
+                at: Timestamp(reserved.reserved_at),
+            },
+            Message::Cancelled(cancelled) => Event::SeatReservationCancelled {
+                show_id: show_id(&cancelled.show_id)?,
+                seat: cancelled.seat_number,
+                at: Timestamp(cancelled.cancelled_at),
+            },
+        })
+    }
+}
+
+/// A show as the bytes of a snapshot.
+///
+/// # Errors
+/// None; the signature is that of the runtime.
+pub fn snapshot_of(show: &Show) -> Result<Vec<u8>, String> {
+    let snapshot = messages::ShowSnapshot {
+        show_id: show.id.to_string(),
+        title: show.title.to_string(),
+        seats: stored_seats(&show.seats),
+    };
+    Ok(snapshot.encode_to_vec())
+}
+
+/// The show of a snapshot.
+///
+/// # Errors
+/// What is wrong with the bytes.
+pub fn show_of(snapshot: &[u8]) -> Result<Show, String> {
+    let snapshot = messages::ShowSnapshot::decode(snapshot).map_err(|error| error.to_string())?;
+    Ok(Show {
+        id: show_id(&snapshot.show_id)?,
+        title: snapshot.title.into(),
+        seats: seats(&snapshot.seats)?,
+    })
+}
+
+/// How many seats a show was created with: all that the read model needs of the event.
+///
+/// # Errors
+/// What is wrong with the bytes.
+pub fn seats_created(data: &[u8]) -> Result<usize, String> {
+    let created = messages::ShowCreated::decode(data).map_err(|error| error.to_string())?;
+    Ok(created.seats.len())
+}
+
+fn show_id(text: &str) -> Result<Uuid, String> {
+    Uuid::try_parse(text).map_err(|error| format!("show_id: {error}"))
+}
+
+fn stored_seats(seats: &[Seat]) -> Vec<messages::Seat> {
+    let stored = |(number, seat): (u32, &Seat)| messages::Seat {
+        number,
+        status: match seat.status {
+            SeatStatus::Available => messages::SeatStatus::Available.into(),
+            SeatStatus::Reserved => messages::SeatStatus::Reserved.into(),
+        },
+        price: Some(messages::Money {
+            amount: seat.price.to_string(),
+            currency: CURRENCY.to_owned(),
+        }),
+    };
+    (1..).zip(seats).map(stored).collect()
+}
+
+fn seats(stored: &[messages::Seat]) -> Result<Vec<Seat>, String> {
+    if stored.is_empty() {
+        return Err("a show must have a seat".into());
+    }
+    (1..).zip(stored).map(seat).collect()
+}
+
+fn seat((number, stored): (u32, &messages::Seat)) -> Result<Seat, String> {
+    if stored.number != number {
+        return Err(format!("seat {} stands in place {number}", stored.number));
+    }
+    let status = match stored.status() {
+        messages::SeatStatus::Available => SeatStatus::Available,
+        messages::SeatStatus::Reserved => SeatStatus::Reserved,
+        messages::SeatStatus::Unspecified => return Err(format!("seat {number} has no status")),
+    };
+    let price = stored.price.as_ref().and_then(price);
+    let price = price.ok_or_else(|| format!("seat {number} has no price in {CURRENCY}"))?;
+    Ok(Seat { status, price })
+}
+
+/// Reads `100.00`, and nothing that is written differently.
+fn price(money: &messages::Money) -> Option<Price> {
+    let (whole, cents) = money.amount.split_once('.')?;
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if money.currency != CURRENCY || cents.len() != 2 || !digits(whole) || !digits(cents) {
+        return None;
+    }
+    let cents: u32 = cents.parse().ok()?;
+    let total = whole.parse::<u32>().ok()?.checked_mul(100)?;
+    Some(Price {
+        cents: total.checked_add(cents)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::INITIAL_PRICE;
+    use gesta::ContentType;
+
+    const ID: Uuid = Uuid::from_u128(0x0190_57a6_3f0e_7c3a_9d1b_2f6c_5e4a_8b70);
+    const AT: Timestamp = Timestamp(1_790_000_000_000_001);
+
+    fn show_created(count: usize) -> Event {
+        let seat = Seat {
+            status: SeatStatus::Available,
+            price: INITIAL_PRICE,
+        };
+        Event::ShowCreated {
+            show_id: ID,
+            title: "Seven Samurai".into(),
+            seats: vec![seat; count],
+            at: AT,
+        }
+    }
+
+    fn encoded(event: &Event) -> Encoded {
+        let codec = codec().expect("valid names");
+        codec.encode(event).expect("every event has a form")
+    }
+
+    fn decoded(event_type: &str, data: &[u8]) -> Result<Event, CodecError> {
+        let stored = Stored {
+            event_type,
+            content_type: ContentType::Binary,
+            data: &bytes::Bytes::copy_from_slice(data),
+        };
+        codec().expect("valid names").decode(stored)
+    }
+
+    /// The bytes on disk must never change: old events stay readable only if new ones look the same.
+    #[test]
+    fn bytes_on_disk_are_these() {
+        let id: &[u8] = b"\x0a\x24019057a6-3f0e-7c3a-9d1b-2f6c5e4a8b70";
+        let at = b"\x81\xc0\x97\xd1\xed\xff\x96\x03";
+        let seat = |number: u8| {
+            [
+                &b"\x1a\x13\x08"[..],
+                &[number],
+                b"\x10\x01\x1a\x0d\x0a\x06100.00\x12\x03EUR",
+            ]
+            .concat()
+        };
+        let golden = [
+            (
+                show_created(2),
+                SHOW_CREATED,
+                [
+                    id,
+                    b"\x12\x0dSeven Samurai",
+                    &seat(1),
+                    &seat(2),
+                    b"\x20",
+                    at,
+                ]
+                .concat(),
+            ),
+            (
+                Event::SeatReserved {
+                    show_id: ID,
+                    seat: 7,
+                    at: AT,
+                },
+                SEAT_RESERVED,
+                [id, b"\x10\x07\x18", at].concat(),
+            ),
+            (
+                Event::SeatReservationCancelled {
+                    show_id: ID,
+                    seat: 7,
+                    at: AT,
+                },
+                SEAT_RESERVATION_CANCELLED,
+                [id, b"\x10\x07\x18", at].concat(),
+            ),
+        ];
+        for (event, event_type, bytes) in golden {
+            let form = encoded(&event);
+            assert_eq!(form.event_type.as_str(), event_type);
+            assert_eq!(form.data, bytes, "{event:?}");
+            assert_eq!(decoded(event_type, &bytes).expect("readable"), event);
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_published_application() {
+        let created = encoded(&show_created(50)).data;
+        assert!((1_050..1_200).contains(&created.len()), "{}", created.len());
+        assert_eq!(seats_created(&created), Ok(50));
+        let reserved = Event::SeatReserved {
+            show_id: ID,
+            seat: 50,
+            at: AT,
+        };
+        let size = encoded(&reserved).data.len();
+        assert!((45..56).contains(&size), "{size}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told() {
+        let unknown = decoded("seat-sold.v1", b"").expect_err("unknown");
+        assert_eq!(unknown, CodecError::UnknownType("seat-sold.v1".into()));
+        let good = encoded(&show_created(2)).data;
+        let replaced = |from: &[u8], to: &[u8]| {
+            let at = good.windows(from.len()).position(|part| part == from);
+            let at = at.expect("present");
+            [&good[..at], to, &good[at + from.len()..]].concat()
+        };
+        for (bytes, expected) in [
+            (good[..50].to_vec(), "buffer"),
+            (b"".to_vec(), "show_id"),
+            (replaced(b"019057a6", b"x19057a6"), "show_id"),
+            (replaced(b"\x08\x02\x10", b"\x08\x03\x10"), "place 2"),
+            (replaced(b"\x10\x01", b"\x10\x00"), "no status"),
+            (replaced(b"100.00", b"1000.0"), "no price"),
+            (replaced(b"100.00", b"-10.00"), "no price"),
+            (replaced(b"EUR", b"USD"), "no price"),
+        ] {
+            let error = decoded(SHOW_CREATED, &bytes).expect_err(expected);
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        let seatless = messages::ShowCreated {
+            show_id: ID.to_string(),
+            ..messages::ShowCreated::default()
+        };
+        assert!(decoded(SHOW_CREATED, &seatless.encode_to_vec()).is_err());
+    }
+
+    #[test]
+    fn a_snapshot_holds_the_show() {
+        let mut show = Show {
+            id: ID,
+            title: "Ran".into(),
+            seats: vec![
+                Seat {
+                    status: SeatStatus::Available,
+                    price: Price { cents: 5 },
+                };
+                3
+            ],
+        };
+        show.seats[1].status = SeatStatus::Reserved;
+        let snapshot = snapshot_of(&show).expect("every show has a form");
+        assert_eq!(show_of(&snapshot), Ok(show));
+        assert!(show_of(&snapshot[..20]).is_err());
+    }
+}

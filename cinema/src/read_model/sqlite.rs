@@ -1,0 +1,153 @@
+//! Rows in a SQLite file of their own.
+//!
+//! Why not in the store's file: the store is its only writer. A power cut may lose the last transactions here
+//! (`synchronous=NORMAL`), rows and checkpoint together; they are counted again.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
+
+use super::batch::Batch;
+use super::{AvailableSeats, Error, Moved, Views};
+
+const TABLES: &str = "
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = NORMAL;
+    CREATE TABLE IF NOT EXISTS cinema_available_seats (
+        show_id BLOB NOT NULL PRIMARY KEY,
+        available INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS cinema_checkpoint (
+        name TEXT NOT NULL PRIMARY KEY,
+        checkpoint TEXT NOT NULL
+    ) WITHOUT ROWID;
+    INSERT INTO cinema_checkpoint VALUES ('available-seats', '') ON CONFLICT DO NOTHING;
+";
+const READ_CHECKPOINT: &str =
+    "SELECT checkpoint FROM cinema_checkpoint WHERE name = 'available-seats'";
+const MOVE_CHECKPOINT: &str = "UPDATE cinema_checkpoint SET checkpoint = ?2 WHERE name = 'available-seats' AND checkpoint = ?1";
+const ADD_SEATS: &str = "
+    INSERT INTO cinema_available_seats (show_id, available) VALUES (?1, ?2)
+    ON CONFLICT (show_id) DO UPDATE SET available = available + excluded.available";
+const READ_PAGE: &str = "
+    SELECT show_id, available FROM cinema_available_seats WHERE show_id > ?1 ORDER BY show_id LIMIT ?2";
+
+/// Rows in a file, or in memory.
+pub(super) struct SqliteViews {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    path: Option<PathBuf>,
+    connection: Mutex<Option<Connection>>,
+}
+
+impl SqliteViews {
+    pub(super) fn new(path: Option<PathBuf>) -> Self {
+        let connection = Mutex::new(None);
+        Self {
+            shared: Arc::new(Shared { path, connection }),
+        }
+    }
+
+    /// Runs `work` on the connection, on a thread that may block. After an error a new one is opened.
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let shared = Arc::clone(&self.shared);
+        let run = move || {
+            let mut place = shared
+                .connection
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let mut connection = match place.take() {
+                Some(connection) => connection,
+                None => shared.connect()?,
+            };
+            let done = work(&mut connection);
+            // What is in memory must stay.
+            if done.is_ok() || shared.path.is_none() {
+                *place = Some(connection);
+            }
+            done
+        };
+        let done = tokio::task::spawn_blocking(run).await;
+        done.map_err(|error| Error::Database(error.to_string()))?
+            .map_err(|error| Error::Database(error.to_string()))
+    }
+}
+
+impl Shared {
+    fn connect(&self) -> rusqlite::Result<Connection> {
+        let connection = match &self.path {
+            Some(path) => Connection::open(path)?,
+            None => Connection::open_in_memory()?,
+        };
+        connection.execute_batch(TABLES)?;
+        Ok(connection)
+    }
+}
+
+#[async_trait]
+impl Views for SqliteViews {
+    async fn checkpoint(&self) -> Result<String, Error> {
+        self.with(|connection| {
+            let found = connection.query_row(READ_CHECKPOINT, [], |row| row.get(0));
+            Ok(found.optional()?.unwrap_or_default())
+        })
+        .await
+    }
+
+    async fn apply(&self, batch: &Batch) -> Result<Moved, Error> {
+        let batch = batch.clone();
+        self.with(move |connection| {
+            let transaction = connection.transaction()?;
+            if transaction.execute(MOVE_CHECKPOINT, params![batch.from, batch.to])? == 0 {
+                return Ok(Moved::No);
+            }
+            {
+                let mut add = transaction.prepare_cached(ADD_SEATS)?;
+                for (show_id, change) in batch.changes {
+                    add.execute(params![show_id.as_bytes(), change])?;
+                }
+            }
+            transaction.commit()?;
+            Ok(Moved::Yes)
+        })
+        .await
+    }
+
+    async fn clear(&self, checkpoint: &str) -> Result<Moved, Error> {
+        let checkpoint = checkpoint.to_owned();
+        self.with(move |connection| {
+            let transaction = connection.transaction()?;
+            if transaction.execute(MOVE_CHECKPOINT, params![checkpoint, ""])? == 0 {
+                return Ok(Moved::No);
+            }
+            transaction.execute("DELETE FROM cinema_available_seats", [])?;
+            transaction.commit()?;
+            Ok(Moved::Yes)
+        })
+        .await
+    }
+
+    async fn page(&self, after: Option<Uuid>, limit: u16) -> Result<Vec<AvailableSeats>, Error> {
+        self.with(move |connection| {
+            let mut statement = connection.prepare_cached(READ_PAGE)?;
+            // An empty blob comes before every id.
+            let after = after.map_or(Vec::new(), |id| id.as_bytes().to_vec());
+            let rows = statement.query_map(params![after, limit], |row| {
+                Ok(AvailableSeats {
+                    show_id: Uuid::from_bytes(row.get(0)?),
+                    available: row.get(1)?,
+                })
+            })?;
+            rows.collect()
+        })
+        .await
+    }
+}
