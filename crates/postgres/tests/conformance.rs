@@ -29,7 +29,7 @@ impl PostgresFactory {
         config.logs_if_new = self.logs;
         let backend = PostgresBackend::open(config).await.expect("opens");
         let store = Store::open(Arc::new(backend), gesta_store::Config::default(), clock);
-        TestStore::with_home(store.expect("starts"), schema)
+        TestStore::owned(store.expect("starts"), schema)
     }
 }
 

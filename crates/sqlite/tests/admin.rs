@@ -95,13 +95,14 @@ async fn scavenging_removes_what_is_hidden_and_remembers_how_far() {
         .map(|stream| stream.head.expect("exists"))
         .collect();
     assert_eq!(
-        (heads[0].last, heads[0].position),
-        (Revision(2_499), Position(9_999))
+        (heads[0].last, heads[0].position, heads[0].id),
+        (Revision(2_499), Position(9_999), None)
     );
     assert_eq!(
         (heads[1].last, heads[1].position),
         (Revision(2_499), Position(10_000))
     );
+    assert!(heads[1].id.is_some(), "still stored");
     author
         .store(&[event("s-2", "T", "again"), event("s-3", "T", "again")])
         .await;

@@ -205,6 +205,7 @@ async fn streams_types_and_events_are_looked_up() {
     );
     let b = loaded.streams[0].head.expect("exists");
     assert_eq!((b.last, b.position), (Revision(9), Position(20)));
+    assert_eq!(b.id, Some(stored[19].id));
     assert_eq!(loaded.streams[1], Default::default());
     let meta = loaded.streams[2].meta.clone().expect("has metadata");
     assert_eq!(

@@ -22,7 +22,7 @@ struct FileFactory;
 impl FileFactory {
     fn open(home: Arc<TempDir>, clock: Arc<dyn Clock>) -> TestStore {
         let config = SqliteConfig::file(home.path().join("gesta.db"));
-        TestStore::with_home(start(config, clock), home)
+        TestStore::owned(start(config, clock), home)
     }
 
     fn new_home() -> Arc<TempDir> {
@@ -59,11 +59,17 @@ impl StoreFactory for MemoryFactory {
     }
 
     async fn create(&self) -> TestStore {
-        TestStore::new(start(SqliteConfig::memory(), Arc::new(SystemClock)))
+        TestStore::owned(
+            start(SqliteConfig::memory(), Arc::new(SystemClock)),
+            Arc::new(()),
+        )
     }
 
     async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
-        Some(TestStore::new(start(SqliteConfig::memory(), clock)))
+        Some(TestStore::owned(
+            start(SqliteConfig::memory(), clock),
+            Arc::new(()),
+        ))
     }
 }
 

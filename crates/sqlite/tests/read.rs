@@ -2,14 +2,17 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{Author, LOG, Random, event, open, stream, whole_log};
 use gesta_core::backend::{Backend, StreamSlice};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
-    Direction, ErrorKind, EventType, Filter, Position, Query, RecordedEvent, Revision, Tag,
-    Timestamp,
+    Direction, ErrorKind, EventStore, EventType, Filter, LoadFrom, LoadStream, OwnerStore,
+    Position, Query, RecordedEvent, Result, Revision, StreamPage, SystemClock, Tag, Timestamp,
 };
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
+use gesta_store::Store;
 
 fn slice(author: &Author, name: &str) -> StreamSlice {
     StreamSlice {
@@ -304,6 +307,68 @@ async fn streams_are_listed_in_binary_order_without_the_systems() {
     assert_eq!(list("$", None, 100).await, ["$$b-1", "$x"]);
     assert_eq!(list("", Some("$$b-1"), 1).await, ["B-1"]);
     assert_eq!(list("zz", None, 100).await, [""; 0]);
+}
+
+/// Goal: an answer about many streams is bounded in rows, too, and tells what it did not reach.
+#[tokio::test]
+async fn parts_of_streams_end_by_rows() {
+    let backend = SqliteBackend::open(SqliteConfig::memory()).expect("opens");
+    let mut author = Author::new(&backend).await;
+    author.store(&vec![event("s", "T", "1"); 10_000]).await;
+    let slice = StreamSlice {
+        limit: 10_000,
+        ..slice(&author, "s")
+    };
+    let slices = vec![slice.clone(); 8];
+    let parts = backend.read_streams(LOG, slices).await.expect("reads");
+    let found: Vec<(usize, bool)> = parts
+        .iter()
+        .map(|part| (part.events.len(), part.complete))
+        .collect();
+    let mut wanted = vec![(10_000, true); 6];
+    wanted.extend([(5_536, false), (0, false)]);
+    assert_eq!(found, wanted);
+    let alone = backend.read_stream(slice).await.expect("reads");
+    assert!(parts[..6].iter().all(|part| *part == alone));
+    assert_eq!(parts[6].events, alone.events[..5_536]);
+}
+
+/// Goal: a changed row spoils only the answer about its own stream when many are loaded.
+#[tokio::test]
+async fn a_changed_row_does_not_keep_other_streams_from_loading() {
+    let home = tempfile::tempdir().expect("dir");
+    let path = home.path().join("gesta.db");
+    let backend = open(&path);
+    let mut author = Author::new(&backend).await;
+    for name in ["a", "b", "c"] {
+        author.store(&vec![event(name, "T", "1"); 3]).await;
+    }
+    backend.close().await;
+    rusqlite::Connection::open(&path)
+        .expect("opens")
+        .execute_batch(
+            "DROP TRIGGER events_are_not_updated; UPDATE events SET data = x'39' WHERE position = 5",
+        )
+        .expect("damages");
+    let store = Store::open(
+        Arc::new(open(&path)),
+        gesta_store::Config::default(),
+        Arc::new(SystemClock),
+    )
+    .expect("starts");
+    let loads = ["a", "b", "never", "c"].map(|name| LoadStream {
+        stream: stream(name),
+        from: LoadFrom::Start,
+        limit: 10,
+    });
+    let pages = store.read_streams(loads.into()).await.expect("answers");
+    let count = |page: &Result<StreamPage>| page.as_ref().map(|page| page.events.len()).ok();
+    let counts: Vec<Option<usize>> = pages.iter().map(count).collect();
+    assert_eq!(counts, [Some(3), None, None, Some(3)]);
+    let error = pages[1].as_ref().expect_err("noticed");
+    assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
+    assert!(error.to_string().contains("position 5"), "{error}");
+    store.shutdown().await.expect("closed");
 }
 
 /// Goal: a changed row is reported by its place, not handed on; its neighbours stay readable.

@@ -24,6 +24,13 @@ use crate::streams::{LOOK_UP_MAX, Readable, no_rows};
 /// page beyond this many.
 const LOGS_AT_ONCE: usize = 4;
 
+/// Requests about streams of one log, and their places among all.
+#[derive(Default)]
+struct OfLog {
+    places: Vec<usize>,
+    loads: Vec<LoadStream>,
+}
+
 /// How far a load goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
@@ -79,13 +86,13 @@ impl Store {
         validate(&loads)?;
         let now = self.clock.now();
         let count = loads.len();
-        let mut by_log: BTreeMap<LogId, (Vec<usize>, Vec<LoadStream>)> = BTreeMap::new();
+        let mut by_log: BTreeMap<LogId, OfLog> = BTreeMap::new();
         for (place, load) in loads.into_iter().enumerate() {
-            let (places, of_log) = by_log.entry(self.log_of(&load.stream)).or_default();
-            places.push(place);
-            of_log.push(load);
+            let of_log = by_log.entry(self.log_of(&load.stream)).or_default();
+            of_log.places.push(place);
+            of_log.loads.push(load);
         }
-        let by_log: Vec<(LogId, (Vec<usize>, Vec<LoadStream>))> = by_log.into_iter().collect();
+        let by_log: Vec<(LogId, OfLog)> = by_log.into_iter().collect();
         let mut pages: Vec<(usize, Result<StreamPage>)> = Vec::with_capacity(count);
         let mut bytes = 0;
         for logs in by_log.chunks(LOGS_AT_ONCE) {
@@ -94,9 +101,9 @@ impl Store {
             } else {
                 Reach::Heads
             };
-            let reads = logs.iter().map(|(log, (places, loads))| async move {
-                let pages = self.pages_of_log(*log, loads, now, reach).await?;
-                Ok::<_, Error>(places.iter().copied().zip(pages))
+            let reads = logs.iter().map(|(log, of_log)| async move {
+                let pages = self.pages_of_log(*log, &of_log.loads, now, reach).await?;
+                Ok::<_, Error>(of_log.places.iter().copied().zip(pages))
             });
             for (place, page) in try_join_all(reads).await?.into_iter().flatten() {
                 bytes += page.as_ref().map_or(0, |page| payload_bytes(&page.events));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta_core::backend::Backend;
-use gesta_core::{Clock, EventStore, SystemClock};
+use gesta_core::{Clock, SystemClock};
 use gesta_store::{Config, Store};
 use gesta_testkit::{StoreFactory, TestStore};
 use support::{MemoryBackend, World};
@@ -20,7 +20,7 @@ impl WorldFactory {
     fn open(world: &Arc<World>, clock: Arc<dyn Clock>) -> TestStore {
         let backend = MemoryBackend::new(world) as Arc<dyn Backend>;
         let store = Store::open(backend, Config::default(), clock).expect("opened");
-        TestStore::with_home(store as Arc<dyn EventStore>, Arc::clone(world) as _)
+        TestStore::owned(store, Arc::clone(world) as _)
     }
 }
 

@@ -327,6 +327,19 @@ async fn scavenging_removes_what_is_hidden_and_nothing_else() {
         all - 26
     );
     assert_eq!(visible().await, before);
+    let loads = STREAMS.map(|name| LoadStream {
+        stream: stream(name),
+        from: LoadFrom::Start,
+        limit: 1_000,
+    });
+    let loaded = ours.store.read_streams(loads.to_vec()).await;
+    let loaded: Vec<_> = loaded
+        .expect("answers")
+        .into_iter()
+        .flatten()
+        .map(|page| (page.last_revision, shape(&page.events)))
+        .collect();
+    assert_eq!(loaded, before);
     let again = ours
         .store
         .scavenge(RunMode::Real, |_| ())

@@ -5,12 +5,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use gesta_core::{Clock, EventStore};
+use gesta_core::{Clock, EventStore, OwnerStore};
 
 /// A store under test, and what keeps its data alive.
 pub struct TestStore {
     // Dropped before the home.
     store: Arc<dyn EventStore>,
+    owner: Option<Arc<dyn OwnerStore>>,
     home: Arc<dyn Any + Send + Sync>,
 }
 
@@ -25,7 +26,21 @@ impl TestStore {
     /// schema), and what removes them when it is dropped.
     #[must_use]
     pub fn with_home(store: Arc<dyn EventStore>, home: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { store, home }
+        Self {
+            store,
+            owner: None,
+            home,
+        }
+    }
+
+    /// A store whose streams can be owned, and its home.
+    #[must_use]
+    pub fn owned(store: Arc<dyn OwnerStore>, home: Arc<dyn Any + Send + Sync>) -> Self {
+        Self {
+            owner: Some(Arc::clone(&store)),
+            store,
+            home,
+        }
     }
 
     /// The home.
@@ -37,6 +52,12 @@ impl TestStore {
         Arc::clone(&self.home)
             .downcast()
             .expect("a store of this factory")
+    }
+
+    /// The same store for owners of streams; `None` if it cannot have any.
+    #[must_use]
+    pub fn owner(&self) -> Option<Arc<dyn OwnerStore>> {
+        self.owner.clone()
     }
 
     /// The store, to share with tasks.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use crate::factory::StoreFactory;
-use crate::suite::say;
+use crate::suite::{from_environment, say, seed};
 
 /// Rounds, unless `GESTA_ROUNDS` says otherwise.
 const ROUNDS: u32 = 24;
@@ -29,10 +29,7 @@ const ROUND_DEADLINE: Duration = Duration::from_secs(120);
 /// # Panics
 /// If an answer differs: with the seed and the shortest operations found.
 pub async fn properties(factory: &dyn StoreFactory) {
-    let seed = from_environment("GESTA_SEED").unwrap_or_else(|| {
-        let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
-        high ^ low
-    });
+    let seed = seed();
     let rounds = from_environment("GESTA_ROUNDS").unwrap_or(ROUNDS.into());
     say(&format!(
         "SEED of the properties of {}: GESTA_SEED={seed}",
@@ -60,12 +57,6 @@ pub async fn properties(factory: &dyn StoreFactory) {
     if let Err(failure) = result {
         panic!("{}, GESTA_SEED={seed}: {failure}", factory.name());
     }
-}
-
-fn from_environment(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    let number = value.parse();
-    Some(number.unwrap_or_else(|_| panic!("{name} must be a number, found {value:?}")))
 }
 
 /// The 32 bytes that the generator wants.

@@ -88,6 +88,24 @@ pub(crate) fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
+/// The seed of random tests: `GESTA_SEED`, or a new one.
+pub(crate) fn seed() -> u64 {
+    from_environment("GESTA_SEED").unwrap_or_else(|| {
+        let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+        high ^ low
+    })
+}
+
+/// A number from the environment.
+///
+/// # Panics
+/// If it is no number.
+pub(crate) fn from_environment(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    let number = value.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name} must be a number, found {value:?}")))
+}
+
 /// Makes one test per case of the suite for the stores of a factory.
 ///
 /// The expression is evaluated once per test. Wrap several uses in modules:
@@ -265,6 +283,25 @@ macro_rules! conformance_tests {
                 ends_at_a_tombstone
                 from_unusable_places_is_refused
                 follows_a_metadata_stream
+            }
+            loads {
+                equal_reads_of_single_streams
+                join_page_by_page
+                of_large_events_end_early
+                see_what_was_acknowledged
+                leave_old_events_out
+                of_wrong_size_are_refused
+            }
+            submissions {
+                follow_each_other_without_waiting
+                begin_a_stream
+                of_nothing_ask_whether_the_owner_is_up_to_date
+                fall_with_the_one_they_were_decided_upon
+                are_refused_after_a_foreign_event
+                know_the_last_event_after_reopening
+                that_break_a_rule_are_refused
+                are_each_told_once
+                after_the_end_are_refused
             }
             racing {
                 one_writer_wins

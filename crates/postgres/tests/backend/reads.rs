@@ -305,6 +305,44 @@ async fn streams_are_read_between_revisions_both_ways_and_by_time() {
 }
 
 /// 40 MiB in events of 3 MiB, small ones between: no page above 32 MiB, nothing lost, and large ones are left out of the first statement.
+/// Goal: an answer about many streams is bounded in rows, too, and tells what it did not reach.
+#[tokio::test]
+async fn parts_of_streams_end_by_rows() {
+    let Some((backend, _)) = fresh().await else {
+        return;
+    };
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let drafts: Vec<Draft<'_>> = (0..5_000).map(|_| draft("s", "T")).collect();
+    for _ in 0..2 {
+        assert!(is_committed(&author.append(&mut *writer, &drafts).await));
+    }
+    let slice = StreamSlice {
+        log: LOG,
+        stream: StreamId::new("s").expect("valid"),
+        stream_row: author.stream_row("s"),
+        from: Revision(0),
+        to: Revision::MAX,
+        created_from: None,
+        direction: Direction::Forwards,
+        limit: 10_000,
+    };
+    let slices = vec![slice.clone(); 8];
+    let parts = backend.read_streams(LOG, slices).await.expect("reads");
+    let found: Vec<(usize, bool)> = parts
+        .iter()
+        .map(|part| (part.events.len(), part.complete))
+        .collect();
+    let mut wanted = vec![(10_000, true); 6];
+    wanted.extend([(5_536, false), (0, false)]);
+    assert_eq!(found, wanted);
+    let alone = backend.read_stream(slice).await.expect("reads");
+    assert!(parts[..6].iter().all(|part| *part == alone));
+    assert_eq!(parts[6].events, alone.events[..5_536]);
+    let nothing = backend.read_streams(LOG, Vec::new()).await;
+    assert_eq!(nothing.expect("reads"), []);
+}
+
 #[tokio::test]
 async fn pages_end_by_bytes() {
     let Some((backend, _)) = fresh().await else {
@@ -376,6 +414,7 @@ async fn loading_tells_ends_heads_metadata_and_types() {
         (head.last, head.position),
         (last("show-1").revision, last("show-1").position)
     );
+    assert_eq!(head.id, Some(last("show-1").id));
     assert_eq!(head.row, author.stream_row("show-1"));
     assert_eq!(loaded.streams[0].meta, None);
     assert_eq!(
@@ -681,8 +720,8 @@ async fn scavenging_removes_what_is_hidden_and_remembers() {
         .head
         .expect("remembered");
     assert_eq!(
-        (head.last, head.position),
-        (of[19].revision, of[19].position)
+        (head.last, head.position, head.id),
+        (of[19].revision, of[19].position, None)
     );
     let mut source = backend.audit_source().await.expect("snapshot");
     let report = gesta_sql::verify::audit(&mut source, &mut |_| {})

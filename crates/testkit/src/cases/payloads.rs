@@ -55,7 +55,7 @@ pub async fn binary_holds_any_byte(factory: &dyn StoreFactory) {
 }
 
 /// Bytes that no compression makes smaller (xorshift).
-fn noise(mut seed: u64, bytes: usize) -> Vec<u8> {
+pub(super) fn noise(mut seed: u64, bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes + 8);
     while out.len() < bytes {
         seed ^= seed << 13;
