@@ -260,7 +260,7 @@ pub async fn see_what_was_acknowledged(factory: &dyn StoreFactory) {
         let loads = ["even", "odd"].map(|name| load(name, LoadFrom::Last, 1));
         let pages = load_all(owner.as_ref(), loads.into()).await;
         let last = |page: &Result<StreamPage>| page.as_ref().ok().map(|page| page.last_revision);
-        let wanted = [round / 2, (round + 1) / 2];
+        let wanted = [round / 2, round.div_ceil(2)];
         let wanted = [Some(wanted[0]), wanted[1].checked_sub(1)].map(|last| last.map(Revision));
         assert_eq!([last(&pages[0]), last(&pages[1])], wanted, "round {round}");
     }
