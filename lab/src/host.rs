@@ -140,6 +140,13 @@ fn own_busy() -> Duration {
     ticks(at(11) + at(12))
 }
 
+/// Memory of this process that is in use now.
+pub(crate) fn resident_bytes() -> u64 {
+    field(&read("/proc/self/status"), "VmRSS")
+        .and_then(|kb| kb.trim_end_matches("kB").trim().parse::<u64>().ok())
+        .map_or(0, |kb| kb * 1024)
+}
+
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }

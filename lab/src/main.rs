@@ -16,6 +16,7 @@ mod bound;
 mod child;
 mod compare;
 mod endpoint;
+mod entities;
 mod failure;
 mod fill;
 mod histogram;
@@ -62,6 +63,8 @@ enum Command {
     Bound(bound::BoundArgs),
     /// Gesta against the bare database, alternating.
     Compare(compare::CompareArgs),
+    /// The entity runtime: how fast, how large, and whether it keeps its word.
+    Entities(entities::EntitiesArgs),
     /// Appends over HTTP with wrk.
     Http(http::HttpArgs),
     /// Reads the whole log page by page, and random streams.
@@ -99,6 +102,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Append(args) => append::run(&args, &stop).await,
         Command::Bound(args) => bound::run(&args, &stop).await,
         Command::Compare(args) => compare::run(&args, &stop).await,
+        Command::Entities(args) => entities::run(&args, &stop).await,
         Command::Http(args) => http::run(&args, &stop).await,
         Command::Read(args) => read::run(&args, &stop).await,
         Command::Servers(args) => servers::run(&args, &stop).await,

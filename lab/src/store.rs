@@ -142,6 +142,14 @@ impl Opened {
         Some(sum)
     }
 
+    /// The store itself, whose streams a runtime of this process can own.
+    pub(crate) fn owner(&self) -> Result<Arc<gesta::Store>> {
+        match &self.embedded {
+            Some(store) => Ok(Arc::clone(store)),
+            None => fail("entities need a store on a database, not a server or `memory:`"),
+        }
+    }
+
     /// URL of the PostgreSQL database, not delayed.
     pub(crate) fn database_url(&self) -> Result<&str> {
         match self.observable() {

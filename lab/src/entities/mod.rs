@@ -1,0 +1,106 @@
+//! `entities`: the entity runtime on a store: one hot entity, loading many after a restart, memory of idle ones,
+//! two processes on the same entities. After each run every acknowledged command is looked for in the store.
+
+mod hot;
+mod memory;
+mod restart;
+mod shared;
+mod tally;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta::entity::{Config, Entities, EntityType, JsonEvents};
+use gesta_core::{OwnerStore, SystemClock};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Result;
+use crate::report::{Record, ReportArgs};
+use crate::store::{Opened, StoreArgs};
+use crate::units;
+
+use tally::{Event, Tally};
+
+/// The entity runtime: how fast, how large, and whether it keeps its word.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct EntitiesArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum What {
+    /// Many callers of one entity, at a distance from the database.
+    Hot(hot::HotArgs),
+    /// Many entities loaded on demand by many callers at once.
+    Restart(restart::RestartArgs),
+    /// Memory of many idle entities.
+    Memory(memory::MemoryArgs),
+    /// Several processes that drive the same entities.
+    Shared(shared::SharedArgs),
+}
+
+/// What all of them need.
+#[derive(Debug, Clone, clap::Args)]
+struct Common {
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    report: ReportArgs,
+    /// Seed of every random choice.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How long to measure, where it is a matter of time.
+    #[arg(long, default_value = "20s", value_parser = units::duration)]
+    duration: Duration,
+}
+
+impl Common {
+    fn save(&self, opened: &Opened, kind: &'static str, run: Finished) -> Result<bool> {
+        let mut record = Record::begin(kind, self.seed);
+        record.store = Some(opened.facts.clone());
+        record.workload = run.workload;
+        record.result = run.result;
+        record.errors = run.errors;
+        (record.complete, record.valid) = (run.complete, run.wrongs.is_empty());
+        record.save(&self.report)?;
+        for wrong in run.wrongs.iter().take(10) {
+            println!("  {wrong}");
+        }
+        if !run.wrongs.is_empty() {
+            println!("NO RESULT: {} violations", run.wrongs.len());
+        }
+        Ok(run.wrongs.is_empty())
+    }
+}
+
+/// What is reported of a run.
+struct Finished {
+    workload: Value,
+    result: Value,
+    errors: Value,
+    complete: bool,
+    wrongs: Vec<String>,
+}
+
+/// The command. True if the run is a result.
+pub(crate) async fn run(args: &EntitiesArgs, stop: &CancellationToken) -> Result<bool> {
+    match &args.what {
+        What::Hot(args) => hot::run(args, stop).await,
+        What::Restart(args) => restart::run(args, stop).await,
+        What::Memory(args) => memory::run(args, stop).await,
+        What::Shared(args) => shared::run(args, stop).await,
+    }
+}
+
+fn start(store: &Arc<gesta::Store>, config: Config) -> Result<Entities<Tally>> {
+    let entity_type = EntityType::new("tally", JsonEvents::<Event>::new())?;
+    let store = Arc::clone(store) as Arc<dyn OwnerStore>;
+    Ok(Entities::start(
+        store,
+        entity_type,
+        config,
+        Arc::new(SystemClock),
+    ))
+}
