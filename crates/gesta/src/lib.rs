@@ -35,6 +35,10 @@ compile_error!("choose a backend: feature `sqlite`, `postgres`, or both");
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/entities.md")]
+struct EntitiesGuide;
+
 mod database;
 pub mod schema;
 mod url;
