@@ -5,7 +5,7 @@ mod hot;
 mod memory;
 mod restart;
 mod shared;
-mod tally;
+pub(crate) mod tally;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -174,7 +174,7 @@ impl Book {
     }
 }
 
-fn decoded(data: &[u8]) -> Result<Event> {
+pub(crate) fn decoded(data: &[u8]) -> Result<Event> {
     serde_json::from_slice::<Plain>(data)
         .map(|plain| Event::Counted {
             by: plain.by,
