@@ -5,7 +5,7 @@
 //! Not here: everything else.
 
 use gesta::Timestamp;
-use gesta_entity::{Context, Decider};
+use gesta::entity::{Context, Decider};
 use uuid::Uuid;
 
 /// Most seats of a show.

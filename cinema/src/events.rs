@@ -5,7 +5,7 @@
 //! Not here: what the events mean (`domain`), their bytes (`messages`).
 
 use gesta::Timestamp;
-use gesta_entity::{CodecError, Encoded, EventCodec, ProtoEvents, Stored};
+use gesta::entity::{CodecError, Encoded, EventCodec, ProtoEvents, Stored};
 use prost::Message as _;
 use uuid::Uuid;
 

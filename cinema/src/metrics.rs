@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gesta_entity::Stats as EntityStats;
+use gesta::entity::Stats as EntityStats;
 use hyper::StatusCode;
 use tokio::time::Instant;
 

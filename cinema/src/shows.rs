@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta::entity::{Config, Entities, EntityType, Error, Request, Snapshots, Stats};
 use gesta::{ContentType, OwnerStore, SystemClock};
-use gesta_entity::{Config, Entities, EntityType, Error, Request, Snapshots, Stats};
 use uuid::Uuid;
 
 use crate::domain::{Command, Rejection, Show};

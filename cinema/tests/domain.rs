@@ -1,8 +1,10 @@
 //! The rules of shows, by example: given what has happened, when something is asked, then.
 
+#![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
 use gesta::Timestamp;
+use gesta::entity::Scenario;
 use gesta_cinema::domain::*;
-use gesta_entity::Scenario;
 use uuid::Uuid;
 
 const ID: Uuid = Uuid::from_u128(7);

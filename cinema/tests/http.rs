@@ -1,5 +1,7 @@
 //! The HTTP API, end to end on an embedded store.
 
+#![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
 mod support;
 
 use std::net::SocketAddr;
@@ -394,6 +396,52 @@ async fn requests_that_run_are_answered_before_the_end() {
             .expect("an end");
     stopped.expect("stopped");
     assert!((1..=100).contains(&answered), "{answered}");
+}
+
+/// While the database keeps everybody waiting, commands beyond the limit are refused at once, and reads from memory go on.
+#[tokio::test]
+async fn too_many_commands_are_refused_while_reads_go_on() {
+    let Some(server) = gesta_pgtest::shared() else {
+        return;
+    };
+    let proxy = gesta_pgtest::FaultProxy::start(server.addr())
+        .await
+        .expect("a proxy");
+    let url = format!(
+        "{}?schema={}",
+        proxy.url(&server.url()),
+        gesta_pgtest::fresh_schema()
+    );
+    let mut config = config(&url);
+    config.shows.commands_max = 5;
+    config.shows.reads = Reads::Stale;
+    let (application, mut client) = start(config).await;
+    assert_eq!(client.create(ID, 100).await.status, 201);
+    assert_eq!(client.create(OTHER, 1).await.status, 201);
+    proxy.hold_requests(true);
+    let address = application.server().local_addr();
+    let (answers, mut arriving) = tokio::sync::mpsc::unbounded_channel();
+    for seat in 1..=20 {
+        let answers = answers.clone();
+        tokio::spawn(async move {
+            let answer = Client::connect(address).await.reserve(ID, seat).await;
+            answers.send(answer)
+        });
+    }
+    for _ in 0..15 {
+        let refused = arriving.recv().await.expect("an answer");
+        assert_eq!(refused.status, 503, "{refused:?}");
+        assert!(refused.body.starts_with("OVERLOADED"), "{refused:?}");
+        assert!(refused.head.contains("retry-after: 1"), "{refused:?}");
+    }
+    // One whose own changes are not being stored: nothing is shown before it is.
+    assert_eq!(client.get(&format!("/shows/{OTHER}")).await.status, 200);
+    proxy.hold_requests(false);
+    for _ in 0..5 {
+        assert_eq!(arriving.recv().await.expect("an answer").status, 202);
+    }
+    assert_eq!(client.reserve(ID, 100).await.status, 202);
+    application.shutdown().await.expect("stopped");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //! Why by hand: an answer is a few known bytes; a framework's ways would cost more than all the rest of it.
 
 use bytes::Bytes;
-use gesta_entity::Error;
+use gesta::entity::Error;
 use http_body_util::Full;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
@@ -231,5 +231,50 @@ impl<R: Into<Refusal>> From<Error<R>> for Refusal {
 impl From<read_model::Error> for Refusal {
     fn from(error: read_model::Error) -> Self {
         Self::unavailable(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_has_its_status() {
+        let unavailable = || gesta::Error::unavailable("away");
+        let refusals: [(Error<Rejection>, u16, &str); 5] = [
+            (
+                Error::Rejected(Rejection::TooManySeats),
+                400,
+                "TOO_MANY_SEATS",
+            ),
+            (
+                Error::Overloaded("9 wait".into()),
+                503,
+                "OVERLOADED: 9 wait",
+            ),
+            (
+                Error::Unavailable(unavailable()),
+                503,
+                "UNAVAILABLE: unavailable: away",
+            ),
+            (
+                Error::OutcomeUnknown(unavailable()),
+                504,
+                "OUTCOME_UNKNOWN: ",
+            ),
+            (Error::Failed(unavailable()), 500, "FAILED: "),
+        ];
+        for (error, status, text) in refusals {
+            let refusal = Refusal::from(error);
+            assert!(
+                refusal.text.starts_with(text.as_bytes()),
+                "{:?}",
+                refusal.text
+            );
+            let answer = refusal.into_answer();
+            assert_eq!(answer.status().as_u16(), status);
+            let retry = answer.headers().contains_key(RETRY_AFTER);
+            assert_eq!(retry, status == 503);
+        }
     }
 }

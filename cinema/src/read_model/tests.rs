@@ -1,1 +1,364 @@
+//! The read model over real stores: whatever fails, each event counts once.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::AtomicU32;
+
+use gesta::entity::EventCodec;
+use gesta::{EventData, EventStoreExt, ExpectedRevision, Options, Store, Timestamp};
+use gesta_pgtest::{FaultProxy, fresh_schema, shared};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::time::{Duration, timeout};
+
+use super::*;
+use crate::domain::{Event, INITIAL_PRICE, Seat, SeatStatus};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const AT: Timestamp = Timestamp(1_790_000_000_000_000);
+
+/// A store, and what should be counted of it.
+struct Cinema {
+    store: Arc<Store>,
+    expected: BTreeMap<Uuid, i64>,
+}
+
+impl Cinema {
+    async fn open(url: &str) -> Self {
+        let store = gesta::open(url, Options::default()).await.expect("opened");
+        Self {
+            store,
+            expected: BTreeMap::new(),
+        }
+    }
+
+    async fn append(&self, show_id: Uuid, events: &[Event]) {
+        let codec = crate::events::codec().expect("valid names");
+        let stored = |event: &Event| {
+            let form = codec.encode(event).expect("every event has a form");
+            EventData::binary(form.event_type, form.data)
+        };
+        let events = events.iter().map(stored).collect();
+        let stream = format!("show-{show_id}");
+        let appended = self.store.append_to(&stream, ExpectedRevision::Any, events);
+        appended.await.expect("appended");
+    }
+
+    async fn create(&mut self, show_id: Uuid, seats: usize) {
+        let seat = Seat {
+            status: SeatStatus::Available,
+            price: INITIAL_PRICE,
+        };
+        let created = Event::ShowCreated {
+            show_id,
+            title: "Ran".into(),
+            seats: vec![seat; seats],
+            at: AT,
+        };
+        self.append(show_id, &[created]).await;
+        let seats = i64::try_from(seats).expect("small");
+        self.expected.insert(show_id, seats);
+    }
+
+    /// Reserves as many seats of a show, and gives the first back.
+    async fn reserve(&mut self, show_id: Uuid, seats: u32) {
+        let at = AT;
+        let reserved = |seat| Event::SeatReserved { show_id, seat, at };
+        let mut events: Vec<Event> = (1..=seats).map(reserved).collect();
+        events.push(Event::SeatReservationCancelled {
+            show_id,
+            seat: 1,
+            at,
+        });
+        self.append(show_id, &events).await;
+        *self.expected.entry(show_id).or_default() += 1 - i64::from(seats);
+    }
+
+    async fn until_counted(&self, model: &ReadModel) {
+        let expected: Vec<(Uuid, i64)> = self.expected.iter().map(|(id, n)| (*id, *n)).collect();
+        let mut found = Vec::new();
+        let counted = async {
+            loop {
+                let page = model.page(None, 1_000).await.unwrap_or_default();
+                found = page
+                    .iter()
+                    .map(|row| (row.show_id, row.available))
+                    .collect();
+                if found == expected {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let in_time = timeout(DEADLINE, counted).await;
+        assert!(in_time.is_ok(), "found {found:?}, expected {expected:?}");
+    }
+
+    fn model(&self, location: &Location) -> ReadModel {
+        ReadModel::start(Arc::clone(&self.store) as _, location.clone())
+    }
+
+    async fn close(self) {
+        self.store.shutdown().await.expect("shut down");
+    }
+}
+
+fn show(number: u128) -> Uuid {
+    Uuid::from_u128(number)
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn url_in(folder: &Path) -> String {
+    format!("sqlite:{}", folder.join("cinema.db").display())
+}
+
+/// Counting, pages, a restart of the read model, events of others.
+async fn counts_and_resumes(url: &str) {
+    let mut cinema = Cinema::open(url).await;
+    let location = Location::beside(url).expect("a place");
+    for number in 1..=3 {
+        cinema.create(show(number), 10).await;
+    }
+    let model = cinema.model(&location);
+    cinema.until_counted(&model).await;
+    cinema.reserve(show(2), 4).await;
+    let data = EventData::json(gesta::EventType::new("other").expect("valid"), "{}");
+    let other = cinema
+        .store
+        .append_to("user-1", ExpectedRevision::Any, vec![data]);
+    other.await.expect("appended");
+    cinema.until_counted(&model).await;
+    let page = model.page(Some(show(1)), 1).await.expect("a page");
+    let expected = AvailableSeats {
+        show_id: show(2),
+        available: 7,
+    };
+    assert_eq!(page, [expected]);
+    assert_eq!(model.page(Some(show(3)), 1).await.expect("a page"), []);
+    assert_eq!(get(&model.stats().events), 8);
+    model.shutdown().await;
+
+    cinema.reserve(show(1), 5).await;
+    let model = cinema.model(&location);
+    cinema.until_counted(&model).await;
+    assert_eq!(
+        get(&model.stats().events),
+        6,
+        "only what was new is counted"
+    );
+    assert_eq!(get(&model.stats().rebuilds), 0);
+    model.shutdown().await;
+    cinema.close().await;
+}
+
+#[tokio::test]
+async fn seats_are_counted_in_a_file() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    counts_and_resumes(&url_in(folder.path())).await;
+}
+
+#[tokio::test]
+async fn seats_are_counted_in_postgres() {
+    let Some(server) = shared() else { return };
+    counts_and_resumes(&format!("{}?schema={}", server.url(), fresh_schema())).await;
+}
+
+#[tokio::test]
+async fn seats_are_counted_in_memory() {
+    let mut cinema = Cinema::open("sqlite::memory:").await;
+    let model = cinema.model(&Location::Memory);
+    cinema.create(show(1), 3).await;
+    cinema.until_counted(&model).await;
+    model.shutdown().await;
+    cinema.close().await;
+}
+
+/// Rows of a store that was replaced are not added to, but made again.
+async fn is_rebuilt(mut old: Cinema, mut new: Cinema, location: &Location) {
+    old.create(show(1), 50).await;
+    old.create(show(9), 50).await;
+    let model = old.model(location);
+    old.until_counted(&model).await;
+    model.shutdown().await;
+    old.close().await;
+
+    new.create(show(1), 20).await;
+    let model = new.model(location);
+    new.until_counted(&model).await;
+    assert_eq!(get(&model.stats().rebuilds), 1);
+    model.shutdown().await;
+    new.close().await;
+}
+
+#[tokio::test]
+async fn another_life_of_the_store_is_counted_anew() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let memory = "sqlite::memory:";
+    let (old, new) = (Cinema::open(memory).await, Cinema::open(memory).await);
+    let location = Location::File(folder.path().join("views.db"));
+    is_rebuilt(old, new, &location).await;
+
+    let Some(server) = shared() else { return };
+    let url = format!("{}?schema={}", server.url(), fresh_schema());
+    let (old, new) = (Cinema::open(&url).await, Cinema::open(memory).await);
+    is_rebuilt(old, new, &Location::beside(&url).expect("a place")).await;
+}
+
+/// Fails now and then: before the transaction, or after it, as if the answer was lost.
+struct Faulty {
+    inner: Arc<dyn Views>,
+    random: std::sync::Mutex<StdRng>,
+    failed: AtomicU32,
+}
+
+impl Faulty {
+    fn fails(&self) -> Result<(), Error> {
+        let mut random = self.random.lock().expect("no panic");
+        if random.random_bool(0.3) {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            return Err(Error::Database("on purpose".into()));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Views for Faulty {
+    async fn checkpoint(&self) -> Result<String, Error> {
+        self.fails()?;
+        self.inner.checkpoint().await
+    }
+
+    async fn apply(&self, batch: &Batch) -> Result<Moved, Error> {
+        self.fails()?;
+        let moved = self.inner.apply(batch).await;
+        self.fails()?;
+        moved
+    }
+
+    async fn clear(&self, checkpoint: &str) -> Result<Moved, Error> {
+        self.inner.clear(checkpoint).await
+    }
+
+    async fn page(&self, after: Option<Uuid>, limit: u16) -> Result<Vec<AvailableSeats>, Error> {
+        self.inner.page(after, limit).await
+    }
+}
+
+#[tokio::test]
+async fn failures_neither_lose_nor_double() {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let mut cinema = Cinema::open("sqlite::memory:").await;
+    let location = Location::File(folder.path().join("views.db"));
+    let faulty = Arc::new(Faulty {
+        inner: location.open(),
+        random: std::sync::Mutex::new(StdRng::seed_from_u64(seed)),
+        failed: AtomicU32::new(0),
+    });
+    for number in 1..=5 {
+        cinema.create(show(number), 100).await;
+    }
+    // The read model is killed in the middle of its work as well: each round has one of its own.
+    for _ in 0..6 {
+        let store = Arc::clone(&cinema.store) as _;
+        let model = ReadModel::start_with(store, Arc::clone(&faulty) as _);
+        for _ in 0..random.random_range(1..20) {
+            let (number, seats) = (random.random_range(1..=5), random.random_range(1..=3));
+            cinema.reserve(show(number), seats).await;
+        }
+        if random.random_bool(0.5) {
+            cinema.until_counted(&model).await;
+        }
+        model.shutdown().await;
+    }
+    let model = ReadModel::start_with(Arc::clone(&cinema.store) as _, Arc::clone(&faulty) as _);
+    cinema.until_counted(&model).await;
+    assert!(faulty.failed.load(Ordering::Relaxed) > 0);
+    model.shutdown().await;
+    cinema.close().await;
+}
+
+#[tokio::test]
+async fn a_database_that_goes_away_is_waited_for() {
+    let Some(server) = shared() else { return };
+    let url = format!("{}?schema={}", server.url(), fresh_schema());
+    let mut cinema = Cinema::open(&url).await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let location = Location::beside(&proxy.url(&url)).expect("a place");
+    proxy.refuse_connections(true);
+    let model = cinema.model(&location);
+    cinema.create(show(1), 100).await;
+    assert!(model.page(None, 1).await.is_err());
+    proxy.refuse_connections(false);
+    cinema.until_counted(&model).await;
+    for _ in 0..5 {
+        cinema.reserve(show(1), 2).await;
+        proxy.cut_all();
+        cinema.reserve(show(1), 3).await;
+    }
+    cinema.until_counted(&model).await;
+    assert!(get(&model.stats().failures) > 0);
+    model.shutdown().await;
+    cinema.close().await;
+}
+
+#[tokio::test]
+async fn several_processes_keep_the_same_rows() {
+    let Some(server) = shared() else { return };
+    let url = format!("{}?schema={}", server.url(), fresh_schema());
+    let mut cinema = Cinema::open(&url).await;
+    let location = Location::beside(&url).expect("a place");
+    cinema.create(show(1), 100).await;
+    let models = [cinema.model(&location), cinema.model(&location)];
+    for _ in 0..20 {
+        cinema.reserve(show(1), 2).await;
+    }
+    cinema.until_counted(&models[0]).await;
+    // Whichever keeps the rows goes; the other takes over.
+    let [first, second] = models;
+    first.shutdown().await;
+    cinema.reserve(show(1), 7).await;
+    cinema.until_counted(&second).await;
+    second.shutdown().await;
+    cinema.close().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_stops_the_count() {
+    let mut cinema = Cinema::open("sqlite::memory:").await;
+    let model = cinema.model(&Location::Memory);
+    cinema.create(show(1), 3).await;
+    cinema.until_counted(&model).await;
+    let event_type = gesta::EventType::new(crate::events::SHOW_CREATED).expect("valid");
+    let broken = vec![EventData::binary(event_type, &b"\xff"[..])];
+    let stream = format!("show-{}", show(2));
+    let appended = cinema
+        .store
+        .append_to(&stream, ExpectedRevision::Any, broken);
+    appended.await.expect("appended");
+    cinema
+        .append(
+            show(1),
+            &[Event::SeatReserved {
+                show_id: show(1),
+                seat: 1,
+                at: AT,
+            }],
+        )
+        .await;
+    let failed = async {
+        while get(&model.stats().failures) < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(DEADLINE, failed).await.expect("it is tried again");
+    cinema.until_counted(&model).await;
+    model.shutdown().await;
+    cinema.close().await;
+}

@@ -9,23 +9,23 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 /// Longest wait for anything.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 /// A connection.
-pub struct Client {
+pub(crate) struct Client {
     stream: BufReader<TcpStream>,
 }
 
 impl Client {
-    pub async fn connect(address: SocketAddr) -> Self {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.expect("connect");
         Self {
             stream: BufReader::new(stream),
@@ -33,12 +33,12 @@ impl Client {
     }
 
     /// Sends bytes as they are.
-    pub async fn send(&mut self, bytes: &[u8]) {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.expect("write");
     }
 
     /// The next answer; `None` if the connection was closed.
-    pub async fn answer(&mut self) -> Option<Answer> {
+    pub(crate) async fn answer(&mut self) -> Option<Answer> {
         tokio::time::timeout(DEADLINE, self.read())
             .await
             .expect("an answer in time")
@@ -65,7 +65,13 @@ impl Client {
         })
     }
 
-    pub async fn request(&mut self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+    pub(crate) async fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> Answer {
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
@@ -74,27 +80,27 @@ impl Client {
         self.answer().await.expect("an answer")
     }
 
-    pub async fn get(&mut self, path: &str) -> Answer {
+    pub(crate) async fn get(&mut self, path: &str) -> Answer {
         self.request("GET", path, "", "").await
     }
 
-    pub async fn create(&mut self, id: &str, seats: u32) -> Answer {
+    pub(crate) async fn create(&mut self, id: &str, seats: u32) -> Answer {
         let body = format!(r#"{{"showId": "{id}", "title": "Ran \"乱\"", "maxSeats": {seats}}}"#);
         self.request("POST", "/shows", "", &body).await
     }
 
-    pub async fn change(&mut self, id: &str, seat: u32, action: &str) -> Answer {
+    pub(crate) async fn change(&mut self, id: &str, seat: u32, action: &str) -> Answer {
         let body = format!(r#"{{"action": "{action}"}}"#);
         let path = format!("/shows/{id}/seats/{seat}");
         self.request("PATCH", &path, "", &body).await
     }
 
-    pub async fn reserve(&mut self, id: &str, seat: u32) -> Answer {
+    pub(crate) async fn reserve(&mut self, id: &str, seat: u32) -> Answer {
         self.change(id, seat, "RESERVE").await
     }
 
     /// Asks again until the body is this one.
-    pub async fn get_until(&mut self, path: &str, body: &str) {
+    pub(crate) async fn get_until(&mut self, path: &str, body: &str) {
         let asked = async {
             while self.get(path).await.body != body {
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,0 +1,235 @@
+//! The binary itself: started, stopped, killed.
+
+#![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::Client;
+use tempfile::TempDir;
+
+const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+/// A running cinema. Killed when dropped.
+struct Process {
+    child: Child,
+    address: SocketAddr,
+}
+
+fn command(folder: &TempDir, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cinema"));
+    command.args(args).current_dir(folder.path()).env_clear();
+    command
+}
+
+fn start(folder: &TempDir, args: &[&str]) -> Process {
+    let mut command = command(folder, args);
+    command.args(["--listen", "127.0.0.1:0"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("spawned");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let address = lines
+        .by_ref()
+        .map_while(Result::ok)
+        .find_map(|line| Some(line.split_once("listening on http://")?.1.parse()));
+    // Goes on reading, so that the process never waits for its log.
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+    Process {
+        child,
+        address: address.expect("it listens").expect("an address"),
+    }
+}
+
+/// Runs to the end.
+fn output(folder: &TempDir, args: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = command(folder, args).output().expect("run");
+    (status.code(), String::from_utf8(stderr).expect("text"))
+}
+
+impl Process {
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).expect("a process id");
+        kill(Pid::from_raw(pid), signal).expect("signalled");
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reserves seats without a pause on a connection of its own, until the connection ends; tells which were acknowledged.
+async fn reserve_until_killed(address: SocketAddr) -> BTreeSet<u32> {
+    let mut client = Client::connect(address).await;
+    let mut acknowledged = BTreeSet::new();
+    let body = r#"{"action":"RESERVE"}"#;
+    let all = (1..=100).map(|seat| {
+        let length = body.len();
+        format!("PATCH /shows/{ID}/seats/{seat} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}")
+    });
+    client.send(all.collect::<String>().as_bytes()).await;
+    for seat in 1..=100 {
+        match client.answer().await {
+            Some(answer) if answer.status == 202 => acknowledged.insert(seat),
+            Some(answer) => panic!("{answer:?}"),
+            None => break,
+        };
+    }
+    acknowledged
+}
+
+fn reserved(shown: &str) -> BTreeSet<u32> {
+    let show: serde_json::Value = serde_json::from_str(shown).expect("JSON");
+    let seats = show["seats"].as_array().expect("seats").iter();
+    let numbers = seats
+        .filter(|seat| seat["status"] == "RESERVED")
+        .map(|seat| u32::try_from(seat["number"].as_u64().expect("a number")).expect("small"));
+    numbers.collect()
+}
+
+/// Kill -9 under load: after the restart every acknowledged reservation is there.
+async fn survives_kill(folder: &TempDir, args: &[&str]) {
+    let mut process = start(folder, args);
+    assert_eq!(process.client().await.create(ID, 100).await.status, 201);
+    let reserving = tokio::spawn(reserve_until_killed(process.address));
+    let mut watching = process.client().await;
+    let path = format!("/shows/{ID}");
+    while reserved(&watching.get(&path).await.body).len() < 3 {}
+    process.signal(Signal::SIGKILL);
+    process.child.wait().expect("ended");
+    let acknowledged = reserving.await.expect("no panic");
+
+    let process = start(folder, args);
+    let mut client = process.client().await;
+    let found = reserved(&client.get(&path).await.body);
+    assert!(
+        found.is_superset(&acknowledged),
+        "{acknowledged:?} {found:?}"
+    );
+    let taken = *found.first().expect("at least three");
+    assert_eq!(client.reserve(ID, taken).await.body, "SEAT_NOT_AVAILABLE");
+    let available = 100 - found.len();
+    let counted = format!(r#"[{{"showId":"{ID}","availableSeats":{available}}}]"#);
+    client.get_until("/available-seats", &counted).await;
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_kill() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    survives_kill(&folder, &[]).await;
+    assert!(folder.path().join("cinema-data/cinema.db").exists());
+    assert!(folder.path().join("cinema-data/cinema.views.db").exists());
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_kill_on_postgres() {
+    let Some(server) = gesta_pgtest::shared() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
+    survives_kill(&folder, &["--store", &url, "--snapshot-every", "10"]).await;
+}
+
+#[tokio::test]
+async fn two_processes_share_a_database() {
+    let Some(server) = gesta_pgtest::shared() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
+    let processes = [
+        start(&folder, &["--store", &url]),
+        start(&folder, &["--store", &url]),
+    ];
+    let mut clients = [processes[0].client().await, processes[1].client().await];
+    assert_eq!(clients[0].create(ID, 20).await.status, 201);
+    assert_eq!(clients[1].create(ID, 20).await.status, 409);
+    // Each in turn sees what the other has just done.
+    for seat in 1..=20_u32 {
+        let turn = usize::try_from(seat % 2).expect("small");
+        assert_eq!(clients[turn].reserve(ID, seat).await.status, 202);
+        let other = &mut clients[1 - turn];
+        assert_eq!(other.reserve(ID, seat).await.body, "SEAT_NOT_AVAILABLE");
+        let shown = other.get(&format!("/shows/{ID}")).await.body;
+        assert_eq!(
+            reserved(&shown).len(),
+            usize::try_from(seat).expect("small")
+        );
+    }
+    let counted = format!(r#"[{{"showId":"{ID}","availableSeats":0}}]"#);
+    for client in &mut clients {
+        client.get_until("/available-seats", &counted).await;
+    }
+}
+
+#[tokio::test]
+async fn signals_stop_it_after_running_requests() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut process = start(&folder, &[]);
+        let mut client = process.client().await;
+        client.create(ID, 100).await;
+        let reserving = tokio::spawn(reserve_until_killed(process.address));
+        let path = format!("/shows/{ID}");
+        let first = client.get(&path).await;
+        process.signal(signal);
+        let acknowledged = reserving.await.expect("no panic");
+        let status = process.child.wait().expect("ended");
+        assert_eq!(status.code(), Some(0), "{signal}");
+        let process = start(&folder, &[]);
+        let mut client = process.client().await;
+        let found = reserved(&client.get(&path).await.body);
+        assert!(
+            found.is_superset(&acknowledged),
+            "{acknowledged:?} {found:?}"
+        );
+        assert!(found.is_superset(&reserved(&first.body)));
+        for seat in found {
+            client.change(ID, seat, "CANCEL_RESERVATION").await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn wrong_usage_has_its_exit_code() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    for (args, code, message) in [
+        (&["--store", "mysql://u:secret@h/d"][..], 2, "sqlite:PATH"),
+        (&["--listen", "nowhere"], 2, "--listen"),
+        (&["--log", "a=b=c"], 2, "log filter"),
+        (
+            &["--store", "sqlite::memory:", "--listen", "0.0.0.0:0"],
+            1,
+            "--insecure",
+        ),
+        (
+            &["--store", "postgres://127.0.0.1:1/d?connect_timeout=1"],
+            5,
+            "connect",
+        ),
+    ] {
+        let (found, text) = output(&folder, args);
+        assert_eq!(found, Some(code), "{args:?}: {text}");
+        assert!(text.contains(message), "{args:?}: {text}");
+        assert!(!text.contains("secret"), "{text}");
+    }
+    let _first = start(&folder, &[]);
+    let (code, text) = output(&folder, &[]);
+    assert_eq!(
+        code,
+        Some(5),
+        "a store in a file is for one process: {text}"
+    );
+}
