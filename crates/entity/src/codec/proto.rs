@@ -7,7 +7,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use gesta_core::{ContentType, Error, EventType, Result};
-use prost::Message;
+use prost::{DecodeError, Message};
 
 use super::upcast::{Step, Upcasts};
 use super::{CodecError, Encoded, EventCodec, Stored, refuse_json};
@@ -62,9 +62,13 @@ pub struct ProtoEvents<E> {
 /// One type of event.
 struct Kind<E> {
     name: EventType,
-    encode: Box<dyn Fn(&E) -> Option<Vec<u8>> + Send + Sync>,
-    decode: Box<dyn Fn(&[u8]) -> std::result::Result<E, prost::DecodeError> + Send + Sync>,
+    encode: Encode<E>,
+    decode: Decode<E>,
 }
+
+/// The message of an event as bytes, if the event is of this type.
+type Encode<E> = Box<dyn Fn(&E) -> Option<Vec<u8>> + Send + Sync>;
+type Decode<E> = Box<dyn Fn(&[u8]) -> std::result::Result<E, DecodeError> + Send + Sync>;
 
 impl<E: 'static> ProtoEvents<E> {
     /// Begins a codec, which knows no event yet.
