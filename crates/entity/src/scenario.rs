@@ -484,15 +484,22 @@ impl StoredForm {
     }
 }
 
-/// The type, and the data as text where they are text.
+/// The type, and the data: JSON as it is, the beginning of others in hexadecimal.
 impl Debug for StoredForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match std::str::from_utf8(&self.data) {
-            Ok(text) if self.content_type == ContentType::Json => {
-                write!(f, "{:?} {text}", self.event_type)
-            }
-            _ => write!(f, "{:?} {:02x?}", self.event_type, &self.data[..]),
+        const SHOWN_BYTES_MAX: usize = 64;
+        write!(f, "{:?} ", self.event_type)?;
+        if self.content_type == ContentType::Json {
+            return f.write_str(&String::from_utf8_lossy(&self.data));
         }
+        f.write_str("0x")?;
+        for byte in self.data.iter().take(SHOWN_BYTES_MAX) {
+            write!(f, "{byte:02x}")?;
+        }
+        if self.data.len() > SHOWN_BYTES_MAX {
+            write!(f, "... ({} bytes)", self.data.len())?;
+        }
+        Ok(())
     }
 }
 

@@ -332,8 +332,11 @@ fn texts_are_json_and_bytes_are_not() {
     for form in binary {
         assert_eq!(form.content_type, ContentType::Binary);
         assert_eq!(&form.data[..], [1, 2]);
-        assert_eq!(format!("{form:?}"), "\"a\" [01, 02]");
+        assert_eq!(format!("{form:?}"), "\"a\" 0x0102");
     }
+    let long = StoredForm::from(("a", vec![7; 65]));
+    let shown = format!("\"a\" 0x{}... (65 bytes)", "07".repeat(64));
+    assert_eq!(format!("{long:?}"), shown);
     for form in [StoredForm::from(("a", "1")), ("a", "1".to_owned()).into()] {
         assert_eq!(form.content_type, ContentType::Json);
         assert_eq!(form.stored().data, "1");

@@ -21,7 +21,8 @@ use super::{CodecError, Encoded, EventCodec, Stored, refuse_json, stored_type};
 ///
 /// The same enum and the same attributes as with [`JsonEvents`](crate::JsonEvents); the name of a variant is the type
 /// of the event on disk, its content the data. A unit variant is stored as an empty map. Nesting deeper than about
-/// 250 is refused when read, and so is an event that was stored as JSON.
+/// 250 is refused when read, and so is an event that was stored as JSON: to change over, write an [`EventCodec`] that
+/// encodes with this one and decodes with the one that [`Stored::content_type`] calls for.
 ///
 /// ```
 /// use gesta_entity::{CborEvents, EventCodec, Stored};
@@ -117,7 +118,8 @@ impl<E: Serialize + DeserializeOwned + 'static> CborEventsBuilder<E> {
             from: from.into(),
             to: to.into(),
             convert: Box::new(move |mut data| {
-                let old = from_reader(&mut data)?;
+                let bytes = data.len();
+                let old = from_reader(&mut data, bytes)?;
                 if !data.is_empty() {
                     return Err(TRAILING.to_owned());
                 }
@@ -172,8 +174,9 @@ fn read<E: DeserializeOwned>(name: &str, data: &[u8]) -> std::result::Result<E, 
     let mut named = vec![ARRAY_OF_TWO];
     ciborium::into_writer(name, &mut named)
         .map_err(|error| ReadError::Content(error.to_string()))?;
+    let bytes = named.len() + data.len();
     let mut reader = named.as_slice().chain(data);
-    match from_reader(&mut reader).map_err(ReadError::Content)? {
+    match from_reader(&mut reader, bytes).map_err(ReadError::Content)? {
         Named::Event(_) if !reader.into_inner().1.is_empty() => {
             Err(ReadError::Content(TRAILING.to_owned()))
         }
@@ -235,9 +238,24 @@ impl<'de, E: DeserializeOwned> DeserializeSeed<'de> for ContentOf<E> {
     }
 }
 
-fn from_reader<T: DeserializeOwned>(reader: impl Read) -> std::result::Result<T, String> {
+/// Reads a value of at most `bytes` bytes.
+///
+/// `ciborium` reads some texts, such as names of fields, only if they fit into its buffer. What was written must be
+/// readable, so the buffer holds the whole event.
+fn from_reader<T: DeserializeOwned>(
+    reader: impl Read,
+    bytes: usize,
+) -> std::result::Result<T, String> {
     use ciborium::de::Error;
-    ciborium::from_reader(reader).map_err(|error| match error {
+    let mut small = [0; 1_024];
+    let mut large;
+    let buffer = if bytes <= small.len() {
+        &mut small[..]
+    } else {
+        large = vec![0; bytes];
+        &mut large[..]
+    };
+    ciborium::de::from_reader_with_buffer(reader, buffer).map_err(|error| match error {
         Error::Io(error) => format!("the data end too early: {error}"),
         Error::Syntax(_) => "the data are not CBOR".to_owned(),
         Error::Semantic(_, detail) => detail,

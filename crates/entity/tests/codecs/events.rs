@@ -188,3 +188,50 @@ pub(crate) fn hostile(good: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
 pub(crate) fn read_or_malformed<E>(read: &Result<E, CodecError>) -> bool {
     matches!(read, Ok(_) | Err(CodecError::Malformed { .. }))
 }
+
+/// The scalars and containers of serde, one of each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Everything {
+    Numbers {
+        signed: (i8, i16, i32, i64, i128),
+        unsigned: (u8, u16, u32, u64, u128),
+        single: f32,
+        flag: bool,
+        nothing: (),
+        marker: Marker,
+    },
+    Containers(BTreeMap<u16, Vec<Option<String>>>, [u8; 3], Wrapper),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Marker;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Wrapper(Box<str>);
+
+/// Every scalar, with finite numbers.
+pub(crate) fn any_of_everything() -> impl Strategy<Value = Everything> {
+    let numbers = (
+        any::<(i8, i16, i32, i64, i128)>(),
+        any::<(u8, u16, u32, u64, u128)>(),
+        any::<f32>().prop_filter("JSON has finite numbers only", |n| n.is_finite()),
+        any::<bool>(),
+    )
+        .prop_map(|(signed, unsigned, single, flag)| Everything::Numbers {
+            signed,
+            unsigned,
+            single,
+            flag,
+            nothing: (),
+            marker: Marker,
+        });
+    let lists = prop::collection::vec(any::<Option<String>>(), 0..3);
+    let containers = (
+        prop::collection::btree_map(any::<u16>(), lists, 0..3),
+        any::<[u8; 3]>(),
+        any::<String>(),
+    )
+        .prop_map(|(map, array, text)| Everything::Containers(map, array, Wrapper(text.into())));
+    prop_oneof![numbers, containers]
+}

@@ -25,6 +25,13 @@ proptest! {
         prop_assert_eq!(codec().decode(Stored::from(&encoded)).expect("readable"), event);
     }
 
+    #[test]
+    fn every_scalar_comes_back(event in any_of_everything()) {
+        let codec = JsonEvents::<Everything>::new();
+        let encoded = codec.encode(&event).expect("writable");
+        prop_assert_eq!(codec.decode(Stored::from(&encoded)).expect("readable"), event);
+    }
+
     /// What is stored is exactly what serde would have put beside the name of the variant.
     #[test]
     fn data_are_the_content_of_the_variant(event in any_event()) {
