@@ -13,10 +13,10 @@ use gesta_core::{ContentType, EventType};
 
 #[cfg(feature = "cbor")]
 mod cbor;
-mod finite;
 mod json;
 #[cfg(feature = "proto")]
 mod proto;
+mod readable;
 mod tagged;
 mod upcast;
 

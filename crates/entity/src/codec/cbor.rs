@@ -12,6 +12,7 @@ use gesta_core::{ContentType, Error, Result};
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::readable::{Numbers, Readable};
 use super::tagged::{self, Content, NOT_AN_ENUM, ReadError};
 use super::upcast::{Step, Upcasts};
 use super::{CodecError, Encoded, EventCodec, Stored, refuse_json, stored_type};
@@ -20,8 +21,10 @@ use super::{CodecError, Encoded, EventCodec, Stored, refuse_json, stored_type};
 /// them or numbers that JSON does not have.
 ///
 /// The same enum and the same attributes as with [`JsonEvents`](crate::JsonEvents); the name of a variant is the type
-/// of the event on disk, its content the data. A unit variant is stored as an empty map. Nesting deeper than about
-/// 250 is refused when read, and so is an event that was stored as JSON: to change over, write an [`EventCodec`] that
+/// of the event on disk, its content the data. A unit variant is stored as an empty map. Nesting deeper than 100 is
+/// refused before it is stored, nesting deeper than 255 when it is read.
+///
+/// An event that was stored as JSON is refused when read: to change over, write an [`EventCodec`] that
 /// encodes with this one and decodes with the one that [`Stored::content_type`] calls for.
 ///
 /// ```
@@ -265,9 +268,11 @@ fn from_reader<T: DeserializeOwned>(
 
 fn to_vec<T: Serialize>(value: &T) -> std::result::Result<Vec<u8>, String> {
     let mut data = Vec::new();
-    ciborium::into_writer(value, &mut data).map_err(|error| match error {
-        ciborium::ser::Error::Io(error) => error.to_string(),
-        ciborium::ser::Error::Value(detail) => detail,
+    ciborium::into_writer(&Readable::new(value, Numbers::All), &mut data).map_err(|error| {
+        match error {
+            ciborium::ser::Error::Io(error) => error.to_string(),
+            ciborium::ser::Error::Value(detail) => detail,
+        }
     })?;
     Ok(data)
 }

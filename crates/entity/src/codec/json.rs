@@ -11,7 +11,7 @@ use gesta_core::{ContentType, Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::finite::Finite;
+use super::readable::{Numbers, Readable};
 use super::tagged::{self, Content, NOT_AN_ENUM, ReadError};
 use super::upcast::{Step, Upcasts};
 use super::{CodecError, Encoded, EventCodec, Stored, stored_type};
@@ -33,8 +33,9 @@ use super::{CodecError, Encoded, EventCodec, Stored, stored_type};
 /// `other` on a unit variant for types that no longer matter. Events whose form has changed are upcast. To retire a
 /// type of event, let a unit variant have its name as an `alias` and do nothing in `evolve`.
 ///
-/// A number comes back exactly as it was; NaN and the infinities, which JSON does not have, are refused before they
-/// are stored. Nesting deeper than 128 is refused when read. The content type of a stored event is not looked at.
+/// A number comes back exactly as it was. NaN and the infinities, which JSON does not have, and nesting deeper than
+/// 100 are refused before they are stored; nesting deeper than 127 is refused when read. The content type of a stored
+/// event is not looked at.
 ///
 /// ```
 /// use gesta_entity::{EventCodec, JsonEvents, Stored};
@@ -141,7 +142,7 @@ impl<E: Serialize + DeserializeOwned + 'static> JsonEventsBuilder<E> {
             convert: Box::new(move |data| {
                 let old = serde_json::from_slice(data).map_err(|error| error.to_string())?;
                 let new = convert(old)?;
-                serde_json::to_vec(&Finite(&new)).map_err(|error| error.to_string())
+                to_vec(&new)
             }),
         });
         self
@@ -165,8 +166,7 @@ impl<E: Serialize + DeserializeOwned + 'static> EventCodec<E> for JsonEvents<E> 
     fn encode(&self, event: &E) -> std::result::Result<Encoded, CodecError> {
         let name = Cell::new(None);
         let content = Content { event, name: &name };
-        let data = serde_json::to_vec(&Finite(&content))
-            .map_err(|error| CodecError::Unwritable(error.to_string()))?;
+        let data = to_vec(&content).map_err(CodecError::Unwritable)?;
         Ok(Encoded {
             event_type: stored_type(name.get())?,
             content_type: ContentType::Json,
@@ -182,6 +182,10 @@ impl<E: Serialize + DeserializeOwned + 'static> EventCodec<E> for JsonEvents<E> 
         };
         read(name, data).map_err(|error| error.of_stored(stored.event_type, name))
     }
+}
+
+fn to_vec<T: Serialize>(value: &T) -> std::result::Result<Vec<u8>, String> {
+    serde_json::to_vec(&Readable::new(value, Numbers::Finite)).map_err(|error| error.to_string())
 }
 
 fn read<E: DeserializeOwned>(

@@ -18,7 +18,8 @@ use super::{CodecError, Encoded, EventCodec, Stored, refuse_json};
 /// on disk, how it becomes an event, and how an event gives it back. Fields may be added to a message at any time, by
 /// the rules of Protocol Buffers; a greater change is a new type and an upcast from the old one.
 ///
-/// Nesting deeper than 100 is refused when read, and so is an event that was stored as JSON.
+/// Nesting deeper than 100 is refused before it is stored and when it is read; an event that was stored as JSON is
+/// refused when read.
 ///
 /// ```
 /// use gesta_entity::{EventCodec, ProtoEvents, Stored};
@@ -67,7 +68,8 @@ struct Kind<E> {
 }
 
 /// The message of an event as bytes, if the event is of this type.
-type Encode<E> = Box<dyn Fn(&E) -> Option<Vec<u8>> + Send + Sync>;
+type Encode<E> = Box<dyn Fn(&E) -> Option<Written> + Send + Sync>;
+type Written = std::result::Result<Vec<u8>, DecodeError>;
 type Decode<E> = Box<dyn Fn(&[u8]) -> std::result::Result<E, DecodeError> + Send + Sync>;
 
 impl<E: 'static> ProtoEvents<E> {
@@ -105,7 +107,7 @@ impl<E: 'static> ProtoEventsBuilder<E> {
         let name = name.into();
         let kind = EventType::new(name.as_str()).map(|name| Kind {
             name,
-            encode: Box::new(move |event| unwrap(event).map(M::encode_to_vec)),
+            encode: Box::new(move |event| unwrap(event).map(write)),
             decode: Box::new(move |data| M::decode(data).map(&wrap)),
         });
         self.kinds.push((name, kind));
@@ -176,6 +178,21 @@ impl<E: 'static> ProtoEventsBuilder<E> {
     }
 }
 
+/// Shortest message that may be nested deeper than the 100 levels that prost reads: a level takes two bytes.
+const MAY_BE_TOO_DEEP_BYTES: usize = 200;
+
+/// The bytes of a message, which can be read back.
+///
+/// prost writes any nesting. An event that is stored and cannot be read locks its entity for ever, so a message that
+/// is long enough to be too deep is read before it is stored.
+fn write<M: Message + Default>(message: &M) -> Written {
+    let data = message.encode_to_vec();
+    if data.len() >= MAY_BE_TOO_DEEP_BYTES {
+        M::decode(data.as_slice())?;
+    }
+    Ok(data)
+}
+
 impl<E: 'static> EventCodec<E> for ProtoEvents<E> {
     fn encode(&self, event: &E) -> std::result::Result<Encoded, CodecError> {
         let found = self
@@ -188,6 +205,7 @@ impl<E: 'static> EventCodec<E> for ProtoEvents<E> {
                 self.kinds.iter().map(|kind| &kind.name).collect::<Vec<_>>()
             )));
         };
+        let data = data.map_err(|error| CodecError::Unwritable(error.to_string()))?;
         Ok(Encoded {
             event_type: kind.name.clone(),
             content_type: ContentType::Binary,

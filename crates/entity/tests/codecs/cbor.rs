@@ -240,6 +240,20 @@ fn deep_nesting_is_refused() {
 }
 
 #[test]
+fn what_is_written_is_not_too_deep_to_be_read() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Deep {
+        Any(serde_json::Value),
+    }
+    let codec = CborEvents::<Deep>::new();
+    let nested = |depth| {
+        Deep::Any((1..depth).fold(serde_json::json!({}), |inner, _| serde_json::json!([inner])))
+    };
+    round_trips(&codec, [("Any", nested(100))]);
+    assert!(unwritable(&codec, &nested(101)).contains("100 levels"));
+}
+
+#[test]
 fn what_is_no_enum_is_refused_both_ways() {
     let text = "externally tagged";
     let no_enum = CborEvents::<NoEnum>::new();

@@ -140,6 +140,50 @@ fn deep_nesting_is_refused() {
     }
 }
 
+/// A client that sends data of the greatest depth that is accepted must not be able to make an unreadable event.
+#[test]
+fn what_is_written_is_not_too_deep_to_be_read() {
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Deep {
+        Any(Value),
+        Struct { any: Vec<Value> },
+    }
+    let codec = JsonEvents::<Deep>::new();
+    let nested = |depth| (1..depth).fold(json!([]), |inner, _| json!({ "a": inner }));
+    round_trips(&codec, [("Any", Deep::Any(nested(100)))]);
+    assert!(unwritable(&codec, &Deep::Any(nested(101))).contains("100 levels"));
+    let any = |depth| Deep::Struct {
+        any: vec![nested(depth)],
+    };
+    round_trips(&codec, [("Struct", any(98))]);
+    assert!(unwritable(&codec, &any(99)).contains("100 levels"));
+    // Chains of enums count the object around the variant too.
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    enum Chain {
+        End,
+        Newtype(Box<Chain>),
+        Tuple(u8, Box<Chain>),
+        Struct { next: Box<Chain> },
+    }
+    let codec = JsonEvents::<Chain>::new();
+    let links: [fn(Chain) -> Chain; 3] = [
+        |next| Chain::Newtype(next.into()),
+        |next| Chain::Tuple(0, next.into()),
+        |next| Chain::Struct { next: next.into() },
+    ];
+    for link in links {
+        let written = (1..200)
+            .map(|len| (0..len).fold(Chain::End, |chain, _| link(chain)))
+            .take_while(|chain| match codec.encode(chain) {
+                Ok(encoded) => codec.decode(Stored::from(&encoded)).as_ref() == Ok(chain),
+                Err(CodecError::Unwritable(_)) => false,
+                Err(other) => panic!("{other}"),
+            });
+        let deepest = written.last().expect("at least one");
+        unwritable(&codec, &link(deepest));
+    }
+}
+
 #[test]
 fn numbers_come_back_to_the_last_bit() {
     // Read without care, this one comes back as its neighbour.

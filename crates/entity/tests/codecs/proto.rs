@@ -196,15 +196,28 @@ fn huge_lengths_and_deep_nesting_are_refused() {
     }
     // Groups without end, and messages in messages.
     malformed(read(&codec(), "created", vec![0x7b; 1_000_000]));
-    let mut nested = Created::default();
-    for _ in 0..200 {
-        nested = Created {
-            follows: Some(Box::new(nested)),
-            ..Created::default()
-        };
-    }
-    let detail = malformed(read(&codec(), "created", nested.encode_to_vec()));
+    let detail = malformed(read(&codec(), "created", nested(200).encode_to_vec()));
     assert!(detail.contains("recursion limit"), "{detail}");
+}
+
+fn nested(depth: usize) -> Created {
+    (1..depth).fold(Created::default(), |inner, _| Created {
+        follows: Some(Box::new(inner)),
+        ..Created::default()
+    })
+}
+
+#[test]
+fn what_is_written_is_not_too_deep_to_be_read() {
+    let event = |depth| Event::Created(nested(depth));
+    for depth in 1..=101 {
+        let encoded = codec().encode(&event(depth)).expect("writable");
+        assert_eq!(codec().decode(Stored::from(&encoded)), Ok(event(depth)));
+    }
+    for depth in 102..120 {
+        let detail = unwritable(&codec(), &event(depth));
+        assert!(detail.contains("recursion limit"), "{depth}: {detail}");
+    }
 }
 
 fn codec_with_upcasts() -> ProtoEvents<Event> {

@@ -1,7 +1,9 @@
-//! Refuses numbers that JSON does not have: NaN and the infinities.
+//! Refuses values that a format would write but not read back.
 //!
-//! Why: `serde_json` writes `null` in their place, and an event stored so could not be read back, which would lock
-//! its entity for ever. It is refused before it is stored instead.
+//! Why: an event that is stored and cannot be read locks its entity for ever, so it is refused before it is stored.
+//! `serde_json` writes `null` in place of NaN and the infinities, and both `serde_json` and `ciborium` write nesting
+//! of any depth but read only so much: a client that sends data as deep as is still accepted could otherwise make an
+//! event of them, one level deeper, that is not.
 
 use serde::Serialize;
 use serde::ser::{
@@ -9,20 +11,76 @@ use serde::ser::{
     SerializeTuple, SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-/// A value, checked while it is serialized.
-pub(super) struct Finite<'a, T: ?Sized>(pub(super) &'a T);
+/// Which numbers a format has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbers {
+    /// All.
+    #[cfg(feature = "cbor")]
+    All,
+    /// Neither NaN nor the infinities.
+    Finite,
+}
 
-impl<T: Serialize + ?Sized> Serialize for Finite<'_, T> {
+/// Deepest nesting that is written. Formats read more (JSON 127, CBOR 255), which leaves room for upcasts.
+const DEPTH_MAX: u8 = 100;
+
+/// A value, checked while it is serialized.
+pub(super) struct Readable<'a, T: ?Sized> {
+    value: &'a T,
+    limits: Limits,
+}
+
+#[derive(Clone, Copy)]
+struct Limits {
+    numbers: Numbers,
+    depth_left: u8,
+}
+
+impl Limits {
+    /// Within this many further levels of nesting.
+    fn deeper<E: Error>(self, levels: u8) -> Result<Self, E> {
+        match self.depth_left.checked_sub(levels) {
+            Some(depth_left) => Ok(Self { depth_left, ..self }),
+            None => Err(E::custom(format!(
+                "it is nested deeper than {DEPTH_MAX} levels"
+            ))),
+        }
+    }
+
+    fn of<T: ?Sized>(self, value: &T) -> Readable<'_, T> {
+        Readable {
+            value,
+            limits: self,
+        }
+    }
+}
+
+impl<'a, T: ?Sized> Readable<'a, T> {
+    pub(super) fn new(value: &'a T, numbers: Numbers) -> Self {
+        Limits {
+            numbers,
+            depth_left: DEPTH_MAX,
+        }
+        .of(value)
+    }
+}
+
+impl<T: Serialize + ?Sized> Serialize for Readable<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(Checked(serializer))
+        self.value.serialize(Checked(serializer, self.limits))
     }
 }
 
 /// A serializer, or a part of one, that checks and hands on.
-struct Checked<S>(S);
+struct Checked<S>(S, Limits);
 
-fn refuse<T, E: Error>(value: impl std::fmt::Display) -> Result<T, E> {
-    Err(E::custom(format!("the number {value} has no form in JSON")))
+impl<S> Checked<S> {
+    fn number<E: Error>(&self, is_finite: bool, value: impl std::fmt::Display) -> Result<(), E> {
+        if is_finite || self.1.numbers != Numbers::Finite {
+            return Ok(());
+        }
+        Err(E::custom(format!("the number {value} has no form in JSON")))
+    }
 }
 
 macro_rules! hand_on {
@@ -43,19 +101,13 @@ impl<S: Serializer> Serializer for Checked<S> {
     type SerializeStructVariant = Checked<S::SerializeStructVariant>;
 
     fn serialize_f32(self, value: f32) -> Result<S::Ok, S::Error> {
-        if value.is_finite() {
-            self.0.serialize_f32(value)
-        } else {
-            refuse(value)
-        }
+        self.number(value.is_finite(), value)?;
+        self.0.serialize_f32(value)
     }
 
     fn serialize_f64(self, value: f64) -> Result<S::Ok, S::Error> {
-        if value.is_finite() {
-            self.0.serialize_f64(value)
-        } else {
-            refuse(value)
-        }
+        self.number(value.is_finite(), value)?;
+        self.0.serialize_f64(value)
     }
 
     hand_on! {
@@ -71,7 +123,7 @@ impl<S: Serializer> Serializer for Checked<S> {
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        self.0.serialize_some(&Finite(value))
+        self.0.serialize_some(&self.1.of(value))
     }
 
     fn serialize_unit(self) -> Result<S::Ok, S::Error> {
@@ -92,7 +144,7 @@ impl<S: Serializer> Serializer for Checked<S> {
         name: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        self.0.serialize_newtype_struct(name, &Finite(value))
+        self.0.serialize_newtype_struct(name, &self.1.of(value))
     }
 
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
@@ -102,16 +154,23 @@ impl<S: Serializer> Serializer for Checked<S> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
+        let limits = self.1.deeper(1)?;
         self.0
-            .serialize_newtype_variant(name, index, variant, &Finite(value))
+            .serialize_newtype_variant(name, index, variant, &limits.of(value))
     }
 
     fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
-        self.0.serialize_seq(len).map(Checked)
+        let limits = self.1.deeper(1)?;
+        self.0
+            .serialize_seq(len)
+            .map(|inner| Checked(inner, limits))
     }
 
     fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
-        self.0.serialize_tuple(len).map(Checked)
+        let limits = self.1.deeper(1)?;
+        self.0
+            .serialize_tuple(len)
+            .map(|inner| Checked(inner, limits))
     }
 
     fn serialize_tuple_struct(
@@ -119,7 +178,10 @@ impl<S: Serializer> Serializer for Checked<S> {
         name: &'static str,
         len: usize,
     ) -> Result<Self::SerializeTupleStruct, S::Error> {
-        self.0.serialize_tuple_struct(name, len).map(Checked)
+        let limits = self.1.deeper(1)?;
+        self.0
+            .serialize_tuple_struct(name, len)
+            .map(|inner| Checked(inner, limits))
     }
 
     fn serialize_tuple_variant(
@@ -129,13 +191,17 @@ impl<S: Serializer> Serializer for Checked<S> {
         variant: &'static str,
         len: usize,
     ) -> Result<Self::SerializeTupleVariant, S::Error> {
+        let limits = self.1.deeper(2)?;
         self.0
             .serialize_tuple_variant(name, index, variant, len)
-            .map(Checked)
+            .map(|inner| Checked(inner, limits))
     }
 
     fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
-        self.0.serialize_map(len).map(Checked)
+        let limits = self.1.deeper(1)?;
+        self.0
+            .serialize_map(len)
+            .map(|inner| Checked(inner, limits))
     }
 
     fn serialize_struct(
@@ -143,7 +209,10 @@ impl<S: Serializer> Serializer for Checked<S> {
         name: &'static str,
         len: usize,
     ) -> Result<Self::SerializeStruct, S::Error> {
-        self.0.serialize_struct(name, len).map(Checked)
+        let limits = self.1.deeper(1)?;
+        self.0
+            .serialize_struct(name, len)
+            .map(|inner| Checked(inner, limits))
     }
 
     fn serialize_struct_variant(
@@ -153,9 +222,10 @@ impl<S: Serializer> Serializer for Checked<S> {
         variant: &'static str,
         len: usize,
     ) -> Result<Self::SerializeStructVariant, S::Error> {
+        let limits = self.1.deeper(2)?;
         self.0
             .serialize_struct_variant(name, index, variant, len)
-            .map(Checked)
+            .map(|inner| Checked(inner, limits))
     }
 
     fn collect_str<T: std::fmt::Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
@@ -174,7 +244,7 @@ macro_rules! check_elements {
             type Error = T::Error;
 
             fn $method<V: Serialize + ?Sized>(&mut self, value: &V) -> Result<(), T::Error> {
-                self.0.$method(&Finite(value))
+                self.0.$method(&self.1.of(value))
             }
 
             fn end(self) -> Result<T::Ok, T::Error> {
@@ -202,7 +272,7 @@ macro_rules! check_fields {
                 key: &'static str,
                 value: &V,
             ) -> Result<(), T::Error> {
-                self.0.serialize_field(key, &Finite(value))
+                self.0.serialize_field(key, &self.1.of(value))
             }
 
             fn skip_field(&mut self, key: &'static str) -> Result<(), T::Error> {
@@ -223,11 +293,11 @@ impl<T: SerializeMap> ser::SerializeMap for Checked<T> {
     type Error = T::Error;
 
     fn serialize_key<K: Serialize + ?Sized>(&mut self, key: &K) -> Result<(), T::Error> {
-        self.0.serialize_key(&Finite(key))
+        self.0.serialize_key(&self.1.of(key))
     }
 
     fn serialize_value<V: Serialize + ?Sized>(&mut self, value: &V) -> Result<(), T::Error> {
-        self.0.serialize_value(&Finite(value))
+        self.0.serialize_value(&self.1.of(value))
     }
 
     fn end(self) -> Result<T::Ok, T::Error> {
