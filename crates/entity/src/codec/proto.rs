@@ -18,6 +18,8 @@ use super::{CodecError, Encoded, EventCodec, Stored, refuse_json};
 /// on disk, how it becomes an event, and how an event gives it back. Fields may be added to a message at any time, by
 /// the rules of Protocol Buffers; a greater change is a new type and an upcast from the old one.
 ///
+/// Events that are no messages themselves are declared with [`mapped_event`](ProtoEventsBuilder::mapped_event).
+///
 /// Nesting deeper than 100 is refused before it is stored and when it is read; an event that was stored as JSON is
 /// refused when read.
 ///
@@ -67,10 +69,28 @@ struct Kind<E> {
     decode: Decode<E>,
 }
 
+impl<E> Kind<E> {
+    /// The name beside it is for messages, if it is not a valid one.
+    fn new<M: Message + Default>(
+        name: String,
+        encode: impl Fn(&E) -> Option<Written> + Send + Sync + 'static,
+        from_message: impl Fn(M) -> std::result::Result<E, String> + Send + Sync + 'static,
+    ) -> (String, Result<Self>) {
+        let kind = EventType::new(name.as_str()).map(|name| Self {
+            name,
+            encode: Box::new(encode),
+            decode: Box::new(move |data| {
+                from_message(M::decode(data).map_err(|error| error.to_string())?)
+            }),
+        });
+        (name, kind)
+    }
+}
+
 /// The message of an event as bytes, if the event is of this type.
 type Encode<E> = Box<dyn Fn(&E) -> Option<Written> + Send + Sync>;
 type Written = std::result::Result<Vec<u8>, DecodeError>;
-type Decode<E> = Box<dyn Fn(&[u8]) -> std::result::Result<E, DecodeError> + Send + Sync>;
+type Decode<E> = Box<dyn Fn(&[u8]) -> std::result::Result<E, String> + Send + Sync>;
 
 impl<E: 'static> ProtoEvents<E> {
     /// Begins a codec, which knows no event yet.
@@ -104,13 +124,59 @@ impl<E: 'static> ProtoEventsBuilder<E> {
         wrap: impl Fn(M) -> E + Send + Sync + 'static,
         unwrap: impl Fn(&E) -> Option<&M> + Send + Sync + 'static,
     ) -> Self {
-        let name = name.into();
-        let kind = EventType::new(name.as_str()).map(|name| Kind {
-            name,
-            encode: Box::new(move |event| unwrap(event).map(write)),
-            decode: Box::new(move |data| M::decode(data).map(&wrap)),
-        });
-        self.kinds.push((name, kind));
+        self.kinds.push(Kind::new(
+            name.into(),
+            move |event| unwrap(event).map(write),
+            move |message| Ok(wrap(message)),
+        ));
+        self
+    }
+
+    /// Stores an event as the message `M` of type `name`, where the two are different types: for a domain that knows
+    /// nothing of Protocol Buffers.
+    ///
+    /// `to_message` makes the message of an event, or gives `None` if the event is of another type; the first type
+    /// declared that gives a message wins. `from_message` makes the event again; its error says what is wrong with
+    /// the message and makes the event malformed.
+    ///
+    /// ```
+    /// # use gesta_entity::ProtoEvents;
+    /// use std::net::IpAddr;
+    ///
+    /// #[derive(Clone, PartialEq, prost::Message)]
+    /// struct PeerJoined {
+    ///     #[prost(string, tag = "1")]
+    ///     address: String,
+    /// }
+    /// enum Event {
+    ///     Joined { address: IpAddr },
+    /// }
+    ///
+    /// let codec = ProtoEvents::<Event>::new()
+    ///     .mapped_event(
+    ///         "peer-joined",
+    ///         |event| match event {
+    ///             Event::Joined { address } => Some(PeerJoined { address: address.to_string() }),
+    ///         },
+    ///         |message| match message.address.parse() {
+    ///             Ok(address) => Ok(Event::Joined { address }),
+    ///             Err(error) => Err(format!("address: {error}")),
+    ///         },
+    ///     )
+    ///     .build();
+    /// assert!(codec.is_ok());
+    /// ```
+    pub fn mapped_event<M: Message + Default>(
+        mut self,
+        name: impl Into<String>,
+        to_message: impl Fn(&E) -> Option<M> + Send + Sync + 'static,
+        from_message: impl Fn(M) -> std::result::Result<E, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.kinds.push(Kind::new(
+            name.into(),
+            move |event| to_message(event).map(|message| write(&message)),
+            from_message,
+        ));
         self
     }
 

@@ -1,6 +1,7 @@
 //! Protocol Buffers.
 
 use gesta_core::ContentType;
+use gesta_entity::scenario::round_trips;
 use gesta_entity::{CodecError, EventCodec, ProtoEvents, ProtoEventsBuilder, Stored};
 use proptest::prelude::*;
 use prost::Message;
@@ -165,6 +166,37 @@ fn messages_are_stored_as_they_always_were() {
         Event::Closed(()),
     ];
     golden::check(&codec(), &events, include_str!("../golden/proto.txt"));
+}
+
+#[test]
+fn events_of_another_type_than_their_message_are_mapped() {
+    #[derive(Debug, PartialEq)]
+    enum Domain {
+        Moved(std::num::NonZeroU32),
+        Other,
+    }
+    let codec = ProtoEvents::<Domain>::new()
+        .mapped_event(
+            "moved",
+            |event| match event {
+                Domain::Moved(number) => Some(Seat {
+                    number: number.get(),
+                    row: 0,
+                }),
+                Domain::Other => None,
+            },
+            |message: Seat| match message.number.try_into() {
+                Ok(number) => Ok(Domain::Moved(number)),
+                Err(_) => Err("number is zero".into()),
+            },
+        )
+        .build()
+        .expect("valid");
+    let seven = Domain::Moved(std::num::NonZeroU32::new(7).expect("not zero"));
+    round_trips(&codec, [("moved", seven)]);
+    unwritable(&codec, &Domain::Other);
+    let zero = decode(&codec, ContentType::Binary, "moved", vec![]);
+    assert_eq!(malformed(zero), "number is zero");
 }
 
 #[test]
