@@ -22,6 +22,8 @@ mod upcast;
 
 #[cfg(feature = "cbor")]
 pub use cbor::{CborEvents, CborEventsBuilder};
+#[cfg(feature = "cbor")]
+pub(crate) use cbor::from_slice as read_cbor;
 pub use json::{JsonEvents, JsonEventsBuilder};
 #[cfg(feature = "proto")]
 pub use proto::{ProtoEvents, ProtoEventsBuilder};

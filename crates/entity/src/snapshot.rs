@@ -79,7 +79,7 @@ impl<D: Clone + Send + 'static> Snapshots<D> {
                 ciborium::into_writer(state, &mut bytes).map_err(|error| error.to_string())?;
                 Ok(bytes)
             },
-            |bytes| ciborium::from_reader(bytes).map_err(|error| error.to_string()),
+            crate::codec::read_cbor,
         )
     }
 

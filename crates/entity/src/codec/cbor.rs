@@ -241,6 +241,11 @@ impl<'de, E: DeserializeOwned> DeserializeSeed<'de> for ContentOf<E> {
     }
 }
 
+/// Reads a value.
+pub(crate) fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, String> {
+    from_reader(bytes, bytes.len())
+}
+
 /// Reads a value of at most `bytes` bytes.
 ///
 /// `ciborium` reads some texts, such as names of fields, only if they fit into its buffer. What was written must be
