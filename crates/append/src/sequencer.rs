@@ -133,7 +133,9 @@ impl Sequencer {
             if !open && self.is_idle() {
                 return;
             }
-            let wake = self.turns.wake_at(!self.in_flight.is_empty());
+            let wake = self
+                .turns
+                .wake_at(!self.in_flight.is_empty(), self.has_work());
             tokio::select! {
                 biased;
                 Some(outcome) = self.outcomes.next(), if !self.outcomes.is_empty() => self.on_outcome(outcome).await,
@@ -164,10 +166,14 @@ impl Sequencer {
         self.take_turns().await;
     }
 
+    /// Something waits to be sent.
+    fn has_work(&self) -> bool {
+        !self.forming.is_empty() || !self.inbox.is_empty() || !self.waiting.is_empty()
+    }
+
     /// Lets another process append if our time is up, and asks for the turn after it if we have work.
     async fn take_turns(&mut self) {
-        let has_work =
-            !self.forming.is_empty() || !self.inbox.is_empty() || !self.waiting.is_empty();
+        let has_work = self.has_work();
         let now = Instant::now();
         let mut signal = None;
         if self.turns.yielding_until(now).is_some() {

@@ -68,10 +68,16 @@ impl Turns {
         self.yielding_until
     }
 
-    /// When to look again if nothing happens until then. `busy`: an answer of the database will come anyway.
-    pub(crate) fn wake_at(&self, busy: bool) -> Option<Instant> {
-        let idle = (!self.requests.is_empty() && !busy).then(|| self.active + IDLE);
-        self.yielding_until.or(idle)
+    /// When to look again if nothing happens until then: never in vain, for nothing may have changed by then.
+    /// `busy`: an answer of the database will come anyway.
+    pub(crate) fn wake_at(&self, busy: bool, has_work: bool) -> Option<Instant> {
+        let over = self.run_began + self.slice();
+        let stop = match has_work {
+            true => over,
+            false => over.min(self.active + IDLE),
+        };
+        let stop = (!self.requests.is_empty() && !busy).then_some(stop);
+        self.yielding_until.or(stop)
     }
 
     /// A batch of ours, sent at that time, was stored.
@@ -226,10 +232,24 @@ mod tests {
         a.heard(ask, t);
         a.committed(t + IDLE, t + IDLE);
         assert!(!a.should_stop(t + IDLE, false));
-        assert_eq!(a.wake_at(false), Some(t + IDLE * 2));
-        assert_eq!(a.wake_at(true), None);
+        assert_eq!(a.wake_at(false, false), Some(t + IDLE * 2));
+        assert_eq!(a.wake_at(true, false), None);
         assert!(!a.should_stop(t + IDLE * 2, true));
         assert!(a.should_stop(t + IDLE * 2, false));
+    }
+
+    /// Goal: whenever it is woken there is something to do; who waits for a look-up does not spin.
+    #[test]
+    fn it_wakes_when_it_should_stop() {
+        let t = Instant::now();
+        let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
+        let ask = asks(&mut b, t);
+        a.heard(ask, t);
+        for has_work in [true, false] {
+            let wake = a.wake_at(false, has_work).expect("b waits");
+            assert!(wake > t);
+            assert!(a.should_stop(wake, has_work));
+        }
     }
 
     /// Goal: a process far from the database gets a longer slice, but not an endless one.

@@ -1,6 +1,6 @@
 //! Idempotency keys: which commands an entity has already carried out, and what it replied.
 //!
-//! Key and reply travel in the metadata of the first event of their command, so they are stored with it or not at all,
+//! Key and reply travel in the metadata of the last event of their command, so they are stored with it or not at all,
 //! and in snapshots. A key without events is not remembered: nothing happened.
 
 use std::collections::{HashMap, VecDeque};
@@ -52,7 +52,7 @@ struct Metadata<'a> {
     reply: std::borrow::Cow<'a, RawValue>,
 }
 
-/// The metadata of the first event of a command with a key.
+/// The metadata of the last event of a command with a key.
 pub(crate) fn metadata(key: &str, reply: &RawValue) -> Result<Bytes> {
     let metadata = Metadata {
         key: key.into(),

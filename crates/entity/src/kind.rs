@@ -74,7 +74,7 @@ impl<D: Decider> EntityType<D> {
         self
     }
 
-    /// Allows idempotency keys: replies are stored with the first event of their command, as JSON.
+    /// Allows idempotency keys: replies are stored with the last event of their command, as JSON.
     #[must_use]
     pub fn idempotent_replies(mut self) -> Self
     where

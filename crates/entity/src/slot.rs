@@ -504,7 +504,7 @@ impl<D: Decider> Active<D> {
         });
     }
 
-    /// Puts key and reply into the metadata of the first event.
+    /// Puts key and reply into the metadata of the last event, whose revision a retry is told.
     fn remember(
         &mut self,
         ask: &CommandAsk<D>,
@@ -517,8 +517,8 @@ impl<D: Decider> Active<D> {
         };
         let reply = (codec.encode)(reply)
             .map_err(|error| StoreError::invalid("reply", error.to_string()))?;
-        if let Some(first) = events.first_mut() {
-            first.metadata = keys::metadata(key, &reply)?;
+        if let Some(last) = events.last_mut() {
+            last.metadata = keys::metadata(key, &reply)?;
         }
         let keys = self.keys.get_or_insert_default();
         keys.insert(key, reply, None, env.now);
