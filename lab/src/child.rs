@@ -1,4 +1,4 @@
-//! `gesta serve` as a child process: started, waited for, killed, suspended, started again on the same port.
+//! `gesta serve`, or another server, as a child process: started, waited for, killed, suspended, started again on the same port.
 //!
 //! Invariant: it never outlives the lab. A shell waits between the two; when its standard input
 //! closes, even because the lab was killed, it kills the server.
@@ -26,6 +26,7 @@ kill -9 "$server" 2>/dev/null
 wait "$server"
 "#;
 
+const READY_PATH: &str = "/health/ready";
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(60);
 /// How often the state of a process is looked at.
@@ -60,10 +61,23 @@ impl ProgramArgs {
     }
 }
 
+/// A program that serves a store: started as `PATH ARGUMENTS --store URL --listen ADDRESS`.
+#[derive(Debug, Clone)]
+pub(crate) struct Program {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// What comes before the store.
+    pub(crate) arguments: Vec<String>,
+    /// A path that is answered with one of `ready_status` once it is ready.
+    pub(crate) ready_path: &'static str,
+    /// See there.
+    pub(crate) ready_status: &'static [u16],
+}
+
 /// A server process, running or not.
 #[derive(Debug)]
 pub(crate) struct Server {
-    program: PathBuf,
+    program: Program,
     store: String,
     address: SocketAddr,
     log: PathBuf,
@@ -79,8 +93,19 @@ struct Running {
 impl Server {
     /// Starts a server on a free loopback port; its log goes to `log`. Returns when it is ready.
     pub(crate) async fn start(program: &Path, store: &str, log: &Path) -> Result<Self> {
+        let program = Program {
+            path: program.to_owned(),
+            arguments: vec!["serve".into()],
+            ready_path: READY_PATH,
+            ready_status: &[200],
+        };
+        Self::start_program(program, store, log).await
+    }
+
+    /// Starts any program that takes a store and an address, as [`start`](Self::start) does.
+    pub(crate) async fn start_program(program: Program, store: &str, log: &Path) -> Result<Self> {
         let mut server = Self {
-            program: program.to_owned(),
+            program,
             store: store.to_owned(),
             address: free_address()?,
             log: log.to_owned(),
@@ -94,18 +119,18 @@ impl Server {
     pub(crate) async fn launch(&mut self) -> Result<()> {
         self.spawn()?;
         let deadline = Instant::now() + READY_WITHIN;
-        while !is_ready(self.address).await {
+        while !self.is_ready().await {
             if !self.is_alive() {
                 return fail(format!(
                     "{} ended while starting:\n{}",
-                    self.program.display(),
+                    self.program.path.display(),
                     self.log_tail()
                 ));
             }
             if Instant::now() > deadline {
                 return fail(format!(
                     "{} was not ready in time:\n{}",
-                    self.program.display(),
+                    self.program.path.display(),
                     self.log_tail()
                 ));
             }
@@ -121,9 +146,9 @@ impl Server {
             .arg("-c")
             .arg(SUPERVISE)
             .arg(&self.log)
-            .arg(&self.program)
+            .arg(&self.program.path)
+            .args(&self.program.arguments)
             .args([
-                "serve",
                 "--store",
                 &self.store,
                 "--listen",
@@ -146,6 +171,11 @@ impl Server {
             pid: Pid::from_raw(pid),
         });
         Ok(())
+    }
+
+    async fn is_ready(&self) -> bool {
+        let status = status_of(self.address, self.program.ready_path).await;
+        status.is_some_and(|status| self.program.ready_status.contains(&status))
     }
 
     /// Its URL.
@@ -217,17 +247,23 @@ fn free_address() -> std::io::Result<SocketAddr> {
 
 /// True if the server says that it is ready.
 pub(crate) async fn is_ready(address: SocketAddr) -> bool {
+    status_of(address, READY_PATH).await == Some(200)
+}
+
+/// The status with which a path is answered.
+async fn status_of(address: SocketAddr, path: &str) -> Option<u16> {
     let ask = async {
         let mut socket = TcpStream::connect(address).await?;
         let request =
-            format!("GET /health/ready HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
         socket.write_all(request.as_bytes()).await?;
         let mut head = [0; 12];
         socket.read_exact(&mut head).await?;
-        Ok::<_, std::io::Error>(head.ends_with(b" 200"))
+        Ok::<_, std::io::Error>(head)
     };
-    matches!(
-        tokio::time::timeout(Duration::from_secs(5), ask).await,
-        Ok(Ok(true))
-    )
+    let head = tokio::time::timeout(Duration::from_secs(5), ask).await;
+    std::str::from_utf8(&head.ok()?.ok()?[9..])
+        .ok()?
+        .parse()
+        .ok()
 }

@@ -27,6 +27,8 @@ pub(crate) struct Percentiles {
     pub(crate) p99: f64,
     /// 99.9 % are not above.
     pub(crate) p999: f64,
+    /// 99.99 % are not above.
+    pub(crate) p9999: f64,
     /// The largest.
     pub(crate) max: f64,
 }
@@ -62,6 +64,7 @@ impl Latencies {
             p90: at(0.9),
             p99: at(0.99),
             p999: at(0.999),
+            p9999: at(0.9999),
             max: millis(self.0.max()),
         }
     }

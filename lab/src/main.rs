@@ -23,12 +23,14 @@ mod histogram;
 mod host;
 mod http;
 mod load;
+mod locking;
 mod postgres;
 mod proxy;
 mod random;
 mod read;
 mod read_back;
 mod report;
+mod reservation;
 mod servers;
 mod snapshot;
 mod stop;
@@ -67,8 +69,14 @@ enum Command {
     Entities(entities::EntitiesArgs),
     /// Appends over HTTP with wrk.
     Http(http::HttpArgs),
+    /// The entity in memory against load, decide, append with optimistic locking.
+    Locking(locking::LockingArgs),
     /// Reads the whole log page by page, and random streams.
     Read(read::ReadArgs),
+    /// Seats of a cinema, over HTTP: how many requests it carries, and whether a seat was ever held twice.
+    Reservation(reservation::ReservationArgs),
+    /// Kills a cinema under load, again and again: is everything acknowledged there?
+    ReservationKill(reservation::KillArgs),
     /// Equal load on several servers of one database.
     Servers(servers::ServersArgs),
     /// Appends while another session holds an old snapshot of the database.
@@ -104,7 +112,10 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Compare(args) => compare::run(&args, &stop).await,
         Command::Entities(args) => entities::run(&args, &stop).await,
         Command::Http(args) => http::run(&args, &stop).await,
+        Command::Locking(args) => locking::run(&args, &stop).await,
         Command::Read(args) => read::run(&args, &stop).await,
+        Command::Reservation(args) => reservation::run(&args, &stop).await,
+        Command::ReservationKill(args) => reservation::run_kill(&args, &stop).await,
         Command::Servers(args) => servers::run(&args, &stop).await,
         Command::Snapshot(args) => snapshot::run(&args, &stop).await,
         Command::Subscribers(args) => subscribers::run(&args, &stop).await,

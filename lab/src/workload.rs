@@ -61,6 +61,11 @@ impl Run {
         Self(number & (u64::MAX >> 4))
     }
 
+    /// Its number.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
     /// The id of an event of this run. `number` must be below 2^62.
     pub(crate) fn event_id(self, number: u64) -> EventId {
         let scrambled = (number & LOW_MASK).wrapping_mul(SCRAMBLE) & LOW_MASK;

@@ -1,0 +1,331 @@
+//! What was asked and answered, 16 bytes per command, in the order in which it began and ended.
+//!
+//! Why numbers instead of times: all requests pass through one thread, so one counter orders their starts and ends
+//! exactly; one request came before another if it had ended before the other began.
+//! Not here: whether it can be true (`history`, `stored`).
+
+use crate::reservation::model::{Call, Fact, Op, Outcome, Shows, Verdict};
+
+/// End of a request whose outcome is not known: it may still take effect.
+pub(crate) const NEVER: u32 = u32::MAX;
+/// Entries per block: a growing ledger must not stop the generator to move what it has.
+const BLOCK: usize = 1 << 16;
+/// Most strange answers that are told in words.
+const WRONGS_MAX: usize = 10;
+
+/// What is known of a request about a seat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A reservation was accepted.
+    Reserved,
+    /// A cancellation was accepted.
+    Cancelled,
+    /// It was said to be reserved.
+    SeenReserved,
+    /// It was said to be free.
+    SeenFree,
+    /// A reservation whose outcome is not known.
+    MaybeReserved,
+    /// A cancellation whose outcome is not known.
+    MaybeCancelled,
+}
+
+/// A request about a seat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The seat (`Shows::place`).
+    pub(crate) place: u32,
+    /// When it began.
+    pub(crate) begin: u32,
+    /// When it ended.
+    pub(crate) end: u32,
+    /// What came of it.
+    pub(crate) what: What,
+}
+
+/// A read of a show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// The show.
+    pub(crate) show: u32,
+    /// When it began.
+    pub(crate) begin: u32,
+    /// When it ended.
+    pub(crate) end: u32,
+    /// The seats that were reserved.
+    pub(crate) reserved: u128,
+}
+
+/// What is known of a show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Existence {
+    /// It was never asked for.
+    #[default]
+    Unasked,
+    /// Its creation may have happened.
+    Unknown,
+    /// Its creation was acknowledged.
+    Created,
+}
+
+/// Everything that was asked and answered.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    /// The shows.
+    pub(crate) shows: Shows,
+    existence: Vec<Existence>,
+    entries: Vec<Vec<Entry>>,
+    readings: Vec<Vec<Reading>>,
+    clock: u32,
+    /// Reservations and cancellations acknowledged.
+    pub(crate) acknowledged: u64,
+    /// Answers that no request of the run deserves.
+    pub(crate) wrong: u64,
+    /// The first of them in words.
+    pub(crate) wrongs: Vec<String>,
+}
+
+impl Ledger {
+    /// An empty ledger.
+    pub(crate) fn new(shows: Shows) -> Self {
+        Self {
+            shows,
+            existence: Vec::new(),
+            entries: Vec::new(),
+            readings: Vec::new(),
+            clock: 0,
+            acknowledged: 0,
+            wrong: 0,
+            wrongs: Vec::new(),
+        }
+    }
+
+    /// The next number: of a start or an end.
+    pub(crate) fn tick(&mut self) -> u32 {
+        self.clock += 1;
+        assert!(
+            self.clock < NEVER,
+            "a run has at most two thousand million requests"
+        );
+        self.clock
+    }
+
+    /// Where the counter stands: what is recorded from now on is after it.
+    pub(crate) fn now(&self) -> u32 {
+        self.clock
+    }
+
+    /// Writes down how a request ended that began at `begin`.
+    pub(crate) fn record(&mut self, op: Op, begin: u32, verdict: Verdict) {
+        let end = self.tick();
+        match (op.call, verdict.outcome, verdict.fact) {
+            // Nothing was done.
+            (_, Outcome::Refused, _) => {}
+            (Call::Create, outcome, fact) => self.create(op, outcome, fact, verdict.status),
+            (Call::Read, Outcome::Accepted, Fact::Seats(reserved)) => {
+                let reading = Reading {
+                    show: op.show,
+                    begin,
+                    end,
+                    reserved,
+                };
+                push(&mut self.readings, reading);
+            }
+            (Call::Read, Outcome::Failed, _) if verdict.status == 0 => {}
+            (Call::Read, ..) => self.wrong(op, verdict.status),
+            (call, outcome, fact) => {
+                let (what, end) = match (call, outcome, fact) {
+                    (Call::Reserve, Outcome::Accepted, _) => (What::Reserved, end),
+                    (_, Outcome::Accepted, _) => (What::Cancelled, end),
+                    (_, _, Fact::SeatReserved) => (What::SeenReserved, end),
+                    (_, _, Fact::SeatFree) => (What::SeenFree, end),
+                    (Call::Reserve, Outcome::Failed, _) => (What::MaybeReserved, NEVER),
+                    (_, Outcome::Failed, _) => (What::MaybeCancelled, NEVER),
+                    _ => return self.wrong(op, verdict.status),
+                };
+                if outcome == Outcome::Accepted {
+                    self.acknowledged += 1;
+                }
+                let place = self.shows.place(op.show, op.seat);
+                let entry = Entry {
+                    place,
+                    begin,
+                    end,
+                    what,
+                };
+                push(&mut self.entries, entry);
+            }
+        }
+    }
+
+    fn create(&mut self, op: Op, outcome: Outcome, fact: Fact, status: u16) {
+        let index = op.show as usize;
+        if index >= self.existence.len() {
+            self.existence.resize(index + 1, Existence::Unasked);
+        }
+        let state = &mut self.existence[index];
+        *state = match (outcome, fact, *state) {
+            (Outcome::Accepted, ..) | (_, _, Existence::Created) => Existence::Created,
+            // An earlier attempt has created it after all.
+            (_, Fact::ShowExists, Existence::Unknown) => Existence::Created,
+            (Outcome::Failed, ..) => Existence::Unknown,
+            _ => return self.wrong(op, status),
+        };
+    }
+
+    /// An answer that no request of the run deserves.
+    fn wrong(&mut self, op: Op, status: u16) {
+        self.wrong += 1;
+        if self.wrongs.len() < WRONGS_MAX {
+            let Op { call, show, seat } = op;
+            let id = self.shows.id(show);
+            let seat = seat + self.shows.first_seat;
+            let call = call.name();
+            self.wrongs.push(format!(
+                "{call} of show {id} seat {seat}: answered {status}"
+            ));
+        }
+    }
+
+    /// What is known of a show.
+    pub(crate) fn existence(&self, show: u32) -> Existence {
+        let known = self.existence.get(show as usize).copied();
+        known.unwrap_or_default()
+    }
+
+    /// The shows whose creation was acknowledged.
+    pub(crate) fn created(&self) -> impl Iterator<Item = u32> + '_ {
+        let numbered = (0_u32..).zip(&self.existence);
+        numbered.filter_map(|(show, state)| (*state == Existence::Created).then_some(show))
+    }
+
+    /// Number of shows that were asked for.
+    pub(crate) fn shows_asked(&self) -> u32 {
+        u32::try_from(self.existence.len()).expect("shows are counted in 32 bits")
+    }
+
+    /// All requests about seats, sorted by seat and start.
+    pub(crate) fn sorted_entries(&self) -> Vec<Entry> {
+        let mut all = self.entries.concat();
+        all.sort_unstable_by_key(|entry| (entry.place, entry.begin));
+        all
+    }
+
+    /// All reads, sorted by show and start.
+    pub(crate) fn sorted_readings(&self) -> Vec<Reading> {
+        let mut all = self.readings.concat();
+        all.sort_unstable_by_key(|reading| (reading.show, reading.begin));
+        all
+    }
+}
+
+fn push<T>(blocks: &mut Vec<Vec<T>>, value: T) {
+    match blocks.last_mut() {
+        Some(block) if block.len() < BLOCK => block.push(value),
+        _ => {
+            let mut block = Vec::with_capacity(BLOCK);
+            block.push(value);
+            blocks.push(block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHOWS: Shows = Shows {
+        run: 1,
+        seats: 3,
+        first_seat: 1,
+    };
+
+    fn answer(outcome: Outcome, fact: Fact) -> Verdict {
+        Verdict {
+            outcome,
+            fact,
+            status: 400,
+        }
+    }
+
+    #[test]
+    fn an_entry_is_small() {
+        assert_eq!(size_of::<Entry>(), 16);
+    }
+
+    #[test]
+    fn requests_are_sorted_by_seat_and_start() {
+        let mut ledger = Ledger::new(SHOWS);
+        let op = |call, seat| Op {
+            call,
+            show: 1,
+            seat,
+        };
+        let (first, second, third) = (ledger.tick(), ledger.tick(), ledger.tick());
+        ledger.record(
+            op(Call::Cancel, 2),
+            second,
+            answer(Outcome::Failed, Fact::None),
+        );
+        ledger.record(
+            op(Call::Reserve, 2),
+            first,
+            answer(Outcome::Accepted, Fact::None),
+        );
+        ledger.record(
+            op(Call::Reserve, 0),
+            third,
+            answer(Outcome::Rejected, Fact::SeatReserved),
+        );
+        ledger.record(
+            op(Call::Reserve, 1),
+            third,
+            answer(Outcome::Refused, Fact::None),
+        );
+        let found: Vec<_> = ledger
+            .sorted_entries()
+            .iter()
+            .map(|e| (e.place, e.begin, e.end, e.what))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (3, 3, 6, What::SeenReserved),
+                (5, 1, 5, What::Reserved),
+                (5, 2, NEVER, What::MaybeCancelled)
+            ]
+        );
+        assert_eq!((ledger.acknowledged, ledger.wrong), (1, 0));
+    }
+
+    #[test]
+    fn strange_answers_are_told() {
+        let mut ledger = Ledger::new(SHOWS);
+        let op = |call| Op {
+            call,
+            show: 0,
+            seat: 0,
+        };
+        ledger.record(op(Call::Create), 0, answer(Outcome::Failed, Fact::None));
+        assert_eq!(ledger.existence(0), Existence::Unknown);
+        ledger.record(
+            op(Call::Create),
+            0,
+            answer(Outcome::Rejected, Fact::ShowExists),
+        );
+        assert_eq!(ledger.created().collect::<Vec<_>>(), [0]);
+        assert_eq!(ledger.wrong, 0);
+        ledger.record(
+            op(Call::Reserve),
+            0,
+            answer(Outcome::Rejected, Fact::Absent),
+        );
+        ledger.record(op(Call::Read), 0, answer(Outcome::Rejected, Fact::Absent));
+        let other = Op {
+            show: 1,
+            ..op(Call::Create)
+        };
+        ledger.record(other, 0, answer(Outcome::Rejected, Fact::ShowExists));
+        assert_eq!((ledger.wrong, ledger.wrongs.len()), (3, 3));
+    }
+}

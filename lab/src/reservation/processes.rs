@@ -1,0 +1,178 @@
+//! Processor time of the application and the database, by process id or by the port that they listen on.
+//!
+//! A process counts with all its descendants, those that have ended too, as a PostgreSQL server is one with its backends.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::failure::{Result, fail};
+
+/// Clock ticks a second in `/proc`, the same on every Linux that matters.
+const TICKS: u64 = 100;
+
+/// A process and what it has started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tree {
+    /// `application`, `database`.
+    pub(crate) name: String,
+    /// Its id.
+    pub(crate) pid: u32,
+}
+
+impl Tree {
+    /// A process that must be there.
+    pub(crate) fn new(name: impl Into<String>, pid: u32) -> Result<Self> {
+        if stat(pid).is_none() {
+            return fail(format!("there is no process {pid}"));
+        }
+        Ok(Self {
+            name: name.into(),
+            pid,
+        })
+    }
+
+    /// Processor time so far.
+    pub(crate) fn busy(&self) -> Duration {
+        let all: BTreeMap<u32, Stat> = pids().filter_map(|pid| Some((pid, stat(pid)?))).collect();
+        busy(self.pid, &all)
+    }
+}
+
+/// What `/proc/PID/stat` tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    parent: u32,
+    /// Of the process.
+    ticks: u64,
+    /// Of its children that have ended.
+    ended_ticks: u64,
+}
+
+fn busy(root: u32, all: &BTreeMap<u32, Stat>) -> Duration {
+    let mut ticks = 0;
+    let mut left = vec![root];
+    let mut seen = HashSet::new();
+    while let Some(pid) = left.pop() {
+        if !seen.insert(pid) {
+            continue;
+        }
+        if let Some(stat) = all.get(&pid) {
+            ticks += stat.ticks + stat.ended_ticks;
+        }
+        let children = all.iter().filter(|(_, stat)| stat.parent == pid);
+        left.extend(children.map(|(child, _)| *child));
+    }
+    Duration::from_millis(ticks * (1_000 / TICKS))
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The fields after the name, which may hold spaces and brackets.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let at = |i: usize| fields.get(i)?.parse::<u64>().ok();
+    Some(Stat {
+        parent: u32::try_from(at(1)?).ok()?,
+        ticks: at(11)? + at(12)?,
+        ended_ticks: at(13)? + at(14)?,
+    })
+}
+
+fn pids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The process that listens on a port of this machine; of several the one that was first.
+pub(crate) fn listening_on(address: SocketAddr) -> Option<u32> {
+    if !address.ip().is_loopback() {
+        return None;
+    }
+    let mut inodes = HashSet::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let text = std::fs::read_to_string(table).unwrap_or_default();
+        inodes.extend(listening_inodes(&text, address.port()));
+    }
+    let sockets: HashSet<String> = inodes
+        .iter()
+        .map(|inode| format!("socket:[{inode}]"))
+        .collect();
+    pids().filter(|pid| holds(*pid, &sockets)).min()
+}
+
+/// Inodes of sockets in state LISTEN (0A) at the port.
+fn listening_inodes(table: &str, port: u16) -> Vec<u64> {
+    let wanted = format!(":{port:04X}");
+    let rows = table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let listens = fields.get(1)?.ends_with(&wanted) && *fields.get(3)? == "0A";
+        listens.then(|| fields.get(9)?.parse().ok()).flatten()
+    });
+    rows.collect()
+}
+
+fn holds(pid: u32, sockets: &HashSet<String>) -> bool {
+    let Ok(files) = std::fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd")) else {
+        return false;
+    };
+    files.flatten().any(|file| {
+        let target = std::fs::read_link(file.path()).ok();
+        target.is_some_and(|target| target.to_str().is_some_and(|name| sockets.contains(name)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_summed_with_those_that_have_ended() {
+        let line = "12 (a (b) c) S 4 12 12 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 5 6 7";
+        let stat = parse_stat(line).unwrap();
+        let wanted = Stat {
+            parent: 4,
+            ticks: 120,
+            ended_ticks: 4,
+        };
+        assert_eq!(stat, wanted);
+        assert_eq!(parse_stat("12 a"), None);
+        let child = |parent, ticks| Stat {
+            parent,
+            ticks,
+            ended_ticks: 0,
+        };
+        let all = BTreeMap::from([
+            (12, stat),
+            (13, child(12, 10)),
+            (14, child(13, 1)),
+            (15, child(4, 99)),
+        ]);
+        assert_eq!(busy(12, &all), Duration::from_millis(1_350));
+    }
+
+    #[test]
+    fn the_listener_of_a_port_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let found = listening_on(listener.local_addr().unwrap());
+        if cfg!(target_os = "linux") {
+            assert_eq!(found, Some(std::process::id()));
+            assert!(Tree::new("own", std::process::id()).is_ok());
+        }
+        assert_eq!(listening_on("192.0.2.1:80".parse().unwrap()), None);
+        assert!(Tree::new("none", u32::MAX).is_err());
+    }
+
+    #[test]
+    fn only_listening_sockets_of_the_port_count() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+            0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 x\n\
+            1: 0100007F:1F90 0100007F:0001 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 x\n\
+            2: 0100007F:1F91 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4713 1 x\n";
+        assert_eq!(listening_inodes(table, 8080), [4711]);
+    }
+}
