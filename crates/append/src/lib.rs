@@ -16,6 +16,7 @@ mod heads;
 mod judge;
 mod landed;
 mod lookup;
+mod pace;
 mod recent;
 mod recovery;
 mod sequencer;

@@ -21,6 +21,7 @@ use crate::command::{Command, IdSource};
 use crate::forming::{Forming, InFlight, Rider};
 use crate::heads::Heads;
 use crate::landed::Landed;
+use crate::pace::Pace;
 use crate::recent::RecentIds;
 use crate::stats::Stats;
 use crate::turns::Turns;
@@ -41,6 +42,7 @@ pub(crate) struct Sequencer {
     pub(crate) receiver: mpsc::UnboundedReceiver<Command>,
     signals: BoxStream<'static, Signal>,
     pub(crate) turns: Turns,
+    pace: Pace,
 
     pub(crate) writer: Option<Box<dyn LogWriter>>,
     /// The last row known to be committed.
@@ -91,6 +93,7 @@ impl Sequencer {
         Self {
             signals: backend.signals(),
             turns: Turns::new(log, Instant::now()),
+            pace: Pace::default(),
             writer: None,
             committed: LogEnd::default(),
             in_flight: VecDeque::new(),
@@ -225,7 +228,7 @@ impl Sequencer {
         }
     }
 
-    /// Nothing is in flight, or there is room and the batch is at least as large as the smallest under way.
+    /// Nothing is in flight, or there is room and the batch is at least as large as the smallest under way, or the database is far.
     fn worth_sending(&self) -> bool {
         let smallest = self
             .in_flight
@@ -237,6 +240,7 @@ impl Sequencer {
             Some(rows) => {
                 self.in_flight.len() < self.backend.info().capabilities.batches_in_flight_max
                     && (self.forming.rows.len() >= rows.max(1)
+                        || self.pace.leaves_room_for_one_more(self.in_flight.len())
                         || self
                             .inbox
                             .front()
@@ -266,7 +270,9 @@ impl Sequencer {
         };
         match outcome {
             BatchOutcome::Committed => {
-                self.turns.committed(batch.sent, Instant::now());
+                let now = Instant::now();
+                self.turns.committed(batch.sent, now);
+                self.pace.committed(batch.sent, now);
                 self.failures = 0;
                 self.idle_misses = 0;
                 self.committed = batch.end;

@@ -1,0 +1,86 @@
+//! When a batch smaller than those under way is worth sending: when the way to the database is long and its work short.
+//!
+//! While a batch is under way the next one gathers, and normally waits until it is as large: near the database that is
+//! right, for commits follow one another there without a pause, and many small ones only cost more. Far from it the
+//! database is idle most of the time that a batch is under way, and waiting only adds to the latency.
+//! So two times are measured: how long a batch is under way, and how long after the one before it the answer of a batch
+//! comes that was sent without waiting for that one, which is the time that the database itself needs.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What was measured, as moving averages.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// From sending a batch to its answer.
+    under_way: Duration,
+    /// From one answer to the next, when both batches were on their way at once.
+    between: Duration,
+    last_answer: Option<Instant>,
+}
+
+impl Pace {
+    /// A batch sent at that time was stored.
+    pub(crate) fn committed(&mut self, sent: Instant, now: Instant) {
+        average(&mut self.under_way, now.saturating_duration_since(sent));
+        if let Some(last) = self.last_answer.filter(|last| sent < *last) {
+            average(&mut self.between, now.saturating_duration_since(last));
+        }
+        self.last_answer = Some(now);
+    }
+
+    /// True if the database would be idle for most of the time that another batch, however small, is under way.
+    pub(crate) fn leaves_room_for_one_more(&self, in_flight: usize) -> bool {
+        let batches = u32::try_from(in_flight + 1).unwrap_or(u32::MAX);
+        self.between.saturating_mul(batches) < self.under_way / 2
+    }
+}
+
+/// Moves an average an eighth of the way.
+fn average(average: &mut Duration, value: Duration) {
+    *average = if average.is_zero() {
+        value
+    } else {
+        (*average * 7 + value) / 8
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Batches sent `apart` from each other, each answered `under_way` later.
+    fn after(apart: Duration, under_way: Duration) -> Pace {
+        let mut pace = Pace::default();
+        let start = Instant::now();
+        for n in 0..50 {
+            let sent = start + apart * n;
+            pace.committed(sent, sent + under_way);
+        }
+        pace
+    }
+
+    #[test]
+    fn far_away_small_batches_go_until_the_database_is_half_busy() {
+        let pace = after(MS / 2, MS * 6);
+        assert!(pace.leaves_room_for_one_more(1));
+        assert!(pace.leaves_room_for_one_more(4));
+        assert!(!pace.leaves_room_for_one_more(5));
+    }
+
+    #[test]
+    fn near_the_database_they_wait() {
+        // Two on their way at once: each answer comes one commit after the one before it.
+        let pace = after(MS, MS * 2);
+        assert!(!pace.leaves_room_for_one_more(1));
+    }
+
+    #[test]
+    fn large_batches_far_away_keep_the_database_busy() {
+        let pace = after(MS * 7, MS * 20);
+        assert!(!pace.leaves_room_for_one_more(1));
+    }
+}
