@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use gesta::EventStore;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -25,6 +26,9 @@ use uuid::Uuid;
 use crate::read_model::batch::Batch;
 pub use crate::read_model::location::Location;
 use crate::read_model::worker::Worker;
+
+/// Most pages that are read at once; further callers wait.
+const PAGES_AT_ONCE_MAX: usize = 8;
 
 /// Why the read model cannot answer or go on.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +109,8 @@ impl Stats {
 /// A running read model.
 pub struct ReadModel {
     views: Arc<dyn Views>,
+    /// Pages that are read at once: however many ask, the database is not theirs alone.
+    pages: Semaphore,
     stats: Arc<Stats>,
     stopping: CancellationToken,
     worker: tokio::sync::Mutex<Option<JoinHandle<()>>>,
@@ -131,6 +137,7 @@ impl ReadModel {
         let worker = tokio::spawn(worker.run(stopping.clone()));
         Self {
             views,
+            pages: Semaphore::new(PAGES_AT_ONCE_MAX),
             stats,
             stopping,
             worker: tokio::sync::Mutex::new(Some(worker)),
@@ -149,6 +156,8 @@ impl ReadModel {
         after: Option<Uuid>,
         limit: u16,
     ) -> Result<Vec<AvailableSeats>, Error> {
+        // It is never closed.
+        let _place = self.pages.acquire().await.ok();
         self.views.page(after, limit).await
     }
 

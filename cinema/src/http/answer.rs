@@ -9,7 +9,7 @@ use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RE
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 
-use crate::domain::{Rejection, SeatStatus, Show};
+use crate::domain::{Price, Rejection, SeatStatus, Show};
 use crate::http::body::BODY_BYTES_MAX;
 use crate::read_model::{self, AvailableSeats};
 
@@ -42,15 +42,14 @@ pub(super) fn show(show: &Show) -> Answer {
         if number > 1 {
             json.push(b',');
         }
-        let status = match seat.status {
-            SeatStatus::Available => "AVAILABLE",
-            SeatStatus::Reserved => "RESERVED",
-        };
-        let price = seat.price;
-        put(
-            &mut json,
-            format_args!("{{\"number\":{number},\"status\":\"{status}\",\"price\":{price}}}"),
-        );
+        json.extend_from_slice(b"{\"number\":");
+        put_number(&mut json, number);
+        json.extend_from_slice(match seat.status {
+            SeatStatus::Available => b",\"status\":\"AVAILABLE\",\"price\":".as_slice(),
+            SeatStatus::Reserved => b",\"status\":\"RESERVED\",\"price\":".as_slice(),
+        });
+        put_price(&mut json, seat.price);
+        json.push(b'}');
     }
     json.extend_from_slice(b"]}");
     answer(StatusCode::OK, JSON, json.into())
@@ -85,6 +84,37 @@ fn put(out: &mut Vec<u8>, value: impl std::fmt::Display) {
     use std::io::Write;
     // Writing to memory does not fail.
     let _ = write!(out, "{value}");
+}
+
+/// A number, without the general way of formatting: a show has a hundred seats.
+fn put_number(out: &mut Vec<u8>, mut number: u32) {
+    let from = out.len();
+    loop {
+        out.push(digit(number));
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    if let Some(digits) = out.get_mut(from..) {
+        digits.reverse();
+    }
+}
+
+/// As `Price` shows itself.
+fn put_price(out: &mut Vec<u8>, price: Price) {
+    put_number(out, price.cents / 100);
+    out.push(b'.');
+    out.push(digit(price.cents / 10));
+    out.push(digit(price.cents));
+}
+
+/// The last digit.
+fn digit(number: u32) -> u8 {
+    b"0123456789"
+        .get(usize::try_from(number % 10).unwrap_or(0))
+        .copied()
+        .unwrap_or(b'0')
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
@@ -237,6 +267,18 @@ impl From<read_model::Error> for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_and_prices_are_decimal() {
+        for number in [0, 7, 10, 99, 100, 12_345, u32::MAX] {
+            let mut out = Vec::new();
+            put_number(&mut out, number);
+            assert_eq!(out, number.to_string().as_bytes());
+            let (mut out, price) = (Vec::new(), Price { cents: number });
+            put_price(&mut out, price);
+            assert_eq!(out, price.to_string().as_bytes());
+        }
+    }
 
     #[test]
     fn each_failure_has_its_status() {
