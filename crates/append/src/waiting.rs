@@ -114,14 +114,17 @@ impl Sequencer {
     }
 
     fn on_loaded(&mut self, generation: u64, request: &LoadRequest, loaded: Result<Loaded>) {
+        // The streams of an outdated lookup may be looked up again by now. If they were taken as not being looked up, a
+        // third lookup could overtake the second, whose answer would then be outdated without anybody knowing.
+        if generation != self.generation {
+            return;
+        }
         request.streams.iter().for_each(|stream| {
             self.loading.remove(stream);
         });
-        if generation == self.generation {
-            let learnt = loaded.and_then(|loaded| self.heads.learn(request.clone(), &loaded));
-            if let Err(error) = learnt {
-                self.fail_waiting_for(request, &error);
-            }
+        let learnt = loaded.and_then(|loaded| self.heads.learn(request.clone(), &loaded));
+        if let Err(error) = learnt {
+            self.fail_waiting_for(request, &error);
         }
     }
 

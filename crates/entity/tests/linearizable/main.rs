@@ -1,0 +1,152 @@
+//! The rule, proven on random histories: entities are linearizable, nothing is answered before it is durable, and no
+//! reply rests on an event that was not stored or on an outdated state.
+//!
+//! Each history has a seed: two processes on one database with random faults, callers that wait or do not, foreigners
+//! that append behind everybody's back, passivation, snapshots, restarts, bounds that are met. `check` says what must
+//! hold of it; faults planted in the store below the runtime must be found.
+//! `GESTA_HISTORIES` says how many histories are played (10,000), `GESTA_SEED` plays one of them alone.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "test code: a panic is how a test fails"
+)]
+
+mod chain;
+mod check;
+mod history;
+mod planted;
+mod play;
+
+use check::{Broken, check};
+use gesta_testkit::faulty::Random;
+use play::{Plant, play};
+
+/// Played at once, each share by a test of its own.
+const SHARES: u64 = 4;
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
+    )
+}
+
+/// A seed that no run before had.
+fn fresh_seed() -> u64 {
+    let (seed, _) = gesta_core::EventId::random().0.as_u64_pair();
+    Random::new(seed).number()
+}
+
+/// Plays one history and tells what is wrong with it.
+fn judge(seed: u64, plant: Plant) -> Vec<check::Violation> {
+    let played = play(seed, plant);
+    check(played.entities, &played.history, &played.stored)
+}
+
+/// Plays a share of the histories.
+fn prove(share: u64) {
+    let seeds = match number("GESTA_SEED") {
+        Some(seed) if share == 0 => vec![seed],
+        Some(_) => Vec::new(),
+        None => {
+            let count = number("GESTA_HISTORIES").unwrap_or(10_000);
+            let mut random = Random::new(fresh_seed());
+            (0..count / SHARES + u64::from(share < count % SHARES))
+                .map(|_| random.number())
+                .collect()
+        }
+    };
+    for seed in seeds {
+        let _named = Named(seed);
+        let violations = judge(seed, planted::SOUND);
+        assert!(violations.is_empty(), "{}", listed(&violations));
+    }
+}
+
+/// Names the seed of a history that panics.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("repeat with GESTA_SEED={}", self.0);
+        }
+    }
+}
+
+fn listed(violations: &[check::Violation]) -> String {
+    let lines = violations.iter();
+    lines
+        .map(|(broken, how)| format!("{broken:?}: {how}\n"))
+        .collect()
+}
+
+/// Plays histories until the checker finds one of these promises broken.
+fn must_find(plant: Plant, expected: &[Broken]) {
+    let mut random = Random::new(1);
+    for played in 1..=200 {
+        let violations = judge(random.number(), plant);
+        if let Some((broken, how)) = violations.iter().find(|v| expected.contains(&v.0)) {
+            eprintln!("found in history {played}: {broken:?}: {how}");
+            return;
+        }
+    }
+    panic!("nothing found");
+}
+
+#[test]
+fn histories_are_linearizable_1() {
+    prove(0);
+}
+
+#[test]
+fn histories_are_linearizable_2() {
+    prove(1);
+}
+
+#[test]
+fn histories_are_linearizable_3() {
+    prove(2);
+}
+
+#[test]
+fn histories_are_linearizable_4() {
+    prove(3);
+}
+
+#[test]
+fn a_planted_early_release_is_found() {
+    must_find(planted::EARLY_RELEASE, &[Broken::AnsweredEarly]);
+    must_find(planted::EARLY_RELEASE, &[Broken::RestsOnUnstored]);
+}
+
+#[test]
+fn a_planted_stale_read_is_found() {
+    must_find(planted::STALE_READ, &[Broken::Outdated]);
+}
+
+#[test]
+fn a_planted_append_without_claim_is_found() {
+    must_find(planted::IGNORES_AFTER, &[Broken::DecidedUponUnstored]);
+}
+
+#[test]
+fn a_planted_denial_is_found() {
+    must_find(planted::DENIES, &[Broken::RefusedButStored]);
+}
+
+#[test]
+fn a_planted_double_is_found() {
+    must_find(planted::SENDS_TWICE, &[Broken::Twice]);
+}
+
+/// Goal: a seed is worth its name.
+#[test]
+fn a_history_can_be_repeated() {
+    for seed in 0..20 {
+        let [first, again] = [(); 2].map(|()| format!("{:?}", play(seed, planted::SOUND).history));
+        assert_eq!(first, again, "seed {seed}");
+    }
+}
