@@ -181,7 +181,7 @@ pub struct StreamHead {
     pub last: Revision,
     /// Position of the last event.
     pub position: Position,
-    /// Id of the last event; `None` if it is no longer stored.
+    /// Id of the last event; `None` if it is no longer stored. A head of a metadata stream may lack it.
     pub id: Option<EventId>,
 }
 
@@ -403,7 +403,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Reads parts of several streams of one log, all forwards, at best in one round trip; one answer per slice, in their order.
     ///
     /// Together they hold at most [`PAGE_BYTES_MAX`](crate::limits::PAGE_BYTES_MAX), but at least one event if any
-    /// slice holds one; slices that it ended, or never reached, are not `complete`.
+    /// slice holds one; a backend may bound the rows as well. Slices that a bound ended, or that were never reached, are
+    /// not `complete` and may hold no event.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`.

@@ -87,7 +87,8 @@ async fn load_batch<D: Decider>(store: &dyn OwnerStore, batch: Vec<Load<D>>) {
         match answers {
             Ok(pages) => {
                 for ((load, from), page) in taken.into_iter().zip(pages) {
-                    open.extend(take_page(&load, page).map(|next| (load, next.unwrap_or(from))));
+                    let next = take_page(&load, from, page);
+                    open.extend(next.map(|next| (load, next)));
                 }
             }
             Err(error) => fail_all(taken, &error),
@@ -95,15 +96,23 @@ async fn load_batch<D: Decider>(store: &dyn OwnerStore, batch: Vec<Load<D>>) {
     }
 }
 
-/// Hands a page over. `Some`: go on from there (or from the same place).
-fn take_page<D: Decider>(load: &Load<D>, page: Result<StreamPage>) -> Option<Option<LoadFrom>> {
+/// Hands a page over. `Some`: go on from there.
+fn take_page<D: Decider>(
+    load: &Load<D>,
+    from: LoadFrom,
+    page: Result<StreamPage>,
+) -> Option<LoadFrom> {
     match page {
         Ok(page) => {
+            if page.events.is_empty() && page.end && from == LoadFrom::Start {
+                load.send(Part::Failed(hidden(&load.stream)));
+                return None;
+            }
             if !page.events.is_empty() {
                 load.send(Part::Events(page.events));
             }
             if !page.end {
-                return Some(page.next.map(LoadFrom::Revision));
+                return Some(page.next.map_or(from, LoadFrom::Revision));
             }
             load.send(Part::End);
         }
@@ -111,6 +120,14 @@ fn take_page<D: Decider>(load: &Load<D>, page: Result<StreamPage>) -> Option<Opt
         Err(error) => load.send(Part::Failed(error)),
     }
     None
+}
+
+/// The stream exists, but its metadata hide even its last event, which an owner must know.
+fn hidden(stream: &StreamId) -> gesta_core::Error {
+    ErrorKind::Unsupported(format!(
+        "stream {stream} has events, but none is readable ($tb, $maxAge or $maxCount hide them): an entity needs its last event"
+    ))
+    .into()
 }
 
 /// Hands the last snapshots over, and tells where the events after each begin.

@@ -260,6 +260,28 @@ async fn what_cannot_be_loaded_says_why_and_harms_nobody_else() {
 }
 
 #[tokio::test]
+async fn an_entity_whose_last_event_is_hidden_is_refused_at_once() {
+    let store = store().await;
+    let accounts = start(&store, config());
+    accounts.execute("1", Command::Deposit(1)).await.unwrap();
+    accounts.shutdown().await;
+    let hide = gesta_core::SetStreamMetadata {
+        stream: gesta_core::StreamId::new("account-1").unwrap(),
+        expected: ExpectedRevision::Any,
+        metadata: gesta_core::StreamMetadata::parse(r#"{"$tb":1}"#).unwrap(),
+    };
+    store.set_stream_metadata(hide).await.unwrap();
+    let accounts = start(&store, config());
+    let error = accounts
+        .execute("1", Command::Deposit(1))
+        .await
+        .unwrap_err();
+    assert!(matches!(&error, Error::Failed(_)), "{error:?}");
+    assert!(error.to_string().contains("account-1"), "{error}");
+    assert_eq!(accounts.stats().loads_failed, 1);
+}
+
+#[tokio::test]
 async fn shutdown_answers_what_waits_and_refuses_the_rest() {
     let store = store().await;
     let accounts = start(&store, config());
