@@ -565,12 +565,18 @@ impl<D: Decider> Active<D> {
         let Some(flight) = self.flight.as_mut().filter(|flight| flight.stored > 0) else {
             return work.release(stream, None, env);
         };
-        let number = flight.last;
-        let at = flight
+        let last = flight.last;
+        let proven_by_last = flight
             .pending
-            .partition_point(|pending| pending.number <= number);
+            .partition_point(|pending| pending.number <= last);
+        // A command keeps its place, for it may have to be decided again; a read need not wait for what others wait for.
+        let at = match &work {
+            Work::Read(_) => proven_by_last,
+            Work::Stored { .. } | Work::Answered { .. } => flight.pending.len(),
+        };
+        let before = at.checked_sub(1).and_then(|at| flight.pending.get(at));
         let pending = Pending {
-            number,
+            number: before.map_or(last, |before| before.number.max(last)),
             work,
             failed: None,
         };

@@ -1,5 +1,7 @@
 //! The store whose database fails on purpose: it keeps the contract, and each fault does what its name says.
 
+#![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

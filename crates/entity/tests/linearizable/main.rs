@@ -19,7 +19,9 @@ mod planted;
 mod play;
 
 use check::{Broken, check};
+use gesta_entity::Stats;
 use gesta_testkit::faulty::Random;
+use history::Answer;
 use play::{Plant, play};
 
 /// Played at once, each share by a test of its own.
@@ -140,6 +142,43 @@ fn a_planted_denial_is_found() {
 #[test]
 fn a_planted_double_is_found() {
     must_find(planted::SENDS_TWICE, &[Broken::Twice]);
+}
+
+/// Goal: the histories meet what they are there for.
+#[test]
+fn the_histories_meet_everything() {
+    let played: Vec<_> = (0..400).map(|seed| play(seed, planted::SOUND)).collect();
+    let answers = |is: fn(&Answer) -> bool| {
+        let attempts = played.iter().flat_map(|played| &played.history);
+        attempts.filter(|attempt| is(&attempt.answer)).count() as u64
+    };
+    let sum = |of: fn(&Stats) -> u64| played.iter().flat_map(|p| &p.stats).map(of).sum::<u64>();
+    let met = [
+        ("answers", answers(|a| matches!(a, Answer::Done { .. }))),
+        ("rejections", answers(|a| matches!(a, Answer::Rejected(_)))),
+        ("reads", answers(|a| matches!(a, Answer::Read(_)))),
+        ("refusals", answers(|a| matches!(a, Answer::Refused(_)))),
+        (
+            "unknown outcomes",
+            answers(|a| matches!(a, Answer::Unknown(_))),
+        ),
+        ("dropped futures", answers(|a| matches!(a, Answer::Nobody))),
+        ("repeated", sum(|s| s.repeated)),
+        ("overloaded", sum(|s| s.overloaded)),
+        ("failed", sum(|s| s.failed)),
+        ("confirmations", sum(|s| s.confirmations)),
+        ("decided again", sum(|s| s.decided_again)),
+        ("reloads", sum(|s| s.reloads)),
+        ("loads", sum(|s| s.loads)),
+        ("loads that failed", sum(|s| s.loads_failed)),
+        ("passivated when idle", sum(|s| s.passivated_idle)),
+        ("passivated for room", sum(|s| s.passivated_for_room)),
+        ("snapshots", sum(|s| s.snapshots_written)),
+    ];
+    eprintln!("{met:?}");
+    for (what, count) in met {
+        assert!(count > 20, "{what}: only {count}");
+    }
 }
 
 /// Goal: a seed is worth its name.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gesta_core::backend::Batch;
 use gesta_core::{ErrorKind, EventStore, OwnerStore, StreamId};
-use gesta_entity::{Config, Done, Entities, Error, PendingReply, Request};
+use gesta_entity::{Config, Done, Entities, Error, PendingReply, Request, Stats};
 use gesta_testkit::faulty::{FaultyStore, ForeignEvents, Random, RandomFaults, StoredEvent, World};
 use tokio::time::{sleep, timeout};
 
@@ -29,6 +29,8 @@ pub(crate) struct Played {
     pub(crate) entities: usize,
     pub(crate) history: Vec<Attempt>,
     pub(crate) stored: Vec<StoredEvent>,
+    /// Of the runtimes that were there at the end.
+    pub(crate) stats: Vec<Stats>,
 }
 
 /// A process: a store, and the runtime on it.
@@ -102,10 +104,13 @@ impl Process {
             .clone()
     }
 
-    /// Stops the runtime gracefully and starts another one. Meanwhile callers are refused.
-    async fn restart(&self, number: usize) {
+    /// Starts another runtime. Gracefully: the old one stops first, and meanwhile callers are refused. Otherwise it is
+    /// left alone with what it has, and both own the same entities for a while.
+    async fn restart(&self, number: usize, gracefully: bool) {
         let (_, old) = self.runtime();
-        old.shutdown().await;
+        if gracefully {
+            old.shutdown().await;
+        }
         let new = start(&self.store, self.plant, self.snapshot_every, &self.config);
         *self.runtime.lock().expect("no panic under the lock") = (number, new);
     }
@@ -126,7 +131,7 @@ fn start(
 fn store_config(random: &mut Random) -> gesta_store::Config {
     let mut config = gesta_store::Config::default();
     config.append.batch_events_max = *random.pick(&[1, 2, 1_000]);
-    config.append.queue_events_max = *random.pick(&[3, 1_000, 1_000]);
+    config.append.queue_events_max = *random.pick(&[4, 1_000, 1_000, 1_000]);
     config.append.streams_cached_max = *random.pick(&[1, 100]);
     config.append.give_up_after = Duration::from_millis(*random.pick(&[100, 1_000, 5_000]));
     config
@@ -135,9 +140,9 @@ fn store_config(random: &mut Random) -> gesta_store::Config {
 fn runtime_config(random: &mut Random) -> Config {
     Config {
         shards: 1 + random.below(2),
-        commands_max: *random.pick(&[2, 6, 1_000]),
-        entity_commands_max: *random.pick(&[1, 3, 1_000]),
-        reads_max: *random.pick(&[2, 1_000]),
+        commands_max: *random.pick(&[3, 8, 1_000, 1_000]),
+        entity_commands_max: *random.pick(&[1, 4, 1_000, 1_000]),
+        reads_max: *random.pick(&[2, 1_000, 1_000]),
         active_max: 1 + random.below(3),
         idle_after: Duration::from_millis(*random.pick(&[40, 200, 10_000])),
         loads_max: 1 + random.below(2),
@@ -176,6 +181,7 @@ impl Game {
             let process = Process::new(random, &world, number, plant);
             process.store.random_faults_of(RandomFaults {
                 slow_max: SLOW_MAX,
+                away: share / 3.0,
                 away_max: Duration::from_millis(400),
                 foreign: foreign(&numbers),
                 ..RandomFaults::new(random.number(), share)
@@ -205,7 +211,7 @@ impl Game {
                 15..=16 => self.read(entity, process, Asked::StaleRead).await,
                 17 => self.drop_one(&mut random, entity, process),
                 18 => self.append_as_foreigner(entity),
-                _ if random.chance(0.3) => self.restart(process).await,
+                _ if random.chance(0.3) => self.restart(process, random.chance(0.5)).await,
                 _ => sleep(random.duration(Duration::from_millis(150))).await,
             }
             if random.chance(0.3) {
@@ -287,9 +293,9 @@ impl Game {
         appended.expect("nobody is asked");
     }
 
-    async fn restart(&self, process: usize) {
+    async fn restart(&self, process: usize, gracefully: bool) {
         let number = self.runtimes.fetch_add(1, Ordering::Relaxed);
-        self.processes[process].restart(number).await;
+        self.processes[process].restart(number, gracefully).await;
     }
 
     // ---- recorded attempts ----
@@ -357,6 +363,7 @@ impl Game {
             process.store.heal();
         }
         sleep(SLOW_MAX * 2).await;
+        let mut stats = Vec::new();
         for (number, process) in self.processes.iter().enumerate() {
             for entity in 0..self.entities {
                 self.read_in_peace(entity, number).await;
@@ -366,11 +373,13 @@ impl Game {
             stopped.expect("the runtime stops");
             let stopped = timeout(PATIENCE, process.store.shutdown()).await;
             stopped.expect("the store stops").expect("without failure");
+            stats.push(runtime.stats());
         }
         Played {
             entities: self.entities,
             history: self.recorder.take(),
             stored: self.world.stored(),
+            stats,
         }
     }
 
