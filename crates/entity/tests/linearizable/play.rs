@@ -64,7 +64,7 @@ pub(crate) fn play(seed: u64, plant: Plant) -> Played {
     runtime.block_on(async {
         let mut random = Random::new(seed);
         let game = Arc::new(Game::new(&mut random, plant));
-        let callers = 2 + random.below(4);
+        let callers = 2 + random.below(3);
         let callers: Vec<_> = (0..callers)
             .map(|_| {
                 let (game, random) = (Arc::clone(&game), random.fork());
@@ -201,7 +201,7 @@ impl Game {
 
     /// One caller's life.
     async fn call(&self, mut random: Random) {
-        for _ in 0..2 + random.below(8) {
+        for _ in 0..2 + random.below(7) {
             let (entity, process) = (random.below(self.entities), random.below(2));
             match random.below(20) {
                 0..=6 => self.execute(&mut random, entity, process).await,
