@@ -50,7 +50,8 @@ impl<C> From<C> for Request<C> {
 pub struct Done<R> {
     /// The reply.
     pub reply: R,
-    /// Revision of the last event of the command; `None` if it had no events.
+    /// Revision of the last event of the command; `None` if it had no events, or if the store had given it up as unknown
+    /// and what came behind it has proven that it is stored.
     pub revision: Option<Revision>,
     /// A place behind the events, for example to wait until a read model has seen them; `None` without events, and for repeated commands.
     pub checkpoint: Option<Checkpoint>,

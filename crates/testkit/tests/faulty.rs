@@ -209,6 +209,41 @@ async fn moments_tell_what_came_first() {
     assert!(before < durable && durable < after);
 }
 
+/// The story: a look-up of a stream was answered after another process had been noticed, so a second one was under
+/// way. The stream was taken as not being looked up, and a third look-up overtook the second. When the stream had left
+/// the cache, the answer of the second was believed: a stream with an event was taken as one that does not exist.
+#[tokio::test(start_paused = true)]
+async fn the_answer_of_an_overtaken_look_up_is_not_believed() {
+    let world = World::new(1);
+    let mut config = gesta_store::Config::default();
+    config.append.streams_cached_max = 1;
+    let store = FaultyStore::on(&world, config);
+    append(&store, "busy-1").await.expect("connected");
+    let millis = Duration::from_millis;
+    let (first, rest) = (append(&store, "cart-1"), async {
+        tokio::time::sleep(millis(1)).await;
+        // The next append misses: one read to catch up, then the second look-up.
+        store
+            .foreign_append("other-1", vec![event("foreign")])
+            .expect("valid");
+        store.fail_next_read(ReadFault::SlowReply(Duration::ZERO));
+        store.fail_next_read(ReadFault::SlowReply(millis(60)));
+        append(&store, "busy-1").await.expect("stored");
+        // By now a third look-up would have been answered; both streams do not fit into the cache.
+        tokio::time::sleep(millis(40)).await;
+        append(&store, "busy-1").await.expect("stored");
+    });
+    store.fail_next_read(ReadFault::SlowReply(millis(30)));
+    let (first, ()) = tokio::join!(first, rest);
+    first.expect("stored");
+    tokio::time::sleep(millis(100)).await;
+    let events = vec![event("tested")];
+    let appended = store.append_to("cart-1", ExpectedRevision::StreamExists, events);
+    let appended = appended.await.expect("it exists");
+    assert_eq!(appended.streams[0].last_revision, Revision(1));
+    assert_eq!(world.stored().len(), 6);
+}
+
 /// What two processes see and store under random faults, as text.
 async fn run(seed: u64) -> String {
     let world = World::new(1);
