@@ -118,6 +118,10 @@ pub(crate) struct LoadArgs {
     /// Share of reads among requests, 0 to 0.9.
     #[arg(long, default_value_t = 0.0, value_parser = share)]
     pub(crate) reads: f64,
+    /// How often the open loop wakes: latencies are up to twice as much too long, and a wake-up costs some 20 us.
+    #[arg(long, default_value = "500us", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds")]
+    pub(crate) tick: Duration,
     /// When a request without an answer has failed.
     #[arg(long, default_value = "10s", value_parser = units::duration)]
     #[serde(serialize_with = "seconds")]
@@ -213,20 +217,15 @@ impl LoadArgs {
         }
     }
 
-    /// Connections that a way of driving needs.
-    pub(crate) fn connections_for(&self, drive: Drive, otherwise: u32) -> usize {
-        match drive {
-            Drive::Closed(users) => users,
-            _ => self.connections.unwrap_or(otherwise) as usize,
-        }
-    }
-
     /// Refuses what cannot be meant.
     pub(crate) fn check(&self) -> Result<()> {
         let rates = [self.open, self.users];
         let good = |rate: &f64| (0.01..=10_000_000.0).contains(rate);
         if !rates.iter().flatten().all(good) {
             return fail("a rate is a number of requests or users a second");
+        }
+        if !(Duration::from_micros(20)..=Duration::from_millis(10)).contains(&self.tick) {
+            return fail("--tick is between 20us and 10ms");
         }
         if self.steps.is_some() && self.step_duration <= self.warm_up {
             return fail("--step-duration must be longer than --warm-up");
@@ -236,6 +235,14 @@ impl LoadArgs {
 }
 
 impl ReservationArgs {
+    /// Connections that a way of driving needs, all servers together; a user of the closed loop has one to each.
+    pub(crate) fn connections_for(&self, drive: Drive, otherwise: u32) -> usize {
+        match drive {
+            Drive::Closed(users) => users * self.urls.len(),
+            _ => self.load.connections.unwrap_or(otherwise) as usize,
+        }
+    }
+
     /// The addresses of the servers.
     pub(crate) fn targets(&self) -> Result<Vec<SocketAddr>> {
         self.urls.iter().map(|url| target(url)).collect()
@@ -246,6 +253,7 @@ impl ReservationArgs {
         Ok(Settings {
             targets: self.targets()?,
             timeout: self.load.timeout,
+            tick: self.load.tick,
             seed: self.seed,
         })
     }

@@ -32,6 +32,8 @@ const GOING_WITHIN: Duration = Duration::from_secs(60);
 const COMMANDS_MIN: u64 = 200;
 /// How often waits look.
 const LOOK: Duration = Duration::from_millis(1);
+/// Of the generator; the closed loop of this command does not tick.
+const TICK: Duration = Duration::from_millis(1);
 /// A request without an answer has failed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -215,6 +217,7 @@ async fn begin(args: &KillArgs, server: &Server, stop: &CancellationToken) -> Re
         let settings = Settings {
             targets: vec![address],
             timeout: TIMEOUT,
+            tick: TICK,
             seed: args.seed,
         };
         let script = Script::new(Scenario::Concurrent, shows, args.shows, args.seed);

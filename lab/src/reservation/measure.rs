@@ -182,15 +182,17 @@ impl PhaseResult {
         (self.own.as_secs_f64() * 1e7 / self.sent as f64).round() / 10.0
     }
 
-    /// How long after the phase's beginning the last bad slot ended: one with more than 1 % of its requests not
-    /// accepted or slow. Zero if there was none.
-    pub(crate) fn last_bad_end(&self) -> Duration {
-        let bad = |slot: &Slot| {
+    /// How long after the phase's beginning a whole second began in which every tenth was good: at least 99 % of its
+    /// requests accepted, and not slow. `None` if there was no such second (or, shorter, no such end of the phase).
+    pub(crate) fn good_after(&self) -> Option<Duration> {
+        const SECOND: usize = 10;
+        let good = |slot: &Slot| {
             let good = slot.accepted.saturating_sub(slot.slow);
-            (slot.intended - good.min(slot.intended)) * 100 > slot.intended
+            (slot.intended - good.min(slot.intended)) * 100 <= slot.intended
         };
-        let slots = self.slots.iter().rposition(bad).map_or(0, |i| i + 1);
-        Duration::from_nanos(slots as u64 * SLOT_NANOS)
+        let begins = |from: &usize| self.slots[*from..].iter().take(SECOND).all(good);
+        let slots = (0..self.slots.len()).find(begins)?;
+        Some(Duration::from_nanos(slots as u64 * SLOT_NANOS))
     }
 }
 
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn recovery_ends_with_the_last_bad_slot() {
+    fn recovery_is_the_first_good_second() {
         let slot = |intended, accepted, slow| Slot {
             intended,
             accepted,
@@ -223,16 +225,19 @@ mod tests {
             refused: 0,
         };
         let mut phase = PhaseResult::default();
-        assert_eq!(phase.last_bad_end(), Duration::ZERO);
+        assert_eq!(phase.good_after(), None);
         phase.slots = vec![
             slot(100, 40, 0),
             slot(100, 100, 100),
             slot(0, 0, 0),
             slot(100, 98, 0),
-            slot(100, 99, 0),
-            slot(100, 100, 1),
         ];
-        assert_eq!(phase.last_bad_end(), Duration::from_millis(400));
+        assert_eq!(phase.good_after(), None);
+        phase.slots.extend([slot(100, 99, 0); 5]);
+        phase.slots.extend([slot(100, 100, 1); 5]);
+        // Trouble of another kind, later.
+        phase.slots.push(slot(100, 0, 0));
+        assert_eq!(phase.good_after(), Some(Duration::from_millis(400)));
     }
 
     #[test]

@@ -154,7 +154,7 @@ fn prepared(args: &ReservationArgs, shows: Shows, stop: &CancellationToken) -> R
     let mut generator = Generator::new(&args.settings()?, shows, script)?;
     // No more than the load itself may use.
     let first = args.load.drives().first().map_or(PREPARING, |(_, drive)| {
-        args.load.connections_for(*drive, CONNECTIONS)
+        args.connections_for(*drive, CONNECTIONS)
     });
     generator.connect(first.min(PREPARING))?;
     create(&mut generator, existing, stop)?;
@@ -188,7 +188,7 @@ fn drive_steps(
         if stop.is_cancelled() {
             break;
         }
-        generator.connect(args.load.connections_for(drive, CONNECTIONS))?;
+        generator.connect(args.connections_for(drive, CONNECTIONS))?;
         eprintln!("{name}");
         let phases = [(name, args.load.phase(drive))];
         let step = step::run(generator, &phases, trees, stop)?;

@@ -237,7 +237,7 @@ async fn overload_is_told_with_its_recovery() {
     assert!(figures["refused_ms"]["count"].as_u64().unwrap() > 0);
     assert!(figures["reads_ms"]["count"].as_u64().unwrap() > 0);
     // It refuses a third for ever.
-    assert!(figures["recovered_after_ms"].as_f64().unwrap() >= 200.0);
+    assert!(figures["recovered_after_ms"].is_null(), "{figures}");
 }
 
 /// Goal: the command writes a line that tells everything, and says no when a promise was broken.
