@@ -21,9 +21,9 @@ mod tagged;
 mod upcast;
 
 #[cfg(feature = "cbor")]
-pub use cbor::{CborEvents, CborEventsBuilder};
-#[cfg(feature = "cbor")]
 pub(crate) use cbor::from_slice as read_cbor;
+#[cfg(feature = "cbor")]
+pub use cbor::{CborEvents, CborEventsBuilder};
 pub use json::{JsonEvents, JsonEventsBuilder};
 #[cfg(feature = "proto")]
 pub use proto::{ProtoEvents, ProtoEventsBuilder};
