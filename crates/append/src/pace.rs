@@ -4,7 +4,8 @@
 //! right, for commits follow one another there without a pause, and many small ones only cost more. Far from it the
 //! database is idle most of the time that a batch is under way, and waiting only adds to the latency.
 //! So two times are measured: how long a batch is under way, and how long after the one before it the answer of a batch
-//! comes that was sent without waiting for that one, which is the time that the database itself needs.
+//! comes that was sent without waiting for that one. The shorter ones of these are the time that the database itself
+//! needs; the longer ones were sent later.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 pub(crate) struct Pace {
     /// From sending a batch to its answer.
     under_way: Duration,
-    /// From one answer to the next, when both batches were on their way at once.
+    /// From one answer to the next, when both batches were on their way at once: near the shortest.
     between: Duration,
     last_answer: Option<Instant>,
 }
@@ -25,12 +26,18 @@ impl Pace {
     pub(crate) fn committed(&mut self, sent: Instant, now: Instant) {
         average(&mut self.under_way, now.saturating_duration_since(sent));
         if let Some(last) = self.last_answer.filter(|last| sent < *last) {
-            average(&mut self.between, now.saturating_duration_since(last));
+            let gap = now.saturating_duration_since(last);
+            self.between = match self.between {
+                Duration::ZERO => gap,
+                // Falls fast and rises slowly.
+                between if gap < between => (between * 3 + gap) / 4,
+                between => (between * 15 + gap) / 16,
+            };
         }
         self.last_answer = Some(now);
     }
 
-    /// True if the database would be idle for most of the time that another batch, however small, is under way.
+    /// True if the database would be idle for half of the time that another batch, however small, is under way.
     pub(crate) fn leaves_room_for_one_more(&self, in_flight: usize) -> bool {
         let batches = u32::try_from(in_flight + 1).unwrap_or(u32::MAX);
         self.between.saturating_mul(batches) < self.under_way / 2
@@ -64,11 +71,24 @@ mod tests {
     }
 
     #[test]
-    fn far_away_small_batches_go_until_the_database_is_half_busy() {
+    fn far_away_small_batches_go_while_the_database_is_idle() {
         let pace = after(MS / 2, MS * 6);
         assert!(pace.leaves_room_for_one_more(1));
         assert!(pace.leaves_room_for_one_more(4));
         assert!(!pace.leaves_room_for_one_more(5));
+    }
+
+    #[test]
+    fn batches_that_were_sent_late_do_not_count_as_work() {
+        let mut pace = Pace::default();
+        let start = Instant::now();
+        let mut sent = start;
+        // Three at once, then nothing for a while, again and again.
+        for n in 0..60 {
+            sent += if n % 3 == 0 { MS * 4 } else { MS / 5 };
+            pace.committed(sent, sent + MS * 5);
+        }
+        assert!(pace.leaves_room_for_one_more(2));
     }
 
     #[test]

@@ -28,6 +28,8 @@ use crate::turns::Turns;
 use crate::waiting::{ReadAnswer, Waiting};
 use crate::{CommitObserver, Config};
 
+/// Batches under way at once near the database: enough to hide a round trip, few enough to lose little by a miss.
+const NEAR_IN_FLIGHT_MAX: usize = 4;
 /// Commands taken from the channel at once.
 const INTAKE_MAX: usize = 1_024;
 
@@ -238,13 +240,16 @@ impl Sequencer {
         match smallest {
             None => true,
             Some(rows) => {
-                self.in_flight.len() < self.backend.info().capabilities.batches_in_flight_max
-                    && (self.forming.rows.len() >= rows.max(1)
-                        || self.pace.leaves_room_for_one_more(self.in_flight.len())
-                        || self
-                            .inbox
-                            .front()
-                            .is_some_and(|next| self.is_full_for(next)))
+                let in_flight = self.in_flight.len();
+                let full = || {
+                    self.inbox
+                        .front()
+                        .is_some_and(|next| self.is_full_for(next))
+                };
+                in_flight < self.backend.info().capabilities.batches_in_flight_max
+                    && (self.pace.leaves_room_for_one_more(in_flight)
+                        || in_flight < NEAR_IN_FLIGHT_MAX
+                            && (self.forming.rows.len() >= rows.max(1) || full()))
             }
         }
     }

@@ -23,8 +23,8 @@ use crate::read_streams::ReadStreamsPage;
 use crate::signals::Signals;
 use crate::{scavenge, schema};
 
-/// Batches that may be on their way at once: enough to hide a round trip, few enough to lose little by a miss.
-const BATCHES_IN_FLIGHT_MAX: usize = 4;
+/// Batches that may be on their way at once: the pipeline sends more than a few of them only far from the database.
+const BATCHES_IN_FLIGHT_MAX: usize = 16;
 
 /// A store in a schema of a PostgreSQL database.
 #[derive(Debug)]
