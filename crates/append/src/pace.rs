@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// Batches under way at once near the database: enough to hide a round trip, few enough to lose little by a miss.
+pub(crate) const NEAR_IN_FLIGHT_MAX: usize = 4;
+
 /// What was measured, as moving averages.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
@@ -37,10 +40,15 @@ impl Pace {
         self.last_answer = Some(now);
     }
 
-    /// True if the database would be idle for half of the time that another batch, however small, is under way.
+    /// True if the database would be idle for part of the time that another batch, however small, is under way: for half
+    /// of it at first; once more batches are under way than a near database is given, any of it.
     pub(crate) fn leaves_room_for_one_more(&self, in_flight: usize) -> bool {
         let batches = u32::try_from(in_flight + 1).unwrap_or(u32::MAX);
-        self.between.saturating_mul(batches) < self.under_way / 2
+        let work = self.between.saturating_mul(batches);
+        match in_flight {
+            0..NEAR_IN_FLIGHT_MAX => work < self.under_way / 2,
+            _ => work < self.under_way,
+        }
     }
 }
 
@@ -74,8 +82,9 @@ mod tests {
     fn far_away_small_batches_go_while_the_database_is_idle() {
         let pace = after(MS / 2, MS * 6);
         assert!(pace.leaves_room_for_one_more(1));
-        assert!(pace.leaves_room_for_one_more(4));
-        assert!(!pace.leaves_room_for_one_more(5));
+        assert!(pace.leaves_room_for_one_more(3));
+        assert!(pace.leaves_room_for_one_more(10));
+        assert!(!pace.leaves_room_for_one_more(11));
     }
 
     #[test]
@@ -96,6 +105,7 @@ mod tests {
         // Two on their way at once: each answer comes one commit after the one before it.
         let pace = after(MS, MS * 2);
         assert!(!pace.leaves_room_for_one_more(1));
+        assert!(!pace.leaves_room_for_one_more(4));
     }
 
     #[test]

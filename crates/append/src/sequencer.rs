@@ -21,15 +21,13 @@ use crate::command::{Command, IdSource};
 use crate::forming::{Forming, InFlight, Rider};
 use crate::heads::Heads;
 use crate::landed::Landed;
-use crate::pace::Pace;
+use crate::pace::{NEAR_IN_FLIGHT_MAX, Pace};
 use crate::recent::RecentIds;
 use crate::stats::Stats;
 use crate::turns::Turns;
 use crate::waiting::{ReadAnswer, Waiting};
 use crate::{CommitObserver, Config};
 
-/// Batches under way at once near the database: enough to hide a round trip, few enough to lose little by a miss.
-const NEAR_IN_FLIGHT_MAX: usize = 4;
 /// Commands taken from the channel at once.
 const INTAKE_MAX: usize = 1_024;
 
