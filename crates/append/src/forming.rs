@@ -52,6 +52,8 @@ pub(crate) struct Forming {
 pub(crate) struct InFlight {
     pub(crate) batch: Arc<Batch>,
     pub(crate) sent: Instant,
+    /// Batches under way when it was sent, itself included.
+    pub(crate) queue: usize,
     pub(crate) end: LogEnd,
     pub(crate) commands: Vec<(Command, Appended)>,
     pub(crate) riders: Vec<Rider>,
@@ -220,6 +222,7 @@ impl Forming {
         log: LogId,
         after: LogEnd,
         writer: gesta_core::backend::WriterEpoch,
+        queue: usize,
     ) -> InFlight {
         let end = self.rows.last().map_or(after, |row| LogEnd {
             position: row.position,
@@ -236,6 +239,7 @@ impl Forming {
         InFlight {
             batch,
             sent: Instant::now(),
+            queue,
             end,
             commands: self.commands,
             riders: self.riders,

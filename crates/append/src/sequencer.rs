@@ -21,13 +21,15 @@ use crate::command::{Command, IdSource};
 use crate::forming::{Forming, InFlight, Rider};
 use crate::heads::Heads;
 use crate::landed::Landed;
-use crate::pace::{NEAR_IN_FLIGHT_MAX, Pace};
+use crate::pace::Pace;
 use crate::recent::RecentIds;
 use crate::stats::Stats;
 use crate::turns::Turns;
 use crate::waiting::{ReadAnswer, Waiting};
 use crate::{CommitObserver, Config};
 
+/// Batches under way at once near the database: enough to hide a round trip, few enough to lose little by a miss.
+const NEAR_IN_FLIGHT_MAX: usize = 4;
 /// Commands taken from the channel at once.
 const INTAKE_MAX: usize = 1_024;
 
@@ -257,7 +259,9 @@ impl Sequencer {
         let Some(writer) = &mut self.writer else {
             return;
         };
-        let batch = std::mem::take(&mut self.forming).close(self.log, after, writer.epoch());
+        let queue = self.in_flight.len() + 1;
+        let forming = std::mem::take(&mut self.forming);
+        let batch = forming.close(self.log, after, writer.epoch(), queue);
         self.stats.batches.add(1);
         self.stats.events.add(batch.batch.rows.len() as u64);
         self.outcomes
@@ -275,7 +279,7 @@ impl Sequencer {
             BatchOutcome::Committed => {
                 let now = Instant::now();
                 self.turns.committed(batch.sent, now);
-                self.pace.committed(batch.sent, now);
+                self.pace.committed(batch.sent, batch.queue, now);
                 self.failures = 0;
                 self.idle_misses = 0;
                 self.committed = batch.end;
