@@ -53,7 +53,7 @@ pub(crate) struct Args {
     insecure: bool,
     /// Most commands that may wait for their commit, over all shows; beyond, they are refused with 503. Reads have the
     /// same room beside them.
-    #[arg(long, value_name = "COMMANDS", env = "CINEMA_COMMANDS_MAX", default_value_t = 10_000,
+    #[arg(long, value_name = "COMMANDS", env = "CINEMA_COMMANDS_MAX", default_value_t = 800,
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     commands_max: u32,
     /// Most shows in memory; beyond, those used least leave and are loaded again when they are asked for.

@@ -1,6 +1,6 @@
 //! The read model: how many seats of each show are available, kept by a subscription to all events of shows.
 //!
-//! Why in batches: one small transaction for the changes of a second costs the application next to nothing; when
+//! Why in batches: one small transaction for the changes of two seconds costs the application next to nothing; when
 //! nothing else happens an event is seen at once.
 //! Invariants: rows and checkpoint change in one transaction, and only if the checkpoint is still the one that the
 //! changes begin after. So nothing is counted twice or left out, whatever fails, and even if several processes keep

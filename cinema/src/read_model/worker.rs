@@ -19,7 +19,7 @@ use super::{Error, Moved, Stats, Views};
 use crate::events::{CATEGORY, SEAT_RESERVATION_CANCELLED, SEAT_RESERVED, SHOW_CREATED};
 
 /// Shortest time between two transactions, unless there is more to store than one takes.
-const STORE_EVERY: Duration = Duration::from_secs(1);
+const STORE_EVERY: Duration = Duration::from_secs(2);
 /// Most events of one transaction.
 const BATCH_EVENTS_MAX: usize = 20_000;
 /// How long to wait for the pages of a subscription that is behind; one that is not has its events at hand.

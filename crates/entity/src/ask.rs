@@ -128,6 +128,8 @@ pub(crate) trait ReadAsk<D>: Send {
     fn freshness(&self) -> Freshness;
     /// Looks at the state and keeps what it found. May be called again after a conflict.
     fn look(&mut self, state: &D);
+    /// How often it has looked.
+    fn looks(&self) -> u32;
     /// Gives the caller what was found last.
     fn release(self: Box<Self>);
     fn refuse(self: Box<Self>, error: Error<Infallible>);
@@ -138,6 +140,7 @@ pub(crate) struct FnRead<F, R> {
     pub(crate) read: F,
     pub(crate) freshness: Freshness,
     pub(crate) found: Option<R>,
+    pub(crate) looks: u32,
     pub(crate) reply: oneshot::Sender<Result<R, Error<Infallible>>>,
     pub(crate) permit: Permit,
 }
@@ -148,7 +151,12 @@ impl<D, R: Send, F: Fn(&D) -> R + Send> ReadAsk<D> for FnRead<F, R> {
     }
 
     fn look(&mut self, state: &D) {
+        self.looks += 1;
         self.found = Some((self.read)(state));
+    }
+
+    fn looks(&self) -> u32 {
+        self.looks
     }
 
     fn release(self: Box<Self>) {

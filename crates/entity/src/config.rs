@@ -24,7 +24,8 @@ pub struct Config {
     pub load_batch_max: usize,
     /// How long an idempotency key is remembered after its command was stored.
     pub keys_kept_for: Duration,
-    /// How often a command is decided again because another process has changed the entity, before it is given up as unavailable.
+    /// How often a command is decided, or a read looks, again because another process has changed the entity, before it
+    /// is given up as unavailable.
     pub conflicts_max: u32,
     /// Snapshots that may wait to be written; beyond, they are left out until the next is due.
     pub snapshots_waiting_max: usize,

@@ -211,6 +211,7 @@ impl<D: Decider> Entities<D> {
             read,
             freshness,
             found: None,
+            looks: 0,
             reply,
             permit,
         };

@@ -382,19 +382,20 @@ impl<D: Decider> Env<D> {
         None
     }
 
-    /// Gives up a command that was decided too often.
+    /// Gives up what was decided or looked at too often.
     pub(crate) fn refuse_if_tired(&self, ask: Ask<D>) -> Option<Ask<D>> {
-        match ask {
-            Ask::Command(command) if command.attempts > self.config.conflicts_max => {
-                let why = format!(
-                    "decided {} times, and each time others changed the entity meanwhile",
-                    command.attempts
-                );
-                self.fail(command, StoreError::unavailable(why));
-                None
-            }
-            ask => Some(ask),
+        let attempts = match &ask {
+            Ask::Command(command) => command.attempts,
+            Ask::Read(read) => read.looks(),
+        };
+        if attempts <= self.config.conflicts_max {
+            return Some(ask);
         }
+        let why =
+            format!("decided {attempts} times, and each time others changed the entity meanwhile");
+        self.counters.failed.add(1);
+        ask.refuse(StoreError::unavailable(why).into());
+        None
     }
 }
 

@@ -18,7 +18,9 @@ CREATE TABLE events (
     tags         text[],
     CONSTRAINT events_pkey PRIMARY KEY (log, position),
     CONSTRAINT events_stream_revision_key UNIQUE (log, stream, revision)
-);
+)
+-- Rows are only added, and no plan rests on counts: a growing store is not vacuumed and analysed every minute.
+WITH (autovacuum_vacuum_insert_threshold = 10000000, autovacuum_analyze_threshold = 1000000);
 
 CREATE TABLE streams (
     id       bigint   NOT NULL,
