@@ -2,10 +2,10 @@
 
 /// A sentence, with the causes behind it.
 #[derive(Debug)]
-pub(crate) struct Failure(pub(crate) String);
+pub struct Failure(pub String);
 
 /// Result with a [`Failure`].
-pub(crate) type Result<T> = std::result::Result<T, Failure>;
+pub type Result<T> = std::result::Result<T, Failure>;
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -28,12 +28,12 @@ impl<E: std::error::Error> From<E> for Failure {
 }
 
 /// Fails with a sentence.
-pub(crate) fn fail<T>(sentence: impl Into<String>) -> Result<T> {
+pub fn fail<T>(sentence: impl Into<String>) -> Result<T> {
     Err(Failure(sentence.into()))
 }
 
 /// Adds what was being tried.
-pub(crate) trait Context<T> {
+pub trait Context<T> {
     /// Puts `what` before the sentence.
     fn context(self, what: impl std::fmt::Display) -> Result<T>;
 }

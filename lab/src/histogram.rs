@@ -3,34 +3,34 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Longest latency that is told apart; what is longer counts as this.
 const LONGEST_MICROS: u64 = 600_000_000;
 
 /// Latencies of one kind of call.
 #[derive(Debug, Clone)]
-pub(crate) struct Latencies(Histogram<u64>);
+pub struct Latencies(Histogram<u64>);
 
 /// What is reported of a histogram, in milliseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(crate) struct Percentiles {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
     /// Number of values.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Arithmetic mean.
-    pub(crate) mean: f64,
+    pub mean: f64,
     /// Half are not above.
-    pub(crate) p50: f64,
+    pub p50: f64,
     /// 90 % are not above.
-    pub(crate) p90: f64,
+    pub p90: f64,
     /// 99 % are not above.
-    pub(crate) p99: f64,
+    pub p99: f64,
     /// 99.9 % are not above.
-    pub(crate) p999: f64,
+    pub p999: f64,
     /// 99.99 % are not above.
-    pub(crate) p9999: f64,
+    pub p9999: f64,
     /// The largest.
-    pub(crate) max: f64,
+    pub max: f64,
 }
 
 impl Default for Latencies {
@@ -41,18 +41,18 @@ impl Default for Latencies {
 
 impl Latencies {
     /// Adds a value.
-    pub(crate) fn record(&mut self, latency: Duration) {
+    pub fn record(&mut self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.0.saturating_record(micros.clamp(1, LONGEST_MICROS));
     }
 
     /// Adds all values of another.
-    pub(crate) fn merge(&mut self, other: &Latencies) {
+    pub fn merge(&mut self, other: &Latencies) {
         self.0.add(&other.0).expect("the same bounds");
     }
 
     /// The figures.
-    pub(crate) fn percentiles(&self) -> Percentiles {
+    pub fn percentiles(&self) -> Percentiles {
         if self.0.is_empty() {
             return Percentiles::default();
         }
@@ -70,13 +70,33 @@ impl Latencies {
     }
 }
 
+/// As pairs of microseconds and counts, so that processes can add theirs.
+impl Serialize for Latencies {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let recorded = self.0.iter_recorded();
+        serializer.collect_seq(recorded.map(|at| (at.value_iterated_to(), at.count_at_value())))
+    }
+}
+
+impl<'de> Deserialize<'de> for Latencies {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pairs = Vec::<(u64, u64)>::deserialize(deserializer)?;
+        let mut latencies = Self::default();
+        for (micros, count) in pairs {
+            let micros = micros.clamp(1, LONGEST_MICROS);
+            latencies.0.saturating_record_n(micros, count);
+        }
+        Ok(latencies)
+    }
+}
+
 #[expect(clippy::cast_precision_loss, reason = "microseconds of minutes fit")]
 fn millis(micros: u64) -> f64 {
     micros as f64 / 1_000.0
 }
 
 /// The middle value; of an even number the mean of the two in the middle; 0 of none.
-pub(crate) fn median(values: &[f64]) -> f64 {
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match (sorted.len(), sorted.len() / 2) {
@@ -109,6 +129,17 @@ mod tests {
         assert!(near(p.p50, 5.0) && near(p.p90, 9.0), "{p:?}");
         assert!(near(p.p99, 9.9) && near(p.p999, 9.99), "{p:?}");
         assert!(near(p.max, 10.0) && near(p.mean, 5.0), "{p:?}");
+    }
+
+    #[test]
+    fn latencies_pass_between_processes() {
+        let mut latencies = Latencies::default();
+        for micros in [1, 999, 1_000, 123_456, 99_999_999] {
+            latencies.record(Duration::from_micros(micros));
+        }
+        let text = serde_json::to_string(&latencies).unwrap();
+        let again: Latencies = serde_json::from_str(&text).unwrap();
+        assert_eq!(again.percentiles(), latencies.percentiles());
     }
 
     #[test]

@@ -3,24 +3,24 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The machine.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Host {
+pub struct Host {
     /// Operating system and kernel.
-    pub(crate) system: String,
+    pub system: String,
     /// Processor model.
-    pub(crate) cpu: String,
+    pub cpu: String,
     /// Processors that this process may use.
-    pub(crate) cores: usize,
+    pub cores: usize,
     /// Memory.
-    pub(crate) memory_bytes: u64,
+    pub memory_bytes: u64,
 }
 
 impl Host {
     /// Looks.
-    pub(crate) fn here() -> Self {
+    pub fn here() -> Self {
         let cpu = read("/proc/cpuinfo");
         let memory = read("/proc/meminfo");
         Self {
@@ -39,7 +39,7 @@ impl Host {
 }
 
 /// The commit that this was built from or stands in, and `-dirty` if files differ from it; `unknown` outside a repository.
-pub(crate) fn commit() -> String {
+pub fn commit() -> String {
     if let Some(built) = option_env!("GESTA_COMMIT") {
         return built.into();
     }
@@ -58,24 +58,24 @@ pub(crate) fn commit() -> String {
 }
 
 /// `debug` or `release`: figures of a debug build say little.
-pub(crate) const BUILD: &str = if cfg!(debug_assertions) {
+pub const BUILD: &str = if cfg!(debug_assertions) {
     "debug"
 } else {
     "release"
 };
 
 /// Processor time that a measurement took, in cores: 2.0 is two cores busy all the time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(crate) struct CpuUse {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuUse {
     /// The whole machine.
-    pub(crate) machine_cores: f64,
+    pub machine_cores: f64,
     /// This process alone.
-    pub(crate) own_cores: f64,
+    pub own_cores: f64,
 }
 
 /// Measures processor time from its creation on.
 #[derive(Debug)]
-pub(crate) struct CpuMeter {
+pub struct CpuMeter {
     since: Instant,
     machine: Duration,
     own: Duration,
@@ -83,7 +83,7 @@ pub(crate) struct CpuMeter {
 
 impl CpuMeter {
     /// Starts.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self {
             since: Instant::now(),
             machine: machine_busy(),
@@ -92,7 +92,7 @@ impl CpuMeter {
     }
 
     /// What was used since the start.
-    pub(crate) fn used(&self) -> CpuUse {
+    pub fn used(&self) -> CpuUse {
         let wall = self.since.elapsed().as_secs_f64().max(0.001);
         let cores = |now: Duration, then: Duration| {
             (now.saturating_sub(then).as_secs_f64() / wall * 100.0).round() / 100.0
@@ -141,7 +141,7 @@ fn own_busy() -> Duration {
 }
 
 /// Memory of this process that is in use now.
-pub(crate) fn resident_bytes() -> u64 {
+pub fn resident_bytes() -> u64 {
     field(&read("/proc/self/status"), "VmRSS")
         .and_then(|kb| kb.trim_end_matches("kB").trim().parse::<u64>().ok())
         .map_or(0, |kb| kb * 1024)

@@ -60,6 +60,41 @@ pub(crate) async fn settings(url: &str) -> Result<BTreeMap<String, String>> {
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
+/// What a commit means with these settings, in the words of the store's own facts.
+pub(crate) fn durability(settings: &BTreeMap<String, String>) -> (&'static str, String) {
+    let names = ["fsync", "synchronous_commit", "full_page_writes"];
+    let of = |name: &str| settings.get(name).map_or("?", String::as_str);
+    let detail = names.map(|name| format!("{name}={}", of(name))).join(", ");
+    let full =
+        of("fsync") == "on" && of("full_page_writes") == "on" && of("synchronous_commit") != "off";
+    (if full { "full" } else { "weakened" }, detail)
+}
+
+/// Sets how large values of a column are compressed: `pglz`, `lz4`, or `none`.
+pub(crate) fn compression_sql(table: &str, column: &str, compression: &str) -> String {
+    match compression {
+        "none" => format!("ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTERNAL"),
+        method => format!(
+            "ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTENDED, ALTER COLUMN {column} SET COMPRESSION {method}"
+        ),
+    }
+}
+
+/// Bytes of all tables of a schema with their indexes and large values.
+pub(crate) async fn schema_bytes(url: &str, schema: &str) -> Result<u64> {
+    let client = connect(url).await?;
+    let row = client
+        .query_one(
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::int8
+             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+             WHERE n.nspname = $1 AND c.relkind = 'r'",
+            &[&schema],
+        )
+        .await
+        .context("sizes of tables")?;
+    Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or(0))
+}
+
 /// What a database did between two looks, the lab's own looking left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Spent {

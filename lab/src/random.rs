@@ -5,22 +5,22 @@
 
 /// A generator. Not for secrets.
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
     /// The generator of this seed.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// An independent generator for one of many users of a seed.
-    pub(crate) fn fork(seed: u64, user: u64) -> Self {
+    pub fn fork(seed: u64, user: u64) -> Self {
         let mut random = Self::new(seed ^ user.wrapping_mul(0xd6e8_feb8_6659_fd93));
         Self::new(random.next())
     }
 
     /// 64 random bits.
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -28,14 +28,20 @@ impl Random {
     }
 
     /// A number below `end`, which must not be 0. The bias of the multiply-shift is below `end` / 2^64.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         debug_assert!(end > 0);
         let product = u128::from(self.next()) * (end as u128);
         usize::try_from(product >> 64).expect("the high half is below `end`")
     }
 
+    /// A number from 0 to below 1, of 53 bits.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+    pub fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// A random version-4 UUID.
-    pub(crate) fn uuid(&mut self) -> uuid::Uuid {
+    pub fn uuid(&mut self) -> uuid::Uuid {
         let bits = (u128::from(self.next()) << 64) | u128::from(self.next());
         uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid()
     }

@@ -21,42 +21,45 @@ const FORMAT: u32 = 1;
 
 /// Where results go.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct ReportArgs {
+pub struct ReportArgs {
     /// File that gets one JSON line per run.
     #[arg(long, default_value = "gesta-lab.jsonl")]
-    pub(crate) results: PathBuf,
+    pub results: PathBuf,
 }
 
 /// One line.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Record {
+pub struct Record {
     format: u32,
     /// The command.
-    pub(crate) kind: &'static str,
+    pub kind: &'static str,
     /// When it began.
-    pub(crate) started: String,
+    pub started: String,
     commit: String,
     build: &'static str,
     host: Host,
     /// The store; none for a command that uses several.
-    pub(crate) store: Option<StoreFacts>,
+    pub store: Option<StoreFacts>,
     /// Parameters.
-    pub(crate) workload: Value,
+    pub workload: Value,
     /// Seed.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// Figures.
-    pub(crate) result: Value,
+    pub result: Value,
     /// Errors by kind.
-    pub(crate) errors: Value,
+    pub errors: Value,
     /// False if the run was interrupted: the figures are of what there was.
-    pub(crate) complete: bool,
+    pub complete: bool,
     /// False if something was lost, doubled, misplaced or wrongly refused: then this is no result.
-    pub(crate) valid: bool,
+    pub valid: bool,
+    /// Why this is no result, or what keeps targets from being compared, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
 }
 
 impl Record {
     /// A line that begins now.
-    pub(crate) fn begin(kind: &'static str, seed: u64) -> Self {
+    pub fn begin(kind: &'static str, seed: u64) -> Self {
         Self {
             format: FORMAT,
             kind,
@@ -71,11 +74,12 @@ impl Record {
             errors: Value::Object(serde_json::Map::new()),
             complete: false,
             valid: false,
+            problems: Vec::new(),
         }
     }
 
     /// Appends the line to the file of results, in one write.
-    pub(crate) fn save(&self, args: &ReportArgs) -> Result<()> {
+    pub fn save(&self, args: &ReportArgs) -> Result<()> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');
         OpenOptions::new()
@@ -89,20 +93,20 @@ impl Record {
 
 /// A table with aligned columns; the first is left-aligned, the others right-aligned.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these column heads.
-    pub(crate) fn new<const N: usize>(heads: [&str; N]) -> Self {
+    pub fn new<const N: usize>(heads: [&str; N]) -> Self {
         let mut table = Self::default();
         table.row(heads.map(str::to_owned));
         table
     }
 
     /// Adds a row.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
 }

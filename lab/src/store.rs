@@ -50,29 +50,29 @@ impl StoreArgs {
 
 /// What is known about a store.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct StoreFacts {
+pub struct StoreFacts {
     /// Its URL without the password.
-    pub(crate) url: String,
+    pub url: String,
     /// Kind of store.
-    pub(crate) backend: String,
+    pub backend: String,
     /// The database and its version.
-    pub(crate) engine: String,
+    pub engine: String,
     /// `full`, `weakened` or `none`.
-    pub(crate) durability: &'static str,
+    pub durability: &'static str,
     /// The settings behind it.
-    pub(crate) durability_detail: String,
+    pub durability_detail: String,
     /// This life of the store.
-    pub(crate) incarnation: String,
+    pub incarnation: String,
     /// Number of logs.
-    pub(crate) logs: u16,
+    pub logs: u16,
     /// Batches that may be in flight at once.
-    pub(crate) batches_in_flight_max: usize,
+    pub batches_in_flight_max: usize,
     /// Last position of each log before the run.
-    pub(crate) heads: Vec<u64>,
+    pub heads: Vec<u64>,
     /// Injected round trip.
-    pub(crate) round_trip_ms: f64,
+    pub round_trip_ms: f64,
     /// Settings of the database that bear on the figures.
-    pub(crate) settings: BTreeMap<String, String>,
+    pub settings: BTreeMap<String, String>,
 }
 
 /// An open store.
@@ -261,6 +261,14 @@ pub(crate) fn delayed(url: &str, round_trip: Duration) -> Result<(String, Option
     };
     let proxy = Proxy::start(endpoint.address()?, round_trip).context("starting the proxy")?;
     Ok((endpoint.through(proxy.address()), Some(proxy)))
+}
+
+/// Bytes of the files of a SQLite store; none for another store.
+pub(crate) fn file_bytes(url: &str) -> Option<u64> {
+    let path = url.strip_prefix("sqlite:")?.split('?').next()?;
+    let files = ["", "-wal"].map(|suffix| std::fs::metadata(format!("{path}{suffix}")));
+    let sizes = files.into_iter().flatten().map(|file| file.len());
+    Some(sizes.sum())
 }
 
 /// Opens a store by its URL.

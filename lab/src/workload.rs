@@ -18,7 +18,7 @@ const POOL_PAYLOADS_MAX: usize = 4_096;
 /// What payloads look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum PayloadKind {
+pub enum PayloadKind {
     /// JSON of seats, names and times; lz4 takes about a third away.
     Json,
     /// Random bytes, which nothing compresses.

@@ -1,0 +1,128 @@
+//! The lab: how much will *your* database carry, with *your* events, and does the store keep its word meanwhile?
+//!
+//! Each command measures, prints a table, and appends one JSON line per run to a file. A run after
+//! which something acknowledged is missing is no result: the exit code is 1.
+//! A library, so that `lab-compare` can measure other systems by the same workload; the program is `main.rs`.
+//! Not here: anything a store needs to work; the lab uses the public interface, and plain database
+//! connections beside it to compare and to hurt.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a lab that stumbles should stop and say where"
+)]
+
+mod append;
+mod bound;
+mod child;
+mod compare;
+mod endpoint;
+mod entities;
+pub mod failure;
+mod fill;
+pub mod histogram;
+pub mod host;
+mod http;
+mod load;
+mod locking;
+mod postgres;
+mod proxy;
+pub mod random;
+mod read;
+mod read_back;
+pub mod report;
+mod reservation;
+mod servers;
+pub mod sizes;
+mod snapshot;
+mod stop;
+pub mod store;
+mod subscribers;
+pub mod target;
+mod torture;
+mod units;
+pub mod workload;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::Result;
+
+/// Runs the command that the arguments of this process name.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    match runtime.block_on(dispatch(cli.command)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(failure) => {
+            eprintln!("gesta-lab: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Measures a Gesta store on any database, compares it with the bare database, and tortures it.
+///
+/// Data go to stdout and, one JSON line per run, to --results; exit code 0: a result; 1: no
+/// result, because the store broke its word or a goal was missed; 2: the lab could not work.
+#[derive(Debug, Parser)]
+#[command(name = "gesta-lab", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Appends under load, then reads everything back.
+    Append(append::AppendArgs),
+    /// The bare append statement in a loop, without Gesta.
+    Bound(bound::BoundArgs),
+    /// Gesta against the bare database, alternating.
+    Compare(compare::CompareArgs),
+    /// The entity runtime: how fast, how large, and whether it keeps its word.
+    Entities(entities::EntitiesArgs),
+    /// Appends over HTTP with wrk.
+    Http(http::HttpArgs),
+    /// The entity in memory against load, decide, append with optimistic locking.
+    Locking(locking::LockingArgs),
+    /// Reads the whole log page by page, and random streams.
+    Read(read::ReadArgs),
+    /// Seats of a cinema, over HTTP: how many requests it carries, and whether a seat was ever held twice.
+    Reservation(reservation::ReservationArgs),
+    /// Kills a cinema under load, again and again: is everything acknowledged there?
+    ReservationKill(reservation::KillArgs),
+    /// Equal load on several servers of one database.
+    Servers(servers::ServersArgs),
+    /// Appends while another session holds an old snapshot of the database.
+    Snapshot(snapshot::SnapshotArgs),
+    /// Keeps many subscribers idle, then sends them a burst.
+    Subscribers(subscribers::SubscribersArgs),
+    /// Hurts real processes, round by round, and checks every promise.
+    Torture(torture::TortureArgs),
+}
+
+/// Runs the command; true if it is a result.
+async fn dispatch(command: Command) -> Result<bool> {
+    let stop = stop::on_interrupt();
+    match command {
+        Command::Append(args) => append::run(&args, &stop).await,
+        Command::Bound(args) => bound::run(&args, &stop).await,
+        Command::Compare(args) => compare::run(&args, &stop).await,
+        Command::Entities(args) => entities::run(&args, &stop).await,
+        Command::Http(args) => http::run(&args, &stop).await,
+        Command::Locking(args) => locking::run(&args, &stop).await,
+        Command::Read(args) => read::run(&args, &stop).await,
+        Command::Reservation(args) => reservation::run(&args, &stop).await,
+        Command::ReservationKill(args) => reservation::run_kill(&args, &stop).await,
+        Command::Servers(args) => servers::run(&args, &stop).await,
+        Command::Snapshot(args) => snapshot::run(&args, &stop).await,
+        Command::Subscribers(args) => subscribers::run(&args, &stop).await,
+        Command::Torture(args) => torture::run(&args, &stop).await,
+    }
+}

@@ -1,0 +1,338 @@
+//! Sizes of events: classes with counts and ranges, from a file, and sizes drawn from them.
+//!
+//! A class is drawn by its share of the counts. Within a class the smallest, largest and average size are known, and no
+//! more; the draw is the simplest that keeps all three: uniform below the average or uniform above it, the two in the
+//! proportion that makes the mean the average.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::failure::{Context, Result, fail};
+use crate::random::Random;
+use crate::target::SMALLEST_BYTES;
+
+/// Largest event that a file may ask for: 16 MiB.
+const LARGEST_BYTES: usize = 16 << 20;
+/// The distribution of a production system that was published in 2024: its mean, by its own table, is 21.7 kB.
+const PUBLISHED: &str = include_str!("../sizes/published-2024.csv");
+
+/// Some events of similar sizes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Class {
+    /// How many there were; only the proportion counts.
+    pub count: u64,
+    /// Bytes of the smallest.
+    pub smallest: usize,
+    /// Bytes of the largest.
+    pub largest: usize,
+    /// Their mean.
+    pub average: f64,
+}
+
+/// A distribution of sizes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sizes {
+    /// Where it is from.
+    pub name: String,
+    /// At least one.
+    pub classes: Vec<Class>,
+    #[serde(skip)]
+    total: u64,
+}
+
+impl Sizes {
+    /// All events of one size.
+    ///
+    /// # Errors
+    /// The size is out of range.
+    pub fn fixed(bytes: usize) -> Result<Self> {
+        #[expect(clippy::cast_precision_loss, reason = "at most 16 MiB")]
+        let average = bytes as f64;
+        let class = Class {
+            count: 1,
+            smallest: bytes,
+            largest: bytes,
+            average,
+        };
+        Self::of(format!("{bytes} bytes"), vec![class])
+    }
+
+    /// The published distribution.
+    ///
+    /// # Panics
+    /// Never: the file is part of the program, and a test reads it.
+    #[must_use]
+    pub fn published() -> Self {
+        Self::parse("published 2024, mean 21.7 kB", PUBLISHED).expect("the file of the program")
+    }
+
+    /// Reads `published`, a number of bytes, or the name of a file (see [`Sizes::parse`]).
+    ///
+    /// # Errors
+    /// The file cannot be read or says nothing sensible.
+    pub fn named(text: &str) -> Result<Self> {
+        if text == "published" {
+            return Ok(Self::published());
+        }
+        if let Ok(bytes) = text.parse() {
+            return Self::fixed(bytes);
+        }
+        let file = std::fs::read_to_string(text).context(format!("sizes {text:?}"))?;
+        let name = Path::new(text).file_name().unwrap_or_default();
+        Self::parse(&name.to_string_lossy(), &file)
+    }
+
+    /// Reads lines `count,smallest,largest,average`; `#` begins a remark; the head line is optional.
+    ///
+    /// # Errors
+    /// A line is not of this form, or its numbers do not fit each other; names the line.
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let mut classes = Vec::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() || line.starts_with("count") {
+                continue;
+            }
+            classes.push(class(line).context(format!("{name}, line {number}"))?);
+        }
+        Self::of(name.to_owned(), classes)
+    }
+
+    fn of(name: String, classes: Vec<Class>) -> Result<Self> {
+        let total = classes.iter().map(|class| class.count).sum();
+        if total == 0 {
+            return fail(format!("{name}: no class of sizes"));
+        }
+        for class in &classes {
+            #[expect(clippy::cast_precision_loss, reason = "at most 16 MiB")]
+            let range = class.smallest as f64..=class.largest as f64;
+            if class.smallest < SMALLEST_BYTES || class.largest > LARGEST_BYTES {
+                return fail(format!(
+                    "{name}: sizes from {} to {} bytes; the lab's events have {SMALLEST_BYTES} to {LARGEST_BYTES}",
+                    class.smallest, class.largest
+                ));
+            }
+            if !range.contains(&class.average) {
+                return fail(format!(
+                    "{name}: the average {} is not between {} and {}",
+                    class.average, class.smallest, class.largest
+                ));
+            }
+        }
+        Ok(Self {
+            name,
+            classes,
+            total,
+        })
+    }
+
+    /// Draws a size.
+    pub fn draw(&self, random: &mut Random) -> usize {
+        self.draw_class(random).1
+    }
+
+    /// Draws a class, by its index, and a size in it.
+    fn draw_class(&self, random: &mut Random) -> (usize, usize) {
+        let total = usize::try_from(self.total).unwrap_or(usize::MAX);
+        let mut left = random.below(total) as u64;
+        for (index, class) in self.classes.iter().enumerate() {
+            if left < class.count {
+                return (index, class.draw(random));
+            }
+            left -= class.count;
+        }
+        unreachable!("a number below the total belongs to a class")
+    }
+
+    /// Mean size in bytes.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts of events fit")]
+    pub fn mean(&self) -> f64 {
+        let sum: f64 = self
+            .classes
+            .iter()
+            .map(|class| class.count as f64 * class.average)
+            .sum();
+        sum / self.total as f64
+    }
+
+    /// Largest size in bytes.
+    #[must_use]
+    pub fn largest(&self) -> usize {
+        let largest = self.classes.iter().map(|class| class.largest);
+        largest.max().unwrap_or(0)
+    }
+}
+
+impl Class {
+    fn draw(&self, random: &mut Random) -> usize {
+        let (smallest, largest) = (self.smallest, self.largest);
+        if smallest == largest {
+            return smallest;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "at most 16 MiB")]
+        let (low, high) = (smallest as f64, largest as f64);
+        let below = (high - self.average) / (high - low);
+        let (from, to) = if random.fraction() < below {
+            (low, self.average)
+        } else {
+            (self.average, high)
+        };
+        let drawn = (from + (to - from) * random.fraction()).round();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between two sizes"
+        )]
+        let bytes = drawn as usize;
+        bytes.clamp(smallest, largest)
+    }
+}
+
+fn class(line: &str) -> Result<Class> {
+    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    let [count, smallest, largest, average] = fields.as_slice() else {
+        return fail(format!("{line:?} is not count,smallest,largest,average"));
+    };
+    let whole = |text: &str| text.parse().context(format!("{text:?}"));
+    let average: f64 = average.parse().context(format!("{average:?}"))?;
+    Ok(Class {
+        count: whole(count)?,
+        smallest: usize::try_from(whole(smallest)?)?,
+        largest: usize::try_from(whole(largest)?)?,
+        average,
+    })
+}
+
+/// The query whose result, as CSV, is the file of sizes of a table of the user's own.
+#[must_use]
+pub fn query(table: &str, column: &str) -> String {
+    format!(
+        "SELECT count(*) AS count, min(bytes) AS smallest, max(bytes) AS largest, round(avg(bytes), 1) AS average\n\
+         FROM (SELECT greatest(octet_length({column}), {SMALLEST_BYTES}) AS bytes FROM {table}) AS sizes\n\
+         GROUP BY floor(2 * log(2.0, bytes::numeric)) ORDER BY smallest;"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::cast_precision_loss, reason = "sizes and counts of a test")]
+
+    use super::*;
+
+    const DRAWS: u32 = 200_000;
+
+    /// Pearson's statistic: how far counts are from what their shares predict.
+    fn chi_square(observed: &[f64], expected: &[f64]) -> f64 {
+        let terms = observed.iter().zip(expected);
+        terms.map(|(o, e)| (o - e) * (o - e) / e).sum()
+    }
+
+    /// The value that a chi-square variable exceeds with probability 0.01 (Wilson and Hilferty 1931).
+    fn critical(degrees: usize) -> f64 {
+        const NORMAL_99: f64 = 2.326_347_874;
+        let k = f64::from(u32::try_from(degrees).unwrap());
+        let third = 2.0 / (9.0 * k);
+        k * (1.0 - third + NORMAL_99 * third.sqrt()).powi(3)
+    }
+
+    #[test]
+    fn classes_come_in_their_proportions() {
+        assert!((critical(7) - 18.475).abs() < 0.1, "as in the tables");
+        let sizes = Sizes::published();
+        for seed in 1..=20 {
+            let mut random = Random::new(seed);
+            let mut observed = vec![0.0; sizes.classes.len()];
+            for _ in 0..DRAWS {
+                observed[sizes.draw_class(&mut random).0] += 1.0;
+            }
+            let share = |class: &Class| class.count as f64 / sizes.total as f64 * f64::from(DRAWS);
+            let expected: Vec<f64> = sizes.classes.iter().map(share).collect();
+            let statistic = chi_square(&observed, &expected);
+            // The first seed must pass at p = 0.99; of twenty some may not, but none by far.
+            let limit = if seed == 1 { critical(7) } else { 30.0 };
+            assert!(statistic < limit, "seed {seed}: {statistic}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_a_class_keep_range_and_average() {
+        let sizes = Sizes::published();
+        let mut random = Random::new(7);
+        let mut drawn: Vec<Vec<f64>> = vec![Vec::new(); sizes.classes.len()];
+        for _ in 0..DRAWS {
+            let (class, bytes) = sizes.draw_class(&mut random);
+            let range = sizes.classes[class].smallest..=sizes.classes[class].largest;
+            assert!(range.contains(&bytes), "{bytes} in class {class}");
+            drawn[class].push(bytes as f64);
+        }
+        for (class, drawn) in sizes.classes.iter().zip(&drawn) {
+            let n = drawn.len() as f64;
+            let mean = drawn.iter().sum::<f64>() / n;
+            let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
+            // Student's test of the mean at p = 0.99; samples are large, so the normal value serves.
+            let error = (mean - class.average).abs() / (variance / n).sqrt();
+            assert!(
+                error < 2.9,
+                "{class:?}: mean {mean}, {error} standard errors"
+            );
+        }
+        let all: f64 = drawn.iter().flatten().sum::<f64>() / f64::from(DRAWS);
+        assert!((all / sizes.mean() - 1.0).abs() < 0.01, "{all}");
+        assert!(
+            (21_600.0..21_700.0).contains(&sizes.mean()),
+            "{}",
+            sizes.mean()
+        );
+    }
+
+    #[test]
+    fn the_test_notices_a_wrong_sampler() {
+        let expected = [1_000.0, 2_000.0, 3_000.0];
+        assert!(chi_square(&[1_010.0, 1_980.0, 3_010.0], &expected) < critical(2));
+        assert!(chi_square(&[1_120.0, 1_900.0, 2_980.0], &expected) > critical(2));
+    }
+
+    #[test]
+    fn files_are_read_and_mistakes_are_named() {
+        let sizes = Sizes::parse(
+            "own",
+            "count,smallest,largest,average\n# mine\n3,100,200,150\n\n1,500,500,500 # one\n",
+        )
+        .unwrap();
+        assert_eq!(sizes.classes.len(), 2);
+        assert!((sizes.mean() - 237.5).abs() < 1e-9);
+        assert_eq!(sizes.largest(), 500);
+        for (text, wanted) in [
+            ("", "no class"),
+            ("0,100,200,150", "no class"),
+            ("1,100,200", "line 1"),
+            ("1,100,200,x", "\"x\""),
+            ("1,-1,200,100", "\"-1\""),
+            ("1,10,200,150", "lab's events"),
+            ("1,100,99999999,150", "lab's events"),
+            ("1,100,200,250", "average 250"),
+            ("1,200,100,150", "average 150"),
+            ("1,100,200,NaN", "average NaN"),
+        ] {
+            let error = Sizes::parse("own", text).unwrap_err().0;
+            assert!(error.contains(wanted), "{text:?}: {error}");
+        }
+        assert!(Sizes::named("1").is_err() && Sizes::named("nowhere.csv").is_err());
+        assert_eq!(Sizes::named("500").unwrap().mean(), 500.0);
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_sizes() {
+        let sizes = Sizes::published();
+        let draws = |seed| {
+            let mut random = Random::new(seed);
+            (0..100)
+                .map(|_| sizes.draw(&mut random))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(draws(3), draws(3));
+        assert_ne!(draws(3), draws(4));
+    }
+}

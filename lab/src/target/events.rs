@@ -1,0 +1,297 @@
+//! What is appended to a target: numbered events whose numbers tell stream and revision, with contents of drawn sizes.
+//!
+//! The data of each event begin with its mark: its id as 32 hexadecimal digits. JSON data are
+//! `{"mark":"…","text":"…"}`, other data the mark and then noise. A target shows the marks of what it stores, and
+//! each tells which event it must be; nothing needs to be remembered per event.
+//! Numbers: 8 bits of the process, 20 of the worker, 22 of its stream, 12 of the revision: 62 bits.
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use gesta_core::EventId;
+
+use super::Event;
+use crate::random::Random;
+use crate::sizes::Sizes;
+use crate::workload::{PayloadKind, Run};
+
+/// Length of a mark.
+pub const MARK_BYTES: usize = 32;
+const OPENING: &str = r#"{"mark":""#;
+const MIDDLE: &str = r#"","text":""#;
+const CLOSING: &str = r#""}"#;
+/// Fewest bytes of an event: all that must be in it.
+pub const SMALLEST_BYTES: usize = OPENING.len() + MARK_BYTES + MIDDLE.len() + CLOSING.len();
+/// Contents are pieces of a text of this length beyond the largest event.
+const TEXT_BYTES: usize = 1 << 20;
+
+const REVISION_BITS: u32 = 12;
+const STREAM_BITS: u32 = 22;
+const WORKER_BITS: u32 = 20;
+
+/// Who appends: unique in a run, also over phases and processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Worker {
+    /// The process, below 256.
+    pub process: u8,
+    /// The worker in it, below 2^20.
+    pub number: u32,
+}
+
+/// What the number of an event tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumberOf {
+    /// Process, worker and stream as one number.
+    pub stream: u64,
+    /// Revision in the stream.
+    pub revision: u64,
+}
+
+/// Makes the events of a run; cheap to share.
+#[derive(Debug)]
+pub struct Events {
+    run: Run,
+    seed: u64,
+    kind: PayloadKind,
+    sizes: Sizes,
+    text: Bytes,
+    categories: u32,
+}
+
+impl Events {
+    /// The events of a new run, in streams of so many categories (at least 1).
+    #[must_use]
+    pub fn new(sizes: Sizes, kind: PayloadKind, categories: u32, seed: u64) -> Self {
+        Self::of(Run::random(), sizes, kind, categories, seed)
+    }
+
+    /// The events of the run of this number, which several processes share.
+    pub(crate) fn of(
+        run: Run,
+        sizes: Sizes,
+        kind: PayloadKind,
+        categories: u32,
+        seed: u64,
+    ) -> Self {
+        let text = text(TEXT_BYTES + sizes.largest(), kind, seed);
+        Self {
+            run,
+            seed,
+            kind,
+            sizes,
+            text,
+            categories: categories.max(1),
+        }
+    }
+
+    /// Sizes of the events.
+    #[must_use]
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// The streams of one process begin with this.
+    #[must_use]
+    pub fn prefix(&self, process: u8) -> String {
+        format!("lab{process}x{}", self.run)
+    }
+
+    /// The worker's stream of this number: `category-id`.
+    ///
+    /// # Panics
+    /// If the worker has used up its 4,194,304 streams.
+    #[must_use]
+    pub fn stream(&self, worker: Worker, stream: u32) -> Stream<'_> {
+        assert!(worker.number < 1 << WORKER_BITS && stream < 1 << STREAM_BITS);
+        let number = (u64::from(worker.process) << (WORKER_BITS + STREAM_BITS))
+            | (u64::from(worker.number) << STREAM_BITS)
+            | u64::from(stream);
+        Stream {
+            events: self,
+            number,
+            name: self.stream_name(number),
+        }
+    }
+
+    /// The name of a stream.
+    #[must_use]
+    pub fn stream_name(&self, number: u64) -> String {
+        let process = u8::try_from(number >> (WORKER_BITS + STREAM_BITS)).unwrap_or(u8::MAX);
+        let worker = (number >> STREAM_BITS) & ((1 << WORKER_BITS) - 1);
+        let category = worker % u64::from(self.categories);
+        // The id of a stream looks random, as those of entities do.
+        let id = self.run.event_id(number << REVISION_BITS).0.as_u64_pair().1;
+        format!("{}c{category}-{id:016x}", self.prefix(process))
+    }
+
+    /// What a mark tells; none if it is not of this run.
+    #[must_use]
+    pub fn number_of(&self, mark: &str) -> Option<NumberOf> {
+        let id = EventId(Uuid::try_parse(mark).ok()?);
+        let number = self.run.number_of(id)?;
+        Some(NumberOf {
+            stream: number >> REVISION_BITS,
+            revision: number & ((1 << REVISION_BITS) - 1),
+        })
+    }
+
+    /// Length of the data of an event.
+    #[must_use]
+    pub fn bytes_of(&self, of: NumberOf) -> usize {
+        self.sizes
+            .draw(&mut self.random((of.stream << REVISION_BITS) | of.revision))
+    }
+
+    fn random(&self, number: u64) -> Random {
+        Random::fork(self.seed, number)
+    }
+
+    fn event(&self, number: u64) -> Event {
+        let id = self.run.event_id(number).0;
+        let mut random = self.random(number);
+        let bytes = self.sizes.draw(&mut random);
+        let from = random.below(TEXT_BYTES);
+        let mut data = Vec::with_capacity(bytes);
+        let mut mark = [0; MARK_BYTES];
+        let mark = id.as_simple().encode_lower(&mut mark).as_bytes();
+        match self.kind {
+            PayloadKind::Json => {
+                data.extend_from_slice(OPENING.as_bytes());
+                data.extend_from_slice(mark);
+                data.extend_from_slice(MIDDLE.as_bytes());
+                let text = bytes - SMALLEST_BYTES;
+                data.extend_from_slice(&self.text[from..from + text]);
+                data.extend_from_slice(CLOSING.as_bytes());
+            }
+            PayloadKind::Random => {
+                data.extend_from_slice(mark);
+                data.extend_from_slice(&self.text[from..from + bytes - MARK_BYTES]);
+            }
+        }
+        Event {
+            id,
+            data: data.into(),
+        }
+    }
+
+    /// The mark in the data of an event; empty if there is none.
+    #[must_use]
+    pub fn mark_in(data: &[u8]) -> String {
+        let data = data.strip_prefix(OPENING.as_bytes()).unwrap_or(data);
+        let mark = data.get(..MARK_BYTES).unwrap_or_default();
+        String::from_utf8_lossy(mark).into_owned()
+    }
+}
+
+/// A stream that a worker fills.
+#[derive(Debug)]
+pub struct Stream<'a> {
+    events: &'a Events,
+    /// Process, worker and stream as one number.
+    pub number: u64,
+    /// Its name.
+    pub name: String,
+}
+
+impl Stream<'_> {
+    /// The events of these revisions (below 4,096).
+    #[must_use]
+    pub fn events(&self, revisions: std::ops::Range<u64>) -> Vec<Event> {
+        assert!(revisions.end <= 1 << REVISION_BITS);
+        revisions
+            .map(|revision| self.events.event((self.number << REVISION_BITS) | revision))
+            .collect()
+    }
+}
+
+/// Text of records as services write them (lz4 takes about a third away), or noise. No character needs an escape in JSON.
+fn text(bytes: usize, kind: PayloadKind, seed: u64) -> Bytes {
+    let mut random = Random::fork(seed, 3);
+    let mut out = Vec::with_capacity(bytes + 64);
+    while out.len() < bytes {
+        match kind {
+            PayloadKind::Json => {
+                let record = format!(
+                    "row:{};seat:{};by:{:012x};price:{}.{:02};",
+                    random.below(40),
+                    random.below(60),
+                    random.next() >> 16,
+                    random.below(90) + 10,
+                    random.below(100)
+                );
+                out.extend_from_slice(record.as_bytes());
+            }
+            PayloadKind::Random => out.extend_from_slice(&random.next().to_le_bytes()),
+        }
+    }
+    out.truncate(bytes);
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: Worker = Worker {
+        process: 3,
+        number: 17,
+    };
+
+    #[test]
+    fn an_event_tells_its_stream_and_revision() {
+        for kind in [PayloadKind::Json, PayloadKind::Random] {
+            let events = Events::new(Sizes::fixed(200).unwrap(), kind, 1, 7);
+            let stream = events.stream(ME, 5);
+            for (revision, event) in (10..20).zip(stream.events(10..20)) {
+                let mark = Events::mark_in(&event.data);
+                let of = events.number_of(&mark).unwrap();
+                assert_eq!((of.stream, of.revision), (stream.number, revision));
+                assert_eq!(events.stream_name(of.stream), stream.name);
+                assert_eq!(event.data.len(), 200);
+                assert_eq!(events.bytes_of(of), 200);
+                assert_eq!(mark, event.id.as_simple().to_string());
+            }
+            let other = Events::new(Sizes::fixed(200).unwrap(), kind, 1, 7);
+            let mark = Events::mark_in(&stream.events(0..1)[0].data);
+            assert_eq!(other.number_of(&mark), None);
+        }
+        assert_eq!(Events::mark_in(b"{}"), "");
+    }
+
+    #[test]
+    fn json_data_are_json_of_the_drawn_size() {
+        let events = Events::new(Sizes::published(), PayloadKind::Json, 4, 7);
+        let stream = events.stream(ME, 0);
+        for (revision, event) in (0..50).zip(stream.events(0..50)) {
+            let value: serde_json::Value = serde_json::from_slice(&event.data).unwrap();
+            assert_eq!(value["mark"], event.id.as_simple().to_string());
+            let of = NumberOf {
+                stream: stream.number,
+                revision,
+            };
+            assert_eq!(events.bytes_of(of), event.data.len());
+        }
+        let smallest = Events::new(
+            Sizes::fixed(SMALLEST_BYTES).unwrap(),
+            PayloadKind::Json,
+            1,
+            7,
+        );
+        assert_eq!(
+            smallest.stream(ME, 0).events(0..1)[0].data.len(),
+            SMALLEST_BYTES
+        );
+    }
+
+    #[test]
+    fn workers_share_categories_in_turn() {
+        let events = Events::new(Sizes::fixed(100).unwrap(), PayloadKind::Json, 2, 7);
+        let category = |number| {
+            let name = events.stream(Worker { process: 0, number }, 0).name;
+            name.split_once('-').unwrap().0.to_owned()
+        };
+        assert_eq!(category(0), category(2));
+        assert_ne!(category(0), category(1));
+        assert!(category(0).starts_with(&events.prefix(0)));
+    }
+}

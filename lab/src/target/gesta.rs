@@ -1,0 +1,181 @@
+//! Gesta as a target: in this process on a database, behind HTTP, or in memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use gesta_core::{
+    AllFrom, EventData, EventId, EventStore, EventType, ExpectedRevision, ReadAll, Revision,
+    StreamId,
+};
+use tokio::sync::OnceCell;
+
+use super::{Append, AppendError, Events, Session, Stored, Target, TargetFacts};
+use crate::endpoint::{self, Endpoint};
+use crate::failure::{Context, Failure, Result};
+use crate::postgres;
+use crate::store::{self, Opened};
+
+/// Events per page of the read-back.
+const PAGE: usize = 1_000;
+/// Type of all events.
+const EVENT_TYPE: &str = "lab-event";
+
+/// A Gesta store.
+pub struct GestaTarget {
+    url: String,
+    round_trip: Duration,
+    /// The PostgreSQL schema that is dropped and made anew; none: the store is used as it is.
+    schema: Option<String>,
+    compression: Option<String>,
+    opened: OnceCell<Opened>,
+}
+
+impl GestaTarget {
+    /// The store at a URL, by way of a delay. On PostgreSQL it is made anew in a schema of its own, with this
+    /// compression of the data if one is named; another store is used as it is.
+    #[must_use]
+    pub fn new(url: &str, round_trip: Duration, compression: Option<&str>) -> Self {
+        let is_postgres = Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres());
+        let schema = is_postgres.then(|| "gesta_lab_gesta".to_owned());
+        let url = match &schema {
+            Some(schema) => endpoint::with_parameter(url, "schema", schema),
+            None => url.to_owned(),
+        };
+        Self {
+            url,
+            round_trip,
+            schema,
+            compression: compression.map(str::to_owned),
+            opened: OnceCell::new(),
+        }
+    }
+
+    /// The open store.
+    pub(crate) async fn opened(&self) -> Result<&Opened> {
+        self.opened
+            .get_or_try_init(|| store::open_url(&self.url, self.round_trip, 1))
+            .await
+    }
+
+    async fn drop_schema(&self) -> Result<()> {
+        if let Some(schema) = &self.schema {
+            let client = postgres::connect(&self.url).await?;
+            client
+                .batch_execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE"))
+                .await
+                .context("dropping the store of an earlier run")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for GestaTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("GestaTarget")
+            .field(&endpoint::redacted(&self.url))
+            .finish()
+    }
+}
+
+#[async_trait]
+impl Target for GestaTarget {
+    fn name(&self) -> &'static str {
+        "gesta"
+    }
+
+    fn title(&self) -> &'static str {
+        "Gesta"
+    }
+
+    async fn prepare(&self) -> Result<()> {
+        self.drop_schema().await?;
+        self.opened().await?;
+        if let (Some(schema), Some(compression)) = (&self.schema, &self.compression) {
+            let client = postgres::connect(&self.url).await?;
+            let sql = postgres::compression_sql(&format!("{schema}.events"), "data", compression);
+            client.batch_execute(&sql).await.context("compression")?;
+        }
+        Ok(())
+    }
+
+    async fn facts(&self) -> Result<TargetFacts> {
+        let facts = &self.opened().await?.facts;
+        Ok(TargetFacts {
+            engine: facts.engine.clone(),
+            durability: facts.durability.into(),
+            durability_detail: facts.durability_detail.clone(),
+            note: "every worker has an append under way; they share the store's one writing connection".into(),
+        })
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Session>> {
+        let store = Arc::clone(&self.opened().await?.store);
+        let event_type = EventType::new(EVENT_TYPE)?;
+        Ok(Box::new(GestaSession { store, event_type }))
+    }
+
+    async fn read_back(&self, prefix: &str, see: &mut (dyn FnMut(Stored) + Send)) -> Result<()> {
+        let store = &self.opened().await?.store;
+        let mut request = ReadAll::forwards().limit(PAGE);
+        loop {
+            let page = store.read_all(request.clone()).await.context("read-back")?;
+            for event in &page.events {
+                if event.stream.as_str().starts_with(prefix) {
+                    see(Stored {
+                        stream: event.stream.to_string(),
+                        revision: event.revision.0,
+                        mark: Events::mark_in(&event.data),
+                        bytes: Some(event.data.len() as u64),
+                    });
+                }
+            }
+            if page.end {
+                return Ok(());
+            }
+            request.from = AllFrom::Checkpoint(page.next);
+        }
+    }
+
+    async fn disk_bytes(&self) -> Result<Option<u64>> {
+        match &self.schema {
+            Some(schema) => postgres::schema_bytes(&self.url, schema).await.map(Some),
+            None => Ok(store::file_bytes(&self.url)),
+        }
+    }
+
+    async fn remove(&self) -> Result<()> {
+        if let Some(opened) = self.opened.get() {
+            opened.store.shutdown().await?;
+        }
+        self.drop_schema().await
+    }
+}
+
+struct GestaSession {
+    store: Arc<dyn EventStore>,
+    event_type: EventType,
+}
+
+#[async_trait]
+impl Session for GestaSession {
+    async fn append(&mut self, append: &Append<'_>) -> std::result::Result<(), AppendError> {
+        let failed = |error: gesta_core::Error| AppendError::Failed(error.to_string());
+        let stream = StreamId::new(append.stream).map_err(failed)?;
+        let expected = match append.revision.checked_sub(1) {
+            None => ExpectedRevision::NoStream,
+            Some(last) => ExpectedRevision::Exact(Revision(last)),
+        };
+        let events = append.events.iter().map(|event| {
+            EventData::json(self.event_type.clone(), event.data.clone()).with_id(EventId(event.id))
+        });
+        let request = gesta_core::Append::to(stream, expected, events.collect());
+        match self.store.append(request).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_retryable() => Err(AppendError::Retry(
+                crate::load::error_name(error.kind()).into(),
+            )),
+            Err(error) => Err(AppendError::Failed(Failure::from(error).0)),
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! A closed loop on a target: so many workers, each with a connection of its own and one append under way.
+//!
+//! An append is intended the moment its worker is free; making its events comes before. What was acknowledged is
+//! claimed, for the check. The machine and this process are watched meanwhile: processor time, and how late this
+//! process's own timers are, so that a figure of the generator is not taken for one of the target.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::{Append, AppendError, Claims, Events, Session, Target, Worker};
+use crate::failure::{Context, Result, fail};
+use crate::histogram::{Latencies, Percentiles};
+use crate::host::{CpuMeter, CpuUse};
+
+/// Pause before an append is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+/// Failures in a row after which a worker gives up.
+const FAILURES_MAX: u32 = 10;
+/// Pause after a failure.
+const FAILURE_PAUSE: Duration = Duration::from_millis(20);
+/// How long after the end an append may still take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often this process looks how late it is.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A share of all cores above which the generator is the limit, if the target is not in the same process.
+const OWN_SHARE_MAX: f64 = 0.9;
+/// A generator whose timers are later than this and than a third of the p99 is the limit.
+const LAG_MS_MAX: f64 = 10.0;
+
+/// What to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// This process.
+    pub process: u8,
+    /// Number of the first worker; no other phase of the run may use the same numbers.
+    pub first_worker: u32,
+    /// Workers, each with a connection.
+    pub workers: u32,
+    /// Events per append.
+    pub events: u64,
+    /// Events per stream; then the worker goes on with a new stream. A multiple of `events`, at most 4,096.
+    pub events_per_stream: u64,
+    /// Streams that a worker fills by turns.
+    pub streams: u32,
+    /// Time before the clock starts.
+    pub warm_up: Duration,
+    /// Time on the clock.
+    pub duration: Duration,
+}
+
+/// What a phase did, so that several processes can add theirs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct PhaseRun {
+    /// Latencies on the clock, retries included.
+    pub latencies: Latencies,
+    /// Appends acknowledged on the clock.
+    pub appends: u64,
+    /// Their events.
+    pub events: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Length of the window.
+    pub seconds: f64,
+    /// Tries that were told to try again, by cause.
+    pub retries: BTreeMap<String, u64>,
+    /// Appends that failed, by cause.
+    pub errors: BTreeMap<String, u64>,
+    /// Processor time; of several processes the machine counts once.
+    pub cpu: CpuUse,
+    /// How late timers of this process were.
+    pub lag: Latencies,
+    /// Workers that gave up.
+    pub gave_up: u32,
+    /// False if it was interrupted.
+    pub complete: bool,
+}
+
+/// A phase as it is reported.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Phase {
+    /// Workers of all processes.
+    pub connections: u32,
+    /// Rate.
+    pub events_per_second: f64,
+    /// Rate.
+    pub appends_per_second: f64,
+    /// Rate of the data alone.
+    pub bytes_per_second: f64,
+    /// Length of the window.
+    pub seconds: f64,
+    /// Latency of an append.
+    pub latency_ms: Percentiles,
+    /// Tries that were told to try again, by cause.
+    pub retries: BTreeMap<String, u64>,
+    /// Appends that failed, by cause.
+    pub errors: BTreeMap<String, u64>,
+    /// Processor time.
+    pub cpu: CpuUse,
+    /// How late timers of the generator were.
+    pub lag_ms: Percentiles,
+    /// Why the generator was the limit, if it was.
+    pub generator_limit: Option<String>,
+    /// False if it was interrupted.
+    pub complete: bool,
+}
+
+impl PhaseRun {
+    /// Adds what another process did in the same phase.
+    pub fn add(&mut self, other: PhaseRun) {
+        self.latencies.merge(&other.latencies);
+        self.appends += other.appends;
+        self.events += other.events;
+        self.bytes += other.bytes;
+        self.seconds = self.seconds.max(other.seconds);
+        for (cause, count) in other.retries {
+            *self.retries.entry(cause).or_default() += count;
+        }
+        for (cause, count) in other.errors {
+            *self.errors.entry(cause).or_default() += count;
+        }
+        self.cpu.own_cores += other.cpu.own_cores;
+        self.cpu.machine_cores = self.cpu.machine_cores.max(other.cpu.machine_cores);
+        self.lag.merge(&other.lag);
+        self.gave_up += other.gave_up;
+        self.complete &= other.complete;
+    }
+
+    /// The figures. `embedded`: the target works in the generator's process, whose processor time is then not the generator's.
+    #[must_use]
+    pub fn figures(&self, connections: u32, embedded: Embedded) -> Phase {
+        let per_second = |count: u64| match self.seconds {
+            seconds if seconds > 0.0 => exact(count) / seconds,
+            _ => 0.0,
+        };
+        let (latency_ms, lag_ms) = (self.latencies.percentiles(), self.lag.percentiles());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let own_share = self.cpu.own_cores / exact(cores as u64);
+        let generator_limit = if embedded == Embedded::No && own_share > OWN_SHARE_MAX {
+            Some(format!(
+                "the generator used {:.1} of {cores} cores",
+                self.cpu.own_cores
+            ))
+        } else if lag_ms.p99 > LAG_MS_MAX && lag_ms.p99 * 3.0 > latency_ms.p99 {
+            Some(format!("the generator was {:.0} ms late (p99)", lag_ms.p99))
+        } else {
+            None
+        };
+        Phase {
+            connections,
+            events_per_second: per_second(self.events).round(),
+            appends_per_second: per_second(self.appends).round(),
+            bytes_per_second: per_second(self.bytes).round(),
+            seconds: self.seconds,
+            latency_ms,
+            retries: self.retries.clone(),
+            errors: self.errors.clone(),
+            cpu: self.cpu,
+            lag_ms,
+            generator_limit,
+            complete: self.complete,
+        }
+    }
+}
+
+/// Whether the target works in the generator's own process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Embedded {
+    /// It does.
+    Yes,
+    /// It does not.
+    No,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of hours fit")]
+fn exact(count: u64) -> f64 {
+    count as f64
+}
+
+/// Runs the load; returns what it did and what it claims to have stored.
+///
+/// # Errors
+/// A worker cannot connect, or the load's numbers do not fit each other.
+pub async fn run(
+    target: &Arc<dyn Target>,
+    events: &Arc<Events>,
+    load: &Load,
+    stop: &CancellationToken,
+) -> Result<(PhaseRun, Claims)> {
+    if load.events == 0
+        || load.events_per_stream % load.events != 0
+        || load.events_per_stream > 4_096
+    {
+        return fail(format!(
+            "{} events per stream: must be a multiple of {} events per append and at most 4096",
+            load.events_per_stream, load.events
+        ));
+    }
+    let mut sessions = Vec::new();
+    for _ in 0..load.workers {
+        sessions.push(target.connect().await.context(target.name())?);
+    }
+    let begin = Instant::now();
+    let clock = Clock {
+        from: begin + load.warm_up,
+        to: begin + load.warm_up + load.duration,
+        over: stop.child_token(),
+    };
+    let tasks: Vec<_> = sessions
+        .into_iter()
+        .zip(load.first_worker..)
+        .map(|(session, number)| {
+            let worker = Loop {
+                target: Arc::clone(target),
+                session,
+                events: Arc::clone(events),
+                load: *load,
+                clock: clock.clone(),
+                run: PhaseRun::default(),
+                claims: Claims::default(),
+                failures: 0,
+            };
+            let process = load.process;
+            tokio::spawn(worker.run(Worker { process, number }))
+        })
+        .collect();
+    let (cpu, lag) = watch(&clock).await;
+    let complete = !clock.over.is_cancelled();
+    let end = Instant::now().min(clock.to);
+    clock.over.cancel();
+    let (mut all, mut claims) = (PhaseRun::default(), Claims::default());
+    all.complete = true;
+    for task in tasks {
+        let (run, claimed) = task.await?;
+        all.add(run);
+        claims.add(claimed);
+    }
+    all.complete = complete;
+    all.seconds = end.saturating_duration_since(clock.from).as_secs_f64();
+    (all.cpu, all.lag) = (cpu, lag);
+    Ok((all, claims))
+}
+
+#[derive(Clone)]
+struct Clock {
+    from: Instant,
+    to: Instant,
+    /// Ends pauses; an append under way gets [`PATIENCE`].
+    over: CancellationToken,
+}
+
+/// Waits for the end of the window and looks at this process meanwhile.
+async fn watch(clock: &Clock) -> (CpuUse, Latencies) {
+    let mut lag = Latencies::default();
+    let until = |moment: Instant| async move {
+        tokio::select! {
+            () = tokio::time::sleep_until(moment.into()) => true,
+            () = clock.over.cancelled() => false,
+        }
+    };
+    if !until(clock.from).await {
+        return (CpuUse::default(), lag);
+    }
+    let meter = CpuMeter::start();
+    while Instant::now() < clock.to {
+        let next = (Instant::now() + LOOK).min(clock.to);
+        if !until(next).await {
+            break;
+        }
+        lag.record(next.elapsed());
+    }
+    (meter.used(), lag)
+}
+
+struct Loop {
+    target: Arc<dyn Target>,
+    session: Box<dyn Session>,
+    events: Arc<Events>,
+    load: Load,
+    clock: Clock,
+    run: PhaseRun,
+    claims: Claims,
+    /// In a row.
+    failures: u32,
+}
+
+/// A stream of a worker and the number of its events.
+struct Filling {
+    stream: u32,
+    events: u64,
+}
+
+impl Loop {
+    async fn run(mut self, worker: Worker) -> (PhaseRun, Claims) {
+        self.run.complete = true;
+        let events = Arc::clone(&self.events);
+        let mut next_stream = 0;
+        let mut fresh = || {
+            let stream = next_stream;
+            next_stream += 1;
+            Filling { stream, events: 0 }
+        };
+        let mut filling: Vec<Filling> = (0..self.load.streams.max(1)).map(|_| fresh()).collect();
+        for turn in (0..filling.len()).cycle() {
+            if Instant::now() >= self.clock.to || self.clock.over.is_cancelled() {
+                break;
+            }
+            let at = &mut filling[turn];
+            let stream = events.stream(worker, at.stream);
+            let batch = stream.events(at.events..at.events + self.load.events);
+            let append = Append {
+                stream: &stream.name,
+                revision: at.events,
+                events: &batch,
+            };
+            let stored = self.append(stream.number, &append).await;
+            at.events += self.load.events;
+            if !stored || at.events >= self.load.events_per_stream {
+                *at = fresh();
+            }
+            if self.failures >= FAILURES_MAX {
+                self.run.gave_up = 1;
+                break;
+            }
+        }
+        (self.run, self.claims)
+    }
+
+    /// Appends until there is an answer; true if it was stored.
+    async fn append(&mut self, number: u64, append: &Append<'_>) -> bool {
+        let after = append.revision + append.events.len() as u64;
+        self.claims.sent(number, after);
+        let intended = Instant::now();
+        loop {
+            let answer = tokio::select! {
+                biased;
+                answer = self.session.append(append) => answer,
+                () = self.clock.given_up() => Err(AppendError::Unknown("no answer".into())),
+            };
+            let error = match answer {
+                Ok(()) => {
+                    self.claims.acknowledged(number, after);
+                    self.acknowledge(append, intended);
+                    return true;
+                }
+                Err(error) => error,
+            };
+            match error {
+                AppendError::Retry(cause) => {
+                    *self.run.retries.entry(cause).or_default() += 1;
+                    if self.clock.over.is_cancelled() {
+                        self.claims.refused(number, append.revision);
+                        return false;
+                    }
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
+                AppendError::Failed(cause) => {
+                    self.claims.refused(number, append.revision);
+                    self.fail(cause).await;
+                    return false;
+                }
+                AppendError::Unknown(cause) => {
+                    self.fail(cause).await;
+                    if let Ok(session) = self.target.connect().await {
+                        self.session = session;
+                    }
+                    return false;
+                }
+            }
+        }
+    }
+
+    async fn fail(&mut self, cause: String) {
+        *self.run.errors.entry(cause).or_default() += 1;
+        self.failures += 1;
+        tokio::select! {
+            () = tokio::time::sleep(FAILURE_PAUSE) => {}
+            () = self.clock.over.cancelled() => {}
+        }
+    }
+
+    fn acknowledge(&mut self, append: &Append<'_>, intended: Instant) {
+        self.failures = 0;
+        let now = Instant::now();
+        if now < self.clock.from || now >= self.clock.to || self.clock.over.is_cancelled() {
+            return;
+        }
+        self.run.latencies.record(now - intended);
+        self.run.appends += 1;
+        self.run.events += append.events.len() as u64;
+        let bytes = append.events.iter().map(|event| event.data.len() as u64);
+        self.run.bytes += bytes.sum::<u64>();
+    }
+}
+
+impl Clock {
+    async fn given_up(&self) {
+        self.over.cancelled().await;
+        tokio::time::sleep(PATIENCE).await;
+    }
+}
