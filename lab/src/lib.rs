@@ -32,6 +32,7 @@ mod read;
 mod read_back;
 pub mod report;
 mod reservation;
+mod schemas;
 mod servers;
 pub mod sizes;
 mod snapshot;
@@ -97,6 +98,10 @@ enum Command {
     Reservation(reservation::ReservationArgs),
     /// Kills a cinema under load, again and again: is everything acknowledged there?
     ReservationKill(reservation::KillArgs),
+    /// The field's journal schemas and Gesta on one database, over rising numbers of connections.
+    Schemas(schemas::SchemasArgs),
+    /// Sizes of events: the query that reads them off a table of your own, or what a file of them says.
+    Sizes(sizes::SizesArgs),
     /// Equal load on several servers of one database.
     Servers(servers::ServersArgs),
     /// Appends while another session holds an old snapshot of the database.
@@ -120,6 +125,8 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Read(args) => read::run(&args, &stop).await,
         Command::Reservation(args) => reservation::run(&args, &stop).await,
         Command::ReservationKill(args) => reservation::run_kill(&args, &stop).await,
+        Command::Schemas(args) => schemas::run(&args, &stop).await,
+        Command::Sizes(args) => sizes::run(&args),
         Command::Servers(args) => servers::run(&args, &stop).await,
         Command::Snapshot(args) => snapshot::run(&args, &stop).await,
         Command::Subscribers(args) => subscribers::run(&args, &stop).await,

@@ -10,7 +10,9 @@ use serde::Serialize;
 
 use crate::failure::{Context, Result, fail};
 use crate::random::Random;
+use crate::report::Table;
 use crate::target::SMALLEST_BYTES;
+use crate::units::grouped;
 
 /// Largest event that a file may ask for: 16 MiB.
 const LARGEST_BYTES: usize = 16 << 20;
@@ -203,6 +205,47 @@ fn class(line: &str) -> Result<Class> {
         largest: usize::try_from(whole(largest)?)?,
         average,
     })
+}
+
+/// Sizes of events, for `schemas` and `quick`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct SizesArgs {
+    /// Print the query that reads the sizes off this table.
+    #[arg(long, requires = "column")]
+    table: Option<String>,
+    /// The column with the data of an event (an expression will do).
+    #[arg(long, requires = "table")]
+    column: Option<String>,
+    /// Tell what this says: `published`, a number of bytes, or a file.
+    #[arg(long, conflicts_with = "table", default_value = "published")]
+    sizes: String,
+}
+
+/// The command.
+#[expect(clippy::cast_precision_loss, reason = "counts of events fit")]
+pub(crate) fn run(args: &SizesArgs) -> Result<bool> {
+    if let (Some(table), Some(column)) = (&args.table, &args.column) {
+        println!("{}", query(table, column));
+        eprintln!(
+            "Run it in your database with the result as CSV, for example: psql --csv -f sizes.sql > own.csv\n\
+             and measure with it: gesta-lab schemas --sizes own.csv"
+        );
+        return Ok(true);
+    }
+    let sizes = Sizes::named(&args.sizes)?;
+    let mut table = Table::new(["events", "smallest", "largest", "average"]);
+    for class in &sizes.classes {
+        let bytes = |bytes: usize| grouped(bytes as f64);
+        table.row([
+            grouped(class.count as f64),
+            bytes(class.smallest),
+            bytes(class.largest),
+            grouped(class.average),
+        ]);
+    }
+    print!("{table}");
+    println!("{}: mean {} bytes", sizes.name, grouped(sizes.mean()));
+    Ok(true)
 }
 
 /// The query whose result, as CSV, is the file of sizes of a table of the user's own.

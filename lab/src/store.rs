@@ -14,7 +14,7 @@ use crate::proxy::Proxy;
 use crate::units;
 
 /// Stands for a server that is started for this run.
-const NEW_SERVER: &str = "postgres:new";
+pub(crate) const NEW_SERVER: &str = "postgres:new";
 
 /// Which store, and how far away.
 #[derive(Debug, Clone, clap::Args)]
@@ -228,7 +228,12 @@ const SEGMENTS: usize = 64;
 /// A throw-away server that also counts statements, with PostgreSQL's own defaults, but with log segments at hand
 /// as in a server that has run for a while: making a new one stops all commits for some 40 ms.
 pub(crate) fn new_server() -> Result<gesta_pgtest::Server> {
-    let server = start_server()?;
+    new_server_for(100)
+}
+
+/// The same, for at least so many connections.
+pub(crate) fn new_server_for(connections: u32) -> Result<gesta_pgtest::Server> {
+    let server = start_server(connections.max(100))?;
     let segment = "SELECT pg_logical_emit_message(false, 'lab', ''); SELECT pg_switch_wal();";
     server
         .execute(&format!("{}CHECKPOINT", segment.repeat(SEGMENTS)))
@@ -236,8 +241,10 @@ pub(crate) fn new_server() -> Result<gesta_pgtest::Server> {
     Ok(server)
 }
 
-fn start_server() -> Result<gesta_pgtest::Server> {
-    let config = gesta_pgtest::ServerConfig::default().with("min_wal_size", "1GB");
+fn start_server(connections: u32) -> Result<gesta_pgtest::Server> {
+    let config = gesta_pgtest::ServerConfig::default()
+        .with("min_wal_size", "1GB")
+        .with("max_connections", &connections.to_string());
     let counting = config
         .clone()
         .with("shared_preload_libraries", "pg_stat_statements");
@@ -293,6 +300,26 @@ async fn open_either(
     };
     let store = gesta::open(url, options).await?;
     Ok((Arc::clone(&store) as Arc<dyn EventStore>, Some(store)))
+}
+
+/// What is known about a PostgreSQL database, whatever is in it.
+pub(crate) async fn database_facts(url: &str, round_trip: Duration) -> Result<StoreFacts> {
+    let settings = postgres::settings(url).await?;
+    let (durability, durability_detail) = postgres::durability(&settings);
+    let version = settings.get("server_version").map_or("", String::as_str);
+    Ok(StoreFacts {
+        url: endpoint::redacted(url),
+        backend: "postgres".into(),
+        engine: format!("PostgreSQL {version}"),
+        durability,
+        durability_detail,
+        incarnation: String::new(),
+        logs: 0,
+        batches_in_flight_max: 0,
+        heads: Vec::new(),
+        round_trip_ms: round_trip.as_secs_f64() * 1_000.0,
+        settings,
+    })
 }
 
 fn facts(

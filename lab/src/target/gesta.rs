@@ -8,7 +8,7 @@ use gesta_core::{
     AllFrom, EventData, EventId, EventStore, EventType, ExpectedRevision, ReadAll, Revision,
     StreamId,
 };
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 
 use super::{Append, AppendError, Events, Session, Stored, Target, TargetFacts};
 use crate::endpoint::{self, Endpoint};
@@ -23,12 +23,14 @@ const EVENT_TYPE: &str = "lab-event";
 
 /// A Gesta store.
 pub struct GestaTarget {
+    name: &'static str,
+    title: &'static str,
     url: String,
     round_trip: Duration,
     /// The PostgreSQL schema that is dropped and made anew; none: the store is used as it is.
     schema: Option<String>,
     compression: Option<String>,
-    opened: OnceCell<Opened>,
+    opened: Mutex<Option<Arc<Opened>>>,
 }
 
 impl GestaTarget {
@@ -42,20 +44,30 @@ impl GestaTarget {
             Some(schema) => endpoint::with_parameter(url, "schema", schema),
             None => url.to_owned(),
         };
+        let (name, title) = if url.starts_with("http://") {
+            ("gesta-http", "Gesta, through its HTTP server")
+        } else {
+            ("gesta", "Gesta")
+        };
         Self {
+            name,
+            title,
             url,
             round_trip,
             schema,
             compression: compression.map(str::to_owned),
-            opened: OnceCell::new(),
+            opened: Mutex::default(),
         }
     }
 
     /// The open store.
-    pub(crate) async fn opened(&self) -> Result<&Opened> {
-        self.opened
-            .get_or_try_init(|| store::open_url(&self.url, self.round_trip, 1))
-            .await
+    pub(crate) async fn opened(&self) -> Result<Arc<Opened>> {
+        let mut opened = self.opened.lock().await;
+        if let Some(opened) = opened.as_ref() {
+            return Ok(Arc::clone(opened));
+        }
+        let new = Arc::new(store::open_url(&self.url, self.round_trip, 1).await?);
+        Ok(Arc::clone(opened.insert(new)))
     }
 
     async fn drop_schema(&self) -> Result<()> {
@@ -80,12 +92,12 @@ impl std::fmt::Debug for GestaTarget {
 
 #[async_trait]
 impl Target for GestaTarget {
-    fn name(&self) -> &'static str {
-        "gesta"
+    fn name(&self) -> &str {
+        self.name
     }
 
-    fn title(&self) -> &'static str {
-        "Gesta"
+    fn title(&self) -> &str {
+        self.title
     }
 
     async fn prepare(&self) -> Result<()> {
@@ -100,7 +112,8 @@ impl Target for GestaTarget {
     }
 
     async fn facts(&self) -> Result<TargetFacts> {
-        let facts = &self.opened().await?.facts;
+        let opened = self.opened().await?;
+        let facts = &opened.facts;
         Ok(TargetFacts {
             engine: facts.engine.clone(),
             durability: facts.durability.into(),
@@ -116,7 +129,7 @@ impl Target for GestaTarget {
     }
 
     async fn read_back(&self, prefix: &str, see: &mut (dyn FnMut(Stored) + Send)) -> Result<()> {
-        let store = &self.opened().await?.store;
+        let store = Arc::clone(&self.opened().await?.store);
         let mut request = ReadAll::forwards().limit(PAGE);
         loop {
             let page = store.read_all(request.clone()).await.context("read-back")?;
@@ -144,10 +157,19 @@ impl Target for GestaTarget {
         }
     }
 
-    async fn remove(&self) -> Result<()> {
-        if let Some(opened) = self.opened.get() {
+    fn is_embedded(&self) -> bool {
+        !self.url.starts_with("http://")
+    }
+
+    async fn close(&self) -> Result<()> {
+        if let Some(opened) = self.opened.lock().await.take() {
             opened.store.shutdown().await?;
         }
+        Ok(())
+    }
+
+    async fn remove(&self) -> Result<()> {
+        self.close().await?;
         self.drop_schema().await
     }
 }

@@ -107,6 +107,16 @@ pub trait Target: Send + Sync {
     /// Bytes of tables and indexes, or of files; none if nobody can tell.
     async fn disk_bytes(&self) -> Result<Option<u64>>;
 
+    /// True if it works in this process, so that this process's time is its own too.
+    fn is_embedded(&self) -> bool {
+        false
+    }
+
+    /// Closes what this process has open; it may be opened again by `connect`.
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Closes what is open and removes what was made.
     async fn remove(&self) -> Result<()>;
 }

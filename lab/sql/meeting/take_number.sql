@@ -1,0 +1,8 @@
+-- The next free number of a meeting; fails with a unique violation if another process takes it at the same moment.
+--
+-- Binds: $1 text meeting. Rows: 1, the number. Index: primary key of members.
+INSERT INTO gesta_lab_meeting.members (meeting, member)
+SELECT $1::text, coalesce(max(member) + 1, 0)
+FROM gesta_lab_meeting.members
+WHERE meeting = $1::text
+RETURNING member
