@@ -6,7 +6,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gesta_core::{Clock, SystemClock};
 use serde::Serialize;
@@ -80,14 +80,19 @@ impl Record {
 
     /// Appends the line to the file of results, in one write.
     pub fn save(&self, args: &ReportArgs) -> Result<()> {
+        self.save_to(&args.results)
+    }
+
+    /// The same, to a file.
+    pub fn save_to(&self, file: &Path) -> Result<()> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');
         OpenOptions::new()
             .create(true)
             .append(true)
-            .open(&args.results)
+            .open(file)
             .and_then(|mut file| file.write_all(&line))
-            .context(args.results.display())
+            .context(file.display())
     }
 }
 

@@ -231,6 +231,7 @@ impl Contest {
             events: self.args.events,
             events_per_stream: self.args.events_per_stream,
             streams: 1,
+            rate: None,
             warm_up: self.args.warm_up,
             duration: self.args.phase,
         }

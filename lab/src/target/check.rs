@@ -43,6 +43,12 @@ impl Claims {
         self.0.entry(stream).or_default().sent = from;
     }
 
+    /// Number of events acknowledged.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.0.values().map(|claim| claim.acknowledged).sum()
+    }
+
     /// Adds the streams of another worker.
     pub fn add(&mut self, other: Claims) {
         self.0.extend(other.0);

@@ -1,6 +1,7 @@
-//! A closed loop on a target: so many workers, each with a connection of its own and one append under way.
+//! Load on a target: so many workers, each with a connection of its own and one append under way.
 //!
-//! An append is intended the moment its worker is free; making its events comes before. What was acknowledged is
+//! In a closed loop an append is intended the moment its worker is free; making its events comes before. With a rate
+//! each worker keeps a schedule, and a late start counts as latency. What was acknowledged is
 //! claimed, for the check. The machine and this process are watched meanwhile: processor time, and how late this
 //! process's own timers are, so that a figure of the generator is not taken for one of the target.
 
@@ -47,6 +48,8 @@ pub struct Load {
     pub events_per_stream: u64,
     /// Streams that a worker fills by turns.
     pub streams: u32,
+    /// Appends per second of all workers together, on a schedule; none: a closed loop.
+    pub rate: Option<f64>,
     /// Time before the clock starts.
     pub warm_up: Duration,
     /// Time on the clock.
@@ -206,6 +209,7 @@ pub async fn run(
     }
     let begin = Instant::now();
     let clock = Clock {
+        begin,
         from: begin + load.warm_up,
         to: begin + load.warm_up + load.duration,
         over: stop.child_token(),
@@ -247,6 +251,7 @@ pub async fn run(
 
 #[derive(Clone)]
 struct Clock {
+    begin: Instant,
     from: Instant,
     to: Instant,
     /// Ends pauses; an append under way gets [`PATIENCE`].
@@ -297,7 +302,7 @@ struct Filling {
 impl Loop {
     async fn run(mut self, worker: Worker) -> (PhaseRun, Claims) {
         self.run.complete = true;
-        let events = Arc::clone(&self.events);
+        let (events, clock, load) = (Arc::clone(&self.events), self.clock.clone(), self.load);
         let mut next_stream = 0;
         let mut fresh = || {
             let stream = next_stream;
@@ -305,10 +310,10 @@ impl Loop {
             Filling { stream, events: 0 }
         };
         let mut filling: Vec<Filling> = (0..self.load.streams.max(1)).map(|_| fresh()).collect();
-        for turn in (0..filling.len()).cycle() {
-            if Instant::now() >= self.clock.to || self.clock.over.is_cancelled() {
+        for (round, turn) in (0_u64..).zip((0..filling.len()).cycle()) {
+            let Some(intended) = clock.next_start(&load, worker, round).await else {
                 break;
-            }
+            };
             let at = &mut filling[turn];
             let stream = events.stream(worker, at.stream);
             let batch = stream.events(at.events..at.events + self.load.events);
@@ -317,7 +322,8 @@ impl Loop {
                 revision: at.events,
                 events: &batch,
             };
-            let stored = self.append(stream.number, &append).await;
+            let intended = intended.unwrap_or_else(Instant::now);
+            let stored = self.append(stream.number, &append, intended).await;
             at.events += self.load.events;
             if !stored || at.events >= self.load.events_per_stream {
                 *at = fresh();
@@ -331,10 +337,9 @@ impl Loop {
     }
 
     /// Appends until there is an answer; true if it was stored.
-    async fn append(&mut self, number: u64, append: &Append<'_>) -> bool {
+    async fn append(&mut self, number: u64, append: &Append<'_>, intended: Instant) -> bool {
         let after = append.revision + append.events.len() as u64;
         self.claims.sent(number, after);
-        let intended = Instant::now();
         loop {
             let answer = tokio::select! {
                 biased;
@@ -398,6 +403,25 @@ impl Loop {
 }
 
 impl Clock {
+    /// Waits until the worker may begin its next append: `Some(None)` is now. `None` when the run is over.
+    async fn next_start(&self, load: &Load, worker: Worker, round: u64) -> Option<Option<Instant>> {
+        let Some(rate) = load.rate else {
+            let over = Instant::now() >= self.to || self.over.is_cancelled();
+            return (!over).then_some(None);
+        };
+        let workers = f64::from(load.workers);
+        let phase = f64::from(worker.number - load.first_worker) / workers;
+        let after = (exact(round) + phase) * workers / rate;
+        let start = self.begin + Duration::from_secs_f64(after);
+        if start >= self.to {
+            return None;
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(start.into()) => Some(Some(start)),
+            () = self.over.cancelled() => None,
+        }
+    }
+
     async fn given_up(&self) {
         self.over.cancelled().await;
         tokio::time::sleep(PATIENCE).await;

@@ -123,6 +123,10 @@ impl Target for LyingTarget {
 }
 
 async fn loaded(lie: Lie) -> (PhaseRun, ReadBack) {
+    loaded_at(lie, None).await
+}
+
+async fn loaded_at(lie: Lie, rate: Option<f64>) -> (PhaseRun, ReadBack) {
     let lying = Lying {
         lie,
         appends: Mutex::default(),
@@ -138,6 +142,7 @@ async fn loaded(lie: Lie) -> (PhaseRun, ReadBack) {
         events: 2,
         events_per_stream: 10,
         streams: 2,
+        rate,
         warm_up: Duration::from_millis(20),
         duration: Duration::from_millis(300),
     };
@@ -158,6 +163,14 @@ async fn an_honest_target_is_believed() {
     let figures = run.figures(4, Embedded::Yes);
     assert!(figures.latency_ms.count == run.appends && figures.errors.is_empty());
     assert!((figures.seconds - 0.3).abs() < 0.1, "{figures:?}");
+}
+
+#[tokio::test]
+async fn a_rate_is_a_schedule() {
+    let (run, found) = loaded_at(Lie::None, Some(200.0)).await;
+    assert!(found.is_clean(), "{found:?}");
+    // 0.3 s on the clock; a busy machine may finish the last ones late.
+    assert!((40..=61).contains(&run.appends), "{run:?}");
 }
 
 #[tokio::test]
