@@ -39,10 +39,13 @@ use crate::store::{self, Opened};
 use crate::workload::Run;
 
 pub(crate) use args::ReservationArgs;
+pub(crate) use judge::judge;
 pub(crate) use kill::{KillArgs, run as run_kill};
+pub(crate) use model::{Call, Fact, Op, Outcome, SEATS_MAX, Shows};
+pub(crate) use probe::probe;
+pub(crate) use wire::{parse, write_request};
 
 use generator::Generator;
-use model::{Call, Op, Outcome, Shows};
 use processes::Tree;
 use script::{Scenario, Script};
 use step::Step;
@@ -110,7 +113,7 @@ async fn find_out(args: &ReservationArgs) -> Result<Shows> {
         for target in targets {
             // The id of the probe's show must be new on each server.
             let run = Run::random().number();
-            let shows = probe::probe(target, run, seats)?;
+            let shows = probe(target, run, seats)?;
             let first = found.get_or_insert(shows);
             if first.first_seat != shows.first_seat {
                 return fail("the servers number their seats differently");

@@ -1,13 +1,14 @@
 //! Which schemas take part.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::SchemasArgs;
 use super::steps::Steps;
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
 use crate::postgres;
-use crate::target::{GestaTarget, Target};
+use crate::target::{CinemaTarget, GestaTarget, Target};
 
 /// Connections beside those of the workers: for preparing, reading back, Gesta's own.
 const OTHERS: u32 = 12;
@@ -29,10 +30,7 @@ pub(super) async fn targets(
         Arc::new(GestaTarget::new(url, args.rtt, args.compression.method()));
     let mut all = vec![gesta];
     for url in &args.also {
-        if !url.starts_with("http://") {
-            return fail(format!("--also {url:?}: not the URL of a server, http://…"));
-        }
-        all.push(Arc::new(GestaTarget::new(url, args.rtt, None)));
+        all.push(also(url, args.rtt)?);
     }
     if args.schemas.is_empty() {
         return Ok(all);
@@ -46,6 +44,21 @@ pub(super) async fn targets(
     }
     all.retain(|target| args.schemas.iter().any(|name| name == target.name()));
     Ok(all)
+}
+
+/// A server to measure beside the schemas: `http://…` is Gesta's, `cinema://host:port` a cinema.
+fn also(url: &str, round_trip: Duration) -> Result<Arc<dyn Target>> {
+    if url.starts_with("http://") {
+        return Ok(Arc::new(GestaTarget::new(url, round_trip, None)));
+    }
+    match Endpoint::parse(url) {
+        Some(endpoint) if url.starts_with("cinema://") => {
+            Ok(Arc::new(CinemaTarget::find(endpoint.address()?)?))
+        }
+        _ => fail(format!(
+            "--also {url:?}: neither a Gesta server, http://…, nor a cinema, cinema://host:port"
+        )),
+    }
 }
 
 /// A server that refuses a connection in the middle would spoil the run.

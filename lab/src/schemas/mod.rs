@@ -47,7 +47,8 @@ pub(crate) struct SchemasArgs {
     /// Only these, by name, separated by commas; the default is all.
     #[arg(long, value_delimiter = ',')]
     schemas: Vec<String>,
-    /// Another Gesta to measure beside them: the URL of a server, `http://…`.
+    /// Servers to measure beside them: Gesta's, `http://host:port`, or an application with the cinema's HTTP interface,
+    /// `cinema://host:port`.
     #[arg(long)]
     also: Vec<String>,
     /// Extra round trip to the database, for example 5ms.

@@ -7,6 +7,7 @@
 //! Not here: who appends when (`load`), what events look like (`events`).
 
 mod check;
+mod cinema;
 mod events;
 mod gesta;
 mod load;
@@ -22,6 +23,7 @@ use uuid::Uuid;
 use crate::failure::Result;
 
 pub use check::{Claims, ReadBack, check};
+pub use cinema::CinemaTarget;
 pub use events::{Events, MARK_BYTES, NumberOf, SMALLEST_BYTES, Worker};
 pub use gesta::GestaTarget;
 pub use load::{Embedded, Load, Phase, PhaseRun, run};
