@@ -23,6 +23,7 @@ mod fill;
 pub mod histogram;
 pub mod host;
 mod http;
+pub mod journals;
 mod load;
 mod locking;
 mod postgres;

@@ -1,0 +1,28 @@
+-- A whole append to a new stream in one statement.
+--
+-- Binds: $1 text stream_uuid, $2 uuid[] event ids and $3 bytea[] data, in order.
+-- Rows:  one: how many events are now in $all. A stream that is there already violates its unique key.
+-- Locks: the row of $all, until the transaction ends: appends go through one after the other.
+WITH given AS (
+    SELECT e.event_id, e.data, e.ordinal FROM unnest($2::uuid[], $3::bytea[]) WITH ORDINALITY AS e(event_id, data, ordinal)
+), stream AS (
+    INSERT INTO streams (stream_uuid, stream_version) VALUES ($1::text, cardinality($2::uuid[]))
+    RETURNING stream_id
+), written AS (
+    INSERT INTO events (event_id, event_type, data)
+    SELECT given.event_id, 'lab-event', given.data FROM given, stream
+), links AS (
+    INSERT INTO stream_events (event_id, stream_id, stream_version, original_stream_id, original_stream_version)
+    SELECT given.event_id, stream.stream_id, given.ordinal, stream.stream_id, given.ordinal FROM given, stream
+), everything AS (
+    UPDATE streams SET stream_version = streams.stream_version + cardinality($2::uuid[])
+    FROM stream
+    WHERE streams.stream_id = 0
+    RETURNING streams.stream_version - cardinality($2::uuid[]) AS before
+), links_of_all AS (
+    INSERT INTO stream_events (event_id, stream_id, stream_version, original_stream_id, original_stream_version)
+    SELECT given.event_id, 0, everything.before + given.ordinal, stream.stream_id, given.ordinal
+    FROM given, stream, everything
+    RETURNING 1
+)
+SELECT count(*) FROM links_of_all

@@ -1,0 +1,136 @@
+//! Connections to the PostgreSQL schema of one journal: direct ones, and those of workers, through the delay.
+
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio_postgres::Client;
+
+use crate::failure::{Context, Result};
+use crate::postgres;
+use crate::proxy::Proxy;
+use crate::store;
+
+/// Most partitions that are dropped by one statement. Each takes some seven locks (table, indexes, large values), and a
+/// server with its own defaults has 6,400.
+const PIECES: i64 = 100;
+
+/// Where a journal lives.
+pub(super) struct Database {
+    url: String,
+    schema: String,
+    round_trip: Duration,
+    /// The URL of workers, and the proxy that it leads through.
+    way: Mutex<Option<(String, Option<Proxy>)>>,
+}
+
+impl Database {
+    /// The schema of this name.
+    pub(super) fn new(url: &str, schema: String, round_trip: Duration) -> Self {
+        Self {
+            url: url.to_owned(),
+            schema,
+            round_trip,
+            way: Mutex::default(),
+        }
+    }
+
+    /// Its URL, not delayed.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Name of the schema.
+    pub(super) fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    /// A connection that is not delayed.
+    pub(super) async fn direct(&self) -> Result<Client> {
+        self.search(postgres::connect(&self.url).await?).await
+    }
+
+    /// A connection for a worker.
+    pub(super) async fn worker(&self) -> Result<Client> {
+        let url = {
+            let mut way = self.way.lock().await;
+            match way.as_ref() {
+                Some((url, _)) => url.clone(),
+                None => {
+                    let new = store::delayed(&self.url, self.round_trip)?;
+                    way.insert(new).0.clone()
+                }
+            }
+        };
+        self.search(postgres::connect(&url).await?).await
+    }
+
+    async fn search(&self, client: Client) -> Result<Client> {
+        client
+            .batch_execute(&format!("SET search_path TO {}", self.schema))
+            .await?;
+        Ok(client)
+    }
+
+    /// Makes the schema anew and empty, with what these statements make. They find an extension's names too.
+    pub(super) async fn make(&self, extension: Option<&str>, tables: &str) -> Result<Client> {
+        self.drop_all().await?;
+        let client = postgres::connect(&self.url).await?;
+        let mut path = self.schema.clone();
+        if let Some(extension) = extension {
+            path.push_str(", ");
+            path.push_str(&home_of(&client, extension).await?);
+        }
+        let begin = format!(
+            "CREATE SCHEMA {}; SET search_path TO {path}; {tables}",
+            self.schema
+        );
+        client
+            .batch_execute(&begin)
+            .await
+            .context("making tables")?;
+        Ok(client)
+    }
+
+    /// Drops the schema, its partitions piece by piece: all at once would take more locks than a server has.
+    pub(super) async fn drop_all(&self) -> Result<()> {
+        let client = postgres::connect(&self.url).await?;
+        let select = client
+            .prepare(include_str!("../../sql/journals/select_pieces.sql"))
+            .await?;
+        loop {
+            let row = client.query_one(&select, &[&self.schema, &PIECES]).await?;
+            let Some(pieces) = row.get::<_, Option<String>>(0) else {
+                break;
+            };
+            let drop = format!("DROP TABLE {pieces}");
+            client
+                .batch_execute(&drop)
+                .await
+                .context("dropping partitions")?;
+        }
+        let drop = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.schema);
+        client.batch_execute(&drop).await.context("dropping tables")
+    }
+
+    /// Ends the delay; the connections through it break.
+    pub(super) async fn close(&self) {
+        self.way.lock().await.take();
+    }
+}
+
+/// Makes sure of an extension, which stays; returns the schema that it lives in.
+async fn home_of(client: &Client, extension: &str) -> Result<String> {
+    client
+        .batch_execute(&format!("CREATE EXTENSION IF NOT EXISTS {extension}"))
+        .await
+        .context(format!(
+            "this schema needs the extension {extension}, of PostgreSQL's contrib package, and a role that may create it"
+        ))?;
+    let row = client
+        .query_one(
+            "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = $1",
+            &[&extension],
+        )
+        .await?;
+    Ok(row.get(0))
+}

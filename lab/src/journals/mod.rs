@@ -1,0 +1,137 @@
+//! Journals of other systems' designs as targets: their tables, indexes and statements, without the systems.
+//!
+//! Why: what a schema and its way of writing cost the database shows best when nothing else differs. Tables and
+//! statements are written by us from the published facts (`sql/journals`); each module says what is like the real one
+//! and what is left out. Where the real driver needs more round trips or statements than the design does, the journal
+//! here takes fewer: what is measured is at least as good as the original.
+//! Invariants: each journal lives in a PostgreSQL schema of its own, `gesta_lab_<name>`, or in a SQLite file of its own;
+//! workers connect through the delay, preparing and reading back do not; events carry no tags and no metadata.
+//! Read `journal` first (what all have in common), then one design.
+//! Not here: snapshots and offsets of those systems, and reading by tag (`tags`).
+
+mod akka_net;
+mod batching;
+mod database;
+mod eventstore;
+mod jdbc;
+mod journal;
+mod message_db;
+mod r2dbc;
+mod rows;
+mod sqlite;
+mod swissborg;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::endpoint::Endpoint;
+use crate::failure::{Result, fail};
+use crate::target::Target;
+
+use journal::{Design, Journal};
+
+/// All journals on PostgreSQL, by name.
+pub const NAMES: &[&str] = &[
+    "jdbc",
+    "jdbc-batching",
+    "plain",
+    "partitioned",
+    "nested",
+    "r2dbc",
+    "akka-net-tags",
+    "akka-net-csv",
+    "eventstore",
+    "eventstore-separate",
+    "message-db",
+];
+
+/// The journal on SQLite.
+pub const SQLITE: &str = "jdbc-sqlite";
+
+/// In the same tables as `eventstore`, but by separate statements: for the experiment with latencies, not for a ranking.
+const SEPARATE: &str = "eventstore-separate";
+
+/// The journals that can be ranked on the database of this URL, by way of a delay, with this compression of the events'
+/// data if one is named (`lz4`, `pglz`, `none`).
+///
+/// # Errors
+/// The URL is neither of PostgreSQL nor of a SQLite file.
+pub fn all(
+    url: &str,
+    round_trip: Duration,
+    compression: Option<&str>,
+) -> Result<Vec<Arc<dyn Target>>> {
+    if url.starts_with("sqlite:") {
+        return Ok(vec![named(SQLITE, url, round_trip, compression)?]);
+    }
+    let ranked = NAMES.iter().filter(|name| **name != SEPARATE);
+    ranked
+        .map(|name| named(name, url, round_trip, compression))
+        .collect()
+}
+
+/// The journal of this name; the rest as in [`all`].
+///
+/// # Errors
+/// There is no such journal, or it is not for such a database.
+pub fn named(
+    name: &str,
+    url: &str,
+    round_trip: Duration,
+    compression: Option<&str>,
+) -> Result<Arc<dyn Target>> {
+    if name == SQLITE {
+        return Ok(Arc::new(sqlite::SqliteJournal::new(url)?));
+    }
+    if !Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
+        return fail(format!("the journal {name:?} needs PostgreSQL"));
+    }
+    let design: Box<dyn Design> = match name {
+        "jdbc" => Box::new(jdbc::Jdbc),
+        "jdbc-batching" => Box::new(batching::Batching::default()),
+        "plain" => Box::new(swissborg::Plain),
+        "partitioned" => Box::new(swissborg::Partitioned::new(swissborg::PARTITION)),
+        "nested" => Box::new(swissborg::Nested::new(swissborg::PARTITION)),
+        "r2dbc" => Box::new(r2dbc::R2dbc),
+        "akka-net-tags" => Box::new(akka_net::AkkaNet::Tags),
+        "akka-net-csv" => Box::new(akka_net::AkkaNet::Csv),
+        "eventstore" => Box::new(eventstore::EventStore::Bundled),
+        SEPARATE => Box::new(eventstore::EventStore::Separate),
+        "message-db" => Box::new(message_db::MessageDb),
+        _ => {
+            return fail(format!(
+                "no journal {name:?}; there are {}, {SQLITE}",
+                NAMES.join(", ")
+            ));
+        }
+    };
+    Ok(Arc::new(Journal::new(design, url, round_trip, compression)))
+}
+
+/// The journals with partitions, with partitions of this many positions or sequence numbers instead of SwissBorg's
+/// default of 10,000,000.
+///
+/// # Errors
+/// The name is not `partitioned` or `nested`, the size is 0, or the URL is not of PostgreSQL.
+pub fn with_partitions_of(
+    size: u32,
+    name: &str,
+    url: &str,
+    round_trip: Duration,
+    compression: Option<&str>,
+) -> Result<Arc<dyn Target>> {
+    let size = i64::from(size);
+    let design: Box<dyn Design> = match name {
+        _ if size == 0 => return fail("a partition holds at least one event"),
+        "partitioned" => Box::new(swissborg::Partitioned::new(size)),
+        "nested" => Box::new(swissborg::Nested::new(size)),
+        _ => return fail(format!("the journal {name:?} has no partitions")),
+    };
+    if !Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
+        return fail(format!("the journal {name:?} needs PostgreSQL"));
+    }
+    Ok(Arc::new(Journal::new(design, url, round_trip, compression)))
+}

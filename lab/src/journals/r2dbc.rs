@@ -1,0 +1,125 @@
+//! The journal of akka-persistence-r2dbc: no number over all events; a slice and the database's time order them.
+//!
+//! Like the real one: table, both indexes, the slice, and the time that is never before that of the entity's event
+//! before. Left out: tags; several events of an append are one statement where the plugin binds row after row within a
+//! transaction.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
+
+use super::database::Database;
+use super::journal::Design;
+use super::rows::{Answer, payloads, query, sequence, writer};
+use crate::failure::Result;
+use crate::target::{Append, Session};
+
+/// Slices, for ever.
+const SLICES: i32 = 1_024;
+
+pub(super) struct R2dbc;
+
+#[async_trait]
+impl Design for R2dbc {
+    fn name(&self) -> &'static str {
+        "r2dbc"
+    }
+
+    fn title(&self) -> &'static str {
+        "akka-persistence-r2dbc"
+    }
+
+    fn note(&self) -> &'static str {
+        "untagged events; each append is one INSERT and its own transaction, with a look at the event before"
+    }
+
+    fn tables(&self) -> &'static str {
+        include_str!("../../sql/journals/r2dbc/create_tables.sql")
+    }
+
+    fn payload(&self) -> (&'static str, &'static str) {
+        ("event_journal", "event_payload")
+    }
+
+    fn read_back(&self) -> &'static str {
+        include_str!("../../sql/journals/r2dbc/read_back.sql")
+    }
+
+    async fn session(&self, database: &Arc<Database>) -> Result<Box<dyn Session>> {
+        let client = database.worker().await?;
+        let prepare = |sql| client.prepare(sql);
+        Ok(Box::new(Inserter {
+            first: prepare(include_str!(
+                "../../sql/journals/r2dbc/insert_first_event.sql"
+            ))
+            .await?,
+            firsts: prepare(include_str!(
+                "../../sql/journals/r2dbc/insert_first_events.sql"
+            ))
+            .await?,
+            one: prepare(include_str!("../../sql/journals/r2dbc/insert_event.sql")).await?,
+            several: prepare(include_str!("../../sql/journals/r2dbc/insert_events.sql")).await?,
+            writer: writer(),
+            client,
+        }))
+    }
+}
+
+struct Inserter {
+    client: Client,
+    first: Statement,
+    firsts: Statement,
+    one: Statement,
+    several: Statement,
+    writer: String,
+}
+
+#[async_trait]
+impl Session for Inserter {
+    async fn append(&mut self, append: &Append<'_>) -> Answer<()> {
+        let (slice, first) = (slice(append.stream), sequence(append.revision));
+        let entity_type = append.stream.split('-').next().unwrap_or_default();
+        let data = payloads(append);
+        let is_one = data.len() == 1;
+        let data: &(dyn ToSql + Sync) = if is_one { &data[0] } else { &data };
+        let stream = &append.stream;
+        let values: [&(dyn ToSql + Sync); 6] =
+            [&slice, &entity_type, stream, &self.writer, data, &first];
+        let (statement, values) = match (append.revision, is_one) {
+            (0, true) => (&self.first, &values[..5]),
+            (0, false) => (&self.firsts, &values[..5]),
+            (_, true) => (&self.one, &values[..]),
+            (_, false) => (&self.several, &values[..]),
+        };
+        query(&self.client, statement, values).await?;
+        Ok(())
+    }
+}
+
+/// The slice of an entity: Java's hash of the name, its remainder first and then without its sign.
+fn slice(name: &str) -> i32 {
+    let hash = name.encode_utf16().fold(0_i32, |hash, unit| {
+        hash.wrapping_mul(31).wrapping_add(i32::from(unit))
+    });
+    (hash % SLICES).abs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_those_of_java() {
+        // Hashes as Java's documentation defines them: s[0]*31^(n-1) + … in 32 bits.
+        assert_eq!(slice(""), 0);
+        assert_eq!(slice("a"), 97);
+        assert_eq!(slice("Aa"), slice("BB"));
+        assert_eq!(slice("Aa"), 2_112 % 1_024);
+        // "polygenelubricants" is the well-known name with the smallest hash, -2^31, which has no positive.
+        assert_eq!(slice("polygenelubricants"), 0);
+        // "hello world" has 1794106052.
+        assert_eq!(slice("hello world"), 1_794_106_052 % 1_024);
+    }
+}

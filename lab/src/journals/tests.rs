@@ -1,0 +1,539 @@
+//! Every journal on a throw-away server: loaded and read back, refusing what does not follow, compressing as told, removed.
+//!
+//! Each test has a database of its own. Without PostgreSQL they are skipped loudly, and fail where `CI` is set.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::*;
+use crate::postgres;
+use crate::sizes::Sizes;
+use crate::target::{
+    self, Append, AppendError, Event, Events, Load, PhaseRun, ReadBack, Session, Stored, Worker,
+};
+use crate::workload::PayloadKind;
+
+const ME: Worker = Worker {
+    process: 0,
+    number: 9,
+};
+
+/// URL of a new database on the server that all tests share; `None` if PostgreSQL is missing.
+fn database(name: &str) -> Option<String> {
+    let server = gesta_pgtest::shared()?;
+    Some(server.create_database(name).unwrap())
+}
+
+fn new(name: &str, url: &str) -> Arc<dyn Target> {
+    named(name, url, Duration::ZERO, None).unwrap()
+}
+
+fn events(bytes: usize, kind: PayloadKind) -> Arc<Events> {
+    Arc::new(Events::new(Sizes::fixed(bytes).unwrap(), kind, 3, 7))
+}
+
+async fn load(
+    target: &Arc<dyn Target>,
+    events: &Arc<Events>,
+    first_worker: u32,
+    events_per_append: u64,
+) -> (PhaseRun, ReadBack) {
+    let load = Load {
+        process: 0,
+        first_worker,
+        workers: 4,
+        events: events_per_append,
+        events_per_stream: 10,
+        streams: 2,
+        warm_up: Duration::from_millis(20),
+        duration: Duration::from_millis(300),
+        rate: None,
+    };
+    let stop = CancellationToken::new();
+    let (run, claims) = target::run(target, events, &load, &stop).await.unwrap();
+    // Of all that is stored, what this load has appended.
+    let found = target::check(target.as_ref(), events, 0, &claims)
+        .await
+        .unwrap();
+    (run, found)
+}
+
+async fn stored(target: &dyn Target, prefix: &str) -> Vec<Stored> {
+    let mut all = Vec::new();
+    let mut see = |stored| all.push(stored);
+    target.read_back(prefix, &mut see).await.unwrap();
+    all.sort_by(|a, b| (&a.stream, a.revision).cmp(&(&b.stream, b.revision)));
+    all
+}
+
+/// Loads a journal, with single events and with five, and reads it back.
+async fn carries(target: Arc<dyn Target>) {
+    let name = target.name().to_owned();
+    for events_per_append in [1, 5] {
+        target.prepare().await.unwrap();
+        let facts = target.facts().await.unwrap();
+        assert_eq!(facts.durability, "full", "{facts:?}");
+        assert!(facts.engine.contains("SQL"), "{facts:?}");
+        let events = events(300, PayloadKind::Json);
+        let (run, found) = load(&target, &events, 0, events_per_append).await;
+        assert!(found.is_clean(), "{name}: {:?}", found.complaint());
+        assert!(run.errors.is_empty(), "{name}: {:?}", run.errors);
+        assert!(run.appends > 0 && run.complete, "{name}: {run:?}");
+        assert_eq!(run.events, run.appends * events_per_append);
+        assert_eq!(found.acknowledged, found.found, "{name}");
+        assert!(found.found >= run.events, "{name}: {found:?}");
+        assert!(target.disk_bytes().await.unwrap() > Some(8_192), "{name}");
+        assert_eq!(stored(target.as_ref(), "elsewhere").await, []);
+    }
+    target.remove().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_journal_carries_events_and_is_read_back() {
+    let Some(url) = database("journals_carry") else {
+        return;
+    };
+    for name in NAMES {
+        carries(new(name, &url)).await;
+    }
+    let client = postgres::connect(&url).await.unwrap();
+    let left = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'gesta_lab_%'";
+    let left: i64 = client.query_one(left, &[]).await.unwrap().get(0);
+    assert_eq!(left, 0, "schemas are left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_journal_in_sqlite_carries_events_and_is_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}?x=1", folder.path().join("lab.db").display());
+    let all = all(&url, Duration::ZERO, None).unwrap();
+    assert_eq!(all.len(), 1);
+    carries(Arc::clone(&all[0])).await;
+    assert_eq!(
+        folder.path().read_dir().unwrap().count(),
+        0,
+        "files are left"
+    );
+    refuses(new(SQLITE, &url)).await;
+}
+
+/// An append with a wrong revision, and one that was made already, are refused and leave nothing.
+async fn refuses(target: Arc<dyn Target>) {
+    let name = target.name().to_owned();
+    target.prepare().await.unwrap();
+    let events = events(300, PayloadKind::Json);
+    let mut session = target.connect().await.unwrap();
+    let stream = events.stream(ME, 0);
+    let batch = stream.events(0..7);
+    append(&mut session, &stream.name, 0, &batch[..3])
+        .await
+        .unwrap();
+    append(&mut session, &stream.name, 3, &batch[3..4])
+        .await
+        .unwrap();
+    let before = stored(target.as_ref(), "lab").await;
+    assert_eq!(before.len(), 4, "{name}");
+    // Another event with each number that is taken; new ids, so that only the number is wrong.
+    let fresh: Vec<Event> = (0..3).map(|_| another()).collect();
+    for (revision, count) in [(0, 1), (0, 3), (1, 2), (3, 1), (3, 3), (2, 3)] {
+        let refused = append(&mut session, &stream.name, revision, &fresh[..count]).await;
+        assert!(
+            matches!(refused, Err(AppendError::Failed(_))),
+            "{name}: {count} at {revision}: {refused:?}"
+        );
+    }
+    // The same once more, as a client does that has not heard the answer.
+    let doubled = append(&mut session, &stream.name, 0, &batch[..3]).await;
+    assert!(
+        matches!(doubled, Err(AppendError::Failed(_))),
+        "{name}: {doubled:?}"
+    );
+    assert_eq!(stored(target.as_ref(), "lab").await, before, "{name}");
+    // The session is of use afterwards.
+    append(&mut session, &stream.name, 4, &batch[4..7])
+        .await
+        .unwrap();
+    assert_eq!(stored(target.as_ref(), "lab").await.len(), 7, "{name}");
+    drop(session);
+    target.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn every_journal_refuses_a_number_that_is_taken() {
+    let Some(url) = database("journals_refuse") else {
+        return;
+    };
+    for name in NAMES {
+        refuses(new(name, &url)).await;
+    }
+}
+
+#[tokio::test]
+async fn journals_that_count_versions_refuse_a_gap() {
+    let Some(url) = database("journals_gap") else {
+        return;
+    };
+    for name in ["eventstore", "eventstore-separate", "message-db"] {
+        let target = new(name, &url);
+        target.prepare().await.unwrap();
+        let mut session = target.connect().await.unwrap();
+        let refused = append(&mut session, "cart-1", 2, &[another()]).await;
+        let Err(AppendError::Failed(cause)) = refused else {
+            panic!("{name}: {refused:?}");
+        };
+        assert!(cause.contains("wrong expected version"), "{name}: {cause}");
+        assert_eq!(stored(target.as_ref(), "cart").await, []);
+    }
+}
+
+#[tokio::test]
+async fn bytes_are_kept_and_jsonb_takes_json_alone() {
+    let Some(url) = database("journals_bytes") else {
+        return;
+    };
+    let noise = events(400, PayloadKind::Random);
+    let stream = noise.stream(ME, 0);
+    let batch = stream.events(0..2);
+    for name in NAMES {
+        let target = new(name, &url);
+        target.prepare().await.unwrap();
+        let mut session = target.connect().await.unwrap();
+        let answer = append(&mut session, &stream.name, 0, &batch).await;
+        let found = stored(target.as_ref(), "lab").await;
+        if *name == "message-db" {
+            let Err(AppendError::Failed(cause)) = answer else {
+                panic!("{answer:?}");
+            };
+            assert!(cause.contains("JSON"), "{cause}");
+            assert_eq!(found, []);
+            let json = events(400, PayloadKind::Json);
+            let batch = json.stream(ME, 0).events(0..2);
+            append(&mut session, "cart-1", 0, &batch).await.unwrap();
+            let found = stored(target.as_ref(), "cart").await;
+            assert_eq!(found[1].mark, batch[1].id.as_simple().to_string());
+            assert_eq!((found[1].revision, found[1].bytes), (1, None));
+        } else {
+            answer.unwrap();
+            assert_eq!(found[1].mark, batch[1].id.as_simple().to_string(), "{name}");
+            assert_eq!(
+                (found[1].revision, found[1].bytes),
+                (1, Some(400)),
+                "{name}"
+            );
+        }
+        drop(session);
+        target.remove().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_append_takes_as_many_round_trips_as_the_design_needs() {
+    const ROUND_TRIP: Duration = Duration::from_millis(20);
+    let Some(url) = database("journals_trips") else {
+        return;
+    };
+    for (name, one, three) in [
+        ("jdbc", 1, 1),
+        ("jdbc-batching", 1, 1),
+        ("plain", 1, 1),
+        ("partitioned", 2, 2),
+        ("nested", 1, 1),
+        ("r2dbc", 1, 1),
+        ("akka-net-tags", 1, 1),
+        ("akka-net-csv", 1, 1),
+        ("eventstore", 1, 1),
+        ("eventstore-separate", 5, 5),
+        ("message-db", 1, 5),
+    ] {
+        let target = named(name, &url, ROUND_TRIP, None).unwrap();
+        target.prepare().await.unwrap();
+        let mut session = target.connect().await.unwrap();
+        for (count, trips) in [(1, one), (3, three)] {
+            let stream = format!("cart-{count}");
+            // The first makes partitions; of the others the best, since other tests make this machine busy.
+            let mut best = Duration::MAX;
+            for n in 0..5_u64 {
+                let batch: Vec<Event> = (0..count).map(|_| another()).collect();
+                let begin = Instant::now();
+                append(&mut session, &stream, n * count, &batch)
+                    .await
+                    .unwrap();
+                if n > 0 {
+                    best = best.min(begin.elapsed());
+                }
+            }
+            let range = ROUND_TRIP * trips..ROUND_TRIP * (trips + 1);
+            assert!(range.contains(&best), "{name}, {count} events: {best:?}");
+        }
+        drop(session);
+        target.remove().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn nested_partitions_are_made_per_stream_and_removed_in_pieces() {
+    let Some(url) = database("journals_nested") else {
+        return;
+    };
+    let target = new("nested", &url);
+    target.prepare().await.unwrap();
+    let mut session = target.connect().await.unwrap();
+    for n in 0..200 {
+        append(&mut session, &format!("it's-{n}"), 0, &[another()])
+            .await
+            .unwrap();
+    }
+    let client = postgres::connect(&url).await.unwrap();
+    assert_eq!(partitions(&client, "gesta_lab_nested").await, (200, 200));
+    assert_eq!(stored(target.as_ref(), "it's-").await.len(), 200);
+    assert!(target.disk_bytes().await.unwrap() > Some(200 * 8_192));
+    drop(session);
+    target.remove().await.unwrap();
+    assert_eq!(partitions(&client, "gesta_lab_nested").await, (0, 0));
+}
+
+/// Partitions with rows, and partitions with partitions.
+async fn partitions(client: &Client, schema: &str) -> (i64, i64) {
+    let sql =
+        "SELECT count(*) FILTER (WHERE c.relkind = 'r'), count(*) FILTER (WHERE c.relkind = 'p')
+               FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = $1 AND c.relispartition";
+    let row = client.query_one(sql, &[&schema]).await.unwrap();
+    (row.get(0), row.get(1))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_partitions_are_made_by_writers_at_the_same_time() {
+    let Some(url) = database("journals_partitions") else {
+        return;
+    };
+    for name in ["partitioned", "nested"] {
+        let make = || with_partitions_of(25, name, &url, Duration::ZERO, None).unwrap();
+        let target = make();
+        target.prepare().await.unwrap();
+        let events = events(300, PayloadKind::Json);
+        let (run, found) = load(&target, &events, 0, 5).await;
+        assert!(found.is_clean(), "{name}: {:?}", found.complaint());
+        assert!(run.errors.is_empty(), "{name}: {:?}", run.errors);
+        // A second process does not know which partitions there are.
+        let mut session = make().connect().await.unwrap();
+        for n in 0..60 {
+            append(&mut session, "cart-1", n, &[another()])
+                .await
+                .unwrap();
+        }
+        assert_eq!(stored(target.as_ref(), "cart").await.len(), 60, "{name}");
+        drop(session);
+        let client = postgres::connect(&url).await.unwrap();
+        let schema = format!("gesta_lab_{name}");
+        let (with_rows, _) = partitions(&client, &schema).await;
+        assert!(with_rows >= 3, "{name}: {with_rows} partitions");
+        if name == "partitioned" {
+            let rows = i64::try_from(found.found).unwrap() + 60;
+            assert!(with_rows >= rows / 25, "{with_rows} partitions");
+        }
+        target.remove().await.unwrap();
+    }
+    assert!(with_partitions_of(0, "nested", &url, Duration::ZERO, None).is_err());
+    assert!(with_partitions_of(9, "plain", &url, Duration::ZERO, None).is_err());
+}
+
+#[tokio::test]
+async fn data_are_compressed_as_told_in_partitions_too() {
+    let Some(url) = database("journals_compression") else {
+        return;
+    };
+    let json = events(6_000, PayloadKind::Json);
+    let batch = json.stream(ME, 0).events(0..1);
+    for name in NAMES {
+        for (method, kept) in [
+            (Some("lz4"), Some("lz4")),
+            (Some("pglz"), Some("pglz")),
+            (Some("none"), None),
+            (None, Some("pglz")),
+        ] {
+            let target = named(name, &url, Duration::ZERO, method).unwrap();
+            target.prepare().await.unwrap();
+            let mut session = target.connect().await.unwrap();
+            append(&mut session, "cart-1", 0, &batch).await.unwrap();
+            let client = postgres::connect(&url).await.unwrap();
+            let schema = format!("gesta_lab_{}", name.replace('-', "_"));
+            client
+                .batch_execute(&format!("SET search_path TO {schema}"))
+                .await
+                .unwrap();
+            let (table, column) = payload_of(name);
+            let used = format!("SELECT pg_column_compression({column}) FROM {table}");
+            let used: Option<String> = client.query_one(&used, &[]).await.unwrap().get(0);
+            assert_eq!(used.as_deref(), kept, "{name}, {method:?}");
+            // Wherever rows can be.
+            let attributes = "SELECT DISTINCT a.attcompression::text, a.attstorage::text
+                              FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+                              JOIN pg_namespace n ON n.oid = c.relnamespace
+                              WHERE n.nspname = $1 AND a.attname = $2 AND c.relkind = 'r'
+                                AND ($3 = c.relname OR c.relispartition)";
+            let found = client.query(attributes, &[&schema, &column, &table]).await;
+            let found: BTreeSet<(String, String)> = found
+                .unwrap()
+                .iter()
+                .map(|row| (row.get(0), row.get(1)))
+                .collect();
+            let (compression, storage) = match method {
+                Some("lz4") => ("l", "x"),
+                Some("pglz") => ("p", "x"),
+                Some(_) => ("", "e"),
+                None => ("", "x"),
+            };
+            let wanted = BTreeSet::from([(compression.to_owned(), storage.to_owned())]);
+            assert_eq!(found, wanted, "{name}, {method:?}");
+            drop(session);
+            target.remove().await.unwrap();
+        }
+    }
+}
+
+fn payload_of(name: &str) -> (&'static str, &'static str) {
+    match name {
+        "jdbc" | "jdbc-batching" | "r2dbc" => ("event_journal", "event_payload"),
+        "eventstore" | "eventstore-separate" => ("events", "data"),
+        "message-db" => ("messages", "data"),
+        _ => ("journal", "message"),
+    }
+}
+
+/// Goal: `$all` of EventStore has no gap, though workers meet there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_of_eventstore_has_no_gap() {
+    let Some(url) = database("journals_all") else {
+        return;
+    };
+    for name in ["eventstore", "eventstore-separate"] {
+        let target = new(name, &url);
+        target.prepare().await.unwrap();
+        let events = events(300, PayloadKind::Json);
+        let (_, found) = load(&target, &events, 0, 5).await;
+        let client = postgres::connect(&url).await.unwrap();
+        let schema = format!("gesta_lab_{}", name.replace('-', "_"));
+        let sql = format!(
+            "SET search_path TO {schema};
+             CREATE VIEW counted AS
+             SELECT (SELECT stream_version FROM streams WHERE stream_id = 0), count(*) AS links,
+                    max(stream_version) AS last, count(DISTINCT event_id) AS events
+             FROM stream_events WHERE stream_id = 0"
+        );
+        client.batch_execute(&sql).await.unwrap();
+        let row = client
+            .query_one("SELECT * FROM counted", &[])
+            .await
+            .unwrap();
+        for column in 0..4 {
+            let count: i64 = row.get(column);
+            assert_eq!(u64::try_from(count), Ok(found.found), "{name}, {column}");
+        }
+        target.remove().await.unwrap();
+    }
+}
+
+/// Goal: workers of `jdbc-batching` share transactions and eight connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queued_appends_share_transactions() {
+    const WORKERS: u64 = 200;
+    let Some(url) = database("journals_queue") else {
+        return;
+    };
+    let target = new("jdbc-batching", &url);
+    target.prepare().await.unwrap();
+    let mut tasks = Vec::new();
+    for worker in 0..WORKERS {
+        let mut session = target.connect().await.unwrap();
+        tasks.push(tokio::spawn(async move {
+            for n in 0..5 {
+                let stream = format!("cart-{worker}");
+                append(&mut session, &stream, n, &[another()])
+                    .await
+                    .unwrap();
+            }
+        }));
+    }
+    let client = postgres::connect(&url).await.unwrap();
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%event_journal%' AND pid <> pg_backend_pid()";
+    let open: i64 = client.query_one(open, &[]).await.unwrap().get(0);
+    assert!(open <= 8, "{open} connections");
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(stored(target.as_ref(), "cart").await.len(), 1_000);
+    let transactions =
+        "SELECT count(DISTINCT xmin::text) FROM gesta_lab_jdbc_batching.event_journal";
+    let transactions: i64 = client.query_one(transactions, &[]).await.unwrap().get(0);
+    assert!(transactions < 500, "{transactions} for 1,000 appends");
+    target.remove().await.unwrap();
+}
+
+#[tokio::test]
+async fn errors_say_whether_to_try_again() {
+    let Some(url) = database("journals_errors") else {
+        return;
+    };
+    let client = postgres::connect(&url).await.unwrap();
+    for (code, wanted) in [
+        ("40001", "Retry(\"40001\")"),
+        ("40P01", "Retry(\"40P01\")"),
+        ("55P03", "Retry(\"55P03\")"),
+        ("23505", "Failed(\"23505: no\")"),
+        ("53200", "max_locks_per_transaction"),
+        ("57P01", "Unknown(\"57P01: no\")"),
+    ] {
+        let raise = format!("DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$");
+        let error = rows::command(&client, &raise).await.unwrap_err();
+        assert!(format!("{error:?}").contains(wanted), "{code}: {error:?}");
+    }
+    let gone = rows::command(&client, "SELECT pg_terminate_backend(pg_backend_pid())").await;
+    assert!(matches!(gone, Err(AppendError::Unknown(_))), "{gone:?}");
+    let gone = rows::command(&client, "SELECT 1").await;
+    assert!(matches!(gone, Err(AppendError::Unknown(_))), "{gone:?}");
+}
+
+#[test]
+fn names_are_known_or_refused_with_the_list() {
+    let url = "postgres://localhost/x";
+    let ranked = all(url, Duration::ZERO, None).unwrap();
+    assert_eq!(ranked.len(), NAMES.len() - 1);
+    assert!(ranked.iter().all(|target| target.name() != SEPARATE));
+    for name in NAMES {
+        assert_eq!(new(name, url).name(), *name);
+    }
+    let refused = |name, url| named(name, url, Duration::ZERO, None).err().unwrap().0;
+    assert!(refused("elsewhere", url).contains("jdbc-batching, plain"));
+    assert!(refused("jdbc", "sqlite:lab.db").contains("PostgreSQL"));
+    assert!(refused(SQLITE, "sqlite::memory:").contains("sqlite:PATH"));
+    assert!(refused(SQLITE, url).contains("sqlite:PATH"));
+}
+
+async fn append(
+    session: &mut Box<dyn Session>,
+    stream: &str,
+    revision: u64,
+    events: &[Event],
+) -> std::result::Result<(), AppendError> {
+    let append = Append {
+        stream,
+        revision,
+        events,
+    };
+    session.append(&append).await
+}
+
+/// An event of nobody's stream.
+fn another() -> Event {
+    Event {
+        id: Uuid::new_v4(),
+        data: Bytes::from_static(br#"{"mark":"none"}"#),
+    }
+}
