@@ -40,6 +40,7 @@ mod snapshot;
 mod stop;
 pub mod store;
 mod subscribers;
+mod tags;
 pub mod target;
 mod torture;
 mod units;
@@ -109,6 +110,8 @@ enum Command {
     Snapshot(snapshot::SnapshotArgs),
     /// Keeps many subscribers idle, then sends them a burst.
     Subscribers(subscribers::SubscribersArgs),
+    /// Reading by tag: polled journals and Gesta's subscriptions, with few and many older events.
+    Tags(tags::TagsArgs),
     /// Hurts real processes, round by round, and checks every promise.
     Torture(torture::TortureArgs),
 }
@@ -131,6 +134,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Servers(args) => servers::run(&args, &stop).await,
         Command::Snapshot(args) => snapshot::run(&args, &stop).await,
         Command::Subscribers(args) => subscribers::run(&args, &stop).await,
+        Command::Tags(args) => tags::run(&args, &stop).await,
         Command::Torture(args) => torture::run(&args, &stop).await,
     }
 }

@@ -165,7 +165,7 @@ impl Watch {
         };
         let sql = if watched.statements {
             "SELECT coalesce(sum(calls), 0)::int8, coalesce(sum(total_exec_time), 0)::float8,
-                    coalesce(sum(calls) FILTER (WHERE query ~ 'INSERT INTO events|pg_notify'), 0)::int8
+                    coalesce(sum(calls) FILTER (WHERE query ~ 'INSERT INTO (events|journal)|pg_notify'), 0)::int8
              FROM pg_stat_statements
              WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
                AND query NOT LIKE '%pg_stat_statements%'"

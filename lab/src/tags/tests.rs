@@ -1,0 +1,203 @@
+//! The experiment in small, on a throw-away server, and wrong input.
+
+use std::time::Duration;
+
+use clap::Parser as _;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+#[derive(Debug, clap::Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: TagsArgs,
+}
+
+fn parse(arguments: &[&str]) -> TagsArgs {
+    let all = std::iter::once("tags").chain(arguments.iter().copied());
+    Cli::try_parse_from(all).unwrap().args
+}
+
+/// A server, or none where PostgreSQL is not installed: then the test is skipped aloud, and fails in CI.
+fn server() -> Option<gesta_pgtest::Server> {
+    gesta_pgtest::find_binaries().or_else(|| {
+        // Says so, or fails.
+        let none = gesta_pgtest::Server::start().unwrap();
+        assert!(none.is_none());
+        None
+    })?;
+    Some(store::new_server().unwrap())
+}
+
+const SMALL: &[&str] = &[
+    "--events",
+    "100",
+    "--readers",
+    "5",
+    "--older",
+    "0,1000",
+    "--older-tagged",
+    "20",
+    "--poll",
+    "50ms",
+    "--idle",
+    "200ms",
+    "--page",
+    "7",
+    "--batch",
+    "10",
+    // One append: how many batches the pipeline makes of several depends on the machine's mood.
+    "--events-per-append",
+    "100",
+    "--waiters",
+    "1",
+    "--sweep",
+    "3,30",
+];
+
+fn lab<'a>(args: &'a TagsArgs, url: &'a str, watch: &'a Watch) -> Lab<'a> {
+    args.check().unwrap();
+    Lab {
+        args,
+        url,
+        watch,
+        settings: args.settings(),
+        forms: Vec::new(),
+        sweep: Vec::new(),
+    }
+}
+
+async fn schemas_left(url: &str) -> i64 {
+    let client = crate::postgres::connect(url).await.unwrap();
+    let sql = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'gesta\\_lab\\_tags%'";
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_form_is_measured_and_only_polled_ones_cost_more_for_more_readers() {
+    let Some(server) = server() else { return };
+    let (args, url) = (parse(SMALL), server.url());
+    let watch = Watch::start(Some(&url)).await.unwrap();
+    let mut lab = lab(&args, &url, &watch);
+    lab.all(&CancellationToken::new()).await.unwrap();
+
+    assert_eq!(lab.forms.len(), 2 * args.all_forms().len());
+    for result in &lab.forms {
+        // A reader without bounds may have passed an event; it must then be told, and only then.
+        let is_unbounded = result.name.ends_with("unbounded");
+        assert!(result.is_right() || is_unbounded, "{result:?}");
+        let burst = &result.burst;
+        assert_eq!(burst.seconds_to_last.is_some(), burst.faults.is_empty());
+        let start = result.from_start.as_ref().unwrap();
+        assert_eq!(
+            (start.complete_readers, start.faults.len()),
+            (5, 0),
+            "{result:?}"
+        );
+        if watch.method().starts_with("pg_stat_statements") {
+            let appends = if result.name == "gesta" { 1 } else { 10 };
+            assert!(burst.append_queries >= appends, "{result:?}");
+            assert!(burst.queries >= burst.append_queries, "{result:?}");
+        }
+    }
+    assert_eq!(schemas_left(&url).await, 0);
+    assert!(lab.is_valid());
+
+    if watch.method().starts_with("pg_stat_statements") {
+        let queries = |name: &str| -> Vec<u64> {
+            let of_form = lab.sweep.iter().filter(|result| result.name == name);
+            of_form.map(|result| result.burst.queries).collect()
+        };
+        let gesta = queries("gesta");
+        assert!(
+            gesta[0].abs_diff(gesta[1]) <= 5,
+            "for 3 and 30 readers: {gesta:?}"
+        );
+        let polled = queries("tag-table-bounded");
+        assert!(
+            polled[1] >= polled[0] + 20,
+            "for 3 and 30 readers: {polled:?}"
+        );
+        let idle = |name: &str, readers: u64| {
+            let is_it = |r: &&FormResult| r.name == name && r.readers == readers;
+            lab.sweep
+                .iter()
+                .find(is_it)
+                .unwrap()
+                .idle_queries_per_second
+        };
+        assert!(idle("tag-table-bounded", 30) > idle("tag-table-bounded", 3));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_run_leaves_nothing_behind() {
+    let Some(server) = server() else { return };
+    let url = server.url();
+    let watch = Watch::start(Some(&url)).await.unwrap();
+    for form in ["like-bounded", "gesta"] {
+        let args = parse(&[
+            "--forms", form, "--older", "1000000", "--idle", "1h", "--sweep",
+        ]);
+        let mut lab = lab(&args, &url, &watch);
+        let stop = CancellationToken::new();
+        let observer = crate::postgres::connect(&url).await.unwrap();
+        let stop_it = async {
+            // While it is filled.
+            let sql = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'gesta\\_lab\\_tags%'";
+            while observer.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+                tokio::task::yield_now().await;
+            }
+            stop.cancel();
+        };
+        let (outcome, ()) = tokio::join!(lab.all(&stop), stop_it);
+        outcome.unwrap();
+        assert!(lab.forms.is_empty());
+        assert_eq!(schemas_left(&url).await, 0);
+    }
+}
+
+#[test]
+fn wrong_input_is_named() {
+    for (arguments, wanted) in [
+        (&["--store", "sqlite:x.db"][..], "tags needs PostgreSQL"),
+        (&["--poll", "0"], "--poll 0"),
+        (&["--idle", "0"], "--idle 0"),
+        (&["--sweep", "1,0"], "0 readers"),
+        (
+            &["--older", "3000"],
+            "3000 older events are too few for 35 readers with 100 tagged ones each",
+        ),
+        (
+            &["--older", "99999999999999"],
+            "more than the lab can number",
+        ),
+    ] {
+        let failure = parse(arguments).check().unwrap_err();
+        assert!(failure.0.contains(wanted), "{arguments:?}: {failure}");
+    }
+    for arguments in [
+        &["--readers", "0"][..],
+        &["--events", "0"],
+        &["--forms", "nested"],
+        &["--payload", "7"],
+        &["--older", "many"],
+    ] {
+        let all = std::iter::once("tags").chain(arguments.iter().copied());
+        assert!(Cli::try_parse_from(all).is_err(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_published_experiment() {
+    let args = parse(&[]);
+    args.check().unwrap();
+    assert_eq!((args.events, args.readers), (2_000, 35));
+    assert_eq!(args.older, [0, 3_000_000]);
+    assert_eq!(args.sweep, [1, 35, 350]);
+    assert_eq!(args.all_forms().len(), 6);
+    assert_eq!(args.poll, Duration::from_secs(1));
+    assert_eq!(parse(&["--sweep"]).sweep, [] as [u32; 0]);
+    let some = parse(&["--forms", "gesta,like-bounded"]);
+    assert_eq!(some.all_forms(), [Form::LikeBounded, Form::Gesta]);
+}
