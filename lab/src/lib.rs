@@ -37,7 +37,7 @@ mod schemas;
 mod servers;
 pub mod sizes;
 mod snapshot;
-mod stop;
+pub mod stop;
 pub mod store;
 mod subscribers;
 mod tags;

@@ -6,7 +6,8 @@ use tokio_util::sync::CancellationToken;
 const INTERRUPTED: i32 = 130;
 
 /// A token that is cancelled by Ctrl-C (or SIGTERM). Must be called within a runtime.
-pub(crate) fn on_interrupt() -> CancellationToken {
+#[must_use]
+pub fn on_interrupt() -> CancellationToken {
     let token = CancellationToken::new();
     let cancelled = token.clone();
     tokio::spawn(async move {

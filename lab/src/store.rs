@@ -232,7 +232,10 @@ pub(crate) fn new_server() -> Result<gesta_pgtest::Server> {
 }
 
 /// The same, for at least so many connections.
-pub(crate) fn new_server_for(connections: u32) -> Result<gesta_pgtest::Server> {
+///
+/// # Errors
+/// PostgreSQL is not installed or does not start.
+pub fn new_server_for(connections: u32) -> Result<gesta_pgtest::Server> {
     let server = start_server(connections.max(100))?;
     let segment = "SELECT pg_logical_emit_message(false, 'lab', ''); SELECT pg_switch_wal();";
     server
@@ -303,7 +306,10 @@ async fn open_either(
 }
 
 /// What is known about a PostgreSQL database, whatever is in it.
-pub(crate) async fn database_facts(url: &str, round_trip: Duration) -> Result<StoreFacts> {
+///
+/// # Errors
+/// It cannot be reached.
+pub async fn database_facts(url: &str, round_trip: Duration) -> Result<StoreFacts> {
     let settings = postgres::settings(url).await?;
     let (durability, durability_detail) = postgres::durability(&settings);
     let version = settings.get("server_version").map_or("", String::as_str);
