@@ -1,5 +1,5 @@
 //! The tables of Elixir EventStore 1.3: every event is stored once and linked twice, from its stream and from `$all`,
-//! whose row is locked until the commit. An append is one statement, or, as in versions before 1.1, five round trips.
+//! whose row is locked until the commit. An append is one statement, or, as older versions did it, five round trips.
 //!
 //! Like the real one: tables, keys, foreign keys, the notification per changed stream. Left out: triggers that forbid
 //! updates and deletes (an append fires none), and the question for the stream's id that the driver asks before the

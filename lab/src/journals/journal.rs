@@ -12,7 +12,7 @@ use crate::postgres;
 use crate::target::{Events, Session, Stored, Target, TargetFacts};
 
 /// Rows that the read-back takes at a time.
-const PAGE: i32 = 10_000;
+const PAGE: u16 = 10_000;
 
 /// One design: its tables and how they are written.
 #[async_trait]
@@ -126,12 +126,12 @@ impl Target for Journal {
             let transaction = client.transaction().await?;
             let portal = transaction.bind(&statement, &[&prefix]).await?;
             loop {
-                let rows = transaction.query_portal(&portal, PAGE).await?;
-                if rows.is_empty() {
-                    break;
-                }
+                let rows = transaction.query_portal(&portal, PAGE.into()).await?;
                 for row in &rows {
                     see(stored(row)?);
+                }
+                if rows.len() < PAGE.into() {
+                    break;
                 }
             }
             transaction.commit().await?;

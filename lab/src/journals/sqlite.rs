@@ -25,7 +25,13 @@ const BESIDE: [&str; 3] = ["", "-wal", "-shm"];
 /// The journal; the writing thread is started by the first worker.
 pub(super) struct SqliteJournal {
     path: PathBuf,
-    queue: Mutex<Option<mpsc::Sender<Waiting>>>,
+    thread: Mutex<Option<WritingThread>>,
+}
+
+struct WritingThread {
+    queue: mpsc::Sender<Message>,
+    /// Is heard of when the thread has closed its connection.
+    ended: oneshot::Receiver<()>,
 }
 
 impl SqliteJournal {
@@ -36,7 +42,7 @@ impl SqliteJournal {
             None | Some("" | ":memory:") => fail(format!("the journal {SQLITE} needs sqlite:PATH")),
             Some(path) => Ok(Self {
                 path: format!("{path}.{SQLITE}").into(),
-                queue: Mutex::default(),
+                thread: Mutex::default(),
             }),
         }
     }
@@ -90,19 +96,12 @@ impl Target for SqliteJournal {
     }
 
     async fn connect(&self) -> Result<Box<dyn Session>> {
-        let mut queue = self.queue.lock().await;
-        let sender = match queue.as_ref() {
-            Some(sender) => sender.clone(),
-            None => {
-                let (sender, waiting) = mpsc::channel(QUEUE_APPENDS_MAX);
-                let connection = open(&self.path)?;
-                std::thread::Builder::new()
-                    .name("jdbc-sqlite".into())
-                    .spawn(move || write(&connection, waiting))?;
-                queue.insert(sender).clone()
-            }
+        let mut thread = self.thread.lock().await;
+        let thread = match thread.as_ref() {
+            Some(thread) => thread,
+            None => thread.insert(WritingThread::start(&self.path)?),
         };
-        Ok(Box::new(Queued(sender)))
+        Ok(Box::new(Queued(thread.queue.clone())))
     }
 
     async fn read_back(&self, prefix: &str, see: &mut (dyn FnMut(Stored) + Send)) -> Result<()> {
@@ -127,8 +126,11 @@ impl Target for SqliteJournal {
     }
 
     async fn close(&self) -> Result<()> {
-        // The thread ends when the last session is gone too.
-        self.queue.lock().await.take();
+        if let Some(thread) = self.thread.lock().await.take() {
+            // SQLite removes files by name when it closes: that must be over before new ones are made.
+            let _ = thread.queue.send(Message::Close).await;
+            let _ = thread.ended.await;
+        }
         Ok(())
     }
 
@@ -148,6 +150,28 @@ fn open(path: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
+impl WritingThread {
+    fn start(path: &Path) -> Result<Self> {
+        let connection = open(path)?;
+        let (queue, messages) = mpsc::channel(QUEUE_APPENDS_MAX);
+        let (end, ended) = oneshot::channel();
+        let run = move || {
+            write(&connection, messages);
+            drop(connection);
+            // Nobody may wait for it.
+            let _ = end.send(());
+        };
+        std::thread::Builder::new().name(SQLITE.into()).spawn(run)?;
+        Ok(Self { queue, ended })
+    }
+}
+
+/// What the writing thread is told.
+enum Message {
+    Append(Waiting),
+    Close,
+}
+
 /// An append that waits.
 struct Waiting {
     stream: String,
@@ -156,7 +180,7 @@ struct Waiting {
     answer: oneshot::Sender<Answer<()>>,
 }
 
-struct Queued(mpsc::Sender<Waiting>);
+struct Queued(mpsc::Sender<Message>);
 
 #[async_trait]
 impl Session for Queued {
@@ -168,7 +192,7 @@ impl Session for Queued {
             events: append.events.to_vec(),
             answer,
         };
-        let sent = self.0.send(waiting).await;
+        let sent = self.0.send(Message::Append(waiting)).await;
         sent.map_err(|_| AppendError::Failed("the writing thread ended".into()))?;
         match answered.await {
             Ok(answer) => answer,
@@ -177,10 +201,10 @@ impl Session for Queued {
     }
 }
 
-/// The writing thread.
-fn write(connection: &Connection, mut queue: mpsc::Receiver<Waiting>) {
+/// The writing thread, until it is told to close.
+fn write(connection: &Connection, mut queue: mpsc::Receiver<Message>) {
     let name = writer();
-    while let Some(waiting) = queue.blocking_recv() {
+    while let Some(Message::Append(waiting)) = queue.blocking_recv() {
         let written = insert(connection, &waiting, &name).map_err(|error| append_error(&error));
         // The worker may have given up.
         let _ = waiting.answer.send(written);

@@ -104,7 +104,7 @@ impl Design for Partitioned {
     }
 
     fn note(&self) -> &'static str {
-        "untagged events; each append asks for positions and then inserts; makes partitions of 10,000,000 positions"
+        "untagged events; each append asks for its positions first, makes their partition if it is not there, and inserts"
     }
 
     fn extension(&self) -> Option<&'static str> {
@@ -152,7 +152,7 @@ impl Design for Nested {
     }
 
     fn note(&self) -> &'static str {
-        "untagged events; each append is one INSERT; each new entity gets a table and in it a partition first"
+        "untagged events; each append is one INSERT, before which a new entity gets a table and in it a partition"
     }
 
     fn extension(&self) -> Option<&'static str> {

@@ -41,12 +41,11 @@ fn events(bytes: usize, kind: PayloadKind) -> Arc<Events> {
 async fn load(
     target: &Arc<dyn Target>,
     events: &Arc<Events>,
-    first_worker: u32,
     events_per_append: u64,
 ) -> (PhaseRun, ReadBack) {
     let load = Load {
         process: 0,
-        first_worker,
+        first_worker: 0,
         workers: 4,
         events: events_per_append,
         events_per_stream: 10,
@@ -57,7 +56,6 @@ async fn load(
     };
     let stop = CancellationToken::new();
     let (run, claims) = target::run(target, events, &load, &stop).await.unwrap();
-    // Of all that is stored, what this load has appended.
     let found = target::check(target.as_ref(), events, 0, &claims)
         .await
         .unwrap();
@@ -81,7 +79,7 @@ async fn carries(target: Arc<dyn Target>) {
         assert_eq!(facts.durability, "full", "{facts:?}");
         assert!(facts.engine.contains("SQL"), "{facts:?}");
         let events = events(300, PayloadKind::Json);
-        let (run, found) = load(&target, &events, 0, events_per_append).await;
+        let (run, found) = load(&target, &events, events_per_append).await;
         assert!(found.is_clean(), "{name}: {:?}", found.complaint());
         assert!(run.errors.is_empty(), "{name}: {:?}", run.errors);
         assert!(run.appends > 0 && run.complete, "{name}: {run:?}");
@@ -318,7 +316,7 @@ async fn small_partitions_are_made_by_writers_at_the_same_time() {
         let target = make();
         target.prepare().await.unwrap();
         let events = events(300, PayloadKind::Json);
-        let (run, found) = load(&target, &events, 0, 5).await;
+        let (run, found) = load(&target, &events, 5).await;
         assert!(found.is_clean(), "{name}: {:?}", found.complaint());
         assert!(run.errors.is_empty(), "{name}: {:?}", run.errors);
         // A second process does not know which partitions there are.
@@ -417,7 +415,7 @@ async fn all_of_eventstore_has_no_gap() {
         let target = new(name, &url);
         target.prepare().await.unwrap();
         let events = events(300, PayloadKind::Json);
-        let (_, found) = load(&target, &events, 0, 5).await;
+        let (_, found) = load(&target, &events, 5).await;
         let client = postgres::connect(&url).await.unwrap();
         let schema = format!("gesta_lab_{}", name.replace('-', "_"));
         let sql = format!(
