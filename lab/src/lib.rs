@@ -26,6 +26,7 @@ mod http;
 pub mod journals;
 mod load;
 mod locking;
+pub mod page;
 mod postgres;
 mod proxy;
 pub mod random;
@@ -96,6 +97,8 @@ enum Command {
     Locking(locking::LockingArgs),
     /// Reads the whole log page by page, and random streams.
     Read(read::ReadArgs),
+    /// A page with charts from the results of earlier commands.
+    Report(page::PageArgs),
     /// Seats of a cinema, over HTTP: how many requests it carries, and whether a seat was ever held twice.
     Reservation(reservation::ReservationArgs),
     /// Kills a cinema under load, again and again: is everything acknowledged there?
@@ -127,6 +130,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Http(args) => http::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,
         Command::Read(args) => read::run(&args, &stop).await,
+        Command::Report(args) => page::run(&args),
         Command::Reservation(args) => reservation::run(&args, &stop).await,
         Command::ReservationKill(args) => reservation::run_kill(&args, &stop).await,
         Command::Schemas(args) => schemas::run(&args, &stop).await,

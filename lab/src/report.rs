@@ -17,7 +17,7 @@ use crate::host::{self, Host};
 use crate::store::StoreFacts;
 
 /// Version of the shape of a line.
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 
 /// Where results go.
 #[derive(Debug, Clone, clap::Args)]

@@ -1,0 +1,253 @@
+//! Numbers as people write them, with their units. Between a number and its unit the line does not break.
+
+use crate::units::grouped;
+
+/// Does not break.
+const SPACE: char = '\u{a0}';
+
+/// What an axis or a column counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Things, or things per second.
+    Count,
+    /// Milliseconds.
+    Millis,
+    /// Bytes.
+    Bytes,
+}
+
+impl Unit {
+    /// A label of an axis: short.
+    pub(super) fn tick(self, value: f64) -> String {
+        match self {
+            Unit::Count => short(value),
+            Unit::Millis => millis(value),
+            Unit::Bytes => bytes(value),
+        }
+    }
+
+    /// In a sentence.
+    pub(super) fn told(self, value: f64) -> String {
+        match self {
+            Unit::Count => count(value),
+            Unit::Millis => millis(value),
+            Unit::Bytes => bytes(value),
+        }
+    }
+}
+
+/// A count or rate: `12,345`, `0.7`.
+pub(super) fn count(value: f64) -> String {
+    if value.abs() >= 1e15 {
+        return format!("{value:.1e}");
+    }
+    let sign = if value < 0.0 { "-" } else { "" };
+    let size = value.abs();
+    if size < 10.0 && size.fract() > 0.0 {
+        return format!("{sign}{}", trimmed(size, if size < 1.0 { 2 } else { 1 }));
+    }
+    format!("{sign}{}", grouped(size))
+}
+
+/// `1,000`, `10k`, `1.5M`.
+fn short(value: f64) -> String {
+    let size = value.abs();
+    if size >= 1e15 {
+        format!("{value:.0e}")
+    } else if size >= 999_500_000.0 {
+        format!("{}G", trimmed(value / 1e9, 1))
+    } else if size >= 999_500.0 {
+        format!("{}M", trimmed(value / 1e6, 1))
+    } else if size >= 10_000.0 {
+        format!("{}k", trimmed(value / 1e3, 1))
+    } else {
+        count(value)
+    }
+}
+
+/// `0.42 ms`, `5.3 ms`, `120 ms`, `1.2 s`.
+pub(super) fn millis(value: f64) -> String {
+    let size = value.abs();
+    if size >= 999.5 {
+        seconds(value / 1_000.0)
+    } else if size >= 19.95 {
+        format!("{value:.0}{SPACE}ms")
+    } else if size >= 0.995 {
+        format!("{}{SPACE}ms", trimmed(value, 1))
+    } else if size >= 0.001 {
+        format!(
+            "{}{SPACE}ms",
+            trimmed(value, if size < 0.01 { 3 } else { 2 })
+        )
+    } else {
+        format!("0{SPACE}ms")
+    }
+}
+
+/// `0.5 s`, `42 s`, `12 min`, `3.5 h`.
+pub(super) fn seconds(value: f64) -> String {
+    let size = value.abs();
+    if size >= 5_400.0 {
+        format!("{}{SPACE}h", trimmed(value / 3_600.0, 1))
+    } else if size >= 119.5 {
+        format!("{}{SPACE}min", trimmed(value / 60.0, 1))
+    } else if size >= 19.95 {
+        format!("{value:.0}{SPACE}s")
+    } else if size >= 0.995 {
+        format!("{}{SPACE}s", trimmed(value, 1))
+    } else {
+        format!("{}{SPACE}s", trimmed(value, 2))
+    }
+}
+
+/// `231 bytes`, `21.7 kB`, `1.5 GB`: powers of a thousand.
+pub(super) fn bytes(value: f64) -> String {
+    let size = value.abs();
+    let (scale, unit) = match size {
+        _ if size >= 999.5e9 => (1e12, "TB"),
+        _ if size >= 999.5e6 => (1e9, "GB"),
+        _ if size >= 999.5e3 => (1e6, "MB"),
+        _ if size >= 9_995.0 => (1e3, "kB"),
+        _ => (1.0, "bytes"),
+    };
+    if scale == 1.0 {
+        return format!("{}{SPACE}bytes", grouped(size));
+    }
+    format!("{}{SPACE}{unit}", trimmed(value / scale, 1))
+}
+
+/// Memory of a machine, in powers of 1,024.
+pub(super) fn gibibytes(value: f64) -> String {
+    format!("{}{SPACE}GiB", trimmed(value / f64::from(1 << 30), 1))
+}
+
+/// `6 %` of a share of one.
+pub(super) fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    let digits = usize::from(percent.abs() < 9.95 && percent != 0.0);
+    format!("{}{SPACE}%", trimmed(percent, digits))
+}
+
+/// `5.3 times`; `0.02 times`.
+pub(super) fn times(ratio: f64) -> String {
+    format!("{}{SPACE}times", factor(ratio))
+}
+
+/// `5.3×`.
+pub(super) fn by(ratio: f64) -> String {
+    format!("{}×", factor(ratio))
+}
+
+fn factor(ratio: f64) -> String {
+    match ratio.abs() {
+        size if size >= 19.95 => grouped(ratio),
+        size if size >= 1.995 => trimmed(ratio, 1),
+        size if size >= 0.095 => trimmed(ratio, 2),
+        _ => trimmed(ratio, 3),
+    }
+}
+
+/// At most so many decimals, without zeros at the end.
+pub(super) fn trimmed(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    let text = if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        &text
+    };
+    let text = if text == "-0" { "0" } else { text };
+    match text.parse::<f64>() {
+        Ok(whole) if whole >= 1_000.0 && whole.fract() == 0.0 => grouped(whole),
+        _ => text.to_owned(),
+    }
+}
+
+/// `one`, `two`, … `nine`, `10`: a small number in a sentence.
+pub(super) fn spelled(count: usize) -> String {
+    const WORDS: [&str; 10] = [
+        "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
+    ];
+    WORDS
+        .get(count)
+        .map_or_else(|| count.to_string(), |word| (*word).to_owned())
+}
+
+/// `1 line`, `2 lines`.
+pub(super) fn plural(count: usize, one: &str) -> String {
+    format!("{count}{SPACE}{one}{}", if count == 1 { "" } else { "s" })
+}
+
+/// `a`, `a and b`, `a, b and c`.
+pub(super) fn list(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// A text with its first letter large.
+pub(super) fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => String::new(),
+    }
+}
+
+/// `2026-11-21 10:59` of `2026-11-21T10:59:48.942865Z`; another text as it is.
+pub(super) fn moment(started: &str) -> String {
+    match (started.get(..10), started.get(10..11), started.get(11..16)) {
+        (Some(day), Some("T"), Some(time)) => format!("{day} {time}"),
+        _ => started.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(text: String) -> String {
+        text.replace(SPACE, " ")
+    }
+
+    #[test]
+    fn numbers_as_people_write_them() {
+        let counts = [0.0, 0.25, 7.0, 7.25, 1234.6, -12.0, 1e18].map(count);
+        assert_eq!(counts, ["0", "0.25", "7", "7.2", "1,235", "-12", "1.0e18"]);
+        let ticks = [1_000.0, 10_000.0, 12_500.0, 1e6, 2.5e9].map(|n| Unit::Count.tick(n));
+        assert_eq!(ticks, ["1,000", "10k", "12.5k", "1M", "2.5G"]);
+        let latencies = [0.0, 0.004, 0.42, 1.0, 5.34, 120.4, 1_200.0, 600_000.0].map(millis);
+        assert_eq!(
+            latencies.map(plain),
+            [
+                "0 ms", "0.004 ms", "0.42 ms", "1 ms", "5.3 ms", "120 ms", "1.2 s", "10 min"
+            ]
+        );
+        let spans = [0.5, 42.0, 150.0, 7_200.0].map(seconds).map(plain);
+        assert_eq!(spans, ["0.5 s", "42 s", "2.5 min", "2 h"]);
+        let sizes = [231.0, 1_138.0, 21_677.0, 1.5e9].map(bytes).map(plain);
+        assert_eq!(sizes, ["231 bytes", "1,138 bytes", "21.7 kB", "1.5 GB"]);
+    }
+
+    #[test]
+    fn ratios_and_shares() {
+        assert_eq!(
+            [5.31, 1.234, 0.021, 121.4].map(by),
+            ["5.3×", "1.23×", "0.021×", "121×"]
+        );
+        let shares = [0.0, 0.063, 0.5].map(percent).map(plain);
+        assert_eq!(shares, ["0 %", "6.3 %", "50 %"]);
+        assert_eq!(plain(times(2.0)), "2 times");
+    }
+
+    #[test]
+    fn words() {
+        assert_eq!(list(&["a".into(), "b".into(), "c".into()]), "a, b and c");
+        assert_eq!(plain(plural(1, "line")), "1 line");
+        assert_eq!(moment("2026-11-21T10:59:48.9Z"), "2026-11-21 10:59");
+        assert_eq!(moment("größe größe größe"), "größe größe größe");
+        assert_eq!(spelled(3), "three");
+        assert_eq!(spelled(30), "30");
+    }
+}
