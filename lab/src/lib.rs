@@ -24,11 +24,13 @@ pub mod histogram;
 pub mod host;
 mod http;
 pub mod journals;
+mod latency;
 mod load;
 mod locking;
 pub mod page;
 mod postgres;
 mod proxy;
+mod quick;
 pub mod random;
 mod read;
 mod read_back;
@@ -93,8 +95,12 @@ enum Command {
     Entities(entities::EntitiesArgs),
     /// Appends over HTTP with wrk.
     Http(http::HttpArgs),
+    /// What distance costs: separate statements, one bundled statement, Gesta's pipeline.
+    Latency(latency::LatencyArgs),
     /// The entity in memory against load, decide, append with optimistic locking.
     Locking(locking::LockingArgs),
+    /// What will this database carry? Two minutes, and a page with the answer.
+    Quick(quick::QuickArgs),
     /// Reads the whole log page by page, and random streams.
     Read(read::ReadArgs),
     /// A page with charts from the results of earlier commands.
@@ -128,7 +134,9 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Compare(args) => compare::run(&args, &stop).await,
         Command::Entities(args) => entities::run(&args, &stop).await,
         Command::Http(args) => http::run(&args, &stop).await,
+        Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,
+        Command::Quick(args) => quick::run(&args, &stop).await,
         Command::Read(args) => read::run(&args, &stop).await,
         Command::Report(args) => page::run(&args),
         Command::Reservation(args) => reservation::run(&args, &stop).await,

@@ -40,6 +40,9 @@ pub(crate) struct ReadArgs {
     pub(crate) stream_reads: u32,
 }
 
+/// Events per page of [`catching_up`].
+const CATCHING_UP_PAGE: u32 = 5_000;
+
 /// What a consumer does with an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
@@ -47,6 +50,15 @@ enum Use {
     Count,
     /// Parses the payload as JSON and looks at every field of the event.
     Decode,
+}
+
+/// Events per second of a pass over the whole log, with every event decoded.
+pub(crate) async fn catching_up(
+    store: &dyn EventStore,
+    stop: &CancellationToken,
+) -> Result<(u64, f64)> {
+    let pass = whole_log(store, CATCHING_UP_PAGE, Use::Decode, stop).await?;
+    Ok((pass.events, pass.rate()))
 }
 
 /// One pass.

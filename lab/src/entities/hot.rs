@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::tally::{Book, Command, Tally};
 use super::{Common, Finished, start};
 use crate::failure::Result;
-use crate::histogram::Latencies;
+use crate::histogram::{Latencies, Percentiles};
 use crate::host::CpuMeter;
 use crate::report::Table;
 use crate::store;
@@ -99,6 +99,23 @@ pub(crate) async fn run(args: &HotArgs, stop: &CancellationToken) -> Result<bool
     let valid = args.common.save(&opened, "entities-hot", finished)?;
     opened.store.shutdown().await?;
     Ok(valid)
+}
+
+/// Commands per second of callers (whose numbers no earlier call may have used) of one entity, their latencies, and what was wrong with their answers.
+pub(crate) async fn measure(
+    opened: &store::Opened,
+    callers: std::ops::Range<u32>,
+    duration: Duration,
+    stop: &CancellationToken,
+) -> Result<(f64, Percentiles, Vec<String>)> {
+    let entities = start(&opened.owner()?, Config::default())?;
+    let book = Book::new(1);
+    let loaded = load(&entities, &book, callers, 1, duration, stop).await;
+    entities.shutdown().await;
+    let (_, mut wrongs) = book.check(opened.store.as_ref()).await?;
+    wrongs.extend(loaded.failures);
+    let rate = per_second(loaded.commands, loaded.seconds);
+    Ok((rate, loaded.latencies.percentiles(), wrongs))
 }
 
 async fn load(

@@ -1,7 +1,7 @@
 //! `entities`: the entity runtime on a store: one hot entity, loading many after a restart, memory of idle ones,
 //! two processes on the same entities. After each run every acknowledged command is looked for in the store.
 
-mod hot;
+pub(crate) mod hot;
 mod memory;
 mod restart;
 mod shared;

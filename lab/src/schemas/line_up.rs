@@ -7,6 +7,7 @@ use super::SchemasArgs;
 use super::steps::Steps;
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
+use crate::journals;
 use crate::postgres;
 use crate::target::{CinemaTarget, GestaTarget, Target};
 
@@ -29,6 +30,7 @@ pub(super) async fn targets(
     let gesta: Arc<dyn Target> =
         Arc::new(GestaTarget::new(url, args.rtt, args.compression.method()));
     let mut all = vec![gesta];
+    all.extend(journals::all(url, args.rtt, args.compression.method())?);
     for url in &args.also {
         all.push(also(url, args.rtt)?);
     }

@@ -1,0 +1,403 @@
+//! `quick`: what will this database carry? In two minutes, with a page to look at.
+//!
+//! A bare commit first, then appends by more and more callers, then a steady load that grows towards the peak, then
+//! reading, delivery to a subscriber and commands to an entity. Everything appended is read back at the end.
+//! Not here: what the figures mean (`verdict`), the page (`page`).
+
+mod delivery;
+mod verdict;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::bound;
+use crate::entities::hot;
+use crate::failure::{Context, Result, fail};
+use crate::histogram::Percentiles;
+use crate::host::Host;
+use crate::page;
+use crate::read;
+use crate::report::{Record, Table};
+use crate::sizes::Sizes;
+use crate::store;
+use crate::target::{
+    self, Claims, Embedded, Events, GestaTarget, Load, Phase, PhaseRun, ReadBack, Target,
+};
+use crate::units::{self, grouped};
+use crate::workload::{PayloadKind, Run, Workload, WorkloadArgs};
+
+use verdict::{Measured, Open, Verdict};
+
+/// Callers of the closed loop.
+const CALLERS: [u32; 4] = [1, 8, 64, 256];
+/// Shares of the peak that are offered as a steady load.
+const SHARES: [f64; 5] = [0.3, 0.5, 0.7, 0.85, 0.95];
+/// Callers that keep the schedule of the steady load.
+const OPEN_CALLERS: u32 = 256;
+/// Events per stream.
+const STREAM_EVENTS: u64 = 20;
+/// Callers of one entity.
+const COMMAND_CALLERS: [u32; 2] = [1, 64];
+
+/// What will this database carry? Two minutes, and a page with the answer.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct QuickArgs {
+    /// The store: a SQLite file in a folder that is removed afterwards, or `postgres://…` (in a schema `gesta_lab_gesta`
+    /// that is removed afterwards), or `postgres:new`, a server started for this run.
+    #[arg(long)]
+    store: Option<String>,
+    /// Extra round trip to the database, for example 5ms.
+    #[arg(long, default_value = "0", value_parser = units::duration)]
+    rtt: Duration,
+    /// Sizes of the events: a number of bytes, `published`, or a file of classes (see `gesta-lab sizes`).
+    #[arg(long, default_value = "500")]
+    sizes: String,
+    /// Time on the clock for each figure.
+    #[arg(long, default_value = "4s", value_parser = units::duration)]
+    phase: Duration,
+    /// Seed of sizes and contents.
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
+    /// File that gets one JSON line per run.
+    #[arg(long, default_value = "gesta-lab.jsonl")]
+    results: PathBuf,
+    /// The page.
+    #[arg(short, long, default_value = "gesta-lab.html")]
+    output: PathBuf,
+    /// Do not open the page in a browser.
+    #[arg(long)]
+    no_open: bool,
+}
+
+/// Commands to one entity.
+#[derive(Debug, Clone, Serialize)]
+struct Commands {
+    callers: u32,
+    commands_per_second: f64,
+    latency_ms: Percentiles,
+}
+
+/// The command. True if the run is a result.
+pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bool> {
+    if args.phase.is_zero() {
+        return fail("--phase 0: each figure needs time on the clock");
+    }
+    let sizes = Sizes::named(&args.sizes)?;
+    let mut record = Record::begin("quick", args.seed);
+    // Beside the results, so on a disk, which a folder for temporary files may not be.
+    let beside = args
+        .results
+        .parent()
+        .filter(|dir| !dir.as_os_str().is_empty());
+    let folder = tempfile::Builder::new()
+        .prefix("gesta-lab-")
+        .tempdir_in(beside.unwrap_or(Path::new(".")))
+        .context(args.results.display())?;
+    let mut server = None;
+    let url = match &args.store {
+        None => format!("sqlite:{}", folder.path().join("quick.db").display()),
+        Some(url) => store::resolve(url, &mut server)?,
+    };
+    if !url.starts_with("sqlite:") && !url.starts_with("postgres") {
+        return fail(format!(
+            "--store {url:?}: quick needs a database, sqlite:PATH or postgres://…"
+        ));
+    }
+    let events = Events::new(sizes.clone(), PayloadKind::Json, 1, args.seed);
+    let gesta = Arc::new(GestaTarget::new(&url, args.rtt, None));
+    gesta.prepare().await?;
+    let mut quick = Quick {
+        args,
+        url,
+        target: Arc::clone(&gesta) as Arc<dyn Target>,
+        events: Arc::new(events),
+        claims: Claims::default(),
+        workers: 0,
+        wrongs: Vec::new(),
+        commands: Vec::new(),
+        delivery: None,
+        measured: Measured {
+            mean_bytes: sizes.mean(),
+            round_trip_ms: args.rtt.as_secs_f64() * 1_000.0,
+            cores: Host::here().cores,
+            ..Measured::default()
+        },
+    };
+    record.store = Some(gesta.opened().await?.facts.clone());
+    quick.all(&gesta, stop).await?;
+    let read_back = target::check(gesta.as_ref(), &quick.events, 0, &quick.claims).await?;
+    gesta.remove().await?;
+    let verdict = quick.measured.verdict();
+    record.workload = json!({
+        "sizes": {"name": sizes.name, "mean_bytes": sizes.mean().round()},
+        "phase_seconds": args.phase.as_secs_f64(),
+        "events_per_append": 1, "events_per_stream": STREAM_EVENTS,
+    });
+    record.result = quick.figures(&verdict, &read_back);
+    record.complete = !stop.is_cancelled();
+    record.problems = read_back
+        .complaint()
+        .into_iter()
+        .chain(quick.wrongs.clone())
+        .collect();
+    record.valid = record.problems.is_empty();
+    record.save_to(&args.results)?;
+    quick.print(&verdict);
+    for problem in &record.problems {
+        println!("NO RESULT: {problem}");
+    }
+    // The page is of this run alone, whatever else the file of results holds.
+    let alone = folder.path().join("quick.jsonl");
+    record.save_to(&alone)?;
+    page::write(&[alone], &args.output)?;
+    show(args);
+    Ok(record.valid)
+}
+
+struct Quick<'a> {
+    args: &'a QuickArgs,
+    url: String,
+    target: Arc<dyn Target>,
+    events: Arc<Events>,
+    claims: Claims,
+    /// Numbers of workers used so far.
+    workers: u32,
+    wrongs: Vec<String>,
+    commands: Vec<Commands>,
+    delivery: Option<Percentiles>,
+    measured: Measured,
+}
+
+impl Quick<'_> {
+    /// Everything, or as much as there is time for before Ctrl-C.
+    async fn all(&mut self, gesta: &GestaTarget, stop: &CancellationToken) -> Result<()> {
+        eprintln!("bare commits");
+        self.measured.bare_commits_per_second = self.bare(stop).await?;
+        for callers in CALLERS {
+            if stop.is_cancelled() {
+                return Ok(());
+            }
+            eprint!("{}: ", counted(callers));
+            let before = gesta.opened().await?.pipelines().unwrap_or_default();
+            let begin = Instant::now();
+            let run = self.load(callers, None, stop).await?;
+            let pipelines = gesta.opened().await?.pipelines().unwrap_or_default();
+            let phase = run.figures(callers, Embedded::Yes);
+            eprintln!("{}", told(&phase));
+            let peak = self
+                .measured
+                .closed
+                .iter()
+                .map(|phase| phase.events_per_second);
+            if phase.events_per_second > peak.fold(0.0, f64::max) {
+                let batches = exact(pipelines.since(before).batches);
+                self.measured.batches_per_second = batches / begin.elapsed().as_secs_f64();
+            }
+            self.measured.closed.push(phase);
+        }
+        let rate = |phase: &Phase| phase.events_per_second;
+        let peak = self.measured.closed.iter().map(rate).fold(0.0, f64::max);
+        for share in SHARES {
+            if stop.is_cancelled() {
+                return Ok(());
+            }
+            let rate = (peak * share).max(1.0).round();
+            eprint!("steady {}/s: ", grouped(rate));
+            let run = self.load(OPEN_CALLERS, Some(rate), stop).await?;
+            let phase = run.figures(OPEN_CALLERS, Embedded::Yes);
+            eprintln!("{}", told(&phase));
+            self.measured.open.push(Open { rate, phase });
+        }
+        self.disk().await?;
+        if !stop.is_cancelled() {
+            self.readers(gesta, stop).await?;
+        }
+        Ok(())
+    }
+
+    async fn bare(&self, stop: &CancellationToken) -> Result<Option<f64>> {
+        let workload = WorkloadArgs {
+            streams: 1_000,
+            payload: mean_bytes(self.measured.mean_bytes),
+            payload_kind: PayloadKind::Json,
+            metadata: 0,
+            seed: self.args.seed,
+        };
+        let workload = Workload::new(&workload, Run::random());
+        let plan = bound::Plan {
+            url: &self.url,
+            form: bound::Form::BareInsert,
+            workload: &workload,
+            warm_up: Duration::from_millis(500),
+            duration: self.args.phase.min(Duration::from_secs(2)),
+        };
+        let bound = bound::measure(&plan, stop).await?;
+        Ok((bound.events > 0).then_some(bound.events_per_second))
+    }
+
+    async fn load(
+        &mut self,
+        callers: u32,
+        rate: Option<f64>,
+        stop: &CancellationToken,
+    ) -> Result<PhaseRun> {
+        let load = Load {
+            process: 0,
+            first_worker: self.workers,
+            workers: callers,
+            events: 1,
+            events_per_stream: STREAM_EVENTS,
+            streams: 1,
+            rate,
+            warm_up: Duration::from_millis(700),
+            duration: self.args.phase,
+        };
+        self.workers += callers;
+        let (run, claims) = target::run(&self.target, &self.events, &load, stop).await?;
+        self.claims.add(claims);
+        for (cause, count) in &run.errors {
+            self.wrongs.push(format!("{count} appends failed: {cause}"));
+        }
+        Ok(run)
+    }
+
+    async fn disk(&mut self) -> Result<()> {
+        let found = self.claims.events();
+        if let (Some(bytes), true) = (self.target.disk_bytes().await?, found > 0) {
+            self.measured.disk_bytes_per_event = Some((exact(bytes) / exact(found)).round());
+        }
+        Ok(())
+    }
+
+    async fn readers(&mut self, gesta: &GestaTarget, stop: &CancellationToken) -> Result<()> {
+        let opened = gesta.opened().await?;
+        eprint!("reading everything: ");
+        let (events, rate) = read::catching_up(opened.store.as_ref(), stop).await?;
+        eprintln!("{} events, {}/s", grouped(exact(events)), grouped(rate));
+        self.measured.read_events_per_second = Some(rate.round());
+        let time = self.args.phase.min(Duration::from_secs(3));
+        eprint!("a live subscriber: ");
+        let delivery = delivery::measure(&opened.store, time, stop).await?;
+        eprintln!(
+            "p50 {:.2} ms, p99 {:.2} ms after the acknowledgement",
+            delivery.p50, delivery.p99
+        );
+        self.measured.delivery_p99_ms = (delivery.count > 0).then_some(delivery.p99);
+        self.delivery = Some(delivery);
+        let mut first = 0;
+        for callers in COMMAND_CALLERS {
+            eprint!("one entity, {}: ", counted(callers));
+            let (rate, latency_ms, wrongs) =
+                hot::measure(&opened, first..first + callers, time, stop).await?;
+            first += callers;
+            eprintln!("{} commands/s, p99 {:.2} ms", grouped(rate), latency_ms.p99);
+            self.wrongs.extend(wrongs);
+            self.measured.commands_per_second = Some(rate);
+            self.commands.push(Commands {
+                callers,
+                commands_per_second: rate,
+                latency_ms,
+            });
+        }
+        Ok(())
+    }
+
+    fn figures(&self, verdict: &Verdict, read_back: &ReadBack) -> serde_json::Value {
+        let is = &self.measured;
+        json!({
+            "batches_per_second": is.batches_per_second.round(),
+            "bare_commits_per_second": is.bare_commits_per_second,
+            "closed": is.closed,
+            "open": is.open,
+            "read_events_per_second": is.read_events_per_second,
+            "delivery_ms": self.delivery,
+            "commands": self.commands,
+            "disk_bytes_per_event": is.disk_bytes_per_event,
+            "verdict": verdict,
+            "read_back": read_back,
+        })
+    }
+
+    fn print(&self, verdict: &Verdict) {
+        let mut table = Table::new(["load", "events/s", "p50 ms", "p99 ms", "p99.9 ms", "cores"]);
+        let closed = self.measured.closed.iter();
+        let closed = closed.map(|phase| (counted(phase.connections), phase));
+        let open = self.measured.open.iter();
+        let open = open.map(|open| (format!("steady {}/s", grouped(open.rate)), &open.phase));
+        for (name, phase) in closed.chain(open) {
+            table.row([
+                name,
+                grouped(phase.events_per_second),
+                format!("{:.2}", phase.latency_ms.p50),
+                format!("{:.2}", phase.latency_ms.p99),
+                format!("{:.2}", phase.latency_ms.p999),
+                format!("{:.2}", phase.cpu.machine_cores),
+            ]);
+        }
+        println!("{table}");
+        for sentence in &verdict.sentences {
+            println!("{sentence}");
+        }
+    }
+}
+
+fn told(phase: &Phase) -> String {
+    format!(
+        "{} events/s, p50 {:.2} ms, p99 {:.2} ms",
+        grouped(phase.events_per_second),
+        phase.latency_ms.p50,
+        phase.latency_ms.p99
+    )
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most 16 MiB"
+)]
+fn mean_bytes(mean: f64) -> usize {
+    mean.round() as usize
+}
+
+fn counted(callers: u32) -> String {
+    format!(
+        "{callers} {}",
+        if callers == 1 { "caller" } else { "callers" }
+    )
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
+fn exact(count: u64) -> f64 {
+    count as f64
+}
+
+/// Opens the page where there is a screen.
+fn show(args: &QuickArgs) {
+    println!("the report: {}", args.output.display());
+    let screen = ["DISPLAY", "WAYLAND_DISPLAY"];
+    let has_screen =
+        cfg!(target_os = "macos") || screen.iter().any(|name| std::env::var_os(name).is_some());
+    if args.no_open || !has_screen {
+        return;
+    }
+    let opener = if cfg!(target_os = "macos") {
+        "open"
+    } else {
+        "xdg-open"
+    };
+    let mut command = std::process::Command::new(opener);
+    let quiet = std::process::Stdio::null;
+    let opened = command
+        .arg(&args.output)
+        .stdin(quiet())
+        .stdout(quiet())
+        .stderr(quiet());
+    if opened.spawn().is_err() {
+        eprintln!("{opener} is not there to open it");
+    }
+}

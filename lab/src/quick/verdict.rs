@@ -1,0 +1,299 @@
+//! What the figures of `quick` mean, in words: how much to plan for, what the limit is, what else to know.
+
+use serde::Serialize;
+
+use crate::target::Phase;
+use crate::units::grouped;
+
+/// A 99th percentile up to this is good.
+const P99_MS_MAX: f64 = 100.0;
+/// A load counts as carried if this share of it was acknowledged on the clock.
+const CARRIED: f64 = 0.97;
+/// Share of the highest good load to plan for: the rest is for peaks, backups and bad days.
+const PLANNED: f64 = 0.7;
+/// A machine is busy when this share of its cores is.
+const BUSY: f64 = 0.85;
+/// The writer mostly waits for what takes this share of its time.
+const MOSTLY: f64 = 0.6;
+
+/// An open-loop step.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Open {
+    /// Events per second offered.
+    pub(super) rate: f64,
+    #[serde(flatten)]
+    pub(super) phase: Phase,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Measured {
+    pub(super) closed: Vec<Phase>,
+    pub(super) open: Vec<Open>,
+    pub(super) bare_commits_per_second: Option<f64>,
+    /// Commits at the peak of the closed loop.
+    pub(super) batches_per_second: f64,
+    pub(super) read_events_per_second: Option<f64>,
+    pub(super) delivery_p99_ms: Option<f64>,
+    pub(super) commands_per_second: Option<f64>,
+    pub(super) disk_bytes_per_event: Option<f64>,
+    pub(super) mean_bytes: f64,
+    pub(super) round_trip_ms: f64,
+    pub(super) cores: usize,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Verdict {
+    /// None if no load was carried well.
+    pub(super) plan_events_per_second: Option<f64>,
+    pub(super) limit: String,
+    pub(super) sentences: Vec<String>,
+}
+
+impl Measured {
+    fn peak(&self) -> Option<&Phase> {
+        let rate = |phase: &&Phase| phase.events_per_second;
+        self.closed
+            .iter()
+            .max_by(|a, b| rate(a).total_cmp(&rate(b)))
+    }
+
+    /// The highest load that was carried with a good 99th percentile.
+    fn highest_good(&self) -> Option<&Open> {
+        let good = self.open.iter().filter(|open| {
+            open.phase.events_per_second >= open.rate * CARRIED
+                && open.phase.latency_ms.count > 0
+                && open.phase.latency_ms.p99 <= P99_MS_MAX
+        });
+        good.max_by(|a, b| a.rate.total_cmp(&b.rate))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a number of cores")]
+    fn limit(&self) -> String {
+        let Some(peak) = self.peak() else {
+            return "not known: nothing was measured".into();
+        };
+        let cores = self.cores as f64;
+        let lone = self.closed.iter().find(|phase| phase.connections == 1);
+        let lone_ms = lone.map_or(0.0, |phase| phase.latency_ms.p50);
+        // Commits one after the other, each as long as a bare one: the share of the time in which the disk works.
+        let bare = self.bare_commits_per_second.unwrap_or(f64::INFINITY);
+        let disk_share = self.batches_per_second / bare;
+        if peak.cpu.machine_cores >= cores * BUSY {
+            format!(
+                "the processors: at the peak {:.1} of {} cores were busy, {:.1} of them in this process (store and load together)",
+                peak.cpu.machine_cores, self.cores, peak.cpu.own_cores
+            )
+        } else if self.round_trip_ms > 1.0 && self.round_trip_ms >= lone_ms * MOSTLY {
+            format!(
+                "the distance: a round trip to the database takes {:.1} ms of the {lone_ms:.1} ms that a lone append waits",
+                self.round_trip_ms
+            )
+        } else if disk_share >= MOSTLY {
+            format!(
+                "the disk: commits fill {:.0} % of the one writer's time, {:.2} ms each; {:.1} of {} cores were busy",
+                disk_share.min(1.0) * 100.0,
+                1_000.0 / bare,
+                peak.cpu.machine_cores,
+                self.cores
+            )
+        } else {
+            format!(
+                "the one writer that puts all appends in order: {:.1} of {} cores were busy at the peak, and the disk had time to spare",
+                peak.cpu.machine_cores, self.cores
+            )
+        }
+    }
+
+    /// The answer.
+    pub(super) fn verdict(&self) -> Verdict {
+        let good = self.highest_good();
+        let plan = good.map(|open| two_digits(open.rate * PLANNED));
+        let size = grouped(self.mean_bytes);
+        let limit = self.limit();
+        let mut sentences = Vec::new();
+        match (plan, good) {
+            (Some(plan), Some(good)) => sentences.push(format!(
+                "On this database plan for {} events/s of {size} bytes each. That is {:.0} % of {}/s, the highest steady load tried at which 99 of 100 appends were durably stored within {:.0} ms (measured: {:.1} ms).",
+                grouped(plan),
+                PLANNED * 100.0,
+                grouped(good.rate),
+                P99_MS_MAX,
+                good.phase.latency_ms.p99,
+            )),
+            _ => sentences.push(format!(
+                "No steady load that was tried kept 99 of 100 appends within {P99_MS_MAX:.0} ms, so there is no number to plan with."
+            )),
+        }
+        sentences.push(format!("The limit is {limit}."));
+        self.tell_of_callers(&mut sentences);
+        self.tell_of_readers(&mut sentences);
+        self.tell_of_disk(plan, &mut sentences);
+        Verdict {
+            plan_events_per_second: plan,
+            limit,
+            sentences,
+        }
+    }
+
+    fn tell_of_callers(&self, sentences: &mut Vec<String>) {
+        let lone = self.closed.iter().find(|phase| phase.connections == 1);
+        if let (Some(lone), Some(peak)) = (lone, self.peak()) {
+            sentences.push(format!(
+                "One caller alone gets {} appends/s ({:.2} ms each), {} callers together {}/s: callers share commits, so more of them cost little.",
+                grouped(lone.appends_per_second),
+                lone.latency_ms.p50,
+                peak.connections,
+                grouped(peak.appends_per_second),
+            ));
+        }
+        if let Some(rate) = self.commands_per_second {
+            sentences.push(format!(
+                "One entity in memory carries {} commands/s from 64 callers, each stored before it is answered.",
+                grouped(rate)
+            ));
+        }
+    }
+
+    fn tell_of_readers(&self, sentences: &mut Vec<String>) {
+        if let Some(rate) = self.read_events_per_second {
+            sentences.push(format!(
+                "A consumer that starts from the beginning catches up at {} events/s.",
+                grouped(rate)
+            ));
+        }
+        if let Some(p99) = self.delivery_p99_ms {
+            sentences.push(format!(
+                "A live subscriber has 99 of 100 events within {p99:.1} ms of their acknowledgement."
+            ));
+        }
+    }
+
+    fn tell_of_disk(&self, plan: Option<f64>, sentences: &mut Vec<String>) {
+        if let (Some(bytes), Some(plan)) = (self.disk_bytes_per_event, plan) {
+            sentences.push(format!(
+                "An event takes {} bytes on disk with its indexes: {:.1} GB a day at the planned rate.",
+                grouped(bytes),
+                bytes * plan * 86_400.0 / 1e9
+            ));
+        }
+    }
+}
+
+/// Rounded down to two digits that mean something.
+fn two_digits(value: f64) -> f64 {
+    if value < 10.0 {
+        return value.floor();
+    }
+    let scale = 10_f64.powf(value.log10().floor() - 1.0);
+    (value / scale).floor() * scale
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::histogram::Percentiles;
+    use crate::host::CpuUse;
+
+    fn phase(connections: u32, rate: f64, p99: f64, machine: f64) -> Phase {
+        Phase {
+            connections,
+            events_per_second: rate,
+            appends_per_second: rate,
+            latency_ms: Percentiles {
+                count: 1_000,
+                p50: 0.25,
+                p99,
+                ..Percentiles::default()
+            },
+            cpu: CpuUse {
+                machine_cores: machine,
+                own_cores: machine / 2.0,
+            },
+            complete: true,
+            ..Phase::default()
+        }
+    }
+
+    fn open(rate: f64, reached: f64, p99: f64) -> Open {
+        Open {
+            rate,
+            phase: phase(256, reached, p99, 1.0),
+        }
+    }
+
+    fn measured() -> Measured {
+        Measured {
+            closed: vec![phase(1, 4_000.0, 0.4, 0.8), phase(64, 40_000.0, 3.0, 1.2)],
+            open: vec![
+                open(10_000.0, 10_000.0, 2.0),
+                open(20_000.0, 19_800.0, 5.0),
+                open(30_000.0, 29_900.0, 101.0),
+                open(38_000.0, 30_000.0, 90.0),
+            ],
+            bare_commits_per_second: Some(5_000.0),
+            disk_bytes_per_event: Some(800.0),
+            mean_bytes: 500.0,
+            cores: 2,
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn the_plan_is_a_share_of_the_highest_load_that_was_carried_well() {
+        let verdict = measured().verdict();
+        assert_eq!(verdict.plan_events_per_second, Some(14_000.0));
+        assert!(verdict.sentences[0].contains("plan for 14,000 events/s of 500 bytes"));
+        assert!(
+            verdict
+                .sentences
+                .iter()
+                .any(|s| s.contains("967.7 GB a day")),
+            "{verdict:?}"
+        );
+    }
+
+    #[test]
+    fn without_a_good_load_there_is_no_plan() {
+        let mut bad = measured();
+        bad.open.drain(..2);
+        let verdict = bad.verdict();
+        assert_eq!(verdict.plan_events_per_second, None);
+        assert!(verdict.sentences[0].contains("no number to plan with"));
+        let nothing = Measured::default().verdict();
+        assert!(nothing.limit.contains("nothing was measured"));
+    }
+
+    #[test]
+    fn the_limit_is_named() {
+        let mut is = measured();
+        assert!(is.verdict().limit.starts_with("the one writer"));
+        is.batches_per_second = 4_000.0;
+        assert!(
+            is.verdict()
+                .limit
+                .starts_with("the disk: commits fill 80 %"),
+            "{}",
+            is.limit()
+        );
+        is.closed[1].cpu.machine_cores = 1.8;
+        assert!(
+            is.verdict()
+                .limit
+                .starts_with("the processors: at the peak 1.8 of 2")
+        );
+        is.closed[1].cpu.machine_cores = 0.5;
+        is.round_trip_ms = 5.0;
+        is.closed[0].latency_ms.p50 = 5.6;
+        assert!(is.verdict().limit.starts_with("the distance"));
+    }
+
+    #[test]
+    fn plans_have_two_digits() {
+        assert_eq!(two_digits(0.0), 0.0);
+        assert_eq!(two_digits(9.9), 9.0);
+        assert_eq!(two_digits(12_999.0), 12_000.0);
+        assert_eq!(two_digits(987.0), 980.0);
+    }
+}
