@@ -474,6 +474,38 @@ async fn queued_appends_share_transactions() {
     target.remove().await.unwrap();
 }
 
+/// Goal: a batch whose connection breaks is of unknown outcome, and the writer goes on with a new connection.
+#[tokio::test]
+async fn writers_of_the_queue_connect_again() {
+    let Some(url) = database("journals_reconnect") else {
+        return;
+    };
+    let target = new("jdbc-batching", &url);
+    target.prepare().await.unwrap();
+    let mut session = target.connect().await.unwrap();
+    append(&mut session, "cart-1", 0, &[another()])
+        .await
+        .unwrap();
+    let client = postgres::connect(&url).await.unwrap();
+    // With a deadline, this waits for the end of each.
+    let end = "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    let ended: i64 = client.query_one(end, &[]).await.unwrap().get(0);
+    assert!(ended >= 8, "{ended}");
+    // Each of the eight finds its connection broken once.
+    let mut unknown = 0;
+    for n in 0..20 {
+        match append(&mut session, &format!("cart-new{n}"), 0, &[another()]).await {
+            Ok(()) => {}
+            Err(AppendError::Unknown(_)) => unknown += 1,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert!((1..=8).contains(&unknown), "{unknown}");
+    assert_eq!(stored(target.as_ref(), "cart").await.len(), 21 - unknown);
+    drop(session);
+    target.remove().await.unwrap();
+}
+
 #[tokio::test]
 async fn errors_say_whether_to_try_again() {
     let Some(url) = database("journals_errors") else {
