@@ -40,6 +40,7 @@ mod schemas;
 mod servers;
 pub mod sizes;
 mod snapshot;
+mod soak;
 pub mod stop;
 pub mod store;
 mod subscribers;
@@ -117,6 +118,8 @@ enum Command {
     Servers(servers::ServersArgs),
     /// Appends while another session holds an old snapshot of the database.
     Snapshot(snapshot::SnapshotArgs),
+    /// Hours of mixed load with faults: does anything grow, is anything lost?
+    Soak(soak::SoakArgs),
     /// Keeps many subscribers idle, then sends them a burst.
     Subscribers(subscribers::SubscribersArgs),
     /// Reading by tag: polled journals and Gesta's subscriptions, with few and many older events.
@@ -145,6 +148,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Sizes(args) => sizes::run(&args),
         Command::Servers(args) => servers::run(&args, &stop).await,
         Command::Snapshot(args) => snapshot::run(&args, &stop).await,
+        Command::Soak(args) => soak::run(&args, &stop).await,
         Command::Subscribers(args) => subscribers::run(&args, &stop).await,
         Command::Tags(args) => tags::run(&args, &stop).await,
         Command::Torture(args) => torture::run(&args, &stop).await,

@@ -20,6 +20,7 @@ impl Random {
     }
 
     /// 64 random bits.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -44,6 +45,37 @@ impl Random {
     pub fn uuid(&mut self) -> uuid::Uuid {
         let bits = (u128::from(self.next()) << 64) | u128::from(self.next());
         uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid()
+    }
+}
+
+/// Things in random order, each once before any comes again.
+#[derive(Debug, Clone)]
+pub struct Bag<T> {
+    kinds: Vec<T>,
+    left: Vec<T>,
+    random: Random,
+}
+
+impl<T: Clone> Bag<T> {
+    /// A bag of these.
+    pub fn new(kinds: Vec<T>, random: Random) -> Self {
+        Self {
+            kinds,
+            left: Vec::new(),
+            random,
+        }
+    }
+
+    /// The next; none if the bag never had any.
+    pub fn draw(&mut self) -> Option<T> {
+        if self.left.is_empty() {
+            self.left = self.kinds.clone();
+        }
+        if self.left.is_empty() {
+            return None;
+        }
+        let at = self.random.below(self.left.len());
+        Some(self.left.swap_remove(at))
     }
 }
 
@@ -73,5 +105,16 @@ mod tests {
             seen[random.below(7)] += 1;
         }
         assert!(seen.iter().all(|n| (850..1_150).contains(n)), "{seen:?}");
+    }
+
+    #[test]
+    fn a_bag_gives_everything_before_anything_again() {
+        let mut bag = Bag::new(vec![1, 2, 3, 4], Random::new(5));
+        for _ in 0..10 {
+            let mut round: Vec<u32> = (0..4).filter_map(|_| bag.draw()).collect();
+            round.sort_unstable();
+            assert_eq!(round, [1, 2, 3, 4]);
+        }
+        assert_eq!(Bag::<u32>::new(Vec::new(), Random::new(5)).draw(), None);
     }
 }

@@ -25,6 +25,45 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * factor).map_err(|error| format!("{text:?}: {error}"))
 }
 
+/// Reads a count: a number, in thousands with `k`, in millions with `m`, such as `500k` or `1.5m`.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let (number, factor) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
+        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
+        _ => (text, 1.0),
+    };
+    let count = number
+        .parse::<f64>()
+        .map_err(|_| format!("{text:?} is not a number, such as 500k or 50m"))?
+        * factor;
+    if !(1.0..=1e15).contains(&count) {
+        return Err(format!("{text:?} is not between 1 and 10^15"));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "just checked"
+    )]
+    Ok(count.round() as u64)
+}
+
+/// Reads a rate per second, above 0.
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= 1e9 => Ok(rate),
+        _ => Err(format!("{text:?} is not a rate above 0")),
+    }
+}
+
+/// Reads a share above 0, up to 1.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err(format!("{text:?} is not a share between 0 and 1")),
+    }
+}
+
 /// A large number with commas between thousands.
 pub(crate) fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.max(0.0));
@@ -52,6 +91,28 @@ mod tests {
         for bad in ["", "10", "ms", "-1s", "1.2.3s", "5 days", "9e999s", "1e9h"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn counts_rates_and_shares_as_people_write_them() {
+        assert_eq!(count("50m"), Ok(50_000_000));
+        assert_eq!(count("1.5k"), Ok(1_500));
+        assert_eq!(count(" 7 "), Ok(7));
+        for bad in ["", "k", "0", "-1", "5g", "nan", "inf", "1e300m", "größe"] {
+            assert!(count(bad).is_err(), "{bad}");
+        }
+        assert_eq!(rate("0.5"), Ok(0.5));
+        assert!(
+            ["0", "-1", "nan", "inf", "x"]
+                .iter()
+                .all(|bad| rate(bad).is_err())
+        );
+        assert_eq!(share("1"), Ok(1.0));
+        assert!(
+            ["0", "1.1", "nan", "50%"]
+                .iter()
+                .all(|bad| share(bad).is_err())
+        );
     }
 
     #[test]

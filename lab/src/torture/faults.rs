@@ -130,9 +130,8 @@ pub(crate) async fn inflict(fault: Fault, world: &mut World, random: &mut Random
         Fault::BackendKill | Fault::BackendTerminate | Fault::BackendPause => {
             backend_fault(fault, world, random).await
         }
-        Fault::DatabaseKill | Fault::DatabaseRestart => {
-            database_fault(fault, world, some_time).await
-        }
+        Fault::DatabaseKill => restart(world.postgres()?, Ending::Kill, some_time).await,
+        Fault::DatabaseRestart => restart(world.postgres()?, Ending::Stop, some_time).await,
         Fault::SnapshotOpen | Fault::TableLocked => session_fault(fault, world, some_time).await,
         Fault::ClientsCut | Fault::ClientsFrozen | Fault::AnswersLost => {
             clients_fault(fault, world, random, some_time).await
@@ -221,15 +220,28 @@ async fn backend_fault(fault: Fault, world: &mut World, random: &mut Random) -> 
     Ok(())
 }
 
-async fn database_fault(fault: Fault, world: &mut World, some_time: Duration) -> Result<()> {
+/// How a database ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// `kill -9` of all its processes.
+    Kill,
+    /// As its operator would.
+    Stop,
+}
+
+/// Ends a database, and starts it again after a while.
+pub(crate) async fn restart(
+    database: &mut gesta_pgtest::Server,
+    ending: Ending,
+    away: Duration,
+) -> Result<()> {
     let text = |error: Box<dyn std::error::Error + Send + Sync>| Failure(error.to_string());
-    let database = world.postgres()?;
-    if fault == Fault::DatabaseKill {
-        tokio::task::block_in_place(|| database.kill_9()).map_err(text)?;
-    } else {
-        tokio::task::block_in_place(|| database.stop()).map_err(text)?;
-    }
-    tokio::time::sleep(some_time).await;
+    tokio::task::block_in_place(|| match ending {
+        Ending::Kill => database.kill_9(),
+        Ending::Stop => database.stop(),
+    })
+    .map_err(text)?;
+    tokio::time::sleep(away).await;
     tokio::task::block_in_place(|| database.restart()).map_err(text)
 }
 

@@ -4,6 +4,8 @@
 //! checkpoint. A round is over when every writer has had an append acknowledged that it began after the
 //! fault had healed.
 
+#[cfg(test)]
+pub(crate) mod bumpy;
 mod faults;
 mod record;
 mod tails;
@@ -24,6 +26,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::faults::{Ending, restart};
+
 use self::faults::Fault;
 use self::record::{Counts, SharedRecord};
 use self::tails::{Manner, Tail, TailLog};
@@ -32,7 +36,7 @@ use self::writers::Writer;
 use crate::child::ProgramArgs;
 use crate::failure::{Context, Failure, Result, fail};
 use crate::histogram::{Latencies, Percentiles};
-use crate::random::Random;
+use crate::random::{Bag, Random};
 use crate::report::{self, ReportArgs, Table};
 use crate::units;
 use crate::workload::Run;
@@ -200,7 +204,7 @@ async fn run_world(
     stop: &CancellationToken,
 ) -> Result<Outcome> {
     let mut world = World::start(plan).await.context("starting the processes")?;
-    let mut bag = Bag::new(args, &world, Random::fork(seed, 1))?;
+    let mut bag = Bag::new(faults_of(args, &world)?, Random::fork(seed, 1));
     let mut lab = Lab::start(args, &world, seed);
     let mut outcome = Outcome {
         database: plan.database,
@@ -218,7 +222,7 @@ async fn run_world(
         .context("no writer got going")?;
     let mut random = Random::fork(seed, 2);
     while outcome.rounds < rounds && !stop.is_cancelled() {
-        let fault = bag.next();
+        let Some(fault) = bag.draw() else { break };
         let before = Duration::from_millis(50 + random.next() % 300);
         tokio::time::sleep(before).await;
         let ended = lab.round(&mut world, fault, &mut random).await;
@@ -251,48 +255,22 @@ async fn run_world(
     Ok(outcome)
 }
 
-/// Faults in random order, each once before any comes again.
-struct Bag {
-    kinds: Vec<Fault>,
-    left: Vec<Fault>,
-    random: Random,
-}
-
-impl Bag {
-    fn new(args: &TortureArgs, world: &World, random: Random) -> Result<Self> {
-        let wanted = if args.faults.is_empty() {
-            Fault::ALL
-        } else {
-            &args.faults
-        };
-        let kinds: Vec<Fault> = wanted
-            .iter()
-            .copied()
-            .filter(|fault| fault.fits(world))
-            .collect();
-        if kinds.is_empty() {
-            return fail("none of these faults fits this database and these servers");
-        }
-        for fault in Fault::ALL
-            .iter()
-            .filter(|fault| wanted.contains(fault) && !kinds.contains(fault))
-        {
-            eprintln!("without {}: it does not fit here", fault.name());
-        }
-        Ok(Self {
-            kinds,
-            left: Vec::new(),
-            random,
-        })
+/// The faults that are wanted and fit.
+fn faults_of(args: &TortureArgs, world: &World) -> Result<Vec<Fault>> {
+    let wanted = if args.faults.is_empty() {
+        Fault::ALL
+    } else {
+        &args.faults
+    };
+    let (fitting, others): (Vec<Fault>, Vec<Fault>) =
+        wanted.iter().copied().partition(|fault| fault.fits(world));
+    if fitting.is_empty() {
+        return fail("none of these faults fits this database and these servers");
     }
-
-    fn next(&mut self) -> Fault {
-        if self.left.is_empty() {
-            self.left = self.kinds.clone();
-        }
-        let at = self.random.below(self.left.len());
-        self.left.swap_remove(at)
+    for fault in others {
+        eprintln!("without {}: it does not fit here", fault.name());
     }
+    Ok(fitting)
 }
 
 /// Everything that runs beside the faults.

@@ -1,0 +1,70 @@
+//! The parameters of a soak.
+
+use std::time::Duration;
+
+use super::faults::{Kind, Severity, seconds};
+use super::plan::WRITERS_MAX;
+use crate::report::ReportArgs;
+use crate::store::StoreArgs;
+use crate::units;
+use crate::workload::WorkloadArgs;
+
+/// Hours of mixed load with faults, then the read-back.
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+pub(crate) struct SoakArgs {
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    #[serde(rename = "payload")]
+    pub(crate) workload: WorkloadArgs,
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) report: ReportArgs,
+    /// How long.
+    #[arg(long, default_value = "10m", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds", rename = "duration_seconds")]
+    pub(crate) duration: Duration,
+    /// Instead: until so many events were acknowledged, for example 50m (million) or 500k.
+    #[arg(long, value_parser = units::count, conflicts_with = "duration")]
+    pub(crate) until_events: Option<u64>,
+    /// Appends per second. Default: a share of the peak of a closed loop that comes first.
+    #[arg(long, value_parser = units::rate)]
+    pub(crate) rate: Option<f64>,
+    /// That share.
+    #[arg(long, default_value_t = 0.5, value_parser = units::share)]
+    pub(crate) share: f64,
+    /// How long that closed loop is.
+    #[arg(long, default_value = "5s", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds", rename = "peak_seconds")]
+    pub(crate) peak: Duration,
+    /// Events per append.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=200))]
+    pub(crate) events: u32,
+    /// Writers: the most appends under way at once.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=i64::from(WRITERS_MAX)))]
+    pub(crate) writers: u32,
+    /// Reads of random streams per second. Default: a tenth of the appends.
+    #[arg(long, value_parser = units::rate)]
+    pub(crate) reads: Option<f64>,
+    /// Readers: the most reads under way at once; 0 for none.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) readers: u32,
+    /// Live subscribers. One more goes back a slice after each slice and catches up.
+    #[arg(long, default_value_t = 3)]
+    pub(crate) subscribers: u32,
+    /// Length of a slice.
+    #[arg(long, default_value = "30s", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds", rename = "slice_seconds")]
+    pub(crate) slice: Duration,
+    /// Time from one fault to the next; 0 for none.
+    #[arg(long, default_value = "60s", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds", rename = "fault_every_seconds")]
+    pub(crate) fault_every: Duration,
+    /// Only these faults. Default: all that fit the store.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    #[serde(skip)]
+    pub(crate) faults: Vec<Kind>,
+    #[command(flatten)]
+    pub(crate) severity: Severity,
+}

@@ -1,0 +1,225 @@
+//! Slices of the run: what is measured in each, and what their row tells about growth.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::histogram::{Percentiles, median};
+use crate::host::CpuUse;
+
+/// What happened in one slice.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Slice {
+    /// When it began, from the beginning of the load.
+    pub(super) from_seconds: f64,
+    /// How long it was; the last may be shorter.
+    pub(super) seconds: f64,
+    /// Events in the store at its end.
+    pub(super) events_total: u64,
+    /// Events acknowledged in it, per second.
+    pub(super) events_per_second: f64,
+    /// From the intended start of an append to its acknowledgement.
+    pub(super) append_ms: Percentiles,
+    /// From the intended start of a read of a stream to its end.
+    pub(super) read_ms: Percentiles,
+    /// From the acknowledgement of an append to a live subscriber; 0.001 if it was there before.
+    pub(super) deliver_ms: Percentiles,
+    /// How late this process's own timers were.
+    pub(super) lag_ms: Percentiles,
+    /// Appends that were due at its end and not begun.
+    pub(super) behind: u64,
+    /// Tables and indexes, or files.
+    pub(super) disk_bytes: Option<u64>,
+    /// The same over `events_total`.
+    pub(super) disk_bytes_per_event: Option<f64>,
+    /// Memory of this process at its end.
+    pub(super) memory_bytes: u64,
+    /// Processor time.
+    pub(super) cpu: CpuUse,
+    /// Answers and endings that were errors, by kind.
+    pub(super) errors: BTreeMap<String, u64>,
+    /// Kinds of the faults in it, until the load had recovered.
+    pub(super) faults: Vec<String>,
+    /// Why the generator was the limit, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) generator_limit: Option<String>,
+}
+
+/// One fault as it is reported.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct FaultLine {
+    /// When it began.
+    pub(super) at_seconds: f64,
+    /// Which.
+    pub(super) kind: String,
+    /// From its beginning until an append was acknowledged that began after its end; none if none was.
+    pub(super) healed_after_seconds: Option<f64>,
+}
+
+/// The faults between two moments; one that has not healed lasts.
+pub(super) fn faults_between(faults: &[FaultLine], from: f64, to: f64) -> Vec<String> {
+    let within = |fault: &&FaultLine| {
+        let end = fault
+            .healed_after_seconds
+            .map_or(f64::INFINITY, |after| fault.at_seconds + after);
+        fault.at_seconds < to && end >= from
+    };
+    let kinds = faults.iter().filter(within);
+    kinds.map(|fault| fault.kind.clone()).collect()
+}
+
+/// How the last quarter compares with the second: the first is warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Growth {
+    /// Medians over the slices of a quarter, those without a fault if there are any.
+    pub(super) second_p99_ms: f64,
+    /// The same.
+    pub(super) last_p99_ms: f64,
+    /// The same.
+    pub(super) second_disk_bytes_per_event: Option<f64>,
+    /// The same.
+    pub(super) last_disk_bytes_per_event: Option<f64>,
+}
+
+/// A quarter of the slices, 0 to 3.
+pub(super) fn quarter(slices: &[Slice], number: usize) -> &[Slice] {
+    let at = |quarter: usize| slices.len() * quarter / 4;
+    &slices[at(number)..at(number + 1)]
+}
+
+/// The slices without a fault, or all if each has one.
+pub(super) fn quiet(slices: &[Slice]) -> Vec<&Slice> {
+    let quiet: Vec<&Slice> = slices.iter().filter(|s| s.faults.is_empty()).collect();
+    if quiet.is_empty() {
+        return slices.iter().collect();
+    }
+    quiet
+}
+
+/// The median of a figure over slices; none if no slice has it.
+pub(super) fn typical(slices: &[&Slice], figure: impl Fn(&Slice) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = slices.iter().filter_map(|slice| figure(slice)).collect();
+    (!values.is_empty()).then(|| median(&values))
+}
+
+/// None if there are too few slices to tell.
+pub(super) fn growth(slices: &[Slice]) -> Option<Growth> {
+    if slices.len() < 4 {
+        return None;
+    }
+    let (second, last) = (quiet(quarter(slices, 1)), quiet(quarter(slices, 3)));
+    let p99 = |slice: &Slice| (slice.append_ms.count > 0).then_some(slice.append_ms.p99);
+    Some(Growth {
+        second_p99_ms: typical(&second, p99)?,
+        last_p99_ms: typical(&last, p99)?,
+        second_disk_bytes_per_event: typical(&second, |s| s.disk_bytes_per_event),
+        last_disk_bytes_per_event: typical(&last, |s| s.disk_bytes_per_event),
+    })
+}
+
+/// The same in words.
+pub(super) fn verdict(growth: Option<Growth>) -> String {
+    let Some(growth) = growth else {
+        return "too short to tell whether anything grows: fewer than four slices with appends"
+            .into();
+    };
+    let times = growth.last_p99_ms / growth.second_p99_ms.max(0.001);
+    let p99 = format!(
+        "p99 of the last quarter is {times:.2} times that of the second ({:.1} ms after {:.1} ms)",
+        growth.last_p99_ms, growth.second_p99_ms
+    );
+    let disk = growth
+        .last_disk_bytes_per_event
+        .zip(growth.second_disk_bytes_per_event)
+        .map_or_else(
+            || "nobody could tell the disk".into(),
+            |(last, second)| format!("disk per event {last:.0} bytes, from {second:.0}"),
+        );
+    format!("{p99}; {disk}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(p99: f64, disk: Option<f64>, faults: &[&str]) -> Slice {
+        Slice {
+            append_ms: Percentiles {
+                count: 1,
+                p99,
+                ..Percentiles::default()
+            },
+            disk_bytes_per_event: disk,
+            faults: faults.iter().map(|kind| (*kind).to_owned()).collect(),
+            ..Slice::default()
+        }
+    }
+
+    #[test]
+    fn quarters_cover_all_slices_once() {
+        for count in 0..50 {
+            let slices: Vec<Slice> = (0..count)
+                .map(|n| Slice {
+                    events_total: n,
+                    ..Slice::default()
+                })
+                .collect();
+            let quarters: Vec<u64> = (0..4)
+                .flat_map(|number| quarter(&slices, number))
+                .map(|slice| slice.events_total)
+                .collect();
+            assert_eq!(quarters, (0..count).collect::<Vec<_>>());
+            assert!(count < 4 || (0..4).all(|number| !quarter(&slices, number).is_empty()));
+        }
+    }
+
+    #[test]
+    fn growth_compares_quiet_slices_of_the_second_and_the_last_quarter() {
+        let slices = [
+            slice(90.0, Some(900.0), &[]),
+            slice(90.0, Some(900.0), &[]),
+            slice(10.0, Some(300.0), &[]),
+            slice(5_000.0, Some(310.0), &["freeze"]),
+            slice(90.0, None, &[]),
+            slice(90.0, None, &[]),
+            slice(5_000.0, Some(330.0), &["cut"]),
+            slice(25.0, Some(330.0), &[]),
+        ];
+        let found = growth(&slices).unwrap();
+        assert_eq!((found.second_p99_ms, found.last_p99_ms), (10.0, 25.0));
+        assert_eq!(
+            verdict(Some(found)),
+            "p99 of the last quarter is 2.50 times that of the second (25.0 ms after 10.0 ms); \
+             disk per event 330 bytes, from 300"
+        );
+        let all_hurt = [
+            slice(1.0, None, &["cut"]),
+            slice(2.0, None, &["cut"]),
+            slice(3.0, None, &["cut"]),
+            slice(4.0, None, &["cut"]),
+        ];
+        let found = growth(&all_hurt).unwrap();
+        assert_eq!((found.second_p99_ms, found.last_p99_ms), (2.0, 4.0));
+        assert!(verdict(Some(found)).ends_with("nobody could tell the disk"));
+        assert_eq!(growth(&all_hurt[..3]), None);
+        assert_eq!(growth(&vec![Slice::default(); 8]), None);
+        assert!(verdict(None).contains("too short"));
+    }
+
+    #[test]
+    fn a_fault_belongs_to_slices_until_it_has_healed() {
+        let fault = |at, healed| FaultLine {
+            at_seconds: at,
+            kind: format!("at {at}"),
+            healed_after_seconds: healed,
+        };
+        let faults = [fault(10.0, Some(3.0)), fault(25.0, None)];
+        let between = |from, to| faults_between(&faults, from, to).len();
+        assert_eq!(between(0.0, 10.0), 0);
+        assert_eq!(between(0.0, 10.1), 1);
+        assert_eq!(between(12.0, 20.0), 1);
+        assert_eq!(between(13.1, 20.0), 0);
+        assert_eq!(between(12.0, 26.0), 2);
+        assert_eq!(between(100.0, 101.0), 1);
+    }
+}
