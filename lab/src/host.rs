@@ -57,6 +57,9 @@ pub fn commit() -> String {
     }
 }
 
+/// Version of Gesta and its lab.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// `debug` or `release`: figures of a debug build say little.
 pub const BUILD: &str = if cfg!(debug_assertions) {
     "debug"
