@@ -158,6 +158,11 @@ impl Watch {
         }
     }
 
+    /// True if it counts statements, not transactions.
+    pub(crate) fn counts_statements(&self) -> bool {
+        matches!(&self.0, Some(watched) if watched.statements)
+    }
+
     /// The counters now; `None` if there is nothing to watch.
     pub(crate) async fn look(&self) -> Result<Option<Spent>> {
         let Some(watched) = &self.0 else {

@@ -76,14 +76,22 @@ pub(super) struct Reading {
     pub(super) seconds_to_median: Option<f64>,
     /// Queries meanwhile.
     pub(super) queries: u64,
-    /// Those among them that write events.
-    pub(super) append_queries: u64,
+    /// Those among them that write events; none if statements are not counted.
+    pub(super) append_queries: Option<u64>,
     /// Time that the database spent in them.
     pub(super) database_ms: f64,
     /// Readers that have everything.
     pub(super) complete_readers: usize,
     /// What is wrong.
     pub(super) faults: Vec<String>,
+}
+
+/// What the database did.
+#[derive(Debug, Default)]
+struct Counted {
+    queries: u64,
+    appends: Option<u64>,
+    database_ms: f64,
 }
 
 impl FormResult {
@@ -101,7 +109,7 @@ impl FormResult {
 }
 
 impl Reading {
-    fn of(outcome: Outcome, readers: u64, begin: Instant, spent: Spent) -> Self {
+    fn of(outcome: Outcome, readers: u64, begin: Instant, spent: Counted) -> Self {
         let mut seconds: Vec<f64> = outcome
             .done
             .iter()
@@ -181,10 +189,10 @@ impl Cell<'_> {
         let ((last, write_seconds), outcome) =
             tokio::try_join!(write, readers.finish(self.deadline))?;
         let cpu = cpu.used();
-        let spent = self.look().await?.0.since(&before);
+        let spent = self.counted(&before).await?;
         let burst = Reading::of(outcome, self.plan.readers, begin, spent);
         let from_start = match self.then {
-            Then::FromStart => Some(self.from_start(subject, last).await?),
+            Then::FromStart => Some(self.read_again(subject, last).await?),
             Then::End => None,
         };
         Ok(FormResult {
@@ -202,13 +210,24 @@ impl Cell<'_> {
         })
     }
 
-    async fn from_start(&self, subject: &mut dyn Subject, last: u64) -> Result<Reading> {
+    /// New readers read everything from the beginning.
+    async fn read_again(&self, subject: &mut dyn Subject, last: u64) -> Result<Reading> {
         let before = self.look().await?.0;
         let begin = Instant::now();
         let readers = subject.readers(From::Start, Some(last)).await?;
         let outcome = readers.finish(self.deadline).await?;
-        let spent = self.look().await?.0.since(&before);
+        let spent = self.counted(&before).await?;
         Ok(Reading::of(outcome, self.plan.readers, begin, spent))
+    }
+
+    /// What the database did since an earlier look.
+    async fn counted(&self, before: &Spent) -> Result<Counted> {
+        let spent = self.look().await?.0.since(before);
+        Ok(Counted {
+            queries: spent.queries,
+            appends: self.watch.counts_statements().then_some(spent.appends),
+            database_ms: spent.database_ms,
+        })
     }
 
     /// The counters, and when they were read.
@@ -235,7 +254,7 @@ mod tests {
             done: (1..=done).rev().map(at).collect(),
             faults: faults.iter().map(|&fault| fault.to_owned()).collect(),
         };
-        Reading::of(outcome, 3, begin, Spent::default())
+        Reading::of(outcome, 3, begin, Counted::default())
     }
 
     #[test]

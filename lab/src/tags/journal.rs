@@ -3,7 +3,7 @@
 //! As the plugins do it, with everything decided in their favour: writers insert batches of the write queue, each one
 //! statement that commits by itself; readers share a pool, ask at once again after a full page and else after a pause,
 //! and the bounded ones ask one tracker per process how far they may go (`tracker`). Statements are prepared and planned
-//! with their values, the pages are planned for fresh statistics, transactions around reads are left out.
+//! with their values and with fresh statistics, and there is no transaction around a read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -12,7 +12,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::form::{self, Form, Statements};
@@ -134,6 +135,14 @@ impl Journal {
         Ok((told, end.drop_guard()))
     }
 
+    fn batches(&self) -> Batches {
+        Batches {
+            form: self.form,
+            plan: self.plan,
+            filler: self.filler.clone(),
+        }
+    }
+
     /// The task of one reader.
     fn reader(&self, from: From) -> Result<Reader> {
         let Some(pool) = self.pool.clone() else {
@@ -211,11 +220,7 @@ impl Subject for Journal {
         let mut tasks = tokio::task::JoinSet::<Result<()>>::new();
         for writer in std::mem::take(&mut self.writers) {
             let (next, last) = (Arc::clone(&next), Arc::clone(&last));
-            let batches = Batches {
-                form: self.form,
-                plan: self.plan,
-                filler: self.filler.clone(),
-            };
+            let batches = self.batches();
             let events = self.settings.batch;
             let all = self.plan.events;
             tasks.spawn(async move {
@@ -225,7 +230,7 @@ impl Subject for Journal {
                         return Ok(());
                     }
                     let batch = batches.of(first, (first + events).min(all));
-                    let rows = batch.insert(&writer).await?;
+                    let rows = writer.query(&batch.binds()).await?;
                     for row in rows {
                         last.fetch_max(row.get(0), Ordering::Relaxed);
                     }
@@ -284,10 +289,8 @@ impl Batches {
 }
 
 impl Batch {
-    async fn insert(&self, writer: &Prepared) -> Result<Vec<Row>> {
-        writer
-            .query(&[&self.entities, &self.numbers, &self.tags, &self.messages])
-            .await
+    fn binds(&self) -> [&(dyn ToSql + Sync); 4] {
+        [&self.entities, &self.numbers, &self.tags, &self.messages]
     }
 }
 
@@ -370,4 +373,29 @@ fn signed(number: u64) -> i64 {
 
 fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+impl Journal {
+    /// Writes one event of the burst by way of a connection, in its transaction if it has one open.
+    pub(super) async fn write_through(&self, client: &Client, event: u64) -> Result<()> {
+        let sql = format!("SET search_path TO {}", self.form.schema());
+        client.batch_execute(&sql).await?;
+        let batch = self.batches().of(event, event + 1);
+        client.query(self.statements.insert, &batch.binds()).await?;
+        Ok(())
+    }
+
+    /// Waits until readers have read so many times more.
+    pub(super) async fn wait_for_reads(&self, more: u64, deadline: Duration) {
+        let pool = self.pool.as_ref().expect("prepared");
+        let until = pool.answers() + more;
+        let wait = async {
+            while pool.answers() < until {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(deadline, wait).await;
+        waited.expect("readers read");
+    }
 }

@@ -1,5 +1,6 @@
 //! Connections that readers share, as the plugins' readers share their pool.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -27,6 +28,8 @@ impl Prepared {
 pub(super) struct Pool(Arc<Inner>);
 
 struct Inner {
+    /// Queries answered so far.
+    answers: AtomicU64,
     idle: Mutex<Vec<Prepared>>,
     free: Arc<Semaphore>,
 }
@@ -43,6 +46,7 @@ impl Pool {
     pub(super) fn of(connections: Vec<Prepared>) -> Self {
         let free = Arc::new(Semaphore::new(connections.len()));
         Self(Arc::new(Inner {
+            answers: AtomicU64::new(0),
             idle: Mutex::new(connections),
             free,
         }))
@@ -57,7 +61,15 @@ impl Pool {
             _permit: permit.context("the pool is closed")?,
         };
         let connection = taken.connection.as_ref().expect("a permit is a connection");
-        connection.query(binds).await
+        let rows = connection.query(binds).await?;
+        self.0.answers.fetch_add(1, Ordering::Relaxed);
+        Ok(rows)
+    }
+
+    /// Queries answered so far.
+    #[cfg(test)]
+    pub(super) fn answers(&self) -> u64 {
+        self.0.answers.load(Ordering::Relaxed)
     }
 }
 
