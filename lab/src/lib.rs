@@ -34,6 +34,7 @@ mod quick;
 pub mod random;
 mod read;
 mod read_back;
+mod recovery;
 pub mod report;
 mod reservation;
 mod schemas;
@@ -106,6 +107,8 @@ enum Command {
     Read(read::ReadArgs),
     /// A page with charts from the results of earlier commands.
     Report(page::PageArgs),
+    /// Entities that come to memory after a restart, and a projection that catches up.
+    Recovery(recovery::RecoveryArgs),
     /// Seats of a cinema, over HTTP: how many requests it carries, and whether a seat was ever held twice.
     Reservation(reservation::ReservationArgs),
     /// Kills a cinema under load, again and again: is everything acknowledged there?
@@ -142,6 +145,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Quick(args) => quick::run(&args, &stop).await,
         Command::Read(args) => read::run(&args, &stop).await,
         Command::Report(args) => page::run(&args),
+        Command::Recovery(args) => recovery::run(&args, &stop).await,
         Command::Reservation(args) => reservation::run(&args, &stop).await,
         Command::ReservationKill(args) => reservation::run_kill(&args, &stop).await,
         Command::Schemas(args) => schemas::run(&args, &stop).await,

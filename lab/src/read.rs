@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use gesta_core::{AllFrom, EventStore, ReadAll, ReadStream, StreamFrom, StreamId};
+use gesta_core::{
+    AllFrom, EventStore, Filter, ReadAll, ReadStream, StreamFrom, StreamId, Subscribe,
+    SubscribeFrom, SubscribeTo, SubscriptionMessage,
+};
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Result, fail};
 use crate::fill::{Fill, fill};
 use crate::histogram::{Latencies, Percentiles, median};
 use crate::host::{CpuMeter, CpuUse};
@@ -58,6 +61,33 @@ pub(crate) async fn catching_up(
     stop: &CancellationToken,
 ) -> Result<(u64, f64)> {
     let pass = whole_log(store, CATCHING_UP_PAGE, Use::Decode, stop).await?;
+    Ok((pass.events, pass.rate()))
+}
+
+/// The same by a subscription from the start of the log until it has caught up.
+pub(crate) async fn subscribing(
+    store: &dyn EventStore,
+    stop: &CancellationToken,
+) -> Result<(u64, f64)> {
+    let (mut pass, begin) = (Pass::default(), Instant::now());
+    let request = Subscribe {
+        to: SubscribeTo::All(Filter::ALL),
+        from: SubscribeFrom::Start,
+    };
+    let mut subscription = store.subscribe(request).await.context("subscribing")?;
+    while !stop.is_cancelled() {
+        match subscription.next().await {
+            Some(Ok(SubscriptionMessage::Event { event, .. })) => {
+                pass.events += 1;
+                decode(&event);
+            }
+            Some(Ok(SubscriptionMessage::CaughtUp(_))) => break,
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Err(error.into()),
+            None => return fail("a subscription ended"),
+        }
+    }
+    pass.seconds = begin.elapsed().as_secs_f64();
     Ok((pass.events, pass.rate()))
 }
 

@@ -1,6 +1,7 @@
 //! `entities`: the entity runtime on a store: one hot entity, loading many after a restart, memory of idle ones,
 //! two processes on the same entities. After each run every acknowledged command is looked for in the store.
 
+pub(crate) mod crowd;
 pub(crate) mod hot;
 mod memory;
 mod restart;
@@ -10,7 +11,7 @@ pub(crate) mod tally;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta::entity::{Config, Entities, EntityType, JsonEvents};
+use gesta::entity::{Config, Entities, EntityType, JsonEvents, Snapshots};
 use gesta_core::{OwnerStore, SystemClock};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -95,7 +96,19 @@ pub(crate) async fn run(args: &EntitiesArgs, stop: &CancellationToken) -> Result
 }
 
 fn start(store: &Arc<gesta::Store>, config: Config) -> Result<Entities<Tally>> {
-    let entity_type = EntityType::new("tally", JsonEvents::<Event>::new())?;
+    start_with(store, config, None)
+}
+
+/// A runtime that takes a snapshot every so many events, or none.
+pub(crate) fn start_with(
+    store: &Arc<gesta::Store>,
+    config: Config,
+    snapshot_every: Option<u64>,
+) -> Result<Entities<Tally>> {
+    let mut entity_type = EntityType::new("tally", JsonEvents::<Event>::new())?;
+    if let Some(events) = snapshot_every {
+        entity_type = entity_type.snapshots(Snapshots::json(1).every(events));
+    }
     let store = Arc::clone(store) as Arc<dyn OwnerStore>;
     Ok(Entities::start(
         store,

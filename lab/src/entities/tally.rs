@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Failure, Result};
 
 /// Count and digest of the events so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Tally {
     pub(crate) count: u64,
     pub(crate) digest: u64,
