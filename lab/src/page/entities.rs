@@ -29,6 +29,7 @@ pub(super) fn locking(lines: &Lines) -> Option<Section> {
         None => "The run has no figures.".into(),
     };
     Some(Section {
+        lead: None,
         id: "locking",
         title: "In memory against optimistic locking",
         finding,
@@ -174,6 +175,7 @@ pub(super) fn entities(lines: &Lines) -> Option<Section> {
         _ => format!("{}.", super::numbers::capitalised(&list(&told))),
     };
     Some(Section {
+        lead: None,
         id: "entities",
         title: "Entities",
         finding,

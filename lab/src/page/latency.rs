@@ -32,6 +32,7 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
     let all = newest_first(lines.of("latency"));
     let newest = all.first()?;
     Some(Section {
+        lead: None,
         id: "latency",
         title: "Distance to the database",
         finding: finding(newest),
@@ -198,7 +199,15 @@ fn draw(line: &Line) -> Html {
     if !folded.is_empty() {
         all.push(details("Other numbers of workers", charts(folded)));
     }
-    all.push(ratios(&cells));
+    let (near, far): (Vec<At>, Vec<At>) = cells
+        .places()
+        .into_iter()
+        .partition(|at| Some(at.workers) == shown);
+    all.push(ratios(&cells, near));
+    all.push(details(
+        "The ratios with other numbers of workers",
+        ratios(&cells, far),
+    ));
     all.push(paragraph(
         "[C] was measured with another programming language, another database version and another machine, and delayed the network \
          itself; here a proxy delays each answer. So compare the ratios, not the rates. With the lock of separate statements held across the \
@@ -256,7 +265,7 @@ fn chart(cells: &Cells<'_>, workers: f64, events: f64) -> Html {
     .draw()
 }
 
-fn ratios(cells: &Cells<'_>) -> Html {
+fn ratios(cells: &Cells<'_>, places: Vec<At>) -> Html {
     let mut table = Table::new(
         "How many times as many events as another way",
         &[
@@ -269,7 +278,8 @@ fn ratios(cells: &Cells<'_>) -> Html {
             "Gesta to bundled",
         ],
     );
-    for at in cells.places() {
+    let compared = |at: &At| cells.ratio("gesta", "bundled", *at).is_some();
+    for at in places.into_iter().filter(compared) {
         let ratio = |form: &str, to: &str| {
             let ratio = cells.ratio(form, to, at);
             ratio.map_or(Cell::Unknown, |ratio| figure(by(ratio)))

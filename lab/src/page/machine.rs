@@ -27,6 +27,7 @@ pub(super) fn section(lines: &Lines) -> Section {
     body.push(databases(lines));
     body.push(details("Every run", runs(lines)));
     Section {
+        lead: None,
         id: "machine",
         title: "Machine, settings and method",
         finding: finding(lines),

@@ -7,7 +7,7 @@ use super::table::{Table, words};
 use super::{latency, reservation, schemas};
 
 /// Kinds of lines that repeat something published.
-const REPEATED: [&str; 5] = ["schemas", "latency", "tags", "reservation", "compare-peers"];
+const REPEATED: [&str; 4] = ["schemas", "latency", "tags", "reservation"];
 
 /// Letter, author, title, year.
 const SOURCES: [(&str, &str, &str, &str); 4] = [
@@ -66,6 +66,7 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
     body.push(heading("Sources"));
     body.push(sources.draw());
     Some(Section {
+        lead: None,
         id: "marks",
         title: "Published marks",
         finding: "Published experiments that these runs repeat: compare shapes and ratios, never the numbers themselves.".into(),
@@ -161,26 +162,27 @@ fn rows(lines: &Lines) -> Vec<[String; 5]> {
 fn tags_here(lines: &Lines) -> Option<String> {
     let all = newest_first(lines.of("tags"));
     let line = all.iter().find(|line| line.is_valid())?;
-    let told: Vec<String> = line
-        .result()
-        .get("forms")
-        .items()
-        .filter(|form| form.get("database_ms").is_there())
+    let forms = || line.result().get("forms").items();
+    let oldest = forms()
+        .map(|form| form.number_or_0("older"))
+        .fold(0.0, f64::max);
+    let told: Vec<String> = forms()
+        .filter(|form| form.get("database_ms").is_there() && form.number_or_0("older") == oldest)
         .map(|form| {
             let name = form
                 .get("title")
                 .text()
                 .unwrap_or(form.text_or_empty("name"));
-            let older = form.number_or_0("older");
-            let older = if older > 0.0 {
-                format!(" with {} older events", super::numbers::count(older))
-            } else {
-                String::new()
-            };
-            format!("{name}{older} {}", millis(form.number_or_0("database_ms")))
+            format!("{name} {}", millis(form.number_or_0("database_ms")))
         })
         .collect();
-    (!told.is_empty()).then(|| format!("database time: {}", told.join("; ")))
+    let older = super::numbers::count(oldest);
+    (!told.is_empty()).then(|| {
+        format!(
+            "database time with {older} older events: {}",
+            told.join("; ")
+        )
+    })
 }
 
 #[cfg(test)]

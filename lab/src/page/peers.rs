@@ -14,6 +14,7 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
     let all = newest_first(lines.of("compare-peers"));
     let newest = all.first()?;
     Some(Section {
+        lead: None,
         id: "peers",
         title: "Beside other systems",
         finding: finding(newest),

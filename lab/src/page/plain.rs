@@ -289,6 +289,7 @@ fn section(kind: &Kind, lines: &[&Line]) -> Option<Section> {
         .collect();
     let finding = (kind.finding)(&valid);
     Some(Section {
+        lead: None,
         id: kind.kind,
         title: kind.title,
         finding: finding.unwrap_or_else(|| "None of these runs is a result.".into()),

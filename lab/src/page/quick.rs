@@ -4,7 +4,7 @@ use super::chart::{Axis, LineChart, Mark, Point, Role, Scale, Series};
 use super::html::{Html, el};
 use super::lines::{Line, Lines};
 use super::look::Look;
-use super::numbers::{Unit, bytes, count, millis};
+use super::numbers::{Unit, bytes, capitalised, count, millis};
 use super::section::{Section, bullets, newest_first, phase_tip, runs, side_by_side, sizes};
 use super::table::{Cell, Table, cores, counted, details, figure, millis as millis_cell};
 
@@ -15,6 +15,7 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
     let all = newest_first(lines.of("quick"));
     let newest = all.first()?;
     Some(Section {
+        lead: Some(lead(newest)),
         id: "quick",
         title: "What this database carries",
         finding: finding(newest),
@@ -23,8 +24,44 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
     })
 }
 
+/// What was reached.
+fn finding(line: &Line) -> String {
+    let result = line.result();
+    let peak = result.get("closed").items().max_by(|a, b| {
+        a.number_or_0("events_per_second")
+            .total_cmp(&b.number_or_0("events_per_second"))
+    });
+    let kept = result.get("open").items().filter(|step| has_kept_up(*step));
+    let kept = kept.max_by(|a, b| a.number_or_0("rate").total_cmp(&b.number_or_0("rate")));
+    let mut told = Vec::new();
+    if let Some(peak) = peak {
+        told.push(format!(
+            "callers that wait for their answers got {} events/s stored at most ({} of them, p99 {})",
+            count(peak.number_or_0("events_per_second")),
+            count(peak.number_or_0("connections")),
+            millis(peak.number_or_0("latency_ms.p99")),
+        ));
+    }
+    if let Some(kept) = kept {
+        told.push(format!(
+            "of the steady loads, {} events/s was the highest that was kept up with (p99 {})",
+            count(kept.number_or_0("rate")),
+            millis(kept.number_or_0("latency_ms.p99")),
+        ));
+    }
+    match told.len() {
+        0 => "The run has no figures.".into(),
+        _ => format!("{}.", capitalised(&told.join("; "))),
+    }
+}
+
+fn has_kept_up(step: Look<'_>) -> bool {
+    step.number_or_0("events_per_second") >= step.number_or_0("rate") * KEPT_UP
+        && step.get("latency_ms.p99").is_there()
+}
+
 /// What to plan for, and the limit.
-pub(super) fn finding(line: &Line) -> String {
+fn lead(line: &Line) -> String {
     let verdict = line.result().get("verdict");
     let told: Vec<&str> = verdict
         .get("sentences")
@@ -178,7 +215,7 @@ fn latency(result: Look<'_>) -> Html {
             let rate = step.number_or_0("rate");
             let reached = step.number_or_0("events_per_second");
             let tip = format!("{} at {} events/s offered", millis(latency), count(rate));
-            if reached < rate * KEPT_UP {
+            if !has_kept_up(*step) {
                 let tip = format!("{tip}; only {} were stored", count(reached));
                 return Some(Point::new(rate, latency, tip).stop());
             }

@@ -12,6 +12,7 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
     let all = newest_first(lines.of("recovery"));
     let newest = all.first()?;
     Some(Section {
+        lead: None,
         id: "recovery",
         title: "Loading entities",
         finding: finding(newest),

@@ -13,6 +13,9 @@ use super::table::{
 /// More runs than this are folded away.
 const OPEN_MAX: usize = 12;
 
+/// Most runs that are drawn: the newest.
+const SERIES_MAX: usize = 5;
+
 /// Published steps [A]: application, requests per second and p99 in milliseconds.
 pub(super) const PUBLISHED: [(&str, &[(f64, f64)]); 4] = [
     (
@@ -69,6 +72,8 @@ pub(super) const PUBLISHED: [(&str, &[(f64, f64)]); 4] = [
     ),
 ];
 
+/// A step of which less than this share was accepted did not keep up.
+const KEPT_UP: f64 = 0.97;
 /// The author's bar for a whole request.
 const BAR_MS: f64 = 50.0;
 
@@ -91,6 +96,7 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
         table
     });
     Some(Section {
+        lead: None,
         id: "reservation",
         title: "Cinema over HTTP",
         finding: finding(&all),
@@ -119,15 +125,20 @@ fn latency(step: Look<'_>) -> Look<'_> {
     }
 }
 
+/// True if what a schedule offered was accepted.
+fn has_kept_up(step: Look<'_>) -> bool {
+    let offered = offered(step).unwrap_or(f64::MAX);
+    step.number_or_0("accepted_per_second") >= offered * KEPT_UP
+        && step.number_or_0("unsent") == 0.0
+}
+
 /// The highest rate with p99 up to the bar: requests a second and p99.
 pub(super) fn highest(lines: &[&Line]) -> Option<(f64, f64)> {
     let valid = lines.iter().filter(|line| line.is_valid());
     let steps = valid.flat_map(|line| steps(line));
     let good = steps.filter(|step| {
         let p99 = latency(*step).get("p99").number();
-        offered(*step).is_some()
-            && p99.is_some_and(|p99| p99 <= BAR_MS)
-            && step.number_or_0("unsent") == 0.0
+        has_kept_up(*step) && p99.is_some_and(|p99| p99 <= BAR_MS)
     });
     let of = |step: Look<'_>| {
         (
@@ -178,20 +189,21 @@ fn chart(lines: &[&Line]) -> Html {
         })
         .collect();
     let mut told = Vec::new();
-    // Runs of one step each are a cloud of points, not a line; the newest runs with a name of their own, then no more.
-    for (number, line) in lines
+    // Overload is told by its own table.
+    let drawn = lines
         .iter()
-        .filter(|line| line.is_valid())
-        .enumerate()
-        .take(6)
-    {
+        .filter(|line| line.is_valid() && !line.result().get("overload").is_there());
+    for (number, line) in drawn.take(SERIES_MAX).enumerate() {
         let points = steps(line).filter_map(|step| {
             let (rate, p99) = (offered(step)?, latency(step).get("p99").number()?);
             let tip = format!("{} requests/s: {}", count(rate), millis(p99));
             told.push(tip.clone());
-            let behind = step.number_or_0("accepted_per_second") < rate * 0.95;
             let point = Point::new(rate, p99, tip);
-            Some(if behind { point.stop() } else { point })
+            Some(if has_kept_up(step) {
+                point
+            } else {
+                point.stop()
+            })
         });
         let points: Vec<Point> = points.collect();
         if points.is_empty() {
@@ -408,23 +420,24 @@ pub(super) fn kills(lines: &Lines) -> Option<Section> {
         );
     }
     Some(Section {
+        lead: None,
         id: "reservation-kill",
         title: "The cinema killed under load",
         finding: format!(
-            "Killed {} times under load: of {} acknowledged requests {} lost, {} seats held twice.",
+            "Killed {} times under load: of {} acknowledged requests {} was lost, and {} seat was held twice.",
             count(sum("kills")),
             count(sum("check.acknowledged")),
-            zero(lost),
-            zero(twice)
+            none(lost, "none"),
+            none(twice, "no")
         ),
         is_result: all.iter().all(|line| line.is_valid()),
         body: table.draw(),
     })
 }
 
-fn zero(number: f64) -> String {
+fn none(number: f64, word: &str) -> String {
     if number == 0.0 {
-        "none".into()
+        word.to_owned()
     } else {
         count(number)
     }

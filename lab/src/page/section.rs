@@ -15,12 +15,19 @@ pub(super) struct Section {
     pub(super) title: &'static str,
     /// One sentence that says what was found.
     pub(super) finding: String,
+    /// What stands above everything else, if it is not the finding.
+    pub(super) lead: Option<String>,
     /// False if what is shown is no result.
     pub(super) is_result: bool,
     pub(super) body: Html,
 }
 
 impl Section {
+    /// Above everything else.
+    pub(super) fn headline(&self) -> &str {
+        self.lead.as_deref().unwrap_or(&self.finding)
+    }
+
     /// The markup.
     pub(super) fn draw(self) -> Html {
         let mark = (!self.is_result).then(|| el("strong").class("no-result").with("No result"));
@@ -107,6 +114,7 @@ pub(super) fn started(line: &Line) -> String {
 pub(super) fn sizes(sizes: Look<'_>) -> Option<String> {
     let mean = sizes.get("mean_bytes").number()?;
     let name = sizes.text_or_empty("name");
+    let name = name.split(", mean ").next().unwrap_or(name);
     let is_fixed = name.is_empty() || name.ends_with(" bytes") || name.parse::<f64>().is_ok();
     Some(if is_fixed {
         bytes(mean)

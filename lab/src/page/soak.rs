@@ -15,6 +15,7 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
     let all = newest_first(lines.of("soak"));
     let newest = all.first()?;
     Some(Section {
+        lead: None,
         id: "soak",
         title: "Hours of load",
         finding: finding(newest),

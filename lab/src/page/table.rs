@@ -4,6 +4,9 @@ use super::html::{Element, Html, el};
 use super::look::Look;
 use super::numbers::{Unit, count, percent};
 
+/// Words longer than this want a wide column.
+const LONG: usize = 22;
+
 /// A cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cell {
@@ -181,6 +184,9 @@ fn cell(column: usize, cell: Option<&Cell>) -> Element {
         el("td")
     };
     match cell {
+        Some(Cell::Words(text)) if text.chars().count() > LONG => {
+            element.class("long").with(text.as_str())
+        }
         Some(Cell::Words(text)) => element.with(text.as_str()),
         Some(Cell::Figure(text)) if column == 0 => element.with(text.as_str()),
         Some(Cell::Figure(text)) => element.class("figure").with(text.as_str()),

@@ -15,6 +15,7 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
     let all = newest_first(lines.of("tags"));
     let newest = all.first()?;
     Some(Section {
+        lead: None,
         id: "tags",
         title: "Reading by tag",
         finding: finding(newest),

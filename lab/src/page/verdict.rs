@@ -15,38 +15,42 @@ pub(super) fn draw(lines: &Lines, sections: &[Section]) -> Html {
     let mut all = Html::default();
     all.push(no_result(lines));
     all.push(careful(lines));
-    let findings = sections
+    let of_results: Vec<&Section> = sections
         .iter()
-        .filter(|section| section.is_result && section.id != "marks" && section.id != "machine");
-    let findings: Vec<Element> = findings
-        .map(|section| {
-            el("li")
-                .with(
-                    el("a")
-                        .attr("href", format!("#{}", section.id))
-                        .with(section.title),
-                )
-                .with(": ")
-                .with(section.finding.as_str())
-        })
+        .filter(|section| section.is_result && !["marks", "machine"].contains(&section.id))
         .collect();
-    match findings.len() {
-        0 => all.push(
+    let (leads, others): (Vec<&Section>, Vec<&Section>) = of_results
+        .into_iter()
+        .partition(|section| section.lead.is_some());
+    let large = |section: &Section| el("p").class("lead").with(section.headline());
+    match (leads.as_slice(), others.as_slice()) {
+        ([], []) => all.push(
             el("p")
                 .class("lead")
                 .with("There is no result among these runs."),
         ),
-        1 => all.push(
-            el("p").class("lead").with(
-                sections
-                    .iter()
-                    .find(|section| section.is_result)
-                    .map_or("", |section| section.finding.as_str()),
-            ),
-        ),
-        _ => all.push(el("ul").class("findings").all(findings)),
+        ([], [one]) => all.push(large(one)),
+        (leads, others) => {
+            leads.iter().for_each(|section| all.push(large(section)));
+            all.push(list(others));
+        }
     }
     all
+}
+
+/// Findings with the way to their sections.
+fn list(sections: &[&Section]) -> Html {
+    if sections.is_empty() {
+        return Html::default();
+    }
+    let items = sections.iter().map(|section| {
+        let address = format!("#{}", section.id);
+        el("li")
+            .with(el("a").attr("href", address).with(section.title))
+            .with(": ")
+            .with(section.headline())
+    });
+    el("ul").class("findings").all(items).into()
 }
 
 fn boxed(class: &'static str, title: &str, reasons: Vec<String>) -> Option<Element> {
@@ -94,7 +98,10 @@ fn reasons(line: &Line) -> Vec<String> {
         all.extend(told.map(Look::told));
     }
     if all.is_empty() {
-        all.push("the run itself says that its check failed or a promise was broken".into());
+        all.push(match line.get("valid").flag() {
+            Some(_) => "the run itself says that its check failed or a promise was broken".into(),
+            None => "the line does not say that it is a result".into(),
+        });
     }
     let more = all.len().saturating_sub(REASONS_MAX);
     all.truncate(REASONS_MAX);

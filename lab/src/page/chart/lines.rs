@@ -64,6 +64,8 @@ impl Point {
 #[derive(Debug, Clone)]
 pub(in crate::page) struct Series {
     name: String,
+    /// The name at the end of the line.
+    short: String,
     role: Role,
     points: Vec<Point>,
 }
@@ -71,11 +73,27 @@ pub(in crate::page) struct Series {
 impl Series {
     /// A line through these points, in this order.
     pub(in crate::page) fn new(name: impl Into<String>, role: Role, points: Vec<Point>) -> Self {
+        let name = name.into();
         Self {
-            name: name.into(),
+            short: name.clone(),
+            name,
             role,
             points,
         }
+    }
+
+    /// With a shorter name at the end of the line; the legend says both.
+    pub(in crate::page) fn called(mut self, short: &str) -> Self {
+        self.short = short.into();
+        self
+    }
+
+    /// What the legend says.
+    fn legend(&self) -> String {
+        if self.short == self.name || self.role == Role::Ours {
+            return self.name.clone();
+        }
+        format!("{}: {}", self.short, self.name)
     }
 }
 
@@ -118,11 +136,14 @@ impl LineChart {
         let caption = Caption {
             title: &self.title,
             description: &self.description,
-            legend: self
-                .series
-                .iter()
-                .map(|series| (series.role, series.name.clone()))
-                .collect(),
+            // A single line needs none: the axis says what it is.
+            legend: match self.series.as_slice() {
+                [_] => Vec::new(),
+                all => all
+                    .iter()
+                    .map(|series| (series.role, series.legend()))
+                    .collect(),
+            },
             note: self.note.as_deref(),
         };
         figure(&caption, |place| self.drawing(place))
@@ -307,7 +328,7 @@ impl LineChart {
         let widest = self
             .series
             .iter()
-            .map(|series| room(&series.name))
+            .map(|series| room(&series.short))
             .fold(0.0, f64::max);
         widest.min(NAME_WIDTH_MAX) + 26.0
     }
@@ -326,7 +347,7 @@ impl LineChart {
         let places = apart(&wanted, NAME_HEIGHT, top, bottom);
         let mut group = el("g").class("names");
         for ((series, from_x, from_y), at) in ends.into_iter().zip(places) {
-            let name = fitted(&series.name, NAME_WIDTH_MAX);
+            let name = fitted(&series.short, NAME_WIDTH_MAX);
             let lead = format!(
                 "M{:.1} {from_y:.1}L{:.1} {at:.1}h6",
                 from_x + 7.0,

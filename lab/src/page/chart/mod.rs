@@ -86,7 +86,7 @@ struct Place {
 }
 
 const WIDE: Place = Place {
-    width: 640.0,
+    width: 560.0,
     is_narrow: false,
 };
 const NARROW: Place = Place {
@@ -186,24 +186,29 @@ fn tipped(inner: impl Into<Html>, tip: &str) -> Element {
 }
 
 /// Room that a text needs.
-#[expect(clippy::cast_precision_loss, reason = "letters")]
 fn room(text: &str) -> f64 {
-    text.chars().count() as f64 * LETTER
+    room_of(text.chars().count())
 }
 
-/// A text that fits into so much room, cut if it must be.
+#[expect(clippy::cast_precision_loss, reason = "letters")]
+fn room_of(letters: usize) -> f64 {
+    letters as f64 * LETTER
+}
+
+/// A text that fits into so much room; if it must be cut, then in the middle, since names differ at their ends.
 fn fitted(text: &str, width: f64) -> String {
     if room(text) <= width {
         return text.to_owned();
     }
-    let mut kept = String::new();
-    for letter in text.chars() {
-        if room(&kept) + 2.0 * LETTER > width {
-            break;
-        }
-        kept.push(letter);
-    }
-    format!("{}…", kept.trim_end())
+    let letters: Vec<char> = text.chars().collect();
+    let kept = (1..letters.len())
+        .rev()
+        .find(|kept| room_of(kept + 1) <= width)
+        .unwrap_or(0);
+    let (head, tail) = (kept / 2, kept - kept / 2);
+    let head: String = letters[..head].iter().collect();
+    let tail: String = letters[letters.len() - tail..].iter().collect();
+    format!("{}…{}", head.trim_end(), tail.trim_start())
 }
 
 #[cfg(test)]
@@ -261,6 +266,8 @@ mod tests {
     #[test]
     fn names_fit_their_room() {
         assert_eq!(fitted("short", 100.0), "short");
-        assert!(room(&fitted("a very long name of a schema", 80.0)) <= 80.0);
+        let cut = fitted("a very long name, plain", 90.0);
+        assert!(room(&cut) <= 90.0 && cut.ends_with("plain"), "{cut}");
+        assert_eq!(fitted("größe", 0.0), "…");
     }
 }

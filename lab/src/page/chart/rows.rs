@@ -4,6 +4,11 @@ use super::axis::Axis;
 use super::{Caption, Place, Role, figure, fitted, line, rect, room, text, tipped};
 use crate::page::html::{Html, el};
 
+/// Widest name before a row; with a wider one all stand above their rows.
+const NAME_WIDTH_MAX: f64 = 200.0;
+/// Bold letters are so much wider.
+const BOLD: f64 = 1.1;
+
 /// A bar.
 #[derive(Debug, Clone)]
 pub(in crate::page) struct Bar {
@@ -189,28 +194,25 @@ impl Dots {
     }
 }
 
-/// Where rows and their names stand: names before the rows where there is room, else above them.
+/// Where rows and their names stand: names before the rows where all have room, else above them.
 struct Rows {
     count: usize,
     left: f64,
     step: f64,
-    is_narrow: bool,
+    names_above: bool,
     width: f64,
 }
 
 impl Rows {
     fn of<'a>(place: Place, names: impl ExactSizeIterator<Item = &'a str>) -> Self {
         let count = names.len();
-        let widest = names.map(room).fold(0.0, f64::max);
+        let widest = names.map(room).fold(0.0, f64::max) * BOLD;
+        let names_above = place.is_narrow || widest > NAME_WIDTH_MAX;
         Self {
             count,
-            left: if place.is_narrow {
-                2.0
-            } else {
-                widest.min(230.0) + 14.0
-            },
-            step: if place.is_narrow { 42.0 } else { 28.0 },
-            is_narrow: place.is_narrow,
+            left: if names_above { 2.0 } else { widest + 14.0 },
+            step: if names_above { 42.0 } else { 28.0 },
+            names_above,
             width: place.width,
         }
     }
@@ -221,17 +223,16 @@ impl Rows {
 
     fn middle(&self, row: usize) -> f64 {
         let top = row as f64 * self.step;
-        top + if self.is_narrow { 28.0 } else { 15.0 }
+        top + if self.names_above { 28.0 } else { 15.0 }
     }
 
     fn name(&self, row: usize, name: &str, is_ours: bool) -> Html {
         let class = if is_ours { "name strong" } else { "name" };
-        let label = if self.is_narrow {
-            let name = fitted(name, self.width - 8.0);
+        let label = if self.names_above {
+            let name = fitted(name, self.width / BOLD - 8.0);
             text(2.0, self.middle(row) - 14.0, "start", &name)
         } else {
-            let name = fitted(name, 230.0);
-            text(self.left - 8.0, self.middle(row) + 4.0, "end", &name)
+            text(self.left - 8.0, self.middle(row) + 4.0, "end", name)
         };
         label.class(class).into()
     }

@@ -43,6 +43,7 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
         across(&groups)
     };
     Some(Section {
+        lead: None,
         id: "schemas",
         title: "Journal schemas",
         finding,
@@ -78,7 +79,11 @@ fn groups<'a>(lines: &[&'a Line]) -> Vec<Group<'a>> {
             None => groups.push((key, Group { runs: vec![run] })),
         }
     }
-    groups.into_iter().map(|(_, group)| group).collect()
+    let mut groups: Vec<Group<'a>> = groups.into_iter().map(|(_, group)| group).collect();
+    // The setting in which Gesta leads by the least comes first: no lead is to rest on another's default unseen.
+    let lead = |group: &Group<'_>| group.runs[0].lead().unwrap_or(f64::MAX);
+    groups.sort_by(|a, b| lead(a).total_cmp(&lead(b)));
+    groups
 }
 
 /// One sentence over several groups.
@@ -356,7 +361,7 @@ fn over_connections(run: &Run<'_>, looks: &Looks, what: Figure) -> Html {
             }
             point.tipped(tip)
         });
-        Series::new(one.title, looks.of_name(one.name), points.collect())
+        Series::new(one.title, looks.of_name(one.name), points.collect()).called(one.name)
     });
     let series: Vec<Series> = series.collect();
     let told = run.ranked().into_iter().map(|one| {
