@@ -111,7 +111,8 @@ impl Contest<'_> {
         if let Err(why) = self.cells(peer, result).await {
             result.skipped = Some(why.0);
         }
-        if let Err(why) = peer.end(&mut self.world).await {
+        let ended = peer.end(&mut self.world).await;
+        if let Err(why) = ended.and_then(|()| self.world.clear()) {
             eprintln!("*** ending {}: {why} ***", result.title);
         }
     }
@@ -176,8 +177,11 @@ impl Contest<'_> {
         }
     }
 
-    /// Half the range of the controls over their median.
+    /// Half the range of the controls over their median; none of fewer than two.
     fn noise(&self) -> Option<f64> {
+        if self.controls.len() < 2 {
+            return None;
+        }
         let least = self.controls.iter().copied().reduce(f64::min)?;
         let most = self.controls.iter().copied().reduce(f64::max)?;
         let middle = median(&self.controls);

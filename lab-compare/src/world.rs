@@ -63,6 +63,19 @@ impl World {
         self.scratch.path().join(format!("{}-{name}", self.logs))
     }
 
+    /// Removes the files of the peer that has ended, so that the next has the whole disk.
+    pub(crate) fn clear(&self) -> Result<()> {
+        for entry in std::fs::read_dir(self.scratch.path())?.flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                std::fs::remove_dir_all(path)?;
+            } else {
+                std::fs::remove_file(path)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Something that `./install PEER` brings.
     pub(crate) fn installed(&self, peer: &str, path: &str) -> Result<PathBuf> {
         let file = self.installed.join(peer).join(path);
