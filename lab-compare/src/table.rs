@@ -24,6 +24,8 @@ pub(crate) struct CellResult {
 pub(crate) struct PeerResult {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
+    /// `gesta`, `peer`, or `floor` for what is no event store.
+    pub(crate) role: &'static str,
     #[serde(flatten)]
     pub(crate) about: About,
     pub(crate) cells: Vec<CellResult>,
@@ -40,6 +42,7 @@ impl PeerResult {
         Self {
             name,
             title,
+            role: role(name),
             about: About::default(),
             cells: Vec::new(),
             skipped: None,
@@ -138,6 +141,14 @@ impl PeerResult {
             millis(latency.p50),
             millis(latency.p99)
         )
+    }
+}
+
+fn role(name: &str) -> &'static str {
+    match name {
+        "pgbench" => "floor",
+        _ if name.starts_with("gesta") => "gesta",
+        _ => "peer",
     }
 }
 
@@ -279,6 +290,8 @@ mod tests {
     #[test]
     fn a_line_has_what_the_report_draws() {
         let value = serde_json::to_value(peer("good", 0)).unwrap();
+        assert_eq!(value["role"], "peer");
+        assert_eq!((role("gesta-http"), role("pgbench")), ("gesta", "floor"));
         for key in ["name", "version", "note", "durability", "cells", "skipped"] {
             assert!(value.get(key).is_some(), "{key}");
         }
