@@ -80,7 +80,7 @@ struct Cell {
     callers: u32,
     /// Of the middle round.
     entities_per_second: f64,
-    /// Events that the entities consist of, whether they were read or a snapshot stood for them.
+    /// Events that were read; those before a snapshot were not.
     events_per_second: f64,
     /// Events that were read for it.
     events_read: u64,
@@ -246,7 +246,7 @@ impl Lab<'_> {
             "  {} events each, {callers} callers{}: {} entities/s",
             crowd.events,
             if snapshots { ", snapshots" } else { "" },
-            grouped(cell.entities_per_second)
+            rate(cell.entities_per_second)
         );
         self.found.cells.push(cell);
         Ok(())
@@ -324,14 +324,16 @@ impl Cell {
         let seconds = rounds.iter().map(|round| round.seconds).collect();
         rounds.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let middle = rounds[rounds.len() / 2];
-        let per_second = |count: f64| (count / middle.seconds.max(0.000_001)).round();
+        // Few long entities make less than one per second.
+        let per_second =
+            |count: f64| (count / middle.seconds.max(0.000_001) * 100.0).round() / 100.0;
         Self {
             entities: crowd.entities,
             events_each: crowd.events,
             snapshots,
             callers,
             entities_per_second: per_second(f64::from(crowd.entities)),
-            events_per_second: per_second(exact(crowd.total())),
+            events_per_second: per_second(exact(middle.stats.loaded_events)).round(),
             events_read: middle.stats.loaded_events,
             latency_ms: latencies.percentiles(),
             cpu: middle.cpu,
@@ -360,7 +362,7 @@ fn table(cells: &[Cell]) -> Table {
             grouped(f64::from(cell.entities)),
             if cell.snapshots { "yes" } else { "no" }.into(),
             cell.callers.to_string(),
-            grouped(cell.entities_per_second),
+            rate(cell.entities_per_second),
             grouped(cell.events_per_second),
             grouped(exact(cell.events_read)),
             format!("{:.2}", cell.latency_ms.p50),
@@ -370,6 +372,14 @@ fn table(cells: &[Cell]) -> Table {
         ]);
     }
     table
+}
+
+/// A rate, with decimals if it is small.
+fn rate(per_second: f64) -> String {
+    if per_second < 10.0 {
+        return format!("{per_second:.2}");
+    }
+    grouped(per_second)
 }
 
 /// The figures in words: of each number of events the best, with and without snapshots.
@@ -401,10 +411,10 @@ fn sentence(cells: &[Cell], catch_up: &CatchUp) -> String {
             ));
         } else {
             let with = with.map_or(String::new(), |cell| {
-                format!(", with snapshots {}", grouped(cell.entities_per_second))
+                format!(", with snapshots {}", rate(cell.entities_per_second))
             });
-            let rate = grouped(plain.entities_per_second);
-            told.push(format!("{rate} entities/s of {events} events{with}"));
+            let plain = rate(plain.entities_per_second);
+            told.push(format!("{plain} entities/s of {events} events{with}"));
         }
     }
     if catch_up.events > 0 {

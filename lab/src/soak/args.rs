@@ -48,7 +48,7 @@ pub(crate) struct SoakArgs {
     #[arg(long, value_parser = units::rate)]
     pub(crate) reads: Option<f64>,
     /// Readers: the most reads under way at once; 0 for none.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 32)]
     pub(crate) readers: u32,
     /// Live subscribers. One more goes back a slice after each slice and catches up.
     #[arg(long, default_value_t = 3)]
