@@ -11,7 +11,7 @@ const METHOD: [&str; 6] = [
      and hides what happens when requests come anyway.",
     "Open loop: requests come by a schedule, whether those before are answered or not, as users do; a request that had to wait to be sent counts \
      from its intended start, so a stall is charged to all that it delayed.",
-    "p99 of 5 ms means: 99 of 100 requests took 5 ms or less; the worst of a hundred is what a busy page that makes a hundred requests shows.",
+    "p99 of 5 ms means: 99 of 100 requests took 5 ms or less; whoever makes a hundred requests meets the slowest of them too.",
     "Read back: after the load everything stored is read and compared with what was acknowledged; a run that lost, doubled, moved or changed one \
      event is no result.",
     "Noise: the same is measured in several rounds, and ± is half of the range of the rounds; a difference smaller than the noise says nothing.",
@@ -21,9 +21,7 @@ const METHOD: [&str; 6] = [
 pub(super) fn section(lines: &Lines) -> Section {
     let mut body = heading("Method");
     body.push(bullets(METHOD.map(str::to_owned)));
-    body.push(heading("Machines"));
     body.push(machines(lines));
-    body.push(heading("Databases"));
     body.push(databases(lines));
     body.push(details("Every run", runs(lines)));
     Section {
@@ -98,7 +96,12 @@ pub(super) fn durability(line: &Line) -> Option<&str> {
     let of_targets = targets
         .items()
         .filter_map(|one| one.get("facts.durability").text());
-    let of_peers = peers.items().filter_map(|one| one.get("durability").text());
+    // A peer whose acknowledgements mean something else is told apart in its table.
+    let of_peers = peers
+        .items()
+        .filter(|one| one.get("comparable").flag() != Some(false))
+        .filter_map(|one| one.get("durability").text())
+        .filter(|word| !word.is_empty());
     let mut all: Vec<&str> = own.into_iter().chain(of_targets).chain(of_peers).collect();
     all.sort_by_key(|word| match *word {
         "none" => 0,
@@ -176,9 +179,12 @@ fn databases(lines: &Lines) -> Html {
     all
 }
 
+/// Settings by name, and the runs that had them.
+type Settings<'a> = (Vec<(&'a str, String)>, Vec<String>);
+
 /// Each set of settings once, with the runs that had it.
 fn settings(lines: &Lines) -> Html {
-    let mut sets: Vec<(Vec<(&str, String)>, Vec<String>)> = Vec::new();
+    let mut sets: Vec<Settings<'_>> = Vec::new();
     for line in &lines.all {
         let set: Vec<(&str, String)> = line
             .get("store.settings")
@@ -199,10 +205,13 @@ fn settings(lines: &Lines) -> Html {
         for (name, value) in set {
             table.row(vec![words(name), words(value)]);
         }
-        let of = if several {
-            format!("Settings of the database in {}", runs.join(", "))
-        } else {
-            "Settings of the database".into()
+        let of = match runs.as_slice() {
+            _ if !several => "Settings of the database".into(),
+            [first, _, _, _, ..] => {
+                let more = runs.len() - 1;
+                format!("Settings of the database in {first} and {more} others")
+            }
+            few => format!("Settings of the database in {}", few.join(", ")),
         };
         details(&of, table.draw())
     });

@@ -2,7 +2,7 @@
 
 use super::lines::Lines;
 use super::numbers::{by, list, millis};
-use super::section::{Section, heading, newest_first, paragraph};
+use super::section::{Section, newest_first, paragraph};
 use super::table::{Table, words};
 use super::{latency, reservation, schemas};
 
@@ -63,7 +63,6 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
         "Each published figure belongs to its author's hardware, network and versions. What carries over is the order of things, their ratios, \
          and the shape of a curve: where it bends, and what happens after. A higher number here is not a faster system.",
     ));
-    body.push(heading("Sources"));
     body.push(sources.draw());
     Some(Section {
         lead: None,

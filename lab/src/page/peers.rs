@@ -1,12 +1,16 @@
-//! `compare-peers`: other systems behind the same workload.
+//! `compare-peers`: other systems behind the same workload, with every losing number.
+//!
+//! A peer that broke its word has no figures; one whose acknowledgement means something else is shown and not ranked,
+//! and neither is a floor: the bare database without what a store has to do.
 
-use super::chart::{Axis, LineChart, Point, Scale, Series};
+use super::chart::{Axis, LineChart, Point, Role, Scale, Series};
 use super::html::Html;
 use super::lines::{Line, Lines};
 use super::look::Look;
-use super::numbers::{Unit, count, list, millis, times};
+use super::numbers::{Unit, count, list, millis, percent, times};
 use super::section::{
-    Looks, Section, bullets, distinct, is_ours, newest_first, phase_tip, runs, side_by_side,
+    Section, bullets, distinct, is_ours, newest_first, paragraph, phase_tip, runs, short_engine,
+    side_by_side,
 };
 use super::table::{Cell, Emphasis, Table, details, figure, words};
 
@@ -17,232 +21,262 @@ pub(super) fn section(lines: &Lines) -> Option<Section> {
         lead: None,
         id: "peers",
         title: "Beside other systems",
-        finding: finding(newest),
-        is_result: newest.is_valid() && lost(newest).is_empty(),
-        body: runs(&all, draw),
+        finding: Contest::of(newest).finding(),
+        is_result: newest.is_valid(),
+        body: runs(&all, |line| Contest::of(line).draw()),
     })
 }
 
-fn peers(line: &Line) -> Vec<Look<'_>> {
-    line.result().get("peers").items().collect()
+/// How many append how much.
+#[derive(Clone, Copy, PartialEq)]
+struct Load {
+    workers: f64,
+    events: f64,
 }
 
-fn name<'a>(peer: Look<'a>) -> &'a str {
-    peer.get("name").text().unwrap_or("unnamed")
-}
-
-/// Workers and events of a cell.
-type At = (f64, f64);
-
-fn at(cell: Look<'_>) -> At {
-    (cell.number_or_0("workers"), cell.number_or_0("events"))
-}
-
-fn cell<'a>(peer: Look<'a>, place: At) -> Option<Look<'a>> {
-    peer.get("cells").items().find(|cell| at(*cell) == place)
-}
-
-fn rate(peer: Look<'_>, place: At) -> Option<f64> {
-    cell(peer, place)?.get("phase.events_per_second").number()
-}
-
-fn places(line: &Line) -> Vec<At> {
-    let peers = peers(line);
-    let cells: Vec<Look<'_>> = peers
-        .iter()
-        .flat_map(|peer| peer.get("cells").items())
-        .collect();
-    let mut all = Vec::new();
-    for events in distinct(cells.iter().map(|cell| cell.number_or_0("events"))) {
-        for workers in distinct(cells.iter().map(|cell| cell.number_or_0("workers"))) {
-            if cells.iter().any(|cell| at(*cell) == (workers, events)) {
-                all.push((workers, events));
-            }
+impl Load {
+    fn of(cell: Look<'_>) -> Self {
+        Self {
+            workers: cell.number_or_0("workers"),
+            events: cell.number_or_0("events"),
         }
     }
-    all
+
+    fn told(self) -> String {
+        let s = if self.events == 1.0 { "" } else { "s" };
+        format!("{} × {} event{s}", count(self.workers), count(self.events))
+    }
 }
 
-fn place_told((workers, events): At) -> String {
-    format!(
-        "{} × {} event{}",
-        count(workers),
-        count(events),
-        if events == 1.0 { "" } else { "s" }
-    )
+/// A system, or one way of using it.
+#[derive(Clone, Copy)]
+struct Peer<'a> {
+    look: Look<'a>,
+    title: &'a str,
+    is_ours: bool,
+    role: Role,
 }
 
-fn lost(line: &Line) -> Vec<String> {
-    let mut told = Vec::new();
-    for peer in peers(line) {
-        for cell in peer.get("cells").items() {
-            let lost = cell.number_or_0("read_back.lost");
-            if lost > 0.0 {
-                told.push(format!("{}: {} events lost", name(peer), count(lost)));
+impl<'a> Peer<'a> {
+    fn is_sound(&self) -> bool {
+        self.look.get("valid").flag() != Some(false)
+    }
+
+    /// True if its figures stand against others'.
+    fn is_ranked(&self) -> bool {
+        self.is_sound()
+            && self.look.get("comparable").flag() != Some(false)
+            && !self.title.starts_with("(floor)")
+    }
+
+    fn cells(&self) -> impl Iterator<Item = Look<'a>> + use<'a> {
+        self.look.get("cells").items()
+    }
+
+    /// What it did under this load; none if it broke its word.
+    fn phase(&self, load: Load) -> Option<Look<'a>> {
+        let found = self.cells().find(|cell| Load::of(*cell) == load);
+        found
+            .filter(|_| self.is_sound())
+            .map(|cell| cell.get("phase"))
+    }
+
+    fn rate(&self, load: Load) -> Option<f64> {
+        self.phase(load)?.get("events_per_second").number()
+    }
+}
+
+struct Contest<'a> {
+    line: &'a Line,
+    peers: Vec<Peer<'a>>,
+    loads: Vec<Load>,
+}
+
+impl<'a> Contest<'a> {
+    fn of(line: &'a Line) -> Self {
+        let looks = line.result().get("peers").items();
+        let (mut ours, mut others) = (0, 0);
+        let peers: Vec<Peer<'a>> = looks
+            .map(|look| {
+                let name = look.get("name").text().unwrap_or("unnamed");
+                // The first of Gesta's ways has Gesta's look.
+                let is_ours = is_ours(name);
+                ours += usize::from(is_ours);
+                let role = if is_ours && ours == 1 {
+                    Role::Ours
+                } else {
+                    others += 1;
+                    Role::Other(others - 1)
+                };
+                Peer {
+                    look,
+                    title: look.get("title").text().unwrap_or(name),
+                    is_ours,
+                    role,
+                }
+            })
+            .collect();
+        let cells: Vec<Look<'_>> = peers.iter().flat_map(Peer::cells).collect();
+        let mut loads = Vec::new();
+        for events in distinct(cells.iter().map(|cell| cell.number_or_0("events"))) {
+            for workers in distinct(cells.iter().map(|cell| cell.number_or_0("workers"))) {
+                let load = Load { workers, events };
+                if cells.iter().any(|cell| Load::of(*cell) == load) {
+                    loads.push(load);
+                }
             }
         }
+        Self { line, peers, loads }
     }
-    told
-}
 
-fn finding(line: &Line) -> String {
-    let peers = peers(line);
-    let ours = peers
-        .iter()
-        .find(|peer| is_ours(&name(**peer).to_lowercase()));
-    let places = places(line);
-    let mut ahead = 0;
-    let mut behind = Vec::new();
-    if let Some(ours) = ours {
-        for place in &places {
-            let Some(own) = rate(*ours, *place) else {
+    /// The best of Gesta's ways, or of the others, under a load.
+    fn best(&self, load: Load, ours: bool) -> Option<(f64, &'a str)> {
+        let side = self
+            .peers
+            .iter()
+            .filter(|peer| peer.is_ours == ours && peer.is_ranked());
+        let rates = side.filter_map(|peer| Some((peer.rate(load)?, peer.title)));
+        rates.max_by(|a, b| a.0.total_cmp(&b.0))
+    }
+
+    fn finding(&self) -> String {
+        let systems = self
+            .peers
+            .iter()
+            .filter(|peer| peer.cells().next().is_some())
+            .count();
+        let (mut ahead, mut behind) = (0, Vec::new());
+        for load in &self.loads {
+            let (Some((own, _)), Some((other, who))) =
+                (self.best(*load, true), self.best(*load, false))
+            else {
                 continue;
             };
-            let others = peers.iter().filter(|peer| name(**peer) != name(*ours));
-            let best = others
-                .filter_map(|peer| Some((rate(*peer, *place)?, name(*peer))))
-                .max_by(|a, b| a.0.total_cmp(&b.0));
-            match best {
-                Some((other, who)) if other > own => behind.push(format!(
-                    "{who} at {} ({})",
-                    place_told(*place),
-                    times(other / own.max(1e-9))
-                )),
-                Some(_) => ahead += 1,
-                None => {}
+            if other > own {
+                let ratio = times(other / own.max(1e-9));
+                behind.push(format!("{who} at {} ({ratio})", load.told()));
+            } else {
+                ahead += 1;
             }
         }
-    }
-    let systems = peers
-        .iter()
-        .filter(|peer| peer.get("cells").items().next().is_some())
-        .count();
-    match (ahead, behind.len()) {
-        (0, 0) => format!("{systems} systems were measured."),
-        (all, 0) => {
-            format!("Of {systems} systems Gesta stored the most events at all {all} loads.")
+        match (ahead, behind.len()) {
+            (0, 0) => format!("{systems} systems were measured."),
+            (all, 0) => {
+                format!("Of {systems} systems Gesta stored the most events at all {all} loads.")
+            }
+            (ahead, losses) => format!(
+                "Of {systems} systems Gesta stored the most events at {ahead} of {} loads; ahead of it: {}.",
+                ahead + losses,
+                list(&behind)
+            ),
         }
-        (ahead, _) => format!(
-            "Of {systems} systems Gesta stored the most events at {ahead} of {} loads; ahead of it: {}.",
-            ahead + behind.len(),
-            list(&behind)
-        ),
     }
-}
 
-fn draw(line: &Line) -> Html {
-    let peers = peers(line);
-    let places = places(line);
-    let looks = Looks::of(peers.iter().map(|peer| look_name(*peer)));
-    let batches = distinct(places.iter().map(|place| place.1));
-    let charts = batches
-        .into_iter()
-        .map(|events| chart(&peers, &places, events, &looks));
-    let mut all = side_by_side(charts.collect::<Vec<_>>());
-    all.push(table(&peers, &places));
-    all.push(bullets(lost(line)));
-    let notes = peers.iter().filter_map(|peer| {
-        let note = peer.get("note").text().filter(|note| !note.is_empty())?;
-        Some(format!("{}: {note}", name(*peer)))
-    });
-    all.push(details("How each is driven", bullets(notes)));
-    all
-}
-
-/// Gesta is known by its look whatever its letters.
-fn look_name<'a>(peer: Look<'a>) -> &'a str {
-    if name(peer).eq_ignore_ascii_case("gesta") {
-        "gesta"
-    } else {
-        name(peer)
-    }
-}
-
-fn chart(peers: &[Look<'_>], places: &[At], events: f64, looks: &Looks) -> Html {
-    let workers: Vec<f64> = places
-        .iter()
-        .filter(|place| place.1 == events)
-        .map(|place| place.0)
-        .collect();
-    if workers.len() < 2 {
-        return Html::default();
-    }
-    let mut told = Vec::new();
-    let series = peers.iter().filter_map(|peer| {
-        let points = workers.iter().filter_map(|workers| {
-            let value = rate(*peer, (*workers, events))?;
-            let phase = cell(*peer, (*workers, events))?.get("phase");
-            told.push(format!(
-                "{} with {} workers: {}",
-                name(*peer),
-                count(*workers),
-                count(value)
-            ));
-            Some(Point::new(
-                *workers,
-                value,
-                format!("{} workers: {}", count(*workers), phase_tip(phase)),
-            ))
+    fn draw(&self) -> Html {
+        let batches = distinct(self.loads.iter().map(|load| load.events));
+        let charts = batches.into_iter().map(|events| self.chart(events));
+        let mut all = side_by_side(charts.collect::<Vec<_>>());
+        all.push(self.table());
+        if let Some(noise) = self.line.result().get("noise").number() {
+            all.push(paragraph(format!(
+                "Gesta was measured again before each of the others, to watch the machine: it differed by ±{}.",
+                percent(noise)
+            )));
+        }
+        let notes = self.peers.iter().filter_map(|peer| {
+            let note = peer
+                .look
+                .get("note")
+                .text()
+                .filter(|note| !note.is_empty())?;
+            Some(format!("{}: {note}", peer.title))
         });
-        let points: Vec<Point> = points.collect();
-        (!points.is_empty())
-            .then(|| Series::new(name(*peer), looks.of_name(look_name(*peer)), points))
-    });
-    let series = series.collect();
-    LineChart {
-        title: format!(
-            "{} event{} per append",
-            count(events),
-            if events == 1.0 { "" } else { "s" }
-        ),
-        description: told.join("; "),
-        x: Axis::new(
-            "workers, each with an append under way",
-            Scale::Log,
-            Unit::Count,
-        ),
-        y: Axis::new("events/s", Scale::Log, Unit::Count),
-        series,
-        limits: Vec::new(),
-        marks: Vec::new(),
-        note: None,
+        all.push(details("How each is driven", bullets(notes)));
+        all
     }
-    .draw()
-}
 
-fn table(peers: &[Look<'_>], places: &[At]) -> Html {
-    let heads: Vec<String> = places.iter().map(|place| place_told(*place)).collect();
-    let mut all = vec!["system", "version", "durability"];
-    all.extend(heads.iter().map(String::as_str));
-    all.push("left out");
-    let mut table = Table::new(
-        "Events/s (p99 of an append), by workers × events per append",
-        &all,
-    );
-    for peer in peers {
-        let mut cells = vec![
-            words(name(*peer)),
-            words(peer.text_or_empty("version")),
-            words(peer.text_or_empty("durability")),
-        ];
-        cells.extend(places.iter().map(|place| match cell(*peer, *place) {
-            Some(cell) => figure(format!(
-                "{} ({})",
-                count(cell.number_or_0("phase.events_per_second")),
-                millis(cell.number_or_0("phase.latency_ms.p99"))
-            )),
-            None => Cell::Unknown,
-        }));
-        cells.push(words(peer.text_or_empty("skipped")));
-        let ours = look_name(*peer) == "gesta";
-        table.styled(
-            if ours {
-                Emphasis::Ours
-            } else {
-                Emphasis::Plain
-            },
-            cells,
-        );
+    fn chart(&self, events: f64) -> Html {
+        let loads: Vec<Load> = self
+            .loads
+            .iter()
+            .copied()
+            .filter(|load| load.events == events)
+            .collect();
+        if loads.len() < 2 {
+            return Html::default();
+        }
+        let mut told = Vec::new();
+        let series = self.peers.iter().filter_map(|peer| {
+            let points = loads.iter().filter_map(|load| {
+                let (phase, rate) = (peer.phase(*load)?, peer.rate(*load)?);
+                let workers = count(load.workers);
+                told.push(format!(
+                    "{} with {workers} workers: {}",
+                    peer.title,
+                    count(rate)
+                ));
+                let tip = format!("{workers} workers: {}", phase_tip(phase));
+                Some(Point::new(load.workers, rate, tip))
+            });
+            let points: Vec<Point> = points.collect();
+            let name = peer.look.get("name").text().unwrap_or(peer.title);
+            (!points.is_empty()).then(|| Series::new(peer.title, peer.role, points).called(name))
+        });
+        let series = series.collect();
+        let s = if events == 1.0 { "" } else { "s" };
+        LineChart {
+            title: format!("{} event{s} per append", count(events)),
+            description: told.join("; "),
+            x: Axis::new(
+                "workers, each with an append under way",
+                Scale::Log,
+                Unit::Count,
+            ),
+            y: Axis::new("events/s", Scale::Log, Unit::Count),
+            series,
+            limits: Vec::new(),
+            marks: Vec::new(),
+            note: None,
+        }
+        .draw()
     }
-    table.draw()
+
+    fn table(&self) -> Html {
+        let heads: Vec<String> = self.loads.iter().map(|load| load.told()).collect();
+        let mut all = vec!["system"];
+        all.extend(heads.iter().map(String::as_str));
+        all.extend(["version", "stores in", "durability", "not shown, because"]);
+        let caption = "Events/s (p99 of an append), by workers × events per append";
+        let mut table = Table::new(caption, &all);
+        for peer in &self.peers {
+            let mut cells = vec![words(peer.title)];
+            cells.extend(self.loads.iter().map(|load| match peer.phase(*load) {
+                Some(phase) => figure(format!(
+                    "{} ({})",
+                    count(phase.number_or_0("events_per_second")),
+                    millis(phase.number_or_0("latency_ms.p99"))
+                )),
+                None if !peer.is_sound() => figure("no result"),
+                None => Cell::Unknown,
+            }));
+            let durability = peer.look.text_or_empty("durability");
+            let is_measured = peer.cells().next().is_some();
+            cells.extend([
+                words(peer.look.text_or_empty("version")),
+                words(short_engine(peer.look.text_or_empty("engine"))),
+                words(match peer.look.get("comparable").flag() {
+                    Some(false) if is_measured => format!("{durability}: not comparable"),
+                    _ => durability.to_owned(),
+                }),
+                words(peer.look.text_or_empty("skipped")),
+            ]);
+            let emphasis = match (peer.is_sound(), peer.is_ours) {
+                (false, _) => Emphasis::Bad,
+                (true, true) => Emphasis::Ours,
+                (true, false) => Emphasis::Plain,
+            };
+            table.styled(emphasis, cells);
+        }
+        table.draw()
+    }
 }

@@ -30,6 +30,9 @@ fn has_snapshots(cell: Look<'_>) -> bool {
 }
 
 fn finding(line: &Line) -> String {
+    if let Some(sentence) = line.result().get("sentence").text() {
+        return sentence.to_owned();
+    }
     let cells = cells(line);
     let fastest = |with: bool| {
         let of = cells.iter().filter(|cell| has_snapshots(**cell) == with);
@@ -116,7 +119,28 @@ fn draw(line: &Line) -> Html {
     } else {
         table
     });
+    all.push(catch_up(line));
     all
+}
+
+fn catch_up(line: &Line) -> Html {
+    let found = line.result().get("catch_up");
+    let mut table = Table::new(
+        "A projection that reads the whole log after a restart",
+        &[
+            "events in the log",
+            "events/s, page by page",
+            "events/s, by a subscription",
+        ],
+    );
+    if found.number_or_0("events") > 0.0 {
+        table.row(vec![
+            counted(found.get("events")),
+            counted(found.get("pages_per_second")),
+            counted(found.get("subscription_per_second")),
+        ]);
+    }
+    table.draw()
 }
 
 fn chart(cells: &[Look<'_>], figure: &str, title: &str, unit: Unit) -> Html {
@@ -201,6 +225,7 @@ fn table(cells: &[Look<'_>]) -> Html {
             "callers",
             "entities/s",
             "events/s",
+            "events read",
             "p50",
             "p99",
             "cores busy",
@@ -225,6 +250,7 @@ fn table(cells: &[Look<'_>]) -> Html {
             counted(cell.get("callers")),
             counted(cell.get("entities_per_second")),
             counted(cell.get("events_per_second")),
+            counted(cell.get("events_read")),
             millis_cell(latency.get("p50")),
             millis_cell(p99),
             cores(cell.get("cpu.machine_cores")),

@@ -46,12 +46,12 @@ impl Section {
     }
 }
 
-/// The newest first.
+/// The newest first, those that are no result after all others.
 pub(super) fn newest_first<'a>(mut lines: Vec<&'a Line>) -> Vec<&'a Line> {
     lines.reverse();
     lines.sort_by(|a, b| {
-        let started = |line: &'a Line| line.get("started").text().unwrap_or_default();
-        started(b).cmp(started(a))
+        let key = |line: &'a Line| (line.is_valid(), line.get("started").text());
+        key(b).cmp(&key(a))
     });
     lines
 }
@@ -63,7 +63,10 @@ pub(super) fn runs(lines: &[&Line], draw: impl Fn(&Line) -> Html) -> Html {
         if number == 0 {
             all.push(draw(line));
         } else {
-            let what = format!("The run of {} on {}", line.started(), engine(line));
+            let mut what = format!("The run of {} on {}", line.started(), engine(line));
+            if !line.is_valid() {
+                what.push_str(", which is no result");
+            }
             all.push(details(&what, draw(line)));
         }
     }

@@ -4,7 +4,7 @@ use super::chart::{Axis, LineChart, Mark, Point, Role, Scale, Series};
 use super::html::Html;
 use super::lines::{Line, Lines};
 use super::look::Look;
-use super::numbers::{Unit, by, bytes, count, millis, plural, seconds};
+use super::numbers::{Unit, bytes, count, millis, plural, seconds, times};
 use super::section::{Section, newest_first, runs, side_by_side};
 use super::table::{
     Cell, Table, causes, cores, counted, details, figure, millis as millis_cell, words,
@@ -28,6 +28,18 @@ fn slices(line: &Line) -> Vec<Look<'_>> {
     line.result().get("slices").items().collect()
 }
 
+/// A quarter of the slices, without those with a fault if there are others; the first quarter is still filling caches.
+fn quarter<'a>(slices: &[Look<'a>], number: usize) -> Vec<Look<'a>> {
+    let at = |quarter: usize| slices.len() * quarter / 4;
+    let of = match at(number) {
+        from if from < at(number + 1) => &slices[from..at(number + 1)],
+        _ => slices,
+    };
+    let is_quiet = |slice: &Look<'_>| slice.get("faults").items().next().is_none();
+    let quiet: Vec<Look<'a>> = of.iter().copied().filter(is_quiet).collect();
+    if quiet.is_empty() { of.to_vec() } else { quiet }
+}
+
 /// Middle of a figure over some slices.
 fn middle(slices: &[Look<'_>], path: &str) -> Option<f64> {
     let values: Vec<f64> = slices
@@ -42,9 +54,7 @@ fn finding(line: &Line) -> String {
     let (Some(first), Some(last)) = (slices.first(), slices.last()) else {
         return "The run has no figures.".into();
     };
-    // A tenth at each end, so that one slice does not decide.
-    let part = slices.len().div_ceil(10);
-    let (early, late) = (&slices[..part], &slices[slices.len() - part..]);
+    let (early, late) = (quarter(&slices, 1), quarter(&slices, 3));
     let lasted = last.number_or_0("from_seconds") + last.number_or_0("seconds")
         - first.number_or_0("from_seconds");
     let mut told = format!(
@@ -52,25 +62,21 @@ fn finding(line: &Line) -> String {
         seconds(lasted),
         count(last.number_or_0("events_total"))
     );
-    if let (Some(then), Some(now)) = (
-        middle(early, "append_ms.p99"),
-        middle(late, "append_ms.p99"),
-    ) {
-        if then > 0.0 {
-            told.push_str(&format!(
-                "; p99 of appends went from {} to {} ({})",
-                millis(then),
-                millis(now),
-                by(now / then)
-            ));
-        }
+    let p99 = |slices: &[Look<'_>]| middle(slices, "append_ms.p99").filter(|p99| *p99 > 0.0);
+    if let (Some(then), Some(now)) = (p99(&early), p99(&late)) {
+        told.push_str(&format!(
+            "; p99 of appends was {} in the last quarter, {} that of the second ({})",
+            millis(now),
+            times(now / then),
+            millis(then)
+        ));
     }
     let disk = "disk_bytes_per_event";
-    if let (Some(then), Some(now)) = (middle(early, disk), middle(late, disk)) {
+    if let (Some(then), Some(now)) = (middle(&early, disk), middle(&late, disk)) {
         told.push_str(&format!(
-            "; disk per event from {} to {}",
-            bytes(then),
-            bytes(now)
+            "; disk per event {}, from {}",
+            bytes(now),
+            bytes(then)
         ));
     }
     let faults: Vec<Look<'_>> = line.result().get("faults").items().collect();

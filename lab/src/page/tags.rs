@@ -5,7 +5,9 @@ use super::html::Html;
 use super::lines::{Line, Lines};
 use super::look::Look;
 use super::numbers::{Unit, count, millis, seconds};
-use super::section::{Looks, Section, distinct, is_ours, newest_first, runs, side_by_side};
+use super::section::{
+    Looks, Section, bullets, distinct, is_ours, newest_first, runs, side_by_side,
+};
 use super::table::{Cell, Emphasis, Table, counted, figure, millis as millis_cell, told, words};
 
 /// Queries may differ by this factor between few and many readers and still not depend on them.
@@ -96,6 +98,8 @@ fn forms_finding(result: Look<'_>) -> String {
 fn draw(line: &Line) -> Html {
     let result = line.result();
     let mut all = side_by_side([database_time(result), sweep(result)]);
+    let sentences = result.get("sentences").items();
+    all.push(bullets(sentences.filter_map(Look::text).map(str::to_owned)));
     all.push(table(line));
     all.push(sweep_table(result));
     all

@@ -6,7 +6,10 @@ use super::look::Look;
 use super::machine::durability;
 use super::numbers::plural;
 use super::section::Section;
+use super::table::details;
 
+/// Most items of a box that are not folded away.
+const ITEMS_MAX: usize = 8;
 /// Most reasons of one line that are told.
 const REASONS_MAX: usize = 6;
 
@@ -57,16 +60,22 @@ fn boxed(class: &'static str, title: &str, reasons: Vec<String>) -> Option<Eleme
     if reasons.is_empty() {
         return None;
     }
-    let reasons: Vec<Element> = reasons
+    let mut items: Vec<Element> = reasons
         .into_iter()
         .map(|reason| el("li").with(reason))
         .collect();
+    let more = items.split_off(items.len().min(ITEMS_MAX));
+    let folded = (!more.is_empty()).then(|| {
+        let summary = format!("{} more", more.len());
+        details(&summary, el("ul").all(more))
+    });
     Some(
         el("div")
             .class(class)
             .attr("role", "note")
             .with(el("strong").with(title))
-            .with(el("ul").all(reasons)),
+            .with(el("ul").all(items))
+            .with(folded),
     )
 }
 

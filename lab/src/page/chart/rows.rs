@@ -76,6 +76,13 @@ impl Bars {
                     )
                     .class("bar"),
                 );
+            one = one.with(
+                line(
+                    (rows.left, middle - rows.step / 2.0 + rows.gap()),
+                    (rows.left, middle + rows.step / 2.0 - rows.gap()),
+                )
+                .class("base"),
+            );
             let mut end = at(bar.value);
             if let Some((least, most)) = bar.range {
                 let (from, to) = (at(least), at(most));
@@ -90,7 +97,6 @@ impl Bars {
             one = one.with(text(end + 7.0, middle + 4.0, "start", &bar.told).class("value"));
             drawing.push(tipped(one, &format!("{}: {}", bar.name, bar.told)));
         }
-        drawing.push(line((rows.left, 2.0), (rows.left, rows.height())).class("base"));
         (drawing, rows.height() + 4.0)
     }
 }
@@ -219,6 +225,11 @@ impl Rows {
 
     fn height(&self) -> f64 {
         self.count as f64 * self.step + 2.0
+    }
+
+    /// Between the lines at the beginning of bars: room for a name above, else none.
+    fn gap(&self) -> f64 {
+        if self.names_above { 10.0 } else { 0.0 }
     }
 
     fn middle(&self, row: usize) -> f64 {

@@ -51,15 +51,14 @@ pub(in crate::page) fn relations(run: &Run<'_>) -> Vec<Relation> {
             holds: share <= COLLAPSED,
         });
     }
-    if let (Some(plain), Some(partitioned)) = (plain, partitioned) {
-        if plain.rate() > 0.0 {
-            let share = partitioned.rate() / plain.rate();
-            all.push(Relation {
-                statement: "partitioned trails plain",
-                here: format!("{} of plain", percent(share)),
-                holds: share < 1.0,
-            });
-        }
+    let measured_plain = plain.filter(|plain| plain.rate() > 0.0);
+    if let (Some(plain), Some(partitioned)) = (measured_plain, partitioned) {
+        let share = partitioned.rate() / plain.rate();
+        all.push(Relation {
+            statement: "partitioned trails plain",
+            here: format!("{} of plain", percent(share)),
+            holds: share < 1.0,
+        });
     }
     if good.len() == 3 && best_good > 0.0 {
         let least = good.iter().map(|one| one.rate()).fold(f64::MAX, f64::min);

@@ -254,10 +254,10 @@ impl Group<'_> {
                 "at connections",
                 "p99 there",
                 "against Gesta",
+                "ended by",
+                "disk per event",
                 "tried again",
                 "errors",
-                "disk per event",
-                "ended by",
             ],
         );
         for one in &ranked {
@@ -280,10 +280,10 @@ impl Group<'_> {
                     told(Unit::Count, one.look.get("best.connections").number()),
                     told(Unit::Millis, one.look.get("best.p99_ms").number()),
                     against(one, ours),
+                    words(one.ended().join("; ")),
+                    one.disk().map_or(Cell::Unknown, |size| figure(bytes(size))),
                     of_phases("retries"),
                     of_phases("errors"),
-                    one.disk().map_or(Cell::Unknown, |size| figure(bytes(size))),
-                    words(one.ended().join("; ")),
                 ],
             );
         }

@@ -244,6 +244,7 @@ impl<'a> Contender<'a> {
 
 /// Whether several runs agree within the noise that they report; none of fewer than two.
 pub(super) fn agreement(runs: &[Run<'_>]) -> Option<String> {
+    let runs: Vec<&Run<'_>> = runs.iter().filter(|run| run.line.is_valid()).collect();
     if runs.len() < 2 {
         return None;
     }
@@ -306,4 +307,49 @@ pub(super) fn agreement(runs: &[Run<'_>]) -> Option<String> {
             list(&noises)
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::lines::Lines;
+
+    fn lines(runs: &[(f64, f64)]) -> Lines {
+        let mut lines = Lines::default();
+        for (rate, noise) in runs {
+            let line = serde_json::json!({
+                "format": 1, "kind": "schemas", "valid": true,
+                "result": {"noise": noise, "targets": [
+                    {"name": "gesta", "title": "Gesta", "best": {"events_per_second": 9_000.0}},
+                    {"name": "jdbc", "title": "JDBC", "best": {"events_per_second": rate}},
+                ]},
+            });
+            lines.add(std::path::Path::new("a"), format!("{line}\n").as_bytes());
+        }
+        lines
+    }
+
+    fn told(runs: &[(f64, f64)]) -> String {
+        let lines = lines(runs);
+        let runs: Vec<Run<'_>> = lines.all.iter().map(Run::of).collect();
+        agreement(&runs).unwrap_or_default().replace('\u{a0}', " ")
+    }
+
+    #[test]
+    fn runs_agree_within_the_noise_that_they_report() {
+        let agree = told(&[(1_000.0, 0.05), (1_080.0, 0.05)]);
+        assert!(agree.starts_with("Two runs agree"), "{agree}");
+        assert!(
+            agree.ends_with("the largest difference is ±3.8 % (JDBC)."),
+            "{agree}"
+        );
+        let apart = told(&[(1_000.0, 0.05), (1_200.0, 0.05)]);
+        assert!(
+            apart.starts_with("Two runs do not agree on JDBC (±9.1 %)"),
+            "{apart}"
+        );
+        let unknown = told(&[(1_000.0, 0.05), (1_000.0, 0.0)]);
+        assert!(unknown.contains("cannot be said"), "{unknown}");
+        assert_eq!(told(&[(1_000.0, 0.05)]), "");
+    }
 }
