@@ -3,6 +3,11 @@
 //!
 //! Without a browser the second part is skipped loudly; with `CI=true` it fails. `GESTA_CHROMIUM` names another program.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that stumbles should stop and say where"
+)]
+
 #[path = "report_page/browser.rs"]
 mod browser;
 

@@ -177,6 +177,12 @@ pub(super) fn plural(count: usize, one: &str) -> String {
     format!("{count}{SPACE}{one}{}", if count == 1 { "" } else { "s" })
 }
 
+/// `1 caller`, `1,000 callers`, of a number that was measured.
+pub(super) fn several(number: f64, one: &str) -> String {
+    let s = if number == 1.0 { "" } else { "s" };
+    format!("{}{SPACE}{one}{s}", count(number))
+}
+
 /// `a`, `a and b`, `a, b and c`.
 pub(super) fn list(words: &[String]) -> String {
     match words {

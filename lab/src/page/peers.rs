@@ -7,7 +7,7 @@ use super::chart::{Axis, LineChart, Point, Role, Scale, Series};
 use super::html::Html;
 use super::lines::{Line, Lines};
 use super::look::Look;
-use super::numbers::{Unit, count, list, millis, percent, times};
+use super::numbers::{Unit, count, list, millis, percent, several, times};
 use super::section::{
     Section, bullets, distinct, is_ours, newest_first, paragraph, phase_tip, runs, short_engine,
     side_by_side,
@@ -43,8 +43,8 @@ impl Load {
     }
 
     fn told(self) -> String {
-        let s = if self.events == 1.0 { "" } else { "s" };
-        format!("{} × {} event{s}", count(self.workers), count(self.events))
+        let events = several(self.events, "event");
+        format!("{}\u{a0}×\u{a0}{events}", count(self.workers))
     }
 }
 
@@ -223,9 +223,8 @@ impl<'a> Contest<'a> {
             (!points.is_empty()).then(|| Series::new(peer.title, peer.role, points).called(name))
         });
         let series = series.collect();
-        let s = if events == 1.0 { "" } else { "s" };
         LineChart {
-            title: format!("{} event{s} per append", count(events)),
+            title: format!("{} per append", several(events, "event")),
             description: told.join("; "),
             x: Axis::new(
                 "workers, each with an append under way",

@@ -2,7 +2,7 @@
 
 use super::lines::{Line, Lines};
 use super::look::Look;
-use super::numbers::{bytes, count, list, millis, percent, seconds};
+use super::numbers::{bytes, count, list, millis, percent, seconds, several};
 use super::section::{Section, engine, newest_first, started};
 use super::table::{
     Cell, Emphasis, Table, cores, counted, details, figure, millis as millis_cell, share, words,
@@ -332,10 +332,10 @@ fn load(line: &Line) -> String {
     let workload = line.workload();
     let mut parts = Vec::new();
     if let Some(callers) = workload.get("load.waiters").number() {
-        parts.push(format!("{} callers", count(callers)));
+        parts.push(several(callers, "caller"));
     }
     if let Some(events) = workload.get("load.events").number() {
-        parts.push(format!("{} events each", count(events)));
+        parts.push(format!("{} each", several(events, "event")));
     }
     if let Some(size) = workload.get("events.payload").number() {
         parts.push(bytes(size));

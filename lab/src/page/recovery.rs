@@ -4,7 +4,7 @@ use super::chart::{Axis, LineChart, Point, Role, Scale, Series};
 use super::html::Html;
 use super::lines::{Line, Lines};
 use super::look::Look;
-use super::numbers::{Unit, count, times};
+use super::numbers::{Unit, count, several, times};
 use super::section::{Section, distinct, newest_first, runs, side_by_side};
 use super::table::{Cell, Table, cores, counted, details, millis as millis_cell, words};
 
@@ -82,11 +82,7 @@ fn finding(line: &Line) -> String {
 }
 
 fn events(number: f64) -> String {
-    format!(
-        "{}\u{a0}event{}",
-        count(number),
-        if number == 1.0 { "" } else { "s" }
-    )
+    several(number, "event")
 }
 
 fn draw(line: &Line) -> Html {

@@ -4,7 +4,7 @@ use super::chart::{Axis, Dot, DotRow, Dots, LineChart, Point, Scale, Series};
 use super::html::Html;
 use super::lines::{Line, Lines};
 use super::look::Look;
-use super::numbers::{Unit, count, millis, seconds};
+use super::numbers::{Unit, count, millis, seconds, several};
 use super::section::{
     Looks, Section, bullets, distinct, is_ours, newest_first, runs, side_by_side,
 };
@@ -68,11 +68,7 @@ fn finding(line: &Line) -> String {
 }
 
 fn readers(number: f64) -> String {
-    format!(
-        "{}\u{a0}reader{}",
-        count(number),
-        if number == 1.0 { "" } else { "s" }
-    )
+    several(number, "reader")
 }
 
 fn forms_finding(result: Look<'_>) -> String {
