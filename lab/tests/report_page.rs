@@ -462,7 +462,7 @@ fn lines_in_which_anything_is_missing_or_odd_make_a_page() {
                 }
             }
             std::fs::write(&spoilt, text).unwrap();
-            let (html, _) = page(&[spoilt.clone()]);
+            let (html, _) = page(std::slice::from_ref(&spoilt));
             let document = parsed(&html);
             let of_drawings = document.descendants().filter(|node| {
                 node.ancestors()
