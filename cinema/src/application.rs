@@ -47,6 +47,8 @@ impl Application {
     /// # Cancel safety
     /// Dropping the future leaves what was started running until the process ends.
     pub async fn start(config: Config) -> Result<Self, Error> {
+        // First: a store that does not exist would be made for nothing.
+        config.server.check()?;
         let store = gesta::open(&config.store, Options::default()).await?;
         match Self::start_on(&store, config).await {
             Ok(application) => Ok(application),

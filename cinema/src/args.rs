@@ -45,7 +45,8 @@ pub(crate) struct Args {
         long,
         value_name = "ADDR",
         env = "CINEMA_LISTEN",
-        default_value = "127.0.0.1:8080"
+        default_value = "127.0.0.1:8080",
+        value_parser = address
     )]
     listen: SocketAddr,
     /// Allow an address that is not loopback: anybody who reaches it can create shows and reserve seats.
@@ -108,6 +109,12 @@ impl Args {
     }
 }
 
+/// An address as the operating system needs it: a name might stand for several.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "must be ADDRESS:PORT, such as 127.0.0.1:8080 or [::1]:8080".into())
+}
+
 /// A time with its unit, such as `500ms`, `10m`; not zero.
 fn span(text: &str) -> Result<Duration, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -149,6 +156,8 @@ mod tests {
             "--commands-max=0",
             "--active-max=-1",
             "--listen=here",
+            "--listen=8080",
+            "--listen=localhost:8080",
             "--snapshot-every=often",
         ] {
             assert!(Args::try_parse_from(["cinema", wrong]).is_err(), "{wrong}");

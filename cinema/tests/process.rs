@@ -202,12 +202,24 @@ async fn signals_stop_it_after_running_requests() {
     }
 }
 
+/// An address that is refused is refused before anything is made.
+#[test]
+fn a_refused_address_leaves_no_store_behind() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (code, text) = output(&folder, &["--listen", "0.0.0.0:0"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("--insecure"), "{text}");
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("read").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[tokio::test]
 async fn wrong_usage_has_its_exit_code() {
     let folder = tempfile::tempdir().expect("temporary folder");
     for (args, code, message) in [
         (&["--store", "mysql://u:secret@h/d"][..], 2, "sqlite:PATH"),
         (&["--listen", "nowhere"], 2, "--listen"),
+        (&["--listen", "8080"], 2, "such as 127.0.0.1:8080"),
         (&["--log", "a=b=c"], 2, "log filter"),
         (
             &["--store", "sqlite::memory:", "--listen", "0.0.0.0:0"],

@@ -52,6 +52,17 @@ impl ServerConfig {
             shutdown_grace: Duration::from_secs(10),
         }
     }
+
+    /// Whether the address may be listened on at all; nothing need be opened to know that.
+    ///
+    /// # Errors
+    /// [`StartError::NotLoopback`].
+    pub fn check(&self) -> Result<(), StartError> {
+        if self.listen.ip().is_loopback() || self.insecure {
+            return Ok(());
+        }
+        Err(StartError::NotLoopback(self.listen))
+    }
 }
 
 /// Why a server could not start.
@@ -91,10 +102,8 @@ pub struct Server {
 /// # Cancel safety
 /// Dropping the future starts nothing.
 pub async fn start(config: ServerConfig, app: Arc<App>) -> Result<Server, StartError> {
+    config.check()?;
     let address = config.listen;
-    if !address.ip().is_loopback() && !config.insecure {
-        return Err(StartError::NotLoopback(address));
-    }
     let refused = |source| StartError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(refused)?;
     let server = Server {
