@@ -42,6 +42,9 @@ use crate::shows::Shows;
 const KEY_CHARS_MAX: usize = 255;
 const SEATS_PAGE_DEFAULT: u16 = 100;
 const SEATS_PAGE_MAX: u16 = 1_000;
+/// What a body looks like, for those who send another.
+const CREATE_SHOW: &str = r#"{"showId": "<uuid>", "title": "…", "maxSeats": 50}"#;
+const CHANGE_SEAT: &str = r#"{"action": "RESERVE"}"#;
 /// How long the store may take to show that it is there.
 const HEALTH_MAX: Duration = Duration::from_secs(2);
 
@@ -65,6 +68,7 @@ struct CreateShow<'a> {
     show_id: Cow<'a, str>,
     #[serde(borrow)]
     title: Cow<'a, str>,
+    #[serde(deserialize_with = "body::whole_number")]
     max_seats: u64,
 }
 
@@ -107,8 +111,7 @@ impl App {
     async fn create_show(&self, parts: &Parts, body: Incoming) -> Result<Answer, Refusal> {
         let key = idempotency_key(parts)?;
         let body = body::read(parts, body).await?;
-        let asked: CreateShow<'_> =
-            serde_json::from_slice(&body).map_err(|error| Refusal::body(&error))?;
+        let asked: CreateShow<'_> = body::parse(&body, CREATE_SHOW)?;
         let show_id = show_id(&asked.show_id)?;
         let command = Command::CreateShow {
             show_id,
@@ -129,8 +132,7 @@ impl App {
         let (show_id, seat) = (show_id(id)?, seat_number(seat)?);
         let key = idempotency_key(parts)?;
         let body = body::read(parts, body).await?;
-        let asked: ChangeSeat =
-            serde_json::from_slice(&body).map_err(|error| Refusal::body(&error))?;
+        let asked: ChangeSeat = body::parse(&body, CHANGE_SEAT)?;
         let (command, done) = match asked.action {
             Action::Reserve => (Command::ReserveSeat { seat }, "Seat reserved"),
             Action::CancelReservation => {

@@ -102,6 +102,14 @@ async fn bad_input_is_refused_with_a_reason() {
         ("POST", "/shows", "", 400, "INVALID_BODY"),
         ("POST", "/shows", "{", 400, "INVALID_BODY"),
         ("POST", "/shows", "[]", 400, "INVALID_BODY"),
+        ("POST", "/shows", "null", 400, "INVALID_BODY"),
+        (
+            "POST",
+            "/shows",
+            &format!(r#"["{OTHER}","x",5]"#),
+            400,
+            "INVALID_BODY: must be a JSON object such as {\"showId\"",
+        ),
         (
             "POST",
             "/shows",
@@ -165,6 +173,13 @@ async fn bad_input_is_refused_with_a_reason() {
         ),
         ("PATCH", &seat, r#"{"action":"SELL"}"#, 400, "INVALID_BODY"),
         ("PATCH", &seat, r#"{}"#, 400, "INVALID_BODY"),
+        (
+            "PATCH",
+            &seat,
+            r#"["RESERVE"]"#,
+            400,
+            "INVALID_BODY: must be a JSON object such as {\"action\"",
+        ),
         ("GET", "/", "", 404, "NOT_FOUND"),
         ("GET", "/shows/x/y", "", 404, "NOT_FOUND"),
         (
@@ -206,6 +221,12 @@ async fn bad_input_is_refused_with_a_reason() {
         );
         assert!(
             answer.head.contains("content-type: text/plain"),
+            "{answer:?}"
+        );
+        // Whoever sends JSON need not know Rust.
+        let rust = ["struct", "u64", "enum"];
+        assert!(
+            !rust.iter().any(|word| answer.body.contains(word)),
             "{answer:?}"
         );
     }

@@ -20,6 +20,10 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROMETHEUS: HeaderValue =
     HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
+/// For those who come without knowing.
+const CALLS: &str = "POST /shows, PATCH /shows/{showId}/seats/{seatNum}, GET /shows/{showId}, \
+    GET /available-seats, GET /health, GET /metrics";
+
 /// A line of text.
 pub(super) fn text(status: StatusCode, text: &'static str) -> Answer {
     answer(status, TEXT, Bytes::from_static(text.as_bytes()))
@@ -161,7 +165,7 @@ impl Refusal {
 
     pub(super) fn not_found(parts: &Parts) -> Self {
         let path: String = parts.uri.path().chars().take(100).collect();
-        let text = format!("NOT_FOUND: there is nothing at {path}");
+        let text = format!("NOT_FOUND: there is nothing at {path}; the calls are {CALLS}");
         Self::new(StatusCode::NOT_FOUND, text)
     }
 
@@ -172,6 +176,11 @@ impl Refusal {
 
     pub(super) fn body(error: &serde_json::Error) -> Self {
         let text = format!("INVALID_BODY: {error}");
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    pub(super) fn not_an_object(example: &str) -> Self {
+        let text = format!("INVALID_BODY: must be a JSON object such as {example}");
         Self::new(StatusCode::BAD_REQUEST, text)
     }
 

@@ -1,4 +1,4 @@
-//! The body of a request, within bounds of size and time.
+//! The body of a request, within bounds of size and time, and what it says.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::header::EXPECT;
 use hyper::http::request::Parts;
+use serde::{Deserialize, Deserializer};
 
 use crate::http::answer::Refusal;
 
@@ -35,6 +36,30 @@ pub(super) async fn read(parts: &Parts, mut body: Incoming) -> Result<Bytes, Ref
         discard(&mut body).await;
     }
     read.ok_or_else(Refusal::too_large)
+}
+
+/// The object in a body, which should look like `example`.
+pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8], example: &str) -> Result<T, Refusal> {
+    // Left alone, serde takes a list of the values too, and names Rust's types when it refuses.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Refusal::not_an_object(example));
+    }
+    serde_json::from_slice(body).map_err(|error| Refusal::body(&error))
+}
+
+/// A number, refused in the words of people.
+pub(super) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    struct WholeNumber;
+    impl serde::de::Visitor<'_> for WholeNumber {
+        type Value = u64;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a whole number, not below 0")
+        }
+        fn visit_u64<E>(self, number: u64) -> Result<u64, E> {
+            Ok(number)
+        }
+    }
+    deserializer.deserialize_u64(WholeNumber)
 }
 
 /// `None`: it is too large.
