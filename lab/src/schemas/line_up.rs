@@ -27,9 +27,14 @@ pub(super) async fn targets(
             "--store is the database, postgres://… or sqlite:PATH; a server may be added by --also http://…",
         );
     }
-    let gesta: Arc<dyn Target> =
-        Arc::new(GestaTarget::new(url, args.rtt, args.compression.method()));
-    let mut all = vec![gesta];
+    let mut all: Vec<Arc<dyn Target>> = Vec::new();
+    for logs in &args.gesta_logs {
+        if *logs == 0 || (*logs > 1 && url.starts_with("sqlite:")) {
+            return fail(format!("--gesta-logs {logs}: at least 1, and 1 on SQLite"));
+        }
+        let gesta = GestaTarget::new(url, args.rtt, args.compression.method());
+        all.push(Arc::new(gesta.with_logs(*logs)));
+    }
     all.extend(journals::all(url, args.rtt, args.compression.method())?);
     for url in &args.also {
         all.push(also(url, args.rtt)?);

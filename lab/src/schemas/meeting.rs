@@ -31,7 +31,7 @@ pub(super) enum Meeting {
     /// There are no others.
     Alone,
     /// One of several.
-    Table(Table),
+    Table(Box<Table>),
 }
 
 pub(super) struct Table {
@@ -60,14 +60,14 @@ impl Meeting {
                 "{processes} processes have met as {name:?} already; a new run needs another --meeting"
             ));
         }
-        Ok(Self::Table(Table {
+        Ok(Self::Table(Box::new(Table {
             client,
             name: name.to_owned(),
             processes,
             number,
             gatherings: 0,
             patience,
-        }))
+        })))
     }
 
     /// This process; the one with 0 prepares and reports.

@@ -47,6 +47,9 @@ pub(crate) struct SchemasArgs {
     /// Only these, by name, separated by commas; the default is all.
     #[arg(long, value_delimiter = ',')]
     schemas: Vec<String>,
+    /// Gesta with these numbers of logs: a log is one order of events with one writing connection.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    gesta_logs: Vec<u16>,
     /// Servers to measure beside them: Gesta's, `http://host:port`, or an application with the cinema's HTTP interface,
     /// `cinema://host:port`.
     #[arg(long)]

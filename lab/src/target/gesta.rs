@@ -23,9 +23,10 @@ const EVENT_TYPE: &str = "lab-event";
 
 /// A Gesta store.
 pub struct GestaTarget {
-    name: &'static str,
-    title: &'static str,
+    name: String,
+    title: String,
     url: String,
+    logs: u16,
     round_trip: Duration,
     /// The PostgreSQL schema that is dropped and made anew; none: the store is used as it is.
     schema: Option<String>,
@@ -50,14 +51,26 @@ impl GestaTarget {
             ("gesta", "Gesta")
         };
         Self {
-            name,
-            title,
+            name: name.into(),
+            title: title.into(),
             url,
+            logs: 1,
             round_trip,
             schema,
             compression: compression.map(str::to_owned),
             opened: Mutex::default(),
         }
+    }
+
+    /// The same with so many logs, each of which has an order and a writing connection of its own.
+    #[must_use]
+    pub fn with_logs(mut self, logs: u16) -> Self {
+        if logs > 1 {
+            self.name = format!("gesta-{logs}-logs");
+            self.title = format!("Gesta, {logs} logs");
+            self.logs = logs;
+        }
+        self
     }
 
     /// The open store.
@@ -66,7 +79,7 @@ impl GestaTarget {
         if let Some(opened) = opened.as_ref() {
             return Ok(Arc::clone(opened));
         }
-        let new = Arc::new(store::open_url(&self.url, self.round_trip, 1).await?);
+        let new = Arc::new(store::open_url(&self.url, self.round_trip, self.logs).await?);
         Ok(Arc::clone(opened.insert(new)))
     }
 
@@ -93,11 +106,11 @@ impl std::fmt::Debug for GestaTarget {
 #[async_trait]
 impl Target for GestaTarget {
     fn name(&self) -> &str {
-        self.name
+        &self.name
     }
 
     fn title(&self) -> &str {
-        self.title
+        &self.title
     }
 
     async fn prepare(&self) -> Result<()> {
@@ -118,7 +131,10 @@ impl Target for GestaTarget {
             engine: facts.engine.clone(),
             durability: facts.durability.into(),
             durability_detail: facts.durability_detail.clone(),
-            note: "every worker has an append under way; they share the store's one writing connection".into(),
+            note: match self.logs {
+                1 => "every worker has an append under way; they share the store's one writing connection".into(),
+                logs => format!("{logs} orders of events instead of one; each log has one writing connection"),
+            },
         })
     }
 

@@ -195,7 +195,7 @@ pub async fn run(
     stop: &CancellationToken,
 ) -> Result<(PhaseRun, Claims)> {
     if load.events == 0
-        || load.events_per_stream % load.events != 0
+        || !load.events_per_stream.is_multiple_of(load.events)
         || load.events_per_stream > 4_096
     {
         return fail(format!(

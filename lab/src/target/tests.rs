@@ -41,7 +41,7 @@ impl Session for LyingSession {
         tokio::task::yield_now().await;
         let mut appends = self.0.appends.lock().unwrap();
         *appends += 1;
-        let lie = if *appends % 100 == 0 {
+        let lie = if appends.is_multiple_of(100) {
             self.0.lie
         } else {
             Lie::None
