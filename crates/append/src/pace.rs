@@ -3,6 +3,8 @@
 //! While a batch is under way the next one gathers, and normally waits until it is as large: near the database that is
 //! right, for commits follow one another there without a pause, and many small ones only cost more. Far from it the
 //! database is idle most of the time that a batch is under way, and waiting only adds to the latency.
+//! Two are enough there, one that the database works on and one that waits: every further one takes its events from
+//! those two, and makes three commits of what could be two.
 //! So two times are measured. *Work*: how long after the one before it the answer of a batch comes that was sent without
 //! waiting for that one; the shorter ones of these, for the longer ones were sent later. *Distance*: how long a batch is
 //! under way beyond the work for it and for those that were before it.
@@ -40,6 +42,11 @@ impl Pace {
     /// True if the database would be idle for a while before another batch, however small, arrives.
     pub(crate) fn leaves_room_for_one_more(&self, in_flight: usize) -> bool {
         self.work_of(in_flight + 1) < self.distance
+    }
+
+    /// True if a batch is worked on for longer than it travels: then one that waits keeps the database busy.
+    pub(crate) fn is_near(&self) -> bool {
+        self.distance <= self.work
     }
 
     fn work_of(&self, batches: usize) -> Duration {
@@ -84,6 +91,16 @@ mod tests {
                 assert!(!pace.leaves_room_for_one_more(in_flight), "{pace:?}");
             }
         }
+    }
+
+    #[test]
+    fn near_is_where_the_work_takes_longer_than_the_way() {
+        for count in 2..10 {
+            assert!(after(MS, MS / 5, count).is_near());
+        }
+        assert!(!after(MS * 7, MS * 10, 3).is_near());
+        assert!(!after(MS / 2, MS * 5, 3).is_near());
+        assert!(Pace::default().is_near(), "before anything is known");
     }
 
     #[test]

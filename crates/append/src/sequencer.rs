@@ -28,8 +28,10 @@ use crate::turns::Turns;
 use crate::waiting::{ReadAnswer, Waiting};
 use crate::{CommitObserver, Config};
 
-/// Batches under way at once near the database: enough to hide a round trip, few enough to lose little by a miss.
-const NEAR_IN_FLIGHT_MAX: usize = 4;
+/// Batches of full size under way at once near the database: one that it works on and one that waits.
+const NEAR_IN_FLIGHT_MAX: usize = 2;
+/// The same where a batch travels for longer than it is worked on: few enough to lose little by a miss.
+const FAR_IN_FLIGHT_MAX: usize = 4;
 /// Commands taken from the channel at once.
 const INTAKE_MAX: usize = 1_024;
 
@@ -241,6 +243,11 @@ impl Sequencer {
             None => true,
             Some(rows) => {
                 let in_flight = self.in_flight.len();
+                let full_max = if self.pace.is_near() {
+                    NEAR_IN_FLIGHT_MAX
+                } else {
+                    FAR_IN_FLIGHT_MAX
+                };
                 let full = || {
                     self.inbox
                         .front()
@@ -248,7 +255,7 @@ impl Sequencer {
                 };
                 in_flight < self.backend.info().capabilities.batches_in_flight_max
                     && (self.pace.leaves_room_for_one_more(in_flight)
-                        || in_flight < NEAR_IN_FLIGHT_MAX
+                        || in_flight < full_max
                             && (self.forming.rows.len() >= rows.max(1) || full()))
             }
         }
