@@ -13,6 +13,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// A distance that is near whatever the work: the times that tell it from work are guesses of this size.
+const NEAR: Duration = Duration::from_millis(1);
+
 /// What was measured, as moving averages.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
@@ -44,9 +47,10 @@ impl Pace {
         self.work_of(in_flight + 1) < self.distance
     }
 
-    /// True if a batch is worked on for longer than it travels: then one that waits keeps the database busy.
+    /// True if a batch is worked on for longer than it travels: then one that waits keeps the database busy. So it does
+    /// where it travels for so short a time that nothing better can be told by measuring.
     pub(crate) fn is_near(&self) -> bool {
-        self.distance <= self.work
+        self.distance <= self.work.max(NEAR)
     }
 
     fn work_of(&self, batches: usize) -> Duration {
@@ -100,6 +104,8 @@ mod tests {
         }
         assert!(!after(MS * 7, MS * 10, 3).is_near());
         assert!(!after(MS / 2, MS * 5, 3).is_near());
+        assert!(after(MS / 10, MS / 2, 3).is_near());
+        assert!(!after(MS / 10, MS * 2, 3).is_near());
         assert!(Pace::default().is_near(), "before anything is known");
     }
 

@@ -144,10 +144,10 @@ impl Contest {
         Ok(())
     }
 
-    /// Runs the last schema once without counting it: a database that has just begun makes segments of its log and
+    /// Runs the first schema once without counting it: a database that has just begun makes segments of its log and
     /// grows its caches, and whoever comes first would pay for that.
     async fn rehearse(&mut self, meeting: &mut Meeting, stop: &CancellationToken) -> Result<()> {
-        let Some(target) = self.targets.last().cloned() else {
+        let Some(target) = self.targets.first().cloned() else {
             return Ok(());
         };
         if self.database.is_none() {

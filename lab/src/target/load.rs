@@ -25,6 +25,8 @@ const FAILURES_MAX: u32 = 10;
 const FAILURE_PAUSE: Duration = Duration::from_millis(20);
 /// How long after the end an append may still take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Sessions that are opened at the same time.
+const CONNECTING_MAX: u32 = 20;
 /// How often this process looks how late it is.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -203,10 +205,7 @@ pub async fn run(
             load.events_per_stream, load.events
         ));
     }
-    let mut sessions = Vec::new();
-    for _ in 0..load.workers {
-        sessions.push(target.connect().await.context(target.name())?);
-    }
+    let sessions = connect(target, load.workers).await?;
     let begin = Instant::now();
     let clock = Clock {
         begin,
@@ -247,6 +246,24 @@ pub async fn run(
     all.seconds = end.saturating_duration_since(clock.from).as_secs_f64();
     (all.cpu, all.lag) = (cpu, lag);
     Ok((all, claims))
+}
+
+/// A session for each worker, some at a time: one after the other would take minutes at a distance.
+async fn connect(target: &Arc<dyn Target>, workers: u32) -> Result<Vec<Box<dyn Session>>> {
+    let mut sessions = Vec::new();
+    let mut left = workers;
+    while left > 0 {
+        let mut connecting = tokio::task::JoinSet::new();
+        for _ in 0..left.min(CONNECTING_MAX) {
+            let target = Arc::clone(target);
+            connecting.spawn(async move { target.connect().await });
+        }
+        left -= left.min(CONNECTING_MAX);
+        while let Some(session) = connecting.join_next().await {
+            sessions.push(session?.context(target.name())?);
+        }
+    }
+    Ok(sessions)
 }
 
 #[derive(Clone)]
