@@ -44,7 +44,7 @@ impl Pace {
 
     /// True if the database would be idle for a while before another batch, however small, arrives.
     pub(crate) fn leaves_room_for_one_more(&self, in_flight: usize) -> bool {
-        self.work_of(in_flight + 1) < self.distance
+        !self.is_near() && self.work_of(in_flight + 1) < self.distance
     }
 
     /// True if a batch is worked on for longer than it travels: then one that waits keeps the database busy. So it does
@@ -95,6 +95,9 @@ mod tests {
                 assert!(!pace.leaves_room_for_one_more(in_flight), "{pace:?}");
             }
         }
+        // Very short work: what looks like distance is the time that a task takes to wake up.
+        let pace = after(MS / 20, MS / 2, 3);
+        assert!(!pace.leaves_room_for_one_more(1), "{pace:?}");
     }
 
     #[test]

@@ -1,0 +1,175 @@
+//! The commands that measure, end to end and short: real processes, the lines that they leave, the page.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn lab(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gesta-lab"));
+    command.current_dir(directory).args(arguments);
+    command.output().unwrap()
+}
+
+/// The last line of the results of a run.
+fn line(directory: &Path, output: &Output) -> Value {
+    let said = format!(
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let lines = std::fs::read_to_string(directory.join("gesta-lab.jsonl")).expect(&said);
+    let line: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert_eq!(line["complete"], true, "{said}");
+    line
+}
+
+/// Goal: `quick` on the embedded store leaves a line, a page, and nothing else.
+#[test]
+fn quick_answers_with_a_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["quick", "--phase", "200ms", "--no-open", "--sizes", "300"];
+    let output = lab(directory.path(), &arguments);
+    let line = line(directory.path(), &output);
+    let read_back = &line["result"]["read_back"];
+    assert!(read_back["acknowledged"].as_u64().unwrap() > 100, "{line}");
+    assert_eq!(read_back["lost"], 0);
+    assert_eq!(line["result"]["closed"].as_array().unwrap().len(), 4);
+    let sentences = line["result"]["verdict"]["sentences"].as_array().unwrap();
+    assert!(sentences.len() >= 3, "{line}");
+    let page = std::fs::read_to_string(directory.path().join("gesta-lab.html")).unwrap();
+    assert!(page.contains("What this database carries"));
+    let mut left: Vec<String> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["gesta-lab.html", "gesta-lab.jsonl"]);
+}
+
+/// Goal: two processes measure journals in step, and what both stored is read back.
+#[test]
+fn schemas_are_measured_by_several_processes() {
+    if gesta_pgtest::shared().is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [
+        "schemas",
+        "--schemas",
+        "gesta,jdbc",
+        "--processes",
+        "2",
+        "--step",
+        "2",
+        "--max",
+        "4",
+        "--phase",
+        "300ms",
+        "--warm-up",
+        "100ms",
+        "--rounds",
+        "2",
+        "--sizes",
+        "500",
+    ];
+    let output = lab(directory.path(), &arguments);
+    let line = line(directory.path(), &output);
+    assert_eq!(line["workload"]["processes"], 2);
+    let targets = line["result"]["targets"].as_array().unwrap();
+    assert_eq!(targets.len(), 2, "{line}");
+    for target in targets {
+        assert_eq!(target["facts"]["durability"], "full");
+        let rounds = target["rounds"].as_array().unwrap();
+        assert_eq!(rounds.len(), 2, "{target}");
+        for round in rounds {
+            let connections: Vec<u64> = round["phases"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|phase| phase["connections"].as_u64().unwrap())
+                .collect();
+            assert_eq!(connections, [4, 8], "{round}");
+            assert_eq!(round["read_back"]["lost"], 0);
+            assert!(
+                round["read_back"]["acknowledged"].as_u64().unwrap() > 10,
+                "{round}"
+            );
+        }
+    }
+}
+
+/// Goal: `latency` tells the three ways apart.
+#[test]
+fn distance_is_measured() {
+    if gesta_pgtest::shared().is_none() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [
+        "latency",
+        "--rtt",
+        "0,5ms",
+        "--workers",
+        "8",
+        "--events",
+        "5",
+        "--phase",
+        "300ms",
+    ];
+    let output = lab(directory.path(), &arguments);
+    let line = line(directory.path(), &output);
+    let cells = line["result"]["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 6, "{line}");
+    for cell in cells {
+        assert_eq!(cell["read_back"]["lost"], 0, "{cell}");
+        assert!(
+            cell["phase"]["latency_ms"]["count"].as_u64().unwrap() > 0,
+            "{cell}"
+        );
+        // Five round trips each way for one, at least one for the others.
+        let floor = match (
+            cell["form"].as_str().unwrap(),
+            cell["round_trip_ms"].as_f64().unwrap(),
+        ) {
+            ("separate", rtt) => rtt * 4.9,
+            (_, rtt) => rtt * 0.95,
+        };
+        assert!(
+            cell["phase"]["latency_ms"]["p50"].as_f64().unwrap() >= floor,
+            "{cell}"
+        );
+    }
+}
+
+/// Goal: wrong arguments are told by name, and nothing is measured.
+#[test]
+fn wrong_arguments_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    for (arguments, wanted) in [
+        (&["quick", "--sizes", "nowhere.csv"][..], "nowhere.csv"),
+        (&["quick", "--store", "http://x"], "http://x"),
+        (&["quick", "--phase", "0s"], "--phase 0"),
+        (&["schemas", "--store", "memory:"], "--store"),
+        (&["schemas", "--step", "9", "--max", "8"], "--step 9"),
+        (
+            &["schemas", "--store", "sqlite:x.db", "--schemas", "mongo"],
+            "mongo",
+        ),
+        (
+            &["schemas", "--store", "sqlite:x.db", "--also", "ftp://x"],
+            "ftp://x",
+        ),
+        (&["latency", "--store", "sqlite:x.db"], "sqlite:x.db"),
+        (&["report", "nowhere.jsonl"], "nowhere.jsonl"),
+        (&["sizes", "--sizes", "1"], "1 bytes"),
+    ] {
+        let output = lab(directory.path(), arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+    }
+    assert!(!directory.path().join("gesta-lab.jsonl").exists());
+}
