@@ -1,6 +1,11 @@
 //! The commands that measure, end to end and short: real processes, the lines that they leave, the page.
 
-#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
 
 use std::path::Path;
 use std::process::{Command, Output};
