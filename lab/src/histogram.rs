@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 const LONGEST_MICROS: u64 = 600_000_000;
 
 /// Latencies of one kind of call.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Latencies(Histogram<u64>);
 
 /// What is reported of a histogram, in milliseconds.
@@ -31,6 +31,12 @@ pub struct Percentiles {
     pub p9999: f64,
     /// The largest.
     pub max: f64,
+}
+
+impl std::fmt::Debug for Latencies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.percentiles().fmt(f)
+    }
 }
 
 impl Default for Latencies {

