@@ -88,7 +88,7 @@ impl Sequencer {
 
     pub(crate) fn knows_all(&mut self, command: &Command) -> bool {
         command.parts.iter().all(|part| {
-            self.heads.tip(&part.stream).is_some()
+            self.heads.knows_stream(&part.stream)
                 && part
                     .event_types()
                     .all(|event_type| self.heads.knows_type(&event_type))

@@ -10,6 +10,8 @@ use gesta_core::backend::{EventRef, LoadRequest, Loaded, LoadedStream, RowId, St
 use gesta_core::{EventType, Lifecycle, Result, Revision, StreamId};
 use hashlink::LruCache;
 
+use crate::names::{Listing, Names};
+
 /// Most event types kept in memory before those not in use are forgotten.
 const TYPES_CACHED_MAX: usize = 20_000;
 
@@ -44,7 +46,7 @@ impl StreamState {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct StreamEntry {
     committed: StreamState,
     tip: StreamState,
@@ -64,14 +66,16 @@ pub(crate) struct Heads {
     streams: LruCache<StreamId, StreamEntry>,
     streams_max: usize,
     types: HashMap<EventType, TypeEntry>,
+    pub(crate) names: Names,
 }
 
 impl Heads {
-    pub(crate) fn new(streams_max: usize) -> Self {
+    pub(crate) fn new(streams_max: usize, names: Names) -> Self {
         Self {
             streams: LruCache::new_unbounded(),
             streams_max,
             types: HashMap::new(),
+            names,
         }
     }
 
@@ -98,6 +102,9 @@ impl Heads {
     /// A batch being formed moves a stream. `opens`: it is the first time that this batch does.
     pub(crate) fn advance(&mut self, stream: &StreamId, tip: StreamState, opens: bool) {
         if let Some(entry) = self.streams.peek_mut(stream) {
+            if entry.tip.main.is_none() {
+                self.names.add(stream);
+            }
             entry.tip = tip;
             entry.open += u32::from(opens);
         }
@@ -114,9 +121,22 @@ impl Heads {
         }
     }
 
-    /// True if the stream is known.
-    pub(crate) fn knows_stream(&self, stream: &StreamId) -> bool {
-        self.streams.contains_key(stream)
+    /// True if the stream is known, be it as a new one.
+    pub(crate) fn knows_stream(&mut self, stream: &StreamId) -> bool {
+        if self.streams.get(stream).is_some() {
+            return true;
+        }
+        let is_new = self.names.lack(stream);
+        if is_new {
+            self.streams.insert(stream.clone(), StreamEntry::default());
+        }
+        is_new
+    }
+
+    /// Begins to list all names, once that is worth it.
+    pub(crate) fn begin_listing(&mut self) -> Option<Listing> {
+        let sent = self.streams.iter().filter(|(_, entry)| entry.open > 0);
+        self.names.begin(sent.map(|(stream, _)| stream))
     }
 
     /// True if decided batches that touch the stream have not committed yet.
@@ -156,6 +176,9 @@ impl Heads {
     pub(crate) fn learn(&mut self, request: LoadRequest, loaded: &Loaded) -> Result<()> {
         for (stream, state) in request.streams.into_iter().zip(&loaded.streams) {
             let state = StreamState::from_loaded(state)?;
+            if state == StreamState::default() {
+                self.names.missed();
+            }
             if !self.streams.contains_key(&stream) {
                 self.streams.insert(
                     stream,
@@ -186,6 +209,7 @@ impl Heads {
                 tip: Some(event.type_row),
             },
         );
+        self.names.add(&event.stream);
         if let Some(described) = event.stream.described_stream() {
             self.streams.remove(&described);
             return;
@@ -212,6 +236,7 @@ impl Heads {
     pub(crate) fn clear(&mut self) {
         self.streams.clear();
         self.types.clear();
+        self.names.forget();
     }
 
     /// Brings the cache back to its bounds, least recently used first.
@@ -228,5 +253,34 @@ impl Heads {
         if nothing_open && self.types.len() > TYPES_CACHED_MAX {
             self.types.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// Goal: the listing may read the names before a batch under way is stored; what that creates is not new afterwards.
+    #[test]
+    fn what_is_under_way_when_listing_begins_is_not_new() {
+        let mut heads = Heads::new(10, Names::new(10, 2));
+        let [sent, idle] = ["sent", "idle"].map(|name| StreamId::new(name).expect("valid"));
+        let request = LoadRequest {
+            streams: vec![sent.clone(), idle.clone()],
+            types: Vec::new(),
+        };
+        let nothing = Loaded {
+            end: gesta_core::backend::LogEnd::default(),
+            streams: vec![LoadedStream::default(); 2],
+            types: Vec::new(),
+        };
+        heads.learn(request, &nothing).expect("valid");
+        heads.advance(&sent, StreamState::default(), true);
+        let listing = heads.begin_listing().expect("two looks in vain");
+        heads.names.listed(listing.number, Some(HashSet::new()));
+        assert!(!heads.names.lack(&sent));
+        assert!(heads.names.lack(&idle));
     }
 }

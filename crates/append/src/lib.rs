@@ -16,6 +16,7 @@ mod heads;
 mod judge;
 mod landed;
 mod lookup;
+mod names;
 mod pace;
 mod recent;
 mod recovery;
@@ -57,6 +58,11 @@ pub struct Config {
     pub queue_bytes_max: usize,
     /// Streams whose last revision is kept in memory.
     pub streams_cached_max: usize,
+    /// Most names of streams kept in memory (about ten bytes each), so that the first append to a new stream needs no
+    /// look at the database. If the store has more, each of them is looked up. 0: always.
+    pub names_max: usize,
+    /// How many new streams are looked up before the names of all streams are read, in the background.
+    pub names_listed_after: usize,
     /// How long an append may wait for a database that does not answer before it is given up.
     pub give_up_after: Duration,
     /// How long retries with expected revision `any` are recognised.
@@ -71,6 +77,8 @@ impl Default for Config {
             queue_events_max: 100_000,
             queue_bytes_max: 256 * 1024 * 1024,
             streams_cached_max: 100_000,
+            names_max: 4_000_000,
+            names_listed_after: 64,
             give_up_after: Duration::from_secs(30),
             idempotency: IdempotencyWindow {
                 time: Duration::from_secs(600),

@@ -21,6 +21,7 @@ use crate::command::{Command, IdSource};
 use crate::forming::{Forming, InFlight, Rider};
 use crate::heads::Heads;
 use crate::landed::Landed;
+use crate::names::Names;
 use crate::pace::Pace;
 use crate::recent::RecentIds;
 use crate::stats::Stats;
@@ -106,7 +107,10 @@ impl Sequencer {
             inbox: VecDeque::new(),
             batch_commands_max: usize::MAX,
             suspects_until: 0,
-            heads: Heads::new(config.streams_cached_max),
+            heads: Heads::new(
+                config.streams_cached_max,
+                Names::new(config.names_max, config.names_listed_after),
+            ),
             recent: RecentIds::new(config.idempotency, Position::START),
             waiting: VecDeque::new(),
             waiting_ready: false,

@@ -35,6 +35,8 @@ pub(crate) enum ReadAnswer {
     Loaded(u64, LoadRequest, Result<Loaded>),
     /// Stored events, with the number of the lookup.
     LookedUp(u64, Result<Vec<Found>>),
+    /// Hashes of all names, with the number of the listing.
+    Listed(u64, Result<Option<HashSet<u32>>>),
     /// Event ids of the window of retries up to a position.
     Warm(Position, Result<(Vec<OlderId>, Position)>),
 }
@@ -108,6 +110,7 @@ impl Sequencer {
                 self.on_loaded(generation, &request, loaded);
             }
             ReadAnswer::LookedUp(number, found) => self.on_looked_up(number, found),
+            ReadAnswer::Listed(number, names) => return self.on_listed(number, names),
             ReadAnswer::Warm(end, ids) => return self.on_warm(end, ids),
         }
         self.decide_waiting();
@@ -125,6 +128,28 @@ impl Sequencer {
         let learnt = loaded.and_then(|loaded| self.heads.learn(request.clone(), &loaded));
         if let Err(error) = learnt {
             self.fail_waiting_for(request, &error);
+        }
+        self.start_listing();
+    }
+
+    /// Begins to list the names of all streams in the background, once that is worth it.
+    fn start_listing(&mut self) {
+        if let Some(listing) = self.heads.begin_listing() {
+            let backend = Arc::clone(&self.backend);
+            self.reads.spawn(async move {
+                let names = listing.read(&*backend).await;
+                ReadAnswer::Listed(listing.number, names)
+            });
+        }
+    }
+
+    fn on_listed(&mut self, number: u64, names: Result<Option<HashSet<u32>>>) {
+        match names {
+            Ok(names) => self.heads.names.listed(number, names),
+            Err(error) => {
+                tracing::info!(log = self.log.0, %error, "cannot list the streams, new ones are looked up");
+                self.heads.names.not_listed(number);
+            }
         }
     }
 

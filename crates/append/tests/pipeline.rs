@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+#[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod support;
 
 use std::collections::HashMap;

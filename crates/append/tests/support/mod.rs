@@ -35,6 +35,8 @@ struct State {
     limbo: Vec<(Arc<Batch>, WriterEpoch)>,
     epochs: i64,
     down: bool,
+    /// The next listing of names fails.
+    listing_fails: bool,
     /// The mistake of comparing the predecessor's position alone.
     compares_numbers_only: bool,
 }
@@ -49,6 +51,8 @@ pub(crate) struct Sim {
     readers: Semaphore,
     /// Streams are looked up while this is true.
     loading: watch::Sender<bool>,
+    /// Pages of names are handed out while this is true.
+    listing: watch::Sender<bool>,
 }
 
 impl Sim {
@@ -73,6 +77,7 @@ impl Sim {
             answering: watch::Sender::new(true),
             readers: Semaphore::new(2),
             loading: watch::Sender::new(true),
+            listing: watch::Sender::new(true),
         })
     }
 
@@ -100,6 +105,16 @@ impl Sim {
     /// Holds lookups of streams back, each with its connection, or lets them go.
     pub(crate) fn set_loading(&self, loading: bool) {
         self.loading.send_replace(loading);
+    }
+
+    /// Holds pages of names back after they were read, or lets them go.
+    pub(crate) fn set_listing(&self, listing: bool) {
+        self.listing.send_replace(listing);
+    }
+
+    /// The listing under way, or the next one, fails.
+    pub(crate) fn fail_listing(&self) {
+        self.state().listing_fails = true;
     }
 
     /// Reads under way.
@@ -386,8 +401,30 @@ impl Backend for Sim {
         unimplemented!("the pipeline does not read")
     }
 
-    async fn list_streams(&self, _: &str, _: Option<&StreamId>, _: usize) -> Result<Vec<StreamId>> {
-        unimplemented!("the pipeline does not list")
+    async fn list_streams(
+        &self,
+        prefix: &str,
+        after: Option<&StreamId>,
+        limit: usize,
+    ) -> Result<Vec<StreamId>> {
+        let _connection = self.readers.acquire().await.expect("never closed");
+        if self.state().down {
+            return Err(Error::unavailable("down"));
+        }
+        let mut names: Vec<StreamId> = self.state().streams.keys().cloned().collect();
+        names.retain(|name| {
+            name.as_str().starts_with(prefix)
+                && name.as_str().starts_with('$') == prefix.starts_with('$')
+                && after.is_none_or(|after| name > after)
+        });
+        names.sort();
+        names.truncate(limit);
+        let mut listing = self.listing.subscribe();
+        listing.wait_for(|listing| *listing).await.expect("lives");
+        if std::mem::take(&mut self.state().listing_fails) {
+            return Err(Error::unavailable("interrupted"));
+        }
+        Ok(names)
     }
 
     fn signals(&self) -> BoxStream<'static, Signal> {

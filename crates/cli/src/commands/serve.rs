@@ -90,6 +90,8 @@ fn options(config: &Config) -> gesta::Options {
         queue_events_max: append.queue_events_max,
         queue_bytes_max: append.queue_bytes_max.0,
         streams_cached_max: append.streams_cached_max,
+        names_max: append.names_max,
+        names_listed_after: append.names_listed_after,
         give_up_after: append.give_up_after.0,
         idempotency: IdempotencyWindow {
             time: append.idempotency_time.0,

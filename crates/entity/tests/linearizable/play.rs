@@ -133,6 +133,8 @@ fn store_config(random: &mut Random) -> gesta_store::Config {
     config.append.batch_events_max = *random.pick(&[1, 2, 1_000]);
     config.append.queue_events_max = *random.pick(&[4, 1_000, 1_000, 1_000]);
     config.append.streams_cached_max = *random.pick(&[1, 100]);
+    config.append.names_max = *random.pick(&[0, 2, 1_000]);
+    config.append.names_listed_after = *random.pick(&[1, 3]);
     config.append.give_up_after = Duration::from_millis(*random.pick(&[100, 1_000, 5_000]));
     config
 }

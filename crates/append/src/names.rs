@@ -1,0 +1,256 @@
+//! Which streams there may be: a name that is not among these is new, and its first append needs no look at the database.
+//!
+//! Without this each first append waits for a round trip of its own, and with it the batch that it could have
+//! been in. Once enough streams were looked up in vain, all names are listed in the background; from then on
+//! what this process creates and what it sees others create is added.
+//! A name is kept as four bytes of its hash: names that collide are looked up, which is only slower.
+//! Invariant: when complete, it has every name in the log up to the last row known, and all that were sent. So to take
+//! a stream as new is as safe as to have looked: who creates it meanwhile moves the end of the log, and our batch misses.
+//! Not here: what is known of a stream (`heads`).
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
+use gesta_core::backend::Backend;
+use gesta_core::{Result, StreamId};
+
+/// Names read at once.
+const PAGE: usize = 5_000;
+
+/// Names, or rather their hashes.
+type Hashes = HashSet<u32>;
+
+#[derive(Debug)]
+pub(crate) struct Names {
+    hasher: RandomState,
+    max: usize,
+    /// Looks in vain before the names are listed.
+    list_after: usize,
+    state: State,
+    /// How often listing was begun: the answer of an older one is outdated.
+    listings: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// So many streams were looked up in vain.
+    Unknown(usize),
+    /// These were met since listing was begun.
+    Listing(Hashes),
+    Complete(Hashes),
+    /// More than are to be kept in memory.
+    TooMany,
+}
+
+/// What the database lists.
+pub(crate) struct Listing {
+    pub(crate) number: u64,
+    hasher: RandomState,
+    max: usize,
+}
+
+impl Names {
+    pub(crate) fn new(max: usize, list_after: usize) -> Self {
+        Self {
+            hasher: RandomState::new(),
+            max,
+            list_after,
+            state: match max {
+                0 => State::TooMany,
+                _ => State::Unknown(0),
+            },
+            listings: 0,
+        }
+    }
+
+    /// True if there is neither a stream of that name nor metadata of one.
+    pub(crate) fn lack(&self, stream: &StreamId) -> bool {
+        match &self.state {
+            State::Complete(names) => {
+                !names.contains(&hash(&self.hasher, stream))
+                    && !names.contains(&hash(&self.hasher, &stream.metadata_stream()))
+            }
+            _ => false,
+        }
+    }
+
+    /// There may be such a stream from now on.
+    pub(crate) fn add(&mut self, stream: &StreamId) {
+        let (State::Listing(names) | State::Complete(names)) = &mut self.state else {
+            return;
+        };
+        names.insert(hash(&self.hasher, stream));
+        if names.len() > self.max {
+            self.state = State::TooMany;
+        }
+    }
+
+    /// A stream was looked up and not found.
+    pub(crate) fn missed(&mut self) {
+        if let State::Unknown(missed) = &mut self.state {
+            *missed += 1;
+        }
+    }
+
+    /// Begins to list the names if that is worth it. `sent`: streams of batches whose outcome is open.
+    pub(crate) fn begin<'a>(
+        &mut self,
+        sent: impl Iterator<Item = &'a StreamId>,
+    ) -> Option<Listing> {
+        if !matches!(self.state, State::Unknown(missed) if missed >= self.list_after.max(1)) {
+            return None;
+        }
+        let names = sent.map(|stream| hash(&self.hasher, stream)).collect();
+        self.state = State::Listing(names);
+        self.listings += 1;
+        Some(Listing {
+            number: self.listings,
+            hasher: self.hasher.clone(),
+            max: self.max,
+        })
+    }
+
+    /// Takes the answer of the listing of that number; `None`: too many.
+    pub(crate) fn listed(&mut self, number: u64, listed: Option<Hashes>) {
+        if number != self.listings {
+            return;
+        }
+        if let State::Listing(met) = &mut self.state {
+            let met = std::mem::take(met);
+            self.state = match listed {
+                Some(mut names) if names.len() + met.len() <= self.max => {
+                    names.extend(met);
+                    State::Complete(names)
+                }
+                _ => State::TooMany,
+            };
+        }
+    }
+
+    /// The listing of that number failed.
+    pub(crate) fn not_listed(&mut self, number: u64) {
+        if number == self.listings {
+            self.forget();
+        }
+    }
+
+    /// Something may have been missed: to be listed again when it is worth it.
+    pub(crate) fn forget(&mut self) {
+        if !matches!(self.state, State::TooMany) {
+            self.state = State::Unknown(0);
+            self.listings += 1;
+        }
+    }
+}
+
+impl Listing {
+    /// Reads all names; `None` if there are too many.
+    pub(crate) async fn read(&self, backend: &dyn Backend) -> Result<Option<Hashes>> {
+        let mut names = Hashes::new();
+        // Those of metadata and other system streams are listed apart.
+        for prefix in ["", "$"] {
+            let mut after = None;
+            loop {
+                let page = backend.list_streams(prefix, after.as_ref(), PAGE).await?;
+                names.extend(page.iter().map(|stream| hash(&self.hasher, stream)));
+                if names.len() > self.max {
+                    return Ok(None);
+                }
+                if page.len() < PAGE {
+                    break;
+                }
+                after = page.into_iter().next_back();
+            }
+        }
+        Ok(Some(names))
+    }
+}
+
+fn hash(hasher: &RandomState, stream: &StreamId) -> u32 {
+    // The half of a hash is one.
+    (hasher.hash_one(stream.as_str()) >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(name: &str) -> StreamId {
+        StreamId::new(name).expect("valid")
+    }
+
+    fn hashes(names: &Names, of: &[&str]) -> Hashes {
+        of.iter()
+            .map(|name| hash(&names.hasher, &StreamId::from_stored((*name).into())))
+            .collect()
+    }
+
+    fn complete(max: usize, listed: &[&str]) -> Names {
+        let mut names = Names::new(max, 1);
+        names.missed();
+        let number = names.begin(std::iter::empty()).expect("due").number;
+        let listed = hashes(&names, listed);
+        names.listed(number, Some(listed));
+        names
+    }
+
+    #[test]
+    fn only_what_is_neither_listed_nor_described_is_lacked() {
+        let names = complete(10, &["old", "$$described"]);
+        assert!(names.lack(&stream("new")));
+        assert!(!names.lack(&stream("old")));
+        assert!(!names.lack(&stream("described")), "it may be a tombstone");
+    }
+
+    #[test]
+    fn nothing_is_lacked_before_the_listing_is_complete() {
+        let mut names = Names::new(10, 2);
+        names.missed();
+        assert!(
+            names.begin(std::iter::empty()).is_none(),
+            "not yet worth it"
+        );
+        names.missed();
+        let sent = [stream("sent")];
+        let listing = names.begin(sent.iter()).expect("due");
+        assert!(names.begin(std::iter::empty()).is_none(), "once is enough");
+        names.add(&stream("met"));
+        assert!(!names.lack(&stream("new")));
+        names.listed(listing.number, Some(Hashes::new()));
+        assert!(names.lack(&stream("new")));
+        assert!(!names.lack(&stream("sent")));
+        assert!(!names.lack(&stream("met")));
+        names.add(&stream("new"));
+        assert!(!names.lack(&stream("new")));
+    }
+
+    #[test]
+    fn an_outdated_listing_does_not_count() {
+        let mut names = Names::new(10, 1);
+        names.missed();
+        let outdated = names.begin(std::iter::empty()).expect("due");
+        names.forget();
+        names.listed(outdated.number, Some(Hashes::new()));
+        assert!(!names.lack(&stream("new")));
+        names.missed();
+        let listing = names.begin(std::iter::empty()).expect("due");
+        names.listed(outdated.number, Some(Hashes::new()));
+        assert!(!names.lack(&stream("new")));
+        names.listed(listing.number, Some(Hashes::new()));
+        assert!(names.lack(&stream("new")));
+    }
+
+    #[test]
+    fn too_many_names_are_looked_up_as_ever() {
+        let mut names = complete(2, &["a", "b"]);
+        assert!(names.lack(&stream("c")));
+        names.add(&stream("c"));
+        assert!(!names.lack(&stream("d")));
+        names.missed();
+        assert!(names.begin(std::iter::empty()).is_none(), "for good");
+        assert!(!complete(2, &["a", "b", "c"]).lack(&stream("d")));
+        let mut none = Names::new(0, 1);
+        none.missed();
+        assert!(none.begin(std::iter::empty()).is_none(), "switched off");
+    }
+}

@@ -1,0 +1,220 @@
+//! New streams: once the names of all streams are known, the first append to a new one needs no look at the database, and
+//! is as safe as if it had looked.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+#[allow(dead_code, reason = "shared with other tests, which use more of it")]
+mod support;
+
+use std::sync::Arc;
+
+use gesta_append::{CommitObserver, Config, Pipeline};
+use gesta_core::ExpectedRevision::{Any, NoStream};
+use gesta_core::backend::{Backend, Batch};
+use gesta_core::*;
+use support::{Fault, Sim, eventually};
+
+struct NoObserver;
+impl CommitObserver for NoObserver {
+    fn committed(&self, _: &Arc<Batch>) {}
+}
+
+fn start_with(sim: &Arc<Sim>, config: Config) -> Pipeline {
+    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
+    let clock = Arc::new(SystemClock);
+    Pipeline::start(backend, LogId(0), config, clock, Arc::new(NoObserver))
+}
+
+/// Lists the names at the first stream that is looked up in vain.
+fn start(sim: &Arc<Sim>) -> Pipeline {
+    let config = Config {
+        names_listed_after: 1,
+        ..Config::default()
+    };
+    start_with(sim, config)
+}
+
+fn name(text: &str) -> StreamId {
+    StreamId::new(text).unwrap()
+}
+
+fn to(stream: &str, expected: ExpectedRevision) -> Append {
+    let event = EventData::json(EventType::new("e").unwrap(), "{}").with_id(EventId::random());
+    Append::to(name(stream), expected, vec![event])
+}
+
+/// Creates streams until one of them is not looked up.
+async fn until_names_are_known(pipeline: &Pipeline, prefix: &str) {
+    for number in 0..10_000 {
+        let before = pipeline.stats().loads;
+        let stream = format!("{prefix}-{number}");
+        pipeline.append(to(&stream, NoStream)).await.unwrap();
+        if pipeline.stats().loads == before {
+            return;
+        }
+    }
+    panic!("the names were never listed");
+}
+
+fn exists(error: &Error) -> bool {
+    let kind = error.kind();
+    matches!(kind, ErrorKind::WrongExpectedRevision { actual, .. } if actual.is_some())
+}
+
+#[tokio::test]
+async fn new_streams_are_not_looked_up_and_old_ones_are() {
+    let sim = Sim::new(4);
+    let before = start(&sim);
+    for stream in ["old", "older"] {
+        before.append(to(stream, NoStream)).await.unwrap();
+    }
+    let p = start(&sim);
+    until_names_are_known(&p, "new").await;
+    let loads = p.stats().loads;
+    for number in 0..100 {
+        p.append(to(&format!("more-{number}"), NoStream))
+            .await
+            .unwrap();
+    }
+    assert_eq!(p.stats().loads, loads);
+    for stream in ["old", "new-0", "more-1"] {
+        let refused = p.append(to(stream, NoStream)).await.unwrap_err();
+        assert!(exists(&refused), "{refused}");
+    }
+    p.append(to("older", Any)).await.unwrap();
+    assert_eq!(p.stats().loads, loads + 2, "old and older");
+    sim.check();
+}
+
+/// Goal: streams that leave the cache are not taken as new, be they ours or those of others.
+#[tokio::test]
+async fn forgotten_streams_are_not_new() {
+    let sim = Sim::new(4);
+    let config = Config {
+        names_listed_after: 1,
+        streams_cached_max: 1,
+        ..Config::default()
+    };
+    let (p, other) = (start_with(&sim, config), start(&sim));
+    until_names_are_known(&p, "new").await;
+    p.append(to("ours", NoStream)).await.unwrap();
+    other.append(to("theirs", NoStream)).await.unwrap();
+    p.append(to("next", NoStream)).await.unwrap();
+    p.append(to("last", NoStream)).await.unwrap();
+    for stream in ["ours", "theirs", "next"] {
+        let refused = p.append(to(stream, NoStream)).await.unwrap_err();
+        assert!(exists(&refused), "{refused}");
+    }
+    sim.check();
+}
+
+/// Goal: what another process has created since we last looked is refused all the same, with what is true.
+#[tokio::test]
+async fn a_stream_that_another_process_has_just_created_is_not_new() {
+    let sim = Sim::new(4);
+    let (p, other) = (start(&sim), start(&sim));
+    until_names_are_known(&p, "new").await;
+    other.append(to("theirs", NoStream)).await.unwrap();
+    let refused = p.append(to("theirs", NoStream)).await.unwrap_err();
+    assert!(exists(&refused), "{refused}");
+    let appended = p.append(to("theirs", Any)).await.unwrap();
+    assert_eq!(appended.streams[0].first_revision, Revision(1));
+    sim.check();
+}
+
+/// Goal: a tombstone forbids a stream that never had an event.
+#[tokio::test]
+async fn a_tombstone_without_stream_is_seen() {
+    let sim = Sim::new(4);
+    let other = start(&sim);
+    let tombstone = |stream: &str| DeleteStream {
+        stream: name(stream),
+        expected: Any,
+        kind: DeleteKind::Tombstone,
+    };
+    other.delete(tombstone("never")).await.unwrap();
+    let p = start(&sim);
+    until_names_are_known(&p, "new").await;
+    other.delete(tombstone("never-again")).await.unwrap();
+    for stream in ["never", "never-again"] {
+        let refused = p.append(to(stream, Any)).await.unwrap_err();
+        assert!(
+            matches!(refused.kind(), ErrorKind::StreamTombstoned(_)),
+            "{refused}"
+        );
+    }
+}
+
+/// Goal: whatever is created while the names are being listed counts, be it on its way when listing begins.
+#[tokio::test]
+async fn what_is_created_during_the_listing_is_known() {
+    let sim = Sim::new(4);
+    let config = Config {
+        names_listed_after: 1,
+        streams_cached_max: 1,
+        ..Config::default()
+    };
+    let looks_always = Config {
+        names_max: 0,
+        ..Config::default()
+    };
+    let (p, other) = (start_with(&sim, config), start_with(&sim, looks_always));
+    sim.set_listing(false);
+    sim.set_answering(false);
+    // The look at it begins the listing, and the batch with it is sent before.
+    let mut on_its_way = Box::pin(p.append(to("on-its-way", NoStream)));
+    assert!(futures::poll!(&mut on_its_way).is_pending());
+    eventually("listing is under way", || sim.reading() == 1).await;
+    sim.set_answering(true);
+    on_its_way.await.unwrap();
+    p.append(to("meanwhile", NoStream)).await.unwrap();
+    other.append(to("theirs", NoStream)).await.unwrap();
+    p.append(to("noticed", Any)).await.unwrap();
+    sim.set_listing(true);
+    until_names_are_known(&p, "new").await;
+    for stream in ["on-its-way", "meanwhile", "theirs", "noticed"] {
+        let refused = p.append(to(stream, NoStream)).await.unwrap_err();
+        assert!(exists(&refused), "{stream}: {refused}");
+    }
+    sim.check();
+}
+
+/// Goal: a stream of a statement that lands late is not taken as new afterwards.
+#[tokio::test]
+async fn a_stream_that_lands_late_is_not_new() {
+    let sim = Sim::new(4);
+    let p = start(&sim);
+    until_names_are_known(&p, "new").await;
+    sim.fault(Fault::LandLate);
+    let late = to("late", NoStream);
+    let answer = p.append(late.clone()).await.unwrap();
+    assert_eq!(
+        sim.land_lost(),
+        0,
+        "it was sent again, so the lost one misses"
+    );
+    assert_eq!(p.append(late).await.unwrap(), answer);
+    let refused = p.append(to("late", NoStream)).await.unwrap_err();
+    assert!(exists(&refused), "{refused}");
+    sim.check();
+}
+
+/// Goal: a listing that fails costs nothing but looks, and is tried again.
+#[tokio::test]
+async fn a_listing_that_fails_is_tried_again() {
+    let sim = Sim::new(4);
+    let p = start(&sim);
+    sim.set_listing(false);
+    p.append(to("first", NoStream)).await.unwrap();
+    eventually("listing is under way", || sim.reading() == 1).await;
+    sim.fail_listing();
+    sim.set_listing(true);
+    until_names_are_known(&p, "new").await;
+    let refused = p.append(to("first", NoStream)).await.unwrap_err();
+    assert!(exists(&refused), "{refused}");
+}
