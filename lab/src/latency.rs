@@ -167,16 +167,18 @@ impl Measure<'_> {
         target.prepare().await.context(target.name().to_owned())?;
         let made = Events::new(self.sizes.clone(), PayloadKind::Json, 1, self.args.seed);
         let made = Arc::new(made);
+        let streams = (self.args.streams / workers).max(1);
         let load = Load {
             process: 0,
             first_worker: 0,
             workers,
             events,
             events_per_stream: STREAM_EVENTS_MAX / events * events,
-            streams: (self.args.streams / workers).max(1),
+            streams,
             rate: None,
-            // The first appends of each worker meet new streams; and what is far away takes time to begin.
-            warm_up: Duration::from_millis(300) + self.rtt * 10,
+            // Each worker meets each of its streams for the first time, which may take several round trips, before the
+            // clock starts; and what is far away takes time to begin.
+            warm_up: Duration::from_millis(300) + self.rtt * (10 + 3 * streams),
             duration: self.args.phase,
         };
         let (run, claims) = target::run(&target, &made, &load, stop).await?;
