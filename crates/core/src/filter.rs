@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::event::RecordedEvent;
 use crate::ids::{EventType, StreamId, Tag};
-use crate::limits::FILTER_VALUES_MAX;
+use crate::limits::{FILTER_VALUES_MAX, PAGE_SCAN_MAX};
 
 /// Conditions that an event must all meet. An empty list sets no condition.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -78,6 +78,30 @@ impl Filter {
         self.any_of.is_empty() || self.any_of.iter().any(Query::is_empty)
     }
 
+    /// Most positions that one page looks at. A filter of single tags is answered from an index, which has nothing but what
+    /// passes: there is no need of a bound. Any other may look at many events that do not pass.
+    #[must_use]
+    pub fn scan_max(&self) -> u64 {
+        let by_tag_alone = |query: &Query| match query {
+            Query {
+                types,
+                tags,
+                stream_prefixes,
+                categories,
+            } => {
+                tags.len() == 1
+                    && types.is_empty()
+                    && stream_prefixes.is_empty()
+                    && categories.is_empty()
+            }
+        };
+        if !self.is_all() && self.any_of.iter().all(by_tag_alone) {
+            u64::MAX
+        } else {
+            PAGE_SCAN_MAX
+        }
+    }
+
     /// True if the event passes.
     #[must_use]
     pub fn matches(&self, event: &RecordedEvent) -> bool {
@@ -106,5 +130,44 @@ impl Filter {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_tag_alone_finds_is_read_without_bound() {
+        let tag = |text: &str| Tag::new(text).expect("valid");
+        let by_tag = |tags: &[&str]| Query {
+            tags: tags.iter().map(|text| tag(text)).collect(),
+            ..Query::default()
+        };
+        let any_of = |any_of: &[Query]| Filter {
+            any_of: any_of.to_vec(),
+        };
+        let typed = Query {
+            types: vec![EventType::new("T").expect("valid")],
+            ..by_tag(&["a"])
+        };
+        let in_category = Query {
+            categories: vec!["cart".to_owned()],
+            ..by_tag(&["a"])
+        };
+        assert_eq!(any_of(&[by_tag(&["a"])]).scan_max(), u64::MAX);
+        assert_eq!(
+            any_of(&[by_tag(&["a"]), by_tag(&["b"])]).scan_max(),
+            u64::MAX
+        );
+        for bounded in [
+            Filter::ALL,
+            any_of(&[by_tag(&["a", "b"])]),
+            any_of(&[typed]),
+            any_of(&[by_tag(&["a"]), in_category]),
+            any_of(&[by_tag(&["a"]), Query::default()]),
+        ] {
+            assert_eq!(bounded.scan_max(), PAGE_SCAN_MAX, "{bounded:?}");
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! windows must end somewhere, and to tell a checkpoint at the end from one above it.
 
 use gesta_core::backend::LogSlice;
-use gesta_core::limits::{PAGE_BYTES_MAX, PAGE_SCAN_MAX};
+use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
     AllFrom, AllPage, Checkpoint, Direction, ErrorKind, LogId, Position, ReadAll, RecordedEvent,
     Result,
@@ -39,7 +39,7 @@ impl Store {
             ends,
             events: Vec::new(),
             bytes: 0,
-            scan: PAGE_SCAN_MAX,
+            scan: request.filter.scan_max(),
         };
         match request.direction {
             Direction::Forwards => page.forwards().await,

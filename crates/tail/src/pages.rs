@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use gesta_core::backend::{Backend, LoadRequest, Loaded, LogSlice, Rows, StreamSlice};
-use gesta_core::limits::PAGE_SCAN_MAX;
 use gesta_core::{Direction, Error, Filter, LogId, Position, Result, SharedEvent};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -133,7 +132,7 @@ impl Pages {
         filter: &Filter,
     ) -> Result<Arc<Page>> {
         let (bytes, events) = self.page_size();
-        let to = to.min(after.plus(PAGE_SCAN_MAX));
+        let to = to.min(after.plus(filter.scan_max()));
         self.read_page(slice(log, after, to, filter.clone(), events), bytes)
             .await
     }
