@@ -189,6 +189,22 @@ fn exit_codes_and_messages_name_what_is_wrong() {
     );
 }
 
+#[test]
+fn a_refused_start_makes_no_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = url_of(directory.path());
+    for (refused, rule) in [
+        (["serve", "--listen", "0.0.0.0:0"], "not a loopback address"),
+        (["serve", "--log-filter", "loud"], "MODULE=LEVEL"),
+    ] {
+        let output = gesta(&["--store", &store]).args(refused).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(rule), "{text}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}
+
 /// A page of the server, head and body.
 fn get(url: &str, path: &str) -> String {
     let address = url.strip_prefix("http://").unwrap();

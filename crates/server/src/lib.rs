@@ -43,4 +43,4 @@ mod write;
 
 pub use config::Config;
 pub use prometheus_client::registry::Registry;
-pub use serve::{Handle, StartError, start};
+pub use serve::{Bound, Handle, StartError, bind, start};

@@ -70,12 +70,59 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// Starts a server for `store`. Must be called within a tokio runtime.
-///
-/// `registry` may hold metrics of the caller; `/metrics` shows them beside the server's own.
+/// An address that is listened on already, though nothing is answered yet.
+#[derive(Debug)]
+pub struct Bound {
+    config: Config,
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// Takes the address, so that what is wrong with it is known before a store is opened for it. Who connects waits until
+/// [`Bound::serve`].
 ///
 /// # Errors
 /// [`StartError`] if the address is not allowed or cannot be listened on.
+///
+/// # Cancel safety
+/// Dropping the future takes nothing.
+pub async fn bind(config: Config) -> Result<Bound, StartError> {
+    let address = config.listen;
+    if !address.ip().is_loopback() && !config.insecure {
+        return Err(StartError::NotLoopback(address));
+    }
+    let refused = |source| StartError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(refused)?;
+    Ok(Bound {
+        address: listener.local_addr().map_err(refused)?,
+        listener,
+        config,
+    })
+}
+
+impl Bound {
+    /// Starts the server for `store`. Must be called within a tokio runtime.
+    ///
+    /// `registry` may hold metrics of the caller; `/metrics` shows them beside the server's own.
+    pub fn serve(self, store: Arc<dyn EventStore>, registry: Registry) -> Handle {
+        let handle = Handle {
+            address: self.address,
+            state: State::new(self.config, store, registry),
+            connections: TaskTracker::new(),
+            aborting: CancellationToken::new(),
+        };
+        tracing::debug!(address = %handle.address, "listening");
+        handle
+            .connections
+            .spawn(accept(self.listener, handle.clone()));
+        handle
+    }
+}
+
+/// [`bind`] and [`Bound::serve`].
+///
+/// # Errors
+/// As [`bind`].
 ///
 /// # Cancel safety
 /// Dropping the future starts nothing.
@@ -84,21 +131,7 @@ pub async fn start(
     store: Arc<dyn EventStore>,
     registry: Registry,
 ) -> Result<Handle, StartError> {
-    let address = config.listen;
-    if !address.ip().is_loopback() && !config.insecure {
-        return Err(StartError::NotLoopback(address));
-    }
-    let refused = |source| StartError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(refused)?;
-    let handle = Handle {
-        address: listener.local_addr().map_err(refused)?,
-        state: State::new(config, store, registry),
-        connections: TaskTracker::new(),
-        aborting: CancellationToken::new(),
-    };
-    tracing::debug!(address = %handle.address, "listening");
-    handle.connections.spawn(accept(listener, handle.clone()));
-    Ok(handle)
+    Ok(bind(config).await?.serve(store, registry))
 }
 
 impl Handle {

@@ -115,6 +115,7 @@ where
 
 /// Sends log lines to standard error.
 fn start_log(format: LogFormat, filter: &str) -> Outcome {
+    check_log_filter(filter)?;
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| Failure::usage(format!("log filter {filter:?}: {error}")))?;
     let log = tracing_subscriber::fmt()
@@ -128,4 +129,45 @@ fn start_log(format: LogFormat, filter: &str) -> Outcome {
         LogFormat::Json => log.json().try_init(),
     };
     started.map_err(|error| Failure::other(format!("log: {error}")))
+}
+
+/// A lone word that is no level would be taken for the name of a module, and show nothing.
+fn check_log_filter(filter: &str) -> Outcome {
+    let is_level = |word: &str| {
+        word.parse::<tracing_subscriber::filter::LevelFilter>()
+            .is_ok()
+    };
+    let words = filter.split(',').map(str::trim);
+    match words
+        .filter(|word| !word.is_empty())
+        .find(|word| !word.contains('=') && !is_level(word))
+    {
+        None => Ok(()),
+        Some(word) => Err(Failure::usage(format!(
+            "log filter {filter:?}: {word:?} must be error, warn, info, debug, trace, off, or MODULE=LEVEL"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_filter_is_levels_and_levels_of_modules() {
+        for right in [
+            "",
+            "info",
+            "WARN",
+            "off",
+            "warn,gesta_postgres=debug",
+            "gesta=trace , error",
+            "[read]=debug",
+        ] {
+            assert!(check_log_filter(right).is_ok(), "{right}");
+        }
+        for wrong in ["loud", "info,gesta_postgres", "debug;info"] {
+            assert!(check_log_filter(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -23,19 +23,14 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
             config.listen
         ))
     })?;
+    let bound = gesta_server::bind(server_config(&config, listen)).await;
+    let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
     let store = gesta::open(&config.store, options(&config)).await?;
     let info = store.info().await?;
-    let server_config = server_config(&config, listen);
     let mut registry = gesta_server::Registry::default();
     registry.register_collector(Box::new(PipelineMetrics(Arc::clone(&store))));
     let shared: Arc<dyn EventStore> = store;
-    let server = match gesta_server::start(server_config, Arc::clone(&shared), registry).await {
-        Ok(server) => server,
-        Err(error) => {
-            shared.shutdown().await?;
-            return Err(Failure::other(error.to_string()));
-        }
-    };
+    let server = bound.serve(Arc::clone(&shared), registry);
     greet(&info, server.local_addr());
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
