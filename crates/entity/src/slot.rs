@@ -9,17 +9,20 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use gesta_core::{
-    After, Appended, Error as StoreError, ErrorKind, EventId, RecordedEvent, Revision, StreamId,
-};
+use gesta_core::{After, Appended, Error as StoreError, RecordedEvent, Revision, StreamId};
 
-use crate::ask::{Ask, CommandAsk, Done, Freshness, ReadAsk, done};
+use crate::ask::{Ask, CommandAsk, Done, Freshness, ReadAsk};
 use crate::decider::{Context, Decider};
-use crate::error::Error;
 use crate::keys::{self, Keys};
 use crate::load::{Part, UseSnapshot};
 use crate::shard::Env;
 use crate::snapshot::Draft;
+
+mod flight;
+mod loading;
+
+use flight::{Flight, Pending, Work};
+use loading::{Loading, Progress};
 
 /// An entity that is used.
 pub(crate) enum Slot<D: Decider> {
@@ -36,16 +39,6 @@ pub(crate) enum Fate {
     Leave,
 }
 
-/// An entity that is being loaded.
-pub(crate) struct Loading<D: Decider> {
-    /// Of the load; parts of others are dropped.
-    number: u64,
-    waiting: VecDeque<Ask<D>>,
-    building: Active<D>,
-    /// The event after which the snapshot was taken; it must come first.
-    expected: Option<(Revision, EventId)>,
-}
-
 /// An entity in memory. Small, for there are many.
 pub(crate) struct Active<D: Decider> {
     state: D,
@@ -58,47 +51,6 @@ pub(crate) struct Active<D: Decider> {
     pub(crate) last_used: u64,
     /// Only while something is.
     flight: Option<Box<Flight<D>>>,
-}
-
-struct Flight<D: Decider> {
-    pending: VecDeque<Pending<D>>,
-    /// Submissions without outcome.
-    open: u32,
-    /// The last one's number.
-    last: u64,
-    /// Commands with events among `pending`.
-    stored: usize,
-    /// The last of `pending` waits for a submission that was not made yet.
-    unproven: bool,
-    broken: Option<Broken<D>>,
-}
-
-/// A submission has failed.
-struct Broken<D: Decider> {
-    /// What came after that.
-    arrivals: VecDeque<Ask<D>>,
-    /// The database does not answer.
-    away: Option<StoreError>,
-}
-
-struct Pending<D: Decider> {
-    number: u64,
-    work: Work<D>,
-    failed: Option<StoreError>,
-}
-
-enum Work<D: Decider> {
-    Stored {
-        ask: CommandAsk<D>,
-        reply: D::Reply,
-        snapshot: Option<Box<Draft<D>>>,
-    },
-    /// Without events.
-    Answered {
-        ask: CommandAsk<D>,
-        answer: Result<Done<D::Reply>, D::Rejection>,
-    },
-    Read(Box<dyn ReadAsk<D>>),
 }
 
 impl<D: Decider> Slot<D> {
@@ -243,76 +195,6 @@ impl<D: Decider> Slot<D> {
             }
         }
         Fate::Stay
-    }
-}
-
-enum Progress {
-    More,
-    Complete,
-}
-
-impl<D: Decider> Loading<D> {
-    fn take(
-        &mut self,
-        stream: &StreamId,
-        part: Part,
-        env: &mut Env<D>,
-    ) -> gesta_core::Result<Progress> {
-        match part {
-            Part::Snapshot(event) => {
-                self.restore(stream, &event, env);
-                Ok(Progress::More)
-            }
-            Part::Events(events) => {
-                let mut events = events.as_slice();
-                if let Some((revision, id)) = self.expected.take() {
-                    match events.split_first() {
-                        Some((first, rest)) if (first.revision, first.id) == (revision, id) => {
-                            events = rest;
-                        }
-                        _ => {
-                            self.start_over(stream, "of another history", env);
-                            return Ok(Progress::More);
-                        }
-                    }
-                }
-                self.building.replay(events, env)?;
-                Ok(Progress::More)
-            }
-            Part::End if self.expected.is_some() => {
-                self.start_over(stream, "of events that are not there", env);
-                Ok(Progress::More)
-            }
-            Part::End => Ok(Progress::Complete),
-            Part::Failed(error) => Err(error),
-        }
-    }
-
-    fn restore(&mut self, stream: &StreamId, event: &RecordedEvent, env: &mut Env<D>) {
-        let Some(snapshots) = &env.kind.snapshots else {
-            return self.start_over(stream, "not wanted", env);
-        };
-        match snapshots.read(event) {
-            Ok(restored) => {
-                self.expected = Some((restored.revision, restored.last));
-                self.building.state = restored.state;
-                self.building.after = After::Event(restored.last);
-                if !restored.keys.is_empty() {
-                    self.building.keys = Some(Box::new(restored.keys));
-                }
-            }
-            Err(why) => self.start_over(stream, &why, env),
-        }
-    }
-
-    /// The snapshot is of no use: loads again without it.
-    fn start_over(&mut self, stream: &StreamId, why: &str, env: &mut Env<D>) {
-        env.counters.snapshots_ignored.add(1);
-        tracing::info!(%stream, why, "snapshot ignored");
-        self.number = env.next_number();
-        self.building = Active::new(self.number);
-        self.expected = None;
-        env.load(stream, self.number, UseSnapshot::No);
     }
 }
 
@@ -581,145 +463,6 @@ impl<D: Decider> Active<D> {
             failed: None,
         };
         flight.pending.insert(at, pending);
-    }
-}
-
-impl<D: Decider> Flight<D> {
-    fn new() -> Self {
-        Self {
-            pending: VecDeque::new(),
-            open: 0,
-            last: 0,
-            stored: 0,
-            unproven: false,
-            broken: None,
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.open == 0 && self.pending.is_empty() && self.broken.is_none()
-    }
-
-    fn submit(&mut self, number: u64) {
-        self.open += 1;
-        self.last = number;
-        self.unproven = false;
-    }
-
-    /// The state cannot be used any more.
-    fn break_off(&mut self) -> &mut Broken<D> {
-        self.broken.get_or_insert_with(|| Broken {
-            arrivals: VecDeque::new(),
-            away: None,
-        })
-    }
-
-    /// A submission has succeeded: everything up to it is durable and was current.
-    fn release(
-        &mut self,
-        stream: &StreamId,
-        number: u64,
-        appended: Option<&Appended>,
-        env: &mut Env<D>,
-    ) {
-        while let Some(first) = self.pending.pop_front_if(|first| first.number <= number) {
-            let own = appended.filter(|_| first.number == number);
-            self.stored -= usize::from(matches!(first.work, Work::Stored { .. }));
-            first.work.release(stream, own, env);
-        }
-    }
-
-    fn fail(&mut self, number: u64, error: StoreError) {
-        let broken = self.break_off();
-        if matches!(
-            error.kind(),
-            ErrorKind::Unavailable(_) | ErrorKind::OutcomeUnknown(_)
-        ) {
-            broken.away.get_or_insert_with(|| error.clone());
-        }
-        let own = self.pending.iter_mut().find(|pending| {
-            pending.number == number && matches!(pending.work, Work::Stored { .. })
-        });
-        if let Some(own) = own {
-            own.failed = Some(error);
-        }
-    }
-
-    /// Answers what cannot be decided again; gives back the rest, in order.
-    fn settle(self, env: &mut Env<D>) -> VecDeque<Ask<D>> {
-        let Some(broken) = self.broken else {
-            return VecDeque::new();
-        };
-        let mut again = VecDeque::new();
-        for pending in self.pending {
-            let error = match &pending.work {
-                Work::Stored { .. } => pending.failed.filter(|error| {
-                    !matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. })
-                }),
-                // Nothing was written for it, whatever became of the others.
-                Work::Answered { .. } | Work::Read(_) => broken
-                    .away
-                    .as_ref()
-                    .map(|error| StoreError::unavailable(error.kind().to_string())),
-            };
-            let ask = pending.work.into_ask();
-            match error {
-                Some(error) => {
-                    env.counters.failed.add(1);
-                    ask.refuse(error.into());
-                }
-                None => again.extend(env.refuse_if_tired(ask)),
-            }
-        }
-        again.extend(broken.arrivals);
-        again
-    }
-}
-
-impl<D: Decider> Work<D> {
-    /// Gives the answer out. `appended`: of its own events, if known.
-    fn release(self, stream: &StreamId, appended: Option<&Appended>, env: &mut Env<D>) {
-        match self {
-            Work::Stored {
-                ask,
-                reply,
-                snapshot,
-            } => {
-                env.counters.commands.add(1);
-                let answer = match appended {
-                    Some(appended) => done(reply, appended),
-                    None => Done {
-                        reply,
-                        revision: None,
-                        checkpoint: None,
-                        repeated: false,
-                    },
-                };
-                if let (Some(draft), Some(revision)) = (snapshot, answer.revision) {
-                    env.write_snapshot(stream, revision, *draft);
-                }
-                ask.answer(Ok(answer));
-            }
-            Work::Answered { ask, answer } => {
-                match &answer {
-                    Ok(done) if done.repeated => env.counters.repeated.add(1),
-                    Ok(_) => env.counters.commands.add(1),
-                    Err(_) => env.counters.rejected.add(1),
-                }
-                ask.answer(answer.map_err(Error::Rejected));
-            }
-            Work::Read(ask) => {
-                env.counters.reads.add(1);
-                ask.release();
-            }
-        }
-    }
-
-    fn into_ask(self) -> Ask<D> {
-        match self {
-            Work::Stored { ask, .. } | Work::Answered { ask, .. } => Ask::Command(ask),
-            Work::Read(ask) => Ask::Read(ask),
-        }
     }
 }
 
