@@ -9,6 +9,8 @@
 mod append;
 mod common;
 mod faults;
+mod keeping;
+mod lookups;
 mod reads;
 mod schema;
 mod tls;

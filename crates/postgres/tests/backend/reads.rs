@@ -1,19 +1,15 @@
-//! Pages, filters, look-ups, listing, scavenging and the audit, compared with what was stored.
+//! Pages and filters, compared with what was stored.
 
 use bytes::Bytes;
-use gesta_core::backend::{
-    Backend, EventLookup, EventRef, LoadRequest, LogSlice, Removed, RowId, Rows, RunMode,
-    StreamSlice,
-};
+use gesta_core::backend::{Backend, LogSlice, Rows, StreamSlice};
 use gesta_core::{
-    Direction, ErrorKind, EventType, Filter, Position, Query, RecordedEvent, Revision, StreamId,
-    Tag, Timestamp, Visibility,
+    Direction, EventType, Filter, Position, Query, RecordedEvent, Revision, StreamId, Tag,
 };
 use gesta_postgres::PostgresBackend;
 
-use crate::common::{Author, Draft, LOG, direct, draft, fresh, is_committed, open};
+use crate::common::{Author, Draft, LOG, draft, fresh, is_committed};
 
-fn all() -> LogSlice {
+pub(crate) fn all() -> LogSlice {
     LogSlice {
         log: LOG,
         after: Position::START,
@@ -25,7 +21,7 @@ fn all() -> LogSlice {
 }
 
 /// A store with 120 events of six streams in four categories, three types, and tags on every second event.
-async fn filled() -> Option<(PostgresBackend, String, Author, Vec<RecordedEvent>)> {
+pub(crate) async fn filled() -> Option<(PostgresBackend, String, Author, Vec<RecordedEvent>)> {
     let (backend, url) = fresh().await?;
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     let mut author = Author::default();
@@ -53,7 +49,7 @@ async fn filled() -> Option<(PostgresBackend, String, Author, Vec<RecordedEvent>
 }
 
 /// Reads a slice page by page.
-async fn pages(backend: &PostgresBackend, mut slice: LogSlice) -> Vec<RecordedEvent> {
+pub(crate) async fn pages(backend: &PostgresBackend, mut slice: LogSlice) -> Vec<RecordedEvent> {
     let mut events: Vec<RecordedEvent> = Vec::new();
     loop {
         let page = backend.read_log(slice.clone()).await.expect("reads");
@@ -304,7 +300,6 @@ async fn streams_are_read_between_revisions_both_ways_and_by_time() {
     );
 }
 
-/// 40 MiB in events of 3 MiB, small ones between: no page above 32 MiB, nothing lost, and large ones are left out of the first statement.
 /// Goal: an answer about many streams is bounded in rows, too, and tells what it did not reach.
 #[tokio::test]
 async fn parts_of_streams_end_by_rows() {
@@ -343,6 +338,7 @@ async fn parts_of_streams_end_by_rows() {
     assert_eq!(nothing.expect("reads"), []);
 }
 
+/// 40 MiB in events of 3 MiB, small ones between: no page above 32 MiB, nothing lost, and large ones are left out of the first statement.
 #[tokio::test]
 async fn pages_end_by_bytes() {
     let Some((backend, _)) = fresh().await else {
@@ -385,416 +381,4 @@ async fn pages_end_by_bytes() {
         }
         stored.reverse();
     }
-}
-
-#[tokio::test]
-async fn loading_tells_ends_heads_metadata_and_types() {
-    let Some((backend, _, author, stored)) = filled().await else {
-        return;
-    };
-    let name = |name: &str| StreamId::new(name).expect("valid");
-    let request = LoadRequest {
-        streams: vec![name("show-1"), name("never"), name("cart-1")],
-        types: vec![
-            EventType::new("Never").expect("valid"),
-            EventType::new("Größe").expect("valid"),
-        ],
-    };
-    let loaded = backend.load(LOG, request).await.expect("loads");
-    assert_eq!(loaded.end, author.end);
-    let last = |stream: &str| {
-        stored
-            .iter()
-            .rev()
-            .find(|event| event.stream.as_str() == stream)
-            .expect("stored")
-    };
-    let head = loaded.streams[0].head.expect("exists");
-    assert_eq!(
-        (head.last, head.position),
-        (last("show-1").revision, last("show-1").position)
-    );
-    assert_eq!(head.id, Some(last("show-1").id));
-    assert_eq!(head.row, author.stream_row("show-1"));
-    assert_eq!(loaded.streams[0].meta, None);
-    assert_eq!(
-        loaded.streams[1],
-        gesta_core::backend::LoadedStream::default()
-    );
-    let meta = loaded.streams[2].meta.clone().expect("has metadata");
-    assert_eq!(
-        (meta.head.last, &meta.data),
-        (last("$$cart-1").revision, &last("$$cart-1").data)
-    );
-    assert_eq!(meta.metadata, "m");
-    assert_eq!(loaded.types[0], None);
-    let first = stored
-        .iter()
-        .find(|event| event.event_type.as_str() == "Größe")
-        .expect("stored");
-    assert_eq!(loaded.types[1], Some(RowId(first.position.0)));
-    let (empty, _) = fresh().await.expect("there");
-    let nothing = empty
-        .load(LOG, LoadRequest::default())
-        .await
-        .expect("loads");
-    assert_eq!(nothing.end, gesta_core::backend::LogEnd::default());
-}
-
-fn is_ref_of(found: &EventRef, event: &RecordedEvent) -> bool {
-    found.position == event.position
-        && found.stream == event.stream
-        && found.revision == event.revision
-        && found.id == event.id
-        && found.event_type == event.event_type
-        && found.created == event.created
-}
-
-#[tokio::test]
-async fn every_look_up_finds_what_it_should() {
-    let Some((backend, _, author, stored)) = filled().await else {
-        return;
-    };
-    let of: Vec<_> = stored
-        .iter()
-        .filter(|event| event.stream.as_str() == "cart-1")
-        .cloned()
-        .collect();
-    let stream = author.stream_row("cart-1");
-    let ids = of
-        .iter()
-        .map(|event| event.id)
-        .chain([stored[1].id])
-        .collect::<Vec<_>>();
-    let by_ids = |after: u64, created_from: i64| EventLookup::Ids {
-        stream,
-        ids: ids.clone(),
-        after: Position(after),
-        created_from: Timestamp(created_from),
-    };
-    let never = i64::MAX / 2;
-    let cases: Vec<(EventLookup, Vec<&RecordedEvent>)> = vec![
-        (
-            EventLookup::Revisions {
-                stream,
-                first: Revision(4),
-                count: 3,
-            },
-            of[4..7].iter().collect(),
-        ),
-        (
-            EventLookup::Revisions {
-                stream,
-                first: Revision(18),
-                count: usize::MAX,
-            },
-            of[18..].iter().collect(),
-        ),
-        (
-            EventLookup::Revisions {
-                stream,
-                first: Revision(0),
-                count: 0,
-            },
-            vec![],
-        ),
-        (
-            EventLookup::Positions(vec![Position(9), Position(3), Position(u64::MAX)]),
-            vec![&stored[2], &stored[8]],
-        ),
-        (
-            EventLookup::After {
-                position: Position(118),
-                limit: 5,
-            },
-            stored[118..].iter().collect(),
-        ),
-        (
-            EventLookup::After {
-                position: Position(0),
-                limit: 2,
-            },
-            stored[..2].iter().collect(),
-        ),
-        (by_ids(0, never), of.iter().collect()),
-        (by_ids(of[11].position.0, never), of[12..].iter().collect()),
-        (by_ids(1_000, of[15].created.0), of[15..].iter().collect()),
-        (
-            by_ids(of[17].position.0, of[15].created.0),
-            of[15..].iter().collect(),
-        ),
-        (by_ids(1_000, never), vec![]),
-        (
-            EventLookup::Ids {
-                stream: RowId(5_000),
-                ids: ids.clone(),
-                after: Position(0),
-                created_from: Timestamp(0),
-            },
-            vec![],
-        ),
-    ];
-    for (lookup, expected) in cases {
-        let found = backend.lookup(LOG, lookup.clone()).await.expect("answers");
-        assert_eq!(found.len(), expected.len(), "{lookup:?}: {found:?}");
-        assert!(
-            found
-                .iter()
-                .zip(expected)
-                .all(|(found, event)| is_ref_of(found, event)),
-            "{lookup:?}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn streams_are_listed_in_binary_order() {
-    let Some((backend, _)) = fresh().await else {
-        return;
-    };
-    let mut writer = backend.open_writer(LOG).await.expect("opens");
-    let names = [
-        "a",
-        "B",
-        "a-1",
-        "a.1",
-        "ä",
-        "$sys",
-        "$$a",
-        "!x",
-        " y",
-        "%",
-        "a-\u{10ffff}z",
-    ];
-    let drafts: Vec<_> = names.iter().map(|name| draft(name, "T")).collect();
-    assert!(is_committed(
-        &Author::default().append(&mut *writer, &drafts).await
-    ));
-    let list = async |prefix: &str, after: Option<&str>, limit: usize| -> Vec<String> {
-        let after = after.map(|name| StreamId::new(name).expect("valid"));
-        let found = backend
-            .list_streams(prefix, after.as_ref(), limit)
-            .await
-            .expect("lists");
-        found.iter().map(ToString::to_string).collect()
-    };
-    assert_eq!(
-        list("", None, 100).await,
-        [
-            " y",
-            "!x",
-            "%",
-            "B",
-            "a",
-            "a-1",
-            "a-\u{10ffff}z",
-            "a.1",
-            "ä"
-        ]
-    );
-    assert_eq!(list("", Some("!x"), 2).await, ["%", "B"]);
-    assert_eq!(list("", Some(" y"), 2).await, ["!x", "%"]);
-    assert_eq!(list("a-", None, 100).await, ["a-1", "a-\u{10ffff}z"]);
-    assert_eq!(list("$", None, 100).await, ["$$a", "$sys"]);
-    assert_eq!(list("$$", None, 100).await, ["$$a"]);
-    assert_eq!(list("zz", None, 100).await, Vec::<String>::new());
-    assert_eq!(list("a\0", None, 100).await, Vec::<String>::new());
-}
-
-#[tokio::test]
-async fn changed_rows_are_corrupt_and_named() {
-    let Some((backend, url, ..)) = filled().await else {
-        return;
-    };
-    let client = direct(&url).await;
-    let damage =
-        "SET session_replication_role = replica; UPDATE events SET data = 'x' WHERE position = 50";
-    client.batch_execute(damage).await.expect("planted");
-    let error = backend.read_log(all()).await.expect_err("corrupt");
-    assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
-    assert!(
-        error.to_string().contains("position 50") && error.to_string().contains("revision"),
-        "{error}"
-    );
-    client
-        .batch_execute("UPDATE streams SET name = 'other' WHERE name = 'show-1'")
-        .await
-        .expect("planted");
-    let fresh = open(&url).await;
-    let error = fresh
-        .read_log(LogSlice {
-            to: Position(49),
-            ..all()
-        })
-        .await
-        .expect_err("corrupt");
-    assert!(
-        error.to_string().contains("checksum of its name"),
-        "{error}"
-    );
-    let mut source = backend.audit_source().await.expect("snapshot");
-    let report = gesta_sql::verify::audit(&mut source, &mut |_| {})
-        .await
-        .expect("audited");
-    assert!(!report.is_healthy());
-}
-
-#[tokio::test]
-async fn scavenging_removes_what_is_hidden_and_remembers() {
-    let Some((backend, url, author, stored)) = filled().await else {
-        return;
-    };
-    let stream = author.stream_row("cart-2");
-    let of: Vec<_> = stored
-        .iter()
-        .filter(|event| event.stream.as_str() == "cart-2")
-        .collect();
-    let bytes = |events: &[&RecordedEvent]| {
-        events
-            .iter()
-            .map(|event| event.payload_bytes() as u64)
-            .sum()
-    };
-    let hidden = Visibility {
-        from: Revision(5),
-        created_from: Some(of[8].created),
-    };
-    let expected = Removed {
-        events: 8,
-        payload_bytes: bytes(&of[..8]),
-    };
-    let remove =
-        async |stream, visibility, mode| backend.remove_hidden(LOG, stream, visibility, mode).await;
-    assert_eq!(
-        remove(stream, hidden, RunMode::Dry).await.expect("counts"),
-        expected
-    );
-    assert_eq!(pages(&backend, all()).await.len(), 120);
-    assert_eq!(
-        remove(stream, hidden, RunMode::Real)
-            .await
-            .expect("removes"),
-        expected
-    );
-    assert_eq!(
-        remove(stream, hidden, RunMode::Real).await.expect("again"),
-        Removed::default()
-    );
-    assert_eq!(pages(&backend, all()).await.len(), 112);
-    let red = Filter::query(Query {
-        tags: vec![Tag::new("red").expect("valid")],
-        ..Query::default()
-    });
-    let tagged = pages(
-        &backend,
-        LogSlice {
-            filter: red.clone(),
-            ..all()
-        },
-    )
-    .await;
-    let gone = of[..8].iter().filter(|event| red.matches(event)).count();
-    assert_eq!(
-        tagged.len(),
-        stored.iter().filter(|event| red.matches(event)).count() - gone
-    );
-
-    // All of a stream, and the stream of the last row of the log, which stays.
-    let everything = Visibility {
-        from: Revision(1_000),
-        created_from: None,
-    };
-    let last = stored.last().expect("stored");
-    for name in ["cart-2", last.stream.as_str()] {
-        remove(author.stream_row(name), everything, RunMode::Real)
-            .await
-            .expect("removes");
-    }
-    let end = backend.log_end(LOG).await.expect("answers");
-    assert_eq!(end, author.end);
-    let request = LoadRequest {
-        streams: vec![of[0].stream.clone()],
-        types: vec![],
-    };
-    let head = backend.load(LOG, request).await.expect("loads").streams[0]
-        .head
-        .expect("remembered");
-    assert_eq!(
-        (head.last, head.position, head.id),
-        (of[19].revision, of[19].position, None)
-    );
-    let mut source = backend.audit_source().await.expect("snapshot");
-    let report = gesta_sql::verify::audit(&mut source, &mut |_| {})
-        .await
-        .expect("audited");
-    assert!(report.is_healthy(), "{report:?}");
-
-    let client = direct(&url).await;
-    let (_, schema) = url.split_once("?schema=").expect("has one");
-    client
-        .batch_execute(&format!(
-            "DROP OWNED BY {schema}_retention; DROP ROLE {schema}_retention"
-        ))
-        .await
-        .expect("dropped");
-    let error = remove(stream, everything, RunMode::Real)
-        .await
-        .expect_err("no role");
-    assert!(
-        matches!(error.kind(), ErrorKind::Unsupported(_)),
-        "{error:?}"
-    );
-    assert!(error.to_string().contains("_retention"), "{error}");
-}
-
-#[tokio::test]
-async fn nobody_changes_stored_events() {
-    let Some((backend, url, ..)) = filled().await else {
-        return;
-    };
-    let client = direct(&url).await;
-    let (_, schema) = url.split_once("?schema=").expect("has one");
-    for table in ["events", "streams", "types", "tags"] {
-        for statement in [
-            format!("DELETE FROM {table}"),
-            format!("UPDATE {table} SET log = 0"),
-            format!("TRUNCATE {table}"),
-        ] {
-            let error = client
-                .batch_execute(&statement)
-                .await
-                .expect_err(&statement);
-            assert!(
-                error
-                    .as_db_error()
-                    .expect("an answer")
-                    .message()
-                    .contains("never changed"),
-                "{error:?}"
-            );
-        }
-    }
-    client
-        .batch_execute(&format!("SET ROLE {schema}_retention"))
-        .await
-        .expect("may");
-    assert!(
-        client
-            .batch_execute("UPDATE events SET revision = 7")
-            .await
-            .is_err()
-    );
-    assert!(client.batch_execute("TRUNCATE events").await.is_err());
-    assert!(client.batch_execute("DELETE FROM streams").await.is_err());
-    client.batch_execute("RESET ROLE").await.expect("back");
-    assert_eq!(pages(&backend, all()).await.len(), 120);
-    let readable = client
-        .query(
-            "SELECT stream, type, data_text FROM events_readable ORDER BY position",
-            &[],
-        )
-        .await;
-    let readable = readable.expect("reads");
-    assert_eq!(readable.len(), 120);
-    assert_eq!(readable[0].get::<_, String>(2), "{\"n\":0}");
 }

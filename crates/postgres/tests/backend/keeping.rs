@@ -1,0 +1,205 @@
+//! What keeps stored events as they are: the audit, the rights, and scavenging, which alone removes any.
+
+use gesta_core::backend::{Backend, LoadRequest, LogSlice, Removed, RunMode};
+use gesta_core::{ErrorKind, Filter, Position, Query, RecordedEvent, Revision, Tag, Visibility};
+
+use crate::common::{LOG, direct, open};
+use crate::reads::{all, filled, pages};
+
+#[tokio::test]
+async fn changed_rows_are_corrupt_and_named() {
+    let Some((backend, url, ..)) = filled().await else {
+        return;
+    };
+    let client = direct(&url).await;
+    let damage =
+        "SET session_replication_role = replica; UPDATE events SET data = 'x' WHERE position = 50";
+    client.batch_execute(damage).await.expect("planted");
+    let error = backend.read_log(all()).await.expect_err("corrupt");
+    assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
+    assert!(
+        error.to_string().contains("position 50") && error.to_string().contains("revision"),
+        "{error}"
+    );
+    client
+        .batch_execute("UPDATE streams SET name = 'other' WHERE name = 'show-1'")
+        .await
+        .expect("planted");
+    let fresh = open(&url).await;
+    let error = fresh
+        .read_log(LogSlice {
+            to: Position(49),
+            ..all()
+        })
+        .await
+        .expect_err("corrupt");
+    assert!(
+        error.to_string().contains("checksum of its name"),
+        "{error}"
+    );
+    let mut source = backend.audit_source().await.expect("snapshot");
+    let report = gesta_sql::verify::audit(&mut source, &mut |_| {})
+        .await
+        .expect("audited");
+    assert!(!report.is_healthy());
+}
+
+#[tokio::test]
+async fn scavenging_removes_what_is_hidden_and_remembers() {
+    let Some((backend, url, author, stored)) = filled().await else {
+        return;
+    };
+    let stream = author.stream_row("cart-2");
+    let of: Vec<_> = stored
+        .iter()
+        .filter(|event| event.stream.as_str() == "cart-2")
+        .collect();
+    let bytes = |events: &[&RecordedEvent]| {
+        events
+            .iter()
+            .map(|event| event.payload_bytes() as u64)
+            .sum()
+    };
+    let hidden = Visibility {
+        from: Revision(5),
+        created_from: Some(of[8].created),
+    };
+    let expected = Removed {
+        events: 8,
+        payload_bytes: bytes(&of[..8]),
+    };
+    let remove =
+        async |stream, visibility, mode| backend.remove_hidden(LOG, stream, visibility, mode).await;
+    assert_eq!(
+        remove(stream, hidden, RunMode::Dry).await.expect("counts"),
+        expected
+    );
+    assert_eq!(pages(&backend, all()).await.len(), 120);
+    assert_eq!(
+        remove(stream, hidden, RunMode::Real)
+            .await
+            .expect("removes"),
+        expected
+    );
+    assert_eq!(
+        remove(stream, hidden, RunMode::Real).await.expect("again"),
+        Removed::default()
+    );
+    assert_eq!(pages(&backend, all()).await.len(), 112);
+    let red = Filter::query(Query {
+        tags: vec![Tag::new("red").expect("valid")],
+        ..Query::default()
+    });
+    let tagged = pages(
+        &backend,
+        LogSlice {
+            filter: red.clone(),
+            ..all()
+        },
+    )
+    .await;
+    let gone = of[..8].iter().filter(|event| red.matches(event)).count();
+    assert_eq!(
+        tagged.len(),
+        stored.iter().filter(|event| red.matches(event)).count() - gone
+    );
+
+    // All of a stream, and the stream of the last row of the log, which stays.
+    let everything = Visibility {
+        from: Revision(1_000),
+        created_from: None,
+    };
+    let last = stored.last().expect("stored");
+    for name in ["cart-2", last.stream.as_str()] {
+        remove(author.stream_row(name), everything, RunMode::Real)
+            .await
+            .expect("removes");
+    }
+    let end = backend.log_end(LOG).await.expect("answers");
+    assert_eq!(end, author.end);
+    let request = LoadRequest {
+        streams: vec![of[0].stream.clone()],
+        types: vec![],
+    };
+    let head = backend.load(LOG, request).await.expect("loads").streams[0]
+        .head
+        .expect("remembered");
+    assert_eq!(
+        (head.last, head.position, head.id),
+        (of[19].revision, of[19].position, None)
+    );
+    let mut source = backend.audit_source().await.expect("snapshot");
+    let report = gesta_sql::verify::audit(&mut source, &mut |_| {})
+        .await
+        .expect("audited");
+    assert!(report.is_healthy(), "{report:?}");
+
+    let client = direct(&url).await;
+    let (_, schema) = url.split_once("?schema=").expect("has one");
+    client
+        .batch_execute(&format!(
+            "DROP OWNED BY {schema}_retention; DROP ROLE {schema}_retention"
+        ))
+        .await
+        .expect("dropped");
+    let error = remove(stream, everything, RunMode::Real)
+        .await
+        .expect_err("no role");
+    assert!(
+        matches!(error.kind(), ErrorKind::Unsupported(_)),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("_retention"), "{error}");
+}
+
+#[tokio::test]
+async fn nobody_changes_stored_events() {
+    let Some((backend, url, ..)) = filled().await else {
+        return;
+    };
+    let client = direct(&url).await;
+    let (_, schema) = url.split_once("?schema=").expect("has one");
+    for table in ["events", "streams", "types", "tags"] {
+        for statement in [
+            format!("DELETE FROM {table}"),
+            format!("UPDATE {table} SET log = 0"),
+            format!("TRUNCATE {table}"),
+        ] {
+            let error = client
+                .batch_execute(&statement)
+                .await
+                .expect_err(&statement);
+            assert!(
+                error
+                    .as_db_error()
+                    .expect("an answer")
+                    .message()
+                    .contains("never changed"),
+                "{error:?}"
+            );
+        }
+    }
+    client
+        .batch_execute(&format!("SET ROLE {schema}_retention"))
+        .await
+        .expect("may");
+    assert!(
+        client
+            .batch_execute("UPDATE events SET revision = 7")
+            .await
+            .is_err()
+    );
+    assert!(client.batch_execute("TRUNCATE events").await.is_err());
+    assert!(client.batch_execute("DELETE FROM streams").await.is_err());
+    client.batch_execute("RESET ROLE").await.expect("back");
+    assert_eq!(pages(&backend, all()).await.len(), 120);
+    let readable = client
+        .query(
+            "SELECT stream, type, data_text FROM events_readable ORDER BY position",
+            &[],
+        )
+        .await;
+    let readable = readable.expect("reads");
+    assert_eq!(readable.len(), 120);
+    assert_eq!(readable[0].get::<_, String>(2), "{\"n\":0}");
+}

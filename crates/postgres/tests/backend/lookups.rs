@@ -1,0 +1,221 @@
+//! Look-ups of streams, types and events, and the list of streams.
+
+use gesta_core::backend::{Backend, EventLookup, EventRef, LoadRequest, RowId};
+use gesta_core::{EventType, Position, RecordedEvent, Revision, StreamId, Timestamp};
+
+use crate::common::{Author, LOG, draft, fresh, is_committed};
+use crate::reads::filled;
+
+#[tokio::test]
+async fn loading_tells_ends_heads_metadata_and_types() {
+    let Some((backend, _, author, stored)) = filled().await else {
+        return;
+    };
+    let name = |name: &str| StreamId::new(name).expect("valid");
+    let request = LoadRequest {
+        streams: vec![name("show-1"), name("never"), name("cart-1")],
+        types: vec![
+            EventType::new("Never").expect("valid"),
+            EventType::new("Größe").expect("valid"),
+        ],
+    };
+    let loaded = backend.load(LOG, request).await.expect("loads");
+    assert_eq!(loaded.end, author.end);
+    let last = |stream: &str| {
+        stored
+            .iter()
+            .rev()
+            .find(|event| event.stream.as_str() == stream)
+            .expect("stored")
+    };
+    let head = loaded.streams[0].head.expect("exists");
+    assert_eq!(
+        (head.last, head.position),
+        (last("show-1").revision, last("show-1").position)
+    );
+    assert_eq!(head.id, Some(last("show-1").id));
+    assert_eq!(head.row, author.stream_row("show-1"));
+    assert_eq!(loaded.streams[0].meta, None);
+    assert_eq!(
+        loaded.streams[1],
+        gesta_core::backend::LoadedStream::default()
+    );
+    let meta = loaded.streams[2].meta.clone().expect("has metadata");
+    assert_eq!(
+        (meta.head.last, &meta.data),
+        (last("$$cart-1").revision, &last("$$cart-1").data)
+    );
+    assert_eq!(meta.metadata, "m");
+    assert_eq!(loaded.types[0], None);
+    let first = stored
+        .iter()
+        .find(|event| event.event_type.as_str() == "Größe")
+        .expect("stored");
+    assert_eq!(loaded.types[1], Some(RowId(first.position.0)));
+    let (empty, _) = fresh().await.expect("there");
+    let nothing = empty
+        .load(LOG, LoadRequest::default())
+        .await
+        .expect("loads");
+    assert_eq!(nothing.end, gesta_core::backend::LogEnd::default());
+}
+
+fn is_ref_of(found: &EventRef, event: &RecordedEvent) -> bool {
+    found.position == event.position
+        && found.stream == event.stream
+        && found.revision == event.revision
+        && found.id == event.id
+        && found.event_type == event.event_type
+        && found.created == event.created
+}
+
+#[tokio::test]
+async fn every_look_up_finds_what_it_should() {
+    let Some((backend, _, author, stored)) = filled().await else {
+        return;
+    };
+    let of: Vec<_> = stored
+        .iter()
+        .filter(|event| event.stream.as_str() == "cart-1")
+        .cloned()
+        .collect();
+    let stream = author.stream_row("cart-1");
+    let ids = of
+        .iter()
+        .map(|event| event.id)
+        .chain([stored[1].id])
+        .collect::<Vec<_>>();
+    let by_ids = |after: u64, created_from: i64| EventLookup::Ids {
+        stream,
+        ids: ids.clone(),
+        after: Position(after),
+        created_from: Timestamp(created_from),
+    };
+    let never = i64::MAX / 2;
+    let cases: Vec<(EventLookup, Vec<&RecordedEvent>)> = vec![
+        (
+            EventLookup::Revisions {
+                stream,
+                first: Revision(4),
+                count: 3,
+            },
+            of[4..7].iter().collect(),
+        ),
+        (
+            EventLookup::Revisions {
+                stream,
+                first: Revision(18),
+                count: usize::MAX,
+            },
+            of[18..].iter().collect(),
+        ),
+        (
+            EventLookup::Revisions {
+                stream,
+                first: Revision(0),
+                count: 0,
+            },
+            vec![],
+        ),
+        (
+            EventLookup::Positions(vec![Position(9), Position(3), Position(u64::MAX)]),
+            vec![&stored[2], &stored[8]],
+        ),
+        (
+            EventLookup::After {
+                position: Position(118),
+                limit: 5,
+            },
+            stored[118..].iter().collect(),
+        ),
+        (
+            EventLookup::After {
+                position: Position(0),
+                limit: 2,
+            },
+            stored[..2].iter().collect(),
+        ),
+        (by_ids(0, never), of.iter().collect()),
+        (by_ids(of[11].position.0, never), of[12..].iter().collect()),
+        (by_ids(1_000, of[15].created.0), of[15..].iter().collect()),
+        (
+            by_ids(of[17].position.0, of[15].created.0),
+            of[15..].iter().collect(),
+        ),
+        (by_ids(1_000, never), vec![]),
+        (
+            EventLookup::Ids {
+                stream: RowId(5_000),
+                ids: ids.clone(),
+                after: Position(0),
+                created_from: Timestamp(0),
+            },
+            vec![],
+        ),
+    ];
+    for (lookup, expected) in cases {
+        let found = backend.lookup(LOG, lookup.clone()).await.expect("answers");
+        assert_eq!(found.len(), expected.len(), "{lookup:?}: {found:?}");
+        assert!(
+            found
+                .iter()
+                .zip(expected)
+                .all(|(found, event)| is_ref_of(found, event)),
+            "{lookup:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn streams_are_listed_in_binary_order() {
+    let Some((backend, _)) = fresh().await else {
+        return;
+    };
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let names = [
+        "a",
+        "B",
+        "a-1",
+        "a.1",
+        "ä",
+        "$sys",
+        "$$a",
+        "!x",
+        " y",
+        "%",
+        "a-\u{10ffff}z",
+    ];
+    let drafts: Vec<_> = names.iter().map(|name| draft(name, "T")).collect();
+    assert!(is_committed(
+        &Author::default().append(&mut *writer, &drafts).await
+    ));
+    let list = async |prefix: &str, after: Option<&str>, limit: usize| -> Vec<String> {
+        let after = after.map(|name| StreamId::new(name).expect("valid"));
+        let found = backend
+            .list_streams(prefix, after.as_ref(), limit)
+            .await
+            .expect("lists");
+        found.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(
+        list("", None, 100).await,
+        [
+            " y",
+            "!x",
+            "%",
+            "B",
+            "a",
+            "a-1",
+            "a-\u{10ffff}z",
+            "a.1",
+            "ä"
+        ]
+    );
+    assert_eq!(list("", Some("!x"), 2).await, ["%", "B"]);
+    assert_eq!(list("", Some(" y"), 2).await, ["!x", "%"]);
+    assert_eq!(list("a-", None, 100).await, ["a-1", "a-\u{10ffff}z"]);
+    assert_eq!(list("$", None, 100).await, ["$$a", "$sys"]);
+    assert_eq!(list("$$", None, 100).await, ["$$a"]);
+    assert_eq!(list("zz", None, 100).await, Vec::<String>::new());
+    assert_eq!(list("a\0", None, 100).await, Vec::<String>::new());
+}
