@@ -7,9 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Append, AppendError, Claims, Events, Session, Target, Worker};
@@ -280,7 +281,7 @@ async fn watch(clock: &Clock) -> (CpuUse, Latencies) {
     let mut lag = Latencies::default();
     let until = |moment: Instant| async move {
         tokio::select! {
-            () = tokio::time::sleep_until(moment.into()) => true,
+            () = tokio::time::sleep_until(moment) => true,
             () = clock.over.cancelled() => false,
         }
     };
@@ -434,7 +435,7 @@ impl Clock {
             return None;
         }
         tokio::select! {
-            () = tokio::time::sleep_until(start.into()) => Some(Some(start)),
+            () = tokio::time::sleep_until(start) => Some(Some(start)),
             () = self.over.cancelled() => None,
         }
     }
