@@ -12,6 +12,7 @@
 //! * [`model`]: random operations must give the same answers as the reference store;
 //! * [`broken`]: stores with a planted fault, each of which must fail a case: the tests of the tests;
 //! * [`faulty`]: a store whose database fails on purpose, for tests of applications too;
+//! * [`Around`]: a store around another one, for tests that change one thing;
 //! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored.
 //!
 //! Invariants: every case makes its own store, so all run in parallel; nothing waits by sleeping;
@@ -24,6 +25,7 @@
     reason = "test code: a panic is how a test fails"
 )]
 
+mod around;
 pub mod broken;
 pub mod cases;
 mod factory;
@@ -34,6 +36,7 @@ pub mod model;
 mod suite;
 pub mod support;
 
+pub use around::{Around, Outer};
 pub use factory::{StoreFactory, TestStore};
 pub use memory::{MemoryFactory, RevivedFactory};
 pub use suite::{Case, all_cases, case, outcome_of, run};

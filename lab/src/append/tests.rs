@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use gesta_core::{Result, *};
 use gesta_memory::MemoryStore;
+use gesta_testkit::{Around, Outer};
 
 use super::{Arc, CancellationToken, LoadArgs, Measured, Opened, WorkloadArgs, measure};
 use crate::load::Claim;
@@ -37,7 +38,11 @@ struct Broken {
 }
 
 #[async_trait]
-impl EventStore for Broken {
+impl Around for Broken {
+    fn inner(&self) -> &dyn EventStore {
+        &self.inner
+    }
+
     async fn append(&self, mut request: Append) -> Result<Appended> {
         let n = self.count.fetch_add(1, Ordering::Relaxed);
         if n % 50 != 25 {
@@ -75,39 +80,14 @@ impl EventStore for Broken {
         }
         Ok(page)
     }
-
-    async fn info(&self) -> Result<StoreInfo> {
-        self.inner.info().await
-    }
-    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
-        self.inner.read_stream(request).await
-    }
-    async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
-        self.inner.list_streams(request).await
-    }
-    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
-        self.inner.delete_stream(request).await
-    }
-    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
-        self.inner.stream_metadata(stream).await
-    }
-    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
-        self.inner.set_stream_metadata(request).await
-    }
-    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
-        self.inner.subscribe(request).await
-    }
-    async fn shutdown(&self) -> Result<()> {
-        self.inner.shutdown().await
-    }
 }
 
 async fn measured(breach: Breach, expected: Claim) -> Measured {
-    let store: Arc<dyn EventStore> = Arc::new(Broken {
+    let store: Arc<dyn EventStore> = Arc::new(Outer(Broken {
         inner: MemoryStore::new(),
         breach,
         count: AtomicU64::new(0),
-    });
+    }));
     let load = LoadArgs {
         waiters: 4,
         events: 3,

@@ -194,7 +194,7 @@ async fn on(store: Arc<dyn EventStore>, line: &str, stop: &CancellationToken) ->
 async fn with_breach(breach: Breach) -> Outcome {
     let line = "--until-events 600 --rate 2000 --writers 4 --slice 100ms";
     on(
-        Arc::new(Bumpy::new(breach)),
+        Arc::new(Bumpy::store(breach)),
         line,
         &CancellationToken::new(),
     )

@@ -3,12 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use gesta_core::{
-    AllPage, Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventId, EventStore,
-    ListStreams, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo, StreamId,
-    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
-};
+use gesta_core::{Append, Appended, Error, ErrorKind, EventId, EventStore, Result};
 use gesta_memory::MemoryStore;
+use gesta_testkit::{Around, Outer};
 
 /// What happens to one append out of twenty.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,12 +29,12 @@ pub(crate) struct Bumpy {
 
 impl Bumpy {
     /// An empty one.
-    pub(crate) fn new(breach: Breach) -> Self {
-        Self {
+    pub(crate) fn store(breach: Breach) -> Outer<Self> {
+        Outer(Self {
             inner: MemoryStore::new(),
             breach,
             count: AtomicU64::new(0),
-        }
+        })
     }
 
     /// Appends that it was asked for so far.
@@ -47,7 +44,11 @@ impl Bumpy {
 }
 
 #[async_trait]
-impl EventStore for Bumpy {
+impl Around for Bumpy {
+    fn inner(&self) -> &dyn EventStore {
+        &self.inner
+    }
+
     async fn append(&self, request: Append) -> Result<Appended> {
         let n = self.count.fetch_add(1, Ordering::Relaxed);
         match (self.breach, n % 20) {
@@ -73,32 +74,5 @@ impl EventStore for Bumpy {
             (Breach::Refuse, 7) => Err(ErrorKind::Refused("no reason".into()).into()),
             _ => self.inner.append(request).await,
         }
-    }
-    async fn info(&self) -> Result<StoreInfo> {
-        self.inner.info().await
-    }
-    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
-        self.inner.read_stream(request).await
-    }
-    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
-        self.inner.read_all(request).await
-    }
-    async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
-        self.inner.list_streams(request).await
-    }
-    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
-        self.inner.delete_stream(request).await
-    }
-    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
-        self.inner.stream_metadata(stream).await
-    }
-    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
-        self.inner.set_stream_metadata(request).await
-    }
-    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
-        self.inner.subscribe(request).await
-    }
-    async fn shutdown(&self) -> Result<()> {
-        self.inner.shutdown().await
     }
 }

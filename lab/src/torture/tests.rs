@@ -17,7 +17,7 @@ use super::writers::Writer;
 
 /// Writers and tails at work until a number of appends were tried; then the verdict.
 async fn tortured(breach: Breach) -> (Report, SharedRecord) {
-    let store = Arc::new(Bumpy::new(breach));
+    let store = Arc::new(Bumpy::store(breach));
     let shared: Arc<dyn EventStore> = store.clone();
     let record = Arc::new(Record::default());
     let (writers_over, tails_over) = (CancellationToken::new(), CancellationToken::new());

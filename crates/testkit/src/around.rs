@@ -1,0 +1,87 @@
+//! A store around another one: a test says what is different, everything else is passed on.
+
+use std::ops::Deref;
+
+use async_trait::async_trait;
+use gesta_core::{
+    AllPage, Append, Appended, DeleteStream, Deleted, EventStore, ListStreams, ReadAll, ReadStream,
+    Result, SetStreamMetadata, StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage,
+    Subscribe, Subscription,
+};
+
+/// What a store around another one does itself. [`Outer`] makes a store of it.
+#[async_trait]
+pub trait Around: Send + Sync + 'static {
+    /// The store inside.
+    fn inner(&self) -> &dyn EventStore;
+
+    /// As [`EventStore::append`].
+    async fn append(&self, request: Append) -> Result<Appended> {
+        self.inner().append(request).await
+    }
+
+    /// As [`EventStore::read_stream`].
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        self.inner().read_stream(request).await
+    }
+
+    /// As [`EventStore::read_all`].
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        self.inner().read_all(request).await
+    }
+}
+
+/// The store. What it is made of is reached through it.
+#[derive(Debug)]
+pub struct Outer<T>(pub T);
+
+impl<T> Deref for Outer<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+#[async_trait]
+impl<T: Around> EventStore for Outer<T> {
+    async fn info(&self) -> Result<StoreInfo> {
+        self.0.inner().info().await
+    }
+
+    async fn append(&self, request: Append) -> Result<Appended> {
+        Around::append(&self.0, request).await
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        Around::read_stream(&self.0, request).await
+    }
+
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        Around::read_all(&self.0, request).await
+    }
+
+    async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
+        self.0.inner().list_streams(request).await
+    }
+
+    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
+        self.0.inner().delete_stream(request).await
+    }
+
+    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
+        self.0.inner().stream_metadata(stream).await
+    }
+
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
+        self.0.inner().set_stream_metadata(request).await
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        self.0.inner().subscribe(request).await
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.0.inner().shutdown().await
+    }
+}
