@@ -82,18 +82,17 @@ impl Filter {
     /// passes: there is no need of a bound. Any other may look at many events that do not pass.
     #[must_use]
     pub fn scan_max(&self) -> u64 {
-        let by_tag_alone = |query: &Query| match query {
-            Query {
+        let by_tag_alone = |query: &Query| {
+            let Query {
                 types,
                 tags,
                 stream_prefixes,
                 categories,
-            } => {
-                tags.len() == 1
-                    && types.is_empty()
-                    && stream_prefixes.is_empty()
-                    && categories.is_empty()
-            }
+            } = query;
+            tags.len() == 1
+                && types.is_empty()
+                && stream_prefixes.is_empty()
+                && categories.is_empty()
         };
         if !self.is_all() && self.any_of.iter().all(by_tag_alone) {
             u64::MAX
