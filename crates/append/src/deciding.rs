@@ -4,7 +4,7 @@
 //! not answered before everything that it rests on has committed; it rides on a batch ([`Rider`]).
 
 use gesta_core::backend::LogEnd;
-use gesta_core::{Appended, AppendedStream, Checkpoint, Position, Timestamp};
+use gesta_core::{Appended, AppendedStream, Checkpoint, Position, StreamId, Timestamp};
 
 use crate::command::{Change, Command, Part};
 use crate::forming::{Place, Rider};
@@ -88,11 +88,16 @@ impl Sequencer {
 
     pub(crate) fn knows_all(&mut self, command: &Command) -> bool {
         command.parts.iter().all(|part| {
-            self.heads.knows_stream(&part.stream)
+            self.knows_stream(&part.stream)
                 && part
                     .event_types()
                     .all(|event_type| self.heads.knows_type(&event_type))
         })
+    }
+
+    fn knows_stream(&mut self, stream: &StreamId) -> bool {
+        self.heads.knows_stream(stream)
+            || !self.loading.contains(stream) && self.heads.takes_as_new(stream)
     }
 
     /// Decides a command whose streams and types are all known.

@@ -121,11 +121,14 @@ impl Heads {
         }
     }
 
-    /// True if the stream is known, be it as a new one.
+    /// True if the stream is known.
     pub(crate) fn knows_stream(&mut self, stream: &StreamId) -> bool {
-        if self.streams.get(stream).is_some() {
-            return true;
-        }
+        self.streams.get(stream).is_some()
+    }
+
+    /// True if there is no such stream; then it is known from now on. Not for a stream that is being looked up: the
+    /// answer may be older than what becomes of the stream now, and come when that is forgotten.
+    pub(crate) fn takes_as_new(&mut self, stream: &StreamId) -> bool {
         let is_new = self.names.lack(stream);
         if is_new {
             self.streams.insert(stream.clone(), StreamEntry::default());
@@ -241,7 +244,8 @@ impl Heads {
 
     /// Brings the cache back to its bounds, least recently used first.
     pub(crate) fn shrink(&mut self, nothing_open: bool) {
-        let mut tries = 64;
+        // Entries in use come back; the others that are too many go.
+        let mut tries = self.streams.len().saturating_sub(self.streams_max) + 64;
         while self.streams.len() > self.streams_max && tries > 0 {
             tries -= 1;
             if let Some((stream, entry)) = self.streams.remove_lru()

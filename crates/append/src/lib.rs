@@ -58,8 +58,8 @@ pub struct Config {
     pub queue_bytes_max: usize,
     /// Streams whose last revision is kept in memory.
     pub streams_cached_max: usize,
-    /// Most names of streams kept in memory (about ten bytes each), so that the first append to a new stream needs no
-    /// look at the database. If the store has more, each of them is looked up. 0: always.
+    /// Most names of streams of the log kept in memory (about ten bytes each), so that the first append to a new stream needs no
+    /// look at the database. If it has more, each of them is looked up. 0: always.
     pub names_max: usize,
     /// How many new streams are looked up before the names of all streams are read, in the background.
     pub names_listed_after: usize,

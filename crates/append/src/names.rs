@@ -4,7 +4,8 @@
 //! been in. Once enough streams were looked up in vain, all names are listed in the background; from then on
 //! what this process creates and what it sees others create is added.
 //! A name is kept as four bytes of its hash: names that collide are looked up, which is only slower.
-//! Invariant: when complete, it has every name in the log up to the last row known, and all that were sent. So to take
+//! Invariant: when complete, it has every name in the log up to the last row known, and all that were sent (or, of
+//! metadata, the name of the stream that they describe). So to take
 //! a stream as new is as safe as to have looked: who creates it meanwhile moves the end of the log, and our batch misses.
 //! Not here: what is known of a stream (`heads`).
 
@@ -12,7 +13,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 use gesta_core::backend::Backend;
-use gesta_core::{Result, StreamId};
+use gesta_core::{LogId, Result, StreamId, log_of};
 
 /// Names read at once.
 const PAGE: usize = 5_000;
@@ -144,22 +145,24 @@ impl Names {
 }
 
 impl Listing {
-    /// Reads all names; `None` if there are too many.
-    pub(crate) async fn read(&self, backend: &dyn Backend) -> Result<Option<Hashes>> {
+    /// Reads all names of that log; `None` if there are too many.
+    pub(crate) async fn read(&self, backend: &dyn Backend, log: LogId) -> Result<Option<Hashes>> {
+        let logs = backend.info().logs;
         let mut names = Hashes::new();
         // Those of metadata and other system streams are listed apart.
         for prefix in ["", "$"] {
             let mut after = None;
             loop {
                 let page = backend.list_streams(prefix, after.as_ref(), PAGE).await?;
-                names.extend(page.iter().map(|stream| hash(&self.hasher, stream)));
+                let own = page.iter().filter(|stream| log_of(stream, logs) == log);
+                names.extend(own.map(|stream| hash(&self.hasher, stream)));
                 if names.len() > self.max {
                     return Ok(None);
                 }
-                if page.len() < PAGE {
+                let Some(last) = page.into_iter().next_back() else {
                     break;
-                }
-                after = page.into_iter().next_back();
+                };
+                after = Some(last);
             }
         }
         Ok(Some(names))

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use gesta_core::backend::{BatchOutcome, EventLookup, LogEnd, WriterEpoch};
+use gesta_core::backend::{BatchOutcome, EventLookup, EventRef, LogEnd, WriterEpoch};
 use gesta_core::{Error, ErrorKind, Position, Result};
 use tokio::time::Instant;
 
@@ -248,15 +248,30 @@ impl Sequencer {
     }
 
     /// Reads what was appended behind the last row known. Nothing may be decided.
+    ///
+    /// That row is read again: if it is not the one that we know, the database has lost commits and others may have
+    /// written in their place, below that row as well. Then nothing that we know can be trusted.
     async fn catch_up(&mut self) -> Result<()> {
         self.ensure_writer().await?;
         self.seek_landed();
+        let mut known = Some(self.committed).filter(|end| end.position > Position::START);
         for _ in 0..CATCH_UP_PAGES_MAX {
+            let before = u64::from(known.is_some());
             let after = EventLookup::After {
-                position: self.committed.position,
+                position: Position(self.committed.position.0 - before),
                 limit: CATCH_UP_PAGE,
             };
-            let events = self.backend.lookup(self.log, after).await?;
+            let mut events = self.backend.lookup(self.log, after).await?;
+            let complete = events.len() < CATCH_UP_PAGE;
+            if let Some(known) = known.take() {
+                let is_known = |event: &EventRef| {
+                    (event.position, event.writer) == (known.position, known.writer)
+                };
+                if !events.first().is_some_and(is_known) {
+                    break;
+                }
+                events.remove(0);
+            }
             for event in &events {
                 self.heads.observe(event);
                 self.landed.observe(event);
@@ -268,7 +283,7 @@ impl Sequencer {
                     created: event.created,
                 };
             }
-            if events.len() < CATCH_UP_PAGE {
+            if complete {
                 return self.answer_landed().await;
             }
         }

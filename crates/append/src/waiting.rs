@@ -135,9 +135,9 @@ impl Sequencer {
     /// Begins to list the names of all streams in the background, once that is worth it.
     fn start_listing(&mut self) {
         if let Some(listing) = self.heads.begin_listing() {
-            let backend = Arc::clone(&self.backend);
+            let (backend, log) = (Arc::clone(&self.backend), self.log);
             self.reads.spawn(async move {
-                let names = listing.read(&*backend).await;
+                let names = listing.read(&*backend, log).await;
                 ReadAnswer::Listed(listing.number, names)
             });
         }

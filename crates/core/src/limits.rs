@@ -21,7 +21,7 @@ pub const PAGE_EVENTS_MAX: usize = 10_000;
 /// Size in bytes after which a page ends early, though it always holds at least one event (32 MiB).
 pub const PAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Most positions that one page of a filtered read looks at before it returns, even if it found nothing;
-/// those found by a tag alone are not bounded ([`Filter::scan_max`](crate::Filter::scan_max)).
+/// reads of pages found by a tag alone need no such bound ([`Filter::scan_max`](crate::Filter::scan_max)).
 pub const PAGE_SCAN_MAX: u64 = 50_000;
 /// Most queries in one filter, and most values in each list of a query.
 pub const FILTER_VALUES_MAX: usize = 100;

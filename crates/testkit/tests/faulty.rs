@@ -244,6 +244,43 @@ async fn the_answer_of_an_overtaken_look_up_is_not_believed() {
     assert_eq!(world.stored().len(), 6);
 }
 
+/// The story: names of all streams were listed while one stream was being looked up. It was then taken as new, was tombstoned, and left the
+/// cache; and the answer of the look, of before all this, was believed.
+#[tokio::test(start_paused = true)]
+async fn what_is_being_looked_up_is_not_taken_as_new() {
+    let world = World::new(1);
+    let mut config = gesta_store::Config::default();
+    config.append.streams_cached_max = 1;
+    config.append.names_listed_after = 2;
+    let store = FaultyStore::on(&world, config);
+    let millis = Duration::from_millis;
+    append(&store, "old-1").await.expect("stored");
+    // Its look is the second one in vain: the listing begins, and the next look is slow.
+    store.fail_next_read(ReadFault::SlowReply(Duration::ZERO));
+    store.fail_next_read(ReadFault::SlowReply(millis(10)));
+    append(&store, "busy-1").await.expect("stored");
+    store.fail_next_read(ReadFault::SlowReply(millis(100)));
+    let tombstone = DeleteStream {
+        stream: StreamId::new("gone").expect("valid"),
+        expected: ExpectedRevision::Any,
+        kind: DeleteKind::Tombstone,
+    };
+    let (deleted, ()) = tokio::join!(store.delete_stream(tombstone), async {
+        tokio::time::sleep(millis(60)).await;
+        // By now all names are known. The answer of another look decides what waits; and only one stream is kept.
+        append(&store, "old-1").await.expect("stored");
+        append(&store, "busy-1").await.expect("stored");
+    });
+    deleted.expect("tombstoned");
+    append(&store, "old-1").await.expect("stored");
+    tokio::time::sleep(millis(200)).await;
+    let refused = append(&store, "gone").await.expect_err("tombstoned");
+    assert!(
+        matches!(refused.kind(), ErrorKind::StreamTombstoned(_)),
+        "{refused}"
+    );
+}
+
 /// What two processes see and store under random faults, as text.
 async fn run(seed: u64) -> String {
     let world = World::new(1);

@@ -137,6 +137,16 @@ impl Sim {
             .count()
     }
 
+    /// Loses the newest rows, as a fail-over to a standby that lags does.
+    pub(crate) fn lose_newest(&self, count: usize) {
+        let mut state = self.state();
+        let keep = state.rows.len() - count;
+        state.rows.truncate(keep);
+        let keep = keep as u64;
+        state.streams.retain(|_, row| row.0 <= keep);
+        state.types.retain(|_, row| row.0 <= keep);
+    }
+
     /// All stored events.
     pub(crate) fn events(&self) -> Vec<Row> {
         self.state()

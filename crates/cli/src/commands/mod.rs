@@ -131,7 +131,7 @@ fn start_log(format: LogFormat, filter: &str) -> Outcome {
     started.map_err(|error| Failure::other(format!("log: {error}")))
 }
 
-/// A lone word that is no level would be taken for the name of a module, and show nothing.
+/// A lone word that is no level is taken for the name of a module: a mistyped level would show nothing.
 fn check_log_filter(filter: &str) -> Outcome {
     let is_level = |word: &str| {
         word.parse::<tracing_subscriber::filter::LevelFilter>()
@@ -140,7 +140,7 @@ fn check_log_filter(filter: &str) -> Outcome {
     let words = filter.split(',').map(str::trim);
     match words
         .filter(|word| !word.is_empty())
-        .find(|word| !word.contains('=') && !is_level(word))
+        .find(|word| !word.contains(['=', '[']) && !word.contains(']') && !is_level(word))
     {
         None => Ok(()),
         Some(word) => Err(Failure::usage(format!(
