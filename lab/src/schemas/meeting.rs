@@ -2,12 +2,14 @@
 //!
 //! Each process takes a number; at a gathering each posts a text and waits for those of all others. All read the same
 //! posts, so all come to the same decision without being told. The moment of a start is one of the database's clock.
+//! Each holds a lock of its session while it is there: of one that was killed the others hear at once.
 //! Not here: what is posted.
 
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Context, Result, fail};
@@ -15,6 +17,8 @@ use crate::postgres;
 
 /// How often a process looks whether all are there.
 const LOOK: Duration = Duration::from_millis(20);
+/// How often it looks whether those who are not there still live.
+const LOOK_FOR_MISSING: Duration = Duration::from_secs(1);
 /// Time between the last arrival and the start.
 const HEAD_START_MS: f64 = 300.0;
 /// Tries to make the tables and to take a number, while others do the same.
@@ -23,6 +27,7 @@ const TRIES: u32 = 100;
 const TABLES: &str = include_str!("../../sql/meeting/create_tables.sql");
 const TAKE_NUMBER: &str = include_str!("../../sql/meeting/take_number.sql");
 const POST: &str = include_str!("../../sql/meeting/insert_post.sql");
+const MISSING: &str = include_str!("../../sql/meeting/select_missing.sql");
 const READ: &str = include_str!("../../sql/meeting/select_posts.sql");
 const LEAVE: &str = include_str!("../../sql/meeting/delete_meeting.sql");
 
@@ -125,10 +130,15 @@ impl Table {
         let gathering = i32::try_from(self.gatherings)?;
         self.post(&text).await?;
         let deadline = Instant::now() + self.patience;
+        let mut looked = Instant::now();
         loop {
             let rows = self.client.query(READ, &[&self.name, &gathering]).await?;
             if rows.len() == self.processes as usize {
                 return Ok(rows.iter().map(|row| row.get(0)).collect());
+            }
+            if looked.elapsed() >= LOOK_FOR_MISSING {
+                looked = Instant::now();
+                self.check_that_all_live(gathering).await?;
             }
             if Instant::now() > deadline {
                 return fail(format!(
@@ -142,6 +152,24 @@ impl Table {
                 return fail("interrupted before all processes had come");
             }
             tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Without one of them nobody can go on. Whoever finds that first clears away.
+    async fn check_that_all_live(&self, gathering: i32) -> Result<()> {
+        let number = i32::from(self.number);
+        let binds: [&(dyn ToSql + Sync); 3] = [&self.name, &gathering, &number];
+        let Some(missing) = self.client.query(MISSING, &binds).await?.into_iter().next() else {
+            return Ok(());
+        };
+        self.client.execute(LEAVE, &[&self.name]).await?;
+        match missing.get::<_, Option<i32>>(0) {
+            Some(gone) => fail(format!(
+                "process {} of {} has gone",
+                gone + 1,
+                self.processes
+            )),
+            None => fail("one of the other processes has gone"),
         }
     }
 
@@ -182,4 +210,51 @@ async fn take_number(client: &Client, name: &str) -> Result<u8> {
     fail(format!(
         "no number at the meeting {name:?} in {TRIES} tries"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the others hear of a process that was killed, and what they have left is cleared away.
+    #[tokio::test]
+    async fn a_process_that_dies_is_missed() {
+        let Some(server) = gesta_pgtest::shared() else {
+            return;
+        };
+        let (url, name) = (server.url(), format!("test-{}", uuid::Uuid::new_v4()));
+        let stop = CancellationToken::new();
+        let patience = Duration::from_secs(600);
+        let mut meetings = Vec::new();
+        for number in 0..3 {
+            let meeting = Meeting::join(&url, &name, 3, patience).await.unwrap();
+            assert_eq!(meeting.number(), number);
+            meetings.push(meeting);
+        }
+        let [mut first, mut second, third] = meetings.try_into().ok().unwrap();
+        let Meeting::Table(mut third) = third else {
+            panic!("there are three")
+        };
+        third.post("c").await.unwrap();
+        let all = tokio::join!(
+            first.gather("a".into(), &stop),
+            second.gather("b".into(), &stop)
+        );
+        assert_eq!(all.0.unwrap(), ["a", "b", "c"]);
+        assert_eq!(all.1.unwrap(), ["a", "b", "c"]);
+        drop(third);
+        let (one, other) = tokio::join!(
+            first.gather(String::new(), &stop),
+            second.gather(String::new(), &stop)
+        );
+        for told in [one, other] {
+            let told = told.unwrap_err().to_string();
+            assert!(told.contains("has gone"), "{told}");
+        }
+        drop((first, second));
+        assert!(
+            Meeting::join(&url, &name, 3, patience).await.is_ok(),
+            "the name is free again"
+        );
+    }
 }

@@ -10,8 +10,6 @@ mod contest;
 mod line_up;
 mod meeting;
 mod steps;
-#[cfg(test)]
-mod tests;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
