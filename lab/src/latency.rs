@@ -23,6 +23,9 @@ use crate::workload::PayloadKind;
 
 /// Events per stream at most; then a worker goes on with a new stream.
 const STREAM_EVENTS_MAX: u64 = 4_000;
+/// Round trips in a phase at least: workers that wait for the same answer append together, so that a count is off by
+/// one round of all workers.
+const ROUND_TRIPS_MIN: u32 = 100;
 
 /// Separate statements, one bundled statement, and Gesta's pipeline, at growing distances from the database.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -179,7 +182,7 @@ impl Measure<'_> {
             // Each worker meets each of its streams for the first time, which may take several round trips, before the
             // clock starts; and what is far away takes time to begin.
             warm_up: Duration::from_millis(300) + self.rtt * (10 + 3 * streams),
-            duration: self.args.phase,
+            duration: self.args.phase.max(self.rtt * ROUND_TRIPS_MIN),
         };
         let (run, claims) = target::run(&target, &made, &load, stop).await?;
         let read_back = target::check(target.as_ref(), &made, 0, &claims).await?;

@@ -6,8 +6,9 @@
 //! Two are enough there, one that the database works on and one that waits: every further one takes its events from
 //! those two, and makes three commits of what could be two.
 //! So two times are measured. *Work*: how long after the one before it the answer of a batch comes that was sent without
-//! waiting for that one; the shorter ones of these, for the longer ones were sent later. *Distance*: how long a batch is
-//! under way beyond the work for it and for those that were before it.
+//! waiting for that one. It is never longer; and it is that long if the two were sent much closer together, for then the
+//! second one waited in the database. *Distance*: how long a batch is under way beyond the work for it and for those that
+//! were before it.
 
 use std::time::Duration;
 
@@ -15,36 +16,47 @@ use tokio::time::Instant;
 
 /// A distance that is near whatever the work: the times that tell it from work are guesses of this size.
 const NEAR: Duration = Duration::from_millis(1);
+/// Batches under way that are many: a further one waits for the next answer, if that comes soon, and grows meanwhile.
+const MANY: usize = 16;
 
 /// What was measured, as moving averages.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     distance: Duration,
     work: Duration,
-    last_answer: Option<Instant>,
+    /// When the last batch that was answered was sent, and when its answer came.
+    last: Option<(Instant, Instant)>,
 }
 
 impl Pace {
     /// A batch sent at that time, as the last of so many under way, was stored.
     pub(crate) fn committed(&mut self, sent: Instant, queue: usize, now: Instant) {
-        if let Some(last) = self.last_answer.filter(|last| sent < *last) {
-            let gap = now.saturating_duration_since(last);
+        if let Some((last_sent, last_answer)) = self.last
+            && sent < last_answer
+        {
+            let gap = now.saturating_duration_since(last_answer);
+            let waited = gap > sent.saturating_duration_since(last_sent) * 2;
             self.work = match self.work {
                 Duration::ZERO => gap,
                 // Falls fast and rises slowly.
                 work if gap < work => (work * 3 + gap) / 4,
-                work => (work * 15 + gap) / 16,
+                work if waited => (work * 15 + gap) / 16,
+                work => work,
             };
         }
-        self.last_answer = Some(now);
+        self.last = Some((sent, now));
         let under_way = now.saturating_duration_since(sent);
         let distance = under_way.saturating_sub(self.work_of(queue));
         self.distance = (self.distance * 7 + distance) / 8;
     }
 
-    /// True if the database would be idle for a while before another batch, however small, arrives.
-    pub(crate) fn leaves_room_for_one_more(&self, in_flight: usize) -> bool {
-        !self.is_near() && self.work_of(in_flight + 1) < self.distance
+    /// True if the database would be idle for a while before another batch, however small, arrives. `oldest` is how long
+    /// the oldest of those under way has been so.
+    pub(crate) fn leaves_room_for_one_more(&self, in_flight: usize, oldest: Duration) -> bool {
+        let an_answer_comes_soon = oldest > self.distance / 2;
+        !self.is_near()
+            && self.work_of(in_flight + 1) < self.distance
+            && (in_flight < MANY || !an_answer_comes_soon)
     }
 
     /// True if a batch is worked on for longer than it travels: then one that waits keeps the database busy. So it does
@@ -82,9 +94,17 @@ mod tests {
     #[test]
     fn far_away_small_batches_go_while_the_database_is_idle() {
         let pace = after(MS / 2, MS * 5, 3);
-        assert!(pace.leaves_room_for_one_more(1));
-        assert!(pace.leaves_room_for_one_more(8));
-        assert!(!pace.leaves_room_for_one_more(10));
+        assert!(pace.leaves_room_for_one_more(1, MS));
+        assert!(pace.leaves_room_for_one_more(8, MS));
+        assert!(!pace.leaves_room_for_one_more(10, MS));
+    }
+
+    #[test]
+    fn many_small_batches_are_under_way_only_while_no_answer_comes_soon() {
+        let pace = after(MS / 2, MS * 50, 3);
+        assert!(pace.leaves_room_for_one_more(40, MS));
+        assert!(!pace.leaves_room_for_one_more(40, MS * 40));
+        assert!(pace.leaves_room_for_one_more(8, MS * 40));
     }
 
     #[test]
@@ -92,12 +112,12 @@ mod tests {
         for count in 2..10 {
             let pace = after(MS, MS / 5, count);
             for in_flight in 1..16 {
-                assert!(!pace.leaves_room_for_one_more(in_flight), "{pace:?}");
+                assert!(!pace.leaves_room_for_one_more(in_flight, MS), "{pace:?}");
             }
         }
         // Very short work: what looks like distance is the time that a task takes to wake up.
         let pace = after(MS / 20, MS / 2, 3);
-        assert!(!pace.leaves_room_for_one_more(1), "{pace:?}");
+        assert!(!pace.leaves_room_for_one_more(1, MS), "{pace:?}");
     }
 
     #[test]
@@ -121,12 +141,39 @@ mod tests {
             sent += if n % 3 == 0 { MS * 4 } else { MS / 5 };
             pace.committed(sent, n % 3 + 1, sent + MS * 5);
         }
-        assert!(pace.leaves_room_for_one_more(4));
+        assert!(pace.leaves_room_for_one_more(4, MS));
+    }
+
+    #[test]
+    fn batches_that_come_in_bursts_do_not_count_the_time_between_as_work() {
+        let mut pace = Pace::default();
+        let start = Instant::now();
+        // Sixteen at intervals, each sent when the one a round before was answered: half of a round is without any.
+        for n in 0..=320 {
+            let sent = start + MS * 50 * (n / 16) + MS * (n % 16);
+            pace.committed(sent, 16, sent + MS * 50 + MS / 4);
+        }
+        assert!(pace.leaves_room_for_one_more(15, MS), "{pace:?}");
+    }
+
+    #[test]
+    fn work_that_grows_is_noticed_once_batches_are_sent_faster_than_answered() {
+        let mut pace = after(MS / 4, MS * 10, 4);
+        let start = Instant::now();
+        for n in 0..400 {
+            let (burst, nth) = (MS * 40 * (n / 4), n % 4);
+            pace.committed(
+                start + burst + MS * nth,
+                4,
+                start + burst + MS * 10 + MS * 7 * (nth + 1),
+            );
+        }
+        assert!(pace.work > MS * 6, "{pace:?}");
     }
 
     #[test]
     fn large_batches_far_away_keep_the_database_busy() {
         let pace = after(MS * 7, MS * 10, 3);
-        assert!(!pace.leaves_room_for_one_more(1));
+        assert!(!pace.leaves_room_for_one_more(1, MS));
     }
 }

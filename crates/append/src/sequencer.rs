@@ -238,31 +238,31 @@ impl Sequencer {
 
     /// Nothing is in flight, or there is room and the batch is at least as large as the smallest under way, or the database is far.
     fn worth_sending(&self) -> bool {
-        let smallest = self
-            .in_flight
-            .iter()
-            .map(|batch| batch.batch.rows.len())
-            .min();
-        match smallest {
-            None => true,
-            Some(rows) => {
-                let in_flight = self.in_flight.len();
-                let full_max = if self.pace.is_near() {
-                    NEAR_IN_FLIGHT_MAX
-                } else {
-                    FAR_IN_FLIGHT_MAX
-                };
-                let full = || {
-                    self.inbox
-                        .front()
-                        .is_some_and(|next| self.is_full_for(next))
-                };
-                in_flight < self.backend.info().capabilities.batches_in_flight_max
-                    && (self.pace.leaves_room_for_one_more(in_flight)
-                        || in_flight < full_max
-                            && (self.forming.rows.len() >= rows.max(1) || full()))
-            }
-        }
+        let Some(oldest) = self.in_flight.front() else {
+            return true;
+        };
+        let in_flight = self.in_flight.len();
+        let room_for_a_small_one = || {
+            self.pace
+                .leaves_room_for_one_more(in_flight, oldest.sent.elapsed())
+        };
+        let full_max = if self.pace.is_near() {
+            NEAR_IN_FLIGHT_MAX
+        } else {
+            FAR_IN_FLIGHT_MAX
+        };
+        in_flight < self.backend.info().capabilities.batches_in_flight_max
+            && (room_for_a_small_one() || in_flight < full_max && self.is_as_large_as_others())
+    }
+
+    /// The forming batch is as large as the smallest under way, or has no room for the next command.
+    fn is_as_large_as_others(&self) -> bool {
+        let rows = self.in_flight.iter().map(|batch| batch.batch.rows.len());
+        self.forming.rows.len() >= rows.min().unwrap_or_default().max(1)
+            || self
+                .inbox
+                .front()
+                .is_some_and(|next| self.is_full_for(next))
     }
 
     fn send(&mut self) {

@@ -24,7 +24,7 @@ use crate::signals::Signals;
 use crate::{scavenge, schema};
 
 /// Batches that may be on their way at once: the pipeline sends more than a few of them only far from the database.
-const BATCHES_IN_FLIGHT_MAX: usize = 16;
+const BATCHES_IN_FLIGHT_MAX: usize = 64;
 
 /// A store in a schema of a PostgreSQL database.
 #[derive(Debug)]
