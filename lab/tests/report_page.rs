@@ -175,6 +175,8 @@ fn experiments_say_their_findings_and_stand_beside_the_published_ones() {
             "6.1×",
             "40 workers, 5 events per append",
             "200 batches a second",
+            "level, within 3 %, at 2 of 16 places: 50 ms with 1 worker and 5 events each",
+            "99 %",
         ],
     );
     shows(

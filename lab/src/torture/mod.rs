@@ -181,7 +181,18 @@ pub(crate) async fn run(args: &TortureArgs, stop: &CancellationToken) -> Result<
     } else {
         "PROMISES WERE BROKEN"
     };
-    println!("{rounds} rounds, seed {}: {word}", args.seed);
+    let acknowledged: usize = outcomes
+        .iter()
+        .map(|outcome| outcome.report.acknowledged)
+        .sum();
+    let stored: usize = outcomes
+        .iter()
+        .map(|outcome| outcome.report.events_stored)
+        .sum();
+    println!(
+        "{rounds} rounds, {acknowledged} appends acknowledged, {stored} events stored, seed {}: {word}",
+        args.seed
+    );
     Ok(clean)
 }
 
