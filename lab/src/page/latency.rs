@@ -230,8 +230,8 @@ fn draw(line: &Line) -> Html {
         ratios(&cells, far),
     ));
     all.push(paragraph(
-        "A worker waits for each answer. So no way of appending can store more than workers × events per append ÷ round trip, \
-         and where Gesta is near that most, a bundled statement with few workers can be as near: the distance alone is the limit then.",
+        "A worker waits for each answer. So the most that any way of appending can store is workers × events per append ÷ round trip. \
+         Where Gesta is near that most, a bundled statement with few workers can be as near: the distance alone is the limit then.",
     ));
     all.push(paragraph(
         "[C] was measured with another programming language, another database version and another machine, and delayed the network \
@@ -301,7 +301,7 @@ fn ratios(cells: &Cells<'_>, places: Vec<At>) -> Html {
             "published [C]",
             "Gesta to separate",
             "Gesta to bundled",
-            "Gesta, of the most that the round trip allows",
+            "Gesta of the most",
         ],
     );
     let compared = |at: &At| cells.ratio("gesta", "bundled", *at).is_some();

@@ -170,29 +170,46 @@ impl World {
                 () = over.cancelled() => {}
             }
         };
-        match (kind, &self.proxy, &mut self.server) {
-            (Kind::Cut, Some(proxy), _) => {
+        match (kind, &self.proxy) {
+            (Kind::Cut, Some(proxy)) => {
                 proxy.cut();
             }
-            (Kind::Freeze, Some(proxy), _) => {
+            (Kind::Freeze, Some(proxy)) => {
                 proxy.freeze(true);
                 lasts(severity.freeze).await;
                 proxy.freeze(false);
             }
-            (Kind::Delay, Some(proxy), _) => {
+            (Kind::Delay, Some(proxy)) => {
                 proxy.set_round_trip(self.round_trip + severity.delay);
                 lasts(severity.delay_for).await;
                 proxy.set_round_trip(self.round_trip);
             }
-            (Kind::Reopen, _, _) => self.door.reopen().await?,
-            (Kind::DatabaseKill, _, Some(server)) => restart(server, Ending::Kill, AWAY).await?,
-            (Kind::DatabaseRestart, _, Some(server)) => restart(server, Ending::Stop, AWAY).await?,
+            (Kind::Reopen, _) => self.door.reopen().await?,
+            (Kind::DatabaseKill, _) => self.restart_database(Ending::Kill).await?,
+            (Kind::DatabaseRestart, _) => self.restart_database(Ending::Stop).await?,
             _ => return fail(format!("{}: there is nothing of the kind", kind.name())),
         }
         Ok(())
     }
 
-    /// Inflicts one fault after the other until the run is over. Every fault is healed when this returns.
+    /// On a thread of its own, since it blocks. The task that asks for it measures the slices too, and a connection of
+    /// theirs that was opened and has said nothing yet keeps a database from ending, for a minute.
+    async fn restart_database(&mut self, ending: Ending) -> Result<()> {
+        let Some(mut server) = self.server.take() else {
+            return fail("there is no database to restart");
+        };
+        let runtime = tokio::runtime::Handle::current();
+        let restarted = tokio::task::spawn_blocking(move || {
+            let outcome = runtime.block_on(restart(&mut server, ending, AWAY));
+            (server, outcome)
+        });
+        let (server, outcome) = restarted.await?;
+        self.server = Some(server);
+        outcome
+    }
+
+    /// Inflicts one fault after the other until the run is over. Every fault is healed when this returns; if one cannot be,
+    /// the run is over.
     pub(super) async fn run(
         &mut self,
         schedule: &mut Schedule,
@@ -210,7 +227,7 @@ impl World {
             let healed = board.begin().elapsed();
             if let Err(failure) = inflicted {
                 board.finding(format!("{}: {failure}", kind.name()));
-                return;
+                return over.cancel();
             }
             while board.newest_begun() <= healed {
                 if over.is_cancelled() {
@@ -221,7 +238,7 @@ impl World {
                         "no append was acknowledged within {RECOVERY_WITHIN:?} after {}",
                         kind.name()
                     ));
-                    return;
+                    return over.cancel();
                 }
                 tokio::time::sleep(LOOK).await;
             }
@@ -234,6 +251,30 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_restart_of_the_database_leaves_the_rest_of_its_task_running() {
+        let Some(server) = gesta_pgtest::Server::start().unwrap() else {
+            return;
+        };
+        let pid = nix::unistd::Pid::from_raw(server.pid().unwrap());
+        let store = Arc::new(gesta_memory::MemoryStore::new());
+        let mut world = World {
+            door: Door::new(store, None),
+            proxy: None,
+            round_trip: Duration::ZERO,
+            server: Some(server),
+        };
+        // A database that is suspended does not end. What lets it go on is in the same task as what ends it.
+        let signal = |signal| nix::sys::signal::kill(pid, signal).unwrap();
+        signal(nix::sys::signal::SIGSTOP);
+        let (restarted, ()) = tokio::join!(world.restart_database(Ending::Stop), async {
+            tokio::task::yield_now().await;
+            signal(nix::sys::signal::SIGCONT);
+        });
+        restarted.unwrap();
+        assert_ne!(world.server.unwrap().pid(), Some(pid.as_raw()));
+    }
 
     const SEVERITY: Severity = Severity {
         freeze: Duration::from_secs(5),
