@@ -50,7 +50,7 @@ pub(crate) struct LatencyArgs {
     /// Bytes of data per event.
     #[arg(long, default_value_t = 100)]
     payload: usize,
-    /// Time on the clock for each figure.
+    /// Time on the clock for each figure; at least 100 round trips.
     #[arg(long, default_value = "2s", value_parser = units::duration)]
     #[serde(skip)]
     phase: Duration,

@@ -252,6 +252,12 @@ impl World {
 mod tests {
     use super::*;
 
+    const SEVERITY: Severity = Severity {
+        freeze: Duration::from_secs(5),
+        delay: Duration::from_millis(50),
+        delay_for: Duration::from_secs(10),
+    };
+
     #[tokio::test(flavor = "multi_thread")]
     async fn a_restart_of_the_database_leaves_the_rest_of_its_task_running() {
         let Some(server) = gesta_pgtest::Server::start().unwrap() else {
@@ -275,12 +281,6 @@ mod tests {
         restarted.unwrap();
         assert_ne!(world.server.unwrap().pid(), Some(pid.as_raw()));
     }
-
-    const SEVERITY: Severity = Severity {
-        freeze: Duration::from_secs(5),
-        delay: Duration::from_millis(50),
-        delay_for: Duration::from_secs(10),
-    };
 
     fn seconds(n: u64) -> Duration {
         Duration::from_secs(n)
