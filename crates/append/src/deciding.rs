@@ -9,7 +9,7 @@ use gesta_core::{Appended, AppendedStream, Checkpoint, Position, StreamId, Times
 use crate::command::{Change, Command, Part};
 use crate::forming::{Place, Rider};
 use crate::judge::{self, Fit, Judged, Verdict};
-use crate::lookup::{Found, Question, Suspected};
+use crate::lookup::{Found, Question, Suspected, WindowPart};
 use crate::recent::Recent;
 use crate::sequencer::{Sequencer, attempt_key};
 use crate::waiting::Waiting;
@@ -184,12 +184,12 @@ impl Sequencer {
         let target = part.target();
         let place = match &judged.fit {
             Fit::RefusedUnlessStoredAt(first, _) => Suspected::At(*first),
-            Fit::FitsUnlessStored => match self.recent.find(&target, part.first_id()?) {
+            Fit::FitsUnlessStored => match self.recent.find(head.row, part.first_id()?) {
                 Recent::Perhaps(position) => Suspected::Near(position),
                 Recent::No => return None,
                 // A stream that began behind that position has no other events.
                 Recent::NotBehind(position) if head.row.0 > position.0 => return None,
-                Recent::NotBehind(_) => self.window_start(now),
+                Recent::NotBehind(position) => self.within_window(now, position),
             },
             Fit::Fits | Fit::Refused(_) => return None,
         };
@@ -201,7 +201,8 @@ impl Sequencer {
         })
     }
 
-    fn window_start(&self, now: Timestamp) -> Suspected {
+    /// Somewhere in the window, up to a position.
+    fn within_window(&self, now: Timestamp, until: Position) -> Suspected {
         let age = i64::try_from(self.config.idempotency.time.as_micros()).unwrap_or(i64::MAX);
         let after = Position(
             self.committed
@@ -209,7 +210,11 @@ impl Sequencer {
                 .0
                 .saturating_sub(self.config.idempotency.positions),
         );
-        Suspected::Since(after, Timestamp(now.0.saturating_sub(age)))
+        Suspected::Within(WindowPart {
+            after,
+            created_from: Timestamp(now.0.saturating_sub(age)),
+            until,
+        })
     }
 
     fn place(&mut self, command: Command, now: Timestamp) {

@@ -43,7 +43,7 @@ pub(crate) struct Forming {
     /// Each stream that it touches and the state that it leaves it in.
     pub(crate) touched: Vec<(StreamId, StreamState)>,
     /// Rows whose ids the client made, to recognise retries.
-    pub(crate) retryable: Vec<(StreamId, EventId, Position)>,
+    pub(crate) retryable: Vec<(RowId, EventId, Position)>,
     new_streams: Vec<(RowId, StreamId)>,
     new_types: Vec<(RowId, EventType)>,
 }
@@ -58,7 +58,7 @@ pub(crate) struct InFlight {
     pub(crate) commands: Vec<(Command, Appended)>,
     pub(crate) riders: Vec<Rider>,
     pub(crate) touched: Vec<(StreamId, StreamState)>,
-    pub(crate) retryable: Vec<(StreamId, EventId, Position)>,
+    pub(crate) retryable: Vec<(RowId, EventId, Position)>,
 }
 
 /// Where rows are placed.
@@ -134,7 +134,7 @@ impl Forming {
             if part.ids_from() == IdSource::Client
                 && let Some(id) = event.id
             {
-                self.retryable.push((target.clone(), id, last.position));
+                self.retryable.push((row, id, last.position));
             }
         }
         match part.change {

@@ -24,6 +24,7 @@ mod sequencer;
 mod stats;
 mod turns;
 mod waiting;
+mod warm_up;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,10 +1,9 @@
 //! Looking up whether an append is a retry of one that is stored.
 
-use gesta_core::backend::{Backend, EventLookup, RowId};
-use gesta_core::{
-    AppendedStream, EventId, IdempotencyWindow, LogId, Position, Result, Revision, StreamId,
-    Timestamp,
-};
+use std::collections::HashMap;
+
+use gesta_core::backend::{Backend, EventLookup, EventRef, RowId};
+use gesta_core::{AppendedStream, EventId, LogId, Position, Result, Revision, StreamId, Timestamp};
 
 /// What to look up for one part.
 #[derive(Debug)]
@@ -22,8 +21,30 @@ pub(crate) enum Suspected {
     At(Revision),
     /// The first one probably at this position.
     Near(Position),
-    /// Somewhere behind this position, or not older than this.
-    Since(Position, Timestamp),
+    /// Somewhere in this part of the log.
+    Within(WindowPart),
+}
+
+/// The part of the window that the ids kept in memory do not cover.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WindowPart {
+    /// It begins behind this position …
+    pub(crate) after: Position,
+    /// … or with the first event that is not older, whichever comes first.
+    pub(crate) created_from: Timestamp,
+    /// Its last position.
+    pub(crate) until: Position,
+}
+
+impl WindowPart {
+    /// The smallest part that holds both.
+    fn and(self, other: Self) -> Self {
+        Self {
+            after: self.after.min(other.after),
+            created_from: self.created_from.min(other.created_from),
+            until: self.until.max(other.until),
+        }
+    }
 }
 
 /// What was found.
@@ -37,43 +58,101 @@ pub(crate) enum Found {
     Otherwise,
 }
 
-/// Answers all questions; a part without question is not a retry.
+/// What is asked about one command: a question for each of its parts; a part without one is not a retry.
+pub(crate) type Questions = Vec<Option<Question>>;
+
+/// Where events with certain ids are stored, if they are.
+type Hits = HashMap<(RowId, EventId), EventRef>;
+
+/// Answers the questions about several commands, each in its turn; those about parts of the window in one statement.
 pub(crate) async fn look_up(
     backend: &dyn Backend,
     log: LogId,
-    questions: Vec<Option<Question>>,
+    commands: Vec<Questions>,
+) -> Vec<Result<Vec<Found>>> {
+    let all = || commands.iter().flatten().flatten();
+    let hits = match find_in_window(backend, log, all()).await {
+        Ok(hits) => hits,
+        Err(error) => return commands.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let mut answers = Vec::with_capacity(commands.len());
+    for questions in commands {
+        answers.push(answer_all(backend, log, questions, &hits).await);
+    }
+    answers
+}
+
+/// Looks for the first events of all questions that suspect them somewhere in the window.
+async fn find_in_window(
+    backend: &dyn Backend,
+    log: LogId,
+    questions: impl Iterator<Item = &Question>,
+) -> Result<Hits> {
+    let mut events = Vec::new();
+    let mut parts: Option<WindowPart> = None;
+    for question in questions {
+        if let (Suspected::Within(part), Some(id)) = (&question.place, question.ids.first()) {
+            events.push((question.row, *id));
+            parts = Some(parts.map_or(*part, |parts| parts.and(*part)));
+        }
+    }
+    let Some(WindowPart {
+        after,
+        created_from,
+        until,
+    }) = parts
+    else {
+        return Ok(Hits::new());
+    };
+    let lookup = EventLookup::Ids {
+        events,
+        after,
+        created_from,
+        until,
+    };
+    let found = backend.lookup(log, lookup).await?;
+    // In order of position: the newest stays.
+    let place = |event: EventRef| ((event.stream_row, event.id), event);
+    Ok(found.into_iter().map(place).collect())
+}
+
+async fn answer_all(
+    backend: &dyn Backend,
+    log: LogId,
+    questions: Questions,
+    hits: &Hits,
 ) -> Result<Vec<Found>> {
     let mut found = Vec::with_capacity(questions.len());
     for question in questions {
         found.push(match question {
-            Some(question) => answer(backend, log, question).await?,
+            Some(question) => answer(backend, log, question, hits).await?,
             None => Found::Nothing,
         });
     }
     Ok(found)
 }
 
-async fn answer(backend: &dyn Backend, log: LogId, question: Question) -> Result<Found> {
+async fn answer(
+    backend: &dyn Backend,
+    log: LogId,
+    question: Question,
+    hits: &Hits,
+) -> Result<Found> {
     let Some(first_id) = question.ids.first().copied() else {
         return Ok(Found::Nothing);
     };
-    let lookup = match question.place {
+    let first = match question.place {
         Suspected::At(first) => return compare(backend, log, &question, first).await,
-        Suspected::Near(position) => EventLookup::Positions(vec![position]),
-        Suspected::Since(after, created_from) => EventLookup::Ids {
-            stream: question.row,
-            ids: vec![first_id],
-            after,
-            created_from,
-        },
+        Suspected::Near(position) => {
+            let at = EventLookup::Positions(vec![position]);
+            let hits = backend.lookup(log, at).await?;
+            let is_it = |hit: &&EventRef| hit.id == first_id && hit.stream == question.stream;
+            hits.iter().find(is_it).map(|hit| hit.revision)
+        }
+        Suspected::Within(_) => hits.get(&(question.row, first_id)).map(|hit| hit.revision),
     };
-    let hits = backend.lookup(log, lookup).await?;
-    match hits
-        .iter()
-        .rev()
-        .find(|hit| hit.id == first_id && hit.stream == question.stream)
-    {
-        Some(hit) => match compare(backend, log, &question, hit.revision).await? {
+    match first {
+        Some(first) => match compare(backend, log, &question, first).await? {
             Found::Nothing => Ok(Found::Otherwise),
             found => Ok(found),
         },
@@ -105,74 +184,4 @@ async fn compare(
         last_revision: last.revision,
         position: last.position,
     }))
-}
-
-/// An id found in the log: stream, id, position, time.
-pub(crate) type OlderId = (StreamId, EventId, Position, Timestamp);
-
-/// Events read at once while warming up.
-const WARM_UP_PAGE: usize = 5_000;
-
-/// Reads the ids of the window up to `end`. Returns them and the position before the first one.
-pub(crate) async fn read_window(
-    backend: &dyn Backend,
-    log: LogId,
-    window: IdempotencyWindow,
-    now: Timestamp,
-    end: Position,
-) -> Result<(Vec<OlderId>, Position)> {
-    let age = i64::try_from(window.time.as_micros()).unwrap_or(i64::MAX);
-    let by_time = position_before(backend, log, Timestamp(now.0.saturating_sub(age)), end).await?;
-    let start = by_time.min(Position(end.0.saturating_sub(window.positions)));
-    let mut ids = Vec::new();
-    let mut after = start;
-    while after < end {
-        let page = backend
-            .lookup(
-                log,
-                EventLookup::After {
-                    position: after,
-                    limit: WARM_UP_PAGE,
-                },
-            )
-            .await?;
-        let Some(last) = page.last() else { break };
-        after = last.position;
-        ids.extend(
-            page.into_iter()
-                .filter(|event| event.position <= end)
-                .map(|event| (event.stream, event.id, event.position, event.created)),
-        );
-    }
-    Ok((ids, start))
-}
-
-/// A position such that every event behind it, and none at or below it, may be as young as `created`.
-/// Binary search: `created` never decreases along positions.
-async fn position_before(
-    backend: &dyn Backend,
-    log: LogId,
-    created: Timestamp,
-    end: Position,
-) -> Result<Position> {
-    let (mut low, mut high) = (Position::START, end);
-    while low < high {
-        let middle = Position(low.0 + (high.0 - low.0) / 2);
-        let next = backend
-            .lookup(
-                log,
-                EventLookup::After {
-                    position: middle,
-                    limit: 1,
-                },
-            )
-            .await?;
-        match next.first() {
-            Some(event) if event.created < created && event.position <= high => {
-                low = event.position
-            }
-            _ => high = middle,
-        }
-    }
-    Ok(low)
 }

@@ -8,9 +8,10 @@
 //! outside the promised window, or when `ids_max` is exceeded, which moves `covered_from`.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
 
-use gesta_core::{EventId, IdempotencyWindow, Position, StreamId, Timestamp};
-use std::hash::BuildHasher;
+use gesta_core::backend::{RowId, StoredId};
+use gesta_core::{EventId, IdempotencyWindow, Position, Timestamp};
 
 const SLOTS: usize = 1 << 18;
 const IDS_PER_GENERATION_MAX: usize = SLOTS / 4 * 3;
@@ -20,6 +21,7 @@ const OFFSET_MAX: u64 = (1 << OFFSET_BITS) - 1;
 const IDS_MAX: usize = 64 * 1024 * 1024;
 
 /// One generation: ids of a range of positions.
+#[derive(Clone)]
 pub(crate) struct Generation {
     first: Position,
     last: Position,
@@ -39,6 +41,7 @@ impl Generation {
         }
     }
 
+    /// Inserts in order of position.
     fn has_room_for(&self, position: Position) -> bool {
         self.ids < IDS_PER_GENERATION_MAX && position.0 - self.first.0 < OFFSET_MAX
     }
@@ -51,7 +54,7 @@ impl Generation {
         // Offsets count from 1, so that no word is 0.
         self.slots[slot] = (hash & !OFFSET_MAX) | (position.0 - self.first.0 + 1);
         self.ids += 1;
-        self.last = position;
+        self.last = self.last.max(position);
         self.newest = self.newest.max(created);
     }
 
@@ -88,7 +91,7 @@ pub(crate) enum Recent {
 
 /// The ids of recently appended events of one log.
 pub(crate) struct RecentIds {
-    hasher: std::hash::RandomState,
+    hasher: RandomState,
     window: IdempotencyWindow,
     generations: VecDeque<Generation>,
     ids: usize,
@@ -102,7 +105,7 @@ impl RecentIds {
     /// Knows nothing of positions up to `end`.
     pub(crate) fn new(window: IdempotencyWindow, end: Position) -> Self {
         Self {
-            hasher: std::hash::RandomState::new(),
+            hasher: RandomState::new(),
             window,
             generations: VecDeque::new(),
             ids: 0,
@@ -111,39 +114,50 @@ impl RecentIds {
         }
     }
 
-    /// Positions up to this one are not covered.
-    pub(crate) fn covered_from(&self) -> Position {
-        self.covered_from
-    }
-
     /// Adds an id, in order of position.
-    pub(crate) fn insert(
-        &mut self,
-        stream: &StreamId,
-        id: EventId,
-        position: Position,
-        created: Timestamp,
-    ) {
-        let hash = self.hash(stream, id);
-        push(&mut self.generations, hash, position, created);
+    pub(crate) fn insert(&mut self, id: StoredId) {
+        let hash = hash(&self.hasher, id.stream, id.id);
         self.ids += 1;
+        if let Some(newest) = self.generations.back_mut()
+            && newest.has_room_for(id.position)
+        {
+            newest.insert(hash, id.position, id.created);
+            return;
+        }
+        let mut generation = Generation::new(id.position);
+        generation.insert(hash, id.position, id.created);
+        self.generations.push_back(generation);
     }
 
-    /// Adds older ids, found by reading the log from `from` on; they end before the first one known so far.
-    pub(crate) fn prepend(
-        &mut self,
-        older: Vec<(StreamId, EventId, Position, Timestamp)>,
-        from: Position,
-    ) {
-        let mut generations = VecDeque::new();
-        self.ids += older.len();
-        for (stream, id, position, created) in older {
-            push(&mut generations, self.hash(&stream, id), position, created);
+    /// Takes ids that end where those known so far begin, behind position `from`.
+    pub(crate) fn older(&self, from: Position) -> OlderIds {
+        let to = self.covered_from;
+        let first = Position(to.0.saturating_sub(OlderIds::POSITIONS_MAX)).max(from);
+        OlderIds {
+            hasher: self.hasher.clone(),
+            from: first,
+            to,
+            covers_window: first == from,
+            generation: Generation::new(first.next()),
         }
-        generations.append(&mut self.generations);
-        self.generations = generations;
-        self.covered_from = from;
-        self.covers_window = true;
+    }
+
+    /// Adds older ids. False if that was of no use: what they end with is no longer the oldest known, or there are too many.
+    pub(crate) fn prepend(&mut self, older: OlderIds) -> bool {
+        let room = IDS_MAX - self.ids.min(IDS_MAX);
+        if older.to != self.covered_from || older.generation.ids > room {
+            return false;
+        }
+        self.ids += older.generation.ids;
+        self.generations.push_front(older.generation);
+        self.covered_from = older.from;
+        self.covers_window = older.covers_window;
+        true
+    }
+
+    /// All of the window is covered: nothing older matters.
+    pub(crate) fn covers_window(&self) -> bool {
+        self.covers_window
     }
 
     /// Drops what lies outside the window.
@@ -155,7 +169,7 @@ impl RecentIds {
             if !outside && self.ids <= IDS_MAX {
                 return;
             }
-            self.covers_window &= outside;
+            self.covers_window = outside;
             self.covered_from = first.last;
             self.ids -= first.ids;
             self.generations.pop_front();
@@ -163,8 +177,8 @@ impl RecentIds {
     }
 
     /// Looks an id up.
-    pub(crate) fn find(&self, stream: &StreamId, id: EventId) -> Recent {
-        let hash = self.hash(stream, id);
+    pub(crate) fn find(&self, stream: RowId, id: EventId) -> Recent {
+        let hash = hash(&self.hasher, stream, id);
         match self
             .generations
             .iter()
@@ -176,22 +190,42 @@ impl RecentIds {
             None => Recent::NotBehind(self.covered_from),
         }
     }
-
-    fn hash(&self, stream: &StreamId, id: EventId) -> u64 {
-        self.hasher.hash_one((stream.as_str(), id.0.as_u128()))
-    }
 }
 
-fn push(generations: &mut VecDeque<Generation>, hash: u64, position: Position, created: Timestamp) {
-    if let Some(newest) = generations.back_mut()
-        && newest.has_room_for(position)
-    {
-        newest.insert(hash, position, created);
-        return;
+fn hash(hasher: &RandomState, stream: RowId, id: EventId) -> u64 {
+    hasher.hash_one((stream.0, id.0.as_u128()))
+}
+
+/// Ids of a range of positions that is older than what is known, gathered elsewhere.
+#[derive(Clone)]
+pub(crate) struct OlderIds {
+    hasher: RandomState,
+    from: Position,
+    to: Position,
+    /// Nothing before `from` matters.
+    covers_window: bool,
+    generation: Generation,
+}
+
+impl OlderIds {
+    /// One generation holds so many.
+    const POSITIONS_MAX: u64 = IDS_PER_GENERATION_MAX as u64;
+
+    /// They lie behind this position …
+    pub(crate) fn from(&self) -> Position {
+        self.from
     }
-    let mut generation = Generation::new(position);
-    generation.insert(hash, position, created);
-    generations.push_back(generation);
+
+    /// … up to this one.
+    pub(crate) fn to(&self) -> Position {
+        self.to
+    }
+
+    /// Adds an id, in any order.
+    pub(crate) fn insert(&mut self, id: StoredId) {
+        let hash = hash(&self.hasher, id.stream, id.id);
+        self.generation.insert(hash, id.position, id.created);
+    }
 }
 
 #[cfg(test)]
@@ -206,8 +240,15 @@ mod tests {
         }
     }
 
-    fn stream(name: &str) -> StreamId {
-        StreamId::new(name).expect("valid")
+    const STREAM: RowId = RowId(1);
+
+    fn stored(id: EventId, position: u64, created: i64) -> StoredId {
+        StoredId {
+            stream: STREAM,
+            id,
+            position: Position(position),
+            created: Timestamp(created),
+        }
     }
 
     #[test]
@@ -215,16 +256,13 @@ mod tests {
         let mut recent = RecentIds::new(window(10), Position::START);
         let ids: Vec<EventId> = (0..500_000).map(|_| EventId::random()).collect();
         for (i, id) in (1..).zip(&ids) {
-            recent.insert(&stream("a"), *id, Position(i), Timestamp(0));
+            recent.insert(stored(*id, i, 0));
         }
         assert!(recent.generations.len() > 1);
         for at in [0_usize, 250_000, 499_999] {
             let position = Position(u64::try_from(at).expect("small") + 1);
-            assert_eq!(
-                recent.find(&stream("a"), ids[at]),
-                Recent::Perhaps(position)
-            );
-            assert_eq!(recent.find(&stream("b"), ids[at]), Recent::No);
+            assert_eq!(recent.find(STREAM, ids[at]), Recent::Perhaps(position));
+            assert_eq!(recent.find(RowId(2), ids[at]), Recent::No);
         }
     }
 
@@ -232,48 +270,79 @@ mod tests {
     fn both_time_and_positions_must_have_passed() {
         let mut recent = RecentIds::new(window(1), Position::START);
         let (old, new) = (EventId::random(), EventId::random());
-        recent.insert(&stream("a"), old, Position(1), Timestamp(0));
+        recent.insert(stored(old, 1, 0));
         recent.expire(Timestamp(600_000_001), Position(2));
         assert_eq!(
-            recent.find(&stream("a"), old),
+            recent.find(STREAM, old),
             Recent::Perhaps(Position(1)),
             "among the newest positions"
         );
-        recent.insert(&stream("a"), new, Position(1 + OFFSET_MAX), Timestamp(1));
+        recent.insert(stored(new, 1 + OFFSET_MAX, 1));
         recent.expire(Timestamp(600_000_000), Position(OFFSET_MAX + 1));
         assert_eq!(
-            recent.find(&stream("a"), old),
+            recent.find(STREAM, old),
             Recent::Perhaps(Position(1)),
             "not old enough"
         );
         recent.expire(Timestamp(600_000_001), Position(OFFSET_MAX + 1));
-        assert_eq!(recent.find(&stream("a"), old), Recent::No);
+        assert_eq!(recent.find(STREAM, old), Recent::No);
         assert_eq!(
-            recent.find(&stream("a"), new),
+            recent.find(STREAM, new),
             Recent::Perhaps(Position(1 + OFFSET_MAX))
         );
     }
 
     #[test]
     fn says_what_it_does_not_know_until_older_ids_are_added() {
+        let end = OlderIds::POSITIONS_MAX + 50;
+        let mut recent = RecentIds::new(window(10), Position(end));
+        let [older, old, new] = [(); 3].map(|()| EventId::random());
+        recent.insert(stored(new, end + 1, 2));
+        let unknown = |position| Recent::NotBehind(Position(position));
+        assert_eq!(recent.find(STREAM, old), unknown(end));
+
+        let mut range = recent.older(Position(20));
+        assert_eq!((range.from(), range.to()), (Position(50), Position(end)));
+        range.insert(stored(old, end, 1));
+        range.insert(stored(EventId::random(), 51, 1));
+        assert!(recent.prepend(range));
+        assert_eq!(recent.find(STREAM, old), Recent::Perhaps(Position(end)));
+        assert_eq!(recent.find(STREAM, older), unknown(50));
+        assert!(!recent.covers_window());
+
+        let mut range = recent.older(Position(20));
+        assert_eq!((range.from(), range.to()), (Position(20), Position(50)));
+        range.insert(stored(older, 41, 0));
+        assert!(recent.prepend(range));
+        for (id, position) in [(older, 41), (old, end), (new, end + 1)] {
+            assert_eq!(recent.find(STREAM, id), Recent::Perhaps(Position(position)));
+        }
+        assert_eq!(recent.find(STREAM, EventId::random()), Recent::No);
+        assert!(recent.covers_window());
+    }
+
+    /// Goal: a range that was read while its neighbour was forgotten does not leave a gap that nobody knows of.
+    #[test]
+    fn ids_that_do_not_join_those_known_are_refused() {
         let mut recent = RecentIds::new(window(10), Position(50));
-        let (old, new) = (EventId::random(), EventId::random());
-        recent.insert(&stream("a"), new, Position(51), Timestamp(1));
+        let mut range = recent.older(Position::START);
+        range.insert(stored(EventId::random(), 41, 1));
+        recent = RecentIds::new(window(10), Position(60));
+        assert!(!recent.prepend(range));
         assert_eq!(
-            recent.find(&stream("a"), old),
-            Recent::NotBehind(Position(50))
+            recent.find(STREAM, EventId::random()),
+            Recent::NotBehind(Position(60))
         );
-        recent.prepend(
-            vec![(stream("a"), old, Position(41), Timestamp(0))],
-            Position(40),
-        );
-        assert_eq!(
-            recent.find(&stream("a"), old),
-            Recent::Perhaps(Position(41))
-        );
-        assert_eq!(
-            recent.find(&stream("a"), new),
-            Recent::Perhaps(Position(51))
-        );
+    }
+
+    /// Goal: if older ids could not be read, nothing older matters once the window has passed them.
+    #[test]
+    fn the_window_is_covered_once_it_has_passed_what_is_unknown() {
+        let mut recent = RecentIds::new(window(1), Position(50));
+        recent.insert(stored(EventId::random(), 51, 1));
+        recent.insert(stored(EventId::random(), 52 + OFFSET_MAX, 2));
+        assert!(!recent.covers_window());
+        recent.expire(Timestamp(600_000_003), Position(60 + OFFSET_MAX));
+        assert!(recent.covers_window());
     }
 }

@@ -24,9 +24,9 @@ use crate::forming::InFlight;
 use crate::sequencer::Sequencer;
 
 /// Events read at once when catching up with other processes.
-const CATCH_UP_PAGE: usize = 5_000;
-/// Pages after which it is cheaper to forget everything known.
-const CATCH_UP_PAGES_MAX: usize = 4;
+const CATCH_UP_PAGE: usize = 20_000;
+/// Events behind after which it is cheaper to forget everything known.
+const CATCH_UP_MAX: u64 = 200_000;
 /// Misses without anything new after which everything known is doubted.
 const IDLE_MISSES_MAX: u32 = 2;
 const BACK_OFF_MIN: Duration = Duration::from_millis(10);
@@ -255,7 +255,8 @@ impl Sequencer {
         self.ensure_writer().await?;
         self.seek_landed();
         let mut known = Some(self.committed).filter(|end| end.position > Position::START);
-        for _ in 0..CATCH_UP_PAGES_MAX {
+        let limit = self.committed.position.plus(CATCH_UP_MAX);
+        while self.committed.position < limit {
             let before = u64::from(known.is_some());
             let after = EventLookup::After {
                 position: Position(self.committed.position.0 - before),
@@ -275,8 +276,7 @@ impl Sequencer {
             for event in &events {
                 self.heads.observe(event);
                 self.landed.observe(event);
-                self.recent
-                    .insert(&event.stream, event.id, event.position, event.created);
+                self.recent.insert(event.stored_id());
                 self.committed = LogEnd {
                     position: event.position,
                     writer: event.writer,

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesOrdered};
-use gesta_core::backend::{Backend, BatchOutcome, LogEnd, LogWriter, Signal};
+use gesta_core::backend::{Backend, BatchOutcome, LogEnd, LogWriter, Signal, StoredId};
 use gesta_core::{Appended, Clock, Error, EventId, LogId, Position, Result, StreamId};
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
@@ -26,7 +26,7 @@ use crate::pace::Pace;
 use crate::recent::RecentIds;
 use crate::stats::Stats;
 use crate::turns::Turns;
-use crate::waiting::{ReadAnswer, Waiting};
+use crate::waiting::{Lookups, ReadAnswer, Waiting};
 use crate::{CommitObserver, Config};
 
 /// Batches of full size under way at once near the database: one that it works on and one that waits.
@@ -75,7 +75,9 @@ pub(crate) struct Sequencer {
     pub(crate) reads: JoinSet<ReadAnswer>,
     /// How many of them look up streams and types.
     pub(crate) loads: usize,
-    pub(crate) lookup_number: u64,
+    pub(crate) lookups: Lookups,
+    /// How often the ids of the window began to be read again.
+    pub(crate) warm_ups: u64,
     /// Attempts under way whose ids the client made, with the retries that wait for them.
     pub(crate) attempts: HashMap<(StreamId, EventId), Vec<Command>>,
     pub(crate) landed: Landed,
@@ -119,7 +121,8 @@ impl Sequencer {
             loading: HashSet::new(),
             reads: JoinSet::new(),
             loads: 0,
-            lookup_number: 0,
+            lookups: Lookups::default(),
+            warm_ups: 0,
             attempts: HashMap::new(),
             landed: Landed::default(),
             failures: 0,
@@ -173,6 +176,7 @@ impl Sequencer {
     async fn work(&mut self) {
         self.decide_inbox();
         self.start_loads();
+        self.start_lookups();
         self.send_if_due();
         self.take_turns().await;
     }
@@ -313,8 +317,12 @@ impl Sequencer {
             self.heads.commit_type(event_type, *row);
         }
         for (stream, id, position) in &batch.retryable {
-            self.recent
-                .insert(stream, *id, *position, batch.end.created);
+            self.recent.insert(StoredId {
+                stream: *stream,
+                id: *id,
+                position: *position,
+                created: batch.end.created,
+            });
         }
         if !batch.batch.rows.is_empty() {
             self.observer.committed(&batch.batch);

@@ -4,21 +4,25 @@
 //! well. Futures that nobody polls meanwhile would keep the connections that recovery waits for.
 //! Invariant: a command never overtakes one that waits and touches the same stream.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use gesta_core::backend::{LoadRequest, Loaded};
-use gesta_core::{Error, Position, Result, StreamId};
+use gesta_core::{Error, Result, StreamId};
 
 use crate::command::Command;
-use crate::lookup::{self, Found, OlderId, Question};
-use crate::recent::RecentIds;
+use crate::lookup::{self, Found, Questions, Suspected};
 use crate::sequencer::Sequencer;
+use crate::warm_up::WarmedUp;
 
 /// Streams looked up in one statement.
 const LOAD_STREAMS_MAX: usize = 1_000;
 /// Lookups of streams under way at once.
 const LOADS_MAX: usize = 2;
+/// Commands whose events are sought in one statement.
+const LOOKUP_COMMANDS_MAX: usize = 500;
+/// Such statements under way at once.
+const LOOKUPS_MAX: usize = 2;
 
 /// A command that cannot be decided yet.
 pub(crate) struct Waiting {
@@ -29,16 +33,29 @@ pub(crate) struct Waiting {
     pub(crate) found: Option<Vec<Found>>,
 }
 
+/// Lookups of stored events.
+#[derive(Default)]
+pub(crate) struct Lookups {
+    /// The last one's number.
+    number: u64,
+    /// Those that wait until they are sent together.
+    due: Vec<(u64, Questions)>,
+    /// Statements with several of them under way.
+    together: usize,
+}
+
 /// What a read in the background has given.
 pub(crate) enum ReadAnswer {
     /// Streams and types, with the generation in which they were asked for.
     Loaded(u64, LoadRequest, Result<Loaded>),
-    /// Stored events, with the number of the lookup.
-    LookedUp(u64, Result<Vec<Found>>),
+    /// Stored events, with the numbers of the lookups.
+    LookedUp(Vec<(u64, Result<Vec<Found>>)>),
+    /// The same; several lookups in one statement.
+    LookedUpTogether(Vec<(u64, Result<Vec<Found>>)>),
     /// Hashes of all names, with the number of the listing.
     Listed(u64, Result<Option<HashSet<u32>>>),
-    /// Event ids of the window of retries up to a position.
-    Warm(Position, Result<(Vec<OlderId>, Position)>),
+    /// Event ids of the window of retries.
+    Warm(Result<WarmedUp>),
 }
 
 impl Sequencer {
@@ -92,14 +109,37 @@ impl Sequencer {
     }
 
     /// Begins to look up stored events; returns the lookup's number.
-    pub(crate) fn start_lookup(&mut self, questions: Vec<Option<Question>>) -> u64 {
-        self.lookup_number += 1;
-        let (number, backend, log) = (self.lookup_number, Arc::clone(&self.backend), self.log);
+    pub(crate) fn start_lookup(&mut self, questions: Questions) -> u64 {
+        self.lookups.number += 1;
+        let number = self.lookups.number;
+        let is_wide = |place: &Suspected| matches!(place, Suspected::Within(_));
+        if questions.iter().flatten().any(|q| is_wide(&q.place)) {
+            self.lookups.due.push((number, questions));
+            return number;
+        }
+        let (backend, log) = (Arc::clone(&self.backend), self.log);
         self.reads.spawn(async move {
-            let found = lookup::look_up(&*backend, log, questions).await;
-            ReadAnswer::LookedUp(number, found)
+            let found = lookup::look_up(&*backend, log, vec![questions]).await;
+            ReadAnswer::LookedUp(std::iter::once(number).zip(found).collect())
         });
         number
+    }
+
+    /// Sends lookups that search a part of the window, many in one statement: until the ids of the window are known,
+    /// every append to an old stream may need one.
+    pub(crate) fn start_lookups(&mut self) {
+        if self.lookups.due.is_empty() || self.lookups.together >= LOOKUPS_MAX {
+            return;
+        }
+        let count = self.lookups.due.len().min(LOOKUP_COMMANDS_MAX);
+        let due = self.lookups.due.drain(..count);
+        let (numbers, questions): (Vec<u64>, Vec<Questions>) = due.unzip();
+        self.lookups.together += 1;
+        let (backend, log) = (Arc::clone(&self.backend), self.log);
+        self.reads.spawn(async move {
+            let found = lookup::look_up(&*backend, log, questions).await;
+            ReadAnswer::LookedUpTogether(numbers.into_iter().zip(found).collect())
+        });
     }
 
     /// Takes the answer of a read.
@@ -109,9 +149,13 @@ impl Sequencer {
                 self.loads -= 1;
                 self.on_loaded(generation, &request, loaded);
             }
-            ReadAnswer::LookedUp(number, found) => self.on_looked_up(number, found),
+            ReadAnswer::LookedUp(found) => self.on_looked_up(found),
+            ReadAnswer::LookedUpTogether(found) => {
+                self.lookups.together -= 1;
+                self.on_looked_up(found);
+            }
             ReadAnswer::Listed(number, names) => return self.on_listed(number, names),
-            ReadAnswer::Warm(end, ids) => return self.on_warm(end, ids),
+            ReadAnswer::Warm(ids) => return self.on_warm(ids),
         }
         self.decide_waiting();
     }
@@ -173,26 +217,21 @@ impl Sequencer {
         }
     }
 
-    fn on_looked_up(&mut self, number: u64, answer: Result<Vec<Found>>) {
-        let Some(at) = self
-            .waiting
-            .iter()
-            .position(|waiting| waiting.lookup == Some(number))
-        else {
-            return;
-        };
-        match answer {
-            Ok(found) => {
-                if let Some(waiting) = self.waiting.get_mut(at) {
+    fn on_looked_up(&mut self, answers: Vec<(u64, Result<Vec<Found>>)>) {
+        let mut answers: HashMap<u64, Result<Vec<Found>>> = answers.into_iter().collect();
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            let answer = waiting.lookup.and_then(|number| answers.remove(&number));
+            match answer {
+                Some(Ok(found)) => {
                     waiting.lookup = None;
                     waiting.found = Some(found);
+                    self.waiting.push_back(waiting);
                 }
-            }
-            Err(error) => {
-                if let Some(waiting) = self.waiting.remove(at) {
+                Some(Err(error)) => {
                     self.release(&waiting.command);
                     self.answer(waiting.command, Err(error));
                 }
+                None => self.waiting.push_back(waiting),
             }
         }
     }
@@ -237,38 +276,10 @@ impl Sequencer {
     /// Lets go of everything that waits, for a new start. Lookups under way find nobody.
     pub(crate) fn drain_waiting(&mut self) -> Vec<Command> {
         self.held.clear();
+        self.lookups.due.clear();
         self.waiting
             .drain(..)
             .map(|waiting| waiting.command)
             .collect()
-    }
-
-    /// Begins to read the ids of the window in the background.
-    pub(crate) fn start_warm_up(&mut self) {
-        let end = self.committed.position;
-        self.recent = RecentIds::new(self.config.idempotency, end);
-        if end == Position::START {
-            return;
-        }
-        let (backend, log, window, now) = (
-            Arc::clone(&self.backend),
-            self.log,
-            self.config.idempotency,
-            self.clock.now(),
-        );
-        self.reads.spawn(async move {
-            let ids = lookup::read_window(&*backend, log, window, now, end).await;
-            ReadAnswer::Warm(end, ids)
-        });
-    }
-
-    fn on_warm(&mut self, end: Position, answer: Result<(Vec<OlderId>, Position)>) {
-        match answer {
-            Ok((ids, from)) if self.recent.covered_from() == end => self.recent.prepend(ids, from),
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(log = self.log.0, %error, "cannot read recent event ids, retries are looked up instead");
-            }
-        }
     }
 }

@@ -210,16 +210,17 @@ pub enum EventLookup {
     },
     /// Events at these positions.
     Positions(Vec<Position>),
-    /// Events of a stream with one of these ids that are behind position `after` *or* not older than `created_from`.
+    /// Events with one of these pairs of stream and id, at or below position `until`, that are behind position `after` *or* not
+    /// older than `created_from`.
     Ids {
-        /// The stream.
-        stream: RowId,
-        /// The ids.
-        ids: Vec<EventId>,
+        /// The streams, each with an id.
+        events: Vec<(RowId, EventId)>,
         /// Only behind this position …
         after: Position,
         /// … or not older than this.
         created_from: Timestamp,
+        /// And in any case up to here.
+        until: Position,
     },
     /// The next `limit` events of the log behind position `position`.
     After {
@@ -251,6 +252,32 @@ pub struct EventRef {
     pub event_type: EventType,
     /// Its interned type.
     pub type_row: RowId,
+}
+
+impl EventRef {
+    /// What identifies it, and where it is.
+    #[must_use]
+    pub fn stored_id(&self) -> StoredId {
+        StoredId {
+            stream: self.stream_row,
+            id: self.id,
+            position: self.position,
+            created: self.created,
+        }
+    }
+}
+
+/// The identity of a stored event, and where it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredId {
+    /// Its interned stream.
+    pub stream: RowId,
+    /// Its identity.
+    pub id: EventId,
+    /// Its position.
+    pub position: Position,
+    /// When it was stored.
+    pub created: Timestamp,
 }
 
 /// A part of one stream to read.
@@ -393,6 +420,12 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `Unavailable`.
     async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>>;
+
+    /// The ids of all events behind position `after`, up to `to`, in any order.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn read_ids(&self, log: LogId, after: Position, to: Position) -> Result<Vec<StoredId>>;
 
     /// Reads a part of one stream.
     ///

@@ -2,21 +2,19 @@
 //!
 //! One statement each, so each answer belongs to one snapshot of the primary.
 
-use std::time::Duration;
-
 use gesta_core::backend::{
-    EventLookup, EventRef, LoadRequest, Loaded, LoadedMeta, LoadedStream, LogEnd, RowId,
+    EventLookup, EventRef, LoadRequest, Loaded, LoadedMeta, LoadedStream, LogEnd, RowId, StoredId,
     StreamHead, WriterEpoch,
 };
 use gesta_core::limits::STREAM_NAME_BYTES_MAX;
-use gesta_core::{Error, EventId, LogId, Revision, StreamId};
+use gesta_core::{Error, EventId, LogId, Position, Revision, StreamId};
 use gesta_sql::{position_from_sql, revision_from_sql, row_id_from_sql};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::names::Names;
-use crate::pool::{DECISION_TIMEOUT, Read, ReadResult, Reader};
+use crate::pool::{Read, ReadResult, Reader};
 use crate::read::{bound, log_number, numbers};
 use crate::values::Moment;
 
@@ -26,6 +24,7 @@ const LOOKUP_REVISIONS: &str = include_str!("../sql/lookup_revisions.sql");
 const LOOKUP_POSITIONS: &str = include_str!("../sql/lookup_positions.sql");
 const LOOKUP_AFTER: &str = include_str!("../sql/lookup_after.sql");
 const LOOKUP_IDS: &str = include_str!("../sql/lookup_ids.sql");
+const READ_IDS: &str = include_str!("../sql/read_ids.sql");
 const LIST_STREAMS: &str = include_str!("../sql/list_streams.sql");
 const LIST_SYSTEM_STREAMS: &str = include_str!("../sql/list_system_streams.sql");
 
@@ -34,7 +33,7 @@ pub(crate) struct ReadLogEnd(pub(crate) LogId);
 
 impl Read for ReadLogEnd {
     type Answer = LogEnd;
-    const TIMEOUT: Duration = DECISION_TIMEOUT;
+    const DECIDES: bool = true;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<LogEnd> {
         let rows = query(reader, READ_LOG_END, &[&log_number(self.0)?]).await?;
@@ -57,7 +56,7 @@ pub(crate) struct Load<'a> {
 
 impl Read for Load<'_> {
     type Answer = Loaded;
-    const TIMEOUT: Duration = DECISION_TIMEOUT;
+    const DECIDES: bool = true;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<Loaded> {
         load_heads(reader, self.log, self.request).await
@@ -157,7 +156,7 @@ pub(crate) struct Lookup<'a> {
 
 impl Read for Lookup<'_> {
     type Answer = Vec<EventRef>;
-    const TIMEOUT: Duration = DECISION_TIMEOUT;
+    const DECIDES: bool = true;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<EventRef>> {
         find(reader, self.names, self.log, self.what).await
@@ -189,14 +188,18 @@ async fn find(
             query(reader, LOOKUP_POSITIONS, &[&number, &numbers(positions)]).await?
         }
         EventLookup::Ids {
-            stream,
-            ids,
+            events,
             after,
             created_from,
+            until,
         } => {
-            let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-            let (stream, after, from) = (bound(stream.0), bound(after.0), Moment(*created_from));
-            query(reader, LOOKUP_IDS, &[&number, &stream, &ids, &after, &from]).await?
+            let (streams, ids): (Vec<i64>, Vec<Uuid>) = events
+                .iter()
+                .map(|(stream, id)| (bound(stream.0), id.0))
+                .unzip();
+            let (after, from, until) = (bound(after.0), Moment(*created_from), bound(until.0));
+            let binds: [&(dyn ToSql + Sync); 6] = [&number, &streams, &ids, &after, &from, &until];
+            query(reader, LOOKUP_IDS, &binds).await?
         }
         EventLookup::After { position, limit } => {
             let (after, limit) = (bound(position.0), i64::try_from(*limit).unwrap_or(i64::MAX));
@@ -243,6 +246,32 @@ fn event_ref(
         id: EventId(row.try_get(5)?),
         event_type,
         type_row: row_id_from_sql(row.try_get(6)?)?,
+    })
+}
+
+/// Ids of a part of a log.
+pub(crate) struct ReadIds {
+    pub(crate) log: LogId,
+    pub(crate) after: Position,
+    pub(crate) to: Position,
+}
+
+impl Read for ReadIds {
+    type Answer = Vec<StoredId>;
+
+    async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<StoredId>> {
+        let (log, after, to) = (log_number(self.log)?, bound(self.after.0), bound(self.to.0));
+        let rows = query(reader, READ_IDS, &[&log, &after, &to]).await?;
+        rows.iter().map(stored_id).collect()
+    }
+}
+
+fn stored_id(row: &Row) -> ReadResult<StoredId> {
+    Ok(StoredId {
+        stream: row_id_from_sql(row.try_get(0)?)?,
+        id: EventId(row.try_get(1)?),
+        position: position_from_sql(row.try_get(2)?)?,
+        created: row.try_get::<_, Moment>(3)?.0,
     })
 }
 

@@ -1,7 +1,8 @@
 //! Connections for reads: few, opened when needed, reused, replaced when they break.
 //!
 //! A read that finds its pooled connection dead is tried once more on a new one: reads change nothing.
-//! Invariants: never more than `readers_max` connections; after a failure to connect, the next attempt
+//! Appends wait for some reads. However many others are slow, there is a connection for those.
+//! Invariants: never more than `readers_max` connections and that one; after a failure to connect, the next attempt
 //! waits, up to a second, so that a dead database is not hammered.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use crate::error;
 /// A read takes at most this long; the server gives up a little earlier.
 const READ_TIMEOUT: Duration = Duration::from_secs(40);
 /// A read that appends wait for: it is short, so a longer silence means that the connection is dead.
-pub(crate) const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
+const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
@@ -50,8 +51,8 @@ pub(crate) trait Read: Sync {
     /// What it gives.
     type Answer: Send;
 
-    /// How long it may take.
-    const TIMEOUT: Duration = READ_TIMEOUT;
+    /// Appends wait for it.
+    const DECIDES: bool = false;
 
     /// Runs it on a connection.
     fn run(&self, reader: &mut Reader) -> impl Future<Output = ReadResult<Self::Answer>> + Send;
@@ -92,16 +93,20 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Pool {
     connector: Arc<Connector>,
-    permits: Semaphore,
+    /// For all reads: one more than …
+    all: Semaphore,
+    /// … for those that no append waits for.
+    ordinary: Semaphore,
     state: Mutex<State>,
 }
 
 impl Pool {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
-        let permits = Semaphore::new(connector.config.readers_max);
+        let readers_max = connector.config.readers_max;
         Self {
             connector,
-            permits,
+            all: Semaphore::new(readers_max + 1),
+            ordinary: Semaphore::new(readers_max),
             state: Mutex::default(),
         }
     }
@@ -121,7 +126,11 @@ impl Pool {
 
     async fn try_read<R: Read>(&self, read: R) -> Result<R::Answer> {
         let closed = |_| Error::unavailable("the store is closed");
-        let _permit = self.permits.acquire().await.map_err(closed)?;
+        let _ordinary = match R::DECIDES {
+            true => None,
+            false => Some(self.ordinary.acquire().await.map_err(closed)?),
+        };
+        let _permit = self.all.acquire().await.map_err(closed)?;
         while let Some(mut reader) = self.take_idle() {
             match limited(&read, &mut reader).await {
                 // Broken while it was idle: not this read's fault.
@@ -189,7 +198,8 @@ impl Pool {
 
     /// Closes all connections; those in use close when their read ends.
     pub(crate) fn close(&self) {
-        self.permits.close();
+        self.all.close();
+        self.ordinary.close();
         let mut state = self.state();
         state.closed = true;
         state.idle.clear();
@@ -201,8 +211,13 @@ impl Pool {
 }
 
 async fn limited<R: Read>(read: &R, reader: &mut Reader) -> ReadResult<R::Answer> {
-    match tokio::time::timeout(R::TIMEOUT, read.run(reader)).await {
+    let limit = if R::DECIDES {
+        DECISION_TIMEOUT
+    } else {
+        READ_TIMEOUT
+    };
+    match tokio::time::timeout(limit, read.run(reader)).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(ReadError::Silent(R::TIMEOUT)),
+        Err(_) => Err(ReadError::Silent(limit)),
     }
 }

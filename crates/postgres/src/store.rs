@@ -6,16 +6,16 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use gesta_core::backend::{
     Backend, BackendInfo, EventLookup, EventRef, LoadRequest, Loaded, LogEnd, LogSlice, LogWriter,
-    Removed, RowId, Rows, RunMode, Signal, StreamSlice,
+    Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
 };
-use gesta_core::{Capabilities, ErrorKind, LogId, Result, StreamId, Visibility};
+use gesta_core::{Capabilities, ErrorKind, LogId, Position, Result, StreamId, Visibility};
 use tokio_util::sync::CancellationToken;
 
 use crate::append::Writer;
 use crate::audit::PostgresAudit;
 use crate::config::Config;
 use crate::connection::{Connector, Role, is_pooled_by_transaction};
-use crate::lookup::{List, Load, Lookup, ReadLogEnd};
+use crate::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd};
 use crate::names::Names;
 use crate::pool::Pool;
 use crate::read::{ReadLogPage, ReadStreamPage};
@@ -120,6 +120,11 @@ impl Backend for PostgresBackend {
         self.pool
             .read("look up events", Lookup { names, log, what })
             .await
+    }
+
+    async fn read_ids(&self, log: LogId, after: Position, to: Position) -> Result<Vec<StoredId>> {
+        let read = ReadIds { log, after, to };
+        self.pool.read("read event ids", read).await
     }
 
     async fn read_stream(&self, slice: StreamSlice) -> Result<Rows> {

@@ -1,9 +1,9 @@
 //! Look-ups without payload: heads of streams, event references, names.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use gesta_core::backend::{
-    EventLookup, EventRef, LoadRequest, Loaded, LoadedMeta, LoadedStream, LogEnd, RowId,
+    EventLookup, EventRef, LoadRequest, Loaded, LoadedMeta, LoadedStream, LogEnd, RowId, StoredId,
     StreamHead, WriterEpoch,
 };
 use gesta_core::{Error, EventId, Position, StreamId, Timestamp};
@@ -139,11 +139,18 @@ pub(crate) fn lookup(
         }
         EventLookup::Positions(positions) => at_positions(conn, names, positions),
         EventLookup::Ids {
-            stream,
-            ids,
+            events,
             after,
             created_from,
-        } => with_ids(conn, names, *stream, ids, *after, *created_from),
+            until,
+        } => {
+            let part = Part {
+                after: clamped(*after),
+                created_from: created_from.0,
+                until: clamped(*until),
+            };
+            with_ids(conn, names, events, &part)
+        }
         EventLookup::After { position, limit } => {
             let Ok(after) = to_sql(position.0, "position") else {
                 return Ok(Vec::new());
@@ -197,31 +204,62 @@ fn at_positions(
     Ok(found)
 }
 
-/// Goes back from the end of the stream until both bounds are passed: positions and times fall together.
+/// Goes back from the end of each stream until the recent part is passed: positions and times fall together.
 fn with_ids(
     conn: &Connection,
     names: &mut Names,
-    stream: RowId,
-    ids: &[EventId],
-    after: Position,
-    created_from: Timestamp,
+    events: &[(RowId, EventId)],
+    part: &Part,
 ) -> Outcome<Vec<EventRef>> {
-    let wanted: HashSet<&EventId> = ids.iter().collect();
-    let after = i64::try_from(after.0).unwrap_or(i64::MAX);
+    let mut wanted: HashMap<RowId, HashSet<EventId>> = HashMap::new();
+    for (stream, id) in events {
+        wanted.entry(*stream).or_default().insert(*id);
+    }
     let mut statement =
         conn.prepare_cached(include_str!("../sql/select_refs_of_stream_backwards.sql"))?;
-    let mut rows = statement.query([row_to_sql(stream)?])?;
     let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        if int(row, 0)? <= after && int(row, 2)? < created_from.0 {
-            break;
-        }
-        if wanted.contains(&EventId(event_id(row, 5)?)) {
-            found.push(event_ref(conn, names, row)?);
+    for (stream, ids) in wanted {
+        let mut rows = statement.query([row_to_sql(stream)?])?;
+        while let Some(row) = rows.next()? {
+            let position = int(row, 0)?;
+            if position <= part.after && int(row, 2)? < part.created_from {
+                break;
+            }
+            if position <= part.until && ids.contains(&EventId(event_id(row, 5)?)) {
+                found.push(event_ref(conn, names, row)?);
+            }
         }
     }
-    found.reverse();
+    found.sort_unstable_by_key(|event| event.position);
     Ok(found)
+}
+
+/// The part of the log that is looked through: up to a position, and behind another or not older than a time.
+struct Part {
+    after: i64,
+    created_from: i64,
+    until: i64,
+}
+
+/// The ids of a part of the log.
+pub(crate) fn ids(conn: &Connection, after: Position, to: Position) -> Outcome<Vec<StoredId>> {
+    let mut statement = conn.prepare_cached(include_str!("../sql/select_ids.sql"))?;
+    let mut rows = statement.query([clamped(after), clamped(to)])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(StoredId {
+            stream: row_id_from_sql(int(row, 0)?)?,
+            id: EventId(event_id(row, 1)?),
+            position: position_from_sql(int(row, 2)?)?,
+            created: Timestamp(int(row, 3)?),
+        });
+    }
+    Ok(found)
+}
+
+/// Beyond the largest number there is nothing.
+fn clamped(position: Position) -> i64 {
+    i64::try_from(position.0).unwrap_or(i64::MAX)
 }
 
 fn event_ref(conn: &Connection, names: &mut Names, row: &Row<'_>) -> Outcome<EventRef> {

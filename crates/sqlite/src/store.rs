@@ -12,10 +12,10 @@ use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::{
     Backend, BackendInfo, EventLookup, EventRef, LoadRequest, Loaded, LogEnd, LogSlice, LogWriter,
-    Removed, RowId, Rows, RunMode, Signal, StreamSlice,
+    Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
 };
 use gesta_core::{
-    Capabilities, Error, ErrorKind, Incarnation, LogId, Result, StreamId, Visibility,
+    Capabilities, Error, ErrorKind, Incarnation, LogId, Position, Result, StreamId, Visibility,
 };
 use tokio::sync::oneshot;
 
@@ -301,6 +301,13 @@ impl Backend for SqliteBackend {
     async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
         self.read(log, move |reader| {
             reader.in_snapshot(|conn, names| lookup::lookup(conn, names, &lookup))
+        })
+        .await
+    }
+
+    async fn read_ids(&self, log: LogId, after: Position, to: Position) -> Result<Vec<StoredId>> {
+        self.read(log, move |reader| {
+            reader.in_snapshot(|conn, _| lookup::ids(conn, after, to))
         })
         .await
     }

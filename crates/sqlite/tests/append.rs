@@ -264,18 +264,20 @@ async fn streams_types_and_events_are_looked_up() {
     );
 
     // Events of `a` stand at odd positions; the two bounds are joined by *or*.
-    let ids: Vec<_> = stored.iter().map(|event| event.id).collect();
-    for (after, created_from, expected) in [
-        (Position(15), Timestamp(i64::MAX), vec![17, 19]),
-        (Position(99), stored[14].created, vec![15, 17, 19]),
-        (Position(17), stored[14].created, vec![15, 17, 19]),
-        (Position(99), Timestamp(i64::MAX), vec![]),
+    let ids: Vec<_> = stored.iter().map(|event| (row, event.id)).collect();
+    let end = Position(u64::MAX);
+    for (after, created_from, until, expected) in [
+        (Position(15), Timestamp(i64::MAX), end, vec![17, 19]),
+        (Position(99), stored[14].created, end, vec![15, 17, 19]),
+        (Position(17), stored[14].created, end, vec![15, 17, 19]),
+        (Position(17), stored[14].created, Position(17), vec![15, 17]),
+        (Position(99), Timestamp(i64::MAX), end, vec![]),
     ] {
         let lookup = EventLookup::Ids {
-            stream: row,
-            ids: ids.clone(),
+            events: ids.clone(),
             after,
             created_from,
+            until,
         };
         let found = backend.lookup(LOG, lookup).await.expect("finds");
         assert_eq!(
@@ -286,6 +288,13 @@ async fn streams_types_and_events_are_looked_up() {
             expected
         );
     }
+    let few = backend
+        .read_ids(LOG, Position(3), Position(6))
+        .await
+        .expect("reads");
+    let expected = stored[3..6].iter().map(|event| (event.id, event.position));
+    assert!(few.iter().map(|e| (e.id, e.position)).eq(expected));
+    assert_eq!((few[1].stream, few[1].created), (row, stored[4].created));
 }
 
 #[tokio::test]

@@ -37,6 +37,8 @@ struct State {
     down: bool,
     /// The next listing of names fails.
     listing_fails: bool,
+    /// Lookups of ids so far: how many events each, and up to which position.
+    id_lookups: Vec<(usize, Position)>,
     /// The mistake of comparing the predecessor's position alone.
     compares_numbers_only: bool,
 }
@@ -53,6 +55,8 @@ pub(crate) struct Sim {
     loading: watch::Sender<bool>,
     /// Pages of names are handed out while this is true.
     listing: watch::Sender<bool>,
+    /// How many parts of the log may be read for their ids; `None` fails.
+    reading_ids: watch::Sender<Option<usize>>,
 }
 
 impl Sim {
@@ -78,6 +82,7 @@ impl Sim {
             readers: Semaphore::new(2),
             loading: watch::Sender::new(true),
             listing: watch::Sender::new(true),
+            reading_ids: watch::Sender::new(Some(usize::MAX)),
         })
     }
 
@@ -110,6 +115,21 @@ impl Sim {
     /// Holds pages of names back after they were read, or lets them go.
     pub(crate) fn set_listing(&self, listing: bool) {
         self.listing.send_replace(listing);
+    }
+
+    /// Lets so many parts of the log be read for their ids and no more; `None`: each fails.
+    pub(crate) fn set_reading_ids(&self, parts: Option<usize>) {
+        self.reading_ids.send_replace(parts);
+    }
+
+    /// How many more parts may be read for their ids.
+    pub(crate) fn parts_left(&self) -> Option<usize> {
+        *self.reading_ids.borrow()
+    }
+
+    /// Lookups of ids since the last call: how many events each, and up to which position.
+    pub(crate) fn take_id_lookups(&self) -> Vec<(usize, Position)> {
+        std::mem::take(&mut self.state().id_lookups)
     }
 
     /// The listing under way, or the next one, fails.
@@ -349,9 +369,12 @@ impl Backend for Sim {
     async fn lookup(&self, _: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
         let _reader = self.readers.acquire().await;
         tokio::task::yield_now().await;
-        let state = self.state();
+        let mut state = self.state();
         if state.down {
             return Err(Error::unavailable("down"));
+        }
+        if let EventLookup::Ids { events, until, .. } = &lookup {
+            state.id_lookups.push((events.len(), *until));
         }
         let limit = match &lookup {
             EventLookup::After { limit, .. } => *limit,
@@ -368,13 +391,13 @@ impl Backend for Sim {
             }
             EventLookup::Positions(positions) => positions.contains(&row.position),
             EventLookup::Ids {
-                stream,
-                ids,
+                events,
                 after,
                 created_from,
+                until,
             } => {
-                row.stream_row == *stream
-                    && ids.contains(&row.id)
+                events.contains(&(row.stream_row, row.id))
+                    && row.position <= *until
                     && (row.position > *after || row.created >= *created_from)
             }
             EventLookup::After { position, .. } => row.position > *position,
@@ -396,6 +419,29 @@ impl Backend for Sim {
             .filter(|(row, _)| wanted(row))
             .take(limit)
             .map(reference)
+            .collect())
+    }
+
+    async fn read_ids(&self, _: LogId, after: Position, to: Position) -> Result<Vec<StoredId>> {
+        let mut reading = self.reading_ids.subscribe();
+        let may = |left: &Option<usize>| *left != Some(0);
+        reading.wait_for(may).await.expect("lives");
+        if self.parts_left().is_none() {
+            return Err(Error::unavailable("interrupted"));
+        }
+        self.reading_ids
+            .send_modify(|left| *left = left.map(|left| left.saturating_sub(1)));
+        let state = self.state();
+        let wanted = state.rows.iter().map(|(row, _)| row);
+        let id = |row: &Row| StoredId {
+            stream: row.stream_row,
+            id: row.id,
+            position: row.position,
+            created: row.created,
+        };
+        Ok(wanted
+            .filter(|row| row.position > after && row.position <= to)
+            .map(id)
             .collect())
     }
 

@@ -1,5 +1,6 @@
 //! Lost replies, late statements, dead and silent connections, time-outs, and a server that keeps less than it says.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -182,6 +183,41 @@ async fn an_ended_session_is_unknown_and_reads_recover() {
     assert_eq!(end_of(&backend).await.0, 1);
     client.batch_execute(everybody).await.expect("ended");
     assert_eq!(end_of(&backend).await.0, 1);
+}
+
+/// Goal: however many reads are slow, appends are decided.
+#[tokio::test]
+async fn slow_reads_do_not_hold_up_those_that_appends_wait_for() {
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    let backend = Arc::new(open(&format!("{url}&readers=1")).await);
+    let client = direct(&url).await;
+    client
+        .batch_execute("BEGIN; LOCK TABLE streams IN ACCESS EXCLUSIVE MODE")
+        .await
+        .expect("locked");
+    let slow: Vec<_> = (0..3)
+        .map(|_| {
+            let backend = Arc::clone(&backend);
+            tokio::spawn(async move { backend.list_streams("", None, 1).await })
+        })
+        .collect();
+    let waits =
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'streams'::regclass";
+    while client
+        .query_one(waits, &[])
+        .await
+        .expect("reads")
+        .get::<_, i64>(0)
+        == 0
+    {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(end_of(&*backend).await.0, 0);
+    client.batch_execute("ROLLBACK").await.expect("unlocked");
+    for read in slow {
+        assert_eq!(read.await.expect("ends").expect("answers"), []);
+    }
 }
 
 #[tokio::test]

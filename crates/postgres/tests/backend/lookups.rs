@@ -1,6 +1,6 @@
 //! Look-ups of streams, types and events, and the list of streams.
 
-use gesta_core::backend::{Backend, EventLookup, EventRef, LoadRequest, RowId};
+use gesta_core::backend::{Backend, EventLookup, EventRef, LoadRequest, RowId, StoredId};
 use gesta_core::{EventType, Position, RecordedEvent, Revision, StreamId, Timestamp};
 
 use crate::common::{Author, LOG, draft, fresh, is_committed};
@@ -60,6 +60,28 @@ async fn loading_tells_ends_heads_metadata_and_types() {
     assert_eq!(nothing.end, gesta_core::backend::LogEnd::default());
 }
 
+fn in_order(mut events: [&RecordedEvent; 2]) -> Vec<&RecordedEvent> {
+    events.sort_unstable_by_key(|event| event.position);
+    events.to_vec()
+}
+
+#[tokio::test]
+async fn ids_of_a_part_of_the_log_are_read() {
+    let Some((backend, _, author, stored)) = filled().await else {
+        return;
+    };
+    let read = backend.read_ids(LOG, Position(30), Position(60));
+    let mut read = read.await.expect("reads");
+    read.sort_unstable_by_key(|id| id.position);
+    let expected = stored[30..60].iter().map(|event| StoredId {
+        stream: author.stream_row(event.stream.as_str()),
+        id: event.id,
+        position: event.position,
+        created: event.created,
+    });
+    assert!(read.into_iter().eq(expected));
+}
+
 fn is_ref_of(found: &EventRef, event: &RecordedEvent) -> bool {
     found.position == event.position
         && found.stream == event.stream
@@ -80,17 +102,24 @@ async fn every_look_up_finds_what_it_should() {
         .cloned()
         .collect();
     let stream = author.stream_row("cart-1");
-    let ids = of
+    let others: Vec<_> = stored
         .iter()
-        .map(|event| event.id)
-        .chain([stored[1].id])
+        .filter(|event| event.stream.as_str() == "show-1")
+        .cloned()
+        .collect();
+    let other = author.stream_row("show-1");
+    let events = of
+        .iter()
+        .map(|event| (stream, event.id))
+        .chain([(stream, others[1].id), (RowId(5_000), of[1].id)])
         .collect::<Vec<_>>();
-    let by_ids = |after: u64, created_from: i64| EventLookup::Ids {
-        stream,
-        ids: ids.clone(),
+    let until = |after: u64, created_from: i64, until: u64| EventLookup::Ids {
+        events: events.clone(),
         after: Position(after),
         created_from: Timestamp(created_from),
+        until: Position(until),
     };
+    let by_ids = |after: u64, created_from: i64| until(after, created_from, u64::MAX);
     let never = i64::MAX / 2;
     let cases: Vec<(EventLookup, Vec<&RecordedEvent>)> = vec![
         (
@@ -144,11 +173,27 @@ async fn every_look_up_finds_what_it_should() {
         ),
         (by_ids(1_000, never), vec![]),
         (
+            until(of[11].position.0, never, of[14].position.0),
+            of[12..15].iter().collect(),
+        ),
+        (until(0, never, of[0].position.0), vec![&of[0]]),
+        (until(0, never, of[0].position.0 - 1), vec![]),
+        (until(of[5].position.0, never, of[5].position.0), vec![]),
+        (
             EventLookup::Ids {
-                stream: RowId(5_000),
-                ids: ids.clone(),
+                events: vec![(other, others[2].id), (stream, of[2].id)],
+                after: Position(0),
+                created_from: Timestamp(never),
+                until: Position(u64::MAX),
+            },
+            in_order([&others[2], &of[2]]),
+        ),
+        (
+            EventLookup::Ids {
+                events: vec![(RowId(5_000), of[0].id)],
                 after: Position(0),
                 created_from: Timestamp(0),
+                until: Position(u64::MAX),
             },
             vec![],
         ),

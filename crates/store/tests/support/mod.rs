@@ -168,6 +168,16 @@ impl Backend for MemoryBackend {
         Ok(self.world.lookup(log, &lookup))
     }
 
+    async fn read_ids(&self, log: LogId, after: Position, to: Position) -> Result<Vec<StoredId>> {
+        let behind = EventLookup::After {
+            position: after,
+            limit: usize::MAX,
+        };
+        let mut found = self.lookup(log, behind).await?;
+        found.retain(|event| event.position <= to);
+        Ok(found.iter().map(EventRef::stored_id).collect())
+    }
+
     async fn read_stream(&self, slice: StreamSlice) -> Result<Rows> {
         count(&self.calls.read_stream);
         self.answer().await?;

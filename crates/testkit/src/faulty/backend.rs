@@ -264,6 +264,16 @@ impl Backend for FaultyBackend {
         self.process.read(look_up).await
     }
 
+    async fn read_ids(&self, log: LogId, after: Position, to: Position) -> Result<Vec<StoredId>> {
+        let behind = EventLookup::After {
+            position: after,
+            limit: usize::MAX,
+        };
+        let mut found = self.lookup(log, behind).await?;
+        found.retain(|event| event.position <= to);
+        Ok(found.iter().map(EventRef::stored_id).collect())
+    }
+
     async fn read_stream(&self, slice: StreamSlice) -> Result<Rows> {
         self.count(|calls| &mut calls.read_stream);
         let bytes_max = self.process.plan().page_bytes_max;

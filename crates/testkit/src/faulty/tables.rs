@@ -285,12 +285,15 @@ impl Log {
                 .filter_map(|position| self.rows.get(position))
                 .collect(),
             EventLookup::Ids {
-                stream,
-                ids,
+                events,
                 after,
                 created_from,
-            } => of_row(*stream)
-                .filter(|stored| ids.contains(&stored.row.id))
+                until,
+            } => self
+                .rows
+                .range(..=*until)
+                .map(|(_, stored)| stored)
+                .filter(|s| events.contains(&(s.row.stream_row, s.row.id)))
                 .filter(|s| s.row.position > *after || s.row.created >= *created_from)
                 .collect(),
             EventLookup::After { position, limit } => {

@@ -1,0 +1,139 @@
+//! After a start: retries are recognised while the ids of the window are still being read, at little cost.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+#[allow(dead_code, reason = "shared with other tests, which use more of it")]
+mod support;
+
+use std::sync::Arc;
+
+use futures::future::join_all;
+use gesta_append::{CommitObserver, Config, Pipeline};
+use gesta_core::ExpectedRevision::Any;
+use gesta_core::backend::{Backend, Batch};
+use gesta_core::*;
+use support::{Sim, eventually};
+
+/// The ids of so many positions are read and added together.
+const RANGE: u64 = 196_608;
+/// In parts.
+const PARTS: usize = 10;
+
+struct NoObserver;
+impl CommitObserver for NoObserver {
+    fn committed(&self, _: &Arc<Batch>) {}
+}
+
+fn start(sim: &Arc<Sim>) -> Pipeline {
+    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
+    let (config, clock) = (Config::default(), Arc::new(SystemClock));
+    Pipeline::start(backend, LogId(0), config, clock, Arc::new(NoObserver))
+}
+
+fn event() -> EventData {
+    EventData::json(EventType::new("e").unwrap(), "{}").with_id(EventId::random())
+}
+
+fn to(stream: usize, events: Vec<EventData>) -> Append {
+    let name = StreamId::new(format!("s-{stream}")).unwrap();
+    Append::to(name, Any, events)
+}
+
+async fn append_all(pipeline: &Pipeline, requests: &[Append]) -> Vec<Appended> {
+    let answers = requests
+        .iter()
+        .map(|request| pipeline.append(request.clone()));
+    let answers = join_all(answers).await;
+    answers.into_iter().map(Result::unwrap).collect()
+}
+
+/// Goal: after a start, appends to many old streams do not cost a statement each.
+#[tokio::test]
+async fn retries_are_sought_together() {
+    let sim = Sim::new(4);
+    let requests: Vec<_> = (0..300).map(|stream| to(stream, vec![event()])).collect();
+    let first = append_all(&start(&sim), &requests).await;
+    sim.set_reading_ids(Some(0));
+    let again = start(&sim);
+    assert_eq!(append_all(&again, &requests).await, first);
+    let fresh: Vec<_> = (0..300).map(|stream| to(stream, vec![event()])).collect();
+    for appended in append_all(&again, &fresh).await {
+        assert_eq!(appended.streams[0].first_revision, Revision(1));
+    }
+    let lookups = sim.take_id_lookups();
+    assert_eq!(lookups.iter().map(|(events, _)| events).sum::<usize>(), 600);
+    assert!(lookups.len() < 20, "{lookups:?}");
+    sim.check();
+}
+
+/// Goal: what was appended last is known first, and only the rest is searched.
+#[tokio::test]
+async fn the_window_is_read_newest_first() {
+    let sim = Sim::new(4);
+    let before = start(&sim);
+    let mut requests = Vec::new();
+    for number in 0..500_usize {
+        let request = to(number % 10, (0..1_000).map(|_| event()).collect());
+        before.append(request.clone()).await.unwrap();
+        requests.push(request);
+    }
+    sim.set_reading_ids(Some(PARTS));
+    let again = start(&sim);
+    eventually("a range was read", || sim.parts_left() == Some(0)).await;
+    // The range may have been read without being added yet.
+    let newest = &requests[490];
+    for _ in 0..1_000 {
+        again.append(newest.clone()).await.unwrap();
+        if sim.take_id_lookups().is_empty() {
+            break;
+        }
+    }
+    again.append(newest.clone()).await.unwrap();
+    assert_eq!(sim.take_id_lookups(), []);
+    let oldest = &requests[0];
+    let stored = again.append(oldest.clone()).await.unwrap();
+    assert_eq!(stored.streams[0].first_revision, Revision(0));
+    assert_eq!(
+        sim.take_id_lookups(),
+        [(1, Position(500_000 - RANGE))],
+        "only behind what was read"
+    );
+
+    sim.set_reading_ids(Some(usize::MAX));
+    for _ in 0..10_000 {
+        again.append(to(0, vec![event()])).await.unwrap();
+        if sim.take_id_lookups().is_empty() {
+            break;
+        }
+    }
+    assert_eq!(again.append(oldest.clone()).await.unwrap(), stored);
+    assert_eq!(sim.take_id_lookups(), []);
+    sim.check();
+}
+
+/// Goal: a database that is away for a moment does not make every append cost a look for the next ten minutes.
+#[tokio::test(start_paused = true)]
+async fn reading_the_window_is_tried_again() {
+    let sim = Sim::new(4);
+    let request = to(1, vec![event()]);
+    let first = start(&sim).append(request.clone()).await.unwrap();
+    sim.set_reading_ids(None);
+    let again = start(&sim);
+    assert_eq!(again.append(request.clone()).await.unwrap(), first);
+    assert_eq!(sim.take_id_lookups().len(), 1);
+    sim.set_reading_ids(Some(usize::MAX));
+    let began = tokio::time::Instant::now();
+    loop {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        assert_eq!(again.append(request.clone()).await.unwrap(), first);
+        if sim.take_id_lookups().is_empty() {
+            return;
+        }
+        assert!(began.elapsed().as_secs() < 60, "never read");
+    }
+}
