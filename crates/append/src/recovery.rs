@@ -60,6 +60,7 @@ impl Sequencer {
             .as_ref()
             .map(|writer| writer.epoch())
             .unwrap_or_default();
+        let sent = first.sent;
         let mut lost = vec![first];
         let unknown = self.drain_in_flight(&mut lost, &outcome).await;
         let waiting = self.drain_waiting();
@@ -70,7 +71,7 @@ impl Sequencer {
             self.writer = None;
             lost.iter_mut().for_each(InFlight::lose);
         }
-        self.react(&outcome, &mut lost).await;
+        self.react(&outcome, &mut lost, sent).await;
         if unknown {
             self.settle(&mut lost, old_epoch).await;
         }
@@ -108,12 +109,12 @@ impl Sequencer {
     }
 
     /// Counts, tells, waits, or finds the guilty append.
-    async fn react(&mut self, outcome: &BatchOutcome, lost: &mut Vec<InFlight>) {
+    async fn react(&mut self, outcome: &BatchOutcome, lost: &mut Vec<InFlight>, sent: Instant) {
         match outcome {
             BatchOutcome::Committed => {}
             BatchOutcome::Missed => {
                 self.stats.misses.add(1);
-                if let Some(signal) = self.turns.missed(Instant::now()) {
+                if let Some(signal) = self.turns.missed(sent, Instant::now()) {
                     self.backend.send_signal(signal).await;
                 }
             }

@@ -14,16 +14,24 @@ use gesta_core::backend::Signal;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// How long a process appends at least before it lets another go.
+/// How long a process appends at least before it lets another go, from the first commit of its turn on.
 const SLICE_MIN: Duration = Duration::from_millis(25);
-/// And at most; less than [`GRANT_MAX`], or the other would not wait for the end.
+/// And at most.
 const SLICE_MAX: Duration = Duration::from_millis(250);
 /// A slice lasts this many commits: one that is far from the database needs longer for the same work.
 const SLICE_COMMITS: u32 = 8;
-/// How long a process waits for its turn before it tries regardless.
-const GRANT_MAX: Duration = Duration::from_millis(300);
-/// Misses in a row before a process asks for a turn.
+/// It lasts also for this part of the time that the process had to wait: beside one that is far away and needs
+/// long, one that is near would have next to nothing otherwise. Less than one, or each would add to the other's.
+const SLICE_OF_WAIT: u32 = 2;
+/// A turn without any commit ends after this: reading what others have appended, loading streams and the
+/// first commit take several round trips.
+const FIRST_COMMIT_MAX: Duration = Duration::from_millis(500);
+/// How long a process waits for its turn before it tries regardless: longer than a turn of one that is 100 ms away.
+const GRANT_MAX: Duration = Duration::from_secs(1);
+/// Misses in a row before a process asks for a turn, unless …
 const MISSES_BEFORE_ASKING: u32 = 2;
+/// … its batches are under way so long that the next one is most likely to miss as well.
+const FAR: Duration = Duration::from_millis(5);
 /// Time between two requests of a process that still waits.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// A process without work for this long gives its turn away before its slice ends. Not at once: callers that
@@ -37,6 +45,12 @@ pub(crate) struct Turns {
     misses: u32,
     asked: Option<Instant>,
     run_began: Instant,
+    /// The first commit of this turn.
+    first_commit: Option<Instant>,
+    /// Since when it waits for its turn, or did so before this one.
+    waits_since: Option<Instant>,
+    /// How long it had to wait for this turn.
+    waited: Duration,
     /// How long a commit takes, smoothed.
     commit: Duration,
     /// The last time that something of ours was stored.
@@ -53,6 +67,9 @@ impl Turns {
             misses: 0,
             asked: None,
             run_began: now,
+            first_commit: None,
+            waits_since: None,
+            waited: Duration::ZERO,
             commit: Duration::ZERO,
             active: now,
             requests: VecDeque::new(),
@@ -71,10 +88,9 @@ impl Turns {
     /// When to look again if nothing happens until then: never in vain, for nothing may have changed by then.
     /// `busy`: an answer of the database will come anyway.
     pub(crate) fn wake_at(&self, busy: bool, has_work: bool) -> Option<Instant> {
-        let over = self.run_began + self.slice();
         let stop = match has_work {
-            true => over,
-            false => over.min(self.active + IDLE),
+            true => self.turn_ends(),
+            false => self.turn_ends().min(self.active + IDLE),
         };
         let stop = (!self.requests.is_empty() && !busy).then_some(stop);
         self.yielding_until.or(stop)
@@ -86,36 +102,48 @@ impl Turns {
         self.misses = 0;
         self.asked = None;
         self.active = now;
+        self.waits_since = None;
+        self.first_commit.get_or_insert(now);
     }
 
-    /// A batch of ours missed. May ask for a turn.
-    pub(crate) fn missed(&mut self, now: Instant) -> Option<Signal> {
+    /// A batch of ours, sent at that time, missed. May ask for a turn.
+    pub(crate) fn missed(&mut self, sent: Instant, now: Instant) -> Option<Signal> {
         self.misses += 1;
         let due = self
             .asked
             .is_none_or(|asked| now.duration_since(asked) >= ASK_AGAIN);
-        if self.misses < MISSES_BEFORE_ASKING || !due {
+        let is_far = now.duration_since(sent) >= FAR;
+        if self.misses < MISSES_BEFORE_ASKING && !is_far || !due {
             return None;
         }
-        self.asked = Some(now);
-        Some(self.request())
+        Some(self.request(now))
     }
 
     /// True if our time is up and another process waits: send nothing more, and [`grant`](Self::grant) when nothing is in flight.
     pub(crate) fn should_stop(&self, now: Instant, has_work: bool) -> bool {
-        let is_over = now.duration_since(self.run_began) >= self.slice();
+        let is_over = now >= self.turn_ends();
         let is_idle = !has_work && now.duration_since(self.active) >= IDLE;
         !self.requests.is_empty() && (is_over || is_idle)
     }
 
+    fn turn_ends(&self) -> Instant {
+        match self.first_commit {
+            Some(first) => first + self.slice(),
+            None => self.run_began + FIRST_COMMIT_MAX,
+        }
+    }
+
     fn slice(&self) -> Duration {
-        (self.commit * SLICE_COMMITS).clamp(SLICE_MIN, SLICE_MAX)
+        (self.commit * SLICE_COMMITS)
+            .max(self.waited / SLICE_OF_WAIT)
+            .clamp(SLICE_MIN, SLICE_MAX)
     }
 
     /// Lets the next process go.
     pub(crate) fn grant(&mut self, now: Instant) -> Option<Signal> {
         let next = self.requests.pop_front()?;
         self.yielding_until = Some(now + GRANT_MAX);
+        self.waits_since = Some(now);
         Some(Signal::TurnGranted {
             log: self.log,
             to: next,
@@ -127,8 +155,7 @@ impl Turns {
         if self.yielding_until.is_none() || self.asked.is_some() {
             return None;
         }
-        self.asked = Some(now);
-        Some(self.request())
+        Some(self.request(now))
     }
 
     /// Takes a message. Returns true if it is our turn now: others have appended, look before sending.
@@ -160,12 +187,18 @@ impl Turns {
     pub(crate) fn begin_run(&mut self, now: Instant) {
         self.yielding_until = None;
         self.run_began = now;
+        self.first_commit = None;
+        self.waited = self
+            .waits_since
+            .map_or(Duration::ZERO, |since| now.duration_since(since));
         self.active = now;
         self.misses = 0;
         self.asked = None;
     }
 
-    fn request(&self) -> Signal {
+    fn request(&mut self, now: Instant) -> Signal {
+        self.asked = Some(now);
+        self.waits_since.get_or_insert(now);
         Signal::TurnRequested {
             log: self.log,
             by: self.me,
@@ -183,20 +216,22 @@ mod tests {
     fn asks_after_misses_but_not_all_the_time() {
         let t = Instant::now();
         let mut turns = Turns::new(LOG, t);
-        assert_eq!(turns.missed(t), None);
+        assert_eq!(turns.missed(t, t), None);
         assert!(matches!(
-            turns.missed(t),
+            turns.missed(t, t),
             Some(Signal::TurnRequested { .. })
         ));
-        assert_eq!(turns.missed(t), None);
-        assert!(turns.missed(t + ASK_AGAIN).is_some());
+        assert_eq!(turns.missed(t, t), None);
+        assert!(turns.missed(t + ASK_AGAIN, t + ASK_AGAIN).is_some());
         turns.committed(t, t);
-        assert_eq!(turns.missed(t + ASK_AGAIN * 2), None);
+        assert_eq!(turns.missed(t + ASK_AGAIN * 2, t + ASK_AGAIN * 2), None);
+        turns.committed(t, t);
+        assert!(turns.missed(t, t + FAR).is_some(), "far away at once");
     }
 
     fn asks(turns: &mut Turns, t: Instant) -> Signal {
-        turns.missed(t);
-        turns.missed(t).expect("asks")
+        turns.missed(t, t);
+        turns.missed(t, t).expect("asks")
     }
 
     /// Goal: two processes with work alternate, each for a slice.
@@ -204,6 +239,7 @@ mod tests {
     fn the_turn_goes_there_and_back() {
         let t = Instant::now();
         let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
+        a.committed(t, t);
         let ask = asks(&mut b, t);
         a.heard(ask, t);
         assert!(!a.should_stop(t, true), "a finishes its slice");
@@ -215,12 +251,76 @@ mod tests {
         let ask = a.ask_while_yielding(t).expect("has work");
         assert_eq!(a.ask_while_yielding(t), None, "once");
         b.heard(ask, t);
+        b.committed(t, t);
         assert!(!b.should_stop(t, true));
         let t = t + SLICE_MIN;
         assert!(b.should_stop(t, true));
         let granted = b.grant(t).expect("a waits");
         assert!(a.heard(granted, t));
         assert!(a.yielding_until(t).is_none());
+    }
+
+    /// Goal: far from the database the first commit takes longer than a slice lasts. It counts from there.
+    #[test]
+    fn a_slice_begins_with_its_first_commit() {
+        let t = Instant::now();
+        let mut turns = Turns::new(LOG, t);
+        let other = Uuid::new_v4();
+        turns.heard(
+            Signal::TurnRequested {
+                log: LOG,
+                by: other,
+            },
+            t,
+        );
+        let first = t + SLICE_MIN * 5;
+        assert!(!turns.should_stop(first, true));
+        turns.committed(first, first);
+        assert!(!turns.should_stop(first, true));
+        assert!(turns.should_stop(first + SLICE_MIN, true));
+    }
+
+    #[test]
+    fn a_turn_without_a_commit_ends_before_the_others_stop_waiting() {
+        let t = Instant::now();
+        let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
+        let ask = asks(&mut b, t);
+        a.heard(ask, t);
+        assert!(a.should_stop(t + FIRST_COMMIT_MAX, true));
+        const { assert!(FIRST_COMMIT_MAX.as_millis() < GRANT_MAX.as_millis()) }
+    }
+
+    /// Lets `from` finish its turn, hands it to `to`, which commits `way` later; returns when.
+    fn hand_over(from: &mut Turns, to: &mut Turns, way: Duration) -> Instant {
+        let ask = match to.ask_while_yielding(from.turn_ends()) {
+            Some(ask) => ask,
+            None => asks(to, from.turn_ends()),
+        };
+        from.heard(ask, from.turn_ends());
+        let ends = from.turn_ends();
+        assert!(from.should_stop(ends, true));
+        let granted = from.grant(ends).expect("the other waits");
+        assert!(to.heard(granted, ends + way));
+        to.committed(ends + way, ends + way);
+        ends + way
+    }
+
+    /// Goal: beside a process whose turns are long, one that is near is not left with the shortest slices; and what
+    /// two that are near wait for each other does not add up.
+    #[test]
+    fn who_waits_long_goes_on_for_longer() {
+        let near = Duration::from_millis(3);
+        let t = Instant::now();
+        let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
+        a.committed(t, t);
+        for _ in 0..20 {
+            hand_over(&mut a, &mut b, near);
+            hand_over(&mut b, &mut a, near);
+        }
+        assert_eq!(a.slice(), SLICE_MIN);
+        hand_over(&mut a, &mut b, Duration::from_millis(200));
+        hand_over(&mut b, &mut a, near);
+        assert!(a.slice() > Duration::from_millis(100), "{:?}", a.slice());
     }
 
     /// Goal: callers that come back at once keep the turn for its slice; a process without work gives it away.
@@ -243,6 +343,7 @@ mod tests {
     fn it_wakes_when_it_should_stop() {
         let t = Instant::now();
         let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
+        a.committed(t, t);
         let ask = asks(&mut b, t);
         a.heard(ask, t);
         for has_work in [true, false] {
