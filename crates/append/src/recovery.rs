@@ -25,8 +25,8 @@ use crate::sequencer::Sequencer;
 
 /// Events read at once when catching up with other processes.
 const CATCH_UP_PAGE: usize = 20_000;
-/// Events behind after which it is cheaper to forget everything known.
-const CATCH_UP_MAX: u64 = 200_000;
+/// Events behind after which it is quicker to forget everything known: reading so many takes a few tenths of a second.
+const CATCH_UP_MAX: u64 = 60_000;
 /// Misses without anything new after which everything known is doubted.
 const IDLE_MISSES_MAX: u32 = 2;
 const BACK_OFF_MIN: Duration = Duration::from_millis(10);
@@ -257,7 +257,7 @@ impl Sequencer {
         self.seek_landed();
         let mut known = Some(self.committed).filter(|end| end.position > Position::START);
         let limit = self.committed.position.plus(CATCH_UP_MAX);
-        while self.committed.position < limit {
+        loop {
             let before = u64::from(known.is_some());
             let after = EventLookup::After {
                 position: Position(self.committed.position.0 - before),
@@ -286,6 +286,9 @@ impl Sequencer {
             }
             if complete {
                 return self.answer_landed().await;
+            }
+            if self.backend.log_end(self.log).await?.position > limit {
+                break;
             }
         }
         self.forget().await

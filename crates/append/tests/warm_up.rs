@@ -116,6 +116,32 @@ async fn the_window_is_read_newest_first() {
     sim.check();
 }
 
+/// Goal: a process that others have left far behind is right about streams and retries, whether it reads what it has
+/// missed or begins anew.
+#[tokio::test]
+async fn a_process_that_is_behind_knows_what_others_have_stored() {
+    let sim = Sim::new(4);
+    let (behind, busy) = (start(&sim), start(&sim));
+    let own = to(1, vec![event()]);
+    let first = behind.append(own.clone()).await.unwrap();
+    let mut revisions = 1;
+    for thousands in [1, 30, 80] {
+        let mut theirs = own.clone();
+        for _ in 0..thousands {
+            theirs = to(1, (0..1_000).map(|_| event()).collect());
+            busy.append(theirs.clone()).await.unwrap();
+            revisions += 1_000;
+        }
+        let next = behind.append(to(1, vec![event()])).await.unwrap();
+        assert_eq!(next.streams[0].first_revision, Revision(revisions));
+        revisions += 1;
+        assert_eq!(behind.append(own.clone()).await.unwrap(), first);
+        let again = behind.append(theirs).await.unwrap();
+        assert_eq!(again.streams[0].last_revision, Revision(revisions - 2));
+    }
+    sim.check();
+}
+
 /// Goal: a database that is away for a moment does not make every append cost a look for the next ten minutes.
 #[tokio::test(start_paused = true)]
 async fn reading_the_window_is_tried_again() {
