@@ -67,6 +67,9 @@ pub(super) struct Process {
     /// Grows when all connections die.
     connected: AtomicU64,
     stalled: Mutex<Vec<Stalled>>,
+    /// Commits under way, and the most of them so far.
+    commits: AtomicU64,
+    commits_most: AtomicU64,
 }
 
 impl Process {
@@ -76,6 +79,21 @@ impl Process {
 
     pub(super) fn calls(&self) -> Calls {
         *lock(&self.calls)
+    }
+
+    // ---- commits under way ----
+
+    pub(super) fn begin_commit(&self) {
+        let under_way = self.commits.fetch_add(1, Ordering::SeqCst) + 1;
+        self.commits_most.fetch_max(under_way, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_commit(&self) {
+        self.commits.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn commits_most(&self) -> u64 {
+        self.commits_most.load(Ordering::SeqCst)
     }
 
     // ---- reachable or not ----
@@ -200,7 +218,7 @@ impl FaultyBackend {
             persistent: true,
             shared: true,
             several_logs: true,
-            batches_in_flight_max: 4,
+            batches_in_flight_max: 64,
         };
         let info = BackendInfo {
             backend: "faulty",
@@ -218,6 +236,8 @@ impl FaultyBackend {
             reach: Mutex::default(),
             connected: AtomicU64::new(0),
             stalled: Mutex::default(),
+            commits: AtomicU64::new(0),
+            commits_most: AtomicU64::new(0),
         };
         Self {
             info,

@@ -90,6 +90,12 @@ impl FaultyStore {
         self.backend.process.calls()
     }
 
+    /// The most commits that were ever under way at once.
+    #[must_use]
+    pub fn commits_under_way_most(&self) -> u64 {
+        self.backend.process.commits_most()
+    }
+
     // ---- faults, one by one ----
 
     /// The next commit with events meets this fault. Called again before that: the commit after it, and so on.

@@ -65,8 +65,13 @@ impl LogWriter for Writer {
             meets,
             reply,
         });
+        self.process.begin_commit();
+        let process = Arc::clone(&self.process);
         answer
-            .map(|answer| answer.unwrap_or_else(|_| lost()))
+            .map(move |answer| {
+                process.end_commit();
+                answer.unwrap_or_else(|_| lost())
+            })
             .boxed()
     }
 
