@@ -142,6 +142,7 @@ fn schemas_are_ranked_by_compression_and_runs_are_compared() {
             "274 × 40001",
             "failed: 53200: out of shared memory, at 32 connections",
             "nested partitions collapse",
+            "ahead at 4 of 4 numbers of connections; at the closest 1.35× of",
             "the limit for a best rate",
         ],
     );
@@ -160,6 +161,30 @@ fn schemas_are_ranked_by_compression_and_runs_are_compared() {
         6,
         "three per compression"
     );
+}
+
+/// Goal: a lead that is smaller than the noise is not sold as one, nor a lag.
+#[test]
+fn what_is_less_than_the_noise_is_said_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let noisy = folder.path().join("noisy.jsonl");
+    let lines = std::fs::read_to_string(fixture("schemas")).unwrap();
+    let lines = lines.lines().map(|line| {
+        let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+        line["result"]["noise"] = 0.3.into();
+        format!("{line}\n")
+    });
+    std::fs::write(&noisy, lines.collect::<String>()).unwrap();
+    let (html, _) = page(&[noisy]);
+    let document = parsed(&html);
+    let marks = text(section(&document, "marks")).replace('\u{a0}', " ");
+    for told in [
+        "partitioned trails plain (74 % of plain): yes, by less than the noise",
+        "at the closest 1.35× of akka-persistence-postgres, plain, with 16 connections): yes, by less than the noise",
+        "at the closest 3.4× of akka-persistence-postgres, plain, with 32 connections): yes",
+    ] {
+        assert!(marks.contains(told), "{told} in {marks}");
+    }
 }
 
 #[test]

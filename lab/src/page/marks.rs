@@ -103,14 +103,9 @@ fn rows(lines: &Lines) -> Vec<[String; 5]> {
     }
     let relations = schemas::newest_relations(lines);
     let told = relations.iter().map(|(group, relations)| {
-        let told = relations.iter().map(|one| {
-            format!(
-                "{} ({}): {}",
-                one.statement,
-                one.here,
-                if one.holds { "yes" } else { "no" }
-            )
-        });
+        let told = relations
+            .iter()
+            .map(|one| format!("{} ({}): {}", one.statement, one.here, one.verdict()));
         format!("{group}: {}", told.collect::<Vec<_>>().join("; "))
     });
     let told: Vec<String> = told.collect();

@@ -22,6 +22,20 @@ pub(in crate::page) struct Relation {
     pub(in crate::page) here: String,
     /// Whether it is so.
     pub(in crate::page) holds: bool,
+    /// That could be chance: the difference is less than the noise of the run.
+    pub(in crate::page) within_noise: bool,
+}
+
+impl Relation {
+    /// In words.
+    pub(in crate::page) fn verdict(&self) -> &'static str {
+        match (self.holds, self.within_noise) {
+            (true, false) => "yes",
+            (false, false) => "no",
+            (true, true) => "yes, by less than the noise",
+            (false, true) => "no, by less than the noise",
+        }
+    }
 }
 
 /// The published figures in one sentence.
@@ -49,6 +63,7 @@ pub(in crate::page) fn relations(run: &Run<'_>) -> Vec<Relation> {
                 if ended.is_empty() { "–" } else { &ended }
             ),
             holds: share <= COLLAPSED,
+            within_noise: false,
         });
     }
     let measured_plain = plain.filter(|plain| plain.rate() > 0.0);
@@ -58,6 +73,7 @@ pub(in crate::page) fn relations(run: &Run<'_>) -> Vec<Relation> {
             statement: "partitioned trails plain",
             here: format!("{} of plain", percent(share)),
             holds: share < 1.0,
+            within_noise: 1.0 - share <= 2.0 * run.noise() && share < 1.0,
         });
     }
     if good.len() == 3 && best_good > 0.0 {
@@ -69,6 +85,7 @@ pub(in crate::page) fn relations(run: &Run<'_>) -> Vec<Relation> {
                 percent(least / best_good)
             ),
             holds: least / best_good >= CLOSE,
+            within_noise: false,
         });
     }
     all.extend(ahead(run));
@@ -78,31 +95,37 @@ pub(in crate::page) fn relations(run: &Run<'_>) -> Vec<Relation> {
 /// Gesta against the best of the others, at each number of connections.
 fn ahead(run: &Run<'_>) -> Option<Relation> {
     let ours = run.contenders.iter().find(|one| one.name == "gesta")?;
-    let mut least: Option<(f64, f64, &str)> = None;
-    for step in ours
-        .steps()
+    let rivals = || run.contenders.iter().filter(|one| one.name != "gesta");
+    let best_at = |connections: f64| {
+        rivals()
+            .filter_map(|rival| Some((rival.rate_at(connections)?, rival.title)))
+            .filter(|(rate, _)| *rate > 0.0)
+            .max_by(|(a, _), (b, _)| a.total_cmp(b))
+    };
+    let steps = ours.steps();
+    let measured = steps
         .iter()
-        .filter(|step| step.connections >= AHEAD_FROM)
-    {
-        let rate = ours.rate_at(step.connections)?;
-        for rival in run.contenders.iter().filter(|one| one.name != "gesta") {
-            let Some(other) = rival.rate_at(step.connections).filter(|other| *other > 0.0) else {
-                continue;
-            };
-            if least.is_none_or(|(ratio, ..)| rate / other < ratio) {
-                least = Some((rate / other, step.connections, rival.title));
-            }
-        }
-    }
-    let (ratio, connections, rival) = least?;
+        .map(|step| step.connections)
+        .filter(|connections| *connections >= AHEAD_FROM);
+    let mut leads: Vec<(f64, f64, &str)> = measured
+        .filter_map(|connections| {
+            let (best, rival) = best_at(connections)?;
+            Some((ours.rate_at(connections)? / best, connections, rival))
+        })
+        .collect();
+    leads.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
+    let (ratio, connections, rival) = *leads.first()?;
+    let ahead = leads.iter().filter(|(ratio, ..)| *ratio > 1.0).count();
     Some(Relation {
         statement: "(not published) Gesta is ahead of all from 8 connections on",
         here: format!(
-            "at the closest {} of {rival}, with {} connections",
+            "ahead at {ahead} of {} numbers of connections; at the closest {} of {rival}, with {} connections",
+            leads.len(),
             by(ratio),
             count(connections)
         ),
         holds: ratio > 1.0,
+        within_noise: (ratio - 1.0).abs() <= 2.0 * run.noise(),
     })
 }
 
@@ -122,8 +145,8 @@ pub(super) fn table(run: &Run<'_>) -> Html {
     for relation in relations(run) {
         table.row(vec![
             words(relation.statement),
-            words(relation.here),
-            words(if relation.holds { "yes" } else { "no" }),
+            words(&relation.here),
+            words(relation.verdict()),
         ]);
     }
     table.draw()
