@@ -185,11 +185,14 @@ impl Sequencer {
         let place = match &judged.fit {
             Fit::RefusedUnlessStoredAt(first, _) => Suspected::At(*first),
             Fit::FitsUnlessStored => match self.recent.find(head.row, part.first_id()?) {
-                Recent::Perhaps(position) => Suspected::Near(position),
+                Recent::Perhaps(position) => {
+                    let before = Position(position.0.saturating_sub(1));
+                    Suspected::Near(position, self.window_part(now, before))
+                }
                 Recent::No => return None,
                 // A stream that began behind that position has no other events.
                 Recent::NotBehind(position) if head.row.0 > position.0 => return None,
-                Recent::NotBehind(position) => self.within_window(now, position),
+                Recent::NotBehind(position) => Suspected::Within(self.window_part(now, position)),
             },
             Fit::Fits | Fit::Refused(_) => return None,
         };
@@ -201,8 +204,8 @@ impl Sequencer {
         })
     }
 
-    /// Somewhere in the window, up to a position.
-    fn within_window(&self, now: Timestamp, until: Position) -> Suspected {
+    /// The window up to a position.
+    fn window_part(&self, now: Timestamp, until: Position) -> WindowPart {
         let age = i64::try_from(self.config.idempotency.time.as_micros()).unwrap_or(i64::MAX);
         let after = Position(
             self.committed
@@ -210,11 +213,11 @@ impl Sequencer {
                 .0
                 .saturating_sub(self.config.idempotency.positions),
         );
-        Suspected::Within(WindowPart {
+        WindowPart {
             after,
             created_from: Timestamp(now.0.saturating_sub(age)),
             until,
-        })
+        }
     }
 
     fn place(&mut self, command: Command, now: Timestamp) {

@@ -19,8 +19,8 @@ pub(crate) struct Question {
 pub(crate) enum Suspected {
     /// From this revision on.
     At(Revision),
-    /// The first one probably at this position.
-    Near(Position),
+    /// The first one probably at this position; if not, somewhere in this part of the log.
+    Near(Position, WindowPart),
     /// Somewhere in this part of the log.
     Within(WindowPart),
 }
@@ -62,48 +62,68 @@ pub(crate) enum Found {
 pub(crate) type Questions = Vec<Option<Question>>;
 
 /// Where events with certain ids are stored, if they are.
-type Hits = HashMap<(RowId, EventId), EventRef>;
+pub(crate) type Hits = HashMap<(RowId, EventId), EventRef>;
 
-/// Answers the questions about several commands, each in its turn; those about parts of the window in one statement.
+/// Answers the questions about one command.
 pub(crate) async fn look_up(
     backend: &dyn Backend,
     log: LogId,
-    commands: Vec<Questions>,
-) -> Vec<Result<Vec<Found>>> {
-    let all = || commands.iter().flatten().flatten();
-    let hits = match find_in_window(backend, log, all()).await {
-        Ok(hits) => hits,
-        Err(error) => return commands.iter().map(|_| Err(error.clone())).collect(),
-    };
-    let mut answers = Vec::with_capacity(commands.len());
-    for questions in commands {
-        answers.push(answer_all(backend, log, questions, &hits).await);
-    }
-    answers
+    questions: Questions,
+) -> Result<Vec<Found>> {
+    let search = Search::of(questions.iter().flatten());
+    let hits = search.run(backend, log).await?;
+    answer_all(backend, log, questions, &hits).await
 }
 
-/// Looks for the first events of all questions that suspect them somewhere in the window.
-async fn find_in_window(
-    backend: &dyn Backend,
-    log: LogId,
-    questions: impl Iterator<Item = &Question>,
-) -> Result<Hits> {
-    let mut events = Vec::new();
-    let mut parts: Option<WindowPart> = None;
-    for question in questions {
-        if let (Suspected::Within(part), Some(id)) = (&question.place, question.ids.first()) {
-            events.push((question.row, *id));
-            parts = Some(parts.map_or(*part, |parts| parts.and(*part)));
+/// True if the search has answered these: nothing is to be compared, and nothing to be looked up elsewhere.
+pub(crate) fn found_nothing(questions: &Questions, hits: &Hits) -> bool {
+    questions.iter().flatten().all(|question| {
+        let first = question.ids.first().map(|id| (question.row, *id));
+        matches!(question.place, Suspected::Within(_))
+            && first.is_none_or(|first| !hits.contains_key(&first))
+    })
+}
+
+/// A search for the first events of all questions that suspect them somewhere in the window.
+pub(crate) struct Search {
+    events: Vec<(RowId, EventId)>,
+    part: Option<WindowPart>,
+}
+
+impl Search {
+    pub(crate) fn of<'a>(questions: impl Iterator<Item = &'a Question>) -> Self {
+        let mut search = Self {
+            events: Vec::new(),
+            part: None,
+        };
+        for question in questions {
+            if let (Suspected::Within(part), Some(id)) = (&question.place, question.ids.first()) {
+                search.events.push((question.row, *id));
+                search.part = Some(search.part.map_or(*part, |all| all.and(*part)));
+            }
+        }
+        search
+    }
+
+    pub(crate) async fn run(self, backend: &dyn Backend, log: LogId) -> Result<Hits> {
+        match self.part {
+            Some(part) => find(backend, log, self.events, part).await,
+            None => Ok(Hits::new()),
         }
     }
-    let Some(WindowPart {
+}
+
+async fn find(
+    backend: &dyn Backend,
+    log: LogId,
+    events: Vec<(RowId, EventId)>,
+    part: WindowPart,
+) -> Result<Hits> {
+    let WindowPart {
         after,
         created_from,
         until,
-    }) = parts
-    else {
-        return Ok(Hits::new());
-    };
+    } = part;
     let lookup = EventLookup::Ids {
         events,
         after,
@@ -116,7 +136,8 @@ async fn find_in_window(
     Ok(found.into_iter().map(place).collect())
 }
 
-async fn answer_all(
+/// Answers the questions about one command, of which those about the window were searched.
+pub(crate) async fn answer_all(
     backend: &dyn Backend,
     log: LogId,
     questions: Questions,
@@ -143,11 +164,19 @@ async fn answer(
     };
     let first = match question.place {
         Suspected::At(first) => return compare(backend, log, &question, first).await,
-        Suspected::Near(position) => {
+        Suspected::Near(position, rest) => {
             let at = EventLookup::Positions(vec![position]);
             let hits = backend.lookup(log, at).await?;
             let is_it = |hit: &&EventRef| hit.id == first_id && hit.stream == question.stream;
-            hits.iter().find(is_it).map(|hit| hit.revision)
+            match hits.iter().find(is_it) {
+                Some(hit) => Some(hit.revision),
+                // Another id with the same hash has hidden what is older.
+                None => {
+                    let key = (question.row, first_id);
+                    let hits = find(backend, log, vec![key], rest).await?;
+                    hits.get(&key).map(|hit| hit.revision)
+                }
+            }
         }
         Suspected::Within(_) => hits.get(&(question.row, first_id)).map(|hit| hit.revision),
     };

@@ -148,8 +148,11 @@ impl RecentIds {
         if older.to != self.covered_from || older.generation.ids > room {
             return false;
         }
-        self.ids += older.generation.ids;
-        self.generations.push_front(older.generation);
+        // A range without any is nothing that could leave the window.
+        if older.generation.ids > 0 {
+            self.ids += older.generation.ids;
+            self.generations.push_front(older.generation);
+        }
         self.covered_from = older.from;
         self.covers_window = older.covers_window;
         true
@@ -333,6 +336,24 @@ mod tests {
             recent.find(STREAM, EventId::random()),
             Recent::NotBehind(Position(60))
         );
+    }
+
+    /// Goal: ranges that scavenging has emptied do not end the reading of those before them.
+    #[test]
+    fn a_range_without_ids_is_known_to_have_none() {
+        let end = OlderIds::POSITIONS_MAX * 3;
+        let mut recent = RecentIds::new(window(1), Position(end));
+        assert!(recent.prepend(recent.older(Position::START)));
+        recent.expire(Timestamp(700_000_000), Position(end));
+        let (old, unknown) = (EventId::random(), EventId::random());
+        let below = Position(OlderIds::POSITIONS_MAX * 2);
+        assert_eq!(recent.find(STREAM, old), Recent::NotBehind(below));
+        let mut range = recent.older(Position::START);
+        range.insert(stored(old, below.0, 700_000_000));
+        assert!(recent.prepend(range));
+        assert_eq!(recent.find(STREAM, old), Recent::Perhaps(below));
+        let below = Position(OlderIds::POSITIONS_MAX);
+        assert_eq!(recent.find(STREAM, unknown), Recent::NotBehind(below));
     }
 
     /// Goal: if older ids could not be read, nothing older matters once the window has passed them.

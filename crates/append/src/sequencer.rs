@@ -15,7 +15,7 @@ use futures::stream::{BoxStream, FuturesOrdered};
 use gesta_core::backend::{Backend, BatchOutcome, LogEnd, LogWriter, Signal, StoredId};
 use gesta_core::{Appended, Clock, Error, EventId, LogId, Position, Result, StreamId};
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 use crate::command::{Command, IdSource};
 use crate::forming::{Forming, InFlight, Rider};
@@ -76,8 +76,9 @@ pub(crate) struct Sequencer {
     /// How many of them look up streams and types.
     pub(crate) loads: usize,
     pub(crate) lookups: Lookups,
-    /// How often the ids of the window began to be read again.
+    /// How often the ids of the window began to be read again, and the task that reads them.
     pub(crate) warm_ups: u64,
+    pub(crate) warm_up: Option<AbortHandle>,
     /// Attempts under way whose ids the client made, with the retries that wait for them.
     pub(crate) attempts: HashMap<(StreamId, EventId), Vec<Command>>,
     pub(crate) landed: Landed,
@@ -123,6 +124,7 @@ impl Sequencer {
             loads: 0,
             lookups: Lookups::default(),
             warm_ups: 0,
+            warm_up: None,
             attempts: HashMap::new(),
             landed: Landed::default(),
             failures: 0,
@@ -153,7 +155,9 @@ impl Sequencer {
             tokio::select! {
                 biased;
                 Some(outcome) = self.outcomes.next(), if !self.outcomes.is_empty() => self.on_outcome(outcome).await,
-                Some(answer) = self.reads.join_next() => self.on_read(unwrap_task(answer)),
+                Some(answer) = self.reads.join_next() => if let Some(answer) = unwrap_task(answer) {
+                    self.on_read(answer);
+                },
                 Some(signal) = self.signals.next() => self.on_signal(signal).await,
                 count = self.receiver.recv_many(&mut intake, INTAKE_MAX), if open && self.inbox.len() < INTAKE_MAX => {
                     open = count > 0;
@@ -196,7 +200,7 @@ impl Sequencer {
                 .then(|| self.turns.ask_while_yielding(now))
                 .flatten();
         } else if self.in_flight.is_empty() && self.turns.should_stop(now, has_work) {
-            signal = self.turns.grant(now);
+            signal = self.turns.grant(now, has_work);
         }
         if let Some(signal) = signal {
             self.backend.send_signal(signal).await;
@@ -379,10 +383,11 @@ pub(crate) fn attempt_key(command: &Command) -> Option<(StreamId, EventId)> {
     part.first_id().map(|id| (part.target(), id))
 }
 
-/// The answer of a read; its panic is ours.
-fn unwrap_task(answer: std::result::Result<ReadAnswer, JoinError>) -> ReadAnswer {
+/// The answer of a read, unless that was ended; its panic is ours.
+fn unwrap_task(answer: std::result::Result<ReadAnswer, JoinError>) -> Option<ReadAnswer> {
     match answer {
-        Ok(answer) => answer,
+        Ok(answer) => Some(answer),
+        Err(error) if error.is_cancelled() => None,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

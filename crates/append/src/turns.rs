@@ -20,8 +20,8 @@ const SLICE_MIN: Duration = Duration::from_millis(25);
 const SLICE_MAX: Duration = Duration::from_millis(250);
 /// A slice lasts this many commits: one that is far from the database needs longer for the same work.
 const SLICE_COMMITS: u32 = 8;
-/// It lasts also for this part of the time that the process had to wait: beside one that is far away and needs
-/// long, one that is near would have next to nothing otherwise. Less than one, or each would add to the other's.
+/// It lasts also for this part of the time that the process had to wait, by turns of others: beside one that is far
+/// away and needs long, one that is near would have next to nothing otherwise. Less than one, or each would add to the other's.
 const SLICE_OF_WAIT: u32 = 2;
 /// A turn without any commit ends after this: reading what others have appended, loading streams and the
 /// first commit take several round trips.
@@ -51,6 +51,8 @@ pub(crate) struct Turns {
     waits_since: Option<Instant>,
     /// How long it had to wait for this turn.
     waited: Duration,
+    /// Turns that others had while it waited.
+    others: u32,
     /// How long a commit takes, smoothed.
     commit: Duration,
     /// The last time that something of ours was stored.
@@ -70,6 +72,7 @@ impl Turns {
             first_commit: None,
             waits_since: None,
             waited: Duration::ZERO,
+            others: 0,
             commit: Duration::ZERO,
             active: now,
             requests: VecDeque::new(),
@@ -135,24 +138,29 @@ impl Turns {
 
     fn slice(&self) -> Duration {
         (self.commit * SLICE_COMMITS)
-            .max(self.waited / SLICE_OF_WAIT)
+            .max(self.waited / (SLICE_OF_WAIT * self.others.max(1)))
             .clamp(SLICE_MIN, SLICE_MAX)
     }
 
     /// Lets the next process go.
-    pub(crate) fn grant(&mut self, now: Instant) -> Option<Signal> {
+    pub(crate) fn grant(&mut self, now: Instant, has_work: bool) -> Option<Signal> {
         let next = self.requests.pop_front()?;
         self.yielding_until = Some(now + GRANT_MAX);
-        self.waits_since = Some(now);
+        self.waits_since = has_work.then_some(now);
+        self.others = 1;
         Some(Signal::TurnGranted {
             log: self.log,
             to: next,
         })
     }
 
-    /// While another process has the turn and we have work: the request for the turn after it, once.
+    /// While another process has the turn and we have work: the request for the turn after it. Once, unless it seems to
+    /// be lost.
     pub(crate) fn ask_while_yielding(&mut self, now: Instant) -> Option<Signal> {
-        if self.yielding_until.is_none() || self.asked.is_some() {
+        let is_asked = self
+            .asked
+            .is_some_and(|asked| now.duration_since(asked) < GRANT_MAX);
+        if self.yielding_until.is_none() || is_asked {
             return None;
         }
         Some(self.request(now))
@@ -176,7 +184,13 @@ impl Turns {
                 self.requests.retain(|waiting| *waiting != to);
                 if self.asked.is_some() {
                     self.yielding_until = Some(now + GRANT_MAX);
+                    self.others += 1;
                 }
+                false
+            }
+            // The request may be among what was lost.
+            Signal::Interrupted => {
+                self.asked = None;
                 false
             }
             _ => false,
@@ -198,7 +212,10 @@ impl Turns {
 
     fn request(&mut self, now: Instant) -> Signal {
         self.asked = Some(now);
-        self.waits_since.get_or_insert(now);
+        if self.waits_since.is_none() {
+            self.waits_since = Some(now);
+            self.others = 0;
+        }
         Signal::TurnRequested {
             log: self.log,
             by: self.me,
@@ -245,7 +262,7 @@ mod tests {
         assert!(!a.should_stop(t, true), "a finishes its slice");
         let t = t + SLICE_MIN;
         assert!(a.should_stop(t, true));
-        let granted = a.grant(t).expect("b waits");
+        let granted = a.grant(t, true).expect("b waits");
         assert!(a.yielding_until(t).is_some());
         assert!(b.heard(granted, t));
         let ask = a.ask_while_yielding(t).expect("has work");
@@ -255,7 +272,7 @@ mod tests {
         assert!(!b.should_stop(t, true));
         let t = t + SLICE_MIN;
         assert!(b.should_stop(t, true));
-        let granted = b.grant(t).expect("a waits");
+        let granted = b.grant(t, true).expect("a waits");
         assert!(a.heard(granted, t));
         assert!(a.yielding_until(t).is_none());
     }
@@ -299,7 +316,7 @@ mod tests {
         from.heard(ask, from.turn_ends());
         let ends = from.turn_ends();
         assert!(from.should_stop(ends, true));
-        let granted = from.grant(ends).expect("the other waits");
+        let granted = from.grant(ends, true).expect("the other waits");
         assert!(to.heard(granted, ends + way));
         to.committed(ends + way, ends + way);
         ends + way
@@ -321,6 +338,78 @@ mod tests {
         hand_over(&mut a, &mut b, Duration::from_millis(200));
         hand_over(&mut b, &mut a, near);
         assert!(a.slice() > Duration::from_millis(100), "{:?}", a.slice());
+    }
+
+    /// Goal: the waiting of several that are near does not add up either.
+    #[test]
+    fn slices_of_many_near_processes_stay_short() {
+        let near = Duration::from_millis(3);
+        let mut t = Instant::now();
+        let mut all: Vec<Turns> = (0..5).map(|_| Turns::new(LOG, t)).collect();
+        all[0].committed(t, t);
+        for number in 1..5 {
+            let ask = asks(&mut all[number], t);
+            all.iter_mut().for_each(|turns| {
+                turns.heard(ask, t);
+            });
+        }
+        let mut has_turn = 0;
+        for _ in 0..50 {
+            t = all[has_turn].turn_ends();
+            let granted = all[has_turn].grant(t, true).expect("others wait");
+            let again = all[has_turn].ask_while_yielding(t).expect("has work");
+            t += near;
+            let before = has_turn;
+            for (number, turns) in all.iter_mut().enumerate() {
+                if number != before && turns.heard(granted, t) {
+                    has_turn = number;
+                }
+                turns.heard(again, t);
+            }
+            assert_ne!(has_turn, before);
+            all[has_turn].committed(t, t);
+            assert!(all[has_turn].slice() < SLICE_MIN * 2, "{has_turn}");
+        }
+    }
+
+    /// Goal: who waits while others go on handing the turn to each other asks again.
+    #[test]
+    fn a_request_that_is_lost_is_made_again() {
+        let t = Instant::now();
+        let mut turns = Turns::new(LOG, t);
+        asks(&mut turns, t);
+        let to_another = || Signal::TurnGranted {
+            log: LOG,
+            to: Uuid::new_v4(),
+        };
+        let mut now = t;
+        while now < t + GRANT_MAX {
+            turns.heard(to_another(), now);
+            assert_eq!(turns.ask_while_yielding(now), None, "not yet");
+            now += SLICE_MIN;
+        }
+        assert!(turns.ask_while_yielding(now).is_some(), "after a while");
+        assert_eq!(turns.ask_while_yielding(now), None);
+        turns.heard(Signal::Interrupted, now);
+        assert!(
+            turns.ask_while_yielding(now).is_some(),
+            "messages were lost"
+        );
+    }
+
+    /// Goal: time without work is not time of waiting.
+    #[test]
+    fn who_gives_its_turn_away_without_work_has_not_waited() {
+        let t = Instant::now();
+        let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
+        a.committed(t, t);
+        let ask = asks(&mut b, t);
+        a.heard(ask, t);
+        a.grant(t + IDLE, false).expect("b waits");
+        let later = t + GRANT_MAX * 2;
+        assert_eq!(a.yielding_until(later), None);
+        a.committed(later, later);
+        assert_eq!(a.slice(), SLICE_MIN);
     }
 
     /// Goal: callers that come back at once keep the turn for its slice; a process without work gives it away.
@@ -372,7 +461,7 @@ mod tests {
         let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
         let ask = asks(&mut b, t);
         a.heard(ask, t);
-        a.grant(t + SLICE_MIN);
+        a.grant(t + SLICE_MIN, true);
         assert!(a.yielding_until(t + SLICE_MIN).is_some());
         assert!(a.yielding_until(t + SLICE_MIN + GRANT_MAX).is_none());
     }

@@ -11,7 +11,7 @@ use gesta_core::backend::{LoadRequest, Loaded};
 use gesta_core::{Error, Result, StreamId};
 
 use crate::command::Command;
-use crate::lookup::{self, Found, Questions, Suspected};
+use crate::lookup::{self, Found, Hits, Questions, Search, Suspected};
 use crate::sequencer::Sequencer;
 use crate::warm_up::WarmedUp;
 
@@ -48,14 +48,14 @@ pub(crate) struct Lookups {
 pub(crate) enum ReadAnswer {
     /// Streams and types, with the generation in which they were asked for.
     Loaded(u64, LoadRequest, Result<Loaded>),
-    /// Stored events, with the numbers of the lookups.
-    LookedUp(Vec<(u64, Result<Vec<Found>>)>),
-    /// The same; several lookups in one statement.
-    LookedUpTogether(Vec<(u64, Result<Vec<Found>>)>),
+    /// Stored events, with the number of the lookup.
+    LookedUp(u64, Result<Vec<Found>>),
+    /// Where events of several lookups are in the window, if they are there.
+    Searched(Vec<(u64, Questions)>, Result<Hits>),
     /// Hashes of all names, with the number of the listing.
     Listed(u64, Result<Option<HashSet<u32>>>),
     /// Event ids of the window of retries.
-    Warm(Result<WarmedUp>),
+    Warm(WarmedUp),
 }
 
 impl Sequencer {
@@ -117,12 +117,16 @@ impl Sequencer {
             self.lookups.due.push((number, questions));
             return number;
         }
+        self.look_up_alone(number, questions);
+        number
+    }
+
+    fn look_up_alone(&mut self, number: u64, questions: Questions) {
         let (backend, log) = (Arc::clone(&self.backend), self.log);
         self.reads.spawn(async move {
-            let found = lookup::look_up(&*backend, log, vec![questions]).await;
-            ReadAnswer::LookedUp(std::iter::once(number).zip(found).collect())
+            let found = lookup::look_up(&*backend, log, questions).await;
+            ReadAnswer::LookedUp(number, found)
         });
-        number
     }
 
     /// Sends lookups that search a part of the window, many in one statement: until the ids of the window are known,
@@ -132,13 +136,13 @@ impl Sequencer {
             return;
         }
         let count = self.lookups.due.len().min(LOOKUP_COMMANDS_MAX);
-        let due = self.lookups.due.drain(..count);
-        let (numbers, questions): (Vec<u64>, Vec<Questions>) = due.unzip();
+        let due: Vec<_> = self.lookups.due.drain(..count).collect();
         self.lookups.together += 1;
         let (backend, log) = (Arc::clone(&self.backend), self.log);
+        let search = Search::of(due.iter().flat_map(|(_, questions)| questions).flatten());
         self.reads.spawn(async move {
-            let found = lookup::look_up(&*backend, log, questions).await;
-            ReadAnswer::LookedUpTogether(numbers.into_iter().zip(found).collect())
+            let hits = search.run(&*backend, log).await;
+            ReadAnswer::Searched(due, hits)
         });
     }
 
@@ -149,10 +153,12 @@ impl Sequencer {
                 self.loads -= 1;
                 self.on_loaded(generation, &request, loaded);
             }
-            ReadAnswer::LookedUp(found) => self.on_looked_up(found),
-            ReadAnswer::LookedUpTogether(found) => {
+            ReadAnswer::LookedUp(number, found) => {
+                self.on_looked_up(HashMap::from([(number, found)]));
+            }
+            ReadAnswer::Searched(asked, hits) => {
                 self.lookups.together -= 1;
-                self.on_looked_up(found);
+                self.on_searched(asked, hits);
             }
             ReadAnswer::Listed(number, names) => return self.on_listed(number, names),
             ReadAnswer::Warm(ids) => return self.on_warm(ids),
@@ -217,8 +223,38 @@ impl Sequencer {
         }
     }
 
-    fn on_looked_up(&mut self, answers: Vec<(u64, Result<Vec<Found>>)>) {
-        let mut answers: HashMap<u64, Result<Vec<Found>>> = answers.into_iter().collect();
+    /// Those of whom nothing was found go on. What was found is compared by each for itself; and if the search failed,
+    /// each is looked up for itself, for one long stream is enough to make it fail.
+    fn on_searched(&mut self, asked: Vec<(u64, Questions)>, hits: Result<Hits>) {
+        let awaited = self.waiting.iter().filter_map(|waiting| waiting.lookup);
+        let awaited: HashSet<u64> = awaited.collect();
+        let is_alone = asked.len() == 1;
+        let hits = hits.map(Arc::new);
+        let mut answers = HashMap::new();
+        for (number, questions) in asked {
+            match &hits {
+                _ if !awaited.contains(&number) => {}
+                Ok(hits) if lookup::found_nothing(&questions, hits) => {
+                    answers.insert(number, Ok(vec![Found::Nothing; questions.len()]));
+                }
+                Ok(hits) => {
+                    let (backend, log) = (Arc::clone(&self.backend), self.log);
+                    let hits = Arc::clone(hits);
+                    self.reads.spawn(async move {
+                        let found = lookup::answer_all(&*backend, log, questions, &hits).await;
+                        ReadAnswer::LookedUp(number, found)
+                    });
+                }
+                Err(error) if is_alone => {
+                    answers.insert(number, Err(error.clone()));
+                }
+                Err(_) => self.look_up_alone(number, questions),
+            }
+        }
+        self.on_looked_up(answers);
+    }
+
+    fn on_looked_up(&mut self, mut answers: HashMap<u64, Result<Vec<Found>>>) {
         for mut waiting in std::mem::take(&mut self.waiting) {
             let answer = waiting.lookup.and_then(|number| answers.remove(&number));
             match answer {

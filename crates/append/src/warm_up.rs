@@ -17,10 +17,9 @@ use crate::waiting::ReadAnswer;
 
 /// Positions read at once.
 const PART: u64 = 20_000;
-/// Parts under way at once.
+/// Parts under way at once; one if there are other logs, which share the connections.
 const PARTS_AT_ONCE: usize = 2;
-/// How often a range is tried, and how long it waits before the next try.
-const TRIES: u32 = 10;
+/// Time before a range that could not be read is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What was read.
@@ -43,26 +42,24 @@ impl Sequencer {
         }
         let (backend, log, number) = (Arc::clone(&self.backend), self.log, self.warm_ups);
         let (window, now) = (self.config.idempotency, self.clock.now());
-        self.reads.spawn(async move {
+        self.spawn_warm_up(async move {
             let find = || find_start(&*backend, log, window, now, end);
-            let start = persistently(find).await;
-            ReadAnswer::Warm(start.map(|start| WarmedUp {
-                number,
-                start,
-                ids: None,
-            }))
+            let start = persistently(log, find).await;
+            let ids = None;
+            ReadAnswer::Warm(WarmedUp { number, start, ids })
         });
     }
 
+    /// Nobody needs what an earlier start still reads.
+    fn spawn_warm_up(&mut self, read: impl Future<Output = ReadAnswer> + Send + 'static) {
+        if let Some(earlier) = self.warm_up.replace(self.reads.spawn(read)) {
+            earlier.abort();
+        }
+    }
+
     /// Takes a range, and begins to read the one before it.
-    pub(crate) fn on_warm(&mut self, answer: Result<WarmedUp>) {
-        let WarmedUp { number, start, ids } = match answer {
-            Ok(warmed) => warmed,
-            Err(error) => {
-                tracing::warn!(log = self.log.0, %error, "cannot read recent event ids, retries are looked up instead");
-                return;
-            }
-        };
+    pub(crate) fn on_warm(&mut self, warmed_up: WarmedUp) {
+        let WarmedUp { number, start, ids } = warmed_up;
         if number != self.warm_ups || ids.is_some_and(|ids| !self.recent.prepend(ids)) {
             return;
         }
@@ -72,30 +69,41 @@ impl Sequencer {
         }
         let (backend, log) = (Arc::clone(&self.backend), self.log);
         let empty = self.recent.older(start);
-        self.reads.spawn(async move {
-            let read = || read_range(&*backend, log, empty.clone());
-            let ids = persistently(read).await;
-            ReadAnswer::Warm(ids.map(|ids| WarmedUp {
-                number,
-                start,
-                ids: Some(ids),
-            }))
+        let parts_at_once = if self.backend.info().logs > 1 {
+            1
+        } else {
+            PARTS_AT_ONCE
+        };
+        self.spawn_warm_up(async move {
+            let read = || read_range(&*backend, log, empty.clone(), parts_at_once);
+            let ids = Some(persistently(log, read).await);
+            ReadAnswer::Warm(WarmedUp { number, start, ids })
         });
     }
 }
 
-/// Tries again for a while.
-async fn persistently<T, F: Future<Output = Result<T>>>(read: impl Fn() -> F) -> Result<T> {
-    for _ in 1..TRIES {
-        if let Ok(answer) = read().await {
-            return Ok(answer);
+/// Tries until it succeeds.
+async fn persistently<T, F: Future<Output = Result<T>>>(log: LogId, read: impl Fn() -> F) -> T {
+    let mut is_told = false;
+    loop {
+        let error = match read().await {
+            Ok(answer) => return answer,
+            Err(error) => error,
+        };
+        if !is_told {
+            tracing::warn!(log = log.0, %error, "cannot read recent event ids, retries are looked up until it works");
         }
+        is_told = true;
         tokio::time::sleep(PAUSE).await;
     }
-    read().await
 }
 
-async fn read_range(backend: &dyn Backend, log: LogId, mut ids: OlderIds) -> Result<OlderIds> {
+async fn read_range(
+    backend: &dyn Backend,
+    log: LogId,
+    mut ids: OlderIds,
+    parts_at_once: usize,
+) -> Result<OlderIds> {
     let (from, to) = (ids.from().0, ids.to().0);
     let starts = (from..to).step_by(usize::try_from(PART).unwrap_or(usize::MAX));
     let mut parts = stream::iter(starts)
@@ -103,7 +111,7 @@ async fn read_range(backend: &dyn Backend, log: LogId, mut ids: OlderIds) -> Res
             let end = after.saturating_add(PART).min(to);
             backend.read_ids(log, Position(after), Position(end))
         })
-        .buffer_unordered(PARTS_AT_ONCE);
+        .buffer_unordered(parts_at_once);
     while let Some(part) = parts.try_next().await? {
         part.into_iter().for_each(|id| ids.insert(id));
     }

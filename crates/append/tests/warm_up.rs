@@ -71,6 +71,29 @@ async fn retries_are_sought_together() {
     sim.check();
 }
 
+/// Goal: a stream that is too long to be searched hurts nobody but itself.
+#[tokio::test]
+async fn a_lookup_that_fails_fails_for_its_own_stream_alone() {
+    let sim = Sim::new(4);
+    let requests: Vec<_> = (0..300).map(|stream| to(stream, vec![event()])).collect();
+    let first = append_all(&start(&sim), &requests).await;
+    sim.set_reading_ids(Some(0));
+    sim.set_too_long(StreamId::new("s-77").unwrap());
+    let again = start(&sim);
+    let answers = join_all(requests.iter().map(|request| again.append(request.clone()))).await;
+    for (number, (answer, first)) in answers.into_iter().zip(first).enumerate() {
+        match answer {
+            Ok(answer) => assert_eq!(answer, first),
+            Err(error) => {
+                assert_eq!(number, 77, "{error}");
+                assert!(matches!(error.kind(), ErrorKind::Unavailable(_)), "{error}");
+            }
+        }
+    }
+    assert_eq!(sim.events().len(), 300);
+    sim.check();
+}
+
 /// Goal: what was appended last is known first, and only the rest is searched.
 #[tokio::test]
 async fn the_window_is_read_newest_first() {

@@ -39,6 +39,8 @@ struct State {
     listing_fails: bool,
     /// Lookups of ids so far: how many events each, and up to which position.
     id_lookups: Vec<(usize, Position)>,
+    /// A stream in which no id can be looked up.
+    too_long: Option<StreamId>,
     /// The mistake of comparing the predecessor's position alone.
     compares_numbers_only: bool,
 }
@@ -130,6 +132,11 @@ impl Sim {
     /// Lookups of ids since the last call: how many events each, and up to which position.
     pub(crate) fn take_id_lookups(&self) -> Vec<(usize, Position)> {
         std::mem::take(&mut self.state().id_lookups)
+    }
+
+    /// Looking up an id in this stream fails from now on.
+    pub(crate) fn set_too_long(&self, stream: StreamId) {
+        self.state().too_long = Some(stream);
     }
 
     /// The listing under way, or the next one, fails.
@@ -375,6 +382,11 @@ impl Backend for Sim {
         }
         if let EventLookup::Ids { events, until, .. } = &lookup {
             state.id_lookups.push((events.len(), *until));
+            let slow = state.too_long.as_ref();
+            let slow = slow.and_then(|stream| state.streams.get(stream));
+            if slow.is_some_and(|slow| events.iter().any(|(stream, _)| stream == slow)) {
+                return Err(Error::unavailable("no answer within 10 s"));
+            }
         }
         let limit = match &lookup {
             EventLookup::After { limit, .. } => *limit,
