@@ -39,8 +39,8 @@ pub(crate) struct ServersArgs {
     /// Extra round trip of the last server, for example 5ms.
     #[arg(long, default_value = "0", value_parser = units::duration)]
     pub(crate) far: Duration,
-    /// Part of what it has alone, with as many callers, that each must have.
-    #[arg(long, default_value_t = 0.1)]
+    /// Part of its fair share that each must have: of what it has alone, with as many callers, divided by the servers.
+    #[arg(long, default_value_t = 0.2)]
     pub(crate) floor: f64,
 }
 
@@ -174,7 +174,10 @@ pub(crate) async fn run(args: &ServersArgs, stop: &CancellationToken) -> Result<
     };
 
     let total: f64 = each.iter().map(|server| server.rate).sum();
-    let starved = each.iter().any(|server| server.of_alone() < args.floor);
+    let servers = f64::from(args.servers);
+    let starved = each
+        .iter()
+        .any(|server| server.of_alone() * servers < args.floor);
     let sound = alone.sound && together.is_valid();
     let alone_rate = alone.all_callers.outcome.appends_per_second() * f64::from(args.load.events);
     record.store = Some(first.facts.clone());
@@ -202,7 +205,7 @@ pub(crate) async fn run(args: &ServersArgs, stop: &CancellationToken) -> Result<
     }
     if starved {
         println!(
-            "STARVED: a server got less than {:.0} % of what it has alone",
+            "STARVED: a server got less than {:.0} % of its fair share of what it has alone",
             args.floor * 100.0
         );
     }
