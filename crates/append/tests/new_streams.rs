@@ -13,22 +13,10 @@ mod support;
 
 use std::sync::Arc;
 
-use gesta_append::{CommitObserver, Config, Pipeline};
+use gesta_append::{Config, Pipeline};
 use gesta_core::ExpectedRevision::{Any, NoStream};
-use gesta_core::backend::{Backend, Batch};
 use gesta_core::*;
-use support::{Fault, Sim, eventually};
-
-struct NoObserver;
-impl CommitObserver for NoObserver {
-    fn committed(&self, _: &Arc<Batch>) {}
-}
-
-fn start_with(sim: &Arc<Sim>, config: Config) -> Pipeline {
-    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
-    let clock = Arc::new(SystemClock);
-    Pipeline::start(backend, LogId(0), config, clock, Arc::new(NoObserver))
-}
+use support::{Fault, Sim, eventually, start_with};
 
 /// Lists the names at the first stream that is looked up in vain.
 fn start(sim: &Arc<Sim>) -> Pipeline {

@@ -15,28 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use gesta_append::{CommitObserver, Config, Pipeline};
-use gesta_core::backend::{Backend, Batch};
+use gesta_append::{Config, Pipeline};
 use gesta_core::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::{Fault, Sim, eventually};
-
-struct NoObserver;
-impl CommitObserver for NoObserver {
-    fn committed(&self, _: &Arc<Batch>) {}
-}
-
-fn start_with(sim: &Arc<Sim>, config: Config) -> Pipeline {
-    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
-    Pipeline::start(
-        backend,
-        LogId(0),
-        config,
-        Arc::new(SystemClock),
-        Arc::new(NoObserver),
-    )
-}
+use support::{Fault, Sim, eventually, start_with};
 
 fn start(sim: &Arc<Sim>) -> Pipeline {
     start_with(sim, Config::default())

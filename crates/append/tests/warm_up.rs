@@ -13,26 +13,18 @@ mod support;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use gesta_append::{CommitObserver, Config, Pipeline};
+use gesta_append::{Config, Pipeline};
 use gesta_core::ExpectedRevision::Any;
-use gesta_core::backend::{Backend, Batch};
 use gesta_core::*;
-use support::{Sim, eventually};
+use support::{Sim, eventually, start_with};
 
 /// The ids of so many positions are read and added together.
 const RANGE: u64 = 196_608;
 /// In parts.
 const PARTS: usize = 10;
 
-struct NoObserver;
-impl CommitObserver for NoObserver {
-    fn committed(&self, _: &Arc<Batch>) {}
-}
-
 fn start(sim: &Arc<Sim>) -> Pipeline {
-    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
-    let (config, clock) = (Config::default(), Arc::new(SystemClock));
-    Pipeline::start(backend, LogId(0), config, clock, Arc::new(NoObserver))
+    start_with(sim, Config::default())
 }
 
 fn event() -> EventData {

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use gesta_append::{CommitObserver, Config, Pipeline};
 use gesta_core::backend::*;
 use gesta_core::*;
 use tokio::sync::{Semaphore, watch};
@@ -524,4 +525,17 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
         );
         tokio::task::yield_now().await;
     }
+}
+
+struct NoObserver;
+
+impl CommitObserver for NoObserver {
+    fn committed(&self, _: &Arc<Batch>) {}
+}
+
+/// A process that appends.
+pub(crate) fn start_with(sim: &Arc<Sim>, config: Config) -> Pipeline {
+    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
+    let clock = Arc::new(SystemClock);
+    Pipeline::start(backend, LogId(0), config, clock, Arc::new(NoObserver))
 }
