@@ -192,7 +192,10 @@ impl Sequencer {
                 Recent::No => return None,
                 // A stream that began behind that position has no other events.
                 Recent::NotBehind(position) if head.row.0 > position.0 => return None,
-                Recent::NotBehind(position) => Suspected::Within(self.window_part(now, position)),
+                Recent::NotBehind(position) => {
+                    self.lacks_ids();
+                    Suspected::Within(self.window_part(now, position))
+                }
             },
             Fit::Fits | Fit::Refused(_) => return None,
         };

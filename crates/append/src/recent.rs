@@ -129,6 +129,11 @@ impl RecentIds {
         self.generations.push_back(generation);
     }
 
+    /// Every id behind this position is known.
+    pub(crate) fn covered_from(&self) -> Position {
+        self.covered_from
+    }
+
     /// Takes ids that end where those known so far begin, behind position `from`.
     pub(crate) fn older(&self, from: Position) -> OlderIds {
         let to = self.covered_from;

@@ -37,7 +37,7 @@ impl Sequencer {
     pub(crate) async fn connect_first(&mut self) {
         loop {
             let error = match self.open_first().await {
-                Ok(()) => return self.start_warm_up(),
+                Ok(()) => return self.forget_ids(),
                 Err(error) => error,
             };
             self.pause(&error, &mut Vec::new()).await;
@@ -300,7 +300,7 @@ impl Sequencer {
         self.doubt_lost();
         self.heads.clear();
         self.committed = end;
-        self.start_warm_up();
+        self.forget_ids();
         Ok(())
     }
 

@@ -76,9 +76,11 @@ pub(crate) struct Sequencer {
     /// How many of them look up streams and types.
     pub(crate) loads: usize,
     pub(crate) lookups: Lookups,
-    /// How often the ids of the window began to be read again, and the task that reads them.
+    /// How often all ids were forgotten, and the task that reads those of the window.
     pub(crate) warm_ups: u64,
     pub(crate) warm_up: Option<AbortHandle>,
+    /// Appends looked up since, for their ids were not known.
+    pub(crate) looked_up: u32,
     /// Attempts under way whose ids the client made, with the retries that wait for them.
     pub(crate) attempts: HashMap<(StreamId, EventId), Vec<Command>>,
     pub(crate) landed: Landed,
@@ -125,6 +127,7 @@ impl Sequencer {
             lookups: Lookups::default(),
             warm_ups: 0,
             warm_up: None,
+            looked_up: 0,
             attempts: HashMap::new(),
             landed: Landed::default(),
             failures: 0,

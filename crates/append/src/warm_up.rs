@@ -1,5 +1,7 @@
 //! Reading the ids of the window of retries after a start, in the background and newest first.
 //!
+//! It begins once a few appends had to be looked up: a process that is started, or left behind by others, again and again
+//! without appending much would read far more than it saves.
 //! Until it is done, an append with expected revision `any` to an old stream is looked up in what was not read yet. One
 //! range of positions after the other: each is as many ids as the memory keeps together, read in parts of which two
 //! are under way. Invariant: only ranges that join what is known are added; those of an earlier start are dropped.
@@ -15,6 +17,8 @@ use crate::recent::{OlderIds, RecentIds};
 use crate::sequencer::Sequencer;
 use crate::waiting::ReadAnswer;
 
+/// Appends that are looked up before it begins.
+const LOOKED_UP_BEFORE: u32 = 16;
 /// Positions read at once.
 const PART: u64 = 20_000;
 /// Parts under way at once; one if there are other logs, which share the connections.
@@ -32,29 +36,35 @@ pub(crate) struct WarmedUp {
 }
 
 impl Sequencer {
-    /// Forgets all ids, and begins to read those of the window again.
-    pub(crate) fn start_warm_up(&mut self) {
+    /// Forgets all ids.
+    pub(crate) fn forget_ids(&mut self) {
         self.warm_ups += 1;
-        let end = self.committed.position;
-        self.recent = RecentIds::new(self.config.idempotency, end);
-        if end == Position::START {
-            return;
+        self.looked_up = 0;
+        self.recent = RecentIds::new(self.config.idempotency, self.committed.position);
+        if let Some(reading) = self.warm_up.take() {
+            reading.abort();
         }
+    }
+
+    /// An append has to be looked up, for its ids are not known. After some of them those of the window are read.
+    pub(crate) fn lacks_ids(&mut self) {
+        self.looked_up = self.looked_up.saturating_add(1);
+        if self.looked_up == LOOKED_UP_BEFORE {
+            self.start_warm_up();
+        }
+    }
+
+    fn start_warm_up(&mut self) {
+        let end = self.recent.covered_from();
         let (backend, log, number) = (Arc::clone(&self.backend), self.log, self.warm_ups);
         let (window, now) = (self.config.idempotency, self.clock.now());
-        self.spawn_warm_up(async move {
+        let reading = self.reads.spawn(async move {
             let find = || find_start(&*backend, log, window, now, end);
             let start = persistently(log, find).await;
             let ids = None;
             ReadAnswer::Warm(WarmedUp { number, start, ids })
         });
-    }
-
-    /// Nobody needs what an earlier start still reads.
-    fn spawn_warm_up(&mut self, read: impl Future<Output = ReadAnswer> + Send + 'static) {
-        if let Some(earlier) = self.warm_up.replace(self.reads.spawn(read)) {
-            earlier.abort();
-        }
+        self.warm_up = Some(reading);
     }
 
     /// Takes a range, and begins to read the one before it.
@@ -74,11 +84,12 @@ impl Sequencer {
         } else {
             PARTS_AT_ONCE
         };
-        self.spawn_warm_up(async move {
+        let reading = self.reads.spawn(async move {
             let read = || read_range(&*backend, log, empty.clone(), parts_at_once);
             let ids = Some(persistently(log, read).await);
             ReadAnswer::Warm(WarmedUp { number, start, ids })
         });
+        self.warm_up = Some(reading);
     }
 }
 

@@ -22,6 +22,8 @@ use support::{Sim, eventually, start_with};
 const RANGE: u64 = 196_608;
 /// In parts.
 const PARTS: usize = 10;
+/// Appends that are looked up before that begins.
+const LOOKED_UP_BEFORE: usize = 16;
 
 fn start(sim: &Arc<Sim>) -> Pipeline {
     start_with(sim, Config::default())
@@ -99,6 +101,9 @@ async fn the_window_is_read_newest_first() {
     }
     sim.set_reading_ids(Some(PARTS));
     let again = start(&sim);
+    for request in &requests[..LOOKED_UP_BEFORE] {
+        again.append(request.clone()).await.unwrap();
+    }
     eventually("a range was read", || sim.parts_left() == Some(0)).await;
     // The range may have been read without being added yet.
     let newest = &requests[490];
@@ -157,6 +162,26 @@ async fn a_process_that_is_behind_knows_what_others_have_stored() {
     sim.check();
 }
 
+/// Goal: a process that appends now and then beside a busy one does not read the ids of ten minutes each time.
+#[tokio::test]
+async fn who_appends_seldom_does_not_read_the_window() {
+    let sim = Sim::new(4);
+    let (seldom, busy) = (start(&sim), start(&sim));
+    seldom.append(to(1, vec![event()])).await.unwrap();
+    sim.set_reading_ids(Some(1_000));
+    for _ in 0..3 {
+        for _ in 0..70 {
+            let theirs = to(2, (0..1_000).map(|_| event()).collect());
+            busy.append(theirs).await.unwrap();
+        }
+        let own = to(1, vec![event()]);
+        let first = seldom.append(own.clone()).await.unwrap();
+        assert_eq!(seldom.append(own).await.unwrap(), first);
+    }
+    assert_eq!(sim.parts_left(), Some(1_000));
+    sim.check();
+}
+
 /// Goal: a database that is away for a moment does not make every append cost a look for the next ten minutes.
 #[tokio::test(start_paused = true)]
 async fn reading_the_window_is_tried_again() {
@@ -165,8 +190,10 @@ async fn reading_the_window_is_tried_again() {
     let first = start(&sim).append(request.clone()).await.unwrap();
     sim.set_reading_ids(None);
     let again = start(&sim);
-    assert_eq!(again.append(request.clone()).await.unwrap(), first);
-    assert_eq!(sim.take_id_lookups().len(), 1);
+    for _ in 0..LOOKED_UP_BEFORE * 2 {
+        assert_eq!(again.append(request.clone()).await.unwrap(), first);
+        assert_eq!(sim.take_id_lookups().len(), 1);
+    }
     sim.set_reading_ids(Some(usize::MAX));
     let began = tokio::time::Instant::now();
     loop {
