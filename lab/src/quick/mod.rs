@@ -4,6 +4,7 @@
 //! reading, delivery to a subscriber and commands to an entity. Everything appended is read back at the end.
 //! Not here: what the figures mean (`verdict`), the page (`page`).
 
+mod climb;
 mod delivery;
 mod verdict;
 
@@ -35,8 +36,6 @@ use verdict::{Measured, Open, Verdict};
 
 /// Callers of the closed loop.
 const CALLERS: [u32; 4] = [1, 8, 64, 256];
-/// Shares of the peak that are offered as a steady load.
-const SHARES: [f64; 5] = [0.3, 0.5, 0.7, 0.85, 0.95];
 /// Callers that keep the schedule of the steady load.
 const OPEN_CALLERS: u32 = 256;
 /// Events per stream.
@@ -202,21 +201,27 @@ impl Quick<'_> {
         }
         let rate = |phase: &Phase| phase.events_per_second;
         let peak = self.measured.closed.iter().map(rate).fold(0.0, f64::max);
-        for share in SHARES {
-            if stop.is_cancelled() {
-                return Ok(());
-            }
-            let rate = (peak * share).max(1.0).round();
-            eprint!("steady {}/s: ", grouped(rate));
-            let run = self.load(OPEN_CALLERS, Some(rate), stop).await?;
-            let phase = run.figures(OPEN_CALLERS, Embedded::Yes);
-            eprintln!("{}", told(&phase));
-            self.measured.open.push(Open { rate, phase });
-        }
+        self.climb(peak, stop).await?;
         self.disk().await?;
         if !stop.is_cancelled() {
             self.readers(gesta, stop).await?;
         }
+        Ok(())
+    }
+
+    /// Steady loads up to what is carried well.
+    async fn climb(&mut self, peak: f64, stop: &CancellationToken) -> Result<()> {
+        let mut tried = Vec::new();
+        while let Some(rate) = climb::next(peak, &tried).filter(|_| !stop.is_cancelled()) {
+            eprint!("steady {}/s: ", grouped(rate));
+            let run = self.load(OPEN_CALLERS, Some(rate), stop).await?;
+            let phase = run.figures(OPEN_CALLERS, Embedded::Yes);
+            eprintln!("{}", told(&phase));
+            let step = Open { rate, phase };
+            tried.push((rate, step.is_good()));
+            self.measured.open.push(step);
+        }
+        self.measured.open.sort_by(|a, b| a.rate.total_cmp(&b.rate));
         Ok(())
     }
 

@@ -25,6 +25,16 @@ pub(super) struct Open {
     pub(super) phase: Phase,
 }
 
+impl Open {
+    /// It was carried, and with a good 99th percentile.
+    pub(super) fn is_good(&self) -> bool {
+        let phase = &self.phase;
+        phase.events_per_second >= self.rate * CARRIED
+            && phase.latency_ms.count > 0
+            && phase.latency_ms.p99 <= P99_MS_MAX
+    }
+}
+
 /// What was measured.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Measured {
@@ -61,11 +71,7 @@ impl Measured {
 
     /// The highest load that was carried with a good 99th percentile.
     fn highest_good(&self) -> Option<&Open> {
-        let good = self.open.iter().filter(|open| {
-            open.phase.events_per_second >= open.rate * CARRIED
-                && open.phase.latency_ms.count > 0
-                && open.phase.latency_ms.p99 <= P99_MS_MAX
-        });
+        let good = self.open.iter().filter(|open| open.is_good());
         good.max_by(|a, b| a.rate.total_cmp(&b.rate))
     }
 
