@@ -4,11 +4,13 @@
 
 use super::run::{Contender, Run};
 use crate::page::html::Html;
-use crate::page::numbers::{by, count, millis, percent};
+use crate::page::numbers::{count, millis, percent, times};
 use crate::page::table::{Table, words};
 
 /// From so many connections on Gesta should be ahead.
 const AHEAD_FROM: f64 = 8.0;
+/// Leads told, the smallest ones.
+const LEADS_TOLD: usize = 3;
 /// Schemas are close if the lowest has this share of the highest.
 const CLOSE: f64 = 0.6;
 /// A schema has collapsed if it has at most this share of the best of the others.
@@ -114,18 +116,30 @@ fn ahead(run: &Run<'_>) -> Option<Relation> {
         })
         .collect();
     leads.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
-    let (ratio, connections, rival) = *leads.first()?;
+    let (closest, ..) = *leads.first()?;
     let ahead = leads.iter().filter(|(ratio, ..)| *ratio > 1.0).count();
+    let of = leads.len();
+    leads.truncate(LEADS_TOLD);
+    leads.sort_by(|(_, a, _), (_, b, _)| a.total_cmp(b));
+    let told = leads.iter().map(|(ratio, connections, rival)| {
+        let lead = match *ratio {
+            behind if behind < 1.0 => format!("{} behind", percent(1.0 - behind)),
+            twice if twice >= 2.0 => times(twice),
+            ahead => format!("{} ahead of", percent(ahead - 1.0)),
+        };
+        format!("; with {}: {lead} {rival}", count(*connections))
+    });
+    let told = told.collect::<String>();
+    let which = if of > LEADS_TOLD {
+        ", the smallest leads"
+    } else {
+        ""
+    };
     Some(Relation {
         statement: "(not published) Gesta is ahead of all from 8 connections on",
-        here: format!(
-            "ahead at {ahead} of {} numbers of connections; at the closest {} of {rival}, with {} connections",
-            leads.len(),
-            by(ratio),
-            count(connections)
-        ),
-        holds: ratio > 1.0,
-        within_noise: (ratio - 1.0).abs() <= 2.0 * run.noise(),
+        here: format!("ahead at {ahead} of {of} numbers of connections{which}{told}"),
+        holds: closest > 1.0,
+        within_noise: (closest - 1.0).abs() <= 2.0 * run.noise(),
     })
 }
 
