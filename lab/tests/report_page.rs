@@ -187,6 +187,25 @@ fn what_is_less_than_the_noise_is_said_to_be() {
     }
 }
 
+/// Goal: where another schema is ahead the page says which, with how many connections, and by how much.
+#[test]
+fn a_schema_that_is_ahead_of_gesta_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let behind = folder.path().join("behind.jsonl");
+    let line = std::fs::read_to_string(fixture("schemas")).unwrap();
+    let mut line: serde_json::Value = serde_json::from_str(line.lines().next().unwrap()).unwrap();
+    let targets = line["result"]["targets"].as_array_mut().unwrap();
+    let gesta = targets.iter_mut().find(|target| target["name"] == "gesta");
+    for round in gesta.unwrap()["rounds"].as_array_mut().unwrap() {
+        round["phases"][1]["events_per_second"] = 5_000.into();
+    }
+    std::fs::write(&behind, line.to_string()).unwrap();
+    let (html, _) = page(&[behind]);
+    let schemas = text(section(&parsed(&html), "schemas")).replace('\u{a0}', " ");
+    let told = "ahead at 3 of 4 numbers of connections, the smallest leads; with 16: 10 % behind akka-persistence-postgres, plain;";
+    assert!(schemas.contains(told), "{told} in {schemas}");
+}
+
 #[test]
 fn experiments_say_their_findings_and_stand_beside_the_published_ones() {
     let html = page_of("experiments");
