@@ -41,15 +41,11 @@ impl Measured {
         self.read_back.is_clean() && self.outcome.wrongs.is_empty()
     }
 
-    /// Mean number of events per batch: as the pipelines count, or else as the times of storage tell.
+    /// Mean number of events per batch; none if the pipelines run elsewhere.
     #[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
-    pub(crate) fn events_per_batch(&self) -> f64 {
-        match self.pipelines {
-            Some(pipelines) if pipelines.batches > 0 => {
-                pipelines.events as f64 / pipelines.batches as f64
-            }
-            _ => self.read_back.events_per_batch(),
-        }
+    pub(crate) fn events_per_batch(&self) -> Option<f64> {
+        let pipelines = self.pipelines.filter(|pipelines| pipelines.batches > 0)?;
+        Some(pipelines.events as f64 / pipelines.batches as f64)
     }
 
     /// The figures of a line.
@@ -126,6 +122,11 @@ pub(crate) fn parameters(load: &LoadArgs, workload: &WorkloadArgs) -> Value {
     })
 }
 
+/// Events per batch, for a table.
+pub(crate) fn told(batch: Option<f64>) -> String {
+    batch.map_or("-".into(), |batch| format!("{batch:.1}"))
+}
+
 /// One row per run.
 pub(crate) fn table(runs: &[(String, u32, &Measured)]) -> Table {
     let mut table = Table::new([
@@ -153,7 +154,7 @@ pub(crate) fn table(runs: &[(String, u32, &Measured)]) -> Table {
             format!("{:.2}", p.p99),
             format!("{:.2}", p.p999),
             format!("{:.2}", p.max),
-            format!("{:.1}", run.events_per_batch()),
+            told(run.events_per_batch()),
             format!("{:.2}", run.outcome.cpu.machine_cores),
             format!("{:.2}", run.outcome.cpu.own_cores),
             run.outcome.errors.values().sum::<u64>().to_string(),

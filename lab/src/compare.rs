@@ -52,7 +52,7 @@ pub(crate) struct CompareArgs {
 /// One round.
 struct Round {
     gesta: Measured,
-    batch: f64,
+    batch: Option<f64>,
     other: Other,
 }
 
@@ -154,7 +154,7 @@ async fn round(
             let form = match args.batch {
                 _ if args.bare_insert => Form::BareInsert,
                 Some(batch) => Form::Batch(batch),
-                None => Form::Batch(rounded(batch)),
+                None => Form::Batch(rounded(batch.unwrap_or(1.0))),
             };
             let workload = Workload::new(&args.workload, Run::random());
             let plan = Plan {
@@ -225,7 +225,9 @@ fn table(rounds: &[Round], events: f64) -> Table {
         let gesta = round.gesta.outcome.appends_per_second() * events;
         let p = round.gesta.outcome.latencies.percentiles();
         let (batch, other, cpu) = match &round.other {
-            Other::Bound(form, bound) => (f64::from(form.events()), bound.latency_ms, bound.cpu),
+            Other::Bound(form, bound) => {
+                (Some(f64::from(form.events())), bound.latency_ms, bound.cpu)
+            }
             Other::Store(m) => (
                 m.events_per_batch(),
                 m.outcome.latencies.percentiles(),
@@ -236,12 +238,12 @@ fn table(rounds: &[Round], events: f64) -> Table {
         table.row([
             (number + 1).to_string(),
             grouped(gesta),
-            format!("{:.1}", round.batch),
+            append::told(round.batch),
             format!("{:.2}", p.p50),
             format!("{:.2}", p.p99),
             format!("{:.2}", round.gesta.outcome.cpu.machine_cores),
             grouped(rate),
-            format!("{batch:.1}"),
+            append::told(batch),
             format!("{:.2}", other.p50),
             format!("{:.2}", other.p99),
             format!("{:.2}", cpu.machine_cores),

@@ -35,8 +35,6 @@ pub(crate) struct ReadBack {
     pub(crate) altered: u64,
     /// Stored, though the append was refused.
     pub(crate) uninvited: u64,
-    /// Batches that the events were committed in, told by their time of storage.
-    pub(crate) batches: u64,
     /// Time that the check took.
     pub(crate) seconds: f64,
     /// The first findings, in words.
@@ -48,15 +46,6 @@ impl ReadBack {
     /// True if nothing was found wrong.
     pub(crate) fn is_clean(&self) -> bool {
         self.lost + self.doubled + self.misplaced + self.altered + self.uninvited == 0
-    }
-
-    /// Mean number of events per batch; 0 if nothing was found.
-    #[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
-    pub(crate) fn events_per_batch(&self) -> f64 {
-        if self.batches == 0 {
-            return 0.0;
-        }
-        self.found as f64 / self.batches as f64
     }
 
     fn finding(&mut self, text: impl FnOnce() -> String) {
@@ -105,7 +94,6 @@ struct Checker<'a> {
     events_per_append: u64,
     /// One bit per event number.
     seen: Vec<u64>,
-    last_batch: Option<(u16, i64)>,
     result: ReadBack,
 }
 
@@ -116,7 +104,6 @@ impl<'a> Checker<'a> {
             outcome,
             events_per_append,
             seen: Vec::new(),
-            last_batch: None,
             result: ReadBack {
                 acknowledged: outcome.acknowledged.len() as u64 * events_per_append,
                 ..ReadBack::default()
@@ -129,12 +116,6 @@ impl<'a> Checker<'a> {
             return;
         };
         self.result.found += 1;
-        // Events of one batch are stored at one time; two batches within a microsecond count as one.
-        let batch = (event.log.0, event.created.0);
-        if self.last_batch != Some(batch) {
-            self.last_batch = Some(batch);
-            self.result.batches += 1;
-        }
         if !self.first_time(number) {
             self.result.doubled += 1;
             self.result
