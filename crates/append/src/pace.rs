@@ -8,7 +8,8 @@
 //! So two times are measured. *Work*: how long after the one before it the answer of a batch comes that was sent without
 //! waiting for that one. It is never longer; and it is that long if the two were sent much closer together, for then the
 //! second one waited in the database. *Distance*: how long a batch is under way beyond the work for it and for those that
-//! were before it.
+//! were before it. Where processors are busy, answers are noticed late, by milliseconds, and a database near by looks
+//! distant; so what is near is told by the shortest times of late.
 
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ const MANY: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     distance: Duration,
+    /// The distance if answers were never noticed late: of late, the shortest.
+    shortest: Duration,
     work: Duration,
     /// When the last batch that was answered was sent, and when its answer came.
     last: Option<(Instant, Instant)>,
@@ -48,6 +51,12 @@ impl Pace {
         let under_way = now.saturating_duration_since(sent);
         let distance = under_way.saturating_sub(self.work_of(queue));
         self.distance = (self.distance * 7 + distance) / 8;
+        self.shortest = match self.shortest {
+            Duration::ZERO => distance,
+            // Falls fast and rises slowly, too.
+            shorter if distance >= shorter => (shorter * 255 + distance) / 256,
+            longer => (longer * 3 + distance) / 4,
+        };
     }
 
     /// True if the database would be idle for a while before another batch, however small, arrives. `oldest` is how long
@@ -62,7 +71,7 @@ impl Pace {
     /// True if a batch is worked on for longer than it travels: then one that waits keeps the database busy. So it does
     /// where it travels for so short a time that nothing better can be told by measuring.
     pub(crate) fn is_near(&self) -> bool {
-        self.distance <= self.work.max(NEAR)
+        self.shortest <= self.work.max(NEAR)
     }
 
     fn work_of(&self, batches: usize) -> Duration {
@@ -118,6 +127,31 @@ mod tests {
         // Very short work: what looks like distance is the time that a task takes to wake up.
         let pace = after(MS / 20, MS / 2, 3);
         assert!(!pace.leaves_room_for_one_more(1, MS), "{pace:?}");
+    }
+
+    #[test]
+    fn a_database_near_by_does_not_move_away_when_answers_are_noticed_late() {
+        let mut random = 7_u32;
+        let mut late = || {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // Up to 5 ms, mostly little.
+            let share = f64::from(random >> 16) / 65_536.0;
+            MS.mul_f64(5.0 * share * share)
+        };
+        for (way, is_near) in [(Duration::ZERO, true), (MS * 5, false)] {
+            let mut pace = Pace::default();
+            let start = Instant::now();
+            // Two under way: each is sent when the one before the last is answered, and waits for the last.
+            let (mut done, mut answers) = (start, [start, start]);
+            for round in 0..2_000 {
+                let sent = answers[0];
+                done = done.max(sent + way / 2) + MS / 2;
+                let answer = answers[1].max(done + way / 2 + late());
+                pace.committed(sent, 2, answer);
+                answers = [answers[1], answer];
+                assert!(round < 50 || pace.is_near() == is_near, "{round}: {pace:?}");
+            }
+        }
     }
 
     #[test]
