@@ -24,8 +24,8 @@ const MANY: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     distance: Duration,
-    /// The distance if answers were never noticed late: of late, the shortest.
-    shortest: Duration,
+    /// The distance if answers were never noticed late: of late, the shortest. None before the first.
+    shortest: Option<Duration>,
     work: Duration,
     /// When the last batch that was answered was sent, and when its answer came.
     last: Option<(Instant, Instant)>,
@@ -51,12 +51,12 @@ impl Pace {
         let under_way = now.saturating_duration_since(sent);
         let distance = under_way.saturating_sub(self.work_of(queue));
         self.distance = (self.distance * 7 + distance) / 8;
-        self.shortest = match self.shortest {
-            Duration::ZERO => distance,
+        self.shortest = Some(match self.shortest {
+            None => distance,
             // Falls fast and rises slowly, too.
-            shorter if distance >= shorter => (shorter * 255 + distance) / 256,
-            longer => (longer * 3 + distance) / 4,
-        };
+            Some(shorter) if distance >= shorter => (shorter * 255 + distance) / 256,
+            Some(longer) => (longer * 3 + distance) / 4,
+        });
     }
 
     /// True if the database would be idle for a while before another batch, however small, arrives. `oldest` is how long
@@ -71,7 +71,7 @@ impl Pace {
     /// True if a batch is worked on for longer than it travels: then one that waits keeps the database busy. So it does
     /// where it travels for so short a time that nothing better can be told by measuring.
     pub(crate) fn is_near(&self) -> bool {
-        self.shortest <= self.work.max(NEAR)
+        self.shortest.unwrap_or_default() <= self.work.max(NEAR)
     }
 
     fn work_of(&self, batches: usize) -> Duration {
