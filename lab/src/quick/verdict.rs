@@ -178,10 +178,15 @@ impl Measured {
 
     fn tell_of_disk(&self, plan: Option<f64>, sentences: &mut Vec<String>) {
         if let (Some(bytes), Some(plan)) = (self.disk_bytes_per_event, plan) {
+            let gigabytes = bytes * plan * 86_400.0 / 1e9;
+            let a_day = if gigabytes < 1_000.0 {
+                format!("{gigabytes:.1} GB")
+            } else {
+                format!("{:.1} TB", gigabytes / 1_000.0)
+            };
             sentences.push(format!(
-                "An event takes {} bytes on disk with its indexes: {:.1} GB a day at the planned rate.",
+                "An event takes {} bytes on disk with its indexes: {a_day} a day at the planned rate.",
                 grouped(bytes),
-                bytes * plan * 86_400.0 / 1e9
             ));
         }
     }
@@ -258,6 +263,10 @@ mod tests {
                 .any(|s| s.contains("967.7 GB a day")),
             "{verdict:?}"
         );
+        let mut large = measured();
+        large.disk_bytes_per_event = Some(2_000.0);
+        let told = large.verdict().sentences;
+        assert!(told.iter().any(|s| s.contains("2.4 TB a day")), "{told:?}");
     }
 
     #[test]
