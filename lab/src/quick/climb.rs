@@ -24,10 +24,8 @@ pub(super) fn next(peak: f64, tried: &[(f64, bool)]) -> Option<f64> {
         }
     };
     let rate = rate.round().max(1.0);
-    (!tried
-        .iter()
-        .any(|(known, _)| *known >= rate && *known < rate + 1.0))
-    .then_some(rate)
+    let known = tried.iter().any(|(known, _)| (known - rate).abs() < 0.5);
+    (!known).then_some(rate)
 }
 
 #[cfg(test)]
