@@ -2,7 +2,8 @@
 --
 -- Binds: $1 text stream_uuid, $2 uuid[] event ids and $3 bytea[] data, in order.
 -- Rows:  one: how many events are now in $all. A stream that is there already violates its unique key.
--- Locks: the row of $all, until the transaction ends: appends go through one after the other.
+-- Locks: the row of $all, from when the events and their own stream's links are written until the transaction ends:
+--        the counts make each step wait for the one before, as in the original; else what nobody reads would run last.
 WITH given AS (
     SELECT e.event_id, e.data, e.ordinal FROM unnest($2::uuid[], $3::bytea[]) WITH ORDINALITY AS e(event_id, data, ordinal)
 ), stream AS (
@@ -11,13 +12,16 @@ WITH given AS (
 ), written AS (
     INSERT INTO events (event_id, event_type, data)
     SELECT given.event_id, 'lab-event', given.data FROM given, stream
+    RETURNING 1
 ), links AS (
     INSERT INTO stream_events (event_id, stream_id, stream_version, original_stream_id, original_stream_version)
     SELECT given.event_id, stream.stream_id, given.ordinal, stream.stream_id, given.ordinal FROM given, stream
+    WHERE (SELECT count(*) FROM written) > 0
+    RETURNING 1
 ), everything AS (
     UPDATE streams SET stream_version = streams.stream_version + cardinality($2::uuid[])
     FROM stream
-    WHERE streams.stream_id = 0
+    WHERE streams.stream_id = 0 AND (SELECT count(*) FROM links) > 0
     RETURNING streams.stream_version - cardinality($2::uuid[]) AS before
 ), links_of_all AS (
     INSERT INTO stream_events (event_id, stream_id, stream_version, original_stream_id, original_stream_version)
