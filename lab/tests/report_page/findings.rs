@@ -118,6 +118,42 @@ fn a_schema_that_is_ahead_of_gesta_is_named() {
     assert!(schemas.contains(told), "{told} in {schemas}");
 }
 
+/// Goal: Gesta with two logs is no rival of Gesta with one; each is compared with the other schemas.
+#[test]
+fn forms_of_gesta_are_not_compared_with_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let two = folder.path().join("two.jsonl");
+    let line = std::fs::read_to_string(fixture("schemas")).unwrap();
+    let mut line: serde_json::Value = serde_json::from_str(line.lines().next().unwrap()).unwrap();
+    let targets = line["result"]["targets"].as_array_mut().unwrap();
+    let mut form = targets
+        .iter()
+        .find(|target| target["name"] == "gesta")
+        .unwrap()
+        .clone();
+    form["name"] = "gesta-2-logs".into();
+    form["title"] = "Gesta, 2 logs".into();
+    for round in form["rounds"].as_array_mut().unwrap() {
+        for phase in round["phases"].as_array_mut().unwrap() {
+            let rate = phase["events_per_second"].as_f64().unwrap();
+            phase["events_per_second"] = (rate * 2.0).into();
+        }
+    }
+    targets.push(form);
+    std::fs::write(&two, line.to_string()).unwrap();
+    let (html, _) = page(&[two]);
+    let schemas = text(section(&parsed(&html), "schemas")).replace('\u{a0}', " ");
+    for told in [
+        "(not published) Gesta is ahead of all from 8 connections on",
+        "with 64: 35 % ahead of akka-persistence-postgres, plain",
+        "(not published) Gesta, 2 logs is ahead of all from 8 connections on",
+        "with 64: 2.7 times akka-persistence-postgres, plain",
+    ] {
+        assert!(schemas.contains(told), "{told} in {schemas}");
+    }
+    assert!(!schemas.contains("behind Gesta"), "{schemas}");
+}
+
 #[test]
 fn experiments_say_their_findings_and_stand_beside_the_published_ones() {
     let html = page_of("experiments");

@@ -5,6 +5,7 @@
 use super::run::{Contender, Run};
 use crate::page::html::Html;
 use crate::page::numbers::{count, millis, percent, times};
+use crate::page::section::is_ours;
 use crate::page::table::{Table, words};
 
 /// From so many connections on Gesta should be ahead.
@@ -19,7 +20,7 @@ const COLLAPSED: f64 = 0.25;
 /// A published statement and what was found.
 pub(in crate::page) struct Relation {
     /// What was published, or promised.
-    pub(in crate::page) statement: &'static str,
+    pub(in crate::page) statement: String,
     /// The same here.
     pub(in crate::page) here: String,
     /// Whether it is so.
@@ -58,7 +59,7 @@ pub(in crate::page) fn relations(run: &Run<'_>) -> Vec<Relation> {
         let share = nested.rate() / best_good;
         let ended = nested.ended().join("; ");
         all.push(Relation {
-            statement: "nested partitions collapse",
+            statement: "nested partitions collapse".into(),
             here: format!(
                 "{} of the best of jdbc, plain and r2dbc; ended by: {}",
                 percent(share),
@@ -72,7 +73,7 @@ pub(in crate::page) fn relations(run: &Run<'_>) -> Vec<Relation> {
     if let (Some(plain), Some(partitioned)) = (measured_plain, partitioned) {
         let share = partitioned.rate() / plain.rate();
         all.push(Relation {
-            statement: "partitioned trails plain",
+            statement: "partitioned trails plain".into(),
             here: format!("{} of plain", percent(share)),
             holds: share < 1.0,
             within_noise: 1.0 - share <= 2.0 * run.noise() && share < 1.0,
@@ -81,7 +82,7 @@ pub(in crate::page) fn relations(run: &Run<'_>) -> Vec<Relation> {
     if good.len() == 3 && best_good > 0.0 {
         let least = good.iter().map(|one| one.rate()).fold(f64::MAX, f64::min);
         all.push(Relation {
-            statement: "jdbc, plain and r2dbc are close",
+            statement: "jdbc, plain and r2dbc are close".into(),
             here: format!(
                 "the lowest has {} of the highest",
                 percent(least / best_good)
@@ -90,14 +91,14 @@ pub(in crate::page) fn relations(run: &Run<'_>) -> Vec<Relation> {
             within_noise: false,
         });
     }
-    all.extend(ahead(run));
+    let ours = run.contenders.iter().filter(|one| is_ours(one.name));
+    all.extend(ours.filter_map(|ours| ahead(run, ours)));
     all
 }
 
-/// Gesta against the best of the others, at each number of connections.
-fn ahead(run: &Run<'_>) -> Option<Relation> {
-    let ours = run.contenders.iter().find(|one| one.name == "gesta")?;
-    let rivals = || run.contenders.iter().filter(|one| one.name != "gesta");
+/// A form of Gesta against the best of the others, at each number of connections.
+fn ahead(run: &Run<'_>, ours: &Contender<'_>) -> Option<Relation> {
+    let rivals = || run.contenders.iter().filter(|one| !is_ours(one.name));
     let best_at = |connections: f64| {
         rivals()
             .filter_map(|rival| Some((rival.rate_at(connections)?, rival.title)))
@@ -136,7 +137,10 @@ fn ahead(run: &Run<'_>) -> Option<Relation> {
         ""
     };
     Some(Relation {
-        statement: "(not published) Gesta is ahead of all from 8 connections on",
+        statement: format!(
+            "(not published) {} is ahead of all from 8 connections on",
+            ours.title
+        ),
         here: format!("ahead at {ahead} of {of} numbers of connections{which}{told}"),
         holds: closest > 1.0,
         within_noise: (closest - 1.0).abs() <= 2.0 * run.noise(),
@@ -158,7 +162,7 @@ pub(super) fn table(run: &Run<'_>) -> Html {
     );
     for relation in relations(run) {
         table.row(vec![
-            words(relation.statement),
+            words(&relation.statement),
             words(&relation.here),
             words(relation.verdict()),
         ]);

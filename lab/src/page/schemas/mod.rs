@@ -11,7 +11,8 @@ use super::html::Html;
 use super::lines::{Line, Lines};
 use super::numbers::{Unit, bytes, count, list, millis, percent, spelled, times};
 use super::section::{
-    Looks, Section, bullets, engine, heading, newest_first, paragraph, side_by_side, sizes, started,
+    Looks, Section, bullets, engine, heading, is_ours, newest_first, paragraph, side_by_side,
+    sizes, started,
 };
 use super::table::{Cell, Emphasis, Table, causes, details, figure, told, words};
 use crate::histogram::median;
@@ -142,8 +143,7 @@ impl Group<'_> {
         };
         let ours = ranked.iter().find(|one| one.name == "gesta");
         let within = format!("with 99 of 100 appends stored within {}", millis(limit));
-        let (Some(ours), Some(rival)) = (ours, ranked.iter().find(|one| one.name != "gesta"))
-        else {
+        let (Some(ours), Some(rival)) = (ours, ranked.iter().find(|one| !is_ours(one.name))) else {
             return format!(
                 "{} carried {} events/s {within}.",
                 first.title,

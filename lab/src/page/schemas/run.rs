@@ -4,7 +4,7 @@ use crate::histogram::median;
 use crate::page::lines::Line;
 use crate::page::look::Look;
 use crate::page::numbers::{capitalised, list, percent, plural, spelled};
-use crate::page::section::{engine, range};
+use crate::page::section::{engine, is_ours, range};
 
 /// What `ended` says of a schema that was never stopped.
 const LARGEST: &str = "the largest load";
@@ -109,7 +109,7 @@ impl<'a> Run<'a> {
             .iter()
             .find(|one| one.name == "gesta")?
             .rate();
-        let others = self.contenders.iter().filter(|one| one.name != "gesta");
+        let others = self.contenders.iter().filter(|one| !is_ours(one.name));
         let best = others.map(Contender::rate).fold(0.0, f64::max);
         (best > 0.0 && ours > 0.0).then(|| ours / best)
     }
