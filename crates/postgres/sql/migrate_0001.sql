@@ -114,7 +114,8 @@ $$;
 
 CREATE VIEW events_readable AS
 SELECT e.log, e.position, s.name AS stream, e.revision, t.name AS type, e.created, e.event_id AS id,
-       CASE e.content_type WHEN 0 THEN 'application/json' ELSE 'application/octet-stream' END AS content_type,
+       CASE WHEN e.content_type IN (0, 2) THEN 'application/json' ELSE 'application/octet-stream' END AS content_type,
+       e.content_type >= 2 AS is_compressed,
        CASE e.content_type WHEN 0 THEN as_text(e.data) END AS data_text,
        e.data, as_text(e.metadata) AS metadata_text, e.metadata, e.tags
 FROM events e

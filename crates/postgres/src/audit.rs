@@ -12,6 +12,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use crate::compression::unpack;
 use crate::connection::{Connection, Connector, Role};
 use crate::error;
 use crate::read::log_number;
@@ -101,6 +102,9 @@ fn name(row: &Row) -> Driver<AuditName> {
 
 fn event(row: &Row) -> Driver<AuditRow> {
     let bytes = |index: usize| row.try_get::<_, &[u8]>(index).map(Bytes::copy_from_slice);
+    // What cannot be unpacked stays as it is: then its checksum is wrong, and the audit says so.
+    let (code, data): (i16, Bytes) = (row.try_get(8)?, bytes(10)?);
+    let (content_type, data) = unpack(code, &data).unwrap_or((i64::from(code), data));
     Ok(AuditRow {
         position: row.try_get(0)?,
         stream: row.try_get(1)?,
@@ -110,11 +114,11 @@ fn event(row: &Row) -> Driver<AuditRow> {
         writer: row.try_get(5)?,
         checksum: row.try_get(6)?,
         event_id: Bytes::copy_from_slice(row.try_get::<_, Uuid>(7)?.as_bytes()),
-        content_type: row.try_get::<_, i16>(8)?.into(),
+        content_type,
         tags: row
             .try_get::<_, Option<Vec<String>>>(9)?
             .unwrap_or_default(),
-        data: bytes(10)?,
+        data,
         metadata: bytes(11)?,
     })
 }

@@ -12,12 +12,17 @@ use gesta_core::{Error, Result};
 use percent_encoding::percent_decode_str;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
+use crate::compression::Compression;
 use crate::tls::TlsMode;
 
 /// Options of Gesta itself, with what they mean.
 const OWN_OPTIONS: &[(&str, &str)] = &[
     ("schema", "name of the PostgreSQL schema, default gesta"),
     ("durability", "full (default) or weakened"),
+    (
+        "compression",
+        "who compresses large events: database (default), so that SQL can read them, or client",
+    ),
     (
         "sslmode",
         "disable, prefer (default), require, verify-ca, verify-full",
@@ -76,6 +81,8 @@ pub struct Config {
     pub schema: String,
     /// Which settings of the server are accepted.
     pub durability: RequiredDurability,
+    /// Who compresses the data of large events that this process appends.
+    pub compression: Compression,
     /// Connections for reads; one for messages and one per log for appends come on top.
     pub readers_max: usize,
     /// A batch without an answer for this long makes its connection count as lost. One second per MiB is added.
@@ -93,6 +100,7 @@ impl fmt::Debug for Config {
             .field("schema", &self.schema)
             .field("tls", &self.tls)
             .field("durability", &self.durability)
+            .field("compression", &self.compression)
             .field("readers_max", &self.readers_max)
             .field("answer_timeout", &self.answer_timeout)
             .field("logs_if_new", &self.logs_if_new)
@@ -129,6 +137,7 @@ impl Config {
             root_certificates: None,
             schema: SCHEMA_DEFAULT.to_owned(),
             durability: RequiredDurability::Full,
+            compression: Compression::Database,
             readers_max: 4,
             answer_timeout: Duration::from_secs(10),
             logs_if_new: 1,
@@ -151,6 +160,13 @@ impl Config {
                     "full" => RequiredDurability::Full,
                     "weakened" => RequiredDurability::Weakened,
                     _ => return Err(wrong(name, "full or weakened", value)),
+                };
+            }
+            "compression" => {
+                self.compression = match value {
+                    "database" => Compression::Database,
+                    "client" => Compression::Client,
+                    _ => return Err(wrong(name, "database or client", value)),
                 };
             }
             "sslmode" => {
@@ -317,6 +333,7 @@ mod tests {
         assert_eq!(config.driver.get_dbname(), Some("shop"));
         assert_eq!(config.driver.get_application_name(), Some("gesta"));
         assert_eq!(config.tls, TlsMode::Prefer);
+        assert_eq!(config.compression, Compression::Database);
         let local = Config::parse("postgresql:///shop").expect("valid");
         assert_eq!(local.driver.get_hosts().len(), 1);
     }
@@ -324,11 +341,12 @@ mod tests {
     #[test]
     fn options_are_read() {
         let config = Config::parse(
-            "postgres://u@h/d?schema=shop_1&durability=weakened&sslmode=require&sslrootcert=%2Fca.pem&readers=9&answer_timeout=3&application_name=x&connect_timeout=1",
+            "postgres://u@h/d?schema=shop_1&durability=weakened&compression=client&sslmode=require&sslrootcert=%2Fca.pem&readers=9&answer_timeout=3&application_name=x&connect_timeout=1",
         )
         .expect("valid");
         assert_eq!(config.schema, "shop_1");
         assert_eq!(config.durability, RequiredDurability::Weakened);
+        assert_eq!(config.compression, Compression::Client);
         assert_eq!(config.tls, TlsMode::VerifyCa);
         assert_eq!(config.readers_max, 9);
         assert_eq!(config.answer_timeout, Duration::from_secs(3));
@@ -349,6 +367,7 @@ mod tests {
             "postgres://h/d?schema=",
             "postgres://h/d?schema=a&schema=b",
             "postgres://h/d?durability=none",
+            "postgres://h/d?compression=lz4",
             "postgres://h/d?sslmode=allow",
             "postgres://h/d?readers=0",
             "postgres://h/d?options=-csynchronous_commit%3Doff",

@@ -8,6 +8,7 @@
 
 mod append;
 mod audit;
+mod compression;
 mod config;
 mod connection;
 mod encode;
@@ -26,5 +27,6 @@ mod tls;
 mod values;
 
 pub use audit::PostgresAudit;
+pub use compression::Compression;
 pub use config::{Config, RequiredDurability};
 pub use store::PostgresBackend;

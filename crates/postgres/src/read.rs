@@ -19,6 +19,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use crate::compression::{length, unpack};
 use crate::filter::Narrowing;
 use crate::names::Names;
 use crate::pool::{Read, ReadResult, Reader};
@@ -79,16 +80,10 @@ enum Payload {
 }
 
 impl Raw {
-    /// Size of data and metadata.
+    /// Size of data and metadata; as they are stored until they are here, then as they were appended.
     pub(crate) fn payload_bytes(&self) -> usize {
-        self.payload.bytes()
-    }
-}
-
-impl Payload {
-    fn bytes(&self) -> usize {
-        match self {
-            Payload::Here { data, metadata } => data.len() + metadata.len(),
+        match &self.payload {
+            Payload::Here { data, metadata } => length(self.content_type, data) + metadata.len(),
             Payload::Large(bytes) => *bytes,
         }
     }
@@ -172,7 +167,7 @@ pub(crate) async fn fetch(
     let mut bytes = 0;
     while let Some(row) = rows.next().await {
         let raw = raw_row(&row?, &mut arena)?;
-        bytes += raw.payload.bytes();
+        bytes += raw.payload_bytes();
         raws.push(raw);
         if bytes > bytes_left {
             return Ok(Page {
@@ -259,6 +254,8 @@ pub(crate) fn event_of(
     let Payload::Here { data, metadata } = &raw.payload else {
         return Err(corrupt("its payload is missing"));
     };
+    let (content_type, data) =
+        unpack(raw.content_type, data).map_err(|problem| corrupt(&problem))?;
     let row = RawRow {
         log,
         position: raw.position,
@@ -267,17 +264,17 @@ pub(crate) fn event_of(
         event_id: raw.id.as_bytes(),
         event_type: raw.event_type,
         created: raw.created.0,
-        content_type: i64::from(raw.content_type),
+        content_type,
         writer: raw.writer,
-        data,
+        data: &data,
         metadata,
     };
     if row.checksum(raw.tags.as_slice().iter().map(Tag::as_str)) != raw.checksum {
         return Err(corrupt("its checksum is wrong"));
     }
-    let content_type = content_type_from_code(i64::from(raw.content_type));
-    let content_type = content_type.map_err(|error| corrupt(&error.to_string()))?;
-    let (data, metadata) = (data.clone(), metadata.clone());
+    let content_type =
+        content_type_from_code(content_type).map_err(|error| corrupt(&error.to_string()))?;
+    let metadata = metadata.clone();
     Ok(RecordedEvent {
         stream,
         revision: revision_from_sql(raw.revision)?,
@@ -331,13 +328,14 @@ impl Filling {
         true
     }
 
-    /// Drops rows that cannot be part of the page any more, before their payloads are fetched. One beyond the end stays, to tell that there is more.
+    /// Drops rows that cannot be part of the page any more: before their payloads are fetched, and once more before they
+    /// are made larger. One beyond the end stays, to tell that there is more.
     fn trim(&self, raws: &mut Vec<Raw>) {
         let mut bytes = self.bytes;
         let mut held = !self.events.is_empty();
         let end = raws.iter().position(|raw| {
-            let full = held && bytes + raw.payload.bytes() > PAGE_BYTES_MAX;
-            bytes += raw.payload.bytes();
+            let full = held && bytes + raw.payload_bytes() > PAGE_BYTES_MAX;
+            bytes += raw.payload_bytes();
             held = true;
             full
         });
@@ -391,6 +389,7 @@ async fn stream_page(reader: &mut Reader, names: &Names, slice: &StreamSlice) ->
         filling.trim(&mut page.raws);
         let last = page.raws.last().map(|raw| raw.revision);
         fill(reader, log, &mut page.raws).await?;
+        filling.trim(&mut page.raws);
         let events = recorded(reader, names, slice.log, page.raws).await?;
         let all_taken = events.into_iter().all(|event| filling.take(event));
         // Goes on only if rows vanished between the statements.
@@ -450,6 +449,7 @@ async fn log_page(reader: &mut Reader, names: &Names, slice: &LogSlice) -> ReadR
         filling.trim(&mut page.raws);
         let last = page.raws.last().map(|raw| raw.position);
         fill(reader, log, &mut page.raws).await?;
+        filling.trim(&mut page.raws);
         let events = recorded(reader, names, slice.log, page.raws).await?;
         let mut matching = events
             .into_iter()

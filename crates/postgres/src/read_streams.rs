@@ -42,6 +42,18 @@ impl Read for ReadStreamsPage<'_> {
             mut answer,
         } = Parts::of(self.slices, page)?;
         fill(reader, log, &mut raws).await?;
+        // Compressed data were counted as they are stored, and become larger now.
+        let filled = Page {
+            raws,
+            exhausted: true,
+        };
+        let Parts {
+            raws,
+            answer: fitting,
+        } = Parts::of(self.slices, filled)?;
+        for (rows, fitting) in answer.iter_mut().zip(fitting) {
+            rows.complete &= fitting.complete;
+        }
         let types = raws.iter().map(|raw| raw.event_type);
         let types = self.names.types.resolve(reader, self.log, types).await?;
         for (mut raw, event_type) in raws.into_iter().zip(types) {

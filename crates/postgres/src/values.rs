@@ -12,6 +12,8 @@ use gesta_core::backend::Row;
 use gesta_sql::{content_type_code, tags_to_text};
 use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
+use crate::compression::PACKED;
+
 /// Microseconds from 1970 to 2000, where PostgreSQL's time begins.
 const EPOCH_OFFSET_US: i64 = 946_684_800_000_000;
 
@@ -68,6 +70,8 @@ pub(crate) enum Field {
 /// One column of a batch as an array.
 pub(crate) struct Column<'a> {
     pub(crate) rows: &'a [Row],
+    /// Instead of a row's data, as far as there is anything.
+    pub(crate) packed: &'a [Option<Vec<u8>>],
     pub(crate) field: Field,
 }
 
@@ -87,8 +91,9 @@ impl ToSql for Column<'_> {
         out.put_u32(element.oid());
         out.put_i32(i32::try_from(self.rows.len())?);
         out.put_i32(1);
-        for row in self.rows {
-            self.put(row, out)?;
+        for (index, row) in self.rows.iter().enumerate() {
+            let packed = self.packed.get(index).and_then(Option::as_deref);
+            self.put(row, packed, out)?;
         }
         Ok(IsNull::No)
     }
@@ -101,7 +106,7 @@ impl ToSql for Column<'_> {
 }
 
 impl Column<'_> {
-    fn put(&self, row: &Row, out: &mut BytesMut) -> Result<(), Failure> {
+    fn put(&self, row: &Row, packed: Option<&[u8]>, out: &mut BytesMut) -> Result<(), Failure> {
         match self.field {
             Field::Position => put_number(i64::try_from(row.position.0)?, out),
             Field::Stream => put_number(i64::try_from(row.stream_row.0)?, out),
@@ -111,9 +116,14 @@ impl Column<'_> {
             Field::EventId => put_bytes(row.id.0.as_bytes(), out)?,
             Field::ContentType => {
                 out.put_i32(2);
-                out.put_i16(i16::try_from(content_type_code(row.content_type))?);
+                let code = i16::try_from(content_type_code(row.content_type))?;
+                out.put_i16(if packed.is_some() {
+                    code + PACKED
+                } else {
+                    code
+                });
             }
-            Field::Data => put_bytes(&row.data, out)?,
+            Field::Data => put_bytes(packed.unwrap_or(&row.data), out)?,
             Field::Metadata => put_bytes(&row.metadata, out)?,
             Field::Tags => match tags_to_text(&row.tags) {
                 Some(text) => put_bytes(text.as_bytes(), out)?,

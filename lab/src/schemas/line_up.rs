@@ -20,7 +20,8 @@ pub(super) async fn targets(
     url: &str,
     steps: Steps,
 ) -> Result<Vec<Arc<dyn Target>>> {
-    if Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
+    let is_postgres = Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres());
+    if is_postgres {
         enough_connections(url, steps).await?;
     } else if !url.starts_with("sqlite:") {
         return fail(
@@ -34,6 +35,10 @@ pub(super) async fn targets(
         }
         let gesta = GestaTarget::new(url, args.rtt, args.compression.method());
         all.push(Arc::new(gesta.with_logs(*logs)));
+    }
+    if is_postgres && args.compression.is_lz4_for_gesta() {
+        let gesta = GestaTarget::new(url, args.rtt, args.compression.method());
+        all.push(Arc::new(gesta.compressing()));
     }
     all.extend(journals::all(url, args.rtt, args.compression.method())?);
     for url in &args.also {

@@ -132,6 +132,11 @@ impl Compression {
             Compression::Own => None,
         }
     }
+
+    /// Gesta's data are compressed by LZ4, so Gesta may as well do it itself.
+    pub(crate) fn is_lz4_for_gesta(self) -> bool {
+        matches!(self, Compression::Lz4 | Compression::Own)
+    }
 }
 
 /// The command. True if the run is a result.

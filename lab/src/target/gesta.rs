@@ -73,6 +73,15 @@ impl GestaTarget {
         self
     }
 
+    /// The same, with large data compressed by this process instead of the database.
+    #[must_use]
+    pub fn compressing(mut self) -> Self {
+        self.name = "gesta-client-lz4".into();
+        self.title = "Gesta, compressing by itself".into();
+        self.url = endpoint::with_parameter(&self.url, "compression", "client");
+        self
+    }
+
     /// The open store.
     pub(crate) async fn opened(&self) -> Result<Arc<Opened>> {
         let mut opened = self.opened.lock().await;

@@ -8,6 +8,7 @@
 
 mod append;
 mod common;
+mod compression;
 mod faults;
 mod keeping;
 mod lookups;

@@ -1,0 +1,194 @@
+//! Data that this process compresses itself, if the store's URL says `compression=client` (decision 0012).
+//!
+//! Why: a log has one writing connection, and the database compresses large values while it works on that connection's
+//! statement: a third of that work with events of 20 kB. The process has other cores for it, and less travels.
+//! The price: SQL alone cannot read such data.
+//! How: an LZ4 block (Collet, `lz4_Block_format.md`) behind the length of the data as four bytes, little-endian, which
+//! the usual LZ4 packages of other languages read. The stored code of the content type says that it is so.
+//! Invariants: a row's checksum is that of its data as they were appended; whoever reads needs no option; stored bytes
+//! grow to at most [`GROWTH_MAX`] times as many.
+//! Not here: what the database compresses (`sql/migrate_0001.sql`).
+
+use bytes::Bytes;
+use gesta_core::backend::Row;
+use gesta_core::limits::EVENT_BYTES_MAX;
+use lz4::block;
+
+/// Added to the code of the content type of data that were compressed here.
+pub(crate) const PACKED: i16 = 2;
+
+/// Smaller data stay in their row, where the database does not compress them either.
+const BYTES_MIN: usize = 2 * 1_024;
+/// Data that would shrink to a smaller part than this are left to the database: memory that a page of rows takes stays
+/// foreseeable.
+const GROWTH_MAX: usize = 8;
+/// Bytes that tell the length.
+const PREFIX_BYTES: usize = 4;
+
+/// Who compresses the data of large events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compression {
+    /// The database: analysts can read all data with SQL.
+    #[default]
+    Database,
+    /// This process, data from 2 KiB on that become an eighth smaller by it: less work for the database and fewer bytes
+    /// on the way, but SQL shows these data compressed. Every process reads them, whatever its own choice.
+    Client,
+}
+
+/// The data of a row as they are to be stored, if that is not as they are.
+pub(crate) fn pack(row: &Row) -> Option<Vec<u8>> {
+    // Metadata of streams is read by statements of other shape.
+    if row.data.len() < BYTES_MIN || row.stream.described_stream().is_some() {
+        return None;
+    }
+    let packed = block::compress(&row.data, None, true).ok()?;
+    let is_worth_it = packed.len() <= row.data.len() / 8 * 7;
+    let is_bounded = row.data.len() <= packed.len().saturating_mul(GROWTH_MAX);
+    (is_worth_it && is_bounded).then_some(packed)
+}
+
+/// Length of the data behind a stored code and bytes. Damaged ones count as they are.
+pub(crate) fn length(code: i16, stored: &[u8]) -> usize {
+    match told_length(stored).filter(|_| code >= PACKED) {
+        Some(length) => length,
+        None => stored.len(),
+    }
+}
+
+/// The code of the content type and the data as they were appended, of those that are stored.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn unpack(code: i16, stored: &Bytes) -> Result<(i64, Bytes), String> {
+    if code < PACKED {
+        return Ok((i64::from(code), stored.clone()));
+    }
+    let length = told_length(stored).ok_or("its data have no possible length")?;
+    let data = block::decompress(stored, None)
+        .map_err(|error| format!("its data cannot be decompressed: {error}"))?;
+    if data.len() != length {
+        return Err(format!(
+            "its data have {} bytes instead of {length}",
+            data.len()
+        ));
+    }
+    Ok((i64::from(code - PACKED), data.into()))
+}
+
+/// The length that the first bytes tell, if it can be that of these bytes.
+fn told_length(stored: &[u8]) -> Option<usize> {
+    let prefix = stored.first_chunk::<PREFIX_BYTES>()?;
+    let length = usize::try_from(u32::from_le_bytes(*prefix)).ok()?;
+    let possible = length <= EVENT_BYTES_MAX && length <= stored.len().saturating_mul(GROWTH_MAX);
+    possible.then_some(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::backend::RowId;
+    use gesta_core::{
+        ContentType, EventId, EventType, Position, Revision, StreamId, Tags, Timestamp,
+    };
+
+    /// Words that no two places have in common for long: shrinks to about half.
+    fn text(length: usize) -> Bytes {
+        let mut number = 1_u64;
+        let words = std::iter::repeat_with(|| {
+            number = number
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            format!("seat-{:05} ", number >> 47)
+        });
+        let mut text: String = words.take(length / 11 + 1).collect();
+        text.truncate(length);
+        text.into()
+    }
+
+    fn row(stream: &str, data: Bytes) -> Row {
+        Row {
+            position: Position(1),
+            stream: StreamId::new(stream).expect("valid"),
+            stream_row: RowId(1),
+            revision: Revision(0),
+            id: EventId::random(),
+            event_type: EventType::new("t").expect("valid"),
+            type_row: RowId(1),
+            created: Timestamp(0),
+            content_type: ContentType::Json,
+            data,
+            metadata: Bytes::new(),
+            tags: Tags::NONE,
+        }
+    }
+
+    #[test]
+    fn what_is_packed_comes_back_and_is_smaller() {
+        for length in [BYTES_MIN, 20_000, EVENT_BYTES_MAX] {
+            let data = text(length);
+            let packed: Bytes = pack(&row("s", data.clone())).expect("packed").into();
+            assert!(packed.len() < data.len() * 7 / 8, "{}", packed.len());
+            assert_eq!(super::length(PACKED, &packed), data.len());
+            for code in [0, 1] {
+                assert_eq!(
+                    unpack(PACKED + code, &packed),
+                    Ok((i64::from(code), data.clone()))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn other_data_stay_as_they_are() {
+        let noise: Vec<u8> = (0..20_000).map(|_| rand::random()).collect();
+        for (stream, data) in [
+            ("s", text(BYTES_MIN - 1)),
+            ("s", noise.into()),
+            ("s", Bytes::from(vec![b'a'; 100_000])),
+            ("$$s", text(20_000)),
+        ] {
+            assert_eq!(pack(&row(stream, data.clone())), None, "{stream}");
+            assert_eq!(super::length(0, &data), data.len());
+            assert_eq!(unpack(1, &data), Ok((1, data)));
+        }
+    }
+
+    #[test]
+    fn damaged_bytes_are_refused_and_cost_no_memory() {
+        let packed = pack(&row("s", text(20_000))).expect("packed");
+        for cut in [0, 1, 3, 4, 5, packed.len() - 1] {
+            let cut = Bytes::copy_from_slice(&packed[..cut]);
+            assert!(unpack(PACKED, &cut).is_err(), "{} bytes", cut.len());
+        }
+        let told = |length: u32| {
+            let mut changed = packed.clone();
+            changed[..PREFIX_BYTES].copy_from_slice(&length.to_le_bytes());
+            Bytes::from(changed)
+        };
+        let bomb = told(u32::MAX);
+        assert_eq!(super::length(PACKED, &bomb), bomb.len());
+        let problem = unpack(PACKED, &bomb).expect_err("too long");
+        assert!(problem.contains("length"), "{problem}");
+        assert!(unpack(PACKED, &told(20_001)).is_err());
+        assert!(unpack(PACKED, &told(19_999)).is_err());
+    }
+
+    /// Whatever the bytes are: an answer, and no more memory than they may tell of.
+    #[test]
+    fn no_bytes_do_harm() {
+        let packed = pack(&row("s", text(20_000))).expect("packed");
+        for _ in 0..5_000 {
+            let mut hostile = packed.clone();
+            for _ in 0..rand::random_range(1..10) {
+                let place = rand::random_range(0..hostile.len());
+                hostile[place] = rand::random();
+            }
+            hostile.truncate(rand::random_range(0..=hostile.len()));
+            let hostile = Bytes::from(hostile);
+            if let Ok((_, data)) = unpack(PACKED, &hostile) {
+                assert_eq!(data.len(), super::length(PACKED, &hostile));
+            }
+        }
+    }
+}
