@@ -73,12 +73,13 @@ impl GestaTarget {
         self
     }
 
-    /// The same, with large data compressed by this process instead of the database.
+    /// The same, with large data compressed by this process instead of the database, which does not try it again.
     #[must_use]
     pub fn compressing(mut self) -> Self {
         self.name = "gesta-client-lz4".into();
         self.title = "Gesta, compressing by itself".into();
         self.url = endpoint::with_parameter(&self.url, "compression", "client");
+        self.compression = Some("none".into());
         self
     }
 
