@@ -1,7 +1,9 @@
 //! What callers ask of the pipeline, in the one shape that it works with.
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
+use gesta_core::backend::Backend;
 use gesta_core::{
     After, Append, Appended, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
     ExpectedRevision, LifecycleChange, OnOutcome, Position, Result, SetStreamMetadata,
@@ -73,6 +75,8 @@ pub(crate) struct Part {
     pub(crate) stream: StreamId,
     pub(crate) expected: ExpectedRevision,
     pub(crate) change: Change,
+    /// The data that the backend has another form for: the number of the event, from 0 on, and that form.
+    pub(crate) packed: Vec<(usize, Bytes)>,
 }
 
 /// What is asked.
@@ -106,6 +110,26 @@ pub(crate) enum IdSource {
 }
 
 impl Part {
+    /// Lets the backend make its form of the data.
+    pub(crate) fn pack(&mut self, backend: &dyn Backend) {
+        let (Change::Events { events, .. } | Change::Owned { events, .. }) = &self.change else {
+            return;
+        };
+        let pack = |event: &EventData| backend.pack(&self.stream, event.content_type, &event.data);
+        let packed = events.iter().enumerate();
+        self.packed = packed
+            .filter_map(|(number, event)| Some((number, pack(event)?)))
+            .collect();
+    }
+
+    /// The backend's form of the data of the event with this number.
+    pub(crate) fn packed(&self, number: usize) -> Option<Bytes> {
+        let found = self
+            .packed
+            .binary_search_by_key(&number, |(number, _)| *number);
+        found.ok().map(|index| self.packed[index].1.clone())
+    }
+
     /// Only asks whether its claim holds.
     pub(crate) fn is_question(&self) -> bool {
         matches!(&self.change, Change::Owned { events, .. } if events.is_empty())
@@ -209,6 +233,7 @@ fn of_stream(append: StreamAppend) -> Result<Part> {
             stream: described,
             expected,
             change,
+            packed: Vec::new(),
         });
     }
     for event in &mut events {
@@ -218,6 +243,7 @@ fn of_stream(append: StreamAppend) -> Result<Part> {
         stream,
         expected,
         change: Change::Events { events, ids },
+        packed: Vec::new(),
     })
 }
 
@@ -256,6 +282,7 @@ pub(crate) fn of_owner(
         stream,
         expected,
         change: Change::Owned { after, events },
+        packed: Vec::new(),
     }])
 }
 
@@ -297,5 +324,6 @@ fn lifecycle(
         stream,
         expected,
         change,
+        packed: Vec::new(),
     }
 }

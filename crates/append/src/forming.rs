@@ -1,14 +1,15 @@
 //! A batch being formed: decided appends become rows, and what can only be answered with its commit rides along.
 
 use std::sync::Arc;
-use tokio::time::Instant;
 
+use bytes::Bytes;
 use gesta_core::backend::{Batch, LogEnd, Row, RowId, StreamHead};
 use gesta_core::{
     Appended, AppendedStream, Checkpoint, ContentType, ErrorKind, EventData, EventId, EventType,
     Incarnation, Lifecycle, LifecycleChange, LogId, Position, Revision, StreamId, StreamMetadata,
     Timestamp,
 };
+use tokio::time::Instant;
 
 use crate::command::{Change, Command, IdSource, Part};
 use crate::heads::{Heads, StreamState};
@@ -129,10 +130,11 @@ impl Forming {
             position: first_position,
             id: None,
         };
-        for (revision, event) in (first_revision.0..).map(Revision).zip(events) {
-            last = self.push(&target, row, revision, event, heads, place);
+        for (number, (revision, event)) in (first_revision.0..).zip(events).enumerate() {
+            let event = (event, part.packed(number));
+            last = self.push(&target, row, Revision(revision), event, heads, place);
             if part.ids_from() == IdSource::Client
-                && let Some(id) = event.id
+                && let Some(id) = last.id
             {
                 self.retryable.push((row, id, last.position));
             }
@@ -155,7 +157,7 @@ impl Forming {
         stream: &StreamId,
         stream_row: RowId,
         revision: Revision,
-        event: &EventData,
+        (event, packed): (&EventData, Option<Bytes>),
         heads: &mut Heads,
         place: Place,
     ) -> StreamHead {
@@ -182,6 +184,7 @@ impl Forming {
             created: place.now.max(previous),
             content_type: event.content_type,
             data: event.data.clone(),
+            packed,
             metadata: event.metadata.clone(),
             tags: event.tags.clone(),
         });

@@ -198,6 +198,7 @@ mod tests {
                 events: vec![event],
                 ids,
             },
+            packed: Vec::new(),
         }
     }
 

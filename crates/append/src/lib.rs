@@ -55,7 +55,7 @@ pub struct Config {
     pub batch_bytes_max: usize,
     /// Most events that may wait or be in flight; beyond, appends are refused as overloaded.
     pub queue_events_max: usize,
-    /// Most bytes that may wait or be in flight.
+    /// Most bytes of data and metadata that may wait or be in flight; a backend's own form of them comes on top.
     pub queue_bytes_max: usize,
     /// Streams whose last revision is kept in memory.
     pub streams_cached_max: usize,
@@ -101,14 +101,22 @@ pub struct Pipeline {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
+    backend: Arc<dyn Backend>,
     /// `None` once the pipeline shuts down.
     sender: Mutex<Option<mpsc::UnboundedSender<Command>>>,
     sequence: AtomicU64,
     admission: Arc<Admission>,
     stats: Arc<Stats>,
     task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("admission", &self.admission)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Pipeline {
@@ -125,7 +133,7 @@ impl Pipeline {
         let stats = Arc::new(Stats::default());
         let admission = Admission::new(config.queue_events_max, config.queue_bytes_max);
         let sequencer = Sequencer::new(
-            backend,
+            Arc::clone(&backend),
             log,
             config,
             clock,
@@ -136,6 +144,7 @@ impl Pipeline {
         let task = tokio::spawn(sequencer.run());
         Self {
             shared: Arc::new(Shared {
+                backend,
                 sender: Mutex::new(Some(sender)),
                 sequence: AtomicU64::new(0),
                 admission,
@@ -223,13 +232,16 @@ impl Pipeline {
     }
 
     /// Lets a command in, or refuses it at once.
-    fn enqueue(&self, parts: Vec<Part>, reply: Reply) {
+    fn enqueue(&self, mut parts: Vec<Part>, reply: Reply) {
         let (events, bytes) = command::size_of(&parts);
         let permit = match self.shared.admission.enter(events, bytes) {
             Ok(permit) => permit,
             Err(error) => return reply.send(Err(error.during("append"))),
         };
         let arrived = Instant::now();
+        for part in &mut parts {
+            part.pack(&*self.shared.backend);
+        }
         // Numbering and sending under one lock keep the numbers in the order of the channel.
         let guard = self.lock_sender();
         let Some(sender) = guard.as_ref() else {

@@ -69,6 +69,8 @@ pub struct Row {
     pub content_type: ContentType,
     /// The payload.
     pub data: Bytes,
+    /// The payload as [`Backend::pack`] made it, if it did.
+    pub packed: Option<Bytes>,
     /// Data about the event.
     pub metadata: Bytes,
     /// Its labels.
@@ -396,6 +398,13 @@ pub enum RunMode {
 pub trait Backend: Send + Sync + 'static {
     /// What it is.
     fn info(&self) -> &BackendInfo;
+
+    /// The smaller form in which this backend wants to store these data, if it has one. Runs in the task of whoever appends, so that
+    /// costly work is not done one event after the other in the task that forms batches.
+    fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes> {
+        let _ = (stream, content_type, data);
+        None
+    }
 
     /// Opens a connection that appends to `log`.
     ///

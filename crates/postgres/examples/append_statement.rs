@@ -110,6 +110,7 @@ impl Heads {
                 created: Timestamp(1_790_000_000_000_000),
                 content_type: ContentType::Json,
                 data: Bytes::from_static(DATA),
+                packed: None,
                 metadata: Bytes::from_static(METADATA),
                 tags: Tags::NONE,
             }

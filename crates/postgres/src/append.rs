@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_postgres::Statement;
 
-use crate::compression::Compression;
 use crate::connection::{Connection, Connector, Role};
 use crate::encode::{Encoded, Kind};
 use crate::error::{self, Class};
@@ -42,7 +41,6 @@ pub(crate) struct Writer {
     connection: Connection,
     statements: Statements,
     answer_timeout: Duration,
-    compression: Compression,
     in_flight: Arc<AtomicU32>,
     doubt: Doubt,
 }
@@ -109,7 +107,6 @@ impl Writer {
             connection,
             statements,
             answer_timeout: connector.config.answer_timeout,
-            compression: connector.config.compression,
             in_flight: Arc::default(),
             doubt: Doubt::none(),
         })
@@ -117,7 +114,7 @@ impl Writer {
 
     /// Writes the batch to the connection.
     fn send(&self, batch: Arc<Batch>) -> Result<Answer> {
-        let encoded = Encoded::new(&batch, self.log, self.epoch, self.compression)?;
+        let encoded = Encoded::new(&batch, self.log, self.epoch)?;
         let client = Arc::clone(&self.connection.client);
         let statements = self.statements.clone();
         let answer = async move {

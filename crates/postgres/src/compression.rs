@@ -1,7 +1,8 @@
-//! Data that this process compresses itself, if the store's URL says `compression=client` (decision 0012).
+//! Data that this process compresses itself: large ones that are not JSON, or what the store's URL says by
+//! `compression=…` (decision 0012).
 //!
 //! Why: a log has one writing connection, and the database compresses large values while it works on that connection's
-//! statement: a third of that work with events of 20 kB. The process has other cores for it, and less travels.
+//! statement: a third of that work with events of 20 kB. Here whoever appends does it, on any core, and less travels.
 //! The price: SQL alone cannot read such data.
 //! How: an LZ4 block (Collet, `lz4_Block_format.md`) behind the length of the data as four bytes, little-endian, which
 //! the usual LZ4 packages of other languages read. The stored code of the content type says that it is so.
@@ -10,8 +11,8 @@
 //! Not here: what the database compresses (`sql/migrate_0001.sql`).
 
 use bytes::Bytes;
-use gesta_core::backend::Row;
 use gesta_core::limits::EVENT_BYTES_MAX;
+use gesta_core::{ContentType, StreamId};
 use lz4::block;
 
 /// Added to the code of the content type of data that were compressed here.
@@ -25,27 +26,41 @@ const GROWTH_MAX: usize = 8;
 /// Bytes that tell the length.
 const PREFIX_BYTES: usize = 4;
 
-/// Who compresses the data of large events.
+/// Which data of large events this process compresses itself; the database compresses the others. Every process reads
+/// both, whatever its own choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Compression {
-    /// The database: analysts can read all data with SQL.
-    #[default]
+    /// None.
     Database,
-    /// This process, data from 2 KiB on that become an eighth smaller by it: less work for the database and fewer bytes
-    /// on the way, but SQL shows these data compressed. Every process reads them, whatever its own choice.
+    /// Data that are not JSON: SQL could make nothing of them anyhow. JSON stays readable.
+    #[default]
+    Binary,
+    /// All. SQL shows large JSON data compressed.
     Client,
 }
 
-/// The data of a row as they are to be stored, if that is not as they are.
-pub(crate) fn pack(row: &Row) -> Option<Vec<u8>> {
-    // Metadata of streams is read by statements of other shape.
-    if row.data.len() < BYTES_MIN || row.stream.described_stream().is_some() {
-        return None;
+impl Compression {
+    /// The data as they are to be stored, if that is not as they are.
+    pub(crate) fn pack(
+        self,
+        stream: &StreamId,
+        content_type: ContentType,
+        data: &[u8],
+    ) -> Option<Vec<u8>> {
+        let wanted = match self {
+            Compression::Database => false,
+            Compression::Binary => content_type != ContentType::Json,
+            Compression::Client => true,
+        };
+        // Metadata of streams is read by statements of other shape.
+        if !wanted || data.len() < BYTES_MIN || stream.described_stream().is_some() {
+            return None;
+        }
+        let packed = block::compress(data, None, true).ok()?;
+        let is_worth_it = packed.len() <= data.len() / 8 * 7;
+        let is_bounded = data.len() <= packed.len().saturating_mul(GROWTH_MAX);
+        (is_worth_it && is_bounded).then_some(packed)
     }
-    let packed = block::compress(&row.data, None, true).ok()?;
-    let is_worth_it = packed.len() <= row.data.len() / 8 * 7;
-    let is_bounded = row.data.len() <= packed.len().saturating_mul(GROWTH_MAX);
-    (is_worth_it && is_bounded).then_some(packed)
 }
 
 /// Length of the data behind a stored code and bytes. Damaged ones count as they are.
@@ -87,11 +102,6 @@ fn told_length(stored: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gesta_core::backend::RowId;
-    use gesta_core::{
-        ContentType, EventId, EventType, Position, Revision, StreamId, Tags, Timestamp,
-    };
-
     /// Words that no two places have in common for long: shrinks to about half.
     fn text(length: usize) -> Bytes {
         let mut number = 1_u64;
@@ -106,28 +116,16 @@ mod tests {
         text.into()
     }
 
-    fn row(stream: &str, data: Bytes) -> Row {
-        Row {
-            position: Position(1),
-            stream: StreamId::new(stream).expect("valid"),
-            stream_row: RowId(1),
-            revision: Revision(0),
-            id: EventId::random(),
-            event_type: EventType::new("t").expect("valid"),
-            type_row: RowId(1),
-            created: Timestamp(0),
-            content_type: ContentType::Json,
-            data,
-            metadata: Bytes::new(),
-            tags: Tags::NONE,
-        }
+    fn pack(stream: &str, data: &[u8]) -> Option<Vec<u8>> {
+        let stream = StreamId::new(stream).expect("valid");
+        Compression::Client.pack(&stream, ContentType::Json, data)
     }
 
     #[test]
     fn what_is_packed_comes_back_and_is_smaller() {
         for length in [BYTES_MIN, 20_000, EVENT_BYTES_MAX] {
             let data = text(length);
-            let packed: Bytes = pack(&row("s", data.clone())).expect("packed").into();
+            let packed: Bytes = pack("s", &data).expect("packed").into();
             assert!(packed.len() < data.len() * 7 / 8, "{}", packed.len());
             assert_eq!(super::length(PACKED, &packed), data.len());
             for code in [0, 1] {
@@ -148,15 +146,31 @@ mod tests {
             ("s", Bytes::from(vec![b'a'; 100_000])),
             ("$$s", text(20_000)),
         ] {
-            assert_eq!(pack(&row(stream, data.clone())), None, "{stream}");
+            assert_eq!(pack(stream, &data), None, "{stream}");
             assert_eq!(super::length(0, &data), data.len());
             assert_eq!(unpack(1, &data), Ok((1, data)));
         }
     }
 
     #[test]
+    fn json_is_packed_only_if_asked_for() {
+        let stream = StreamId::new("s").expect("valid");
+        let data = text(20_000);
+        for (compression, of_json, of_others) in [
+            (Compression::Database, false, false),
+            (Compression::Binary, false, true),
+            (Compression::Client, true, true),
+        ] {
+            let is_packed = |content_type| compression.pack(&stream, content_type, &data).is_some();
+            assert_eq!(is_packed(ContentType::Json), of_json, "{compression:?}");
+            assert_eq!(is_packed(ContentType::Binary), of_others, "{compression:?}");
+        }
+        assert_eq!(Compression::default(), Compression::Binary);
+    }
+
+    #[test]
     fn damaged_bytes_are_refused_and_cost_no_memory() {
-        let packed = pack(&row("s", text(20_000))).expect("packed");
+        let packed = pack("s", &text(20_000)).expect("packed");
         for cut in [0, 1, 3, 4, 5, packed.len() - 1] {
             let cut = Bytes::copy_from_slice(&packed[..cut]);
             assert!(unpack(PACKED, &cut).is_err(), "{} bytes", cut.len());
@@ -177,7 +191,7 @@ mod tests {
     /// Whatever the bytes are: an answer, and no more memory than they may tell of.
     #[test]
     fn no_bytes_do_harm() {
-        let packed = pack(&row("s", text(20_000))).expect("packed");
+        let packed = pack("s", &text(20_000)).expect("packed");
         for _ in 0..5_000 {
             let mut hostile = packed.clone();
             for _ in 0..rand::random_range(1..10) {

@@ -21,7 +21,8 @@ const OWN_OPTIONS: &[(&str, &str)] = &[
     ("durability", "full (default) or weakened"),
     (
         "compression",
-        "who compresses large events: database (default), so that SQL can read them, or client",
+        "what of large events this process compresses: binary (default), all but JSON, so that SQL can read that; \
+         client, all; database, nothing",
     ),
     (
         "sslmode",
@@ -81,7 +82,7 @@ pub struct Config {
     pub schema: String,
     /// Which settings of the server are accepted.
     pub durability: RequiredDurability,
-    /// Who compresses the data of large events that this process appends.
+    /// What of the data of large events this process compresses itself.
     pub compression: Compression,
     /// Connections for reads; one for messages and one per log for appends come on top.
     pub readers_max: usize,
@@ -137,7 +138,7 @@ impl Config {
             root_certificates: None,
             schema: SCHEMA_DEFAULT.to_owned(),
             durability: RequiredDurability::Full,
-            compression: Compression::Database,
+            compression: Compression::default(),
             readers_max: 4,
             answer_timeout: Duration::from_secs(10),
             logs_if_new: 1,
@@ -165,8 +166,9 @@ impl Config {
             "compression" => {
                 self.compression = match value {
                     "database" => Compression::Database,
+                    "binary" => Compression::Binary,
                     "client" => Compression::Client,
-                    _ => return Err(wrong(name, "database or client", value)),
+                    _ => return Err(wrong(name, "database, binary or client", value)),
                 };
             }
             "sslmode" => {
@@ -333,7 +335,7 @@ mod tests {
         assert_eq!(config.driver.get_dbname(), Some("shop"));
         assert_eq!(config.driver.get_application_name(), Some("gesta"));
         assert_eq!(config.tls, TlsMode::Prefer);
-        assert_eq!(config.compression, Compression::Database);
+        assert_eq!(config.compression, Compression::Binary);
         let local = Config::parse("postgresql:///shop").expect("valid");
         assert_eq!(local.driver.get_hosts().len(), 1);
     }

@@ -9,7 +9,6 @@ use gesta_core::{Error, LogId, Position, Result};
 use gesta_sql::{checksum, name_checksum, to_sql};
 use tokio_postgres::types::ToSql;
 
-use crate::compression::{self, Compression};
 use crate::values::{Column, Field};
 
 /// Which statement a batch needs.
@@ -32,8 +31,6 @@ pub(crate) struct Encoded {
     after_writer: i64,
     epoch: i64,
     checksums: Vec<i64>,
-    /// The data of each row as they are stored, where that is not as they were appended; empty if it is so for all.
-    packed: Vec<Option<Vec<u8>>>,
     streams: Names,
     types: Names,
     tag_texts: Vec<String>,
@@ -62,12 +59,7 @@ impl Names {
 impl Encoded {
     /// # Errors
     /// `InvalidArgument` if a number is out of range or the batch contradicts itself.
-    pub(crate) fn new(
-        batch: &Batch,
-        log: LogId,
-        epoch: WriterEpoch,
-        compression: Compression,
-    ) -> Result<Self> {
+    pub(crate) fn new(batch: &Batch, log: LogId, epoch: WriterEpoch) -> Result<Self> {
         check(batch, log)?;
         let mut tag_texts = Vec::new();
         let mut tag_positions = Vec::new();
@@ -102,10 +94,6 @@ impl Encoded {
                 .iter()
                 .map(|row| checksum(log, row, epoch))
                 .collect(),
-            packed: match compression {
-                Compression::Database => Vec::new(),
-                Compression::Client => batch.rows.iter().map(compression::pack).collect(),
-            },
             streams: Names::new(log, streams)?,
             types: Names::new(log, types)?,
             tag_texts,
@@ -129,7 +117,6 @@ impl Encoded {
         ]
         .map(|field| Column {
             rows: &batch.rows,
-            packed: &self.packed,
             field,
         })
     }

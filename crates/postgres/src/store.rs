@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::stream::BoxStream;
 use gesta_core::backend::{
     Backend, BackendInfo, EventLookup, EventRef, LoadRequest, Loaded, LogEnd, LogSlice, LogWriter,
     Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
 };
-use gesta_core::{Capabilities, ErrorKind, LogId, Position, Result, StreamId, Visibility};
+use gesta_core::{
+    Capabilities, ContentType, ErrorKind, LogId, Position, Result, StreamId, Visibility,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::append::Writer;
@@ -97,6 +100,13 @@ impl PostgresBackend {
 impl Backend for PostgresBackend {
     fn info(&self) -> &BackendInfo {
         &self.info
+    }
+
+    fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes> {
+        let compression = self.connector.config.compression;
+        compression
+            .pack(stream, content_type, data)
+            .map(Bytes::from)
     }
 
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {

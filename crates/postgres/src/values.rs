@@ -70,8 +70,6 @@ pub(crate) enum Field {
 /// One column of a batch as an array.
 pub(crate) struct Column<'a> {
     pub(crate) rows: &'a [Row],
-    /// Instead of a row's data, as far as there is anything.
-    pub(crate) packed: &'a [Option<Vec<u8>>],
     pub(crate) field: Field,
 }
 
@@ -91,9 +89,8 @@ impl ToSql for Column<'_> {
         out.put_u32(element.oid());
         out.put_i32(i32::try_from(self.rows.len())?);
         out.put_i32(1);
-        for (index, row) in self.rows.iter().enumerate() {
-            let packed = self.packed.get(index).and_then(Option::as_deref);
-            self.put(row, packed, out)?;
+        for row in self.rows {
+            self.put(row, out)?;
         }
         Ok(IsNull::No)
     }
@@ -106,7 +103,7 @@ impl ToSql for Column<'_> {
 }
 
 impl Column<'_> {
-    fn put(&self, row: &Row, packed: Option<&[u8]>, out: &mut BytesMut) -> Result<(), Failure> {
+    fn put(&self, row: &Row, out: &mut BytesMut) -> Result<(), Failure> {
         match self.field {
             Field::Position => put_number(i64::try_from(row.position.0)?, out),
             Field::Stream => put_number(i64::try_from(row.stream_row.0)?, out),
@@ -117,13 +114,13 @@ impl Column<'_> {
             Field::ContentType => {
                 out.put_i32(2);
                 let code = i16::try_from(content_type_code(row.content_type))?;
-                out.put_i16(if packed.is_some() {
+                out.put_i16(if row.packed.is_some() {
                     code + PACKED
                 } else {
                     code
                 });
             }
-            Field::Data => put_bytes(packed.unwrap_or(&row.data), out)?,
+            Field::Data => put_bytes(row.packed.as_ref().unwrap_or(&row.data), out)?,
             Field::Metadata => put_bytes(&row.metadata, out)?,
             Field::Tags => match tags_to_text(&row.tags) {
                 Some(text) => put_bytes(text.as_bytes(), out)?,

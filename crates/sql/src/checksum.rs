@@ -177,6 +177,7 @@ mod tests {
             created: Timestamp(1_790_000_000_000_001),
             content_type: ContentType::Json,
             data: Bytes::from_static(data.as_bytes()),
+            packed: None,
             metadata: Bytes::from_static(metadata.as_bytes()),
             tags: Tags::new(tags.iter().map(|t| Tag::new(*t).expect("valid")).collect())
                 .expect("valid"),

@@ -44,6 +44,7 @@ pub(crate) fn batch(positions: std::ops::RangeInclusive<u64>) -> Batch {
             created: event.created,
             content_type: event.content_type,
             data: event.data.clone(),
+            packed: None,
             metadata: event.metadata.clone(),
             tags: event.tags.clone(),
         }

@@ -206,6 +206,7 @@ macro_rules! conformance_tests {
             payloads {
                 json_comes_back_byte_for_byte
                 binary_holds_any_byte
+                large_data_come_back
                 the_largest_events_end_pages_early
             }
             read_stream {

@@ -34,11 +34,11 @@ pub(super) async fn targets(
             return fail(format!("--gesta-logs {logs}: at least 1, and 1 on SQLite"));
         }
         let gesta = GestaTarget::new(url, args.rtt, args.compression.method());
-        all.push(Arc::new(gesta.with_logs(*logs)));
+        all.push(Arc::new(gesta.opaque().with_logs(*logs)));
     }
     if is_postgres && args.compression.is_lz4_for_gesta() {
         let gesta = GestaTarget::new(url, args.rtt, args.compression.method());
-        all.push(Arc::new(gesta.compressing()));
+        all.push(Arc::new(gesta.readable()));
     }
     all.extend(journals::all(url, args.rtt, args.compression.method())?);
     for url in &args.also {

@@ -133,7 +133,7 @@ impl Compression {
         }
     }
 
-    /// Gesta's data are compressed by LZ4, so Gesta may as well do it itself.
+    /// Gesta's data are compressed by LZ4, so who does it may differ.
     pub(crate) fn is_lz4_for_gesta(self) -> bool {
         matches!(self, Compression::Lz4 | Compression::Own)
     }

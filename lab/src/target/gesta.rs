@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use gesta_core::{
-    AllFrom, EventData, EventId, EventStore, EventType, ExpectedRevision, ReadAll, Revision,
-    StreamId,
+    AllFrom, ContentType, EventData, EventId, EventStore, EventType, ExpectedRevision, ReadAll,
+    Revision, StreamId,
 };
 use tokio::sync::Mutex;
 
@@ -31,6 +31,7 @@ pub struct GestaTarget {
     /// The PostgreSQL schema that is dropped and made anew; none: the store is used as it is.
     schema: Option<String>,
     compression: Option<String>,
+    content_type: ContentType,
     opened: Mutex<Option<Arc<Opened>>>,
 }
 
@@ -58,6 +59,7 @@ impl GestaTarget {
             round_trip,
             schema,
             compression: compression.map(str::to_owned),
+            content_type: ContentType::Json,
             opened: Mutex::default(),
         }
     }
@@ -73,13 +75,22 @@ impl GestaTarget {
         self
     }
 
-    /// The same, with large data compressed by this process instead of the database, which does not try it again.
+    /// The same with data that only their application understands, as most journals store them. Gesta compresses large
+    /// ones itself, by LZ4; not if the table is to compress otherwise.
     #[must_use]
-    pub fn compressing(mut self) -> Self {
-        self.name = "gesta-client-lz4".into();
-        self.title = "Gesta, compressing by itself".into();
-        self.url = endpoint::with_parameter(&self.url, "compression", "client");
-        self.compression = Some("none".into());
+    pub fn opaque(mut self) -> Self {
+        self.content_type = ContentType::Binary;
+        if self.schema.is_some() && !matches!(self.compression.as_deref(), None | Some("lz4")) {
+            self.url = endpoint::with_parameter(&self.url, "compression", "database");
+        }
+        self
+    }
+
+    /// The same with JSON under a name of its own: SQL can read it, so the database compresses it.
+    #[must_use]
+    pub fn readable(mut self) -> Self {
+        self.name = "gesta-json".into();
+        self.title = "Gesta, JSON readable with SQL".into();
         self
     }
 
@@ -151,7 +162,11 @@ impl Target for GestaTarget {
     async fn connect(&self) -> Result<Box<dyn Session>> {
         let store = Arc::clone(&self.opened().await?.store);
         let event_type = EventType::new(EVENT_TYPE)?;
-        Ok(Box::new(GestaSession { store, event_type }))
+        Ok(Box::new(GestaSession {
+            store,
+            event_type,
+            content_type: self.content_type,
+        }))
     }
 
     async fn read_back(&self, prefix: &str, see: &mut (dyn FnMut(Stored) + Send)) -> Result<()> {
@@ -203,6 +218,7 @@ impl Target for GestaTarget {
 struct GestaSession {
     store: Arc<dyn EventStore>,
     event_type: EventType,
+    content_type: ContentType,
 }
 
 #[async_trait]
@@ -214,8 +230,10 @@ impl Session for GestaSession {
             None => ExpectedRevision::NoStream,
             Some(last) => ExpectedRevision::Exact(Revision(last)),
         };
-        let events = append.events.iter().map(|event| {
-            EventData::json(self.event_type.clone(), event.data.clone()).with_id(EventId(event.id))
+        let events = append.events.iter().map(|event| EventData {
+            id: Some(EventId(event.id)),
+            content_type: self.content_type,
+            ..EventData::json(self.event_type.clone(), event.data.clone())
         });
         let request = gesta_core::Append::to(stream, expected, events.collect());
         match self.store.append(request).await {

@@ -58,6 +58,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) stream: &'a str,
     pub(crate) event_type: &'a str,
     pub(crate) data: Bytes,
+    pub(crate) packed: Option<Bytes>,
     pub(crate) tags: &'a [&'a str],
 }
 
@@ -66,6 +67,7 @@ pub(crate) fn draft<'a>(stream: &'a str, event_type: &'a str) -> Draft<'a> {
         stream,
         event_type,
         data: Bytes::from_static(b"{\"n\":1}"),
+        packed: None,
         tags: &[],
     }
 }
@@ -120,6 +122,7 @@ impl Author {
                 created,
                 content_type: ContentType::Json,
                 data: draft.data.clone(),
+                packed: draft.packed.clone(),
                 metadata: Bytes::from_static(b"m"),
                 tags: Tags::new(tags).expect("valid"),
             });

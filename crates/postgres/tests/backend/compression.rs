@@ -1,11 +1,17 @@
 //! Data that Gesta compresses itself: every read gives them as they were appended, whoever asks, and damage is noticed.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use gesta_core::backend::{Backend, LoadRequest, LogSlice, StreamSlice};
 use gesta_core::limits::PAGE_BYTES_MAX;
-use gesta_core::{Direction, ErrorKind, Position, RecordedEvent, Revision, StreamId};
+use gesta_core::{
+    Append, ContentType, Direction, ErrorKind, EventData, EventStore, EventType, ExpectedRevision,
+    Position, RecordedEvent, Revision, StreamId, SystemClock,
+};
 use gesta_pgtest::shared;
 use gesta_postgres::PostgresBackend;
+use gesta_store::Store;
 
 use crate::common::{Author, Draft, LOG, direct, draft, is_committed, open, store_url};
 use crate::reads::{all, pages};
@@ -30,8 +36,11 @@ async fn compressing() -> Option<(PostgresBackend, String)> {
     Some((open(&format!("{url}&compression=client")).await, url))
 }
 
-fn with_data(stream: &'static str, data: Bytes) -> Draft<'static> {
+/// As an append through this backend hands it on.
+fn with_data(backend: &PostgresBackend, stream: &'static str, data: Bytes) -> Draft<'static> {
+    let name = StreamId::new(stream).expect("valid");
     Draft {
+        packed: backend.pack(&name, ContentType::Json, &data),
         data,
         ..draft(stream, "T")
     }
@@ -80,7 +89,7 @@ async fn every_read_gives_the_data_as_they_were_appended() {
     ];
     let drafts: Vec<Draft<'_>> = kinds
         .iter()
-        .map(|(stream, data, _)| with_data(stream, data.clone()))
+        .map(|(stream, data, _)| with_data(&backend, stream, data.clone()))
         .collect();
     assert!(is_committed(&author.append(&mut *writer, &drafts).await));
 
@@ -135,6 +144,47 @@ async fn every_read_gives_the_data_as_they_were_appended() {
     }
 }
 
+/// Without any option JSON stays readable with SQL, also if it is large.
+#[tokio::test]
+async fn a_store_compresses_all_but_json() {
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    let backend = Arc::new(open(&url).await);
+    let opened = Store::open(
+        Arc::clone(&backend) as Arc<dyn Backend>,
+        gesta_store::Config::default(),
+        Arc::new(SystemClock),
+    );
+    let store = opened.expect("starts");
+    let data = text(20_000, 7);
+    let event = |content_type, data: &Bytes| EventData {
+        content_type,
+        ..EventData::json(EventType::new("T").expect("valid"), data.clone())
+    };
+    let small = Bytes::from_static(b"small");
+    let events = vec![
+        event(ContentType::Binary, &small),
+        event(ContentType::Json, &data),
+        event(ContentType::Binary, &data),
+    ];
+    let stream = StreamId::new("a").expect("valid");
+    let append = Append::to(stream, ExpectedRevision::NoStream, events);
+    store.append(append).await.expect("stored");
+
+    let client = direct(&url).await;
+    let readable = "SELECT is_compressed, data_text FROM events_readable ORDER BY position";
+    let rows = client.query(readable, &[]).await.expect("reads");
+    let rows: Vec<(bool, Option<String>)> =
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let json = String::from_utf8(data.to_vec()).expect("text");
+    assert_eq!(rows, [(false, None), (false, Some(json)), (true, None)]);
+
+    let page = backend.read_log(all()).await.expect("reads");
+    assert_eq!(data_of(&page.events), [&small, &data, &data]);
+    assert!(is_healthy(&backend).await);
+    store.shutdown().await.expect("closes");
+}
+
 /// 90 MiB in events of 3 MiB that are stored as less than 80: no page above 32 MiB of what it becomes, nothing lost.
 #[tokio::test]
 async fn pages_are_bounded_by_what_they_become() {
@@ -145,7 +195,7 @@ async fn pages_are_bounded_by_what_they_become() {
     let mut author = Author::default();
     let data = text(3 * 1_024 * 1_024, 9);
     for _ in 0..30 {
-        let draft = with_data("a", data.clone());
+        let draft = with_data(&backend, "a", data.clone());
         assert!(is_committed(&author.append(&mut *writer, &[draft]).await));
     }
     for limit in [2, 12, 10_000] {
@@ -186,7 +236,7 @@ async fn damage_is_noticed_and_named() {
     };
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     let mut author = Author::default();
-    let drafts = [1, 2].map(|seed| with_data("a", text(9_000, seed)));
+    let drafts = [1, 2].map(|seed| with_data(&backend, "a", text(9_000, seed)));
     assert!(is_committed(&author.append(&mut *writer, &drafts).await));
     let client = direct(&url).await;
     let keep = "SET session_replication_role = replica; CREATE TABLE kept AS SELECT * FROM events";
@@ -223,7 +273,7 @@ async fn metadata_of_a_stream_is_loaded() {
     let mut author = Author::default();
     let x = String::from_utf8(text(5_000, 6).to_vec()).expect("text");
     let metadata = Bytes::from(format!(r#"{{"max_count":3,"x":"{x}"}}"#));
-    let draft = with_data("$$a", metadata.clone());
+    let draft = with_data(&backend, "$$a", metadata.clone());
     assert!(is_committed(&author.append(&mut *writer, &[draft]).await));
     for backend in [backend, open(&url).await] {
         let request = LoadRequest {

@@ -115,6 +115,7 @@ impl Author {
                 created,
                 content_type: ContentType::Json,
                 data: event.data.clone(),
+                packed: None,
                 metadata: event.metadata.clone(),
                 tags: Tags::new(
                     event

@@ -1,7 +1,9 @@
 //! Data and metadata come back byte for byte.
 
 use gesta_core::limits::{EVENT_BYTES_MAX, PAGE_BYTES_MAX};
-use gesta_core::{AllFrom, ContentType, EventData, EventStoreExt, ReadAll, ReadStream, StreamFrom};
+use gesta_core::{
+    AllFrom, ContentType, EventData, EventId, EventStoreExt, ReadAll, ReadStream, StreamFrom,
+};
 
 use crate::factory::StoreFactory;
 use crate::support::*;
@@ -52,6 +54,54 @@ pub async fn binary_holds_any_byte(factory: &dyn StoreFactory) {
     assert_eq!(stored[0].content_type, ContentType::Binary);
     assert_eq!(stored[0].data, binary.data);
     assert_eq!(stored[0].metadata, binary.metadata);
+}
+
+/// Goal: large data come back as they were, whatever a backend makes of them on the way: JSON and others, between small
+/// ones, in one append and as its retry.
+pub async fn large_data_come_back(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    let large = |content_type, seed: usize, bytes: usize| EventData {
+        content_type,
+        data: numbers(seed, bytes).into(),
+        ..event("large").with_id(EventId::random())
+    };
+    let (json, binary) = (ContentType::Json, ContentType::Binary);
+    let events = vec![
+        large(json, 1, 10),
+        large(binary, 2, 20_000),
+        large(json, 3, 30_000),
+        large(binary, 4, 2_047),
+        large(binary, 5, 2_048),
+        large(binary, 6, 1_000_000),
+        large(json, 7, 100),
+        large(json, 8, 4_000),
+    ];
+    let first = append(store.as_ref(), "a", NoStream, events.clone()).await;
+    let again = append(store.as_ref(), "a", NoStream, events.clone()).await;
+    assert_eq!(again.position, first.position, "a retry stores nothing");
+    append(store.as_ref(), "b", NoStream, vec![events[5].clone()]).await;
+
+    let stored = store.read_whole_stream("a").await.expect("readable");
+    assert_eq!(stored.len(), events.len());
+    let all = everything(store.as_ref()).await;
+    assert_eq!(all.len(), events.len() + 1);
+    let last = all.iter().find(|event| event.stream.as_str() == "b");
+    for (given, stored) in events
+        .iter()
+        .zip(&stored)
+        .chain([(&events[5], last.expect("is there"))])
+    {
+        assert_eq!(given.content_type, stored.content_type);
+        assert!(given.data == stored.data, "{}", stored.revision);
+    }
+}
+
+/// Text that compression makes somewhat smaller.
+fn numbers(seed: usize, bytes: usize) -> String {
+    let numbers = (seed..).map(|number| format!("{:x} ", number.wrapping_mul(2_654_435_761)));
+    let mut text: String = numbers.take(bytes / 2 + 1).collect();
+    text.truncate(bytes);
+    text
 }
 
 /// Bytes that no compression makes smaller (xorshift).

@@ -169,6 +169,7 @@ impl Log {
                 created: now.max(after.created),
                 content_type: event.content_type,
                 data: event.data,
+                packed: None,
                 metadata: event.metadata,
                 tags: event.tags,
             });
