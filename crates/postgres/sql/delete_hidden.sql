@@ -7,7 +7,7 @@ WITH doomed AS (
     ORDER BY e.log, e.stream, e.revision LIMIT $6
 ), removed AS (
     DELETE FROM events AS e USING doomed WHERE e.log = $1 AND e.position = doomed.position
-    RETURNING e.position, e.revision, octet_length(e.data) + octet_length(e.metadata) AS bytes, e.tags
+    RETURNING e.position, e.revision, octet_length(coalesce(e.packed, e.data)) + octet_length(e.metadata) AS bytes, e.tags
 ), untagged AS (
     DELETE FROM tags AS t USING (SELECT r.position, unnest(r.tags) AS tag FROM removed AS r) AS gone
     WHERE t.log = $1 AND t.tag = gone.tag AND t.position = gone.position

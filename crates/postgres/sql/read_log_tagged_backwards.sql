@@ -2,10 +2,10 @@
 -- Binds: $1 to $9 as there; $10 text[] tags, any of.
 -- Index: one range of tags_pkey per tag, no longer than the page unless there are other conditions; then one look into events_pkey per position.
 SELECT e.position, e.stream, e.revision, e.type, e.created, e.writer, e.checksum, e.event_id, e.content_type, e.tags,
-       CASE WHEN octet_length(e.data) + octet_length(e.metadata) > $5::integer
-            THEN octet_length(e.data) + octet_length(e.metadata) END AS large,
-       CASE WHEN octet_length(e.data) + octet_length(e.metadata) <= $5 THEN e.data END AS data,
-       CASE WHEN octet_length(e.data) + octet_length(e.metadata) <= $5 THEN e.metadata END AS metadata
+       CASE WHEN octet_length(coalesce(e.packed, e.data)) + octet_length(e.metadata) > $5::integer
+            THEN octet_length(coalesce(e.packed, e.data)) + octet_length(e.metadata) END AS large,
+       CASE WHEN octet_length(coalesce(e.packed, e.data)) + octet_length(e.metadata) <= $5 THEN coalesce(e.packed, e.data) END AS data,
+       CASE WHEN octet_length(coalesce(e.packed, e.data)) + octet_length(e.metadata) <= $5 THEN e.metadata END AS metadata
 FROM (SELECT DISTINCT found.position FROM unnest($10::text[]) AS wanted(tag) CROSS JOIN LATERAL (
           SELECT t.position FROM tags AS t
           WHERE t.log = $1 AND t.tag = wanted.tag AND t.position > $2 AND t.position <= $3

@@ -3,10 +3,10 @@
 --        $6 bigint stream, $7 timestamptz not older than this or NULL.
 -- Index: range of events_stream_revision_key, in order.
 SELECT e.position, e.stream, e.revision, e.type, e.created, e.writer, e.checksum, e.event_id, e.content_type, e.tags,
-       CASE WHEN octet_length(e.data) + octet_length(e.metadata) > $5::integer
-            THEN octet_length(e.data) + octet_length(e.metadata) END AS large,
-       CASE WHEN octet_length(e.data) + octet_length(e.metadata) <= $5 THEN e.data END AS data,
-       CASE WHEN octet_length(e.data) + octet_length(e.metadata) <= $5 THEN e.metadata END AS metadata
+       CASE WHEN octet_length(coalesce(e.packed, e.data)) + octet_length(e.metadata) > $5::integer
+            THEN octet_length(coalesce(e.packed, e.data)) + octet_length(e.metadata) END AS large,
+       CASE WHEN octet_length(coalesce(e.packed, e.data)) + octet_length(e.metadata) <= $5 THEN coalesce(e.packed, e.data) END AS data,
+       CASE WHEN octet_length(coalesce(e.packed, e.data)) + octet_length(e.metadata) <= $5 THEN e.metadata END AS metadata
 FROM events AS e
 WHERE e.log = $1 AND e.stream = $6 AND e.revision >= $2 AND e.revision <= $3
   AND ($7::timestamptz IS NULL OR e.created >= $7)

@@ -26,6 +26,7 @@ use crate::encode::{Encoded, Kind};
 use crate::error::{self, Class};
 
 pub(crate) const INSERT_EVENTS: &str = include_str!("../sql/insert_events.sql");
+const INSERT_EVENTS_PACKED: &str = include_str!("../sql/insert_events_packed.sql");
 const INSERT_EVENTS_AND_NAMES: &str = include_str!("../sql/insert_events_and_names.sql");
 const CONFIRM_END: &str = include_str!("../sql/confirm_end.sql");
 const EMIT_BARRIER: &str = include_str!("../sql/emit_barrier.sql");
@@ -48,6 +49,7 @@ pub(crate) struct Writer {
 #[derive(Clone, Debug)]
 struct Statements {
     insert: Statement,
+    insert_packed: Statement,
     insert_and_names: Statement,
     confirm: Statement,
     barrier: Statement,
@@ -123,6 +125,7 @@ impl Writer {
             let statement = match encoded.kind {
                 Kind::Confirm => &statements.confirm,
                 Kind::Plain => &statements.insert,
+                Kind::Packed => &statements.insert_packed,
                 Kind::Names => &statements.insert_and_names,
             };
             client.execute(statement, &params).await
@@ -268,14 +271,16 @@ fn upload_allowance(batch: &Batch) -> Duration {
 impl Statements {
     async fn prepare(connection: &Connection) -> std::result::Result<Self, tokio_postgres::Error> {
         let client = &connection.client;
-        let (insert, insert_and_names, confirm, barrier) = tokio::try_join!(
+        let (insert, insert_packed, insert_and_names, confirm, barrier) = tokio::try_join!(
             client.prepare(INSERT_EVENTS),
+            client.prepare(INSERT_EVENTS_PACKED),
             client.prepare(INSERT_EVENTS_AND_NAMES),
             client.prepare(CONFIRM_END),
             client.prepare(EMIT_BARRIER),
         )?;
         Ok(Self {
             insert,
+            insert_packed,
             insert_and_names,
             confirm,
             barrier,

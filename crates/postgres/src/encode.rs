@@ -18,7 +18,9 @@ pub(crate) enum Kind {
     Confirm,
     /// Events alone.
     Plain,
-    /// Events with new streams, new types or tags.
+    /// Events, with compressed data among them.
+    Packed,
+    /// Events of any kind with new streams, new types or tags.
     Names,
 }
 
@@ -82,8 +84,9 @@ impl Encoded {
         Ok(Self {
             kind: match (batch.rows.is_empty(), names) {
                 (true, _) => Kind::Confirm,
-                (false, false) => Kind::Plain,
                 (false, true) => Kind::Names,
+                _ if batch.rows.iter().any(|row| row.packed.is_some()) => Kind::Packed,
+                _ => Kind::Plain,
             },
             log: i16::try_from(log.0).map_err(|_| Error::invalid("log", "is out of range"))?,
             after_position: to_sql(batch.after.position.0, "position")?,
@@ -102,7 +105,7 @@ impl Encoded {
     }
 
     /// The columns of the events, in the order of the statement's binds.
-    pub(crate) fn columns<'a>(&'a self, batch: &'a Batch) -> [Column<'a>; 10] {
+    pub(crate) fn columns<'a>(&'a self, batch: &'a Batch) -> [Column<'a>; 11] {
         [
             Field::Position,
             Field::Stream,
@@ -113,6 +116,7 @@ impl Encoded {
             Field::ContentType,
             Field::Data,
             Field::Metadata,
+            Field::Packed,
             Field::Tags,
         ]
         .map(|field| Column {
@@ -124,7 +128,7 @@ impl Encoded {
     /// The binds of the statement.
     pub(crate) fn params<'a>(
         &'a self,
-        columns: &'a [Column<'a>; 10],
+        columns: &'a [Column<'a>; 11],
     ) -> Vec<&'a (dyn ToSql + Sync)> {
         let mut params: Vec<&(dyn ToSql + Sync)> =
             vec![&self.log, &self.after_position, &self.after_writer];
@@ -141,6 +145,7 @@ impl Encoded {
             content_type,
             data,
             metadata,
+            packed,
             tags,
         ] = columns;
         params.extend([
@@ -156,6 +161,9 @@ impl Encoded {
             id,
         ]);
         params.extend([content_type as &(dyn ToSql + Sync), data, metadata]);
+        if self.kind != Kind::Plain {
+            params.push(packed);
+        }
         if self.kind == Kind::Names {
             params.push(tags);
             for names in [&self.streams, &self.types] {

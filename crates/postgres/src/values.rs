@@ -64,6 +64,7 @@ pub(crate) enum Field {
     ContentType,
     Data,
     Metadata,
+    Packed,
     Tags,
 }
 
@@ -85,7 +86,7 @@ impl ToSql for Column<'_> {
             return Err("not an array".into());
         };
         out.put_i32(1);
-        out.put_i32(i32::from(self.field == Field::Tags));
+        out.put_i32(i32::from(matches!(self.field, Field::Packed | Field::Tags)));
         out.put_u32(element.oid());
         out.put_i32(i32::try_from(self.rows.len())?);
         out.put_i32(1);
@@ -120,8 +121,13 @@ impl Column<'_> {
                     code
                 });
             }
-            Field::Data => put_bytes(row.packed.as_ref().unwrap_or(&row.data), out)?,
+            Field::Data if row.packed.is_some() => put_bytes(&[], out)?,
+            Field::Data => put_bytes(&row.data, out)?,
             Field::Metadata => put_bytes(&row.metadata, out)?,
+            Field::Packed => match &row.packed {
+                Some(packed) => put_bytes(packed, out)?,
+                None => out.put_i32(-1),
+            },
             Field::Tags => match tags_to_text(&row.tags) {
                 Some(text) => put_bytes(text.as_bytes(), out)?,
                 None => out.put_i32(-1),
