@@ -4,7 +4,8 @@
 //! Invariants: appends of one stream keep their order; a caller is answered only after the commit.
 //! Not here: SQL (backend crates), reads, subscriptions.
 //!
-//! The life of an append: `admission` lets it in or refuses it; the `sequencer` decides it against what
+//! The life of an append: `admission` lets it in or refuses it; the backend may make its own form of large data, still in
+//! the caller's task (`command`); the `sequencer` decides it against what
 //! `heads` knows (`judge`), or looks up what it does not know; it becomes rows of a `forming` batch; the
 //! backend stores the batch by a chained insert; the caller is answered. `recovery` is for everything else.
 
