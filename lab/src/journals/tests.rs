@@ -15,7 +15,8 @@ use super::*;
 use crate::postgres;
 use crate::sizes::Sizes;
 use crate::target::{
-    self, Append, AppendError, Event, Events, Load, PhaseRun, ReadBack, Session, Stored, Worker,
+    self, Append, AppendError, Event, Events, GestaTarget, Load, PhaseRun, ReadBack, Session,
+    Stored, Worker,
 };
 use crate::workload::PayloadKind;
 
@@ -394,6 +395,36 @@ async fn data_are_compressed_as_told_in_partitions_too() {
             drop(session);
             target.remove().await.unwrap();
         }
+    }
+}
+
+/// Goal: whoever compresses Gesta's data, the method is that of the others.
+#[tokio::test]
+async fn data_of_gesta_are_compressed_as_told() {
+    let Some(url) = database("gesta_compression") else {
+        return;
+    };
+    let json = events(6_000, PayloadKind::Json);
+    let batch = json.stream(ME, 0).events(0..1);
+    let gesta = |method| GestaTarget::new(&url, Duration::ZERO, method);
+    for (target, by_gesta, by_database) in [
+        (gesta(Some("lz4")).opaque(), true, None),
+        (gesta(None).opaque(), true, None),
+        (gesta(Some("lz4")).readable(), false, Some("lz4")),
+        (gesta(Some("pglz")).opaque(), false, Some("pglz")),
+        (gesta(Some("none")).opaque(), false, None),
+    ] {
+        target.prepare().await.unwrap();
+        let mut session = target.connect().await.unwrap();
+        append(&mut session, "cart-1", 0, &batch).await.unwrap();
+        let client = postgres::connect(&url).await.unwrap();
+        let stored = "SELECT packed IS NOT NULL, pg_column_compression(coalesce(packed, data))
+                      FROM gesta_lab_gesta.events";
+        let stored = client.query_one(stored, &[]).await.unwrap();
+        let found: (bool, Option<String>) = (stored.get(0), stored.get(1));
+        assert_eq!((found.0, found.1.as_deref()), (by_gesta, by_database));
+        drop(session);
+        target.remove().await.unwrap();
     }
 }
 
