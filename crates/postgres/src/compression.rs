@@ -102,6 +102,7 @@ fn told_length(stored: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     /// Words that no two places have in common for long: shrinks to about half.
     fn text(length: usize) -> Bytes {
         let mut number = 1_u64;

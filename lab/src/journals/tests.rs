@@ -420,9 +420,8 @@ async fn data_of_gesta_are_compressed_as_told() {
         let client = postgres::connect(&url).await.unwrap();
         let stored = "SELECT packed IS NOT NULL, pg_column_compression(coalesce(packed, data))
                       FROM gesta_lab_gesta.events";
-        let stored = client.query_one(stored, &[]).await.unwrap();
-        let found: (bool, Option<String>) = (stored.get(0), stored.get(1));
-        assert_eq!((found.0, found.1.as_deref()), (by_gesta, by_database));
+        let row = client.query_one(stored, &[]).await.unwrap();
+        assert_eq!((row.get(0), row.get(1)), (by_gesta, by_database));
         drop(session);
         target.remove().await.unwrap();
     }
