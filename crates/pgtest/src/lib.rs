@@ -1,4 +1,5 @@
-//! Throw-away PostgreSQL servers and a fault-injecting TCP proxy, for tests and the lab.
+//! Throw-away PostgreSQL servers, alone or as a primary with standbys, and a fault-injecting TCP proxy, for tests and
+//! the lab.
 //!
 //! Why: tests of promises need a real server that can be stopped, killed and slowed down at will.
 //! Invariants: a server listens on 127.0.0.1 only, never runs as root, keeps PostgreSQL's default
@@ -6,15 +7,36 @@
 //! standard input closes).
 //! Not here: anything of Gesta; this crate knows PostgreSQL alone.
 
+mod ask;
 mod binaries;
+mod cluster;
+mod processes;
 mod proxy;
 mod server;
 mod shared;
+mod silent;
 
 pub use binaries::find_binaries;
+pub use cluster::{Cluster, Replication};
 pub use proxy::{FaultProxy, LoseReply};
 pub use server::{Auth, Server, ServerConfig};
 pub use shared::{fresh_schema, shared};
+pub use silent::SilentHost;
 
 /// Result of this crate; the errors are for people who read test output.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// How long anything that a server is told to do may take.
+const DONE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Waits for a condition, blocking; `complaint` is the error.
+fn wait_until(complaint: &str, mut done: impl FnMut() -> bool) -> Result<()> {
+    let deadline = std::time::Instant::now() + DONE_TIMEOUT;
+    while !done() {
+        if std::time::Instant::now() > deadline {
+            return Err(complaint.into());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Ok(())
+}

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid, User};
 use tempfile::TempDir;
 
-use crate::{Result, find_binaries};
+use crate::ask::{answers, first_value, free_port};
+use crate::processes::{children_of, is_alive, suspend, suspend_all};
+use crate::{Result, find_binaries, wait_until};
 
 /// Starts the server and ends it; see the module's text. `$0` is the data folder's parent.
 const SUPERVISE: &str = r#"
@@ -28,6 +30,8 @@ if read -r signal; then
     kill -s "$signal" "$server" 2>/dev/null
     wait "$server"
 else
+    # Whoever is suspended does not end.
+    kill -s CONT "$server" $(cat "/proc/$server/task/$server/children") 2>/dev/null
     kill -s QUIT "$server" 2>/dev/null
     wait "$server"
     rm -rf "$0"
@@ -35,7 +39,8 @@ fi
 "#;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+const NOT_ENDED: &str = "the server did not end in time";
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Another process can take a free port before the server does.
 const PORT_ATTEMPTS: usize = 5;
 
@@ -121,6 +126,16 @@ impl Server {
     /// # Panics
     /// If PostgreSQL is not installed and the variable `CI` is set: a skipped test must not look like a passed one.
     pub fn start_with(config: ServerConfig) -> Result<Option<Self>> {
+        let Some(mut server) = Self::without_data(config)? else {
+            return Ok(None);
+        };
+        server.init()?;
+        server.launch_on_a_free_port()?;
+        Ok(Some(server))
+    }
+
+    /// A server that has an empty folder and does not run.
+    fn without_data(config: ServerConfig) -> Result<Option<Self>> {
         let Some(binaries) = find_binaries() else {
             let message = "PostgreSQL is not installed (set GESTA_PG_BIN to the folder of `initdb`): \
                            tests that need it are SKIPPED";
@@ -133,24 +148,76 @@ impl Server {
         if let Some(user) = &run_as {
             chown(home.path(), Some(user.uid), Some(user.gid))?;
         }
-        let mut server = Self {
+        Ok(Some(Self {
             binaries,
             config,
             run_as,
             home,
             port: 0,
             running: None,
-        };
-        server.init()?;
+        }))
+    }
+
+    fn launch_on_a_free_port(&mut self) -> Result<()> {
         for attempt in 1.. {
-            server.port = free_port()?;
-            match server.launch() {
+            self.port = free_port()?;
+            match self.launch() {
                 Ok(()) => break,
                 Err(error) if attempt >= PORT_ATTEMPTS => return Err(error),
                 Err(_) => {}
             }
         }
-        Ok(Some(server))
+        Ok(())
+    }
+
+    /// Starts a standby that follows this server: a copy of its data (`pg_basebackup`), kept up to date by streaming.
+    ///
+    /// `name` is the `application_name` by which the primary knows it.
+    ///
+    /// # Errors
+    /// If the copy cannot be made or does not start.
+    pub(crate) fn start_standby(&self, name: &str) -> Result<Self> {
+        let standby = Self::without_data(self.config.clone())?;
+        let mut standby = standby.ok_or("PostgreSQL is not installed any more")?;
+        standby.copy_from(self, name)?;
+        standby.launch_on_a_free_port()?;
+        Ok(standby)
+    }
+
+    /// Stops this server and starts it again, on its port, as a standby with a fresh copy of the primary's data.
+    ///
+    /// # Errors
+    /// If the copy cannot be made or does not start.
+    pub(crate) fn restart_as_standby_of(&mut self, primary: &Self, name: &str) -> Result<()> {
+        self.kill_9()?;
+        std::fs::remove_dir_all(self.data())?;
+        self.copy_from(primary, name)?;
+        self.launch()
+    }
+
+    fn copy_from(&self, primary: &Self, name: &str) -> Result<()> {
+        let mut command = self.command(&self.binaries.join("pg_basebackup"));
+        let from = format!(
+            "host=127.0.0.1 port={} user=postgres application_name={name}",
+            primary.port
+        );
+        command.args([
+            "--no-sync",
+            "--checkpoint=fast",
+            "--wal-method=stream",
+            "--write-recovery-conf",
+        ]);
+        command.arg("-D").arg(self.data()).arg("-d").arg(from);
+        if let Auth::Password(password) = &self.config.auth {
+            command.env("PGPASSWORD", password);
+        }
+        let output = command.output()?;
+        if !output.status.success() {
+            return Err(
+                format!("pg_basebackup: {}", String::from_utf8_lossy(&output.stderr)).into(),
+            );
+        }
+        Ok(())
     }
 
     /// A command that runs as the server's user.
@@ -279,7 +346,7 @@ impl Server {
             let ready = lock
                 .lines()
                 .nth(7)
-                .is_some_and(|status| status.trim() == "ready");
+                .is_some_and(|status| matches!(status.trim(), "ready" | "standby"));
             if ours && ready && answers(self.addr()) {
                 return Ok(());
             }
@@ -343,21 +410,24 @@ impl Server {
     /// Runs statements as superuser in the database `postgres`, blocking. Usable inside and outside of a runtime.
     ///
     /// # Errors
-    /// If the server does not answer or refuses.
+    /// If the server does not answer within 30 seconds or refuses.
     pub fn execute(&self, sql: &str) -> Result<()> {
+        self.query(sql).map(|_| ())
+    }
+
+    /// As [`Server::execute`], and gives the first column of the first row as text; `None` without a row or for NULL.
+    ///
+    /// # Errors
+    /// As [`Server::execute`].
+    pub fn query(&self, sql: &str) -> Result<Option<String>> {
         let (url, sql) = (self.url(), sql.to_owned());
-        let worker = std::thread::spawn(move || -> Result<()> {
+        let worker = std::thread::spawn(move || -> Result<Option<String>> {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()?;
             runtime.block_on(async {
-                let (client, connection) =
-                    tokio_postgres::connect(&url, tokio_postgres::NoTls).await?;
-                let driver = tokio::spawn(connection);
-                client.batch_execute(&sql).await?;
-                drop(client);
-                driver.await??;
-                Ok(())
+                let answer = tokio::time::timeout(ANSWER_TIMEOUT, first_value(&url, &sql));
+                answer.await.map_err(|_| "the server does not answer")?
             })
         });
         worker.join().map_err(|_| "the helper thread panicked")?
@@ -385,7 +455,7 @@ impl Server {
             let _ = kill(Pid::from_raw(*child), Signal::SIGKILL);
         }
         self.end("KILL")?;
-        wait_until(|| !children.iter().any(|child| is_alive(*child)))
+        wait_until(NOT_ENDED, || !children.iter().any(|child| is_alive(*child)))
     }
 
     /// Starts it again on the same port with the same data; stops it first if it runs.
@@ -427,24 +497,36 @@ impl Server {
         if !ours.contains(&backend) {
             return Err(format!("process {backend} is not one of this server's").into());
         }
-        let signal = if suspended {
-            Signal::SIGSTOP
-        } else {
-            Signal::SIGCONT
-        };
-        kill(Pid::from_raw(backend), signal)?;
-        Ok(())
+        suspend(backend, suspended)
+    }
+
+    /// Suspends the server and all of its processes, as a machine that hangs: connections stay open, nothing answers.
+    ///
+    /// # Errors
+    /// If a process does not stop.
+    pub fn freeze(&self) -> Result<()> {
+        self.pid().map_or(Ok(()), |pid| suspend_all(pid, true))
+    }
+
+    /// Lets all processes of the server go on.
+    ///
+    /// # Errors
+    /// If a process does not go on.
+    pub fn thaw(&self) -> Result<()> {
+        self.pid().map_or(Ok(()), |pid| suspend_all(pid, false))
     }
 
     fn end(&mut self, signal: &str) -> Result<()> {
         let Some(mut running) = self.running.take() else {
             return Ok(());
         };
+        // Whoever is suspended does not end.
+        let _ = suspend_all(running.pid, false);
         if let Some(mut stdin) = running.stdin.take() {
             // Fails only if the shell is gone, which the wait below tells.
             let _ = stdin.write_all(format!("{signal}\n").as_bytes());
             let mut ended = false;
-            let outcome = wait_until(|| {
+            let outcome = wait_until(NOT_ENDED, || {
                 ended = ended
                     || running
                         .shell
@@ -470,17 +552,6 @@ impl Drop for Server {
     }
 }
 
-fn wait_until(mut done: impl FnMut() -> bool) -> Result<()> {
-    let deadline = Instant::now() + STOP_TIMEOUT;
-    while !done() {
-        if Instant::now() > deadline {
-            return Err("the server did not end in time".into());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
 /// PostgreSQL refuses to run as root.
 fn user_to_run_as() -> Result<Option<RunAs>> {
     if !Uid::effective().is_root() {
@@ -504,51 +575,4 @@ fn user_to_run_as() -> Result<Option<RunAs>> {
 fn has_program(name: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-        .local_addr()?
-        .port())
-}
-
-/// True if a PostgreSQL server at `addr` lets clients in: it answers a start-up message by `R`.
-fn answers(addr: SocketAddr) -> bool {
-    let attempt = || -> std::io::Result<u8> {
-        let mut stream = TcpStream::connect_timeout(&addr, Duration::from_secs(1))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let mut message = vec![0, 0, 0, 0];
-        message.extend_from_slice(&196_608_u32.to_be_bytes());
-        message.extend_from_slice(b"user\0postgres\0database\0postgres\0\0");
-        let length = u32::try_from(message.len()).unwrap_or(0);
-        message[..4].copy_from_slice(&length.to_be_bytes());
-        stream.write_all(&message)?;
-        let mut answer = [0];
-        stream.read_exact(&mut answer)?;
-        Ok(answer[0])
-    };
-    attempt().is_ok_and(|kind| kind == b'R')
-}
-
-/// Parent process and state of a process, from `/proc`.
-fn stat(pid: i32) -> Option<(i32, char)> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = text.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((fields.next()?.parse().ok()?, state))
-}
-
-fn is_alive(pid: i32) -> bool {
-    stat(pid).is_some_and(|(_, state)| !matches!(state, 'Z' | 'X'))
-}
-
-fn children_of(parent: i32) -> Vec<i32> {
-    std::fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| stat(*pid).is_some_and(|(found, _)| found == parent))
-        .collect()
 }

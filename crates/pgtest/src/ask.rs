@@ -1,0 +1,48 @@
+//! What is asked of a port or a server.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use tokio_postgres::SimpleQueryMessage;
+
+use crate::Result;
+
+/// A port of 127.0.0.1 that nobody uses at this moment.
+pub(crate) fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port())
+}
+
+/// True if a PostgreSQL server at `addr` lets clients in: it answers a start-up message by `R`.
+pub(crate) fn answers(addr: SocketAddr) -> bool {
+    let attempt = || -> std::io::Result<u8> {
+        let mut stream = TcpStream::connect_timeout(&addr, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut message = vec![0, 0, 0, 0];
+        message.extend_from_slice(&196_608_u32.to_be_bytes());
+        message.extend_from_slice(b"user\0postgres\0database\0postgres\0\0");
+        let length = u32::try_from(message.len()).unwrap_or(0);
+        message[..4].copy_from_slice(&length.to_be_bytes());
+        stream.write_all(&message)?;
+        let mut answer = [0];
+        stream.read_exact(&mut answer)?;
+        Ok(answer[0])
+    };
+    attempt().is_ok_and(|kind| kind == b'R')
+}
+
+/// The first column of the first row of what the statements give.
+pub(crate) async fn first_value(url: &str, sql: &str) -> Result<Option<String>> {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+    let driver = tokio::spawn(connection);
+    let messages = client.simple_query(sql).await?;
+    drop(client);
+    driver.await??;
+    let value = messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row.get(0).map(str::to_owned)),
+        _ => None,
+    });
+    Ok(value.flatten())
+}

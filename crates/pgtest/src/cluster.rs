@@ -1,0 +1,229 @@
+//! A primary with standbys on this machine: streaming replication, promotion, and what loses commits.
+//!
+//! Members are numbered from 0, and a number stays with its port and folder whatever the member's part is. Member 0
+//! begins as the primary. Nothing happens by itself: no member is promoted, and none follows a new primary, unless a
+//! test says so.
+//! What loses commits at a promotion: [`Cluster::hold_replication`] suspends the primary's process that sends to one
+//! standby, so that what is committed from then on does not leave the primary. (Delayed *replay* loses nothing: a standby
+//! replays all that it has received before it becomes the primary.)
+
+use std::net::SocketAddr;
+
+use crate::{Result, Server, ServerConfig, wait_until};
+
+/// Whether a commit waits for standbys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replication {
+    /// A commit waits for no standby: a promotion loses what the standby has not received.
+    Asynchronous,
+    /// A commit waits until one standby, whichever is first, has it on disk (`synchronous_standby_names`).
+    Synchronous,
+}
+
+/// A primary and its standbys. Dropping it ends all servers.
+#[derive(Debug)]
+pub struct Cluster {
+    members: Vec<Server>,
+    primary: usize,
+}
+
+impl Cluster {
+    /// Starts a primary (member 0) and its standbys (members 1 and more), blocking until all follow it.
+    /// `None`, said aloud, if PostgreSQL is not installed.
+    ///
+    /// # Errors
+    /// If a server cannot be made or does not start; the text holds its log.
+    pub fn start(standbys: usize, replication: Replication) -> Result<Option<Self>> {
+        Self::start_with(ServerConfig::default(), standbys, replication)
+    }
+
+    /// As [`Cluster::start`], every member with this configuration.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start_with(
+        config: ServerConfig,
+        standbys: usize,
+        replication: Replication,
+    ) -> Result<Option<Self>> {
+        // A held stream must not be made anew by a time-out, and a new primary is followed at once.
+        let config = config
+            .with("wal_receiver_timeout", "0")
+            .with("wal_retrieve_retry_interval", "100ms")
+            .with("wal_keep_size", "1GB");
+        let Some(primary) = Server::start_with(config)? else {
+            return Ok(None);
+        };
+        let mut cluster = Self {
+            members: vec![primary],
+            primary: 0,
+        };
+        for member in 1..=standbys {
+            let standby = cluster.members[0].start_standby(&name(member))?;
+            cluster.members.push(standby);
+        }
+        for member in 1..=standbys {
+            cluster.wait_for_standby(member)?;
+        }
+        cluster.set_replication(replication)?;
+        Ok(Some(cluster))
+    }
+
+    /// The number of the member that is the primary: that was promoted last.
+    #[must_use]
+    pub fn primary(&self) -> usize {
+        self.primary
+    }
+
+    /// A member's server.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    #[must_use]
+    pub fn server(&self, member: usize) -> &Server {
+        &self.members[member]
+    }
+
+    /// A member's server, to kill, stop or restart it.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    pub fn server_mut(&mut self, member: usize) -> &mut Server {
+        &mut self.members[member]
+    }
+
+    /// URL of the database `postgres` that names all members in the order of their numbers.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let hosts: Vec<SocketAddr> = self.members.iter().map(Server::addr).collect();
+        self.url_through(&hosts)
+    }
+
+    /// As [`Cluster::url`] with other addresses: those of proxies, or of hosts that do not answer.
+    #[must_use]
+    pub fn url_through(&self, hosts: &[SocketAddr]) -> String {
+        let own = self.members[0].addr().to_string();
+        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        self.members[0].url().replacen(&own, &hosts.join(","), 1)
+    }
+
+    /// Waits until a standby has received and replayed all that the primary has written so far.
+    ///
+    /// # Errors
+    /// If it does not within a minute.
+    pub fn wait_for_standby(&self, member: usize) -> Result<()> {
+        let primary = &self.members[self.primary];
+        let end = primary.query("SELECT pg_current_wal_flush_lsn()")?;
+        let end = end.ok_or("the primary does not say where its log ends")?;
+        let replayed = format!("SELECT coalesce(pg_last_wal_replay_lsn() >= '{end}', false)");
+        let standby = &self.members[member];
+        wait_until("the standby does not catch up", || {
+            standby
+                .query(&replayed)
+                .is_ok_and(|answer| answer.as_deref() == Some("t"))
+        })
+        .map_err(|error| format!("{error}\n{}", standby.log()).into())
+    }
+
+    /// From now on the standby receives nothing from the primary; with [`Replication::Synchronous`] and no other
+    /// standby, commits wait. It ends by [`Cluster::release_replication`], and by the promotion of a member.
+    ///
+    /// # Errors
+    /// If the primary has no connection to this standby.
+    pub fn hold_replication(&self, member: usize) -> Result<()> {
+        self.suspend_sender(member, true)
+    }
+
+    /// The standby receives again, beginning with what was held.
+    ///
+    /// # Errors
+    /// If the primary has no connection to this standby.
+    pub fn release_replication(&self, member: usize) -> Result<()> {
+        self.suspend_sender(member, false)
+    }
+
+    fn suspend_sender(&self, member: usize, suspended: bool) -> Result<()> {
+        let primary = &self.members[self.primary];
+        let senders = format!(
+            "SELECT pid FROM pg_stat_replication WHERE application_name = '{}' AND state = 'streaming'",
+            name(member)
+        );
+        let sender = primary.query(&senders)?;
+        let sender = sender.ok_or("the primary does not send to this standby")?;
+        primary.suspend_backend(sender.parse()?, suspended)
+    }
+
+    /// Makes a standby the primary and waits until it accepts writes.
+    ///
+    /// The old primary is left as it is: running, frozen or dead. The new one waits for no standby, as nobody follows it
+    /// yet; see [`Cluster::set_replication`].
+    ///
+    /// # Errors
+    /// If it is no standby, or is not promoted within a minute.
+    pub fn promote(&mut self, member: usize) -> Result<()> {
+        let server = &self.members[member];
+        server.execute("ALTER SYSTEM SET synchronous_standby_names = ''")?;
+        server.execute("SELECT pg_reload_conf()")?;
+        server.execute("SELECT pg_promote(false)")?;
+        wait_until("the standby is not promoted", || {
+            server
+                .query("SELECT pg_is_in_recovery()")
+                .is_ok_and(|answer| answer.as_deref() == Some("f"))
+        })?;
+        self.primary = member;
+        Ok(())
+    }
+
+    /// Makes a member that is not the primary a standby of it, whatever it was before: its data are replaced by a fresh
+    /// copy of the primary's (`pg_basebackup`), so that it may have been a primary or have commits of its own.
+    ///
+    /// # Errors
+    /// If the copy fails, or the standby does not start or does not catch up.
+    pub fn follow(&mut self, member: usize) -> Result<()> {
+        if member == self.primary {
+            return Err("the primary follows nobody".into());
+        }
+        let (first, second) = self.members.split_at_mut(member.max(self.primary));
+        let (low, high) = (&mut first[member.min(self.primary)], &mut second[0]);
+        let (standby, primary) = match member < self.primary {
+            true => (low, high),
+            false => (high, low),
+        };
+        standby.restart_as_standby_of(primary, &name(member))?;
+        self.wait_for_standby(member)
+    }
+
+    /// Sets on the primary whether commits wait for one standby; takes effect at once.
+    ///
+    /// # Errors
+    /// If the primary does not answer.
+    pub fn set_replication(&self, replication: Replication) -> Result<()> {
+        let others = (0..self.members.len()).filter(|member| *member != self.primary);
+        let names = match replication {
+            Replication::Asynchronous => String::new(),
+            Replication::Synchronous => {
+                format!(
+                    "ANY 1 ({})",
+                    others.map(name).collect::<Vec<_>>().join(", ")
+                )
+            }
+        };
+        let server = &self.members[self.primary];
+        server.execute(&format!(
+            "ALTER SYSTEM SET synchronous_standby_names = '{names}'"
+        ))?;
+        server.execute("SELECT pg_reload_conf()")?;
+        // A reload reaches a new session only after the server has read its files again.
+        let setting = "SELECT current_setting('synchronous_standby_names')";
+        wait_until("the setting does not take effect", || {
+            server
+                .query(setting)
+                .is_ok_and(|found| found.as_ref() == Some(&names))
+        })
+    }
+}
+
+/// The name by which a primary knows a member.
+fn name(member: usize) -> String {
+    format!("member_{member}")
+}
