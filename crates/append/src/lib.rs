@@ -211,6 +211,20 @@ impl Pipeline {
             .snapshot(self.shared.admission.events() as u64)
     }
 
+    /// Whether appends can succeed now, as far as the pipeline knows without asking the database.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason if the pipeline is shut down, or its task has ended.
+    pub fn ready(&self) -> Result<()> {
+        match self.lock_sender().as_ref() {
+            None => Err(Error::unavailable("the store is shutting down")),
+            Some(sender) if sender.is_closed() => {
+                Err(Error::unavailable("the append pipeline failed"))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Lets what waits finish, then closes the connection. Later calls get `Unavailable`.
     ///
     /// # Errors

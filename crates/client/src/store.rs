@@ -78,6 +78,11 @@ impl EventStore for HttpStore {
         decode::info(&self.get(Path::of("/info")).await?)
     }
 
+    /// Asks the server, which asks its store.
+    async fn ready(&self) -> Result<()> {
+        self.get(Path::of("/health/ready")).await.map(drop)
+    }
+
     async fn append(&self, request: Append) -> Result<Appended> {
         request.validate()?;
         match request.streams.as_slice() {

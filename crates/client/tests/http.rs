@@ -53,6 +53,9 @@ impl EventStore for Failing {
     async fn info(&self) -> Result<StoreInfo> {
         self.error()
     }
+    async fn ready(&self) -> Result<()> {
+        self.error()
+    }
     async fn append(&self, _: Append) -> Result<Appended> {
         self.error()
     }

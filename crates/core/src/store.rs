@@ -100,6 +100,17 @@ pub trait EventStore: Send + Sync + 'static {
     /// `Unavailable`.
     async fn info(&self) -> Result<StoreInfo>;
 
+    /// Whether an append can succeed now, as far as can be told without appending.
+    ///
+    /// For probes: the answer may be outdated by the time it arrives. A wrapper asks the store inside.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason if an append cannot succeed now.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    async fn ready(&self) -> Result<()>;
+
     /// Appends events to one stream, or to several streams of one log, whole or not at all.
     ///
     /// Returns once the events are durable. A retry with the same event ids gets the first answer.

@@ -225,6 +225,11 @@ impl EventStore for MemoryStore {
         })
     }
 
+    async fn ready(&self) -> Result<()> {
+        let open = self.inner.look(|_| Ok(()));
+        open.map_err(|error| error.during("ready"))
+    }
+
     async fn append(&self, request: Append) -> Result<Appended> {
         let stored = self.inner.change(|state, now| state.append(request, now));
         let stored = stored.map_err(|error| error.during("append"))?;

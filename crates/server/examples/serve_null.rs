@@ -47,6 +47,9 @@ impl EventStore for NullStore {
     async fn info(&self) -> Result<StoreInfo> {
         nothing()
     }
+    async fn ready(&self) -> Result<()> {
+        Ok(())
+    }
     async fn read_stream(&self, _: ReadStream) -> Result<StreamPage> {
         nothing()
     }

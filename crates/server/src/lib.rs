@@ -32,6 +32,7 @@ mod json;
 mod metrics;
 mod problem;
 mod read;
+mod readiness;
 mod route;
 mod serve;
 mod sse;

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::fanout::EncodedEvents;
 use crate::gate::Gate;
 use crate::metrics::{InFlight, Metrics};
+use crate::readiness::Readiness;
 
 /// What all requests share.
 pub(crate) struct State {
@@ -25,6 +26,7 @@ pub(crate) struct State {
     pub(crate) budget: Arc<Budget>,
     pub(crate) metrics: Metrics,
     pub(crate) encoded: EncodedEvents,
+    pub(crate) readiness: Readiness,
     /// Cancelled when the server stops: no new requests, no endless answers.
     pub(crate) stopping: CancellationToken,
 }
@@ -40,6 +42,7 @@ impl State {
             budget: Budget::new(config.bytes_in_flight_max),
             metrics: Metrics::new(registry),
             encoded: EncodedEvents::default(),
+            readiness: Readiness::default(),
             stopping: CancellationToken::new(),
             config,
         })

@@ -1,8 +1,6 @@
 //! Calls about the server itself.
 
-use std::time::Duration;
-
-use gesta_core::{StoreInfo, limits};
+use gesta_core::limits;
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use serde::Serialize;
@@ -10,9 +8,7 @@ use serde::Serialize;
 use crate::api::{Answer, Call, json, with_type};
 use crate::body::AnswerBody;
 use crate::problem::{self, Problem, Result};
-
-/// How long a store may take to say how it is.
-const PROBE_MAX: Duration = Duration::from_secs(5);
+use crate::readiness;
 
 #[derive(Serialize)]
 struct Welcome {
@@ -146,20 +142,20 @@ pub(crate) fn live(call: &Call<'_>) -> Result<Answer> {
     Ok(document(&Health { status: "live" }))
 }
 
-/// `GET /health/ready`: the store answers too, and the server is not stopping.
+/// `GET /health/ready`: appends can succeed, and the server is not stopping.
 pub(crate) async fn ready(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     if call.state.stopping.is_cancelled() {
         return Err(Problem::new(problem::UNAVAILABLE, "the server is stopping"));
     }
-    probe(call).await?;
+    call.state.readiness.probe(&*call.state.store).await?;
     Ok(document(&Health { status: "ready" }))
 }
 
 /// `GET /metrics`
 pub(crate) async fn metrics(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
-    let info = probe(call).await.ok();
+    let info = readiness::in_time(call.state.store.info()).await.ok();
     let text = call
         .state
         .metrics
@@ -169,16 +165,6 @@ pub(crate) async fn metrics(call: &Call<'_>) -> Result<Answer> {
         HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8"),
         AnswerBody::whole(text),
     ))
-}
-
-async fn probe(call: &Call<'_>) -> Result<StoreInfo> {
-    match tokio::time::timeout(PROBE_MAX, call.state.store.info()).await {
-        Ok(info) => Ok(info?),
-        Err(_) => Err(Problem::new(
-            problem::UNAVAILABLE,
-            format!("the store did not answer within {} s", PROBE_MAX.as_secs()),
-        )),
-    }
 }
 
 fn document(value: &impl Serialize) -> Answer {

@@ -180,6 +180,15 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Asks what knows without the database first: every pipeline, then the end of every log.
+    async fn check_ready(&self) -> Result<()> {
+        self.check_open()?;
+        self.pipelines.iter().try_for_each(Pipeline::ready)?;
+        self.heads().await.map(drop)
+    }
+}
+
 fn refuse_metadata_stream(stream: &StreamId) -> Result<()> {
     if stream.as_str().starts_with("$$") {
         return Err(Error::invalid(
@@ -194,6 +203,11 @@ fn refuse_metadata_stream(stream: &StreamId) -> Result<()> {
 impl EventStore for Store {
     async fn info(&self) -> Result<StoreInfo> {
         self.read_info().await.map_err(|error| error.during("info"))
+    }
+
+    async fn ready(&self) -> Result<()> {
+        let ready = self.check_ready().await;
+        ready.map_err(|error| error.during("ready"))
     }
 
     async fn append(&self, request: Append) -> Result<Appended> {

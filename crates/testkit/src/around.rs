@@ -15,6 +15,11 @@ pub trait Around: Send + Sync + 'static {
     /// The store inside.
     fn inner(&self) -> &dyn EventStore;
 
+    /// As [`EventStore::ready`].
+    async fn ready(&self) -> Result<()> {
+        self.inner().ready().await
+    }
+
     /// As [`EventStore::append`].
     async fn append(&self, request: Append) -> Result<Appended> {
         self.inner().append(request).await
@@ -47,6 +52,10 @@ impl<T> Deref for Outer<T> {
 impl<T: Around> EventStore for Outer<T> {
     async fn info(&self) -> Result<StoreInfo> {
         self.0.inner().info().await
+    }
+
+    async fn ready(&self) -> Result<()> {
+        Around::ready(&self.0).await
     }
 
     async fn append(&self, request: Append) -> Result<Appended> {

@@ -336,6 +336,7 @@ macro_rules! conformance_tests {
             }
             capabilities {
                 are_declared
+                readiness_is_that_of_appends
             }
         }
     };

@@ -112,6 +112,10 @@ impl EventStore for Planted {
         self.store.info().await
     }
 
+    async fn ready(&self) -> Result<()> {
+        self.store.ready().await
+    }
+
     async fn append(&self, request: Append) -> Result<Appended> {
         self.store.append(request).await
     }

@@ -10,4 +10,6 @@ mod bounds;
 mod calls;
 mod client;
 mod gated;
+mod logged;
+mod readiness;
 mod subscriptions;

@@ -54,6 +54,10 @@ impl EventStore for BrokenStore {
         self.inner.info().await
     }
 
+    async fn ready(&self) -> Result<()> {
+        self.inner.ready().await
+    }
+
     async fn append(&self, mut request: Append) -> Result<Appended> {
         for part in &mut request.streams {
             part.stream = self.folded(part.stream.clone());

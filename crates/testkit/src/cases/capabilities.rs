@@ -2,6 +2,20 @@
 
 use crate::factory::StoreFactory;
 use crate::suite::say;
+use crate::support::*;
+
+/// Goal: an open store says that appends can succeed, a closed one that they cannot.
+pub async fn readiness_is_that_of_appends(factory: &dyn StoreFactory) {
+    let store = factory.create().await;
+    within("ready", store.ready()).await.expect("open");
+    append(store.as_ref(), "a", Any, events(1)).await;
+    within("ready", store.ready()).await.expect("still open");
+    within("shutdown", store.shutdown()).await.expect("closed");
+    assert_kind!(
+        within("ready", store.ready()).await,
+        ErrorKind::Unavailable(_)
+    );
+}
 
 /// Goal: differences between backends are declared and printed, and the factory offers what the store declares.
 pub async fn are_declared(factory: &dyn StoreFactory) {

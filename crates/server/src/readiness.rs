@@ -1,0 +1,56 @@
+//! Whether appends can succeed, as `/health/ready` tells it, and the log of its changes.
+//!
+//! Why here and not at each request: a probe comes every second, and a log that repeats what it said hides what changes.
+//! Invariants: one warning when the server becomes unready and one line when it is ready again, however many probes ask.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use gesta_core::{Error, ErrorKind, EventStore};
+
+use crate::problem::{self, Problem, Result};
+
+/// How long a store may take to say how it is.
+pub(crate) const PROBE_MAX: Duration = Duration::from_secs(5);
+
+/// What the last probe found.
+#[derive(Debug, Default)]
+pub(crate) struct Readiness {
+    /// Why the server was not ready; `None` if it was.
+    unready: Mutex<Option<String>>,
+}
+
+impl Readiness {
+    /// Asks the store, and logs if the answer is another one than before.
+    pub(crate) async fn probe(&self, store: &dyn EventStore) -> Result<()> {
+        let ready = in_time(store.ready()).await;
+        let reason = ready.as_ref().err().map(|problem| problem.detail.clone());
+        let mut unready = self.unready.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*unready, &reason) {
+            (None, Some(reason)) => tracing::warn!(reason, "not ready: appends cannot succeed"),
+            (Some(_), None) => tracing::info!("ready again"),
+            _ => {}
+        }
+        *unready = reason;
+        ready
+    }
+}
+
+/// Waits for an answer of the store; why there is none is told, but not logged.
+pub(crate) async fn in_time<T>(answer: impl Future<Output = gesta_core::Result<T>>) -> Result<T> {
+    match tokio::time::timeout(PROBE_MAX, answer).await {
+        Ok(answer) => answer.map_err(|error| unavailable(&error)),
+        Err(_) => Err(Problem::new(
+            problem::UNAVAILABLE,
+            format!("the store did not answer within {} s", PROBE_MAX.as_secs()),
+        )),
+    }
+}
+
+/// Whatever is wrong with the store, probes get 503: it may pass.
+fn unavailable(error: &Error) -> Problem {
+    match error.kind() {
+        ErrorKind::Unavailable(detail) => Problem::new(problem::UNAVAILABLE, detail),
+        other => Problem::new(problem::UNAVAILABLE, other.to_string()),
+    }
+}

@@ -1,0 +1,65 @@
+//! Readiness tells whether appends can succeed.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use gesta_core::{Error, EventStore, Result};
+use gesta_memory::MemoryStore;
+use gesta_testkit::{Around, Outer};
+
+use crate::client::{Server, config};
+use crate::logged::Logged;
+
+/// A store that can be read, and appended to unless there is a reason why not.
+#[derive(Default)]
+struct Stuck {
+    inner: MemoryStore,
+    why: Mutex<Option<&'static str>>,
+}
+
+#[async_trait]
+impl Around for Stuck {
+    fn inner(&self) -> &dyn EventStore {
+        &self.inner
+    }
+
+    async fn ready(&self) -> Result<()> {
+        match *self.why.lock().unwrap() {
+            None => Ok(()),
+            Some(why) => Err(Error::unavailable(why).caused_by("a secret")),
+        }
+    }
+}
+
+/// Readiness asked for the last position only, which a store answers whose appends all fail (its file is read-only, its
+/// pipeline has ended), and each failed probe left an error in the log. Now the store is asked whether appends can succeed,
+/// the answer says why not, and the log tells the change and not the probes.
+#[tokio::test]
+async fn a_store_that_takes_no_appends_is_not_ready_and_the_log_says_so_once() {
+    let (logged, _guard) = Logged::begin();
+    let store = Arc::new(Outer(Stuck::default()));
+    let server = Server::with(config(), store.clone()).await;
+    assert_eq!(server.get("/health/ready").await.status, 200);
+    for why in ["the file is read-only", "the disk is full"] {
+        *store.why.lock().unwrap() = Some(why);
+        for _ in 0..3 {
+            let answer = server.get("/health/ready").await;
+            assert_eq!(
+                (answer.status, answer.header("retry-after")),
+                (503, "1"),
+                "{answer:?}"
+            );
+            assert_eq!(answer.problem().0, "unavailable");
+            assert_eq!(answer.json()["detail"], why);
+        }
+    }
+    assert_eq!(server.get("/health/live").await.status, 200);
+    assert_eq!(logged.with("not ready").len(), 1, "{:?}", logged.with(""));
+    assert!(logged.with("WARN")[0].contains("the file is read-only"));
+    *store.why.lock().unwrap() = None;
+    for _ in 0..3 {
+        assert_eq!(server.get("/health/ready").await.status, 200);
+    }
+    assert_eq!(logged.with("ready again").len(), 1);
+    assert!(logged.with("ERROR").is_empty(), "{:?}", logged.with(""));
+}
