@@ -231,7 +231,7 @@ impl Sequencer {
         let place = Place {
             log: self.log,
             logs: self.backend.info().logs,
-            incarnation: self.backend.info().incarnation,
+            incarnation: self.backend.history().incarnation,
             after: self.tip(),
             now,
         };
@@ -252,7 +252,12 @@ impl Sequencer {
             .map(|stream| stream.position)
             .max()
             .unwrap_or_default();
-        let checkpoint = Checkpoint::in_log(info.incarnation, info.logs, self.log, position);
+        let checkpoint = Checkpoint::in_log(
+            self.backend.history().incarnation,
+            info.logs,
+            self.log,
+            position,
+        );
         Appended {
             streams,
             log: self.log,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gesta_core::backend::{Backend, EventLookup, EventRef, RowId};
+use gesta_core::backend::{Backend, EventLookup, EventRef, Purpose, RowId};
 use gesta_core::{AppendedStream, EventId, LogId, Position, Result, Revision, StreamId, Timestamp};
 
 /// What to look up for one part.
@@ -130,7 +130,7 @@ async fn find(
         created_from,
         until,
     };
-    let found = backend.lookup(log, lookup).await?;
+    let found = backend.lookup(log, lookup, Purpose::Append).await?;
     // In order of position: the newest stays.
     let place = |event: EventRef| ((event.stream_row, event.id), event);
     Ok(found.into_iter().map(place).collect())
@@ -166,7 +166,7 @@ async fn answer(
         Suspected::At(first) => return compare(backend, log, &question, first).await,
         Suspected::Near(position, rest) => {
             let at = EventLookup::Positions(vec![position]);
-            let hits = backend.lookup(log, at).await?;
+            let hits = backend.lookup(log, at, Purpose::Append).await?;
             let is_it = |hit: &&EventRef| hit.id == first_id && hit.stream == question.stream;
             match hits.iter().find(is_it) {
                 Some(hit) => Some(hit.revision),
@@ -201,7 +201,7 @@ async fn compare(
         first,
         count: question.ids.len(),
     };
-    let stored = backend.lookup(log, lookup).await?;
+    let stored = backend.lookup(log, lookup, Purpose::Append).await?;
     let equal = stored.len() == question.ids.len()
         && stored.iter().zip(&question.ids).all(|(a, b)| a.id == *b);
     let (Some(first), Some(last), true) = (stored.first(), stored.last(), equal) else {

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use gesta_core::backend::{BatchOutcome, EventLookup, EventRef, LogEnd, WriterEpoch};
+use gesta_core::backend::{BatchOutcome, EventLookup, EventRef, LogEnd, Purpose, WriterEpoch};
 use gesta_core::{Error, ErrorKind, Position, Result};
 use tokio::time::Instant;
 
@@ -49,7 +49,7 @@ impl Sequencer {
 
     async fn open_first(&mut self) -> Result<()> {
         self.writer = Some(self.backend.open_writer(self.log).await?);
-        self.committed = self.backend.log_end(self.log).await?;
+        self.committed = self.backend.log_end(self.log, Purpose::Append).await?;
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl Sequencer {
             .collect();
         let found = self
             .backend
-            .lookup(self.log, EventLookup::Positions(positions))
+            .lookup(self.log, EventLookup::Positions(positions), Purpose::Append)
             .await?;
         let is_stored = |batch: &InFlight| {
             batch.batch.rows.last().is_some_and(|row| {
@@ -263,7 +263,10 @@ impl Sequencer {
                 position: Position(self.committed.position.0 - before),
                 limit: CATCH_UP_PAGE,
             };
-            let mut events = self.backend.lookup(self.log, after).await?;
+            let mut events = self
+                .backend
+                .lookup(self.log, after, Purpose::Append)
+                .await?;
             let complete = events.len() < CATCH_UP_PAGE;
             if let Some(known) = known.take() {
                 let is_known = |event: &EventRef| {
@@ -287,7 +290,13 @@ impl Sequencer {
             if complete {
                 return self.answer_landed().await;
             }
-            if self.backend.log_end(self.log).await?.position > limit {
+            if self
+                .backend
+                .log_end(self.log, Purpose::Append)
+                .await?
+                .position
+                > limit
+            {
                 break;
             }
         }
@@ -296,7 +305,7 @@ impl Sequencer {
 
     /// Forgets everything known and begins at the end of the log.
     async fn forget(&mut self) -> Result<()> {
-        let end = self.backend.log_end(self.log).await?;
+        let end = self.backend.log_end(self.log, Purpose::Append).await?;
         self.doubt_lost();
         self.heads.clear();
         self.committed = end;

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use gesta_core::backend::{LoadRequest, Loaded};
+use gesta_core::backend::{LoadRequest, Loaded, Purpose};
 use gesta_core::{Error, Result, StreamId};
 
 use crate::command::Command;
@@ -103,7 +103,7 @@ impl Sequencer {
         self.stats.loads.add(1);
         self.loads += 1;
         self.reads.spawn(async move {
-            let loaded = backend.load(log, request.clone()).await;
+            let loaded = backend.load(log, request.clone(), Purpose::Append).await;
             ReadAnswer::Loaded(generation, request, loaded)
         });
     }

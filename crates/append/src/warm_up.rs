@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use gesta_core::backend::{Backend, EventLookup};
+use gesta_core::backend::{Backend, EventLookup, Purpose};
 use gesta_core::{IdempotencyWindow, LogId, Position, Result, Timestamp};
 
 use crate::recent::{OlderIds, RecentIds};
@@ -160,6 +160,7 @@ async fn position_before(
                     position: middle,
                     limit: 1,
                 },
+                Purpose::Read,
             )
             .await?;
         match next.first() {

@@ -10,7 +10,7 @@
 //! Streams and event types are interned: the row id of a stream (or type) is the position of the first
 //! event that used it, so ids need no counter and a missed batch leaves none behind.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -143,6 +143,57 @@ pub trait LogWriter: Send {
     ///
     /// Needed when a row is found by looking: its commit may still wait for a synchronous standby.
     fn barrier(&mut self) -> BoxFuture<'static, Result<()>>;
+}
+
+/// Which history of the store a process knows.
+///
+/// A store has one history as long as the database loses no commit. After a fail-over or a restore that lost some, positions and
+/// revisions are used again for other events: nothing that was learned before may be combined with anything learned after.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct History {
+    /// Counts, within this process, the changes that it has found. It has grown before any answer of the connection on
+    /// which the change was found is handed out: who finds the same number before and after some reads has read one history.
+    pub number: u64,
+    /// The life of the store in this history: what checkpoints carry.
+    pub incarnation: Incarnation,
+}
+
+/// The history of a backend, as it is now. Reading it is cheap.
+#[derive(Debug)]
+pub struct CurrentHistory(RwLock<History>);
+
+impl CurrentHistory {
+    /// The first that this process knows.
+    #[must_use]
+    pub fn new(incarnation: Incarnation) -> Self {
+        Self(RwLock::new(History {
+            number: 0,
+            incarnation,
+        }))
+    }
+
+    /// The history as it is now.
+    #[must_use]
+    pub fn get(&self) -> History {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another history has begun.
+    pub fn change(&self, incarnation: Incarnation) -> History {
+        let mut history = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        history.number += 1;
+        history.incarnation = incarnation;
+        *history
+    }
+}
+
+/// Who waits for a read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// An append: it must not wait behind reads that are slow or hang.
+    Append,
+    /// Anybody else.
+    Read,
 }
 
 /// Streams and types to look up.
@@ -328,6 +379,8 @@ pub struct Rows {
     /// True if the slice holds no further matching event; false if `limit` or
     /// [`PAGE_BYTES_MAX`](crate::limits::PAGE_BYTES_MAX) ended the page (then it holds at least one event).
     pub complete: bool,
+    /// The connection that wrote the last of the events, if this is a part of a log and the backend tells it.
+    pub last_writer: Option<WriterEpoch>,
 }
 
 /// A message between processes that share a store. Only a hint: it may be lost or come late.
@@ -356,6 +409,8 @@ pub enum Signal {
     },
     /// Messages may have been lost: look for yourself.
     Interrupted,
+    /// [`Backend::history`] has changed. Only a wake-up, and only within this process.
+    HistoryChanged,
 }
 
 /// What a backend tells about itself.
@@ -365,11 +420,9 @@ pub struct BackendInfo {
     pub backend: &'static str,
     /// Version of the engine, for people.
     pub engine: String,
-    /// This life of the store.
-    pub incarnation: Incarnation,
     /// Number of logs.
     pub logs: u16,
-    /// How safe an acknowledged append is.
+    /// How safe an acknowledged append is, as of the last look at the database's settings.
     pub durability: Durability,
     /// What it can do.
     pub capabilities: Capabilities,
@@ -396,8 +449,11 @@ pub enum RunMode {
 /// A database that stores logs.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
-    /// What it is.
-    fn info(&self) -> &BackendInfo;
+    /// What it is, as far as is known now. No I/O.
+    fn info(&self) -> Arc<BackendInfo>;
+
+    /// The history that the answers of this backend belong to. No I/O; cheap.
+    fn history(&self) -> History;
 
     /// The smaller form in which this backend wants to store these data, if it has one. Runs in the task of whoever appends, so that
     /// costly work is not done one event after the other in the task that forms batches.
@@ -416,19 +472,24 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Unavailable`.
-    async fn log_end(&self, log: LogId) -> Result<LogEnd>;
+    async fn log_end(&self, log: LogId, purpose: Purpose) -> Result<LogEnd>;
 
     /// Looks up streams and types in one snapshot of the primary.
     ///
     /// # Errors
     /// `Unavailable`.
-    async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded>;
+    async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded>;
 
     /// Looks up events without their payload, in order of position.
     ///
     /// # Errors
     /// `Unavailable`.
-    async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>>;
+    async fn lookup(
+        &self,
+        log: LogId,
+        lookup: EventLookup,
+        purpose: Purpose,
+    ) -> Result<Vec<EventRef>>;
 
     /// The ids of all events behind position `after`, up to `to`, in any order.
     ///

@@ -57,7 +57,7 @@ enum Kind {
 
 impl std::fmt::Debug for Database {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Database").field(self.info()).finish()
+        f.debug_tuple("Database").field(&self.info()).finish()
     }
 }
 
@@ -78,7 +78,7 @@ impl Database {
 
     /// What it is.
     #[must_use]
-    pub fn info(&self) -> &BackendInfo {
+    pub fn info(&self) -> Arc<BackendInfo> {
         match self.kind {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(ref backend) => backend.info(),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt};
-use gesta_core::backend::{Backend, LoadRequest, StreamSlice};
+use gesta_core::backend::{Backend, LoadRequest, Purpose, StreamSlice};
 use gesta_core::{
     Append, ContentType, Direction, EventData, EventStore, EventType, ExpectedRevision, LoadFrom,
     LoadStream, LogId, OwnerStore, Revision, StreamAppend, StreamId, SystemClock,
@@ -121,7 +121,11 @@ async fn slices(backend: &PostgresBackend, streams: Vec<StreamId>) -> Vec<Stream
         streams: streams.clone(),
         types: Vec::new(),
     };
-    let loaded = backend.load(LOG, request).await.expect("loaded").streams;
+    let loaded = backend
+        .load(LOG, request, Purpose::Read)
+        .await
+        .expect("loaded")
+        .streams;
     let heads = loaded.into_iter().map(|stream| stream.head);
     streams
         .into_iter()

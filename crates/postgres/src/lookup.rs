@@ -33,7 +33,6 @@ pub(crate) struct ReadLogEnd(pub(crate) LogId);
 
 impl Read for ReadLogEnd {
     type Answer = LogEnd;
-    const DECIDES: bool = true;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<LogEnd> {
         let rows = query(reader, READ_LOG_END, &[&log_number(self.0)?]).await?;
@@ -56,7 +55,6 @@ pub(crate) struct Load<'a> {
 
 impl Read for Load<'_> {
     type Answer = Loaded;
-    const DECIDES: bool = true;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<Loaded> {
         load_heads(reader, self.log, self.request).await
@@ -156,7 +154,6 @@ pub(crate) struct Lookup<'a> {
 
 impl Read for Lookup<'_> {
     type Answer = Vec<EventRef>;
-    const DECIDES: bool = true;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<EventRef>> {
         find(reader, self.names, self.log, self.what).await

@@ -8,6 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gesta_core::backend::Purpose;
 use gesta_core::{Error, Result};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -50,9 +51,6 @@ pub(crate) type ReadResult<T> = std::result::Result<T, ReadError>;
 pub(crate) trait Read: Sync {
     /// What it gives.
     type Answer: Send;
-
-    /// Appends wait for it.
-    const DECIDES: bool = false;
 
     /// Runs it on a connection.
     fn run(&self, reader: &mut Reader) -> impl Future<Output = ReadResult<Self::Answer>> + Send;
@@ -118,28 +116,29 @@ impl Pool {
     pub(crate) async fn read<R: Read>(
         &self,
         operation: &'static str,
+        purpose: Purpose,
         read: R,
     ) -> Result<R::Answer> {
-        let outcome = self.try_read(read).await;
+        let outcome = self.try_read(purpose, read).await;
         outcome.map_err(|error| error.during(operation))
     }
 
-    async fn try_read<R: Read>(&self, read: R) -> Result<R::Answer> {
+    async fn try_read<R: Read>(&self, purpose: Purpose, read: R) -> Result<R::Answer> {
         let closed = |_| Error::unavailable("the store is closed");
-        let _ordinary = match R::DECIDES {
-            true => None,
-            false => Some(self.ordinary.acquire().await.map_err(closed)?),
+        let _ordinary = match purpose {
+            Purpose::Append => None,
+            Purpose::Read => Some(self.ordinary.acquire().await.map_err(closed)?),
         };
         let _permit = self.all.acquire().await.map_err(closed)?;
         while let Some(mut reader) = self.take_idle() {
-            match limited(&read, &mut reader).await {
+            match limited(&read, purpose, &mut reader).await {
                 // Broken while it was idle: not this read's fault.
                 Err(ReadError::Driver(error)) if error::is_lost(&error) => {}
                 outcome => return self.finish(reader, outcome),
             }
         }
         let mut reader = self.connect().await?;
-        let outcome = limited(&read, &mut reader).await;
+        let outcome = limited(&read, purpose, &mut reader).await;
         self.finish(reader, outcome)
     }
 
@@ -210,11 +209,14 @@ impl Pool {
     }
 }
 
-async fn limited<R: Read>(read: &R, reader: &mut Reader) -> ReadResult<R::Answer> {
-    let limit = if R::DECIDES {
-        DECISION_TIMEOUT
-    } else {
-        READ_TIMEOUT
+async fn limited<R: Read>(
+    read: &R,
+    purpose: Purpose,
+    reader: &mut Reader,
+) -> ReadResult<R::Answer> {
+    let limit = match purpose {
+        Purpose::Append => DECISION_TIMEOUT,
+        Purpose::Read => READ_TIMEOUT,
     };
     match tokio::time::timeout(limit, read.run(reader)).await {
         Ok(outcome) => outcome,

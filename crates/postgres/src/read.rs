@@ -8,7 +8,7 @@
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use gesta_core::backend::{LogSlice, Rows, StreamSlice};
+use gesta_core::backend::{LogSlice, Rows, StreamSlice, WriterEpoch};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
     Direction, Error, EventId, EventType, LogId, Position, RecordedEvent, Result, StreamId, Tag,
@@ -302,6 +302,7 @@ struct Filling {
     events: Vec<RecordedEvent>,
     bytes: usize,
     complete: bool,
+    last_writer: Option<WriterEpoch>,
 }
 
 impl Filling {
@@ -311,6 +312,7 @@ impl Filling {
             events: Vec::new(),
             bytes: 0,
             complete: true,
+            last_writer: None,
         }
     }
 
@@ -348,6 +350,7 @@ impl Filling {
         Rows {
             events: self.events,
             complete: self.complete,
+            last_writer: self.last_writer,
         }
     }
 }
@@ -450,11 +453,19 @@ async fn log_page(reader: &mut Reader, names: &Names, slice: &LogSlice) -> ReadR
         let last = page.raws.last().map(|raw| raw.position);
         fill(reader, log, &mut page.raws).await?;
         filling.trim(&mut page.raws);
+        let writers: Vec<i64> = page.raws.iter().map(|raw| raw.writer).collect();
         let events = recorded(reader, names, slice.log, page.raws).await?;
         let mut matching = events
             .into_iter()
-            .filter(|event| slice.filter.matches(event));
-        let all_taken = matching.all(|event| filling.take(event));
+            .zip(writers)
+            .filter(|(event, _)| slice.filter.matches(event));
+        let all_taken = matching.all(|(event, writer)| {
+            let taken = filling.take(event);
+            if taken {
+                filling.last_writer = Some(WriterEpoch(writer));
+            }
+            taken
+        });
         let Some(last) = last.filter(|_| all_taken && !page.exhausted) else {
             return Ok(filling.finish());
         };

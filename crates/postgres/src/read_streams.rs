@@ -156,6 +156,7 @@ impl Parts {
         let answer = answer.map(|(place, (count, over))| Rows {
             events: Vec::with_capacity(count),
             complete: place < cut && !over,
+            last_writer: None,
         });
         Ok(Self {
             answer: answer.collect(),

@@ -103,7 +103,7 @@ impl Signals {
                 }
                 self.shared.urgent.notify_one();
             }
-            Signal::Interrupted => return,
+            Signal::Interrupted | Signal::HistoryChanged => return,
         }
         drop(pending);
         self.shared.wake.notify_one();
@@ -222,7 +222,7 @@ fn to_payload(process: Uuid, signal: &Signal) -> Option<String> {
             format!("{process} turn_requested {log} {}", by.simple())
         }
         Signal::TurnGranted { log, to } => format!("{process} turn_granted {log} {}", to.simple()),
-        Signal::Interrupted => return None,
+        Signal::Interrupted | Signal::HistoryChanged => return None,
     })
 }
 

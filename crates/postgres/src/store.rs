@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use gesta_core::backend::{
-    Backend, BackendInfo, EventLookup, EventRef, LoadRequest, Loaded, LogEnd, LogSlice, LogWriter,
-    Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
+    Backend, BackendInfo, CurrentHistory, EventLookup, EventRef, History, LoadRequest, Loaded,
+    LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
+    StreamSlice,
 };
 use gesta_core::{
     Capabilities, ContentType, ErrorKind, LogId, Position, Result, StreamId, Visibility,
@@ -32,7 +33,8 @@ const BATCHES_IN_FLIGHT_MAX: usize = 64;
 /// A store in a schema of a PostgreSQL database.
 #[derive(Debug)]
 pub struct PostgresBackend {
-    info: BackendInfo,
+    info: Arc<BackendInfo>,
+    history: CurrentHistory,
     connector: Arc<Connector>,
     pool: Pool,
     names: Names,
@@ -60,7 +62,6 @@ impl PostgresBackend {
         let info = BackendInfo {
             backend: "postgres",
             engine: format!("PostgreSQL {}", one.session.version),
-            incarnation: store.incarnation,
             logs: store.logs,
             durability,
             capabilities: Capabilities {
@@ -71,7 +72,8 @@ impl PostgresBackend {
             },
         };
         Ok(Self {
-            info,
+            info: Arc::new(info),
+            history: CurrentHistory::new(store.incarnation),
             pool: Pool::new(Arc::clone(&connector)),
             names: Names::default(),
             signals: Signals::start(Arc::clone(&connector)),
@@ -98,8 +100,12 @@ impl PostgresBackend {
 
 #[async_trait]
 impl Backend for PostgresBackend {
-    fn info(&self) -> &BackendInfo {
-        &self.info
+    fn info(&self) -> Arc<BackendInfo> {
+        Arc::clone(&self.info)
+    }
+
+    fn history(&self) -> History {
+        self.history.get()
     }
 
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes> {
@@ -114,47 +120,62 @@ impl Backend for PostgresBackend {
         Ok(Box::new(Writer::open(&self.connector, log).await?))
     }
 
-    async fn log_end(&self, log: LogId) -> Result<LogEnd> {
+    async fn log_end(&self, log: LogId, purpose: Purpose) -> Result<LogEnd> {
         self.pool
-            .read("read the end of a log", ReadLogEnd(log))
+            .read("read the end of a log", purpose, ReadLogEnd(log))
             .await
     }
 
-    async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded> {
+    async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded> {
         let request = &request;
-        self.pool.read("load streams", Load { log, request }).await
+        self.pool
+            .read("load streams", purpose, Load { log, request })
+            .await
     }
 
-    async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
+    async fn lookup(
+        &self,
+        log: LogId,
+        lookup: EventLookup,
+        purpose: Purpose,
+    ) -> Result<Vec<EventRef>> {
         let (names, what) = (&self.names, &lookup);
         self.pool
-            .read("look up events", Lookup { names, log, what })
+            .read("look up events", purpose, Lookup { names, log, what })
             .await
     }
 
     async fn read_ids(&self, log: LogId, after: Position, to: Position) -> Result<Vec<StoredId>> {
         let read = ReadIds { log, after, to };
-        self.pool.read("read event ids", read).await
+        self.pool.read("read event ids", Purpose::Read, read).await
     }
 
     async fn read_stream(&self, slice: StreamSlice) -> Result<Rows> {
         let (names, slice) = (&self.names, &slice);
         self.pool
-            .read("read a stream", ReadStreamPage { names, slice })
+            .read(
+                "read a stream",
+                Purpose::Read,
+                ReadStreamPage { names, slice },
+            )
             .await
     }
 
     async fn read_streams(&self, log: LogId, slices: Vec<StreamSlice>) -> Result<Vec<Rows>> {
         let (names, slices) = (&self.names, slices.as_slice());
         self.pool
-            .read("read streams", ReadStreamsPage { names, log, slices })
+            .read(
+                "read streams",
+                Purpose::Read,
+                ReadStreamsPage { names, log, slices },
+            )
             .await
     }
 
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
         let (names, slice) = (&self.names, &slice);
         self.pool
-            .read("read a log", ReadLogPage { names, slice })
+            .read("read a log", Purpose::Read, ReadLogPage { names, slice })
             .await
     }
 
@@ -167,6 +188,7 @@ impl Backend for PostgresBackend {
         self.pool
             .read(
                 "list streams",
+                Purpose::Read,
                 List {
                     prefix,
                     after,

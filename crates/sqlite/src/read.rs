@@ -55,6 +55,7 @@ impl Page {
             rows: Rows {
                 events,
                 complete: true,
+                last_writer: None,
             },
         }
     }

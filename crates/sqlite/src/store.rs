@@ -5,14 +5,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::{
-    Backend, BackendInfo, EventLookup, EventRef, LoadRequest, Loaded, LogEnd, LogSlice, LogWriter,
-    Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
+    Backend, BackendInfo, CurrentHistory, EventLookup, EventRef, History, LoadRequest, Loaded,
+    LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
+    StreamSlice,
 };
 use gesta_core::{
     Capabilities, Error, ErrorKind, Incarnation, LogId, Position, Result, StreamId, Visibility,
@@ -37,7 +38,8 @@ const BATCHES_IN_FLIGHT_MAX: usize = 2;
 /// A SQLite store.
 #[derive(Debug)]
 pub struct SqliteBackend {
-    info: BackendInfo,
+    info: Arc<BackendInfo>,
+    history: CurrentHistory,
     location: Location,
     readers: Readers,
     thread: WriteThread,
@@ -67,7 +69,6 @@ impl SqliteBackend {
         let info = BackendInfo {
             backend: "sqlite",
             engine: format!("SQLite {}", rusqlite::version()),
-            incarnation: marks.incarnation,
             logs: marks.logs,
             durability: connection::durability(&conn, &location)?,
             capabilities: Capabilities {
@@ -96,7 +97,8 @@ impl SqliteBackend {
             Location::File(path) => Readers::pool(path.clone(), config.readers),
         };
         Ok(Self {
-            info,
+            info: Arc::new(info),
+            history: CurrentHistory::new(marks.incarnation),
             location,
             readers,
             thread,
@@ -277,8 +279,12 @@ fn check_log(log: LogId) -> Result<()> {
 
 #[async_trait]
 impl Backend for SqliteBackend {
-    fn info(&self) -> &BackendInfo {
-        &self.info
+    fn info(&self) -> Arc<BackendInfo> {
+        Arc::clone(&self.info)
+    }
+
+    fn history(&self) -> History {
+        self.history.get()
     }
 
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {
@@ -287,18 +293,18 @@ impl Backend for SqliteBackend {
         Ok(Box::new(SqliteWriter::new(self.thread.clone())))
     }
 
-    async fn log_end(&self, log: LogId) -> Result<LogEnd> {
+    async fn log_end(&self, log: LogId, _: Purpose) -> Result<LogEnd> {
         self.read(log, |reader| lookup::log_end(&reader.conn)).await
     }
 
-    async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded> {
+    async fn load(&self, log: LogId, request: LoadRequest, _: Purpose) -> Result<Loaded> {
         self.read(log, move |reader| {
             reader.in_snapshot(|conn, names| lookup::load(conn, names, &request))
         })
         .await
     }
 
-    async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
+    async fn lookup(&self, log: LogId, lookup: EventLookup, _: Purpose) -> Result<Vec<EventRef>> {
         self.read(log, move |reader| {
             reader.in_snapshot(|conn, names| lookup::lookup(conn, names, &lookup))
         })

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Author, LOG, event, open, read_all, stream, verify};
-use gesta_core::backend::{Backend, LoadRequest, RunMode};
+use gesta_core::backend::{Backend, LoadRequest, Purpose, RunMode};
 use gesta_core::{Position, Revision, Timestamp, Visibility};
 use gesta_sql::verify::FindingKind;
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
@@ -88,7 +88,10 @@ async fn scavenging_removes_what_is_hidden_and_remembers_how_far() {
         streams: vec![stream("s-2"), stream("s-3")],
         types: vec![],
     };
-    let loaded = backend.load(LOG, request).await.expect("loads");
+    let loaded = backend
+        .load(LOG, request, Purpose::Read)
+        .await
+        .expect("loads");
     let heads: Vec<_> = loaded
         .streams
         .iter()
@@ -142,14 +145,17 @@ async fn a_backup_is_a_whole_store_and_never_overwrites() {
     assert!(left.is_empty(), "{left:?}");
 
     let restored = open(&copy);
-    assert_eq!(restored.info().incarnation, backend.info().incarnation);
+    assert_eq!(
+        restored.history().incarnation,
+        backend.history().incarnation
+    );
     assert_eq!(read_all(&restored).await.len(), 1_000);
     assert!(verify(&restored).await.is_healthy());
     restored.close().await;
     let new = SqliteBackend::new_incarnation(&SqliteConfig::file(&copy)).expect("changes");
     let restored = open(&copy);
-    assert_eq!(restored.info().incarnation, new);
-    assert_ne!(new, backend.info().incarnation);
+    assert_eq!(restored.history().incarnation, new);
+    assert_ne!(new, backend.history().incarnation);
     restored.close().await;
     backend.close().await;
 }

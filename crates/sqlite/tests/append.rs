@@ -5,7 +5,9 @@ mod common;
 use std::sync::Arc;
 
 use common::{Author, LOG, event, open, read_all, verify};
-use gesta_core::backend::{Backend, BatchOutcome, EventLookup, LoadRequest, LogEnd, WriterEpoch};
+use gesta_core::backend::{
+    Backend, BatchOutcome, EventLookup, LoadRequest, LogEnd, Purpose, WriterEpoch,
+};
 use gesta_core::{Durability, ErrorKind, EventType, Position, Revision, Timestamp};
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
 
@@ -28,13 +30,19 @@ async fn a_batch_is_stored_and_found_again_by_a_new_process() {
             .await,
     );
     assert_eq!(read_all(&backend).await, stored);
-    assert_eq!(backend.log_end(LOG).await.expect("known"), author.end);
+    assert_eq!(
+        backend.log_end(LOG, Purpose::Read).await.expect("known"),
+        author.end
+    );
     backend.close().await;
-    assert!(backend.log_end(LOG).await.is_err());
+    assert!(backend.log_end(LOG, Purpose::Read).await.is_err());
 
     let backend = open(&path);
     assert_eq!(read_all(&backend).await, stored);
-    assert_eq!(backend.log_end(LOG).await.expect("known"), author.end);
+    assert_eq!(
+        backend.log_end(LOG, Purpose::Read).await.expect("known"),
+        author.end
+    );
     let report = verify(&backend).await;
     assert!(report.is_healthy(), "{:?}", report.findings);
     assert_eq!(report.logs[0].events, 3);
@@ -194,7 +202,10 @@ async fn streams_types_and_events_are_looked_up() {
             EventType::new("V").expect("valid"),
         ],
     };
-    let loaded = backend.load(LOG, request).await.expect("loads");
+    let loaded = backend
+        .load(LOG, request, Purpose::Read)
+        .await
+        .expect("loads");
     assert_eq!(loaded.end, author.end);
     assert_eq!(
         loaded.types,
@@ -215,7 +226,7 @@ async fn streams_types_and_events_are_looked_up() {
     assert_eq!(meta.metadata.as_ref(), b"{\"deleted_before\":2}");
 
     let row = author.streams[&common::stream("a")].0;
-    let find = |lookup| backend.lookup(LOG, lookup);
+    let find = |lookup| backend.lookup(LOG, lookup, Purpose::Read);
     let found = find(EventLookup::Revisions {
         stream: row,
         first: Revision(7),
@@ -279,7 +290,10 @@ async fn streams_types_and_events_are_looked_up() {
             created_from,
             until,
         };
-        let found = backend.lookup(LOG, lookup).await.expect("finds");
+        let found = backend
+            .lookup(LOG, lookup, Purpose::Read)
+            .await
+            .expect("finds");
         assert_eq!(
             found
                 .iter()

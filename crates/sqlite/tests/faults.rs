@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use common::{Author, LOG, event, open, read_all, strace, verify};
 use gesta_core::ErrorKind;
-use gesta_core::backend::{Backend, BatchOutcome};
+use gesta_core::backend::{Backend, BatchOutcome, Purpose};
 
 /// Tells the child where to work.
 const CHILD_HOME: &str = "GESTA_FAULTS_HOME";
@@ -52,7 +52,7 @@ async fn child() {
         }
         break;
     }
-    let readable = backend.log_end(LOG).await.is_ok();
+    let readable = backend.log_end(LOG, Purpose::Read).await.is_ok();
     writeln!(told, "readable {readable}").expect("text");
     match backend.open_writer(LOG).await {
         Ok(_) => writeln!(told, "writer opened").expect("text"),

@@ -4,7 +4,7 @@
 //! round trip; the end of a log is asked for where the answer depends on it: for a filter, whose
 //! windows must end somewhere, and to tell a checkpoint at the end from one above it.
 
-use gesta_core::backend::LogSlice;
+use gesta_core::backend::{LogSlice, Purpose};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
     AllFrom, AllPage, Checkpoint, Direction, ErrorKind, LogId, Position, ReadAll, RecordedEvent,
@@ -63,7 +63,7 @@ impl Store {
         };
         let at = match (&request.from, &ends) {
             (AllFrom::Checkpoint(checkpoint), _) => checkpoint
-                .positions_for(info.incarnation, info.logs)?
+                .positions_for(self.backend.history().incarnation, info.logs)?
                 .to_vec(),
             (AllFrom::End, Some(ends)) => ends.clone(),
             (AllFrom::End | AllFrom::Start, _) => vec![Position::START; usize::from(info.logs)],
@@ -132,7 +132,11 @@ impl Page<'_> {
         match last {
             Some(last) => self.at[log] = last,
             None if after > Position::START && end.is_none() => {
-                let end = self.store.backend.log_end(log_id(log)).await?;
+                let end = self
+                    .store
+                    .backend
+                    .log_end(log_id(log), Purpose::Read)
+                    .await?;
                 check_not_above(log, after, end.position)?;
             }
             None => {}
@@ -208,7 +212,11 @@ impl Page<'_> {
     /// True if from this log on nothing is ahead, for a page that is full.
     async fn is_all_read_from(&self, log: usize) -> Result<bool> {
         for log in log..self.at.len() {
-            let end = self.store.backend.log_end(log_id(log)).await?;
+            let end = self
+                .store
+                .backend
+                .log_end(log_id(log), Purpose::Read)
+                .await?;
             if end.position > self.at[log] {
                 return Ok(false);
             }
@@ -219,7 +227,7 @@ impl Page<'_> {
     fn done(self, end: bool) -> AllPage {
         AllPage {
             events: self.events,
-            next: Checkpoint::logs(self.store.backend_info().incarnation, self.at),
+            next: Checkpoint::logs(self.store.backend.history().incarnation, self.at),
             end,
         }
     }

@@ -177,7 +177,7 @@ impl ReadAhead {
         self.done = self.windows.is_empty() && self.at == self.ends;
         AllPage {
             events,
-            next: Checkpoint::logs(self.store.backend_info().incarnation, self.at.clone()),
+            next: Checkpoint::logs(self.store.backend.history().incarnation, self.at.clone()),
             end: self.done,
         }
     }

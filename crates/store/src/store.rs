@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use async_trait::async_trait;
 use futures::future::{join_all, try_join_all};
 use gesta_append::{CommitObserver, Pipeline, PipelineStats};
-use gesta_core::backend::{Backend, BackendInfo};
+use gesta_core::backend::{Backend, BackendInfo, Purpose};
 use gesta_core::limits::LOGS_MAX;
 use gesta_core::{
     AllPage, Append, Appended, Clock, DeleteStream, Deleted, Error, EventStore, IdempotencyWindow,
@@ -41,7 +41,7 @@ pub struct Store {
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store")
-            .field("info", self.backend.info())
+            .field("info", &self.backend.info())
             .finish_non_exhaustive()
     }
 }
@@ -103,7 +103,7 @@ impl Store {
         self.hub.subscribers()
     }
 
-    pub(crate) fn backend_info(&self) -> &BackendInfo {
+    pub(crate) fn backend_info(&self) -> Arc<BackendInfo> {
         self.backend.info()
     }
 
@@ -121,7 +121,7 @@ impl Store {
     /// Last position of each log, from the primary.
     pub(crate) async fn heads(&self) -> Result<Vec<Position>> {
         let logs = (0..self.backend_info().logs).map(LogId);
-        let ends = try_join_all(logs.map(|log| self.backend.log_end(log))).await?;
+        let ends = try_join_all(logs.map(|log| self.backend.log_end(log, Purpose::Read))).await?;
         Ok(ends.into_iter().map(|end| end.position).collect())
     }
 
@@ -166,11 +166,11 @@ impl Store {
 
     async fn read_info(&self) -> Result<StoreInfo> {
         self.check_open()?;
-        let info = self.backend_info().clone();
+        let info = BackendInfo::clone(&self.backend_info());
         Ok(StoreInfo {
             backend: info.backend.to_owned(),
             engine: info.engine,
-            incarnation: info.incarnation,
+            incarnation: self.backend.history().incarnation,
             logs: info.logs,
             durability: info.durability,
             capabilities: info.capabilities,

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use gesta_core::backend::{LoadRequest, LoadedStream, Rows, StreamHead, StreamSlice};
+use gesta_core::backend::{LoadRequest, LoadedStream, Purpose, Rows, StreamHead, StreamSlice};
 use gesta_core::{
     Direction, ErrorKind, Lifecycle, ListStreams, LogId, ReadStream, Result, Revision, StreamFrom,
     StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Timestamp, Visibility,
@@ -141,6 +141,7 @@ pub(crate) fn no_rows() -> Rows {
     Rows {
         events: Vec::new(),
         complete: true,
+        last_writer: None,
     }
 }
 
@@ -297,7 +298,11 @@ impl Store {
         let mut loaded = if request.streams.is_empty() {
             Vec::new().into_iter()
         } else {
-            self.backend.load(log, request).await?.streams.into_iter()
+            self.backend
+                .load(log, request, Purpose::Read)
+                .await?
+                .streams
+                .into_iter()
         };
         let looked = streams.iter().zip(&bases).map(|(stream, base)| {
             let loaded = base.as_ref().and_then(|_| loaded.next());

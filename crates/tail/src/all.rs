@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 use futures::stream;
+use gesta_core::backend::Purpose;
 use gesta_core::{
     Checkpoint, ErrorKind, Filter, Position, Result, SharedEvent, SubscribeFrom, Subscription,
     SubscriptionMessage,
@@ -78,7 +79,12 @@ pub(crate) async fn subscribe(
     };
     let membership = hub.enter(&hub.lanes);
     let pulse = hub.pulse.subscribe();
-    let ends = try_join_all(hub.lanes.iter().map(|lane| hub.backend.log_end(lane.log))).await?;
+    let ends = try_join_all(
+        hub.lanes
+            .iter()
+            .map(|lane| hub.backend.log_end(lane.log, Purpose::Read)),
+    )
+    .await?;
     let ends: Vec<Position> = ends.into_iter().map(|end| end.position).collect();
     let positions = positions.unwrap_or_else(|| ends.clone());
     check_not_above(&positions, &ends)?;

@@ -101,7 +101,7 @@ impl Hub {
     /// Starts the hub. Must be called within a tokio runtime.
     #[must_use]
     pub fn start(backend: Arc<dyn Backend>, config: Config, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let info = backend.info().clone();
+        let info = backend.info();
         let pulse = Arc::new(watch::Sender::new(0));
         let ring_bytes_max = config.ring_bytes_max / usize::from(info.logs).max(1);
         let lanes: Vec<Arc<Lane>> = (0..info.logs)
@@ -151,9 +151,9 @@ impl Hub {
         );
         Arc::new(Self {
             shared: Arc::new(Shared {
+                incarnation: backend.history().incarnation,
                 backend,
                 clock,
-                incarnation: info.incarnation,
                 lanes,
                 pages: Arc::new(pages),
                 pulse,

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use gesta_core::backend::{Backend, LoadRequest, Loaded, LogSlice, Rows, StreamSlice};
+use gesta_core::backend::{Backend, LoadRequest, Loaded, LogSlice, Purpose, Rows, StreamSlice};
 use gesta_core::{Direction, Error, Filter, LogId, Position, Result, SharedEvent};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -170,7 +170,7 @@ impl Pages {
         let backend = Arc::clone(&self.backend);
         let read = move || {
             let (backend, request) = (Arc::clone(&backend), request.clone());
-            async move { backend.load(log, request).await }
+            async move { backend.load(log, request, Purpose::Read).await }
         };
         self.run(patience, read).await
     }

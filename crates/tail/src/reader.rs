@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use gesta_core::backend::{Backend, LogSlice, Signal};
+use gesta_core::backend::{Backend, LogSlice, Purpose, Signal};
 use gesta_core::{Direction, Filter, Position, Result};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -74,7 +74,7 @@ impl TailReader {
     async fn work(&self, work: &Work) -> Result<()> {
         match *work {
             Work::Check { end } => {
-                let found = self.backend.log_end(self.lane.log).await?;
+                let found = self.backend.log_end(self.lane.log, Purpose::Read).await?;
                 self.lane.checked(end, found.position);
             }
             Work::Read { after, to } => {
@@ -153,7 +153,7 @@ pub(crate) async fn listen(
             }
             Signal::Interrupted => lanes.iter().for_each(|lane| lane.doubt()),
             // Between the pipelines.
-            Signal::TurnRequested { .. } | Signal::TurnGranted { .. } => {}
+            Signal::HistoryChanged | Signal::TurnRequested { .. } | Signal::TurnGranted { .. } => {}
         }
     }
 }

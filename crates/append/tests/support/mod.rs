@@ -49,7 +49,8 @@ struct State {
 /// The database. Share it between pipelines to play several processes.
 pub(crate) struct Sim {
     state: Arc<Mutex<State>>,
-    info: BackendInfo,
+    info: Arc<BackendInfo>,
+    history: CurrentHistory,
     /// Commits are answered while this is true.
     answering: watch::Sender<bool>,
     /// Connections for reads.
@@ -73,14 +74,14 @@ impl Sim {
         let info = BackendInfo {
             backend: "sim",
             engine: String::new(),
-            incarnation: Incarnation::random(),
             logs: 1,
             durability: Durability::None,
             capabilities,
         };
         Arc::new(Self {
             state: Arc::default(),
-            info,
+            info: Arc::new(info),
+            history: CurrentHistory::new(Incarnation::random()),
             answering: watch::Sender::new(true),
             readers: Semaphore::new(2),
             loading: watch::Sender::new(true),
@@ -326,8 +327,12 @@ impl LogWriter for SimWriter {
 
 #[async_trait]
 impl Backend for Sim {
-    fn info(&self) -> &BackendInfo {
-        &self.info
+    fn info(&self) -> Arc<BackendInfo> {
+        Arc::clone(&self.info)
+    }
+
+    fn history(&self) -> History {
+        self.history.get()
     }
 
     async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {
@@ -344,11 +349,11 @@ impl Backend for Sim {
         }))
     }
 
-    async fn log_end(&self, _: LogId) -> Result<LogEnd> {
+    async fn log_end(&self, _: LogId, _: Purpose) -> Result<LogEnd> {
         Ok(self.state().end())
     }
 
-    async fn load(&self, _: LogId, request: LoadRequest) -> Result<Loaded> {
+    async fn load(&self, _: LogId, request: LoadRequest, _: Purpose) -> Result<Loaded> {
         let _reader = self.readers.acquire().await;
         let _ = self.loading.subscribe().wait_for(|loading| *loading).await;
         tokio::task::yield_now().await;
@@ -374,7 +379,7 @@ impl Backend for Sim {
         })
     }
 
-    async fn lookup(&self, _: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
+    async fn lookup(&self, _: LogId, lookup: EventLookup, _: Purpose) -> Result<Vec<EventRef>> {
         let _reader = self.readers.acquire().await;
         tokio::task::yield_now().await;
         let mut state = self.state();

@@ -4,7 +4,7 @@ use crate::common::{
     Author, LOG, confirm, direct, draft, end_of, fresh, is_committed, is_missed, open,
 };
 use futures::future::join_all;
-use gesta_core::backend::{Backend, BatchOutcome, LogSlice, RunMode};
+use gesta_core::backend::{Backend, BatchOutcome, LogSlice, Purpose, RunMode};
 use gesta_core::{Direction, ErrorKind, Filter, Position, Revision, Visibility};
 
 async fn everything(backend: &dyn Backend) -> Vec<gesta_core::RecordedEvent> {
@@ -49,7 +49,10 @@ async fn a_batch_comes_back_as_it_was_stored() {
         .map(|row| row.to_recorded(LOG))
         .collect();
     assert_eq!(everything(&backend).await, stored);
-    assert_eq!(backend.log_end(LOG).await.expect("answers"), author.end);
+    assert_eq!(
+        backend.log_end(LOG, Purpose::Read).await.expect("answers"),
+        author.end
+    );
     assert!(is_committed(&writer.submit(confirm(author.end)).await));
     writer.barrier().await.expect("durable");
 }
@@ -134,7 +137,10 @@ async fn of_racing_writers_one_wins_each_position() {
                     streams: vec![gesta_core::StreamId::new(stream.as_str()).expect("valid")],
                     types: vec![gesta_core::EventType::new("T").expect("valid")],
                 };
-                let loaded = backend.load(LOG, request).await.expect("loads");
+                let loaded = backend
+                    .load(LOG, request, Purpose::Read)
+                    .await
+                    .expect("loads");
                 let mut author = Author::default();
                 author.end = loaded.end;
                 author.know(&stream, &loaded, "T");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gesta_core::backend::{Backend, Batch, BatchOutcome, LogEnd, LogWriter, Row, RowId};
+use gesta_core::backend::{Backend, Batch, BatchOutcome, LogEnd, LogWriter, Purpose, Row, RowId};
 use gesta_core::{
     ContentType, EventId, EventType, LogId, Position, Revision, StreamId, Tag, Tags, Timestamp,
 };
@@ -191,5 +191,9 @@ pub(crate) fn is_missed(outcome: &BatchOutcome) -> bool {
 }
 
 pub(crate) async fn end_of(backend: &dyn Backend) -> Position {
-    backend.log_end(LOG).await.expect("answers").position
+    backend
+        .log_end(LOG, Purpose::Read)
+        .await
+        .expect("answers")
+        .position
 }

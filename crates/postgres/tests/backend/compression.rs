@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gesta_core::backend::{Backend, LoadRequest, LogSlice, StreamSlice};
+use gesta_core::backend::{Backend, LoadRequest, LogSlice, Purpose, StreamSlice};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
     Append, ContentType, Direction, ErrorKind, EventData, EventStore, EventType, ExpectedRevision,
@@ -283,7 +283,10 @@ async fn metadata_of_a_stream_is_loaded() {
             streams: vec![StreamId::new("a").expect("valid")],
             ..LoadRequest::default()
         };
-        let loaded = backend.load(LOG, request).await.expect("loads");
+        let loaded = backend
+            .load(LOG, request, Purpose::Read)
+            .await
+            .expect("loads");
         let meta = loaded.streams[0].meta.as_ref().expect("is there");
         assert_eq!(meta.data, metadata);
     }

@@ -1,6 +1,6 @@
 //! What keeps stored events as they are: the audit, the rights, and scavenging, which alone removes any.
 
-use gesta_core::backend::{Backend, LoadRequest, LogSlice, Removed, RunMode};
+use gesta_core::backend::{Backend, LoadRequest, LogSlice, Purpose, Removed, RunMode};
 use gesta_core::{ErrorKind, Filter, Position, Query, RecordedEvent, Revision, Tag, Visibility};
 
 use crate::common::{LOG, direct, open};
@@ -115,13 +115,17 @@ async fn scavenging_removes_what_is_hidden_and_remembers() {
             .await
             .expect("removes");
     }
-    let end = backend.log_end(LOG).await.expect("answers");
+    let end = backend.log_end(LOG, Purpose::Read).await.expect("answers");
     assert_eq!(end, author.end);
     let request = LoadRequest {
         streams: vec![of[0].stream.clone()],
         types: vec![],
     };
-    let head = backend.load(LOG, request).await.expect("loads").streams[0]
+    let head = backend
+        .load(LOG, request, Purpose::Read)
+        .await
+        .expect("loads")
+        .streams[0]
         .head
         .expect("remembered");
     assert_eq!(

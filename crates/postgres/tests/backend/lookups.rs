@@ -1,6 +1,6 @@
 //! Look-ups of streams, types and events, and the list of streams.
 
-use gesta_core::backend::{Backend, EventLookup, EventRef, LoadRequest, RowId, StoredId};
+use gesta_core::backend::{Backend, EventLookup, EventRef, LoadRequest, Purpose, RowId, StoredId};
 use gesta_core::{EventType, Position, RecordedEvent, Revision, StreamId, Timestamp};
 
 use crate::common::{Author, LOG, draft, fresh, is_committed};
@@ -19,7 +19,10 @@ async fn loading_tells_ends_heads_metadata_and_types() {
             EventType::new("Größe").expect("valid"),
         ],
     };
-    let loaded = backend.load(LOG, request).await.expect("loads");
+    let loaded = backend
+        .load(LOG, request, Purpose::Read)
+        .await
+        .expect("loads");
     assert_eq!(loaded.end, author.end);
     let last = |stream: &str| {
         stored
@@ -54,7 +57,7 @@ async fn loading_tells_ends_heads_metadata_and_types() {
     assert_eq!(loaded.types[1], Some(RowId(first.position.0)));
     let (empty, _) = fresh().await.expect("there");
     let nothing = empty
-        .load(LOG, LoadRequest::default())
+        .load(LOG, LoadRequest::default(), Purpose::Read)
         .await
         .expect("loads");
     assert_eq!(nothing.end, gesta_core::backend::LogEnd::default());
@@ -199,7 +202,10 @@ async fn every_look_up_finds_what_it_should() {
         ),
     ];
     for (lookup, expected) in cases {
-        let found = backend.lookup(LOG, lookup.clone()).await.expect("answers");
+        let found = backend
+            .lookup(LOG, lookup.clone(), Purpose::Read)
+            .await
+            .expect("answers");
         assert_eq!(found.len(), expected.len(), "{lookup:?}: {found:?}");
         assert!(
             found

@@ -275,7 +275,8 @@ async fn streams_are_read_between_revisions_both_ways_and_by_time() {
         page,
         Rows {
             events: vec![of[9].clone(), of[8].clone()],
-            complete: false
+            complete: false,
+            last_writer: None
         }
     );
     let recent = StreamSlice {
@@ -295,7 +296,8 @@ async fn streams_are_read_between_revisions_both_ways_and_by_time() {
         backend.read_stream(beyond).await.expect("reads"),
         Rows {
             events: Vec::new(),
-            complete: true
+            complete: true,
+            last_writer: None
         }
     );
 }

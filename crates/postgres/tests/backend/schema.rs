@@ -1,7 +1,7 @@
 //! Making, refusing and migrating stores; rights; messages between processes.
 
 use futures::StreamExt;
-use gesta_core::backend::{Backend, Signal};
+use gesta_core::backend::{Backend, Purpose, Signal};
 use gesta_core::{ErrorKind, LogId, Position};
 use gesta_pgtest::shared;
 use gesta_postgres::{PostgresBackend, schema};
@@ -14,11 +14,11 @@ async fn a_store_is_made_once_even_by_many_at_once() {
     let Some(server) = shared() else { return };
     let url = store_url(server);
     let opened = futures::future::join_all((0..6).map(|_| open(&url))).await;
-    let incarnation = opened[0].info().incarnation;
+    let incarnation = opened[0].history().incarnation;
     assert!(
         opened
             .iter()
-            .all(|backend| backend.info().incarnation == incarnation)
+            .all(|backend| backend.history().incarnation == incarnation)
     );
     let error = schema::create(&config(&url), 1)
         .await
@@ -40,12 +40,12 @@ async fn logs_incarnation_and_version_are_kept() {
     let first = schema::create(&config(&url), 4).await.expect("made");
     let backend = open(&url).await;
     assert_eq!(
-        (backend.info().logs, backend.info().incarnation),
+        (backend.info().logs, backend.history().incarnation),
         (4, first)
     );
     let second = schema::new_incarnation(&config(&url)).await.expect("begun");
     assert_ne!(first, second);
-    assert_eq!(open(&url).await.info().incarnation, second);
+    assert_eq!(open(&url).await.history().incarnation, second);
     let client = direct(&url).await;
     client
         .batch_execute("UPDATE store SET schema_version = 99")
@@ -74,7 +74,11 @@ async fn logs_are_apart() {
             &writer.submit(std::sync::Arc::new(batch)).await
         ));
         assert_eq!(
-            backend.log_end(log).await.expect("answers").position,
+            backend
+                .log_end(log, Purpose::Read)
+                .await
+                .expect("answers")
+                .position,
             Position(1)
         );
     }
@@ -270,12 +274,12 @@ async fn a_dump_is_restored_into_a_new_life() {
     std::io::Write::write_all(&mut input, &dump.stdout).expect("written");
     drop(input);
     assert!(restore.wait().expect("ends").success());
-    let old = backend.info().incarnation;
+    let old = backend.history().incarnation;
     let new = schema::new_incarnation(&config(&restored_url))
         .await
         .expect("begun");
     let restored = open(&restored_url).await;
-    assert_eq!(restored.info().incarnation, new);
+    assert_eq!(restored.history().incarnation, new);
     assert_ne!(new, old);
     let mut source = restored.audit_source().await.expect("snapshot");
     let report = gesta_sql::verify::audit(&mut source, &mut |_| {})
@@ -287,7 +291,7 @@ async fn a_dump_is_restored_into_a_new_life() {
     );
     let mut writer = restored.open_writer(LOG).await.expect("opens");
     let mut author = Author::default();
-    author.end = restored.log_end(LOG).await.expect("answers");
+    author.end = restored.log_end(LOG, Purpose::Read).await.expect("answers");
     assert!(is_committed(
         &author.append(&mut *writer, &[draft("c", "U")]).await
     ));

@@ -12,7 +12,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gesta_core::backend::{Backend, Batch, BatchOutcome, LogEnd, LogSlice, LogWriter, Row, RowId};
+use gesta_core::backend::{
+    Backend, Batch, BatchOutcome, LogEnd, LogSlice, LogWriter, Purpose, Row, RowId,
+};
 use gesta_core::{
     ContentType, Direction, EventId, EventType, Filter, LogId, Position, RecordedEvent, Revision,
     StreamId, Tag, Tags, Timestamp,
@@ -66,7 +68,7 @@ impl Author {
     pub(crate) async fn new(backend: &SqliteBackend) -> Self {
         Self {
             writer: backend.open_writer(LOG).await.expect("opens"),
-            end: backend.log_end(LOG).await.expect("known"),
+            end: backend.log_end(LOG, Purpose::Read).await.expect("known"),
             streams: HashMap::new(),
             types: HashMap::new(),
             tick: 1,

@@ -19,6 +19,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::*;
+use gesta_core::backend::{CurrentHistory, History, Purpose};
 use gesta_core::*;
 use gesta_store::{Config, Store};
 use tokio::sync::mpsc;
@@ -28,7 +29,8 @@ pub use world::World;
 /// One process's connections to a [`World`].
 pub struct MemoryBackend {
     pub world: Arc<World>,
-    info: BackendInfo,
+    info: Arc<BackendInfo>,
+    history: CurrentHistory,
     number: usize,
     /// Messages from this process to others, and to it, are lost.
     pub deaf: AtomicBool,
@@ -78,10 +80,10 @@ impl MemoryBackend {
     pub fn new(world: &Arc<World>) -> Arc<Self> {
         Arc::new(Self {
             number: world.join(),
-            info: BackendInfo {
+            history: CurrentHistory::new(world.incarnation),
+            info: Arc::new(BackendInfo {
                 backend: "world",
                 engine: "tests".into(),
-                incarnation: world.incarnation,
                 logs: world.logs,
                 durability: Durability::None,
                 capabilities: Capabilities {
@@ -90,7 +92,7 @@ impl MemoryBackend {
                     several_logs: true,
                     batches_in_flight_max: 4,
                 },
-            },
+            }),
             world: Arc::clone(world),
             deaf: AtomicBool::new(false),
             away: AtomicBool::new(false),
@@ -139,8 +141,12 @@ impl LogWriter for Writer {
 
 #[async_trait]
 impl Backend for MemoryBackend {
-    fn info(&self) -> &BackendInfo {
-        &self.info
+    fn info(&self) -> Arc<BackendInfo> {
+        Arc::clone(&self.info)
+    }
+
+    fn history(&self) -> History {
+        self.history.get()
     }
 
     async fn open_writer(&self, _log: LogId) -> Result<Box<dyn LogWriter>> {
@@ -150,19 +156,19 @@ impl Backend for MemoryBackend {
         }))
     }
 
-    async fn log_end(&self, log: LogId) -> Result<LogEnd> {
+    async fn log_end(&self, log: LogId, _: Purpose) -> Result<LogEnd> {
         count(&self.calls.log_end);
         self.answer().await?;
         Ok(self.world.end(log))
     }
 
-    async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded> {
+    async fn load(&self, log: LogId, request: LoadRequest, _: Purpose) -> Result<Loaded> {
         count(&self.calls.load);
         self.answer().await?;
         Ok(self.world.load(log, &request))
     }
 
-    async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
+    async fn lookup(&self, log: LogId, lookup: EventLookup, _: Purpose) -> Result<Vec<EventRef>> {
         count(&self.calls.lookup);
         self.answer().await?;
         Ok(self.world.lookup(log, &lookup))
@@ -173,7 +179,7 @@ impl Backend for MemoryBackend {
             position: after,
             limit: usize::MAX,
         };
-        let mut found = self.lookup(log, behind).await?;
+        let mut found = self.lookup(log, behind, Purpose::Read).await?;
         found.retain(|event| event.position <= to);
         Ok(found.iter().map(EventRef::stored_id).collect())
     }

@@ -357,11 +357,13 @@ fn page<'a>(
         Direction::Backwards => Box::new(rows.rev()),
     };
     let mut events: Vec<RecordedEvent> = Vec::new();
+    let mut last_writer = None;
     let mut bytes = 0;
     let left = rows.find(|stored| {
         bytes += stored.row.data.len() + stored.row.metadata.len();
         let fits = events.is_empty() || (events.len() < limit && bytes <= PAGE_BYTES_MAX);
         if fits {
+            last_writer = Some(stored.writer);
             events.push(stored.row.to_recorded(log));
         }
         !fits
@@ -369,5 +371,6 @@ fn page<'a>(
     Rows {
         complete: left.is_none(),
         events,
+        last_writer,
     }
 }

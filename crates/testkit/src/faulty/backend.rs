@@ -200,7 +200,8 @@ async fn travel(time: Duration) {
 
 /// A [`Backend`] on a [`World`], with the faults of one process.
 pub struct FaultyBackend {
-    info: BackendInfo,
+    info: Arc<BackendInfo>,
+    history: CurrentHistory,
     pub(super) process: Arc<Process>,
 }
 
@@ -223,7 +224,6 @@ impl FaultyBackend {
         let info = BackendInfo {
             backend: "faulty",
             engine: "in memory".into(),
-            incarnation: world.incarnation,
             logs: world.logs,
             durability: Durability::None,
             capabilities,
@@ -240,7 +240,8 @@ impl FaultyBackend {
             commits_most: AtomicU64::new(0),
         };
         Self {
-            info,
+            info: Arc::new(info),
+            history: CurrentHistory::new(world.incarnation),
             process: Arc::new(process),
         }
     }
@@ -257,8 +258,12 @@ impl FaultyBackend {
 
 #[async_trait]
 impl Backend for FaultyBackend {
-    fn info(&self) -> &BackendInfo {
-        &self.info
+    fn info(&self) -> Arc<BackendInfo> {
+        Arc::clone(&self.info)
+    }
+
+    fn history(&self) -> History {
+        self.history.get()
     }
 
     async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {
@@ -266,19 +271,19 @@ impl Backend for FaultyBackend {
         Ok(Box::new(Writer::open(Arc::clone(&self.process))))
     }
 
-    async fn log_end(&self, log: LogId) -> Result<LogEnd> {
+    async fn log_end(&self, log: LogId, _: Purpose) -> Result<LogEnd> {
         self.count(|calls| &mut calls.log_end);
         let end = |world: &World| world.with(log, |rows| rows.end());
         self.process.read(end).await
     }
 
-    async fn load(&self, log: LogId, request: LoadRequest) -> Result<Loaded> {
+    async fn load(&self, log: LogId, request: LoadRequest, _: Purpose) -> Result<Loaded> {
         self.count(|calls| &mut calls.load);
         let load = |world: &World| world.with(log, |rows| rows.load(&request));
         self.process.read(load).await
     }
 
-    async fn lookup(&self, log: LogId, lookup: EventLookup) -> Result<Vec<EventRef>> {
+    async fn lookup(&self, log: LogId, lookup: EventLookup, _: Purpose) -> Result<Vec<EventRef>> {
         self.count(|calls| &mut calls.lookup);
         let look_up = |world: &World| world.with(log, |rows| rows.lookup(&lookup));
         self.process.read(look_up).await
@@ -289,7 +294,7 @@ impl Backend for FaultyBackend {
             position: after,
             limit: usize::MAX,
         };
-        let mut found = self.lookup(log, behind).await?;
+        let mut found = self.lookup(log, behind, Purpose::Read).await?;
         found.retain(|event| event.position <= to);
         Ok(found.iter().map(EventRef::stored_id).collect())
     }

@@ -390,11 +390,13 @@ fn page<'a>(
         Direction::Backwards => Box::new(rows.rev()),
     };
     let mut events: Vec<RecordedEvent> = Vec::new();
+    let mut last_writer = None;
     let mut bytes = 0;
     let left = rows.find(|stored| {
         bytes += stored.row.data.len() + stored.row.metadata.len();
         let fits = events.is_empty() || (events.len() < order.limit && bytes <= bytes_max);
         if fits {
+            last_writer = Some(stored.writer);
             events.push(stored.row.to_recorded(order.log));
         }
         !fits
@@ -402,5 +404,6 @@ fn page<'a>(
     Rows {
         complete: left.is_none(),
         events,
+        last_writer,
     }
 }
