@@ -1,7 +1,8 @@
 //! A show and its seats: what may happen to them, and what follows from it.
 //!
 //! Why pure: the same few lines decide in production, in tests and when history is replayed.
-//! Invariants: a seat is reserved at most once until its reservation is cancelled; seats are numbered 1, 2, …, n.
+//! Invariants: a seat is reserved at most once until its reservation is cancelled; seats are
+//! numbered from 0 to one below their count, as in the application whose measurements were published.
 //! Not here: everything else.
 
 use gesta::Timestamp;
@@ -54,14 +55,14 @@ pub struct Show {
     pub id: Uuid,
     /// What is shown.
     pub title: Box<str>,
-    /// Its seats; the first has number 1.
+    /// Its seats; the first has number 0.
     pub seats: Vec<Seat>,
 }
 
 /// What is asked of a show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// Set up a show with seats 1 to `max_seats`.
+    /// Set up a show with seats 0 to `max_seats - 1`.
     CreateShow {
         /// Its identity.
         show_id: Uuid,
@@ -249,7 +250,7 @@ impl Seat {
 }
 
 fn index_of(number: u32) -> Option<usize> {
-    usize::try_from(number.checked_sub(1)?).ok()
+    usize::try_from(number).ok()
 }
 
 impl Rejection {

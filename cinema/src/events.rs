@@ -24,7 +24,7 @@ pub const SEAT_RESERVATION_CANCELLED: &str = "seat-reservation-cancelled.v1";
 const CURRENCY: &str = "EUR";
 
 /// Version of the snapshots' form: raise it whenever the state means something else.
-pub const SNAPSHOT_VERSION: u32 = 1;
+pub const SNAPSHOT_VERSION: u32 = 2;
 
 /// The codec of the events of shows.
 ///
@@ -186,14 +186,14 @@ fn stored_seats(seats: &[Seat]) -> Vec<messages::Seat> {
             currency: CURRENCY.to_owned(),
         }),
     };
-    (1..).zip(seats).map(stored).collect()
+    (0..).zip(seats).map(stored).collect()
 }
 
 fn seats(stored: &[messages::Seat]) -> Result<Vec<Seat>, String> {
     if stored.is_empty() {
         return Err("a show must have a seat".into());
     }
-    (1..).zip(stored).map(seat).collect()
+    (0..).zip(stored).map(seat).collect()
 }
 
 fn seat((number, stored): (u32, &messages::Seat)) -> Result<Seat, String> {
@@ -280,8 +280,8 @@ mod tests {
                 [
                     id,
                     b"\x12\x0dSeven Samurai",
+                    b"\x1a\x11\x10\x01\x1a\x0d\x0a\x06100.00\x12\x03EUR",
                     &seat(1),
-                    &seat(2),
                     b"\x20",
                     at,
                 ]
@@ -342,7 +342,7 @@ mod tests {
             (good[..50].to_vec(), "buffer"),
             (b"".to_vec(), "show_id"),
             (replaced(b"019057a6", b"x19057a6"), "show_id"),
-            (replaced(b"\x08\x02\x10", b"\x08\x03\x10"), "place 2"),
+            (replaced(b"\x08\x01\x10", b"\x08\x02\x10"), "place 1"),
             (replaced(b"\x10\x01", b"\x10\x00"), "no status"),
             (replaced(b"100.00", b"1000.0"), "no price"),
             (replaced(b"100.00", b"-10.00"), "no price"),

@@ -23,7 +23,7 @@ pub struct ShowCreated {
 /// `gesta.cinema.v1.Seat`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Seat {
-    /// 1, 2, 3, …
+    /// 0, 1, 2, …
     #[prost(uint32, tag = "1")]
     pub number: u32,
     /// Whether it can be had.

@@ -42,8 +42,8 @@ pub(super) fn show(show: &Show) -> Answer {
     json.extend_from_slice(b"\",\"title\":");
     put_text(&mut json, &show.title);
     json.extend_from_slice(b",\"seats\":[");
-    for (number, seat) in (1_u32..).zip(&show.seats) {
-        if number > 1 {
+    for (number, seat) in (0_u32..).zip(&show.seats) {
+        if number > 0 {
             json.push(b',');
         }
         json.extend_from_slice(b"{\"number\":");

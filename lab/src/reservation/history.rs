@@ -78,10 +78,10 @@ pub(crate) fn judge(ledger: &Ledger, last_from: u32) -> Judgement {
             if let Some(fault) = seat.check() {
                 count(&mut judgement, &fault, last_from);
                 if judgement.findings.len() < FINDINGS_MAX {
-                    let (id, seat) = (ledger.shows.id(show), number + ledger.shows.first_seat);
+                    let id = ledger.shows.id(show);
                     judgement
                         .findings
-                        .push(format!("show {id} seat {seat}: {fault}"));
+                        .push(format!("show {id} seat {number}: {fault}"));
                 }
             }
         }

@@ -179,7 +179,6 @@ impl Ledger {
         if self.wrongs.len() < WRONGS_MAX {
             let Op { call, show, seat } = op;
             let id = self.shows.id(show);
-            let seat = seat + self.shows.first_seat;
             let call = call.name();
             self.wrongs.push(format!(
                 "{call} of show {id} seat {seat}: answered {status}"
@@ -234,11 +233,7 @@ fn push<T>(blocks: &mut Vec<Vec<T>>, value: T) {
 mod tests {
     use super::*;
 
-    const SHOWS: Shows = Shows {
-        run: 1,
-        seats: 3,
-        first_seat: 1,
-    };
+    const SHOWS: Shows = Shows { run: 1, seats: 3 };
 
     fn answer(outcome: Outcome, fact: Fact) -> Verdict {
         Verdict {

@@ -37,7 +37,7 @@ impl Call {
     }
 }
 
-/// One request: the show and the seat by their numbers in the run. The first seat has number 0, whatever the server calls it.
+/// One request: the show by its number in the run, the seat by its number in the show. The first seat has number 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Op {
     /// What.
@@ -119,15 +119,13 @@ impl Verdict {
     };
 }
 
-/// The shows of one run: their ids, how many seats they have and what the first seat is called.
+/// The shows of one run: their ids, and how many seats they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shows {
     /// Random number of the run.
     pub(crate) run: u64,
-    /// Seats per show.
+    /// Seats per show, numbered from 0 as in the published load.
     pub(crate) seats: u16,
-    /// What the server calls the first seat.
-    pub(crate) first_seat: u16,
 }
 
 impl Shows {

@@ -1,4 +1,4 @@
-//! Asks a server, before any load, whether it is a cinema, and what it calls its first seat.
+//! Asks a server, before any load, whether it is a cinema, and whether it numbers its seats from 0, as the published load does.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -18,11 +18,7 @@ const SHOW: u32 = u32::MAX;
 
 /// The shows of a run on this server; leaves one show behind.
 pub(crate) fn probe(address: SocketAddr, run: u64, seats: u16) -> Result<Shows> {
-    let mut shows = Shows {
-        run,
-        seats,
-        first_seat: 0,
-    };
+    let shows = Shows { run, seats };
     let (status, body) = insist(address, Call::Create, &shows).context("creating a show")?;
     // 409: an attempt without an answer had created it.
     if status != 201 && status != 409 {
@@ -34,15 +30,15 @@ pub(crate) fn probe(address: SocketAddr, run: u64, seats: u16) -> Result<Shows> 
     let (status, body) = insist(address, Call::Read, &shows).context("reading a show")?;
     let document: ShowDocument<'_> =
         serde_json::from_slice(&body).context(format!("{address}: a show, answered {status}"))?;
-    shows.first_seat = document
-        .seats
-        .iter()
-        .map(|seat| seat.number)
-        .min()
-        .unwrap_or(0);
     if document.seats.len() != usize::from(seats) {
         let found = document.seats.len();
         return fail(format!("{address}: a show of {seats} seats has {found}"));
+    }
+    let first = document.seats.iter().map(|seat| seat.number).min();
+    if let Some(first) = first.filter(|first| *first != 0) {
+        return fail(format!(
+            "{address}: the seats of a show are numbered from {first}, not from 0 as in the published load"
+        ));
     }
     Ok(shows)
 }

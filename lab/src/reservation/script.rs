@@ -180,11 +180,7 @@ mod tests {
 
     use super::*;
 
-    const SHOWS: Shows = Shows {
-        run: 1,
-        seats: 50,
-        first_seat: 1,
-    };
+    const SHOWS: Shows = Shows { run: 1, seats: 50 };
 
     #[test]
     fn a_serial_user_creates_a_show_and_reserves_every_seat_once() {

@@ -134,7 +134,6 @@ impl<'a> Reader<'a> {
         let seat = SeatEvent::decode(&event.data[..])
             .ok()
             .and_then(|seat| u16::try_from(seat.seat_number).ok())
-            .and_then(|number| number.checked_sub(shows.first_seat))
             .filter(|seat| *seat < shows.seats);
         let Some(number) = seat else {
             return self.unreadable(event);
@@ -148,10 +147,11 @@ impl<'a> Reader<'a> {
         }
         if twice {
             self.check.held_twice += 1;
-            let seat = number + shows.first_seat;
             self.check.finding(|| {
                 let (stream, revision, kind) = (&event.stream, event.revision, &event.event_type);
-                format!("{stream} revision {revision}: {kind} of seat {seat}, which was so already")
+                format!(
+                    "{stream} revision {revision}: {kind} of seat {number}, which was so already"
+                )
             });
         }
     }
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
             let shows = self.ledger.shows;
             let name = || {
                 let (show, seat) = shows.of_place(place);
-                format!("show {} seat {}", shows.id(show), seat + shows.first_seat)
+                format!("show {} seat {}", shows.id(show), seat)
             };
             let range = reserved..=reserved + maybe_reserved;
             self.compare(&range, seat.reserved, || {

@@ -89,7 +89,6 @@ async fn a_difficult_server_that_keeps_its_word_is_found_clean() {
         close_every: Some(7),
         silent_every: Some(41),
         refuse_every: Some(5),
-        first_seat: 1,
         ..Faults::default()
     });
     for more in [
@@ -299,11 +298,18 @@ async fn what_is_no_cinema_is_said_before_any_load() {
     assert!(said.contains("404"), "{said}");
 }
 
-const SHOWS: Shows = Shows {
-    run: 3,
-    seats: 5,
-    first_seat: 1,
-};
+/// The published load draws its seats from 0 to below `maxSeats`; elsewhere one seat of each show would be refused.
+#[tokio::test]
+async fn a_cinema_that_numbers_its_seats_from_1_is_refused_before_any_load() {
+    let fake = Fake::start(Faults {
+        first_seat: 1,
+        ..Faults::default()
+    });
+    let said = find_out(&args(&[&fake], "")).await.unwrap_err().to_string();
+    assert!(said.contains("numbered from 1, not from 0"), "{said}");
+}
+
+const SHOWS: Shows = Shows { run: 3, seats: 5 };
 
 /// A ledger with one show, two reservations, one cancellation, one reservation of unknown outcome.
 fn ledger() -> Ledger {
@@ -371,17 +377,17 @@ fn cancelled(seat: u32) -> (&'static str, u32) {
 
 #[tokio::test]
 async fn events_are_compared_with_what_was_acknowledged() {
-    let good = [CREATED, reserved(1), reserved(2), cancelled(2)];
+    let good = [CREATED, reserved(0), reserved(1), cancelled(1)];
     let check = events(&good).await;
     assert!(check.is_clean() && check.events == 4, "{check:?}");
-    let maybe = [&good[..], &[reserved(3)]].concat();
+    let maybe = [&good[..], &[reserved(2)]].concat();
     assert!(events(&maybe).await.is_clean());
 
     let lost = events(&good[..3]).await;
     assert_eq!((lost.lost, lost.held_twice), (1, 0));
-    let twice = events(&[&good[..], &[reserved(1)]].concat()).await;
+    let twice = events(&[&good[..], &[reserved(0)]].concat()).await;
     assert_eq!((twice.held_twice, twice.uninvited), (1, 1));
-    let uninvited = events(&[&good[..], &[reserved(4)]].concat()).await;
+    let uninvited = events(&[&good[..], &[reserved(3)]].concat()).await;
     assert_eq!((uninvited.held_twice, uninvited.uninvited), (0, 1));
     let strange = events(&[&good[..], &[("seat-moved", 1), reserved(77)]].concat()).await;
     assert_eq!(strange.unreadable, 2);
@@ -402,7 +408,6 @@ async fn a_cinema_is_a_target() {
             lose,
             chunked,
             refuse_every: Some(40),
-            first_seat: 1,
             ..Faults::default()
         });
         let address = fake.url().trim_start_matches("http://").parse().unwrap();
