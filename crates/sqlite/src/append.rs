@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::checkpoint::WalWatch;
+use crate::end_note::EndNote;
 use crate::error::{Fault, Outcome, WriteFault, public, write_fault};
 use crate::lookup;
 use crate::reader::{Reader, closed};
@@ -30,6 +31,8 @@ pub(crate) struct Desk {
     pub(crate) reader: Reader,
     pub(crate) fault: FaultMark,
     wal: Option<WalWatch>,
+    /// Where the end of the log is noted; `None` in memory and with weakened durability.
+    note: Option<Arc<EndNote>>,
     stopping: bool,
 }
 
@@ -45,13 +48,14 @@ impl FaultMark {
     }
 
     /// # Errors
-    /// `Unavailable` if the store no longer writes.
+    /// `Unsupported` if the store no longer writes: not `Unavailable`, since trying again in this process cannot help.
     pub(crate) fn check(&self) -> Result<()> {
         match self.0.get() {
             None => Ok(()),
-            Some(cause) => Err(Error::unavailable(format!(
+            Some(cause) => Err(ErrorKind::Unsupported(format!(
                 "the store was closed for writing after an error ({cause}): stop this process, run `gesta verify`, start it again"
-            ))),
+            ))
+            .into()),
         }
     }
 }
@@ -79,6 +83,7 @@ impl WriteThread {
         conn: Connection,
         fault: FaultMark,
         wal: Option<WalWatch>,
+        note: Option<Arc<EndNote>>,
         keep: impl Send + 'static,
     ) -> Result<(Self, JoinHandle<()>)> {
         let (jobs, receiver) = mpsc::channel();
@@ -86,6 +91,7 @@ impl WriteThread {
             reader: Reader::new(conn),
             fault,
             wal,
+            note,
             stopping: false,
         };
         let handle = std::thread::Builder::new()
@@ -202,8 +208,21 @@ fn store(desk: &mut Desk, batch: &Batch, epoch: WriterEpoch) -> BatchOutcome {
         Err(fault) => return failed(conn, &desk.fault, fault),
     }
     match commit(conn) {
-        Ok(()) => BatchOutcome::Committed,
+        Ok(()) => {
+            note_end(desk.note.as_deref(), batch);
+            BatchOutcome::Committed
+        }
         Err(error) => commit_failed(conn, &desk.fault, error),
+    }
+}
+
+/// Notes where the log ends, before the commit is answered, if that is due: about once for each checkpoint.
+fn note_end(note: Option<&EndNote>, batch: &Batch) {
+    if let Some(note) = note
+        && let Some(last) = batch.rows.last()
+        && note.take_due()
+    {
+        note.write(last.position);
     }
 }
 

@@ -18,7 +18,9 @@ use rusqlite::wal::CheckpointMode;
 
 use crate::append::FaultMark;
 use crate::connection::BUSY_TIMEOUT;
+use crate::end_note::EndNote;
 use crate::error::{WriteFault, write_fault};
+use crate::lookup;
 
 /// Size of a page, and so nearly of a frame of the WAL.
 const PAGE_BYTES: u64 = 4096;
@@ -36,6 +38,7 @@ pub(crate) struct WalWatch {
     restart_at: i32,
     signal: Option<SyncSender<()>>,
     helper: Option<JoinHandle<()>>,
+    note: Option<Arc<EndNote>>,
 }
 
 impl WalWatch {
@@ -48,6 +51,7 @@ impl WalWatch {
         helper: Connection,
         wal_bytes_max: u64,
         fault: FaultMark,
+        note: Option<Arc<EndNote>>,
     ) -> Result<Self> {
         let pages_max = i32::try_from(wal_bytes_max / PAGE_BYTES)
             .unwrap_or(i32::MAX)
@@ -60,9 +64,10 @@ impl WalWatch {
         }))
         .map_err(|error| Error::unavailable("watching the WAL").caused_by(error))?;
         let (signal, signals) = mpsc::sync_channel(1);
+        let noting = note.clone();
         let helper = std::thread::Builder::new()
             .name("gesta-sqlite-checkpoint".into())
-            .spawn(move || help(&helper, &signals, &fault))
+            .spawn(move || help(&helper, &signals, &fault, noting.as_deref()))
             .map_err(|error| Error::unavailable("no thread for checkpoints").caused_by(error))?;
         Ok(Self {
             pages,
@@ -72,6 +77,7 @@ impl WalWatch {
             restart_at: pages_max,
             signal: Some(signal),
             helper: Some(helper),
+            note,
         })
     }
 
@@ -105,6 +111,9 @@ impl WalWatch {
             Ok(_) => {
                 self.pages.store(0, Ordering::Relaxed);
                 self.pages_seen = 0;
+                if let Some(note) = &self.note {
+                    note.expect_next();
+                }
                 self.begin_again();
             }
             Err(error) => {
@@ -129,12 +138,20 @@ impl Drop for WalWatch {
     }
 }
 
-fn help(conn: &Connection, signals: &Receiver<()>, fault: &FaultMark) {
+fn help(conn: &Connection, signals: &Receiver<()>, fault: &FaultMark, note: Option<&EndNote>) {
     while signals.recv().is_ok() {
         if let Err(error) = conn.wal_checkpoint_v2(Some(rusqlite::MAIN_DB), CheckpointMode::PASSIVE)
         {
             judge(&error, fault);
         }
+        let Some(note) = note else { continue };
+        // The file has caught up with the note: the commits meanwhile, then the next one, are beyond the file. What another
+        // connection sees is committed, and with full durability it is synced.
+        match lookup::log_end(conn) {
+            Ok(end) => note.write(end.position),
+            Err(error) => tracing::debug!(%error, "the end of the log is not noted"),
+        }
+        note.expect_next();
     }
 }
 

@@ -47,6 +47,15 @@ pub(crate) fn open_writing(location: &Location, config: &SqliteConfig) -> Outcom
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
         )?,
     };
+    if let Location::File(path) = location
+        && conn.is_readonly(rusqlite::MAIN_DB)?
+    {
+        return Err(Error::new(ErrorKind::Unsupported(format!(
+            "{} is read-only for this user: a store must be writable, also to be read",
+            path.display()
+        )))
+        .into());
+    }
     settle(&conn, WRITER_CACHE_KIB)?;
     if matches!(location, Location::Memory) {
         return Ok(conn);

@@ -39,6 +39,10 @@ pub(crate) fn public(error: rusqlite::Error) -> Error {
             | ErrorCode::PermissionDenied
             | ErrorCode::NoLargeFileSupport
             | ErrorCode::AuthorizationForStatementDenied => ErrorKind::Unsupported(text),
+            // Not `Unavailable`: to wait for room makes every caller wait; they are told at once.
+            ErrorCode::DiskFull => ErrorKind::Unsupported(format!(
+                "there is no room on the disk of the store; appends go on once there is ({text})"
+            )),
             _ => ErrorKind::Unavailable(text),
         },
         rusqlite::Error::FromSqlConversionFailure(..)

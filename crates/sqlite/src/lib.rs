@@ -14,6 +14,7 @@ mod backup;
 mod checkpoint;
 mod config;
 mod connection;
+mod end_note;
 mod error;
 mod filter;
 mod lock;

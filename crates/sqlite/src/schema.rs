@@ -1,11 +1,14 @@
 //! The schema: creating it, migrating it, and refusing files that are not ours.
 
+use std::path::Path;
+
 use gesta_core::backend::RowId;
 use gesta_core::{Clock, Error, ErrorKind, Incarnation, SystemClock};
 use gesta_sql::{Migration, Migrations, Start, from_sql};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
+use crate::config::{Location, Missing};
 use crate::error::Outcome;
 
 /// All steps.
@@ -85,8 +88,31 @@ pub(crate) fn read_marks(conn: &Connection) -> Outcome<Option<Marks>> {
     }))
 }
 
-/// Makes a store ready on opening: creates it if it is empty, refuses it if its version is another.
-pub(crate) fn prepare(conn: &Connection) -> Outcome<Marks> {
+/// Refuses a file that holds no store.
+///
+/// # Errors
+/// `Schema`, with the file.
+pub(crate) fn require(conn: &Connection, location: &Location) -> Outcome<()> {
+    match (read_marks(conn)?, location) {
+        (Some(_), _) | (_, Location::Memory) => Ok(()),
+        (None, Location::File(path)) => Err(no_store(path).into()),
+    }
+}
+
+/// There is none where one must be.
+pub(crate) fn no_store(path: &Path) -> Error {
+    ErrorKind::Schema(format!(
+        "there is no store at {} (`gesta serve`, `gesta stream append` and `gesta schema create` make one)",
+        path.display()
+    ))
+    .into()
+}
+
+/// Makes a store ready on opening: creates it if it is empty and may be, refuses it if its version is another.
+pub(crate) fn prepare(conn: &Connection, location: &Location, missing: Missing) -> Outcome<Marks> {
+    if missing == Missing::Refuse {
+        require(conn, location)?;
+    }
     let found = read_marks(conn)?;
     match (MIGRATIONS.on_open(found.map(|marks| marks.version))?, found) {
         (Start::Ready, Some(marks)) => Ok(marks),
@@ -122,6 +148,8 @@ pub(crate) fn migrate(conn: &Connection) -> Outcome<Migrated> {
         }
         transaction.commit()?;
         tracing::info!(version = step.version, name = step.name, "schema migrated");
+        // Into the file itself: a store is not to be taken for an empty file if its write-ahead log is deleted.
+        conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     }
     Ok(Migrated {
         from,
@@ -155,9 +183,12 @@ mod tests {
     #[test]
     fn an_empty_file_becomes_a_store_once() {
         let conn = empty();
-        let marks = prepare(&conn).expect("creates");
+        let marks = prepare(&conn, &Location::Memory, Missing::Create).expect("creates");
         assert_eq!((marks.version, marks.logs), (1, 1));
-        assert_eq!(prepare(&conn).expect("ready"), marks);
+        assert_eq!(
+            prepare(&conn, &Location::Memory, Missing::Create).expect("ready"),
+            marks
+        );
         assert_eq!(
             migrate(&conn).expect("nothing to do"),
             Migrated {
@@ -167,7 +198,12 @@ mod tests {
         );
         let new = new_incarnation(&conn).expect("changes");
         assert_ne!(new, marks.incarnation);
-        assert_eq!(prepare(&conn).expect("ready").incarnation, new);
+        assert_eq!(
+            prepare(&conn, &Location::Memory, Missing::Create)
+                .expect("ready")
+                .incarnation,
+            new
+        );
     }
 
     #[test]
@@ -175,17 +211,21 @@ mod tests {
         let conn = empty();
         conn.execute_batch("CREATE TABLE orders (id)")
             .expect("creates");
-        let error = Error::from(prepare(&conn).expect_err("refused")).to_string();
+        let error =
+            Error::from(prepare(&conn, &Location::Memory, Missing::Create).expect_err("refused"))
+                .to_string();
         assert!(
             error.contains("not of gesta") && error.contains("orders"),
             "{error}"
         );
 
         let conn = empty();
-        prepare(&conn).expect("creates");
+        prepare(&conn, &Location::Memory, Missing::Create).expect("creates");
         conn.execute_batch("UPDATE store SET schema_version = 9")
             .expect("changes");
-        let error = Error::from(prepare(&conn).expect_err("refused")).to_string();
+        let error =
+            Error::from(prepare(&conn, &Location::Memory, Missing::Create).expect_err("refused"))
+                .to_string();
         assert!(
             error.contains("version 9") && error.contains("than 1"),
             "{error}"
@@ -197,7 +237,7 @@ mod tests {
     #[test]
     fn events_and_names_are_immutable() {
         let conn = empty();
-        prepare(&conn).expect("creates");
+        prepare(&conn, &Location::Memory, Missing::Create).expect("creates");
         conn.execute_batch(
             "INSERT INTO streams (id, name, checksum) VALUES (1, 'a-1', 0);
              INSERT INTO types (id, name, checksum) VALUES (1, 'T', 0);
@@ -250,7 +290,7 @@ mod tests {
     #[test]
     fn the_schema_is_the_one_that_was_released() {
         let conn = empty();
-        prepare(&conn).expect("creates");
+        prepare(&conn, &Location::Memory, Missing::Create).expect("creates");
         let mut statement = conn
             .prepare("SELECT type || ' ' || name FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%' ORDER BY 1")
             .expect("valid");

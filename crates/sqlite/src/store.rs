@@ -16,7 +16,7 @@ use gesta_core::backend::{
     StreamSlice,
 };
 use gesta_core::{
-    Capabilities, Error, ErrorKind, Incarnation, LogId, Position, Result, StreamId, Visibility,
+    Capabilities, Durability, Error, Incarnation, LogId, Position, Result, StreamId, Visibility,
 };
 use tokio::sync::oneshot;
 
@@ -26,6 +26,7 @@ use crate::backup;
 use crate::checkpoint::WalWatch;
 use crate::config::{Location, Missing, SqliteConfig};
 use crate::connection;
+use crate::end_note::{self, EndNote};
 use crate::error::Outcome;
 use crate::lock::StoreLock;
 use crate::reader::{Reader, Readers, closed};
@@ -56,6 +57,7 @@ impl SqliteBackend {
     pub fn open(config: SqliteConfig) -> Result<Self> {
         connection::check_library()?;
         let opened = Opened::new(&config)?;
+        opened.check_end()?;
         Ok(Self::start(opened, &config)?)
     }
 
@@ -65,7 +67,7 @@ impl SqliteBackend {
             location,
             lock,
         } = opened;
-        let marks = schema::prepare(&conn)?;
+        let marks = schema::prepare(&conn, &location, config.missing)?;
         let info = BackendInfo {
             backend: "sqlite",
             engine: format!("SQLite {}", rusqlite::version()),
@@ -79,6 +81,12 @@ impl SqliteBackend {
             },
         };
         let fault = FaultMark::default();
+        let note = match &location {
+            Location::File(path) if matches!(info.durability, Durability::Full(_)) => {
+                Some(Arc::new(EndNote::open(path, marks.incarnation)?))
+            }
+            _ => None,
+        };
         let wal = match &location {
             Location::Memory => None,
             Location::File(_) => {
@@ -88,10 +96,11 @@ impl SqliteBackend {
                     helper,
                     config.wal_bytes_max,
                     fault.clone(),
+                    note.clone(),
                 )?)
             }
         };
-        let (thread, handle) = WriteThread::start(conn, fault.clone(), wal, lock)?;
+        let (thread, handle) = WriteThread::start(conn, fault.clone(), wal, note, lock)?;
         let readers = match &location {
             Location::Memory => Readers::shared(thread.clone()),
             Location::File(path) => Readers::pool(path.clone(), config.readers),
@@ -114,21 +123,28 @@ impl SqliteBackend {
     pub fn migrate(config: &SqliteConfig) -> Result<Migrated> {
         connection::check_library()?;
         let opened = Opened::new(config)?;
+        opened.check_end()?;
+        if config.missing == Missing::Refuse {
+            schema::require(&opened.conn, &opened.location)?;
+        }
         let migrated = schema::migrate(&opened.conn)?;
         opened.close()?;
         Ok(migrated)
     }
 
     /// Begins a new life of a store, as must follow every restore of a backup: checkpoints made before are refused from
-    /// then on. The store must not be open.
+    /// then on, and events that are known to be missing are no longer missed. The store must not be open.
     ///
     /// # Errors
     /// As [`SqliteBackend::open`]; a store that does not exist is not created.
     pub fn new_incarnation(config: &SqliteConfig) -> Result<Incarnation> {
         connection::check_library()?;
         let opened = Opened::new(&config.clone().must_exist())?;
-        schema::prepare(&opened.conn)?;
+        schema::prepare(&opened.conn, &opened.location, Missing::Refuse)?;
         let incarnation = schema::new_incarnation(&opened.conn)?;
+        if let Location::File(path) = &opened.location {
+            end_note::remove(path).map_err(|error| cannot_open(path, error))?;
+        }
         opened.close()?;
         Ok(incarnation)
     }
@@ -199,6 +215,7 @@ impl Opened {
             Location::File(path) => {
                 let path = settle_path(path, config.missing)?;
                 let lock = StoreLock::take(&path)?;
+                end_note::check_file(&path)?;
                 (Location::File(path), Some(lock))
             }
         };
@@ -214,6 +231,23 @@ impl Opened {
         })
     }
 
+    /// Refuses a log that ends before a position that was committed.
+    fn check_end(&self) -> Outcome<()> {
+        let Location::File(path) = &self.location else {
+            return Ok(());
+        };
+        let marks = schema::read_marks(&self.conn)?;
+        let end = match marks {
+            Some(_) => lookup::log_end(&self.conn)?.position,
+            None => Position::START,
+        };
+        Ok(end_note::check_end(
+            path,
+            marks.map(|marks| marks.incarnation),
+            end,
+        )?)
+    }
+
     fn close(self) -> Outcome<()> {
         let Opened { conn, lock, .. } = self;
         conn.close().map_err(|(_, error)| error)?;
@@ -226,7 +260,7 @@ impl Opened {
 fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
     let is_there = fs::metadata(path).is_ok_and(|found| found.len() > 0);
     if !is_there && missing == Missing::Refuse {
-        return Err(ErrorKind::Schema(format!("there is no store at {}", path.display())).into());
+        return Err(schema::no_store(path));
     }
     if let Ok(found) = fs::canonicalize(path) {
         return Ok(found);

@@ -11,13 +11,21 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use common::{Author, LOG, event, open, read_all, strace, verify};
-use gesta_core::ErrorKind;
 use gesta_core::backend::{Backend, BatchOutcome, Purpose};
+use gesta_core::{Error, ErrorKind};
 
 /// Tells the child where to work.
 const CHILD_HOME: &str = "GESTA_FAULTS_HOME";
 const BATCHES: usize = 40;
 const RETRIES_MAX: usize = 20;
+
+/// The pipeline waits for what is unavailable, and answers at once what another try cannot change.
+fn is_lasting(error: &Error) -> bool {
+    !matches!(
+        error.kind(),
+        ErrorKind::Unavailable(_) | ErrorKind::Overloaded(_)
+    )
+}
 
 /// Appends, trying again what failed, until the store is closed for writing; writes down every outcome.
 #[tokio::test]
@@ -41,7 +49,8 @@ async fn child() {
                     continue 'all;
                 }
                 BatchOutcome::Failed(error) => {
-                    writeln!(told, "failed {number} {error}").expect("text")
+                    let lasting = is_lasting(&error);
+                    writeln!(told, "failed {number}, lasting {lasting}: {error}").expect("text");
                 }
                 BatchOutcome::Unknown(error) => {
                     writeln!(told, "unknown {number} {error}").expect("text");
@@ -56,7 +65,10 @@ async fn child() {
     writeln!(told, "readable {readable}").expect("text");
     match backend.open_writer(LOG).await {
         Ok(_) => writeln!(told, "writer opened").expect("text"),
-        Err(error) => writeln!(told, "writer refused {error}").expect("text"),
+        Err(error) => {
+            let lasting = is_lasting(&error);
+            writeln!(told, "writer refused, lasting {lasting}: {error}").expect("text");
+        }
     }
     let empty = author.batch(&[]);
     let confirmed = author.submit(empty).await;
@@ -112,6 +124,8 @@ async fn judge(home: &tempfile::TempDir, committed: usize, unknown: usize) {
 }
 
 /// Goal: a commit whose sync fails is unknown, and nothing more is written until the store is opened again.
+/// What happened: the closed store answered *unavailable*, so each append waited 30 s for what could not come; now the
+/// refusal is one that lasts, and the pipeline hands it on at once.
 #[tokio::test]
 async fn a_sync_that_fails_closes_the_store_for_writing() {
     let Some((told, home)) = run_with("inject=fsync,fdatasync:error=EIO:when=12") else {
@@ -127,6 +141,7 @@ async fn a_sync_that_fails_closes_the_store_for_writing() {
         .find(|line| line.starts_with("writer refused"))
         .expect("counted");
     assert!(refusal.contains("gesta verify"), "{refusal}");
+    assert!(refusal.contains("lasting true"), "{refusal}");
     assert_eq!(count(&told, "then Failed"), 1, "{told:?}");
     judge(&home, committed, 1).await;
 }
@@ -156,7 +171,14 @@ async fn a_full_disk_passes() {
         .filter(|line| line.starts_with("failed"))
         .collect();
     assert!((1..=6).contains(&failures.len()), "{told:?}");
-    assert!(failures[0].contains("full"), "{failures:?}");
+    assert!(
+        failures[0].contains("no room on the disk") && failures[0].contains("full"),
+        "{failures:?}"
+    );
+    assert!(
+        failures.iter().all(|line| line.contains("lasting true")),
+        "{failures:?}"
+    );
     assert_eq!(count(&told, "writer opened"), 1, "{told:?}");
     assert_eq!(count(&told, "then Committed"), 1, "{told:?}");
     judge(&home, BATCHES, 0).await;

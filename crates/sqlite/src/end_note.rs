@@ -1,0 +1,280 @@
+//! A note beside the database of how far the log surely reaches, so that a write-ahead log that was deleted is noticed.
+//!
+//! Why: after a crash the newest events are in `PATH-wal` alone. If that file is deleted, or an older copy is put in the
+//! place of the database, SQLite opens what is left without a word: acknowledged events are gone, and their positions are
+//! given to others. Then the log ends before the position that was noted, and the store is refused.
+//! How: the file `PATH-end` holds the incarnation and a position that was committed and synced *before* it was noted; so no
+//! crash of the process or loss of power can make a healthy store end before it. The first commit after opening and after
+//! each checkpoint is noted before it is answered, and what was committed during a checkpoint is noted at its end; so the note
+//! is beyond what the database file holds without its write-ahead log, but for the moment in which a checkpoint ends.
+//! Not here: stores with weakened durability. They may lose commits, so nothing is noted for them.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use gesta_core::backend::RowId;
+use gesta_core::{Error, ErrorKind, Incarnation, LogId, Position, Result};
+use gesta_sql::name_checksum;
+use uuid::Uuid;
+
+use crate::backup::sync_directory_of;
+
+/// What the line starts with.
+const HEADER: &str = "gesta-end-1";
+
+/// What a note says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Noted {
+    incarnation: Incarnation,
+    position: Position,
+}
+
+impl Noted {
+    /// One line, shorter than a sector of a disk, so that it is written whole or not at all.
+    fn to_line(self) -> String {
+        let (incarnation, position) = (self.incarnation, self.position.0);
+        let sum = self.checksum();
+        format!("{HEADER} incarnation={incarnation} position={position:020} checksum={sum:016x}\n")
+    }
+
+    fn checksum(self) -> i64 {
+        name_checksum(
+            LogId(0),
+            RowId(self.position.0),
+            &self.incarnation.to_string(),
+        )
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.trim_end().split(' ');
+        let mut value = |name: &str| words.next()?.strip_prefix(name);
+        value(HEADER).filter(|rest| rest.is_empty())?;
+        let incarnation = Uuid::parse_str(value("incarnation=")?).ok()?;
+        let position = value("position=")?.parse().ok()?;
+        let sum = value("checksum=")?.to_owned();
+        let noted = Self {
+            incarnation: Incarnation(incarnation),
+            position: Position(position),
+        };
+        (format!("{:016x}", noted.checksum()) == sum).then_some(noted)
+    }
+}
+
+/// The file that belongs to the database at `path`.
+pub(crate) fn file_of(path: &Path) -> PathBuf {
+    beside(path, "-end")
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path.as_os_str());
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// The note of the database at `path`; `None` if there is none that can be read, such as one whose first writing was cut short.
+pub(crate) fn read(path: &Path) -> Option<Noted> {
+    let text = fs::read_to_string(file_of(path)).ok()?;
+    let noted = Noted::parse(&text);
+    if noted.is_none() {
+        tracing::warn!(file = %file_of(path).display(), "unreadable, and so ignored");
+    }
+    noted
+}
+
+/// Removes the note, if there is one: the store begins a new life.
+///
+/// # Errors
+/// Of the file system.
+pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
+    match fs::remove_file(file_of(path)) {
+        Ok(()) => sync_directory_of(path),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Before SQLite opens anything: an empty or missing database file beside which a write-ahead log or a note is left.
+/// SQLite would delete that write-ahead log.
+///
+/// # Errors
+/// `Corrupt`, with what to do.
+pub(crate) fn check_file(path: &Path) -> Result<()> {
+    if fs::metadata(path).is_ok_and(|found| found.len() > 0) {
+        return Ok(());
+    }
+    let wal = beside(path, "-wal");
+    let wal_bytes = fs::metadata(&wal).map_or(0, |found| found.len());
+    if wal_bytes > 0 {
+        return Err(Error::corrupt(format!(
+            "{} is missing or empty, but its write-ahead log {} holds {wal_bytes} bytes: bring the database file back, or move both away",
+            path.display(),
+            wal.display()
+        )));
+    }
+    match read(path) {
+        Some(noted) if noted.position > Position::START => Err(Error::corrupt(format!(
+            "{} is missing or empty, but a store with events up to position {} was here: bring it back, restore a backup to another place \
+             (`gesta restore`), or remove {} to begin a new store",
+            path.display(),
+            noted.position,
+            file_of(path).display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// After opening: a log that ends before the position that was noted.
+///
+/// # Errors
+/// `Corrupt`, with what happened and what to do.
+pub(crate) fn check_end(
+    path: &Path,
+    incarnation: Option<Incarnation>,
+    end: Position,
+) -> Result<()> {
+    let Some(noted) = read(path) else {
+        return Ok(());
+    };
+    // Another life, as after `new-incarnation`: the note says nothing about it.
+    if incarnation.is_some_and(|found| found != noted.incarnation) || end >= noted.position {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Corrupt(format!(
+        "{} ends at position {end}, but position {} was committed: its write-ahead log ({}) was deleted after a crash, \
+         or an older copy was put in its place; events are missing. Nothing was changed. Bring the write-ahead log back, or restore a \
+         backup (`gesta restore`); to go on without the missing events run `gesta schema new-incarnation`",
+        path.display(),
+        noted.position,
+        beside(path, "-wal").display()
+    ))))
+}
+
+/// Writes notes. Shared by the writing thread and the checkpoint thread.
+#[derive(Debug)]
+pub(crate) struct EndNote {
+    path: PathBuf,
+    incarnation: Incarnation,
+    file: File,
+    noted: AtomicU64,
+    due: AtomicBool,
+    named: AtomicBool,
+}
+
+impl EndNote {
+    /// Prepares the note of the database at `path`; nothing is written yet.
+    ///
+    /// # Errors
+    /// `Unavailable` if the file cannot be opened.
+    pub(crate) fn open(path: &Path, incarnation: Incarnation) -> Result<Self> {
+        let before = read(path).filter(|noted| noted.incarnation == incarnation);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(file_of(path))
+            .map_err(|error| {
+                Error::unavailable(format!("cannot open {}: {error}", file_of(path).display()))
+                    .caused_by(error)
+            })?;
+        Ok(Self {
+            path: path.to_owned(),
+            incarnation,
+            file,
+            noted: AtomicU64::new(before.map_or(0, |noted| noted.position.0)),
+            due: AtomicBool::new(true),
+            named: AtomicBool::new(false),
+        })
+    }
+
+    /// After a checkpoint: the next commit is to be noted.
+    pub(crate) fn expect_next(&self) {
+        self.due.store(true, Ordering::Release);
+    }
+
+    /// True once for each checkpoint, and once after opening.
+    pub(crate) fn take_due(&self) -> bool {
+        // Read first: most commits find nothing to do, and an exchange costs more.
+        self.due.load(Ordering::Relaxed) && self.due.swap(false, Ordering::AcqRel)
+    }
+
+    /// Notes a position that is committed and synced. A note that cannot be written is only a check less.
+    pub(crate) fn write(&self, position: Position) {
+        if position.0 <= self.noted.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.try_write(position) {
+            Ok(()) => self.noted.store(position.0, Ordering::Relaxed),
+            Err(error) => {
+                tracing::warn!(file = %file_of(&self.path).display(), %error, "the end of the log is not noted");
+            }
+        }
+    }
+
+    fn try_write(&self, position: Position) -> std::io::Result<()> {
+        let noted = Noted {
+            incarnation: self.incarnation,
+            position,
+        };
+        write_at_start(&self.file, noted.to_line().as_bytes())?;
+        self.file.sync_data()?;
+        if !self.named.swap(true, Ordering::Relaxed) {
+            sync_directory_of(&self.path)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+fn write_at_start(file: &File, bytes: &[u8]) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, 0)
+}
+
+#[cfg(not(unix))]
+fn write_at_start(mut file: &File, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::{Seek, SeekFrom, Write};
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_read_back_and_a_damaged_one_is_ignored() {
+        let home = tempfile::tempdir().expect("dir");
+        let path = home.path().join("gesta.db");
+        let incarnation = Incarnation::random();
+        let note = EndNote::open(&path, incarnation).expect("opens");
+        assert_eq!(read(&path), None, "nothing is noted yet");
+        note.write(Position(7));
+        note.write(Position(5));
+        let expected = Noted {
+            incarnation,
+            position: Position(7),
+        };
+        assert_eq!(read(&path), Some(expected));
+        assert!(expected.to_line().len() < 512, "one sector");
+        let text = fs::read_to_string(file_of(&path)).expect("text");
+        for damaged in [
+            text.replace('7', "8"),
+            text[..text.len() / 2].to_owned(),
+            String::new(),
+        ] {
+            fs::write(file_of(&path), damaged).expect("writes");
+            assert_eq!(read(&path), None);
+        }
+    }
+
+    #[test]
+    fn a_note_is_due_once_after_opening_and_after_each_checkpoint() {
+        let home = tempfile::tempdir().expect("dir");
+        let path = home.path().join("gesta.db");
+        let note = EndNote::open(&path, Incarnation::random()).expect("opens");
+        assert!(note.take_due() && !note.take_due());
+        note.expect_next();
+        assert!(note.take_due() && !note.take_due());
+    }
+}
