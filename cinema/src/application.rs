@@ -49,7 +49,7 @@ impl Application {
     pub async fn start(config: Config) -> Result<Self, Error> {
         // First: a store that does not exist would be made for nothing.
         config.server.check()?;
-        let store = gesta::open(&config.store, Options::default()).await?;
+        let store = gesta::open_database(&config.store, Options::creating()).await?;
         match Self::start_on(&store, config).await {
             Ok(application) => Ok(application),
             Err(error) => {

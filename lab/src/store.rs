@@ -299,9 +299,9 @@ async fn open_either(
     }
     let options = gesta::Options {
         logs,
-        ..gesta::Options::default()
+        ..gesta::Options::creating()
     };
-    let store = gesta::open(url, options).await?;
+    let store = gesta::open_database(url, options).await?;
     Ok((Arc::clone(&store) as Arc<dyn EventStore>, Some(store)))
 }
 

@@ -140,12 +140,17 @@ fn exit_codes_and_messages_name_what_is_wrong() {
             .output()
             .unwrap()
     };
-    assert_eq!(code(&run(&["stream", "read", "nothing"])), Some(3));
+    assert_eq!(
+        code(&run(&["stream", "read", "nothing"])),
+        Some(1),
+        "no store yet"
+    );
     assert!(
         run(&["stream", "append", "s", "--type", "t", "--data", "{}"])
             .status
             .success()
     );
+    assert_eq!(code(&run(&["stream", "read", "nothing"])), Some(3));
     let wrong = run(&[
         "stream",
         "append",

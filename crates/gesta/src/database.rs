@@ -10,6 +10,16 @@ use gesta_store::{Config, Store};
 
 use crate::url::Scheme;
 
+/// What to do if the database holds no store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Missing {
+    /// Refuse with `Schema`, and make nothing: a mistyped URL is no new store.
+    #[default]
+    Refuse,
+    /// Make one, unless the URL says `create=false` (SQLite).
+    Create,
+}
+
 /// How a store is opened.
 #[derive(Clone)]
 pub struct Options {
@@ -17,17 +27,31 @@ pub struct Options {
     pub config: Config,
     /// Number of logs if the store does not exist yet (1 to 1,024; SQLite: 1). A store that exists keeps its own.
     pub logs: u16,
+    /// What to do if there is no store yet. A store in memory is always made.
+    pub missing: Missing,
     /// Source of the time that events are stored at.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Default for Options {
-    /// One log, the default bounds, the system's clock.
+    /// A store that exists; the default bounds, the system's clock.
     fn default() -> Self {
         Self {
             config: Config::default(),
             logs: 1,
+            missing: Missing::Refuse,
             clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+impl Options {
+    /// Makes the store, with one log, if there is none.
+    #[must_use]
+    pub fn creating() -> Self {
+        Self {
+            missing: Missing::Create,
+            ..Self::default()
         }
     }
 }
@@ -37,6 +61,7 @@ impl std::fmt::Debug for Options {
         f.debug_struct("Options")
             .field("config", &self.config)
             .field("logs", &self.logs)
+            .field("missing", &self.missing)
             .finish_non_exhaustive()
     }
 }
@@ -62,14 +87,14 @@ impl std::fmt::Debug for Database {
 }
 
 impl Database {
-    /// Opens the database at `url`; an empty one becomes a store.
+    /// Opens the database at `url`; an empty one becomes a store if the options say so.
     ///
     /// # Errors
-    /// As [`open`](crate::open).
+    /// As [`open`](crate::open); `InvalidArgument` for the URL of a server.
     pub async fn open(url: &str, options: &Options) -> Result<Self> {
         let opened = match Scheme::of(url) {
-            Ok(Scheme::Sqlite) => open_sqlite(url, options.logs).await,
-            Ok(Scheme::Postgres) => open_postgres(url, options.logs).await,
+            Ok(Scheme::Sqlite) => open_sqlite(url, options).await,
+            Ok(Scheme::Postgres) => open_postgres(url, options).await,
             Err(error) => Err(error),
         };
         let kind = opened.map_err(|error| error.during("open the store"))?;
@@ -161,26 +186,30 @@ async fn run_audit<S: AuditSource>(
 }
 
 #[cfg(feature = "sqlite")]
-async fn open_sqlite(url: &str, logs: u16) -> Result<Kind> {
-    let config = crate::schema::sqlite_config(url, logs)?;
+async fn open_sqlite(url: &str, options: &Options) -> Result<Kind> {
+    let mut config = crate::schema::sqlite_config(url, options.logs)?;
+    if options.missing == Missing::Refuse {
+        config = config.must_exist();
+    }
     let open = move || gesta_sqlite::SqliteBackend::open(config);
     Ok(Kind::Sqlite(Arc::new(blocking(open).await?)))
 }
 
 #[cfg(not(feature = "sqlite"))]
-async fn open_sqlite(_url: &str, _logs: u16) -> Result<Kind> {
+async fn open_sqlite(_url: &str, _options: &Options) -> Result<Kind> {
     Err(crate::url::left_out("sqlite"))
 }
 
 #[cfg(feature = "postgres")]
-async fn open_postgres(url: &str, logs: u16) -> Result<Kind> {
-    let config = crate::schema::postgres_config(url, logs)?;
+async fn open_postgres(url: &str, options: &Options) -> Result<Kind> {
+    let mut config = crate::schema::postgres_config(url, options.logs)?;
+    config.must_exist = options.missing == Missing::Refuse;
     let backend = gesta_postgres::PostgresBackend::open(config).await?;
     Ok(Kind::Postgres(Arc::new(backend)))
 }
 
 #[cfg(not(feature = "postgres"))]
-async fn open_postgres(_url: &str, _logs: u16) -> Result<Kind> {
+async fn open_postgres(_url: &str, _options: &Options) -> Result<Kind> {
     Err(crate::url::left_out("postgres"))
 }
 

@@ -6,8 +6,9 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> gesta::Result<()> {
-//! // An embedded store: "sqlite:gesta.db" for a file, "postgres://user@host/db" for PostgreSQL.
-//! let store = gesta::open("sqlite::memory:", Options::default()).await?;
+//! // An embedded store: "sqlite:gesta.db" for a file, "postgres://user@host/db" for PostgreSQL, "http://host:port" for a
+//! // server (feature `client`).
+//! let store = gesta::open("sqlite::memory:", Options::creating()).await?;
 //!
 //! let added = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
 //! store.append_to("cart-1", ExpectedRevision::NoStream, vec![added]).await?;
@@ -43,7 +44,7 @@ mod database;
 pub mod schema;
 mod url;
 
-pub use database::{Database, Options};
+pub use database::{Database, Missing, Options};
 pub use gesta_core::backend::{Removed, RunMode};
 pub use gesta_core::*;
 pub use gesta_entity as entity;
@@ -58,16 +59,42 @@ pub type TailConfig = gesta_tail::Config;
 
 use std::sync::Arc;
 
-/// Opens the store at `url`; an empty database becomes one.
+/// Opens the store at `url`.
 ///
-/// * `sqlite:PATH`: a file, for one process (options: `?synchronous=full|normal|off&readers=N&create=true|false`);
+/// * `sqlite:PATH`: a file, for one process (options: `?synchronous=full|normal|off&readers=1..64&wal_mib=1..4096&create=false`);
 /// * `sqlite::memory:`: gone when it is closed;
 /// * `postgres://user:password@host:port/database`: PostgreSQL, for any number of processes (options
-///   `?schema=`, `sslmode=`, `readers=`, …).
+///   `?schema=`, `sslmode=`, `readers=`, …);
+/// * `http://host:port`: a server, with the feature `client`. The options say nothing to it, and it is asked for the first time
+///   by the first call.
+///
+/// A store that does not exist is made only with [`Options::creating`]. [`open_database`] gives the store of a
+/// database with what only it can do, such as owning entities and scavenging.
 ///
 /// # Errors
-/// `InvalidArgument` for another scheme or a wrong option; `Unavailable`; `Schema` if the store must be migrated
-/// or is newer than this program; `Unsupported` if the database cannot keep the contract.
-pub async fn open(url: &str, options: Options) -> Result<Arc<Store>> {
+/// `InvalidArgument` for another scheme or a wrong option; `Unavailable`; `Schema` if there is no store, or it must be migrated
+/// or is newer than this program; `Unsupported` if the database cannot keep the contract, or this program was built without the feature.
+pub async fn open(url: &str, options: Options) -> Result<Arc<dyn EventStore>> {
+    if url::is_server(url) {
+        return connect(url);
+    }
+    Ok(open_database(url, options).await?)
+}
+
+/// Opens the store in the database at `url`, as [`open`] does, but not a server.
+///
+/// # Errors
+/// As [`open`]; `InvalidArgument` for the URL of a server.
+pub async fn open_database(url: &str, options: Options) -> Result<Arc<Store>> {
     Database::open(url, &options).await?.start(&options)
+}
+
+#[cfg(feature = "client")]
+fn connect(url: &str) -> Result<Arc<dyn EventStore>> {
+    Ok(Arc::new(gesta_client::HttpStore::connect(url)?))
+}
+
+#[cfg(not(feature = "client"))]
+fn connect(_url: &str) -> Result<Arc<dyn EventStore>> {
+    Err(url::left_out("client"))
 }

@@ -42,11 +42,16 @@ impl Scheme {
     }
 }
 
-/// The error of a build without this backend.
-#[cfg(not(all(feature = "sqlite", feature = "postgres")))]
-pub(crate) fn left_out(backend: &str) -> Error {
+/// True for the URL of a server.
+pub(crate) fn is_server(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
+}
+
+/// The error of a build without this feature.
+#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "client")))]
+pub(crate) fn left_out(feature: &str) -> Error {
     gesta_core::ErrorKind::Unsupported(format!(
-        "this program was built without the backend {backend} (feature `{backend}`)"
+        "this program was built without the feature `{feature}` of the crate gesta"
     ))
     .into()
 }

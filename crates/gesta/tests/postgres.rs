@@ -21,9 +21,9 @@ fn url(server: &Server) -> String {
 async fn open(url: &str, logs: u16) -> Arc<Store> {
     let options = Options {
         logs,
-        ..Options::default()
+        ..Options::creating()
     };
-    gesta::open(url, options).await.expect("opened")
+    gesta::open_database(url, options).await.expect("opened")
 }
 
 async fn append(store: &Store, stream: &str, count: usize) {

@@ -67,7 +67,10 @@ async fn wrong_urls_and_numbers_of_logs_are_refused() {
         ("sqlite:", Options::default()),
         ("sqlite::memory:", many),
     ] {
-        let error = gesta::open(url, options).await.expect_err("refused");
+        let error = gesta::open(url, options)
+            .await
+            .map(drop)
+            .expect_err("refused");
         assert!(
             matches!(error.kind(), ErrorKind::InvalidArgument { .. }),
             "{error}"
@@ -78,4 +81,31 @@ async fn wrong_urls_and_numbers_of_logs_are_refused() {
             .expect("text")
             .contains("CREATE TABLE")
     );
+}
+
+/// What happened: a mistyped path became a new store, which `verify` called healthy and `backup` copied. Now a store is made
+/// only when that is asked for.
+#[tokio::test]
+async fn a_store_is_made_only_when_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = url(&directory, "sub/a.db");
+    let error = gesta::open(&url, Options::default())
+        .await
+        .map(drop)
+        .expect_err("there is none");
+    assert!(matches!(error.kind(), ErrorKind::Schema(_)), "{error}");
+    assert!(error.to_string().contains("sub/a.db"), "{error}");
+    let refusing = format!("{url}?create=false");
+    assert!(
+        gesta::open(&refusing, Options::creating()).await.is_err(),
+        "the URL says no"
+    );
+    assert_eq!(
+        std::fs::read_dir(directory.path()).expect("lists").count(),
+        0
+    );
+    let store = gesta::open(&url, Options::creating()).await.expect("made");
+    store.shutdown().await.expect("shut down");
+    let store = gesta::open(&url, Options::default()).await.expect("there");
+    store.shutdown().await.expect("shut down");
 }

@@ -90,6 +90,8 @@ pub struct Config {
     pub answer_timeout: Duration,
     /// Number of logs if the store does not exist yet and is made on opening.
     pub logs_if_new: u16,
+    /// Refuses to open a store that does not exist, instead of making it.
+    pub must_exist: bool,
 }
 
 impl fmt::Debug for Config {
@@ -105,6 +107,7 @@ impl fmt::Debug for Config {
             .field("readers_max", &self.readers_max)
             .field("answer_timeout", &self.answer_timeout)
             .field("logs_if_new", &self.logs_if_new)
+            .field("must_exist", &self.must_exist)
             .finish_non_exhaustive()
     }
 }
@@ -142,6 +145,7 @@ impl Config {
             readers_max: 4,
             answer_timeout: Duration::from_secs(10),
             logs_if_new: 1,
+            must_exist: false,
         };
         for (name, value) in &options.own {
             config.set(name, value)?;

@@ -117,13 +117,14 @@ pub fn ddl(config: &Config, logs: u16) -> String {
     )
 }
 
-/// Finds the store, or makes it if there is none.
+/// Finds the store, or makes it if there is none and it may be made.
 ///
 /// # Errors
 /// `Schema` if it is of another version; `Unavailable`; `Unsupported` without the rights.
 pub(crate) async fn open(connection: &Connection, config: &Config) -> Result<Store> {
     let store = match read(connection, config).await? {
         Some(store) => store,
+        None if config.must_exist => return Err(missing(config)),
         None => match create_if_missing(connection, config, config.logs_if_new)
             .await
             .map_err(during_create)?
@@ -279,7 +280,12 @@ async fn read(connection: &Connection, config: &Config) -> Result<Option<Store>>
 }
 
 fn missing(config: &Config) -> Error {
-    ErrorKind::Schema(format!("there is no store in schema {}", config.schema)).into()
+    let database = config.driver.get_dbname().unwrap_or("(default)");
+    ErrorKind::Schema(format!(
+        "there is no store in schema {} of database {database} (`gesta serve`, `gesta stream append` and `gesta schema create` make one)",
+        config.schema
+    ))
+    .into()
 }
 
 fn during_create(error: Error) -> Error {

@@ -43,7 +43,7 @@ pub struct PostgresBackend {
 }
 
 impl PostgresBackend {
-    /// Opens a store; makes it, with [`Config::logs_if_new`] logs, if there is none.
+    /// Opens a store; makes it, with [`Config::logs_if_new`] logs, if there is none, unless [`Config::must_exist`].
     ///
     /// # Errors
     /// `Unavailable`; `Schema` if the store is of another version; `Unsupported` if the server, its settings,

@@ -9,6 +9,7 @@ mod stream;
 use std::sync::Arc;
 
 use clap::CommandFactory;
+use gesta::Missing;
 use gesta_client::HttpStore;
 use gesta_core::{Error, EventStore};
 
@@ -77,8 +78,8 @@ fn database_url(global: &Global) -> Outcome<String> {
     Ok(url)
 }
 
-/// The store or server that a data command works on.
-async fn connect(global: &Global) -> Outcome<Arc<dyn EventStore>> {
+/// The store or server that a data command works on. Only commands that append make a store that is missing.
+async fn connect(global: &Global, missing: Missing) -> Outcome<Arc<dyn EventStore>> {
     let given = given_store(global);
     let url = given.clone().unwrap_or_else(|| DEFAULT_SERVER.into());
     if is_server(&url) {
@@ -95,15 +96,36 @@ async fn connect(global: &Global) -> Outcome<Arc<dyn EventStore>> {
         }
         return Ok(Arc::new(store));
     }
-    Ok(gesta::open(&url, gesta::Options::default()).await?)
+    let options = gesta::Options {
+        missing,
+        ..gesta::Options::default()
+    };
+    Ok(gesta::open(&url, options).await?)
 }
 
-/// Runs `work` on a store and closes the store afterwards, also after Ctrl-C.
+/// Runs `work` on a store that exists and closes the store afterwards, also after Ctrl-C.
 async fn with_store<F>(global: &Global, work: impl FnOnce(Arc<dyn EventStore>) -> F) -> Outcome
 where
     F: Future<Output = Outcome>,
 {
-    let store = connect(global).await?;
+    work_on(connect(global, Missing::Refuse).await?, work).await
+}
+
+/// As [`with_store`], but makes the store if there is none: for commands that append.
+async fn with_new_store<F>(global: &Global, work: impl FnOnce(Arc<dyn EventStore>) -> F) -> Outcome
+where
+    F: Future<Output = Outcome>,
+{
+    work_on(connect(global, Missing::Create).await?, work).await
+}
+
+async fn work_on<F>(
+    store: Arc<dyn EventStore>,
+    work: impl FnOnce(Arc<dyn EventStore>) -> F,
+) -> Outcome
+where
+    F: Future<Output = Outcome>,
+{
     let outcome = tokio::select! {
         outcome = work(Arc::clone(&store)) => outcome,
         _ = tokio::signal::ctrl_c() => Ok(()),

@@ -25,7 +25,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     })?;
     let bound = gesta_server::bind(server_config(&config, listen)).await;
     let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
-    let store = gesta::open(&config.store, options(&config)).await?;
+    let store = gesta::open_database(&config.store, options(&config)).await?;
     let info = store.info().await?;
     let mut registry = gesta_server::Registry::default();
     registry.register_collector(Box::new(PipelineMetrics(Arc::clone(&store))));
@@ -78,7 +78,7 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
 
 fn options(config: &Config) -> gesta::Options {
     let append = &config.append;
-    let mut options = gesta::Options::default();
+    let mut options = gesta::Options::creating();
     options.config.append = gesta::AppendConfig {
         batch_events_max: append.batch_events_max,
         batch_bytes_max: append.batch_bytes_max.0,

@@ -9,7 +9,7 @@ use gesta_core::{
 };
 use serde_json::json;
 
-use super::with_store;
+use super::{with_new_store, with_store};
 use crate::args::{self, After, Global, StreamCommand};
 use crate::confirm;
 use crate::exit::{Failure, Outcome};
@@ -54,7 +54,7 @@ pub(super) async fn run(global: &Global, command: StreamCommand, output: &mut Ou
 
 async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) -> Outcome {
     let single = input::from_arguments(&args)?;
-    with_store(global, async |store| {
+    with_new_store(global, async |store| {
         let mut expected = args.expected;
         if let Some(event) = single {
             return send(&*store, &args, expected, vec![event], output)

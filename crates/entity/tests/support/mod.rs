@@ -70,7 +70,7 @@ impl Decider for Account {
 }
 
 pub(crate) async fn store() -> Arc<gesta::Store> {
-    gesta::open("sqlite::memory:", gesta::Options::default())
+    gesta::open_database("sqlite::memory:", gesta::Options::creating())
         .await
         .expect("opens")
 }

@@ -1,0 +1,161 @@
+//! Only commands that append, `serve` and `schema create` make a store.
+//!
+//! What happened: `gesta verify --store sqlite:mistyped.db` said "healthy: 0 events" and left an empty store behind, a backup of
+//! it was an empty file with exit code 0, and on PostgreSQL `verify` and `info` made a schema in a foreign database. A store
+//! whose write-ahead log had been deleted after a crash became an empty one. Now each of these is an error that names the place.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use support::{Server, code, gesta, run, stderr, succeed, url_of};
+
+/// Every command that only reads, or changes what must be there.
+fn reading_commands(copy: &str) -> Vec<Vec<&str>> {
+    vec![
+        vec!["info"],
+        vec!["verify"],
+        vec!["backup", copy],
+        vec!["scavenge", "--yes"],
+        vec!["scavenge", "--dry-run"],
+        vec!["stream", "read", "a"],
+        vec!["stream", "tail", "a", "--limit", "1"],
+        vec!["stream", "list"],
+        vec!["stream", "delete", "a", "--yes"],
+        vec!["stream", "metadata", "a"],
+        vec!["all", "read"],
+        vec!["all", "tail", "--limit", "1"],
+        vec!["schema", "migrate"],
+        vec!["schema", "new-incarnation", "--yes"],
+    ]
+}
+
+#[test]
+fn commands_that_read_make_no_sqlite_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sub/mistyped.db");
+    let store = url_of(&path);
+    let copy = directory.path().join("copy.db");
+    for command in reading_commands(copy.to_str().unwrap()) {
+        let output = gesta(&["--store", &store]).args(&command).output().unwrap();
+        assert_eq!(code(&output), 1, "{command:?}: {output:?}");
+        let text = stderr(&output);
+        assert!(
+            text.contains("there is no store at") && text.contains("sub/mistyped.db"),
+            "{command:?}: {text}"
+        );
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+    for command in [
+        &["schema", "create"][..],
+        &["stream", "append", "a", "--type", "t", "--data", "1"],
+    ] {
+        let made = directory.path().join(command[1]);
+        succeed(&[&["--store", &url_of(&made)], command].concat());
+        assert!(made.exists());
+    }
+}
+
+#[test]
+fn commands_that_read_make_no_schema_in_a_foreign_database() {
+    let Some(server) = gesta_pgtest::shared() else {
+        return;
+    };
+    let database = gesta_pgtest::fresh_schema();
+    let url = server.create_database(&database).expect("created");
+    for command in reading_commands("unused.db") {
+        if command[0] == "backup" {
+            continue;
+        }
+        let output = gesta(&["--store", &url]).args(&command).output().unwrap();
+        assert_eq!(code(&output), 1, "{command:?}: {output:?}");
+        let text = stderr(&output);
+        assert!(
+            text.contains("there is no store in schema gesta") && text.contains(&database),
+            "{command:?}: {text}"
+        );
+    }
+    // It would refuse if one of them had made the tables.
+    succeed(&["--store", &url, "schema", "create"]);
+    succeed(&["--store", &url, "verify"]);
+}
+
+#[test]
+fn a_store_whose_write_ahead_log_was_deleted_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("gesta.db");
+    let store = url_of(&path);
+    let server = Server::start(&store);
+    let append = ["stream", "append", "a", "--type", "t", "--data", "1"];
+    succeed(&[&["--store", &server.url], &append[..]].concat());
+    server.kill();
+    std::fs::remove_file(directory.path().join("gesta.db-wal")).unwrap();
+
+    let refused = |arguments: &[&str]| {
+        let output = run(&[&["--store", &store], arguments].concat());
+        assert_eq!(code(&output), 7, "{arguments:?}: {output:?}");
+        let text = stderr(&output);
+        assert!(
+            text.contains("gesta.db-wal") && text.contains("was deleted after a crash"),
+            "{text}"
+        );
+    };
+    refused(&["serve", "--listen", "127.0.0.1:0"]);
+    refused(&append);
+    refused(&["verify"]);
+    refused(&["info"]);
+    succeed(&["--store", &store, "schema", "new-incarnation", "--yes"]);
+    succeed(&["--store", &store, "verify"]);
+}
+
+/// What happened: a read-only file was opened, and each append waited 30 s for an answer. Now nobody serves it.
+#[test]
+fn a_read_only_store_is_refused_at_once() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("gesta.db");
+    let store = url_of(&path);
+    succeed(&["--store", &store, "schema", "create"]);
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(directory.path(), 0o777);
+    mode(&path, 0o444);
+    for entry in std::fs::read_dir(directory.path()).unwrap() {
+        let beside = entry.unwrap().path();
+        if beside != path {
+            mode(&beside, 0o666);
+        }
+    }
+    let mut command = gesta(&["--store", &store]);
+    command.args(["stream", "append", "a", "--type", "t", "--data", "1"]);
+    if nix::unistd::geteuid().is_root() {
+        // Nothing is read-only for the administrator.
+        command.uid(65_534).gid(65_534);
+    }
+    let begun = std::time::Instant::now();
+    let output = match command.output() {
+        Ok(output) => output,
+        // The program itself cannot be reached by another user here.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            eprintln!(
+                "SKIPPED: another user may not run {}",
+                env!("CARGO_BIN_EXE_gesta")
+            );
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(code(&output), 1, "{output:?}");
+    assert!(
+        stderr(&output).contains("is read-only for this user"),
+        "{output:?}"
+    );
+    assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+}

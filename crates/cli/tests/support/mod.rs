@@ -1,0 +1,144 @@
+//! The real binary: running it, and a server of it.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "helpers of tests; each test file uses a part"
+)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Longest wait for something that must come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary with these arguments, and nothing of our environment.
+pub(crate) fn gesta(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gesta"));
+    command
+        .args(arguments)
+        .env_remove("GESTA_STORE")
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary to its end.
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    gesta(arguments).output().unwrap()
+}
+
+/// Runs the binary to its end; it must succeed. Gives standard output.
+pub(crate) fn succeed(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs the binary with this text on standard input.
+pub(crate) fn run_with_input(arguments: &[&str], input: &str) -> Output {
+    let mut child = gesta(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_owned();
+    // A command that refuses its input may end before it has read all of it.
+    let writing = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
+    let output = child.wait_with_output().unwrap();
+    writing.join().unwrap();
+    output
+}
+
+pub(crate) fn code(output: &Output) -> i32 {
+    output.status.code().expect("ended by itself")
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub(crate) fn url_of(path: &Path) -> String {
+    format!("sqlite:{}", path.display())
+}
+
+/// Sends a signal to a child.
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+}
+
+/// Waits until something is so.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A running server.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) url: String,
+}
+
+impl Server {
+    pub(crate) fn start(store: &str) -> Self {
+        Self::start_with(store, &["--listen", "127.0.0.1:0"])
+    }
+
+    pub(crate) fn start_with(store: &str, more: &[&str]) -> Self {
+        let mut child = gesta(&[&["serve", "--store", store], more].concat())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut said = Vec::new();
+        let url = loop {
+            let Some(line) = lines.next() else {
+                panic!("the server ended: {said:?}")
+            };
+            let line = line.unwrap();
+            if let Some((_, url)) = line.split_once("listening on ") {
+                break url.trim().to_owned();
+            }
+            said.push(line);
+        };
+        // Whoever writes to a closed pipe dies: keep reading.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, url }
+    }
+
+    /// Host and port.
+    pub(crate) fn address(&self) -> &str {
+        self.url.strip_prefix("http://").unwrap()
+    }
+
+    pub(crate) fn stop(mut self) {
+        signal(&self.child, Signal::SIGTERM);
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
