@@ -84,10 +84,12 @@ impl<D: Decider> Future for PendingReply<D> {
     }
 }
 
-/// The answer of a runtime that has failed.
+/// The answer of an entity or a runtime that has ended by a panic.
 pub(crate) fn lost<R>() -> Error<R> {
     Error::OutcomeUnknown(gesta_core::Error::new(
-        gesta_core::ErrorKind::OutcomeUnknown("the entity runtime has failed".into()),
+        gesta_core::ErrorKind::OutcomeUnknown(
+            "the entity or its runtime has ended by a panic".into(),
+        ),
     ))
 }
 

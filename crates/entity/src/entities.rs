@@ -1,10 +1,10 @@
 //! [`Entities`]: the handle of a running runtime.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use gesta_core::{Clock, OwnerStore, Result as StoreResult, StreamId, slice_of};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::ask::{Ask, CommandAsk, FnRead, Freshness, PendingReply, Request, lost};
@@ -48,6 +48,8 @@ struct Shared<D: Decider> {
     commands: Arc<Room>,
     reads: Arc<Room>,
     counters: Arc<Counters>,
+    /// Those that have not ended yet. Who shuts down holds the lock until all have, so whoever does the same meanwhile
+    /// waits as long.
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -232,25 +234,23 @@ impl<D: Decider> Entities<D> {
 
     /// Takes no more commands and reads, answers all that were taken, and frees the memory. The store stays open.
     ///
+    /// May be called more than once, also at the same time: each call returns when all that was taken is answered and the
+    /// last snapshot is written.
+    ///
     /// # Cancel safety
-    /// Dropping the future leaves the runtime stopping.
+    /// Dropping the future leaves the runtime stopping; call it again to wait for the end.
     pub async fn shutdown(&self) {
         self.shared.commands.close();
         self.shared.reads.close();
         self.shared.commands.emptied().await;
         self.shared.reads.emptied().await;
         self.shared.stop_shards();
-        let tasks = std::mem::take(
-            &mut *self
-                .shared
-                .tasks
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
-        for task in tasks {
+        let mut tasks = self.shared.tasks.lock().await;
+        while let Some(task) = tasks.last_mut() {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the entity runtime has failed");
             }
+            tasks.pop();
         }
     }
 

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::codec::{EventCodec, Stored};
 use crate::decider::Decider;
+use crate::guard::guarded;
 use crate::keys::ReplyCodec;
 use crate::snapshot::Snapshots;
 
@@ -101,12 +102,10 @@ impl<D: Decider> Kind<D> {
 
     /// An event in the form in which it is stored.
     pub(crate) fn encode(&self, id: &str, event: &D::Event) -> Result<EventData> {
-        let encoded = self
-            .codec
-            .encode(event)
+        let encoded = guarded("the codec", || self.codec.encode(event))?
             .map_err(|error| gesta_core::Error::invalid("event", error.to_string()))?;
         let tags = match &self.tagging {
-            Some(tagging) => Tags::new(tagging(id, event))?,
+            Some(tagging) => Tags::new(guarded("the tagging", || tagging(id, event))?)?,
             None => Tags::NONE,
         };
         Ok(EventData {
@@ -126,11 +125,20 @@ impl<D: Decider> Kind<D> {
             content_type: event.content_type,
             data: &event.data,
         };
-        self.codec.decode(stored).map_err(|error| {
-            gesta_core::Error::corrupt(format!(
-                "stream {}, revision {}: {error}",
-                event.stream, event.revision
-            ))
-        })
+        match guarded("the codec", || self.codec.decode(stored)) {
+            Ok(decoded) => decoded.map_err(|error| unreadable(event, &error)),
+            Err(panicked) => Err(unreadable(event, &panicked)),
+        }
     }
+}
+
+/// An event that this program cannot fold.
+pub(crate) fn unreadable(
+    event: &gesta_core::RecordedEvent,
+    why: &dyn std::fmt::Display,
+) -> gesta_core::Error {
+    gesta_core::Error::corrupt(format!(
+        "stream {}, revision {}: {why}",
+        event.stream, event.revision
+    ))
 }

@@ -12,6 +12,7 @@ mod config;
 mod decider;
 mod entities;
 mod error;
+mod guard;
 mod keys;
 mod kind;
 mod load;

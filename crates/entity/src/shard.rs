@@ -23,6 +23,7 @@ use crate::ask::{Ask, CommandAsk};
 use crate::config::Config;
 use crate::decider::Decider;
 use crate::error::Error;
+use crate::guard::{Panicked, guarded};
 use crate::kind::Kind;
 use crate::load::{Load, Part, UseSnapshot};
 use crate::room::Room;
@@ -95,6 +96,13 @@ pub(crate) struct Shard<D: Decider> {
     rooms: [Arc<Room>; 2],
     receiver: mpsc::UnboundedReceiver<Message<D>>,
     stopping: bool,
+}
+
+/// What became of something that was asked.
+enum Asked<D: Decider> {
+    Known(Fate),
+    /// Nobody had asked this entity before; it is being loaded.
+    New(Slot<D>),
 }
 
 /// The cache's hooks: what may leave, and counting what does.
@@ -194,16 +202,15 @@ impl<D: Decider> Shard<D> {
     }
 
     fn ask(&mut self, stream: StreamId, ask: Ask<D>) {
-        let fate = match self.slots.get_mut(&stream) {
-            Some(mut slot) => slot.ask(&stream, ask, &mut self.env),
-            None => {
-                let slot = Slot::load(&stream, VecDeque::from([ask]), &mut self.env);
-                self.slots.insert(stream, slot);
-                return;
-            }
-        };
-        if fate == Fate::Leave {
-            self.slots.remove(&stream);
+        let Self { slots, env, .. } = self;
+        let asked = guarded("the code", || match slots.get_mut(&stream) {
+            Some(mut slot) => Asked::Known(slot.ask(&stream, ask, env)),
+            None => Asked::New(Slot::load(&stream, VecDeque::from([ask]), env)),
+        });
+        match asked {
+            Ok(Asked::New(slot)) => self.slots.insert(stream, slot),
+            Ok(Asked::Known(fate)) => self.settle(&stream, Ok(fate)),
+            Err(panicked) => self.settle(&stream, Err(panicked)),
         }
     }
 
@@ -212,12 +219,29 @@ impl<D: Decider> Shard<D> {
         stream: &StreamId,
         act: impl FnOnce(&mut Slot<D>, &mut Env<D>) -> Fate,
     ) {
-        let fate = self
-            .slots
-            .peek_mut(stream)
-            .map(|mut slot| act(&mut slot, &mut self.env));
-        if fate == Some(Fate::Leave) {
-            self.slots.remove(stream);
+        let Self { slots, env, .. } = self;
+        let fate = guarded("the code", || match slots.peek_mut(stream) {
+            Some(mut slot) => act(&mut slot, env),
+            None => Fate::Stay,
+        });
+        self.settle(stream, fate);
+    }
+
+    /// Lets an entity leave that wants to, or whose code has panicked where no single command is to blame: whoever waits
+    /// for it is told that the outcome is unknown, and it is loaded again by whoever asks next.
+    fn settle(&mut self, stream: &StreamId, fate: Result<Fate, Panicked>) {
+        match fate {
+            Ok(Fate::Stay) => {}
+            Ok(Fate::Leave) => {
+                self.slots.remove(stream);
+            }
+            Err(panicked) => {
+                tracing::error!(%stream, %panicked, "the entity leaves memory");
+                if let Some((_, slot)) = self.slots.remove(stream) {
+                    slot.held_by(&self.env.counters).subtract(1);
+                    let _ = guarded("the end", move || drop(slot));
+                }
+            }
         }
     }
 
@@ -242,7 +266,8 @@ impl<D: Decider> Shard<D> {
                 _ => continue,
             };
             if idle && self.slots.peek(&stream).is_some_and(|slot| !slot.is_busy()) {
-                self.slots.remove(&stream);
+                let left = self.slots.remove(&stream);
+                let _ = guarded("the end", move || drop(left));
                 self.env.counters.passivated_idle.add(1);
                 self.env.counters.active.subtract(1);
             } else {
@@ -256,10 +281,7 @@ impl<D: Decider> Drop for Shard<D> {
     /// What it held is no longer in memory.
     fn drop(&mut self) {
         for (_, slot) in self.slots.drain() {
-            match slot {
-                Slot::Active(_) => self.env.counters.active.subtract(1),
-                Slot::Loading(_) => self.env.counters.loading.subtract(1),
-            }
+            slot.held_by(&self.env.counters).subtract(1);
         }
     }
 }
@@ -354,6 +376,12 @@ impl<D: Decider> Env<D> {
         if self.snapshots.try_send(ready).is_err() {
             self.counters.snapshots_left_out.add(1);
         }
+    }
+
+    /// Takes note of a snapshot that could not be taken.
+    pub(crate) fn leave_out_snapshot(&self, stream: &StreamId, panicked: &Panicked) {
+        self.counters.snapshots_left_out.add(1);
+        tracing::warn!(%stream, %panicked, "snapshot not taken");
     }
 
     /// Keys stored before this moment, in microseconds, are forgotten.

@@ -7,16 +7,18 @@
 //! answered is decided again in its order.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gesta_core::{After, Appended, Error as StoreError, RecordedEvent, Revision, StreamId};
 
 use crate::ask::{Ask, CommandAsk, Done, Freshness, ReadAsk};
 use crate::decider::{Context, Decider};
+use crate::guard::guarded;
 use crate::keys::{self, Keys};
+use crate::kind::unreadable;
 use crate::load::{Part, UseSnapshot};
 use crate::shard::Env;
 use crate::snapshot::Draft;
+use crate::stats::{Counter, Counters};
 
 mod flight;
 mod loading;
@@ -57,14 +59,24 @@ impl<D: Decider> Slot<D> {
     /// An entity that is not in memory yet.
     pub(crate) fn load(stream: &StreamId, waiting: VecDeque<Ask<D>>, env: &mut Env<D>) -> Self {
         let number = env.next_number();
+        // First, because it is code of the user.
+        let building = Active::new(number);
         env.counters.loading.add(1);
         env.load(stream, number, UseSnapshot::Yes);
         Slot::Loading(Box::new(Loading {
             number,
             waiting,
-            building: Active::new(number),
+            building,
             expected: None,
         }))
+    }
+
+    /// The gauge that counts it.
+    pub(crate) fn held_by<'a>(&self, counters: &'a Counters) -> &'a Counter {
+        match self {
+            Slot::Loading(_) => &counters.loading,
+            Slot::Active(_) => &counters.active,
+        }
     }
 
     /// It must stay in memory.
@@ -136,12 +148,14 @@ impl<D: Decider> Slot<D> {
             return Fate::Stay;
         };
         let again = flight.settle(env);
-        env.counters.active.subtract(1);
         if again.is_empty() {
+            env.counters.active.subtract(1);
             return Fate::Leave;
         }
         env.counters.reloads.add(1);
-        *self = Slot::load(stream, again, env);
+        let loading = Slot::load(stream, again, env);
+        env.counters.active.subtract(1);
+        *self = loading;
         Fate::Stay
     }
 
@@ -216,7 +230,8 @@ impl<D: Decider> Active<D> {
         env.counters.loaded_events.add(events.len() as u64);
         for event in events {
             let decoded = env.kind.decode(event)?;
-            guarded("evolve", || self.state.evolve(&decoded))?;
+            guarded("evolve", || self.state.evolve(&decoded))
+                .map_err(|panicked| unreadable(event, &panicked))?;
             self.after = After::Event(event.id);
             self.events_since_snapshot = self.events_since_snapshot.saturating_add(1);
             if env.kind.replies.is_some() && !event.metadata.is_empty() {
@@ -253,7 +268,7 @@ impl<D: Decider> Active<D> {
     fn read(&mut self, stream: &StreamId, mut ask: Box<dyn ReadAsk<D>>, env: &mut Env<D>) {
         if let Err(error) = guarded("the read", || ask.look(&self.state)) {
             env.counters.failed.add(1);
-            return ask.refuse(error.into());
+            return ask.refuse(StoreError::from(error).into());
         }
         match ask.freshness() {
             Freshness::Confirmed => self.wait_for_next(stream, Work::Read(ask), env),
@@ -289,7 +304,7 @@ impl<D: Decider> Active<D> {
                         });
                         self.wait_for_next(stream, Work::Answered { ask, answer }, env);
                     }
-                    Err(error) => env.fail(ask, error),
+                    Err(panicked) => env.fail(ask, panicked.into()),
                 }
             }
             Ok(Ok(events)) => self.store(stream, ask, &events, env),
@@ -297,7 +312,7 @@ impl<D: Decider> Active<D> {
                 let answer = Err(rejection);
                 self.wait_for_next(stream, Work::Answered { ask, answer }, env);
             }
-            Err(error) => env.fail(ask, error),
+            Err(panicked) => env.fail(ask, panicked.into()),
         }
     }
 
@@ -324,8 +339,10 @@ impl<D: Decider> Active<D> {
         let Some(remembered) = known.get(key) else {
             return Ok(None);
         };
-        let reply = (codec.decode)(&remembered.reply)
-            .map_err(|error| StoreError::corrupt(format!("the reply of key {key:?}: {error}")))?;
+        let reply = guarded("the reading of a reply", || {
+            (codec.decode)(&remembered.reply)
+        })?
+        .map_err(|error| StoreError::corrupt(format!("the reply of key {key:?}: {error}")))?;
         Ok(Some(Done {
             reply,
             revision: remembered.revision.map(Revision),
@@ -357,9 +374,9 @@ impl<D: Decider> Active<D> {
         });
         let reply = match evolved {
             Ok(reply) => reply,
-            Err(error) => {
+            Err(panicked) => {
                 self.flight().break_off();
-                return env.fail(ask, error);
+                return env.fail(ask, panicked.into());
             }
         };
         if let Err(error) = self.remember(&ask, &reply, &mut encoded, env) {
@@ -370,7 +387,7 @@ impl<D: Decider> Active<D> {
         if let Some(id) = encoded.last().and_then(|event| event.id) {
             self.after = After::Event(id);
         }
-        let snapshot = self.draft(events.len(), env);
+        let snapshot = self.draft(stream, events.len(), env);
         let number = env.submit(stream, before, encoded);
         let flight = self.flight();
         flight.submit(number);
@@ -397,7 +414,7 @@ impl<D: Decider> Active<D> {
         let (Some(key), Some(codec)) = (&ask.request.idempotency_key, &env.kind.replies) else {
             return Ok(());
         };
-        let reply = (codec.encode)(reply)
+        let reply = guarded("the writing of a reply", || (codec.encode)(reply))?
             .map_err(|error| StoreError::invalid("reply", error.to_string()))?;
         if let Some(last) = events.last_mut() {
             last.metadata = keys::metadata(key, &reply)?;
@@ -408,7 +425,7 @@ impl<D: Decider> Active<D> {
     }
 
     /// A snapshot of the tip, if one is due; written once the tip is durable.
-    fn draft(&mut self, events: usize, env: &Env<D>) -> Option<Box<Draft<D>>> {
+    fn draft(&mut self, stream: &StreamId, events: usize, env: &Env<D>) -> Option<Box<Draft<D>>> {
         let events = u32::try_from(events).unwrap_or(u32::MAX);
         self.events_since_snapshot = self.events_since_snapshot.saturating_add(events);
         let snapshots = env.kind.snapshots.as_ref()?;
@@ -419,7 +436,15 @@ impl<D: Decider> Active<D> {
         let state = guarded("the snapshot", || {
             due().then(|| snapshots.copy(&self.state))
         });
-        let state = state.ok().flatten()?;
+        let state = match state {
+            Ok(state) => state?,
+            Err(panicked) => {
+                env.leave_out_snapshot(stream, &panicked);
+                // Tried again as late as if it had been taken, not with each command.
+                self.events_since_snapshot = 0;
+                return None;
+            }
+        };
         self.events_since_snapshot = 0;
         Some(Box::new(Draft {
             state,
@@ -464,10 +489,4 @@ impl<D: Decider> Active<D> {
         };
         flight.pending.insert(at, pending);
     }
-}
-
-/// Runs code of the user; its panic ends one command, not the shard.
-fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> gesta_core::Result<T> {
-    catch_unwind(AssertUnwindSafe(run))
-        .map_err(|_| StoreError::corrupt(format!("{what} of the entity has panicked")))
 }

@@ -5,26 +5,28 @@
 //! restore, a deleted stream), or version or bytes are not readable, it is ignored and a new one is written in time.
 //! They are encoded and written by a task of their own, off the command path.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use futures::FutureExt;
 use gesta_core::{
-    Append, AppendedStream, ContentType, EventData, EventId, EventType, ExpectedRevision,
-    OwnerStore, RecordedEvent, Result, Revision, SetStreamMetadata, StreamId, StreamMetadata,
+    Append, ContentType, EventData, EventId, EventType, ExpectedRevision, OwnerStore,
+    RecordedEvent, Result, Revision, SetStreamMetadata, StreamId, StreamMetadata,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::decider::Decider;
+use crate::guard::guarded;
 use crate::keys::{Keys, Remembered};
 use crate::kind::Kind;
 use crate::stats::Counters;
 
 /// The event type of snapshots.
 const SNAPSHOT_TYPE: &str = "$snapshot";
-/// Keeps only the last snapshot of a stream.
-const KEEP_ONE: &[u8] = br#"{"$maxCount":1}"#;
+/// In the metadata of a stream: how many of its last events it keeps.
+const MAX_COUNT: &str = "$maxCount";
 
 type Due<D> = Box<dyn Fn(&D, u64) -> bool + Send + Sync>;
 type Encode<D> = fn(&D) -> std::result::Result<Vec<u8>, String>;
@@ -131,8 +133,9 @@ impl<D> Snapshots<D> {
         if header.version != self.version {
             return Err(format!("version {}, not {}", header.version, self.version));
         }
+        let state = guarded("the reading of a snapshot", || (self.decode)(&event.data));
         Ok(Restored {
-            state: (self.decode)(&event.data)?,
+            state: state.map_err(|panicked| panicked.to_string())??,
             revision: Revision(header.revision),
             last: EventId(header.event_id),
             keys: Keys::from_vec(header.keys),
@@ -189,13 +192,18 @@ pub(crate) async fn write_all<D: Decider>(
             return;
         };
         let stream = due.stream.clone();
-        match write(snapshots, &*store, due).await {
-            Ok(()) => counters.snapshots_written.add(1),
-            Err(error) => {
-                counters.snapshots_left_out.add(1);
-                tracing::warn!(%stream, %error, "snapshot not written");
+        // The state itself is the user's, and so is its end.
+        let written = AssertUnwindSafe(write(snapshots, &*store, due)).catch_unwind();
+        let left_out = match written.await {
+            Ok(Ok(())) => {
+                counters.snapshots_written.add(1);
+                continue;
             }
-        }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the end of the state has panicked".to_owned(),
+        };
+        counters.snapshots_left_out.add(1);
+        tracing::warn!(%stream, why = left_out, "snapshot not written");
     }
 }
 
@@ -212,24 +220,37 @@ async fn write<D>(snapshots: &Snapshots<D>, store: &dyn OwnerStore, due: Ready<D
         id: None,
         event_type: EventType::new(SNAPSHOT_TYPE)?,
         content_type: snapshots.content_type,
-        data: (snapshots.encode)(&due.draft.state)
-            .map_err(invalid)?
-            .into(),
+        data: guarded("the writing of a snapshot", || {
+            (snapshots.encode)(&due.draft.state)
+        })?
+        .map_err(invalid)?
+        .into(),
         metadata: serde_json::to_vec(&header)
             .map_err(|error| invalid(error.to_string()))?
             .into(),
         tags: gesta_core::Tags::NONE,
     };
-    let append = Append::to(stream.clone(), ExpectedRevision::Any, vec![event]);
-    let stored = store.append(append).await?;
-    let is_first = |stored: &AppendedStream| stored.first_revision == Revision(0);
-    if stored.streams.first().is_some_and(is_first) {
-        let keep_one = SetStreamMetadata {
-            stream,
-            expected: ExpectedRevision::Any,
-            metadata: StreamMetadata::parse(Bytes::from_static(KEEP_ONE))?,
-        };
-        store.set_stream_metadata(keep_one).await?;
+    keep_one(store, &stream).await?;
+    let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
+    store.append(append).await.map(drop)
+}
+
+/// Makes a stream keep only its last snapshot, unless its metadata say how many it keeps. Asked before each snapshot:
+/// then no crash, and nobody who deletes the stream, leaves one behind that grows for ever.
+async fn keep_one(store: &dyn OwnerStore, stream: &StreamId) -> Result<()> {
+    let found = store.stream_metadata(stream.clone()).await?;
+    if found.metadata.max_count.is_some() {
+        return Ok(());
     }
-    Ok(())
+    let unreadable = |error: serde_json::Error| gesta_core::Error::corrupt(error.to_string());
+    let mut document: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(found.metadata.json()).map_err(unreadable)?;
+    document.insert(MAX_COUNT.to_owned(), 1.into());
+    let document = serde_json::to_vec(&document).map_err(unreadable)?;
+    let request = SetStreamMetadata {
+        stream: stream.clone(),
+        expected: ExpectedRevision::Any,
+        metadata: StreamMetadata::parse(document)?,
+    };
+    store.set_stream_metadata(request).await.map(drop)
 }
