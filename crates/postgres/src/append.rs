@@ -8,8 +8,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -18,18 +18,24 @@ use futures::future::BoxFuture;
 use gesta_core::backend::{Batch, BatchOutcome, LogWriter, WriterEpoch};
 use gesta_core::{Error, ErrorKind, LogId, Result};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::Statement;
 
-use crate::connection::{Connection, Connector, Role};
+use crate::connection::{Connection, Connector, Notices, Role};
 use crate::encode::{Encoded, Kind};
 use crate::error::{self, Class};
+use crate::flights::{Flights, Look};
+use crate::reach::{LATE_AFTER, Lookout};
 
 pub(crate) const INSERT_EVENTS: &str = include_str!("../sql/insert_events.sql");
 const INSERT_EVENTS_PACKED: &str = include_str!("../sql/insert_events_packed.sql");
 const INSERT_EVENTS_AND_NAMES: &str = include_str!("../sql/insert_events_and_names.sql");
 const CONFIRM_END: &str = include_str!("../sql/confirm_end.sql");
 const EMIT_BARRIER: &str = include_str!("../sql/emit_barrier.sql");
+
+/// So many statements in a row may give up waiting before the writer turns to the other hosts, if there are any.
+const WAITS_GIVEN_UP_MAX: u32 = 2;
 
 /// The answer to a batch on its way: number of rows, or what the driver says.
 type Answer = Pin<Box<dyn Future<Output = std::result::Result<u64, tokio_postgres::Error>> + Send>>;
@@ -42,8 +48,9 @@ pub(crate) struct Writer {
     connection: Connection,
     statements: Statements,
     answer_timeout: Duration,
-    in_flight: Arc<AtomicU32>,
-    doubt: Doubt,
+    shared: Arc<Shared>,
+    /// Ends the writer's use when its host is given up.
+    _telling: Telling,
 }
 
 #[derive(Clone, Debug)]
@@ -55,37 +62,75 @@ struct Statements {
     barrier: Statement,
 }
 
-/// Why the writer is of no more use, if it is.
-#[derive(Clone, Debug)]
-struct Doubt(Arc<watch::Sender<Option<String>>>);
+/// A task that ends with the writer.
+#[derive(Debug)]
+struct Telling(JoinHandle<()>);
 
-impl Doubt {
-    fn none() -> Self {
-        Self(Arc::new(watch::Sender::new(None)))
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What the writer shares with the futures that await its answers.
+#[derive(Debug)]
+struct Shared {
+    flights: Mutex<Flights>,
+    /// True once something is in doubt.
+    doubted: watch::Sender<bool>,
+    /// Statements in a row that gave up waiting in the database.
+    waits_given_up: AtomicU32,
+}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            flights: Mutex::new(Flights::new(Instant::now())),
+            doubted: watch::Sender::new(false),
+            waits_given_up: AtomicU32::new(0),
+        })
     }
 
-    fn reason(&self) -> Option<String> {
-        self.0.borrow().clone()
+    fn flights(&self) -> MutexGuard<'_, Flights> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first reason stays.
+    /// Everything without an answer is in doubt.
     fn raise(&self, reason: &str) {
-        self.0.send_if_modified(|doubt| {
-            let first = doubt.is_none();
-            doubt.get_or_insert_with(|| reason.to_owned());
-            first
-        });
+        self.flights().raise(reason);
+        self.doubted.send_replace(true);
     }
 
-    /// Waits for a reason.
-    async fn raised(&self) -> String {
-        let mut receiver = self.0.subscribe();
-        let reason = receiver.wait_for(Option::is_some).await;
+    /// The answer to this batch puts it, and all after it, in doubt.
+    fn raise_from(&self, number: u64, reason: &str) {
+        self.flights().raise_from(number, reason);
+        self.doubted.send_replace(true);
+    }
+
+    /// Counts statements that waited in vain, for a lock or for anything else. Twice in a row is no chance: what is waited for
+    /// may be a commit that itself waits for a lost standby. The other hosts come first.
+    fn count_given_up(&self, judged: &Judged, lookout: &Lookout) {
+        match judged {
+            Judged::Answer(Err(error)) if error::is_wait_given_up(error) => {
+                if self.waits_given_up.fetch_add(1, Ordering::Relaxed) + 1 >= WAITS_GIVEN_UP_MAX {
+                    lookout.give_up("statements repeatedly waited in vain");
+                }
+            }
+            _ => self.waits_given_up.store(0, Ordering::Relaxed),
+        }
+    }
+
+    /// Waits until this batch is in doubt, and says why.
+    async fn doubted(&self, number: u64) -> String {
+        let mut receiver = self.doubted.subscribe();
         // The sender is `self`.
-        reason
-            .ok()
-            .and_then(|reason| reason.clone())
-            .unwrap_or_default()
+        let _ = receiver.wait_for(|doubted| *doubted).await;
+        let reason = self.flights().doubt_of(number);
+        match reason {
+            Some(reason) => reason,
+            // Answered before the doubt came up: the answer is there.
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -103,14 +148,22 @@ impl Writer {
         let statements = Statements::prepare(&connection).await;
         let statements =
             statements.map_err(|error| error::general(&error).during("prepare the append"))?;
+        let shared = Shared::new();
+        let (over, told) = (connection.used.over(), Arc::downgrade(&shared));
+        let telling = async move {
+            let reason = over.await;
+            if let Some(shared) = told.upgrade() {
+                shared.raise(&reason);
+            }
+        };
         Ok(Self {
+            _telling: Telling(tokio::spawn(telling)),
             epoch: WriterEpoch(rand::random()),
             log,
             connection,
             statements,
             answer_timeout: connector.config.answer_timeout,
-            in_flight: Arc::default(),
-            doubt: Doubt::none(),
+            shared,
         })
     }
 
@@ -133,60 +186,80 @@ impl Writer {
         Ok(sent(Box::pin(answer)))
     }
 
-    /// Awaits an answer, unless the writer's use ends before. No answer may take longer than `limit` after the one before it.
+    /// Awaits an answer, unless the writer's use ends before. The answer may take `limit` from when the statement was sent
+    /// or from the answer before it, whichever is later.
     fn judged(
         &mut self,
-        answer: Answer,
+        mut answer: Answer,
+        expected: u64,
         limit: Duration,
     ) -> impl Future<Output = Judged> + Send + use<> {
-        let flight = Flight::begin(&self.in_flight);
-        let deadline = Instant::now() + limit * flight.ahead.saturating_add(1);
-        let (doubt, notices) = (self.doubt.clone(), Arc::clone(&self.connection.notices));
+        let begun = Instant::now();
+        let number = self.shared.flights().send(limit, begun);
+        let shared = Arc::clone(&self.shared);
+        let notices = Arc::clone(&self.connection.notices);
+        let lookout = self.connection.lookout();
         async move {
-            let judged = tokio::select! {
-                biased;
-                answer = answer => match notices.warning() {
-                    Some(warning) => Judged::Unknown(format!("warning of the database: {warning}")),
-                    None => Judged::Answer(answer),
-                },
-                reason = doubt.raised() => Judged::Unknown(reason),
-                () = tokio::time::sleep_until(deadline) => {
-                    Judged::Unknown(format!("no answer within {} s", limit.as_secs()))
+            let mut due = begun + LATE_AFTER.min(limit);
+            let mut late = None;
+            let answer = loop {
+                tokio::select! {
+                    biased;
+                    answer = &mut answer => break answer,
+                    reason = shared.doubted(number) => return Judged::Unknown(reason),
+                    () = tokio::time::sleep_until(due) => {}
+                }
+                let look = shared.flights().look(LATE_AFTER, due, Instant::now());
+                match look {
+                    Look::Wait(until) => (due, late) = (until, None),
+                    Look::Late(until) => {
+                        due = until;
+                        late = late.or_else(|| lookout.is_late());
+                    }
+                    Look::Overdue => {
+                        let reason = format!("no answer within {} s", limit.as_secs_f64());
+                        shared.raise(&reason);
+                        lookout.give_up(&reason);
+                    }
                 }
             };
-            drop(flight);
-            match &judged {
-                Judged::Unknown(reason) => doubt.raise(reason),
-                Judged::Answer(Err(error)) if error::class_of(error) == Class::Unknown => {
-                    doubt.raise(&error::text(error));
-                }
-                Judged::Answer(_) => {}
-            }
-            judged
+            judge(number, expected, answer, &shared, &notices)
         }
     }
 }
 
-/// Counts the batches in flight.
-struct Flight {
-    count: Arc<AtomicU32>,
-    /// How many were in flight already.
-    ahead: u32,
-}
-
-impl Flight {
-    fn begin(count: &Arc<AtomicU32>) -> Self {
-        let ahead = count.fetch_add(1, Ordering::Relaxed);
-        Self {
-            count: Arc::clone(count),
-            ahead,
+/// What an answer means, with what is known about the others.
+fn judge(
+    number: u64,
+    expected: u64,
+    answer: std::result::Result<u64, tokio_postgres::Error>,
+    shared: &Shared,
+    notices: &Notices,
+) -> Judged {
+    let mut flights = shared.flights();
+    let spoils = match (&answer, notices.warning()) {
+        (Err(error), _) if error::was_not_sent(error) => {
+            flights.withdraw(number);
+            return Judged::Answer(answer);
         }
+        // A later batch was answered without a warning: so was this one.
+        (_, Some(warning)) if !flights.is_answered(number) => {
+            Some(format!("warning of the database: {warning}"))
+        }
+        (Err(error), _) if error::class_of(error) == Class::Unknown => Some(error::text(error)),
+        (Ok(count), _) if *count != 0 && *count != expected => Some(format!(
+            "the database stored {count} events of a batch of {expected}: does a rule or trigger change inserts?"
+        )),
+        _ => None,
+    };
+    if let Some(reason) = spoils {
+        drop(flights);
+        shared.raise_from(number, &reason);
+        return Judged::Unknown(reason);
     }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
+    match flights.answered(number, Instant::now()) {
+        Some(reason) => Judged::Unknown(reason),
+        None => Judged::Answer(answer),
     }
 }
 
@@ -213,34 +286,30 @@ impl LogWriter for Writer {
     }
 
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
-        if let Some(reason) = self.doubt.reason() {
+        if let Some(reason) = self.shared.flights().reason() {
             return std::future::ready(BatchOutcome::Unknown(unknown(reason))).boxed();
         }
-        let expected = if batch.rows.is_empty() {
-            1
-        } else {
-            batch.rows.len()
-        };
+        let expected = u64::try_from(batch.rows.len().max(1)).unwrap_or(u64::MAX);
         let limit = self.answer_timeout + upload_allowance(&batch);
         let answer = match self.send(batch) {
             Ok(answer) => answer,
             Err(error) => return std::future::ready(BatchOutcome::Refused(error)).boxed(),
         };
-        let judged = self.judged(answer, limit);
-        let outcome = judged.map(move |judged| match judged {
-            Judged::Unknown(reason) => BatchOutcome::Unknown(unknown(reason)),
-            Judged::Answer(Err(error)) => error::outcome(&error),
-            Judged::Answer(Ok(0)) => BatchOutcome::Missed,
-            Judged::Answer(Ok(count)) if usize::try_from(count) == Ok(expected) => BatchOutcome::Committed,
-            Judged::Answer(Ok(count)) => BatchOutcome::Unknown(unknown(format!(
-                "the database stored {count} events of a batch of {expected}: does a rule or trigger change inserts?"
-            ))),
+        let (shared, lookout) = (Arc::clone(&self.shared), self.connection.lookout());
+        let outcome = self.judged(answer, expected, limit).map(move |judged| {
+            shared.count_given_up(&judged, &lookout);
+            match judged {
+                Judged::Unknown(reason) => BatchOutcome::Unknown(unknown(reason)),
+                Judged::Answer(Err(error)) => error::outcome(&error),
+                Judged::Answer(Ok(0)) => BatchOutcome::Missed,
+                Judged::Answer(Ok(_)) => BatchOutcome::Committed,
+            }
         });
         outcome.boxed()
     }
 
     fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
-        if let Some(reason) = self.doubt.reason() {
+        if let Some(reason) = self.shared.flights().reason() {
             return std::future::ready(Err(Error::unavailable(reason))).boxed();
         }
         let client = Arc::clone(&self.connection.client);
@@ -248,7 +317,7 @@ impl LogWriter for Writer {
         let answer = sent(Box::pin(
             async move { client.execute(&statement, &[]).await },
         ));
-        let judged = self.judged(answer, self.answer_timeout);
+        let judged = self.judged(answer, 1, self.answer_timeout);
         let outcome = judged.map(|judged| match judged {
             Judged::Unknown(reason) => Err(Error::unavailable(reason)),
             Judged::Answer(Err(error)) => Err(error::general(&error)),

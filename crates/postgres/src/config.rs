@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gesta_core::{Error, Result};
 use percent_encoding::percent_decode_str;
-use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::config::SslMode;
 
 use crate::compression::Compression;
 use crate::tls::TlsMode;
@@ -58,6 +58,10 @@ const DRIVER_OPTIONS: &[&str] = &[
     "load_balance_hosts",
 ];
 
+/// For connecting to the only host.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// For connecting to one of several hosts: another one may be the primary.
+const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(3);
 const SCHEMA_DEFAULT: &str = "gesta";
 /// PostgreSQL cuts names at 63 bytes; the retention role adds `_retention`.
 const SCHEMA_BYTES_MAX: usize = 50;
@@ -215,23 +219,38 @@ impl Config {
             self.driver.application_name("gesta");
         }
         if !has("connect_timeout") {
-            self.driver.connect_timeout(Duration::from_secs(10));
+            let several = self
+                .driver
+                .get_hosts()
+                .len()
+                .max(self.driver.get_hostaddrs().len())
+                > 1;
+            self.driver.connect_timeout(match several {
+                true => CONNECT_TIMEOUT_OF_SEVERAL,
+                false => CONNECT_TIMEOUT,
+            });
         }
         if !has("keepalives_idle") {
-            self.driver.keepalives_idle(Duration::from_secs(15));
+            self.driver.keepalives_idle(Duration::from_secs(5));
         }
         if !has("keepalives_interval") {
-            self.driver.keepalives_interval(Duration::from_secs(5));
+            self.driver.keepalives_interval(Duration::from_secs(2));
         }
         if !has("keepalives_retries") {
             self.driver.keepalives_retries(3);
         }
         if !has("tcp_user_timeout") {
-            self.driver.tcp_user_timeout(Duration::from_secs(20));
+            self.driver.tcp_user_timeout(self.answer_timeout);
         }
-        // Of several hosts only the primary will do.
-        self.driver
-            .target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+
+    /// How long connecting to one host may take, with the start of the session.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        let timeout = self.driver.get_connect_timeout().copied();
+        // The driver takes 0 for "no limit", as libpq does; a host that hangs must not hold us for ever.
+        timeout
+            .filter(|timeout| !timeout.is_zero())
+            .unwrap_or(CONNECT_TIMEOUT)
     }
 
     /// The channel of the messages between processes.

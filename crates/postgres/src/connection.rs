@@ -3,7 +3,7 @@
 //! Every session states what it relies on instead of trusting the server's defaults, and reads it back.
 //! Invariants: a connection that is handed out speaks to a primary with a UTF-8 database of a known
 //! version; a warning of the server is never lost (see [`Notices`]).
-//! Not here: which connection does what (`append`, `pool`, `signals`, `schema`).
+//! Not here: which host is asked (`reach`, `hosts`), which connection does what (`append`, `pool`, `signals`, `schema`).
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,21 +14,20 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Notification, Row, Socket};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::{Config, RequiredDurability};
 use crate::error;
-use crate::tls;
+use crate::hosts::{HostUse, Hosts, Timeline};
+use crate::reach::Unfit;
 
 const SET_SESSION: &str = include_str!("../sql/set_session.sql");
 const READ_SESSION: &str = include_str!("../sql/read_session.sql");
+const READ_TIMELINE: &str = include_str!("../sql/read_timeline.sql");
 
 /// 14 brought lz4, and is the oldest version that is tested.
 const VERSION_MIN: i32 = 140_000;
 /// How long a closing connection may take to say good-bye.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Connecting includes the session's set-up: a server that accepts but stays silent must not hold us.
-const SETUP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,19 +42,11 @@ pub(crate) enum Role {
     Admin,
 }
 
-/// Makes connections to one store.
+/// Makes connections to one store; see `reach` for how.
 #[derive(Debug)]
 pub(crate) struct Connector {
     pub(crate) config: Config,
-    tls: MakeRustlsConnectDebug,
-}
-
-struct MakeRustlsConnectDebug(MakeRustlsConnect);
-
-impl std::fmt::Debug for MakeRustlsConnectDebug {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("MakeRustlsConnect")
-    }
+    pub(crate) hosts: Arc<Hosts>,
 }
 
 /// A verified connection. Dropping it closes it.
@@ -66,6 +57,9 @@ pub(crate) struct Connection {
     pub(crate) notices: Arc<Notices>,
     /// Messages of `LISTEN`.
     pub(crate) notifications: mpsc::Receiver<Notification>,
+    pub(crate) hosts: Arc<Hosts>,
+    /// Ends when the host is given up.
+    pub(crate) used: HostUse,
     /// Dropped with the connection, which ends the driver.
     _open: oneshot::Sender<()>,
 }
@@ -109,8 +103,11 @@ pub(crate) struct Session {
     pub(crate) version: String,
     pub(crate) backend: i32,
     pub(crate) settings: Settings,
+    /// `None` if the server does not tell.
+    pub(crate) timeline: Option<Timeline>,
     isolation: String,
     read_only: bool,
+    in_recovery: bool,
 }
 
 /// The settings that decide what an acknowledgement is worth.
@@ -124,44 +121,31 @@ pub(crate) struct Settings {
 
 impl Connector {
     pub(crate) fn new(config: Config) -> Result<Self> {
-        let tls = tls::connector(config.tls, config.root_certificates.as_deref())?;
-        Ok(Self {
-            config,
-            tls: MakeRustlsConnectDebug(tls),
-        })
+        let hosts = Arc::new(Hosts::new(&config)?);
+        Ok(Self { config, hosts })
     }
 
-    /// Opens a connection and verifies it.
-    ///
-    /// # Errors
-    /// `Unavailable`; `Unsupported` if the server, its settings or our rights will not do.
-    pub(crate) async fn connect(&self, role: Role) -> Result<Connection> {
-        let limit = SETUP_TIMEOUT
-            + self
-                .config
-                .driver
-                .get_connect_timeout()
-                .copied()
-                .unwrap_or_default();
-        match tokio::time::timeout(limit, self.try_connect(role)).await {
-            Ok(connected) => connected,
-            Err(_) => Err(Error::unavailable(
-                "the database accepts connections but does not answer",
-            )),
-        }
-        .map_err(|error| error.during("connect to PostgreSQL"))
-    }
-
-    async fn try_connect(&self, role: Role) -> Result<Connection> {
-        let connected = self.config.driver.connect(self.tls.0.clone()).await;
-        let (client, driver) = connected.map_err(|error| connect_error(&error))?;
+    /// Opens a connection to one host and verifies it.
+    pub(crate) async fn open(
+        &self,
+        host: usize,
+        role: Role,
+    ) -> std::result::Result<Connection, Unfit> {
+        let used = self.hosts.begin(host);
+        let connected = self.hosts.get(host).driver.connect(self.hosts.tls.clone());
+        let (client, driver) = connected.await.map_err(|error| connect_error(&error))?;
         let notices = Arc::new(Notices {
             warning: Mutex::new(None),
             lost: watch::Sender::new(false),
         });
         let (open, closing) = oneshot::channel();
         let (sender, notifications) = mpsc::channel(1_024);
-        tokio::spawn(drive(driver, closing, Arc::clone(&notices), sender));
+        let (drive_hosts, drive_notices) = (Arc::clone(&self.hosts), Arc::clone(&notices));
+        tokio::spawn(async move {
+            if drive(driver, closing, drive_notices, sender).await == End::Lost {
+                drive_hosts.disappointed(host);
+            }
+        });
         let session = self.set_up(&client, role).await?;
         notices.clear();
         Ok(Connection {
@@ -169,12 +153,17 @@ impl Connector {
             session,
             notices,
             notifications,
+            hosts: Arc::clone(&self.hosts),
+            used,
             _open: open,
         })
     }
 
-    async fn set_up(&self, client: &Client, role: Role) -> Result<Session> {
+    async fn set_up(&self, client: &Client, role: Role) -> std::result::Result<Session, Unfit> {
         let found = read_session(client).await?;
+        if found.in_recovery {
+            return Err(Unfit::Standby);
+        }
         let mut wanted = session_settings(role, &self.config);
         if let Some(level) = raised_synchronous_commit(&found.settings.synchronous_commit, role) {
             wanted.push(("synchronous_commit", level.to_owned()));
@@ -185,14 +174,18 @@ impl Connector {
             [(&names, Type::TEXT_ARRAY), (&values, Type::TEXT_ARRAY)];
         let set = client.query_typed(SET_SESSION, &params).await;
         set.map_err(|error| error::general(&error))?;
-        let session = read_session(client).await?;
+        let (session, timeline) = tokio::join!(read_session(client), read_timeline(client));
+        let session = Session {
+            timeline,
+            ..session?
+        };
         if session.isolation != "read committed" || session.read_only {
             let found = format!(
                 "isolation {}, read only {}",
                 session.isolation, session.read_only
             );
             let text = format!("the session must be read committed and writable, found {found}");
-            return Err(ErrorKind::Unsupported(text).into());
+            return Err(Error::new(ErrorKind::Unsupported(text)).into());
         }
         if role == Role::Writer {
             self.check_durability(&session.settings)?;
@@ -219,7 +212,7 @@ impl Connector {
 impl Connection {
     /// True once the connection is of no more use.
     pub(crate) fn is_lost(&self) -> bool {
-        self.client.is_closed() || *self.notices.lost.borrow()
+        self.client.is_closed() || *self.notices.lost.borrow() || self.used.is_over()
     }
 }
 
@@ -322,6 +315,16 @@ async fn read_session(client: &Client) -> Result<Session> {
     check_session(row).map_err(|error| error::general(&error))?
 }
 
+/// The timeline that the server writes on. `None` if it is a standby, or does not tell (some services do not).
+pub(crate) async fn read_timeline(client: &Client) -> Option<Timeline> {
+    let rows = client.query_typed(READ_TIMELINE, &[]).await;
+    let row = rows.ok()?.into_iter().next()?;
+    Some(Timeline {
+        cluster: row.try_get("cluster").ok()?,
+        number: row.try_get::<_, Option<i64>>("timeline").ok()??,
+    })
+}
+
 fn check_session(row: &Row) -> std::result::Result<Result<Session>, tokio_postgres::Error> {
     let unsupported = |text: String| Ok(Err(ErrorKind::Unsupported(text).into()));
     let version: String = row.try_get("version")?;
@@ -334,17 +337,13 @@ fn check_session(row: &Row) -> std::result::Result<Result<Session>, tokio_postgr
             "the database must have the encoding UTF8, found {encoding}"
         ));
     }
-    if row.try_get("in_recovery")? {
-        // A standby becomes a primary when it is promoted: worth another try.
-        return Ok(Err(Error::unavailable(
-            "the server is a standby, not the primary",
-        )));
-    }
     let is_on = |name: &str| row.try_get::<_, &str>(name).map(|value| value == "on");
     Ok(Ok(Session {
         version,
         isolation: row.try_get("isolation")?,
         read_only: is_on("read_only")?,
+        in_recovery: row.try_get("in_recovery")?,
+        timeline: None,
         backend: row.try_get("backend")?,
         settings: Settings {
             fsync: is_on("fsync")?,
@@ -364,12 +363,20 @@ fn connect_error(error: &tokio_postgres::Error) -> Error {
     }
 }
 
+/// Why a connection has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Closed,
+    Lost,
+}
+
 async fn drive<S>(
     mut driver: tokio_postgres::Connection<Socket, S>,
-    closing: oneshot::Receiver<()>,
+    mut closing: oneshot::Receiver<()>,
     notices: Arc<Notices>,
     notifications: mpsc::Sender<Notification>,
-) where
+) -> End
+where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
     let run = async {
@@ -390,7 +397,7 @@ async fn drive<S>(
         }
     };
     let closed = async {
-        let _ = closing.await;
+        let _ = (&mut closing).await;
         tokio::time::sleep(CLOSE_TIMEOUT).await;
     };
     tokio::select! {
@@ -398,6 +405,11 @@ async fn drive<S>(
         () = closed => {}
     }
     notices.lost.send_replace(true);
+    // The other half lives as long as the connection is wanted.
+    match closing.try_recv() {
+        Err(oneshot::error::TryRecvError::Empty) => End::Lost,
+        _ => End::Closed,
+    }
 }
 
 /// True if two sessions that are open at once, and one of them in a transaction, do not each have a backend of their own.

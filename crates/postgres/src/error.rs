@@ -76,6 +76,16 @@ fn is_encoding(error: &tokio_postgres::Error) -> bool {
     text.starts_with("error serializing parameter") || text.starts_with("error encoding message")
 }
 
+/// True if the statement gave up waiting: for a lock, or for anything else.
+pub(crate) fn is_wait_given_up(error: &tokio_postgres::Error) -> bool {
+    matches!(error.code(), Some(code) if matches!(code.code(), "55P03" | "57014"))
+}
+
+/// True if the values could not be encoded: the server has not seen the statement.
+pub(crate) fn was_not_sent(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_none() && is_encoding(error)
+}
+
 /// True if the connection is of no more use.
 pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {

@@ -33,6 +33,8 @@ pub(crate) enum ReadError {
     Ours(#[from] Error),
     #[error("no answer within {} s", .0.as_secs())]
     Silent(Duration),
+    #[error("{0}")]
+    HostLost(String),
 }
 
 impl ReadError {
@@ -40,7 +42,9 @@ impl ReadError {
         match self {
             Self::Driver(driver) => error::general(&driver),
             Self::Ours(ours) => ours,
-            silent @ Self::Silent(_) => Error::unavailable(silent.to_string()),
+            silence @ (Self::Silent(_) | Self::HostLost(_)) => {
+                Error::unavailable(silence.to_string())
+            }
         }
     }
 }
@@ -134,6 +138,7 @@ impl Pool {
             match limited(&read, purpose, &mut reader).await {
                 // Broken while it was idle: not this read's fault.
                 Err(ReadError::Driver(error)) if error::is_lost(&error) => {}
+                Err(ReadError::HostLost(_)) => {}
                 outcome => return self.finish(reader, outcome),
             }
         }
@@ -146,7 +151,7 @@ impl Pool {
         let usable = match &outcome {
             Ok(_) => true,
             Err(ReadError::Driver(error)) => !error::is_lost(error),
-            Err(ReadError::Ours(_) | ReadError::Silent(_)) => false,
+            Err(ReadError::Ours(_) | ReadError::Silent(_) | ReadError::HostLost(_)) => false,
         };
         let mut state = self.state();
         if matches!(outcome, Err(ReadError::Silent(_))) {
@@ -218,8 +223,13 @@ async fn limited<R: Read>(
         Purpose::Append => DECISION_TIMEOUT,
         Purpose::Read => READ_TIMEOUT,
     };
-    match tokio::time::timeout(limit, read.run(reader)).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(ReadError::Silent(limit)),
+    let host_lost = reader.connection.host_lost();
+    tokio::select! {
+        biased;
+        outcome = tokio::time::timeout(limit, read.run(reader)) => match outcome {
+            Ok(outcome) => outcome,
+            Err(_) => Err(ReadError::Silent(limit)),
+        },
+        reason = host_lost => Err(ReadError::HostLost(reason)),
     }
 }

@@ -171,6 +171,7 @@ async fn serve(mut connection: Connection, channel: &str, shared: &Shared) -> St
     };
     shared.publish(Signal::Interrupted);
     let client = Arc::clone(&connection.client);
+    let over = connection.used.over();
     let receive = async {
         while let Some(message) = connection.notifications.recv().await {
             if message.channel() == channel
@@ -201,6 +202,7 @@ async fn serve(mut connection: Connection, channel: &str, shared: &Shared) -> St
     tokio::select! {
         cause = receive => cause,
         cause = send => cause,
+        cause = over => cause,
     }
 }
 

@@ -10,6 +10,7 @@ mod append;
 mod common;
 mod compression;
 mod faults;
+mod hosts;
 mod keeping;
 mod lookups;
 mod reads;

@@ -1,0 +1,287 @@
+//! Reaches the primary among the hosts of the URL, and notices when another host has become it.
+//!
+//! The hosts are asked in the order of [`Hosts`]. The next one is asked when the one before it has failed, or has not
+//! answered for a moment; the first that proves to be the primary is taken. While a silent host still has time to answer,
+//! the others are asked again, so a promotion is noticed although one host hangs.
+//! When an answer on a connection is late, the other hosts are asked whether one of them is now the primary, on a higher
+//! timeline. If so, the silent host is given up before the answer's time is over.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use futures::stream::{FuturesUnordered, StreamExt};
+use gesta_core::{Error, ErrorKind, Result};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::connection::{Connection, Connector, Role, read_timeline};
+use crate::hosts::{HostUse, Hosts, Timeline};
+
+/// The next host is asked when the one before has not answered for so long.
+const NEXT_AFTER: Duration = Duration::from_millis(500);
+/// A host that has answered that it will not do is asked again so much later, as long as another one is silent.
+const AGAIN_AFTER: Duration = Duration::from_millis(300);
+/// An answer is late after this long: on a database that works, answers take milliseconds.
+pub(crate) const LATE_AFTER: Duration = Duration::from_secs(1);
+/// Pause between two looks at the other hosts.
+const LOOK_PAUSE: Duration = Duration::from_millis(300);
+
+/// Why a host will not do.
+#[derive(Clone, Debug)]
+pub(crate) enum Unfit {
+    /// It did not answer for this long.
+    Silent(Duration),
+    /// It is a standby. It may be promoted.
+    Standby,
+    /// Whatever else.
+    Failed(Error),
+}
+
+impl From<Error> for Unfit {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// An attempt that has ended: was it the first one at this host in this call, which host, what came of it.
+type Ended = (Turn, usize, std::result::Result<Connection, Unfit>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    First,
+    Again,
+}
+
+impl Connector {
+    /// Opens a connection to the primary and verifies it.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Unsupported` if the server, its settings or our rights will not do. The text names each host.
+    pub(crate) async fn connect(&self, role: Role) -> Result<Connection> {
+        let mut unasked: VecDeque<usize> = self.hosts.order().into();
+        let mut again: VecDeque<(Instant, usize)> = VecDeque::new();
+        let mut asked: FuturesUnordered<BoxFuture<'_, Ended>> = FuturesUnordered::new();
+        let mut asked_first = 0;
+        let mut next_at = Instant::now();
+        let mut unfit: Vec<Option<Unfit>> = vec![None; self.hosts.len()];
+        loop {
+            let now = Instant::now();
+            if now >= next_at
+                && let Some(host) = unasked.pop_front()
+            {
+                asked.push(self.ask(Turn::First, host, role).boxed());
+                asked_first += 1;
+                next_at = now + NEXT_AFTER;
+            }
+            // When nobody is asked for the first time any more, asking again is up to the caller.
+            while asked_first > 0
+                && let Some((_, host)) = again.pop_front_if(|(from, _)| *from <= now)
+            {
+                asked.push(self.ask(Turn::Again, host, role).boxed());
+            }
+            let next = (!unasked.is_empty()).then_some(next_at);
+            let wake = next.into_iter().chain(again.front().map(|(from, _)| *from));
+            let wake = wake.min().unwrap_or(now + self.hosts.timeout);
+            tokio::select! {
+                ended = asked.next() => match ended {
+                    None => return Err(self.none_will_do(&unfit)),
+                    Some((_, _, Ok(connection))) => return Ok(connection),
+                    Some((turn, host, Err(reason))) => {
+                        next_at = Instant::now();
+                        asked_first -= usize::from(turn == Turn::First);
+                        if !matches!(reason, Unfit::Silent(_)) {
+                            again.push_back((next_at + AGAIN_AFTER, host));
+                        }
+                        unfit[host] = Some(reason);
+                        if asked.is_empty() && unasked.is_empty() {
+                            return Err(self.none_will_do(&unfit));
+                        }
+                    }
+                },
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// Asks one host. What was found out is known to [`Hosts`] before this ends.
+    async fn ask(&self, turn: Turn, host: usize, role: Role) -> Ended {
+        let limit = self.hosts.timeout;
+        let opened = timeout(limit, self.open(host, role)).await;
+        let outcome = opened.unwrap_or(Err(Unfit::Silent(limit)));
+        let outcome = outcome.and_then(|connection| {
+            self.hosts.is_primary(host, connection.session.timeline)?;
+            Ok(connection)
+        });
+        if matches!(outcome, Err(Unfit::Silent(_) | Unfit::Failed(_))) {
+            self.hosts.disappointed(host);
+        }
+        (turn, host, outcome)
+    }
+
+    /// One error for all hosts. What waiting cannot mend is said as such only if no host may yet become better.
+    fn none_will_do(&self, unfit: &[Option<Unfit>]) -> Error {
+        let mut texts = Vec::new();
+        let (mut unsupported, mut passing) = (false, false);
+        for (host, reason) in unfit.iter().enumerate() {
+            let text = match reason {
+                None => continue,
+                Some(Unfit::Silent(limit)) => {
+                    passing = true;
+                    format!("no answer within {} s", limit.as_secs_f64())
+                }
+                Some(Unfit::Standby) => "the server is a standby, not the primary".to_owned(),
+                Some(Unfit::Failed(error)) => match error.kind() {
+                    ErrorKind::Unsupported(text) => {
+                        unsupported = true;
+                        text.clone()
+                    }
+                    ErrorKind::Unavailable(text) => {
+                        passing = true;
+                        text.clone()
+                    }
+                    // Corrupt, a missing schema and the like: not a matter of the host.
+                    _ => return error.clone().during("connect to PostgreSQL"),
+                },
+            };
+            texts.push(format!("{}: {text}", self.hosts.get(host).name));
+        }
+        let text = texts.join("; ");
+        let error = match unsupported && !passing {
+            true => ErrorKind::Unsupported(text).into(),
+            false => Error::unavailable(text),
+        };
+        error.during("connect to PostgreSQL")
+    }
+}
+
+/// Watches over the host of a connection, for whoever awaits an answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Lookout {
+    hosts: Arc<Hosts>,
+    used: HostUse,
+    timeline: Option<Timeline>,
+}
+
+impl Connection {
+    pub(crate) fn lookout(&self) -> Lookout {
+        Lookout {
+            hosts: Arc::clone(&self.hosts),
+            used: self.used.clone(),
+            timeline: self.session.timeline,
+        }
+    }
+
+    /// Waits until the host of this connection is given up, and says why. To be called when an answer begins to be awaited: if
+    /// it is still awaited after a moment, the other hosts are looked at.
+    pub(crate) fn host_lost(&self) -> impl Future<Output = String> + Send + use<> {
+        let lookout = (self.hosts.len() > 1).then(|| self.lookout());
+        async move {
+            let Some(lookout) = lookout else {
+                return std::future::pending().await;
+            };
+            let late = async {
+                sleep(LATE_AFTER).await;
+                let _late = lookout.is_late();
+                std::future::pending::<String>().await
+            };
+            tokio::select! {
+                reason = lookout.used.over() => reason,
+                never = late => never,
+            }
+        }
+    }
+}
+
+impl Lookout {
+    /// The other hosts are looked at for as long as the guard lives. `None` if there is nothing to look at.
+    pub(crate) fn is_late(&self) -> Option<Late> {
+        Late::begin(&self.hosts, &self.used, self.timeline)
+    }
+
+    /// Gives the host up, if there are others.
+    pub(crate) fn give_up(&self, reason: &str) {
+        self.hosts.give_up(&self.used, reason);
+    }
+}
+
+/// An answer is late: while one of these lives, the other hosts are looked at.
+#[derive(Debug)]
+pub(crate) struct Late {
+    hosts: Arc<Hosts>,
+    host: usize,
+}
+
+impl Late {
+    /// `None` if there is nothing to look at.
+    fn begin(hosts: &Arc<Hosts>, used: &HostUse, timeline: Option<Timeline>) -> Option<Self> {
+        let timeline = timeline.filter(|_| hosts.len() > 1)?;
+        let lateness = &hosts.lateness[used.host];
+        lateness.answers.fetch_add(1, Ordering::SeqCst);
+        if !lateness.looking.swap(true, Ordering::SeqCst) {
+            tokio::spawn(look_elsewhere(Arc::clone(hosts), used.clone(), timeline));
+        }
+        Some(Self {
+            hosts: Arc::clone(hosts),
+            host: used.host,
+        })
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let lateness = &self.hosts.lateness[self.host];
+        lateness.answers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Asks the other hosts while answers of one are late, and gives it up when another one has become the primary.
+async fn look_elsewhere(hosts: Arc<Hosts>, used: HostUse, ours: Timeline) {
+    let lateness = &hosts.lateness[used.host];
+    loop {
+        if used.is_over() || lateness.answers.load(Ordering::SeqCst) == 0 {
+            lateness.looking.store(false, Ordering::SeqCst);
+            // Somebody may have come between the two lines above.
+            let needed = !used.is_over() && lateness.answers.load(Ordering::SeqCst) > 0;
+            if !needed || lateness.looking.swap(true, Ordering::SeqCst) {
+                return;
+            }
+        }
+        let others = (0..hosts.len()).filter(|other| *other != used.host);
+        let found = join_all(others.map(|other| timeline_of(&hosts, other))).await;
+        let newer = found.into_iter().flatten().find(|(_, timeline)| {
+            timeline.cluster == ours.cluster && timeline.number > ours.number
+        });
+        if let Some((other, timeline)) = newer
+            && hosts.is_primary(other, Some(timeline)).is_ok()
+        {
+            let name = &hosts.get(other).name;
+            let number = timeline.number;
+            let reason = format!(
+                "answers are late, and {name} has become the primary, on timeline {number}"
+            );
+            hosts.give_up(&used, &reason);
+            continue;
+        }
+        sleep(LOOK_PAUSE).await;
+    }
+}
+
+/// The timeline of a host, if it answers and is a primary.
+async fn timeline_of(hosts: &Hosts, host: usize) -> Option<(usize, Timeline)> {
+    let look = async {
+        let (client, driver) = hosts
+            .get(host)
+            .driver
+            .connect(hosts.tls.clone())
+            .await
+            .ok()?;
+        let asking = async move { read_timeline(&client).await };
+        // The driver ends when the client has been dropped.
+        let (timeline, _) = tokio::join!(asking, driver);
+        timeline.map(|timeline| (host, timeline))
+    };
+    timeout(hosts.timeout, look).await.ok().flatten()
+}

@@ -1,0 +1,217 @@
+//! Several hosts in the URL: one that hangs, one that is replaced, one whose commits wait for a standby that is lost.
+//!
+//! What happened: one time-out covered the whole list, and each attempt began at the first host. A first host that hung hid
+//! the others until it was resumed, and a primary whose commits waited for a lost standby was connected to again and again,
+//! while another host had long become the primary. What holds now: each host has a time of its own, who disappointed comes
+//! last, and a silent host is given up as soon as another one says that it is the primary on a higher timeline.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use gesta_core::ErrorKind;
+use gesta_core::backend::{Backend, BatchOutcome, Purpose};
+use gesta_pgtest::{Cluster, FaultProxy, Replication, SilentHost, fresh_schema, shared};
+use gesta_postgres::PostgresBackend;
+use tokio::time::Instant;
+
+use crate::common::{Author, LOG, config, direct, draft, is_committed, open, store_url};
+
+/// How long after a promotion the connection to the old primary is given up, at the latest.
+const NOTICED_WITHIN: Duration = Duration::from_secs(4);
+
+fn is_unknown(outcome: &BatchOutcome) -> bool {
+    matches!(outcome, BatchOutcome::Unknown(_))
+}
+
+/// Goal: a first host that accepts and stays silent costs a moment, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hung_first_host_does_not_hide_the_primary() {
+    let Some(server) = shared() else { return };
+    let silent = SilentHost::start().await.expect("listens");
+    let own = server.addr().to_string();
+    let url = store_url(server).replacen(&own, &format!("{},{own}", silent.addr()), 1);
+    let begun = Instant::now();
+    let backend = open(&url).await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    let asked = silent.connections();
+    let begun = Instant::now();
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    backend.log_end(LOG, Purpose::Read).await.expect("answers");
+    assert!(
+        begun.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert_eq!(
+        silent.connections(),
+        asked,
+        "the silent host is not asked first again"
+    );
+}
+
+/// Goal: an error names every host with its port, and what is wrong with each.
+#[tokio::test]
+async fn errors_name_each_host_and_port() {
+    let silent = SilentHost::start().await.expect("listens");
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+    let refused = closed.local_addr().expect("bound");
+    drop(closed);
+    let url = format!(
+        "postgres://u:se-cret@{},{refused}/d?connect_timeout=1",
+        silent.addr()
+    );
+    let begun = Instant::now();
+    let error = PostgresBackend::open(config(&url))
+        .await
+        .expect_err("no server");
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(matches!(error.kind(), ErrorKind::Unavailable(_)), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains(&format!("{}: no answer within 1 s", silent.addr())),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("{refused}: ")) && text.contains("refused"),
+        "{text}"
+    );
+    assert!(!format!("{text} {error:?}").contains("se-cret"));
+}
+
+/// An append in flight to a frozen primary ends soon after another host was promoted, and everything goes on there. With
+/// default settings: without another host it would be waited for ten seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promotion_is_noticed_while_the_old_primary_is_frozen() {
+    let Some(mut cluster) = Cluster::start(1, Replication::Asynchronous).expect("starts") else {
+        return;
+    };
+    let backend = open(&format!("{}?schema={}", cluster.url(), fresh_schema())).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    backend.log_end(LOG, Purpose::Read).await.expect("answers");
+    cluster.wait_for_standby(1).expect("caught up");
+    cluster.server(0).freeze().expect("frozen");
+    let sent = Instant::now();
+    let mut lost = author.clone();
+    let answer = tokio::spawn(writer.submit(lost.batch(&*writer, &[draft("a", "T")])));
+    cluster.promote(1).expect("promoted");
+    let promoted = Instant::now();
+    assert!(is_unknown(&answer.await.expect("ends")));
+    assert!(
+        promoted.elapsed() < NOTICED_WITHIN,
+        "{:?}",
+        promoted.elapsed()
+    );
+    assert!(
+        sent.elapsed() < Duration::from_secs(10),
+        "before its time was over: {:?}",
+        sent.elapsed()
+    );
+    // Nothing waits for the frozen host any more: neither a new connection nor the reads whose connections led there.
+    let begun = Instant::now();
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let end = backend
+        .log_end(LOG, Purpose::Append)
+        .await
+        .expect("answers");
+    assert_eq!(end.position, author.end.position);
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+/// A primary lives, and its commits wait for a standby that is lost: no time-out of the database ends that wait. When the
+/// standby is the primary, everything goes on there, although the old primary still answers and stands first in the URL.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_was_replaced_is_given_up_although_it_answers() {
+    let Some(mut cluster) = Cluster::start(1, Replication::Synchronous).expect("starts") else {
+        return;
+    };
+    let backend = open(&format!("{}?schema={}", cluster.url(), fresh_schema())).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    cluster.hold_replication(1).expect("held");
+    let mut lost = author.clone();
+    let answer = tokio::spawn(writer.submit(lost.batch(&*writer, &[draft("a", "T")])));
+    cluster.promote(1).expect("promoted");
+    let promoted = Instant::now();
+    assert!(is_unknown(&answer.await.expect("ends")));
+    assert!(
+        promoted.elapsed() < NOTICED_WITHIN,
+        "{:?}",
+        promoted.elapsed()
+    );
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    let old = cluster
+        .server(0)
+        .query("SELECT pg_is_in_recovery()")
+        .expect("answers");
+    assert_eq!(
+        old.as_deref(),
+        Some("f"),
+        "the old primary lives and knows nothing"
+    );
+}
+
+/// Eight batches on their way, the last of them waits for a lock, then the network is silent: its time was eight times
+/// `answer_timeout`, once for each batch that was on its way when it was sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
+    let Some(server) = shared() else { return };
+    let url = store_url(server);
+    let proxy = FaultProxy::start(server.addr()).await.expect("listens");
+    let backend = open(&format!("{}&answer_timeout=2", proxy.url(&url))).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    let locker = direct(&url).await;
+    let lock = "BEGIN; LOCK TABLE streams IN EXCLUSIVE MODE";
+    locker.batch_execute(lock).await.expect("locked");
+    let mut answers: Vec<_> = (0..7)
+        .map(|_| writer.submit(author.batch(&*writer, &[draft("a", "T")])))
+        .collect();
+    let last = writer.submit(author.batch(&*writer, &[draft("new", "T")]));
+    let last = tokio::spawn(last);
+    assert!(join_all(answers.drain(..)).await.iter().all(is_committed));
+    proxy.set_half_open(true);
+    let silent = Instant::now();
+    assert!(is_unknown(&last.await.expect("ends")));
+    assert!(
+        silent.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        silent.elapsed()
+    );
+    assert!(
+        silent.elapsed() > Duration::from_secs(1),
+        "{:?}",
+        silent.elapsed()
+    );
+}
