@@ -15,4 +15,5 @@ mod keeping;
 mod lookups;
 mod reads;
 mod schema;
+mod standbys;
 mod tls;

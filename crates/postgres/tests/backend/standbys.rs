@@ -1,0 +1,85 @@
+//! What an answer is worth with synchronous standbys (contract C4): barriers and batches without rows.
+//!
+//! What happened: a batch without rows only looked at the end of the log. A row can be visible there although no standby has
+//! it: a crash, or the end of its session, cuts the wait short. Readers and retries were told of it, and a fail-over then lost
+//! it. What holds now: with synchronous standbys such a batch is a commit, and waits for them as an append does.
+
+use std::time::Duration;
+
+use gesta_core::backend::{Backend, BatchOutcome};
+use gesta_pgtest::{Cluster, Replication, Server, fresh_schema};
+use tokio::task::JoinHandle;
+
+use crate::common::{Author, LOG, confirm, draft, is_committed, is_missed, open};
+
+/// Waits until a commit of Gesta waits for a standby.
+async fn is_waiting(server: &Server) {
+    let waits = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'gesta'";
+    let begun = tokio::time::Instant::now();
+    while server.query(waits).expect("answers").is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(8), "nothing waits");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Cancels the waits, as an administrator would who wants the primary to go on.
+fn cancel_waits(server: &Server) {
+    let cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    server.execute(cancel).expect("cancelled");
+}
+
+async fn ends<T>(task: JoinHandle<T>) -> T {
+    let ended = tokio::time::timeout(Duration::from_secs(8), task).await;
+    ended.expect("ends in time").expect("does not panic")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn barriers_and_batches_without_rows_wait_for_synchronous_standbys() {
+    let Some(cluster) = Cluster::start(1, Replication::Synchronous).expect("starts") else {
+        return;
+    };
+    let primary = cluster.server(0);
+    let backend = open(&format!("{}?schema={}", primary.url(), fresh_schema())).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    writer.barrier().await.expect("the standby is there");
+    assert!(is_committed(&writer.submit(confirm(author.end)).await));
+
+    cluster.hold_replication(1).expect("held");
+    let barrier = tokio::spawn(writer.barrier());
+    let confirmed = tokio::spawn(writer.submit(confirm(author.end)));
+    is_waiting(primary).await;
+    assert!(!barrier.is_finished() && !confirmed.is_finished());
+    cluster.release_replication(1).expect("released");
+    ends(barrier).await.expect("the standby has it");
+    assert!(is_committed(&ends(confirmed).await));
+
+    // Held alone: the batch without rows waits by itself. What misses needs no standby.
+    cluster.hold_replication(1).expect("held");
+    assert!(is_missed(&writer.submit(confirm(Default::default())).await));
+    let confirmed = tokio::spawn(writer.submit(confirm(author.end)));
+    is_waiting(primary).await;
+    assert!(!confirmed.is_finished());
+    // The wait is cancelled: the server reports success, with a warning.
+    cancel_waits(primary);
+    let outcome = ends(confirmed).await;
+    assert!(matches!(outcome, BatchOutcome::Unknown(_)), "{outcome:?}");
+
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let barrier = tokio::spawn(writer.barrier());
+    is_waiting(primary).await;
+    cancel_waits(primary);
+    ends(barrier).await.expect_err("nobody has it");
+
+    // The setting counts as it is now, not as it was when the connection was made.
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    cluster
+        .set_replication(Replication::Asynchronous)
+        .expect("set");
+    let confirmed = tokio::spawn(writer.submit(confirm(author.end)));
+    assert!(is_committed(&ends(confirmed).await));
+    writer.barrier().await.expect("no standby is asked for");
+}
