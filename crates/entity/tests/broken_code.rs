@@ -142,7 +142,7 @@ fn snapshots() -> Snapshots<Fragile> {
 }
 
 async fn store() -> Arc<gesta::Store> {
-    let opened = gesta::open("sqlite::memory:", gesta::Options::default());
+    let opened = gesta::open_database("sqlite::memory:", gesta::Options::creating());
     opened.await.unwrap()
 }
 
