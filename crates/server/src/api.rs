@@ -10,13 +10,14 @@ use gesta_core::StreamId;
 use hyper::body::Incoming;
 use hyper::header::{
     ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName,
-    HeaderValue, RETRY_AFTER,
+    HeaderValue, RETRY_AFTER, TRANSFER_ENCODING,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use tokio::time::Instant;
 
 use crate::body::{AnswerBody, RequestBody};
+use crate::edge::Activity;
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
@@ -31,19 +32,24 @@ const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const X_CONTENT_TYPE_OPTIONS: HeaderName = HeaderName::from_static("x-content-type-options");
 
 /// Answers a request. Never fails: what goes wrong is an answer too.
-pub(crate) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Answer {
+pub(crate) async fn answer(
+    state: Arc<State>,
+    activity: &Arc<Activity>,
+    request: Request<Incoming>,
+) -> Answer {
     let begun = Instant::now();
     let (parts, body) = request.into_parts();
     let matched = route::matched(parts.uri.path());
     let (route, verb) = (matched.route, matched.route.method(&parts.method));
     let call = Call {
         state: &state,
+        activity,
         parts: &parts,
         matched,
     };
     let mut body = RequestBody::new(body);
     let answer = match verb {
-        _ if !state.config.insecure && !host::is_local(&parts) => Err(call.misdirected()),
+        _ if let Err(problem) = check_frame(&state, &parts) => Err(problem),
         Some(verb) => call.answer(verb, &mut body).await,
         None => Err(call.no_such_call()),
     };
@@ -63,6 +69,61 @@ pub(crate) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Ans
     answer
 }
 
+/// Refuses what no call of this API may have: a host that is missing, wrong or not this server, and a body in a form that
+/// cannot be undone.
+fn check_frame(state: &State, parts: &Parts) -> Result<()> {
+    host::check(parts)?;
+    if !state.config.insecure && !host::is_local(parts) {
+        return Err(misdirected(&parts.headers));
+    }
+    let codings = parts.headers.get_all(TRANSFER_ENCODING);
+    let unknown = codings
+        .iter()
+        .find(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+    match unknown {
+        None => Ok(()),
+        Some(found) => Err(Problem::new(
+            problem::UNSUPPORTED,
+            format!(
+                "Transfer-Encoding must be chunked, found {}",
+                uri::shown(&String::from_utf8_lossy(found.as_bytes()))
+            ),
+        )
+        .field("Transfer-Encoding")),
+    }
+}
+
+fn misdirected(headers: &HeaderMap) -> Problem {
+    let found = headers.get(HOST).map_or(&b""[..], HeaderValue::as_bytes);
+    let found = uri::shown(&String::from_utf8_lossy(found));
+    let detail = format!(
+        "Host must be localhost or an address, found {found}; a server that has other names needs --insecure"
+    );
+    Problem::new(problem::MISDIRECTED_REQUEST, detail).field("Host")
+}
+
+/// Answers a request on a connection beyond the maximum: about the health of the server, or that it is full.
+pub(crate) async fn answer_beyond(
+    state: Arc<State>,
+    activity: &Arc<Activity>,
+    request: Request<Incoming>,
+    full: &Problem,
+) -> Answer {
+    let version = request.version();
+    let mut answer = if route::matched(request.uri().path()).route.is_probe() {
+        answer(state, activity, request).await
+    } else {
+        let waits = request.headers().contains_key(EXPECT);
+        RequestBody::new(request.into_body()).discard(waits).await;
+        show(full)
+    };
+    if version < Version::HTTP_2 {
+        let close = HeaderValue::from_static("close");
+        answer.headers_mut().insert(CONNECTION, close);
+    }
+    answer
+}
+
 /// A method as metrics show it: names that clients invent are not kept.
 fn method_name(method: &Method) -> &'static str {
     match *method {
@@ -78,6 +139,8 @@ fn method_name(method: &Method) -> &'static str {
 /// One request, without its body.
 pub(crate) struct Call<'a> {
     pub(crate) state: &'a Arc<State>,
+    /// What happens on its connection.
+    pub(crate) activity: &'a Arc<Activity>,
     parts: &'a Parts,
     matched: Matched<'a>,
 }
@@ -85,11 +148,7 @@ pub(crate) struct Call<'a> {
 impl<'a> Call<'a> {
     async fn answer(&self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
         // Whether the server lives can be asked even when it is full.
-        let probe = matches!(
-            self.matched.route,
-            Route::Live | Route::Ready | Route::Metrics
-        );
-        let ticket = if probe {
+        let ticket = if self.matched.route.is_probe() {
             None
         } else {
             Some(self.state.requests.enter()?)
@@ -138,18 +197,6 @@ impl<'a> Call<'a> {
         let method = uri::shortened(method.as_str(), 20);
         let detail = format!("{template} has no method {method}, only {allow}");
         Problem::new(problem::METHOD_NOT_ALLOWED, detail).allowing(allow)
-    }
-
-    fn misdirected(&self) -> Problem {
-        let found = self
-            .headers()
-            .get(HOST)
-            .map_or(&b""[..], |value| value.as_bytes());
-        let found = uri::shown(&String::from_utf8_lossy(found));
-        let detail = format!(
-            "Host must be localhost or an address, found {found}; a server that has other names needs --insecure"
-        );
-        Problem::new(problem::MISDIRECTED_REQUEST, detail).field("Host")
     }
 
     /// The stream that the path names.

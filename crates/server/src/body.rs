@@ -32,6 +32,17 @@ impl Budget {
     /// A reservation of nothing yet.
     pub(crate) fn reservation(self: &Arc<Self>) -> Reservation {
         Reservation {
+            max: self.max,
+            budget: self.clone(),
+            bytes: 0,
+        }
+    }
+
+    /// A reservation for what a subscriber holds. It takes of the first half only, so that subscribers who do not read
+    /// leave room for appends and reads.
+    pub(crate) fn reservation_of_subscriptions(self: &Arc<Self>) -> Reservation {
+        Reservation {
+            max: self.max / 2,
             budget: self.clone(),
             bytes: 0,
         }
@@ -47,6 +58,8 @@ impl Budget {
 pub(crate) struct Reservation {
     budget: Arc<Budget>,
     bytes: usize,
+    /// Above so many bytes of all reservations this one does not grow.
+    max: usize,
 }
 
 impl Reservation {
@@ -54,13 +67,32 @@ impl Reservation {
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
         let before = self.budget.used.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;
-        if before + bytes > self.budget.max {
+        if before + bytes > self.max {
             return Err(Problem::overloaded(format!(
                 "requests and answers in flight hold {} bytes at most",
-                self.budget.max
+                self.max
             )));
         }
         Ok(())
+    }
+
+    /// Holds so many bytes, more or less than before.
+    pub(crate) fn set(&mut self, bytes: usize) -> Result<()> {
+        match bytes.checked_sub(self.bytes) {
+            Some(0) => Ok(()),
+            Some(more) => self.grow(more),
+            None => {
+                self.shrink_to(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives back what is above so many bytes.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        let less = self.bytes.saturating_sub(bytes);
+        self.budget.used.fetch_sub(less, Ordering::Relaxed);
+        self.bytes -= less;
     }
 }
 
@@ -209,7 +241,7 @@ fn too_large(bytes_max: usize) -> Problem {
 
 /// Most bytes of an answer that are handed out at once: they are copied into the write buffer of the
 /// connection, which keeps its size.
-const PART_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const PART_BYTES_MAX: usize = 64 * 1024;
 
 /// Why an answer breaks off: the client sees its connection close in the middle.
 pub(crate) type BrokenOff = gesta_core::Error;
@@ -265,7 +297,7 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, BrokenOff>>> {
-        match &mut self.content {
+        let part = match &mut self.content {
             Content::Whole(bytes) => {
                 let mut part = bytes.take();
                 if let Some(part) = part.as_mut().filter(|part| part.len() > PART_BYTES_MAX) {
@@ -277,7 +309,13 @@ impl Body for AnswerBody {
                 .as_mut()
                 .poll_next(cx)
                 .map(|part| part.map(|part| part.map(Frame::data))),
+        };
+        // Unless it is asked for more at once, the connection has no room for it.
+        let waits = matches!(part, Poll::Ready(Some(Ok(_)))) && !self.is_end_stream();
+        if let Some(running) = &mut self.guards.running {
+            running.set_waiting(waits);
         }
+        part
     }
 
     fn is_end_stream(&self) -> bool {

@@ -22,7 +22,8 @@ pub struct Config {
     pub reads_in_flight_max: usize,
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
-    /// Most bytes of request bodies and of answers to reads in memory at once; beyond, requests are answered as overloaded.
+    /// Most bytes of request bodies, of answers to reads, and of events for subscribers (up to a half) in memory at once;
+    /// beyond, requests are answered as overloaded and subscriptions are ended.
     pub bytes_in_flight_max: usize,
     /// How long the head of a request may take to arrive, to a quarter more.
     pub head_read_max: Duration,
@@ -30,6 +31,11 @@ pub struct Config {
     pub body_read_max: Duration,
     /// How long a client may leave an answer unread before its connection is closed.
     pub write_stall_max: Duration,
+    /// Least bytes a second that a client must take, over [`slow_reader_window`](Config::slow_reader_window), while data
+    /// waits for it all along; else its connection is closed.
+    pub slow_reader_bytes_per_second: u32,
+    /// Over which time the bytes that a client takes are measured.
+    pub slow_reader_window: Duration,
     /// How long a connection may be idle between requests.
     pub idle_max: Duration,
     /// Time between the comments that keep a silent subscription alive.
@@ -56,9 +62,11 @@ impl Default for Config {
             head_read_max: Duration::from_secs(15),
             body_read_max: Duration::from_secs(60),
             write_stall_max: Duration::from_secs(60),
+            slow_reader_bytes_per_second: 1_024,
+            slow_reader_window: Duration::from_secs(60),
             idle_max: Duration::from_secs(300),
             heartbeat: Duration::from_secs(15),
-            shutdown_grace: Duration::from_secs(30),
+            shutdown_grace: Duration::from_secs(8),
         }
     }
 }

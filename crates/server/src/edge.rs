@@ -31,10 +31,12 @@ pub(crate) struct Activity {
     requests: AtomicUsize,
     /// Bytes that arrived while no request was in flight: the head of the next one.
     head_bytes: AtomicUsize,
-    /// Writes that took at least a byte.
-    writes: AtomicUsize,
+    /// Bytes that the socket took.
+    written: AtomicUsize,
     /// The client does not take what was written.
     blocked: AtomicBool,
+    /// Answers that have more to give than the connection has room for.
+    waiting: AtomicUsize,
     http2: AtomicBool,
 }
 
@@ -44,17 +46,50 @@ impl Activity {
         self.in_flight.fetch_add(1, Relaxed);
         self.requests.fetch_add(1, Relaxed);
         self.head_bytes.store(0, Relaxed);
-        Running(self.clone())
+        Running {
+            activity: self.clone(),
+            waiting: false,
+        }
+    }
+
+    /// Bytes that the socket took so far.
+    pub(crate) fn written(&self) -> usize {
+        self.written.load(Relaxed)
+    }
+
+    pub(crate) fn is_http2(&self) -> bool {
+        self.http2.load(Relaxed)
+    }
+
+    /// True if the client could have more than it takes.
+    fn data_waits(&self) -> bool {
+        self.blocked.load(Relaxed) || self.waiting.load(Relaxed) > 0
     }
 }
 
 /// A request that is not over yet.
 #[derive(Debug)]
-pub(crate) struct Running(Arc<Activity>);
+pub(crate) struct Running {
+    activity: Arc<Activity>,
+    waiting: bool,
+}
+
+impl Running {
+    /// Tells whether the answer has more to give than the connection has room for.
+    pub(crate) fn set_waiting(&mut self, waiting: bool) {
+        match (self.waiting, waiting) {
+            (false, true) => self.activity.waiting.fetch_add(1, Relaxed),
+            (true, false) => self.activity.waiting.fetch_sub(1, Relaxed),
+            _ => return,
+        };
+        self.waiting = waiting;
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        self.set_waiting(false);
+        self.activity.in_flight.fetch_sub(1, Relaxed);
     }
 }
 
@@ -73,10 +108,20 @@ pub(crate) enum Verdict {
 pub(crate) struct Watch {
     activity: Arc<Activity>,
     requests: usize,
-    writes: usize,
+    written: usize,
     idle_since: Instant,
     head_since: Option<Instant>,
     blocked_since: Option<Instant>,
+    measured: Option<Measured>,
+}
+
+/// A time during which data waited all along for the client.
+#[derive(Debug)]
+struct Measured {
+    since: Instant,
+    /// What the client had taken when it began. Bytes that the socket holds unsent count as taken at its first.
+    written: usize,
+    unsent: usize,
 }
 
 impl Watch {
@@ -84,10 +129,11 @@ impl Watch {
         Self {
             activity,
             requests: 0,
-            writes: 0,
+            written: 0,
             idle_since: now,
             head_since: None,
             blocked_since: None,
+            measured: None,
         }
     }
 
@@ -96,22 +142,25 @@ impl Watch {
         let shortest = config
             .head_read_max
             .min(config.write_stall_max)
+            .min(config.slow_reader_window)
             .min(config.idle_max);
         (shortest / 4).max(Duration::from_millis(10))
     }
 
     pub(crate) fn look(&mut self, config: &Config, now: Instant) -> Verdict {
-        let seen = &self.activity;
-        let writes = seen.writes.load(Relaxed);
-        if !seen.blocked.load(Relaxed) || writes != self.writes {
+        let seen = self.activity.clone();
+        let (written, waits) = (seen.written(), seen.data_waits());
+        if !waits || written != self.written {
             self.blocked_since = None;
         }
-        self.writes = writes;
-        if seen.blocked.load(Relaxed) {
+        self.written = written;
+        if waits {
             let since = *self.blocked_since.get_or_insert(now);
-            if now - since >= config.write_stall_max {
+            if now - since >= config.write_stall_max || self.is_slow(config, now) {
                 return Verdict::Close;
             }
+        } else {
+            self.measured = None;
         }
         let requests = seen.requests.load(Relaxed);
         if seen.in_flight.load(Relaxed) > 0 || requests != self.requests {
@@ -133,6 +182,37 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// True if the client took too little over the last window, in which data waited for it all along.
+    fn is_slow(&mut self, config: &Config, now: Instant) -> bool {
+        let written = self.written;
+        let measured = self.measured.get_or_insert(Measured {
+            since: now,
+            written,
+            unsent: UNSENT_BYTES_MAX,
+        });
+        let time = now - measured.since;
+        if time < config.slow_reader_window {
+            return false;
+        }
+        let taken = written.wrapping_sub(measured.written) + measured.unsent;
+        let wanted = u128::from(config.slow_reader_bytes_per_second) * time.as_millis() / 1_000;
+        *measured = Measured {
+            since: now,
+            written,
+            unsent: 0,
+        };
+        (taken as u128) < wanted
+    }
+}
+
+/// Bytes that a socket may hold unsent, about: the rest is in flight or taken.
+const UNSENT_BYTES_MAX: usize = 96 * 1024;
+/// A client that leaves the socket full for so long is slow.
+const SLOW_AFTER: Duration = Duration::from_secs(1);
+/// What a slow client is given at once, so that its progress is seen.
+const SLOW_WRITE_BYTES: usize = 16 * 1024;
+
 /// A socket that reports to an [`Activity`].
 #[derive(Debug)]
 pub(crate) struct Edge<S> {
@@ -141,6 +221,9 @@ pub(crate) struct Edge<S> {
     /// A problem answer that takes the place of an empty one and must leave first.
     substitute: Bytes,
     begun: bool,
+    /// Since when the client takes nothing.
+    full_since: Option<Instant>,
+    slow: bool,
 }
 
 impl<S> Edge<S> {
@@ -150,6 +233,8 @@ impl<S> Edge<S> {
             activity,
             substitute: Bytes::new(),
             begun: false,
+            full_since: None,
+            slow: false,
         }
     }
 }
@@ -176,13 +261,28 @@ impl<S: AsyncRead + Unpin> AsyncRead for Edge<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Edge<S> {
+    /// True if the client last left the socket full for long, or does so now.
+    fn is_slow(&self) -> bool {
+        match self.full_since {
+            Some(since) => since.elapsed() >= SLOW_AFTER,
+            None => self.slow,
+        }
+    }
+
     /// Notes whether the client takes what is written.
-    fn noted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn noted(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &written {
-            Poll::Pending => self.activity.blocked.store(true, Relaxed),
-            Poll::Ready(_) => {
-                self.activity.blocked.store(false, Relaxed);
-                self.activity.writes.fetch_add(1, Relaxed);
+            Poll::Pending => {
+                self.activity.blocked.store(true, Relaxed);
+                self.full_since.get_or_insert_with(Instant::now);
+            }
+            Poll::Ready(taken) => {
+                if let Some(since) = self.full_since.take() {
+                    self.slow = since.elapsed() >= SLOW_AFTER;
+                    self.activity.blocked.store(false, Relaxed);
+                }
+                let taken = taken.as_ref().map_or(0, |taken| *taken);
+                self.activity.written.fetch_add(taken, Relaxed);
             }
         }
         written
@@ -221,6 +321,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Edge<S> {
                 return Poll::Ready(Ok(buf.len()));
             }
         };
+        let part = match part.get(..SLOW_WRITE_BYTES) {
+            Some(beginning) if self.is_slow() => beginning,
+            _ => part,
+        };
         let written = Pin::new(&mut self.socket).poll_write(cx, part);
         self.noted(written)
     }
@@ -233,7 +337,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Edge<S> {
         ready!(self.write_substitute(cx))?;
         let mut filled = bufs.iter().filter(|buf| !buf.is_empty());
         let last = filled.next_back();
-        if !self.activity.http2.load(Relaxed) && last.is_some_and(|buf| bare_error(buf).is_some()) {
+        let bare = || last.is_some_and(|buf| bare_error(buf).is_some());
+        if self.is_slow() || (!self.activity.http2.load(Relaxed) && bare()) {
             // One by one: rare, and the last one is seen again when its turn comes.
             let first = filled.next().or(last).map_or(&[][..], |buf| buf);
             return self.poll_write(cx, first);
@@ -395,5 +500,48 @@ mod tests {
         activity.blocked.store(true, Relaxed);
         assert_eq!(watch.look(&config, after(802)), Verdict::Drain);
         assert_eq!(watch.look(&config, after(862)), Verdict::Close);
+    }
+
+    /// A reader of 800 bytes a second was never cut: each byte that it took counted as a sign of life.
+    #[test]
+    fn a_watch_tells_slow_from_stalled_and_idle() {
+        let config = Config::default();
+        let looked = |bytes_per_second: usize, waits: bool| {
+            let (activity, start) = (Arc::new(Activity::default()), Instant::now());
+            let mut watch = Watch::new(activity.clone(), start);
+            let mut running = activity.request();
+            running.set_waiting(waits);
+            let closed = (0..600).step_by(4).find(|second| {
+                activity.written.store(second * bytes_per_second, Relaxed);
+                let now = start + Duration::from_secs(*second as u64);
+                watch.look(&config, now) == Verdict::Close
+            });
+            drop(running);
+            assert!(!activity.data_waits());
+            closed
+        };
+        assert_eq!(looked(0, true), Some(60), "stalled");
+        assert_eq!(looked(800, true), Some(120), "slow");
+        assert_eq!(looked(2_048, true), None, "a slow network");
+        assert_eq!(looked(1, false), None, "a silent subscription");
+    }
+
+    #[tokio::test]
+    async fn what_a_slow_client_takes_is_seen_in_small_steps() {
+        let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+        let activity = Arc::new(Activity::default());
+        let mut edge = Edge::new(ours, activity.clone());
+        let data = vec![0; 64 * 1024];
+        assert_eq!(edge.write(&data).await.expect("room"), data.len());
+        assert!(futures::poll!(Box::pin(edge.write(&data))).is_pending());
+        assert!(activity.data_waits());
+        edge.full_since = edge.full_since.map(|since| since - SLOW_AFTER);
+        let mut taken = vec![0; 64 * 1024];
+        tokio::io::AsyncReadExt::read_exact(&mut theirs, &mut taken)
+            .await
+            .expect("read");
+        assert_eq!(edge.write(&data).await.expect("room"), SLOW_WRITE_BYTES);
+        assert!(!activity.data_waits());
+        assert_eq!(activity.written(), 80 * 1024);
     }
 }

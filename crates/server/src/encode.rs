@@ -25,6 +25,18 @@ pub(crate) enum Framing {
 /// Room for the fields of an event beside its data.
 const EVENT_FIELDS_BYTES: usize = 384;
 
+/// Most bytes that the event takes, about: all its bytes in base64.
+pub(crate) fn bytes_max(event: &RecordedEvent) -> usize {
+    let tags: usize = event
+        .tags
+        .as_slice()
+        .iter()
+        .map(|tag| tag.as_str().len())
+        .sum();
+    let names = event.stream.as_str().len() + event.event_type.as_str().len() + tags;
+    EVENT_FIELDS_BYTES + 2 * names + event.payload_bytes() / 3 * 4 + 8
+}
+
 pub(crate) fn event(out: &mut Vec<u8>, event: &RecordedEvent, framing: Framing) {
     out.reserve(EVENT_FIELDS_BYTES + event.payload_bytes());
     out.extend_from_slice(b"{\"stream\":");

@@ -6,8 +6,65 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use hyper::Version;
 use hyper::header::HOST;
 use hyper::http::request::Parts;
+
+use crate::problem::{MALFORMED_REQUEST, Problem, Result};
+use crate::uri::shown;
+
+/// Refuses a request whose `Host` is missing where it must be, repeated, or no host (RFC 9112, section 3.2).
+pub(crate) fn check(request: &Parts) -> Result<()> {
+    let wrong = |rule: String| Problem::new(MALFORMED_REQUEST, rule).field("Host");
+    let mut values = request.headers.get_all(HOST).iter();
+    let Some(value) = values.next() else {
+        return match request.version {
+            Version::HTTP_11 => Err(wrong("Host must be given".into())),
+            _ => Ok(()),
+        };
+    };
+    if values.next().is_some() {
+        return Err(wrong("Host must stand only once".into()));
+    }
+    match value.to_str() {
+        Ok(text) if is_host(text) => Ok(()),
+        _ => {
+            let found = shown(&String::from_utf8_lossy(value.as_bytes()));
+            Err(wrong(format!(
+                "Host must be a name or an address, and a port if it has one, found {found}"
+            )))
+        }
+    }
+}
+
+/// `uri-host [ ":" port ]` of RFC 9110, section 7.2; the host may be empty.
+fn is_host(text: &str) -> bool {
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(bracketed) => match bracketed.split_once(']') {
+            Some((address, rest)) if address.parse::<Ipv6Addr>().is_ok() => ("", rest),
+            _ => return false,
+        },
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    let port = rest.strip_prefix(':');
+    (rest.is_empty() || port.is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit())))
+        && is_name(host)
+}
+
+/// `reg-name` of RFC 3986: letters, digits, some signs, and two hexadecimal digits after each `%`.
+fn is_name(host: &str) -> bool {
+    let mut bytes = host.bytes();
+    while let Some(byte) = bytes.next() {
+        let fits = match byte {
+            b'%' => (0..2).all(|_| bytes.next().is_some_and(|b| b.is_ascii_hexdigit())),
+            _ => byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte),
+        };
+        if !fits {
+            return false;
+        }
+    }
+    true
+}
 
 /// True if the request calls the server `localhost`, an address, or nothing at all.
 pub(crate) fn is_local(request: &Parts) -> bool {
@@ -39,6 +96,26 @@ fn is_local_name(authority: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_and_perhaps_a_port() {
+        for host in [
+            "",
+            "localhost",
+            "a-b.example:80",
+            "127.0.0.1:",
+            "[::1]",
+            "[::1]:2113",
+            "a%20b",
+        ] {
+            assert!(is_host(host), "{host}");
+        }
+        for bad in [
+            "a b", "a/b", "u@h", "h:x", "h:1:2", "[::1", "[x]", "[::1]x", "a%2", "é",
+        ] {
+            assert!(!is_host(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn names_of_other_sites_are_not_local() {

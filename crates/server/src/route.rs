@@ -65,6 +65,11 @@ impl Route {
         }
     }
 
+    /// True for what is asked by who looks after the server, and answered even when it is full.
+    pub(crate) fn is_probe(self) -> bool {
+        matches!(self, Route::Live | Route::Ready | Route::Metrics)
+    }
+
     /// The methods of the address as an `Allow` header lists them.
     pub(crate) fn allow(self) -> &'static str {
         match self {

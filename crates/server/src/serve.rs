@@ -32,7 +32,12 @@ const HTTP2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Accepting works again once it has not failed for so long.
+const ACCEPT_WORKS_AFTER: Duration = Duration::from_secs(10);
+/// How long a connection beyond the maximum may say nothing, and how long it may last.
+const RESERVE_SILENCE_MAX: Duration = Duration::from_secs(1);
+const RESERVE_MAX: Duration = Duration::from_secs(10);
 
 /// Why a server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -167,6 +172,7 @@ impl Handle {
 
 async fn accept(listener: TcpListener, handle: Handle) {
     let builder = Arc::new(builder());
+    let mut failures = AcceptFailures::default();
     loop {
         let accepted = tokio::select! {
             () = handle.state.stopping.cancelled() => return,
@@ -174,18 +180,63 @@ async fn accept(listener: TcpListener, handle: Handle) {
         };
         let socket = match accepted {
             Ok((socket, _)) => socket,
+            Err(error) if is_of_one_client(&error) => continue,
             Err(error) => {
-                tracing::warn!(%error, "accept failed");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-                continue;
+                failures.note(&error);
+                tokio::select! {
+                    () = handle.state.stopping.cancelled() => return,
+                    () = tokio::time::sleep(ACCEPT_RETRY) => continue,
+                }
             }
         };
+        failures.accepted();
         match handle.state.connections.enter() {
             Ok(ticket) => {
-                let serving = serve(socket, handle.clone(), builder.clone(), ticket);
+                let serving = serve(socket, handle.clone(), builder.clone(), None, ticket);
                 handle.connections.spawn(serving);
             }
-            Err(problem) => turn_away(&socket, &problem),
+            Err(full) => match handle.state.reserve.enter() {
+                Ok(ticket) => {
+                    let serving =
+                        serve_beyond(socket, handle.clone(), builder.clone(), full, ticket);
+                    handle.connections.spawn(serving);
+                }
+                Err(_) => turn_away(&socket, &full),
+            },
+        }
+    }
+}
+
+/// True if only the connection that was to be accepted has failed.
+fn is_of_one_client(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset
+    )
+}
+
+/// Whether connections cannot be accepted now, so that the log tells it once.
+#[derive(Default)]
+struct AcceptFailures {
+    last: Option<Instant>,
+}
+
+impl AcceptFailures {
+    fn note(&mut self, error: &std::io::Error) {
+        if self.last.is_none() {
+            tracing::warn!(%error, "cannot accept connections; trying again");
+        }
+        self.last = Some(Instant::now());
+    }
+
+    fn accepted(&mut self) {
+        if self
+            .last
+            .is_some_and(|last| last.elapsed() >= ACCEPT_WORKS_AFTER)
+        {
+            tracing::info!("accepting connections again");
+            self.last = None;
         }
     }
 }
@@ -223,21 +274,63 @@ fn turn_away(socket: &TcpStream, problem: &Problem) {
     }
 }
 
+/// Unsent bytes above which the kernel takes no more for a socket.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES: u32 = 32 * 1024;
+
+/// Keeps what waits for a client in its socket small, where the system can: megabytes of a client that does not read
+/// would be memory that no bound counts, and would hide that it does not. What is on the way to the client is not bounded.
+fn hold_little_unsent(socket: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES) {
+        tracing::debug!(%error, "TCP_NOTSENT_LOWAT cannot be set");
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = socket;
+}
+
+/// Serves a connection beyond the maximum for a short while: who looks after the server gets an answer, others are told
+/// that it is full.
+async fn serve_beyond(
+    socket: TcpStream,
+    handle: Handle,
+    builder: Arc<auto::Builder<TokioExecutor>>,
+    full: Problem,
+    ticket: Ticket,
+) {
+    let mut first = [0];
+    let speaks = tokio::time::timeout(RESERVE_SILENCE_MAX, socket.peek(&mut first)).await;
+    if speaks.is_err() {
+        return turn_away(&socket, &full);
+    }
+    let serving = serve(socket, handle, builder, Some(Arc::new(full)), ticket);
+    if tokio::time::timeout(RESERVE_MAX, serving).await.is_err() {
+        tracing::debug!("a connection beyond the maximum lasted too long");
+    }
+}
+
+/// Serves a connection; if it is one beyond the maximum, `full` says so to whoever wants more than to look after the server.
 async fn serve(
     socket: TcpStream,
     handle: Handle,
     builder: Arc<auto::Builder<TokioExecutor>>,
+    full: Option<Arc<Problem>>,
     _ticket: Ticket,
 ) {
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY cannot be set");
     }
+    hold_little_unsent(&socket);
     let state = &handle.state;
     let activity = Arc::new(Activity::default());
     let service = service_fn(|request| {
-        let (state, running) = (state.clone(), activity.request());
+        let (state, activity) = (state.clone(), activity.clone());
+        let (running, full) = (activity.request(), full.clone());
         async move {
-            let mut answer = api::answer(state, request).await;
+            let mut answer = match &full {
+                None => api::answer(state, &activity, request).await,
+                Some(full) => api::answer_beyond(state, &activity, request, full).await,
+            };
             answer.body_mut().guards().running = Some(running);
             Ok::<_, Infallible>(answer)
         }

@@ -3,8 +3,11 @@
 //! Each message has `id:` (the checkpoint to resume after it, which browsers send back as
 //! `Last-Event-ID`), `event:` (`event`, `checkpoint`, `caught_up`, `error`) and one line of `data:`.
 //! Invariants: what waits is sent in one write, up to a bound; nothing is read from the subscription
-//! while the client does not read, so a slow client costs one buffer.
+//! while the client does not read. So a subscriber holds what its connection buffers, [`WRITE_BYTES`], and one event, which it
+//! shares with others if it is large; all of it counts against the bytes in flight. A subscriber for whom these bytes
+//! have no room is ended, and resumes later where it was.
 
+use std::collections::VecDeque;
 use std::io::Write;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,12 +15,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::stream::Stream;
-use gesta_core::{Checkpoint, Error, Result, Subscription, SubscriptionMessage};
+use gesta_core::{Checkpoint, Result, SharedEvent, Subscription, SubscriptionMessage};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::body::BrokenOff;
-use crate::problem::Problem;
+use crate::body::{BrokenOff, PART_BYTES_MAX, Reservation};
+use crate::edge::Activity;
+use crate::fanout::EncodedEvents;
+use crate::problem::{self, Problem};
 use crate::state::State;
 
 /// Bytes after which messages that wait are sent without looking for more.
@@ -30,7 +35,10 @@ const BEGINNING: &[u8] = b"retry: 1000\n\n";
 pub(crate) struct Events {
     state: Arc<State>,
     subscription: Subscription,
+    /// Parts that leave before `out`: a large event and what stands before it.
+    parts: VecDeque<Bytes>,
     out: Vec<u8>,
+    buffered: Buffered,
     heartbeat: Pin<Box<Sleep>>,
     last_sent: Instant,
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -38,11 +46,17 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn new(state: Arc<State>, subscription: Subscription) -> Self {
+    pub(crate) fn new(
+        state: Arc<State>,
+        subscription: Subscription,
+        activity: Arc<Activity>,
+    ) -> Self {
         let heartbeat = tokio::time::sleep(state.config.heartbeat);
         Self {
             subscription,
+            parts: VecDeque::new(),
             out: BEGINNING.to_vec(),
+            buffered: Buffered::new(activity, state.budget.reservation_of_subscriptions()),
             heartbeat: Box::pin(heartbeat),
             last_sent: Instant::now(),
             stopping: Box::pin(state.stopping.clone().cancelled_owned()),
@@ -54,25 +68,33 @@ impl Events {
     /// Takes what the subscription has ready.
     fn gather(&mut self, cx: &mut Context<'_>) {
         let mut events = 0;
-        while !self.ended && self.out.len() < WRITE_BYTES {
+        while !self.ended && self.parts.is_empty() && self.out.len() < WRITE_BYTES {
             match Pin::new(&mut self.subscription).poll_next(cx) {
                 Poll::Pending => break,
                 Poll::Ready(Some(Ok(message))) => {
                     events += u64::from(matches!(message, SubscriptionMessage::Event { .. }));
                     self.message(&message);
                 }
-                Poll::Ready(Some(Err(error))) => self.end(&error),
-                Poll::Ready(None) => self.end(&Error::unavailable("the subscription has ended")),
+                Poll::Ready(Some(Err(error))) => self.end(&Problem::from(&error)),
+                Poll::Ready(None) => self.end(&ended("the subscription has ended")),
             }
         }
         if events > 0 {
             self.state.metrics.subscription_events(events);
+        }
+        if let Err(problem) = self.buffered.hold(self.out.len())
+            && !self.ended
+        {
+            self.end(&problem);
         }
     }
 
     fn message(&mut self, message: &SubscriptionMessage) {
         match message {
             SubscriptionMessage::Event { event, checkpoint } => {
+                if EncodedEvents::is_large(event) {
+                    return self.large(event, checkpoint);
+                }
                 begin(&mut self.out, checkpoint, "event");
                 self.state.encoded.append(&mut self.out, event);
             }
@@ -88,9 +110,21 @@ impl Events {
         self.out.extend_from_slice(b"\n\n");
     }
 
-    fn end(&mut self, error: &Error) {
+    fn large(&mut self, event: &SharedEvent, checkpoint: &Checkpoint) {
+        match self.state.encoded.share(event, &self.state.budget) {
+            Ok(line) => {
+                begin(&mut self.out, checkpoint, "event");
+                self.parts.push_back(std::mem::take(&mut self.out).into());
+                self.parts.push_back(line);
+                self.out.extend_from_slice(b"\n\n");
+            }
+            Err(problem) => self.end(&problem),
+        }
+    }
+
+    fn end(&mut self, problem: &Problem) {
         self.out.extend_from_slice(b"event: error\ndata: ");
-        self.out.extend_from_slice(&Problem::from(error).to_json());
+        self.out.extend_from_slice(&problem.to_json());
         self.out.extend_from_slice(b"\n\n");
         self.ended = true;
     }
@@ -109,6 +143,65 @@ impl Events {
             self.heartbeat.as_mut().reset(due);
         }
     }
+
+    /// The next bytes to hand out; empty if there are none.
+    fn part(&mut self) -> Bytes {
+        let part = match self.parts.front_mut() {
+            Some(first) if first.len() > PART_BYTES_MAX => first.split_to(PART_BYTES_MAX),
+            Some(_) => self.parts.pop_front().unwrap_or_default(),
+            // A silent subscriber keeps no buffer.
+            None => std::mem::take(&mut self.out).into(),
+        };
+        self.buffered.hand(part.len());
+        part
+    }
+}
+
+/// What the connection of one subscriber buffers, counted against the bytes in flight.
+struct Buffered {
+    activity: Arc<Activity>,
+    /// Bytes that the socket had taken when the subscription began.
+    taken_before: usize,
+    /// Bytes handed to the connection since then; never less than those that the socket took.
+    handed: usize,
+    /// The part handed last: all that an HTTP/2 stream buffers.
+    last: usize,
+    held: Reservation,
+}
+
+impl Buffered {
+    fn new(activity: Arc<Activity>, held: Reservation) -> Self {
+        Self {
+            taken_before: activity.written(),
+            activity,
+            handed: 0,
+            last: 0,
+            held,
+        }
+    }
+
+    fn hand(&mut self, bytes: usize) {
+        self.handed += bytes;
+        self.last = bytes;
+    }
+
+    /// Counts what the socket has not taken yet, and `own` bytes that were not handed out.
+    fn hold(&mut self, own: usize) -> crate::problem::Result<()> {
+        let taken = self.activity.written().wrapping_sub(self.taken_before);
+        // The head of the answer and the frames of parts are taken too, but were not handed out.
+        self.handed = self.handed.max(taken);
+        let waiting = if self.activity.is_http2() {
+            self.last
+        } else {
+            self.handed - taken
+        };
+        self.held.set(own + waiting)
+    }
+}
+
+/// Why a subscription ends though nothing is wrong with it: nothing for the log.
+fn ended(detail: &str) -> Problem {
+    Problem::new(problem::UNAVAILABLE, detail)
 }
 
 fn begin(out: &mut Vec<u8>, checkpoint: &Checkpoint, name: &str) {
@@ -126,21 +219,22 @@ impl Stream for Events {
     type Item = std::result::Result<Bytes, BrokenOff>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
-        if self.ended && self.out.is_empty() {
-            return Poll::Ready(None);
-        }
-        if !self.ended && self.stopping.as_mut().poll(cx).is_ready() {
-            self.end(&Error::unavailable("the server is stopping"));
-        }
-        self.gather(cx);
-        if self.out.is_empty() {
-            self.poll_heartbeat(cx);
-        }
-        if self.out.is_empty() {
-            return Poll::Pending;
+        if self.parts.is_empty() {
+            if self.ended && self.out.is_empty() {
+                return Poll::Ready(None);
+            }
+            if !self.ended && self.stopping.as_mut().poll(cx).is_ready() {
+                self.end(&ended("the server is stopping"));
+            }
+            self.gather(cx);
+            if self.out.is_empty() {
+                self.poll_heartbeat(cx);
+            }
+            if self.parts.is_empty() && self.out.is_empty() {
+                return Poll::Pending;
+            }
         }
         self.last_sent = Instant::now();
-        // A silent subscriber keeps no buffer.
-        Poll::Ready(Some(Ok(std::mem::take(&mut self.out).into())))
+        Poll::Ready(Some(Ok(self.part())))
     }
 }

@@ -14,11 +14,16 @@ use crate::gate::Gate;
 use crate::metrics::{InFlight, Metrics};
 use crate::readiness::Readiness;
 
+/// Connections beyond the maximum at once.
+const RESERVE_CONNECTIONS: usize = 16;
+
 /// What all requests share.
 pub(crate) struct State {
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) connections: Arc<Gate>,
+    /// Connections beyond the maximum, which are answered about health only.
+    pub(crate) reserve: Arc<Gate>,
     pub(crate) requests: Arc<Gate>,
     pub(crate) subscriptions: Arc<Gate>,
     /// Pages that may be read at once. Waiting is bounded by `requests`.
@@ -36,6 +41,7 @@ impl State {
         Arc::new(Self {
             store,
             connections: Gate::new("connections", config.connections_max),
+            reserve: Gate::new("connections beyond the maximum", RESERVE_CONNECTIONS),
             requests: Gate::new("requests", config.requests_in_flight_max),
             subscriptions: Gate::new("subscriptions", config.subscriptions_max),
             reads: Semaphore::new(config.reads_in_flight_max),

@@ -76,7 +76,7 @@ async fn begin(call: &Call<'_>, request: Subscribe) -> Result<Answer> {
     let ticket = call.state.subscriptions.enter()?;
     request.validate()?;
     let subscription = call.state.store.subscribe(request).await?;
-    let events = Events::new(call.state.clone(), subscription);
+    let events = Events::new(call.state.clone(), subscription, call.activity.clone());
     let mut answer = with_type(
         StatusCode::OK,
         HeaderValue::from_static("text/event-stream"),

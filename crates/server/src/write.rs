@@ -2,7 +2,7 @@
 
 use gesta_core::{Append, DeleteKind, DeleteStream, SetStreamMetadata, StreamMetadata, limits};
 use hyper::StatusCode;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
 use crate::api::{Answer, Call, json};
 use crate::body::{RequestBody, Reservation};
@@ -94,6 +94,7 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
 /// Bodies must say that they are JSON. A page of another site cannot make a browser send that
 /// without asking first, so it cannot write to a server on the user's own machine.
 fn check_media_type(call: &Call<'_>) -> Result<()> {
+    check_content_encoding(call)?;
     let found = call.headers().get(CONTENT_TYPE);
     let text = found.and_then(|value| value.to_str().ok()).unwrap_or("");
     let essence = text.split(';').next().unwrap_or("").trim();
@@ -110,6 +111,25 @@ fn check_media_type(call: &Call<'_>) -> Result<()> {
         format!("Content-Type must be application/json, found {found}"),
     )
     .field("Content-Type"))
+}
+
+/// Bodies must not be compressed: what cannot be undone must not be stored.
+fn check_content_encoding(call: &Call<'_>) -> Result<()> {
+    let codings = call.headers().get_all(CONTENT_ENCODING);
+    let unknown = codings
+        .iter()
+        .find(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    match unknown {
+        None => Ok(()),
+        Some(found) => Err(Problem::new(
+            problem::UNSUPPORTED_MEDIA_TYPE,
+            format!(
+                "Content-Encoding must be identity or absent, found {}",
+                shown(&String::from_utf8_lossy(found.as_bytes()))
+            ),
+        )
+        .field("Content-Encoding")),
+    }
 }
 
 async fn payload(

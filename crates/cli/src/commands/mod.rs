@@ -2,6 +2,7 @@
 
 mod admin;
 mod all;
+mod open_files;
 mod pipeline_metrics;
 mod serve;
 mod stream;

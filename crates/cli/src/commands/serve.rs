@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gesta_core::{EventStore, IdempotencyWindow, StoreInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::open_files;
 use super::pipeline_metrics::PipelineMetrics;
 use crate::args::{Global, Serve};
 use crate::config::{Config, FILE_VARIABLE, Flags, Layers};
@@ -23,6 +24,14 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
             config.listen
         ))
     })?;
+    if config.insecure {
+        tracing::warn!(
+            %listen,
+            "insecure: whoever reaches this address can read, write and delete: there is no authentication"
+        );
+    }
+    let mut config = config;
+    config.server.connections_max = open_files::fitting(config.server.connections_max);
     let bound = gesta_server::bind(server_config(&config, listen)).await;
     let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
     let store = gesta::open_database(&config.store, options(&config)).await?;
@@ -110,6 +119,8 @@ fn server_config(config: &Config, listen: SocketAddr) -> gesta_server::Config {
         head_read_max: server.head_read_max.0,
         body_read_max: server.body_read_max.0,
         write_stall_max: server.write_stall_max.0,
+        slow_reader_bytes_per_second: server.slow_reader_bytes_per_second,
+        slow_reader_window: server.slow_reader_window.0,
         idle_max: server.idle_max.0,
         heartbeat: server.heartbeat.0,
         shutdown_grace: server.shutdown_grace.0,

@@ -9,6 +9,7 @@
 mod bounds;
 mod calls;
 mod client;
+mod frame;
 mod gated;
 mod logged;
 mod readiness;

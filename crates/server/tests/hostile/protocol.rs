@@ -74,16 +74,21 @@ pub(crate) fn wrong_call(rng: &mut StdRng) -> Attempt {
                     "localhost.example.org:2113",
                     "\u{fc}",
                     "[",
+                    "a b",
                     "1.2.3",
                 ],
             );
+            let status = match host {
+                "\u{fc}" | "[" | "a b" => 400,
+                _ => 421,
+            };
             let target = pick(rng, &["/info", "/streams/a-1", "/nope"]);
             let attempt = Attempt::get(target);
             let text = String::from_utf8(attempt.bytes).expect("text");
             let bytes = text.replacen("localhost", host, 1).into_bytes();
             Attempt {
                 bytes,
-                expect: Expect::Refused(421),
+                expect: Expect::Refused(status),
             }
         }
         3 => Attempt::request("POST", "/append", &[], body.as_bytes()).expect(Expect::Refused(415)),

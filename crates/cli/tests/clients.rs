@@ -1,0 +1,226 @@
+//! The real binary and clients who behave badly: they read nothing, or take every connection, or the system has too few files.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod running;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use running::Running;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Waits for something, but not for ever.
+fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !happened() {
+        assert!(begun.elapsed() < DEADLINE, "{what}: did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A hundred subscribers of an event of some megabytes who read nothing took the server several copies of it each,
+/// outside every limit: 1.6 GB for an event of 15 MB. Now they share one copy, which counts once against the bytes in
+/// flight, and an honest subscriber beside them gets the event.
+#[test]
+fn subscribers_that_read_nothing_share_what_waits_for_them() {
+    const EVENT_BYTES: usize = 6 * 1024 * 1024;
+    const SUBSCRIBERS: usize = 100;
+    let directory = tempfile::tempdir().unwrap();
+    let server = Running::start(directory.path(), &[]);
+    let body = format!(
+        r#"{{"events":[{{"type":"large","data":"{}"}}]}}"#,
+        "x".repeat(EVENT_BYTES)
+    );
+    assert!(server.post("/streams/x", &body).starts_with("HTTP/1.1 201"));
+    let before = server.resident_bytes();
+
+    let stalled: Vec<TcpStream> = (0..SUBSCRIBERS)
+        .map(|_| {
+            let mut socket = server.connect();
+            // What the test's own kernel holds is no memory of the server, but let it be little.
+            nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBuf, &8_192)
+                .unwrap();
+            server.say(&mut socket, "GET /streams/x/subscribe HTTP/1.1\r\n");
+            socket
+        })
+        .collect();
+    // Every one of them has read the event, and waits for its client.
+    until("subscribers wait", || {
+        server.metric("gesta_subscription_events_total") == SUBSCRIBERS
+    });
+    assert_eq!(server.metric("gesta_subscriptions"), SUBSCRIBERS);
+    let counted = server.metric("gesta_http_in_flight_bytes");
+    assert!(
+        (EVENT_BYTES..6 * EVENT_BYTES).contains(&counted),
+        "{counted} bytes counted"
+    );
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(
+        grown < 20 * EVENT_BYTES,
+        "{grown} bytes more for {SUBSCRIBERS} subscribers"
+    );
+
+    let mut honest = server.connect();
+    server.say(&mut honest, "GET /streams/x/subscribe HTTP/1.1\r\n");
+    let mut received = 0;
+    let mut buffer = vec![0; 64 * 1024];
+    while received < EVENT_BYTES {
+        let bytes = honest.read(&mut buffer).unwrap();
+        assert!(bytes > 0, "the subscription ended");
+        received += bytes;
+    }
+    drop(stalled);
+    until("subscribers go", || {
+        server.metric("gesta_subscriptions") == 1
+    });
+}
+
+/// Readers of 800 bytes a second were served for ever. Now they are cut off, and a slow network is not.
+#[test]
+fn slow_readers_are_cut_off_and_slow_networks_are_not() {
+    let directory = tempfile::tempdir().unwrap();
+    // Measured over two seconds, so that the test is short; the least rate is higher for the same reason.
+    let server = Running::start(
+        directory.path(),
+        &[
+            ("GESTA_SERVER_SLOW_READER_WINDOW", "2s"),
+            ("GESTA_SERVER_SLOW_READER_BYTES_PER_SECOND", "50000"),
+        ],
+    );
+    let data = "x".repeat(2 * 1024 * 1024);
+    let body = format!(r#"{{"events":[{{"type":"T","data":"{data}"}}]}}"#);
+    assert!(server.post("/streams/x", &body).starts_with("HTTP/1.1 201"));
+    let reader = |bytes_per_step: usize, wanted: usize| {
+        let mut socket = server.connect();
+        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBuf, &65_536).unwrap();
+        server.say(&mut socket, "GET /streams/x/subscribe HTTP/1.1\r\n");
+        std::thread::spawn(move || {
+            let (mut received, mut buffer) = (0, vec![0; bytes_per_step]);
+            let begun = Instant::now();
+            while received < wanted && begun.elapsed() < DEADLINE {
+                match socket.read(&mut buffer) {
+                    Ok(0) | Err(_) => break,
+                    Ok(bytes) => received += bytes,
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            received
+        })
+    };
+    // 10 kB a second, and 200 kB a second.
+    let (slow, honest) = (reader(200, usize::MAX), reader(4_000, 1_500_000));
+    let mut idle = server.connect();
+    server.say(&mut idle, "GET /streams/none/subscribe HTTP/1.1\r\n");
+    assert!(honest.join().unwrap() >= 1_500_000, "a slow network");
+    assert!(slow.join().unwrap() < data.len(), "a slow reader");
+    assert_eq!(server.metric("gesta_subscriptions"), 1, "the silent one");
+}
+
+/// A stop ended each subscription with an error of its own in the log, though nothing was wrong.
+#[test]
+fn a_graceful_stop_logs_no_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut server = Running::start(directory.path(), &[]);
+    let mut socket = server.connect();
+    server.say(&mut socket, "GET /all/subscribe HTTP/1.1\r\n");
+    let mut text = String::new();
+    let mut buffer = [0; 4_096];
+    while !text.contains("caught_up") {
+        let bytes = socket.read(&mut buffer).unwrap();
+        text.push_str(&String::from_utf8_lossy(&buffer[..bytes]));
+    }
+    server.signal(Signal::SIGTERM);
+    let mut rest = String::new();
+    socket.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("the server is stopping"), "{rest}");
+    assert!(server.wait().success());
+    let log = server.log();
+    assert!(log.contains("stopped"), "{log}");
+    assert!(!log.contains("ERROR") && !log.contains("WARN"), "{log}");
+}
+
+/// A server that anybody may reach said nothing about it.
+#[test]
+fn an_insecure_server_warns() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Running::start(directory.path(), &[("GESTA_INSECURE", "true")]);
+    until("the warning", || server.log().contains("WARN"));
+    assert!(
+        server.log().contains("no authentication"),
+        "{}",
+        server.log()
+    );
+}
+
+/// While all connections were taken, nobody could ask how the server is; and a server whose system allowed fewer open files
+/// than its connections failed to accept, and said so each time. Now the limit is raised as far as allowed, the connections
+/// are lowered to what fits, and a few more are answered about health and refused everything else.
+#[test]
+fn health_is_answered_while_all_connections_are_taken_and_files_are_few() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Running::with_open_files(directory.path(), 64, 256);
+    assert_eq!(server.open_files_max(), (256, 256), "raised");
+    let log = server.log();
+    let lowered = "connections_max=192";
+    assert!(log.contains("WARN") && log.contains(lowered), "{log}");
+    let held: Vec<TcpStream> = (0..192)
+        .map(|_| {
+            let mut socket = server.connect();
+            socket
+                .write_all(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                .unwrap();
+            let mut buffer = [0; 1_024];
+            assert!(socket.read(&mut buffer).unwrap() > 0);
+            socket
+        })
+        .collect();
+    for path in ["/health/live", "/health/ready", "/metrics"] {
+        for _ in 0..20 {
+            let answer = server.get(path);
+            assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+            let head = answer.to_ascii_lowercase();
+            assert!(head.contains("connection: close"), "{path}: {answer}");
+        }
+    }
+    for _ in 0..20 {
+        let refused = server.get("/info");
+        assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+        let head = refused.to_ascii_lowercase();
+        assert!(
+            head.contains("retry-after: 1") && head.contains("overloaded"),
+            "{refused}"
+        );
+    }
+    drop(held);
+    until("connections are free", || {
+        server.get("/info").starts_with("HTTP/1.1 200")
+    });
+}
+
+/// Each failed accept was a line in the log, twenty a second. Now a state is told once.
+#[test]
+fn failing_to_accept_is_told_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Running::start(directory.path(), &[]);
+    assert!(server.get("/health/live").starts_with("HTTP/1.1 200"));
+    // No file more than the server has open now.
+    server.allow_open_files(3);
+    let waiting: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
+    until("the warning", || server.log().contains("cannot accept"));
+    let seen = Instant::now();
+    until("more attempts", || seen.elapsed() > Duration::from_secs(2));
+    let count = server.log().matches("cannot accept").count();
+    assert_eq!(count, 1, "{}", server.log());
+    server.allow_open_files(1_024);
+    drop(waiting);
+    assert!(server.get("/health/live").starts_with("HTTP/1.1 200"));
+}

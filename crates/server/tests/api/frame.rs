@@ -1,0 +1,98 @@
+//! What a request must be before any call looks at it: its host, and the form of its body.
+
+use std::sync::Arc;
+
+use gesta_memory::MemoryStore;
+use gesta_server::Config;
+
+use crate::client::{Server, config};
+
+/// Status and field of the answer to these bytes.
+async fn answer(server: &Server, request: &str) -> (u16, String) {
+    let answer = server.raw(request).await.rest().await;
+    let status = answer.get(9..12).unwrap_or("0").parse().expect("a status");
+    let field = answer
+        .split_once("\"field\":\"")
+        .map_or("", |(_, rest)| rest);
+    let field = field.split('"').next().unwrap_or("");
+    (status, field.to_owned())
+}
+
+/// Requests without a host, with two, or with what is none, were answered as if nothing was wrong (RFC 9112, section 3.2).
+#[tokio::test]
+async fn a_host_is_given_once_and_is_one() {
+    for insecure in [false, true] {
+        let server = Server::with(
+            Config {
+                insecure,
+                ..config()
+            },
+            Arc::new(MemoryStore::new()),
+        )
+        .await;
+        for host in [
+            "",
+            "Host: localhost\r\nHost: localhost\r\n",
+            "Host: local host\r\n",
+            "Host: localhost:x\r\n",
+            "Host: user@localhost\r\n",
+            "Host: http://localhost\r\n",
+            "Host: [::1\r\n",
+            "Host: caf\u{e9}\r\n",
+        ] {
+            let request = format!("GET /info HTTP/1.1\r\n{host}Connection: close\r\n\r\n");
+            let found = answer(&server, &request).await;
+            assert_eq!(found, (400, "Host".to_owned()), "{host:?}");
+        }
+        for request in [
+            "GET /info HTTP/1.0\r\n\r\n",
+            "GET /info HTTP/1.1\r\nHost: \r\nConnection: close\r\n\r\n",
+            "GET /info HTTP/1.1\r\nHost: [::1]:2113\r\nConnection: close\r\n\r\n",
+        ] {
+            assert_eq!(answer(&server, request).await.0, 200, "{request:?}");
+        }
+    }
+}
+
+/// A compressed body was taken for JSON that cannot be read, or stored as it was.
+#[tokio::test]
+async fn codings_of_bodies_that_are_not_known_are_refused_as_such() {
+    let server = Server::start().await;
+    let body = r#"{"events":[{"type":"T","data":1}]}"#;
+    let request = |headers: &str, body: &str| {
+        format!(
+            "POST /streams/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n{headers}\r\n{body}"
+        )
+    };
+    let length = body.len();
+    let chunked = format!("{length:x}\r\n{body}\r\n0\r\n\r\n");
+    for (headers, body, expected) in [
+        (
+            "Content-Encoding: gzip\r\n",
+            body,
+            (415, "Content-Encoding"),
+        ),
+        (
+            "Content-Encoding: identity, br\r\n",
+            body,
+            (415, "Content-Encoding"),
+        ),
+        ("Content-Encoding: identity\r\n", body, (201, "")),
+        (
+            "Transfer-Encoding: gzip, chunked\r\n",
+            &chunked,
+            (501, "Transfer-Encoding"),
+        ),
+        ("Transfer-Encoding: chunked\r\n", &chunked, (201, "")),
+        // Its end cannot be told (RFC 9112, section 6.3).
+        ("Transfer-Encoding: gzip\r\n", body, (400, "")),
+    ] {
+        let headers = if headers.starts_with("Content") {
+            format!("{headers}Content-Length: {length}\r\n")
+        } else {
+            headers.to_owned()
+        };
+        let found = answer(&server, &request(&headers, body)).await;
+        assert_eq!((found.0, found.1.as_str()), expected, "{headers}");
+    }
+}
