@@ -6,9 +6,10 @@
 //! Not here: which host is asked (`reach`, `hosts`), which connection does what (`append`, `pool`, `signals`, `schema`).
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use gesta_core::backend::BackendInfo;
 use gesta_core::{Durability, Error, ErrorKind, Result};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_postgres::error::{DbError, Severity};
@@ -47,6 +48,8 @@ pub(crate) enum Role {
 pub(crate) struct Connector {
     pub(crate) config: Config,
     pub(crate) hosts: Arc<Hosts>,
+    /// What the backend tells about itself, once it is open, and the settings that this rests on.
+    told: RwLock<Option<(Arc<BackendInfo>, Settings)>>,
 }
 
 /// A verified connection. Dropping it closes it.
@@ -122,7 +125,52 @@ pub(crate) struct Settings {
 impl Connector {
     pub(crate) fn new(config: Config) -> Result<Self> {
         let hosts = Arc::new(Hosts::new(&config)?);
-        Ok(Self { config, hosts })
+        Ok(Self {
+            config,
+            hosts,
+            told: RwLock::default(),
+        })
+    }
+
+    /// What the backend tells about itself, by the settings last seen.
+    pub(crate) fn info(&self) -> Option<Arc<BackendInfo>> {
+        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        told.as_ref().map(|(info, _)| Arc::clone(info))
+    }
+
+    pub(crate) fn tell(&self, info: Arc<BackendInfo>, settings: &Settings) {
+        let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
+        *told = Some((info, settings.clone()));
+    }
+
+    /// The settings of the server as they are now. `role` is that of the session which has found them.
+    pub(crate) fn observe(&self, role: Role, found: &Settings) {
+        let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
+        let Some((info, settings)) = told.as_mut() else {
+            return;
+        };
+        let mut found = found.clone();
+        if role == Role::Signals {
+            // Sessions for messages commit as they please; those that append as they were told.
+            found
+                .synchronous_commit
+                .clone_from(&settings.synchronous_commit);
+        }
+        if found == *settings {
+            return;
+        }
+        let durability = found.durability();
+        let (level, detail) = (durability.name(), durability.detail());
+        tracing::warn!(
+            durability = level,
+            settings = detail,
+            "the database's settings have changed"
+        );
+        *settings = found;
+        *info = Arc::new(BackendInfo {
+            durability,
+            ..BackendInfo::clone(info)
+        });
     }
 
     /// Opens a connection to one host and verifies it.
@@ -188,6 +236,7 @@ impl Connector {
             return Err(Error::new(ErrorKind::Unsupported(text)).into());
         }
         if role == Role::Writer {
+            self.observe(role, &session.settings);
             self.check_durability(&session.settings)?;
         }
         Ok(session)
@@ -306,7 +355,7 @@ fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> 
     settings
 }
 
-async fn read_session(client: &Client) -> Result<Session> {
+pub(crate) async fn read_session(client: &Client) -> Result<Session> {
     let rows = client.query_typed(READ_SESSION, &[]).await;
     let rows = rows.map_err(|error| error::general(&error))?;
     let row = rows

@@ -13,9 +13,10 @@ use gesta_core::backend::Signal;
 use gesta_core::{LogId, Position};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinHandle;
+use tokio_postgres::Client;
 use uuid::Uuid;
 
-use crate::connection::{Connection, Connector, Role};
+use crate::connection::{Connection, Connector, Role, read_session};
 use crate::error;
 
 const SEND_SIGNALS: &str = include_str!("../sql/send_signals.sql");
@@ -29,6 +30,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A connection in use is asked for a sign of life this often.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How old the settings in `/info` may be.
+const SETTINGS_PAUSE: Duration = Duration::from_secs(5);
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
@@ -144,7 +147,7 @@ async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
         match connector.connect(Role::Signals).await {
             Ok(connection) => {
                 back_off = BACK_OFF_MIN;
-                let cause = serve(connection, &connector.config.channel(), &shared).await;
+                let cause = serve(connection, &connector, &shared).await;
                 tracing::warn!(cause, "messages between servers are interrupted");
             }
             Err(error) => tracing::warn!(%error, "no connection for messages between servers"),
@@ -155,7 +158,8 @@ async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
 }
 
 /// Listens and sends until the connection breaks; says why.
-async fn serve(mut connection: Connection, channel: &str, shared: &Shared) -> String {
+async fn serve(mut connection: Connection, connector: &Connector, shared: &Shared) -> String {
+    let channel = &connector.config.channel();
     if let Err(cause) = answered(
         connection
             .client
@@ -192,7 +196,7 @@ async fn serve(mut connection: Connection, channel: &str, shared: &Shared) -> St
                 continue;
             }
             // Without payloads this is the sign of life.
-            if let Err(cause) = answered(client.execute(&statement, &[&channel, &payloads])).await {
+            if let Err(cause) = answered(client.execute(&statement, &[channel, &payloads])).await {
                 return cause;
             }
             // Cut short by a turn that came since.
@@ -203,6 +207,20 @@ async fn serve(mut connection: Connection, channel: &str, shared: &Shared) -> St
         cause = receive => cause,
         cause = send => cause,
         cause = over => cause,
+        cause = look_at_settings(&connection.client, connector) => cause,
+    }
+}
+
+/// Looks at the server's settings now and then: an administrator, or what manages fail-over, changes them while all runs.
+async fn look_at_settings(client: &Client, connector: &Connector) -> String {
+    loop {
+        tokio::time::sleep(SETTINGS_PAUSE).await;
+        let found = match tokio::time::timeout(ANSWER_TIMEOUT, read_session(client)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return error.to_string(),
+            Err(_) => return "no answer".to_owned(),
+        };
+        connector.observe(Role::Signals, &found.settings);
     }
 }
 

@@ -33,6 +33,7 @@ const BATCHES_IN_FLIGHT_MAX: usize = 64;
 /// A store in a schema of a PostgreSQL database.
 #[derive(Debug)]
 pub struct PostgresBackend {
+    /// As it was when the store was opened.
     info: Arc<BackendInfo>,
     history: CurrentHistory,
     connector: Arc<Connector>,
@@ -71,8 +72,10 @@ impl PostgresBackend {
                 batches_in_flight_max: BATCHES_IN_FLIGHT_MAX,
             },
         };
+        let info = Arc::new(info);
+        connector.tell(Arc::clone(&info), &one.session.settings);
         Ok(Self {
-            info: Arc::new(info),
+            info,
             history: CurrentHistory::new(store.incarnation),
             pool: Pool::new(Arc::clone(&connector)),
             names: Names::default(),
@@ -101,7 +104,8 @@ impl PostgresBackend {
 #[async_trait]
 impl Backend for PostgresBackend {
     fn info(&self) -> Arc<BackendInfo> {
-        Arc::clone(&self.info)
+        let current = self.connector.info();
+        current.unwrap_or_else(|| Arc::clone(&self.info))
     }
 
     fn history(&self) -> History {

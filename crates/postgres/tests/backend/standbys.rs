@@ -83,3 +83,36 @@ async fn barriers_and_batches_without_rows_wait_for_synchronous_standbys() {
     assert!(is_committed(&ends(confirmed).await));
     writer.barrier().await.expect("no standby is asked for");
 }
+
+/// What happened: `/info` showed for ever the settings of the moment when the store was opened, and told of synchronous standbys
+/// that were gone after a fail-over. What holds now: every writer that is opened reads them, and so does an idle process.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_settings_shown_are_those_of_now() {
+    let Some(mut cluster) = Cluster::start(1, Replication::Synchronous).expect("starts") else {
+        return;
+    };
+    let backend = open(&format!("{}?schema={}", cluster.url(), fresh_schema())).await;
+    let shown = || backend.info().durability.detail().to_owned();
+    assert!(shown().contains("member_1"), "{}", shown());
+    cluster
+        .set_replication(Replication::Asynchronous)
+        .expect("set");
+    let begun = tokio::time::Instant::now();
+    while !shown().contains("no synchronous standby") {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{}", shown());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    cluster
+        .set_replication(Replication::Synchronous)
+        .expect("set");
+    backend.open_writer(LOG).await.expect("opens");
+    assert!(
+        shown().contains("member_1"),
+        "read by the writer: {}",
+        shown()
+    );
+    cluster.server_mut(0).kill_9().expect("killed");
+    cluster.promote(1).expect("promoted");
+    backend.open_writer(LOG).await.expect("opens");
+    assert!(shown().contains("no synchronous standby"), "{}", shown());
+}
