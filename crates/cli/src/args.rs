@@ -8,6 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use gesta_core::{Checkpoint, EventId, EventType, ExpectedRevision, Revision, StreamId, Tag};
 use uuid::Uuid;
 
+use crate::units::Span;
+
 /// The server that data commands talk to unless told otherwise.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
 
@@ -43,6 +45,9 @@ pub(crate) struct Global {
     /// http://127.0.0.1:2113 for stream, all and info. Environment: GESTA_STORE.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
+    /// A file that holds the URL of the store, so that no password stands on the command line. Environment: GESTA_STORE_FILE.
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "store")]
+    pub(crate) store_file: Option<PathBuf>,
     /// Form of the data on standard output.
     #[arg(long, global = true, value_enum, default_value_t = OutputFormat::Pretty)]
     pub(crate) output: OutputFormat,
@@ -111,6 +116,9 @@ pub(crate) struct Serve {
     /// Allow anonymous access from other machines: needed for an address that is not loopback.
     #[arg(long)]
     pub(crate) insecure: bool,
+    /// If the database does not answer yet, try for so long (such as 60s) instead of giving up at once.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) wait_for_store: Option<Span>,
     /// Read settings from a TOML file; crates/cli/reference.toml documents each key. Environment: GESTA_CONFIG.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

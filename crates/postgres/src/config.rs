@@ -13,6 +13,7 @@ use percent_encoding::percent_decode_str;
 use tokio_postgres::config::SslMode;
 
 use crate::compression::Compression;
+use crate::password::Passwords;
 use crate::tls::TlsMode;
 
 /// Options of Gesta itself, with what they mean.
@@ -80,6 +81,7 @@ pub enum RequiredDurability {
 #[derive(Clone)]
 pub struct Config {
     pub(crate) driver: tokio_postgres::Config,
+    pub(crate) passwords: Passwords,
     pub(crate) tls: TlsMode,
     pub(crate) root_certificates: Option<PathBuf>,
     /// The PostgreSQL schema that holds the store.
@@ -117,7 +119,8 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Reads a URL. Times and sizes not named are Gesta's defaults.
+    /// Reads a URL. Times and sizes not named are Gesta's defaults. A password that the URL does not hold is taken from
+    /// `PGPASSWORD`, or from the password file: `PGPASSFILE`, or else `~/.pgpass`.
     ///
     /// # Errors
     /// `InvalidArgument` names the option and the rule that it breaks; never the password.
@@ -139,8 +142,13 @@ impl Config {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             invalid(cause.as_deref().unwrap_or("cannot be understood"))
         })?;
+        let passwords = match driver.get_password() {
+            Some(_) => Passwords::None,
+            None => Passwords::of_environment(),
+        };
         let mut config = Self {
             driver,
+            passwords,
             tls: TlsMode::Prefer,
             root_certificates: None,
             schema: SCHEMA_DEFAULT.to_owned(),

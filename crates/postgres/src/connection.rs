@@ -405,6 +405,11 @@ fn check_session(row: &Row) -> std::result::Result<Result<Session>, tokio_postgr
 
 fn connect_error(error: &tokio_postgres::Error) -> Error {
     let text = error::text(error);
+    if text.contains("password missing") {
+        let text = "the server asks for a password, and there is none: neither in the store's URL, nor in PGPASSWORD, nor a line \
+                    for this host, database and user in the password file (PGPASSFILE, or ~/.pgpass)";
+        return ErrorKind::Unsupported(text.to_owned()).into();
+    }
     match error.code().and_then(|code| code.code().get(..2)) {
         // Wrong password, no such database: waiting does not help.
         Some("28" | "3D" | "42") => ErrorKind::Unsupported(text).into(),

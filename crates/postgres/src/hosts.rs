@@ -17,6 +17,7 @@ use tokio_postgres::config::{Host as HostName, LoadBalanceHosts, TargetSessionAt
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::Config;
+use crate::password::{Passwords, Wanted};
 use crate::tls;
 
 /// One host of the URL.
@@ -79,7 +80,7 @@ impl Hosts {
     /// # Errors
     /// `InvalidArgument` if the numbers of hosts, addresses and ports do not fit together, or certificates cannot be read.
     pub(crate) fn new(config: &Config) -> Result<Self> {
-        let hosts = split(&config.driver)?;
+        let hosts = split(&config.driver, &config.passwords)?;
         let several = hosts.len() > 1;
         let random = config.driver.get_load_balance_hosts() == LoadBalanceHosts::Random;
         let first = match random && several {
@@ -239,7 +240,7 @@ impl Standing {
 }
 
 /// One configuration per host, alike in everything but the host.
-fn split(all: &tokio_postgres::Config) -> Result<Vec<Host>> {
+fn split(all: &tokio_postgres::Config, passwords: &Passwords) -> Result<Vec<Host>> {
     let (names, addresses, ports) = (all.get_hosts(), all.get_hostaddrs(), all.get_ports());
     let count = names.len().max(addresses.len());
     let wrong = |what: &str, found: usize| {
@@ -254,6 +255,9 @@ fn split(all: &tokio_postgres::Config) -> Result<Vec<Host>> {
     if ports.len() > 1 && ports.len() != count {
         return wrong("ports", ports.len());
     }
+    // As the driver has it: who does not say is who the process runs as.
+    let own = || std::env::var("USER").unwrap_or_default();
+    let user = all.get_user().map_or_else(own, str::to_owned);
     let host = |index: usize| {
         let mut driver = without_hosts(all);
         let port = ports.get(index).or(ports.first()).copied().unwrap_or(5432);
@@ -274,6 +278,19 @@ fn split(all: &tokio_postgres::Config) -> Result<Vec<Host>> {
                 name = path.display().to_string();
             }
             None => {}
+        }
+        let wanted = Wanted {
+            host: if name.starts_with('/') {
+                "localhost"
+            } else {
+                &name
+            },
+            port,
+            database: all.get_dbname().unwrap_or(&user),
+            user: &user,
+        };
+        if let Some(password) = passwords.find(&wanted) {
+            driver.password(password);
         }
         let name = match name.contains(':') {
             true => format!("[{name}]:{port}"),
@@ -377,7 +394,7 @@ mod tests {
     fn each_host_has_a_configuration_of_its_own() {
         let config =
             Config::parse("postgres://u:se-cret@one:5,two:6/d?tcp_user_timeout=3").expect("valid");
-        let hosts = split(&config.driver).expect("fits");
+        let hosts = split(&config.driver, &Passwords::None).expect("fits");
         let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
         assert_eq!(names, ["one:5", "two:6"]);
         for host in &hosts {
@@ -388,6 +405,9 @@ mod tests {
         }
         let mut odd = config.driver.clone();
         odd.port(1);
-        assert!(split(&odd).is_err(), "three ports for two hosts");
+        assert!(
+            split(&odd, &Passwords::None).is_err(),
+            "three ports for two hosts"
+        );
     }
 }

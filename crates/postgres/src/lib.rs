@@ -18,6 +18,7 @@ mod flights;
 mod hosts;
 mod lookup;
 mod names;
+mod password;
 mod pool;
 mod reach;
 mod read;

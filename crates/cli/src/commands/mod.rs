@@ -21,7 +21,11 @@ use crate::output::Output;
 
 /// Runs one command.
 pub(crate) async fn run(cli: Cli) -> Outcome {
-    let Cli { global, command } = cli;
+    let Cli {
+        mut global,
+        command,
+    } = cli;
+    read_store_file(&mut global)?;
     if let Command::Serve(serve) = command {
         return serve::run(global, serve).await;
     }
@@ -55,6 +59,33 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         }
     }
     output.flush()
+}
+
+/// Takes the URL of the store from a file, if one is named. Flags win over the environment.
+fn read_store_file(global: &mut Global) -> Outcome {
+    if global.store.is_some() {
+        return Ok(());
+    }
+    let (path, name) = match (&global.store_file, std::env::var_os("GESTA_STORE_FILE")) {
+        (Some(path), _) => (path.clone(), "--store-file"),
+        (None, Some(path)) if std::env::var_os("GESTA_STORE").is_none() => {
+            (path.into(), "GESTA_STORE_FILE")
+        }
+        (None, Some(_)) => {
+            let text = "GESTA_STORE and GESTA_STORE_FILE are both set: set one of them";
+            return Err(Failure::usage(text));
+        }
+        (None, None) => return Ok(()),
+    };
+    let refuse = |why: &str| Failure::usage(format!("{name} {}: {why}", path.display()));
+    let text = std::fs::read_to_string(&path).map_err(|error| refuse(&error.to_string()))?;
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    match (lines.next(), lines.next()) {
+        (Some(url), None) => global.store = Some(url.to_owned()),
+        // What stands there may be a password: it is not repeated.
+        _ => return Err(refuse("must hold one line, the URL of the store")),
+    }
+    Ok(())
 }
 
 fn given_store(global: &Global) -> Option<String> {

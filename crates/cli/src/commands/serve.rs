@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use gesta_core::{EventStore, IdempotencyWindow, StoreInfo};
+use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::open_files;
@@ -11,6 +12,10 @@ use super::pipeline_metrics::PipelineMetrics;
 use crate::args::{Global, Serve};
 use crate::config::{Config, FILE_VARIABLE, Flags, Layers};
 use crate::exit::{Code, Failure, Outcome};
+use crate::units::Span;
+
+/// Pause between two attempts to open a store that is waited for.
+const WAIT_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let (config, warnings) = load(global, &serve)?;
@@ -34,7 +39,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     config.server.connections_max = open_files::fitting(config.server.connections_max);
     let bound = gesta_server::bind(server_config(&config, listen)).await;
     let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
-    let store = gesta::open_database(&config.store, options(&config)).await?;
+    let store = open_store(&config, serve.wait_for_store).await?;
     let info = store.info().await?;
     let mut registry = gesta_server::Registry::default();
     registry.register_collector(Box::new(PipelineMetrics(Arc::clone(&store))));
@@ -55,6 +60,27 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Opens the store. A database that does not answer yet is waited for, as long as was asked for.
+async fn open_store(config: &Config, wait: Option<Span>) -> Outcome<Arc<gesta::Store>> {
+    let deadline = Instant::now() + wait.map_or(Duration::ZERO, |wait| wait.0);
+    let mut told = false;
+    loop {
+        let error = match gesta::open_database(&config.store, options(config)).await {
+            Ok(store) => return Ok(store),
+            Err(error) => error,
+        };
+        let may_pass = matches!(error.kind(), ErrorKind::Unavailable(_));
+        if !may_pass || Instant::now() >= deadline {
+            return Err(error.into());
+        }
+        if !told {
+            tracing::warn!(%error, "the store is waited for");
+            told = true;
+        }
+        tokio::time::sleep(WAIT_PAUSE).await;
+    }
 }
 
 fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {

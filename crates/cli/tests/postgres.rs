@@ -1,0 +1,242 @@
+//! The real binary on PostgreSQL: where passwords come from, what errors name, and a database that comes later.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use gesta_pgtest::{Auth, Server as Postgres, ServerConfig};
+use support::{code, gesta, signal, stderr, stdout};
+
+/// Nothing that anybody prints may hold this.
+const PASSWORD: &str = "pass:wo\\rd-s3cr3t";
+
+fn secured() -> Option<Postgres> {
+    let config = ServerConfig {
+        auth: Auth::Password(PASSWORD.to_owned()),
+        ..ServerConfig::default()
+    };
+    Postgres::start_with(config).unwrap()
+}
+
+/// The binary with nothing of our environment that tells a password.
+fn without_passwords(arguments: &[&str], home: &Path) -> Command {
+    let mut command = gesta(arguments);
+    command
+        .env_remove("PGPASSWORD")
+        .env_remove("PGPASSFILE")
+        .env_remove("GESTA_STORE_FILE")
+        .env("HOME", home);
+    command
+}
+
+fn write_private(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn keeps_the_secret(output: &Output) {
+    let said = stdout(output) + &stderr(output);
+    assert!(!said.contains("s3cr3t"), "{said}");
+}
+
+/// Goal: a password need not stand on the command line, wherever else it stands; it is never shown.
+#[test]
+fn passwords_come_from_the_environment_or_a_file_and_are_never_shown() {
+    let Some(postgres) = secured() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path();
+    let address = postgres.addr();
+    let url = format!("postgres://postgres@{address}/postgres");
+    let made = without_passwords(&["schema", "create", "--store", &url], home)
+        .env("PGPASSWORD", PASSWORD)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let info = |command: &mut Command| {
+        let output = command.output().unwrap();
+        keeps_the_secret(&output);
+        output
+    };
+    let plain = || without_passwords(&["info", "--store", &url], home);
+    let missing = info(&mut plain());
+    assert_eq!(code(&missing), 1, "{missing:?}");
+    let said = stderr(&missing);
+    assert!(
+        said.contains(&address.to_string()) && said.contains("PGPASSFILE"),
+        "{said}"
+    );
+    let wrong = info(plain().env("PGPASSWORD", "wr0ng"));
+    assert_eq!(code(&wrong), 1, "{wrong:?}");
+    assert!(stderr(&wrong).contains(&address.to_string()), "{wrong:?}");
+    assert!(!stderr(&wrong).contains("wr0ng"), "{wrong:?}");
+    assert!(info(plain().env("PGPASSWORD", PASSWORD)).status.success());
+
+    let escaped = PASSWORD.replace('\\', "\\\\").replace(':', "\\:");
+    let line = format!("*:{}:postgres:postgres:{escaped}\n", address.port());
+    let file = home.join("passwords");
+    write_private(&file, &line);
+    assert!(info(plain().env("PGPASSFILE", &file)).status.success());
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let open = info(
+        plain()
+            .env("PGPASSFILE", &file)
+            .env("GESTA_LOG_FILTER", "warn"),
+    );
+    assert_eq!(code(&open), 1);
+    assert!(stderr(&open).contains("chmod 600"), "{open:?}");
+    write_private(&home.join(".pgpass"), &line);
+    assert!(info(&mut plain()).status.success());
+
+    let encoded = PASSWORD.replace(':', "%3A").replace('\\', "%5C");
+    let store = home.join("store-url");
+    write_private(
+        &store,
+        &format!("postgres://postgres:{encoded}@{address}/postgres\n"),
+    );
+    let store = store.to_str().unwrap();
+    let nowhere = home.join("nobody");
+    let by_flag = info(&mut without_passwords(
+        &["info", "--store-file", store],
+        &nowhere,
+    ));
+    assert!(by_flag.status.success(), "{by_flag:?}");
+    let by_variable = info(without_passwords(&["info"], &nowhere).env("GESTA_STORE_FILE", store));
+    assert!(by_variable.status.success(), "{by_variable:?}");
+}
+
+/// Goal: a server that takes its URL from a file shows the password to nobody: not in its command line, its log or `/info`.
+#[test]
+fn a_server_by_store_file_shows_no_password() {
+    let Some(postgres) = secured() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let encoded = PASSWORD.replace(':', "%3A").replace('\\', "%5C");
+    let file = directory.path().join("store-url");
+    write_private(
+        &file,
+        &format!("postgres://postgres:{encoded}@{}/postgres", postgres.addr()),
+    );
+    let arguments = [
+        "serve",
+        "--store-file",
+        file.to_str().unwrap(),
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    let mut child = without_passwords(&arguments, directory.path())
+        .env("GESTA_LOG_FILTER", "debug")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let mut url = String::new();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    while url.is_empty() {
+        let line = lines.next().expect("the server ended").unwrap();
+        if let Some((_, found)) = line.split_once("listening on ") {
+            found.trim().clone_into(&mut url);
+        }
+        said += &line;
+    }
+    let shown = std::fs::read_to_string(format!("/proc/{}/cmdline", child.id())).unwrap();
+    assert!(!shown.contains("s3cr3t"), "{shown}");
+    let info = gesta(&["info", "--store", &url, "--output", "json"])
+        .output()
+        .unwrap();
+    assert!(info.status.success(), "{info:?}");
+    keeps_the_secret(&info);
+    signal(&child, nix::sys::signal::Signal::SIGTERM);
+    said.extend(lines.map_while(Result::ok));
+    assert!(child.wait().unwrap().success());
+    assert!(!said.contains("s3cr3t"), "{said}");
+}
+
+#[test]
+fn a_store_file_that_will_not_do_is_refused_with_the_rule() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("url");
+    let path = file.to_str().unwrap();
+    for text in [
+        "",
+        "\n\n",
+        "postgres://u:s3cr3t@h/d\npostgres://u:s3cr3t@i/d\n",
+    ] {
+        write_private(&file, text);
+        let output = gesta(&["info", "--store-file", path]).output().unwrap();
+        keeps_the_secret(&output);
+        assert_eq!(code(&output), 2, "{output:?}");
+        let said = stderr(&output);
+        assert!(
+            said.contains(path) && said.contains("must hold one line"),
+            "{said}"
+        );
+    }
+    std::fs::remove_file(&file).unwrap();
+    let output = gesta(&["info", "--store-file", path]).output().unwrap();
+    assert!(
+        code(&output) == 2 && stderr(&output).contains(path),
+        "{output:?}"
+    );
+    let output = gesta(&["info", "--store-file", path, "--store", "sqlite:x"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 2, "one of the two");
+}
+
+/// Goal: a server that is started with its database waits for it, and says what it waits for; without a wait, or after it,
+/// it ends with an error that names host and port.
+#[test]
+fn a_server_waits_for_its_database_as_long_as_it_is_told() {
+    let Some(mut postgres) = Postgres::start().unwrap() else {
+        return;
+    };
+    let url = postgres.url();
+    let address = postgres.addr().to_string();
+    postgres.stop().unwrap();
+    for wait in [&[][..], &["--wait-for-store", "1s"]] {
+        let begun = Instant::now();
+        let arguments = [&["serve", "--store", &url, "--listen", "127.0.0.1:0"], wait].concat();
+        let output = gesta(&arguments).output().unwrap();
+        assert_eq!(code(&output), 5, "{output:?}");
+        assert!(stderr(&output).contains(&address), "{output:?}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(15),
+            "{:?}",
+            begun.elapsed()
+        );
+    }
+    let arguments = [
+        "serve",
+        "--store",
+        &url,
+        "--listen",
+        "127.0.0.1:0",
+        "--wait-for-store",
+        "60s",
+    ];
+    let mut child = gesta(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut next_with = |text: &str| {
+        let line = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find(|line| line.contains(text));
+        line.unwrap_or_else(|| panic!("the server ended without {text:?}"))
+    };
+    let waits = next_with("the store is waited for");
+    assert!(waits.contains(&address), "{waits}");
+    postgres.restart().unwrap();
+    next_with("listening on ");
+    signal(&child, nix::sys::signal::Signal::SIGTERM);
+    assert!(child.wait().unwrap().success());
+}
