@@ -13,12 +13,12 @@ use futures::future::try_join_all;
 use gesta_core::backend::{History, Rows, StreamSlice};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
-    Error, ErrorKind, LoadFrom, LoadStream, LogId, OwnerStore, ReadStream, RecordedEvent, Result,
-    StreamFrom, StreamPage, Submission, Timestamp,
+    Error, LoadFrom, LoadStream, LogId, OwnerStore, ReadStream, RecordedEvent, Result, StreamFrom,
+    StreamPage, Submission, Timestamp,
 };
 
 use crate::Store;
-use crate::streams::{LOOK_UP_MAX, Readable, no_rows};
+use crate::streams::{LOOK_UP_MAX, Readable, is_corrupt, no_rows};
 
 /// Logs that are asked side by side. Others follow while the answer is below one page, so it never holds more than one
 /// page beyond this many.
@@ -131,7 +131,7 @@ impl Store {
         let mut slices = Vec::with_capacity(loads.len());
         let mut parts = Vec::with_capacity(loads.len());
         for (load, looked) in loads.iter().zip(looked) {
-            let readable = looked.and_then(|looked| looked.readable(&load.stream, now));
+            let readable = looked.readable(&load.stream, now);
             parts.push(readable.map(|readable| {
                 let request = read_of(load.clone(), Some(readable));
                 let slice = readable.slice(log, &request, readable.forwards(&request));
@@ -196,8 +196,4 @@ fn not_reached() -> Rows {
 
 fn payload_bytes(events: &[RecordedEvent]) -> usize {
     events.iter().map(RecordedEvent::payload_bytes).sum()
-}
-
-fn is_corrupt(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Corrupt(_))
 }

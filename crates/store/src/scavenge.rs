@@ -3,11 +3,10 @@
 //! It walks the metadata streams: a stream without one hides nothing. Metadata streams themselves are kept.
 //! Not here: how rows are removed and how far is remembered (the backends).
 
-use gesta_core::backend::{Removed, RunMode};
-use gesta_core::{Result, StreamId, Visibility};
+use gesta_core::backend::{Removed, RunMode, StreamHead};
+use gesta_core::{Lifecycle, Result, StreamId, Visibility};
 
 use crate::Store;
-use crate::streams::Looked;
 
 /// Metadata streams that are looked at together.
 const STREAMS_AT_ONCE: usize = 500;
@@ -34,6 +33,8 @@ pub struct ScavengeReport {
     pub streams_changed: u64,
     /// What was removed.
     pub removed: Removed,
+    /// Streams whose metadata cannot be read: nothing of them was removed.
+    pub streams_unreadable: u64,
 }
 
 impl Store {
@@ -56,6 +57,7 @@ impl Store {
             streams: 0,
             streams_changed: 0,
             removed: Removed::default(),
+            streams_unreadable: 0,
         };
         let mut after = None;
         loop {
@@ -68,7 +70,16 @@ impl Store {
             let described: Vec<StreamId> = described.collect();
             let looked = self.look_up_all(&described).await?;
             for (stream, looked) in described.into_iter().zip(looked) {
-                let removed = self.scavenge_stream(&stream, &looked, mode).await?;
+                let removed = match &looked.lifecycle {
+                    Ok(lifecycle) => {
+                        self.scavenge_stream(&stream, looked.head, lifecycle, mode)
+                            .await?
+                    }
+                    Err(_) => {
+                        report.streams_unreadable += 1;
+                        Removed::default()
+                    }
+                };
                 report.streams += 1;
                 report.streams_changed += u64::from(removed.events > 0);
                 report.removed.events += removed.events;
@@ -94,19 +105,20 @@ impl Store {
     async fn scavenge_stream(
         &self,
         stream: &StreamId,
-        looked: &Looked,
+        head: Option<StreamHead>,
+        lifecycle: &Lifecycle,
         mode: RunMode,
     ) -> Result<Removed> {
-        let Some(head) = looked.head else {
+        let Some(head) = head else {
             return Ok(Removed::default());
         };
-        let visible = if looked.lifecycle.tombstoned {
+        let visible = if lifecycle.tombstoned {
             Visibility {
                 from: head.last.next(),
                 created_from: None,
             }
         } else {
-            looked.lifecycle.visibility(head.last, self.clock.now())
+            lifecycle.visibility(head.last, self.clock.now())
         };
         if visible == Visibility::default() {
             return Ok(Removed::default());

@@ -1,10 +1,11 @@
 //! [`Store`]: opening, routing to the pipelines, closing.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use futures::future::{join_all, try_join_all};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, join_all, try_join_all};
 use gesta_append::{CommitObserver, Pipeline, PipelineStats};
 use gesta_core::backend::{Backend, BackendInfo, Purpose};
 use gesta_core::limits::LOGS_MAX;
@@ -36,6 +37,9 @@ pub struct Store {
     hub: Arc<Hub>,
     idempotency: IdempotencyWindow,
     closed: AtomicBool,
+    /// The end, once somebody has shut the store down: a task of its own, so that all who do so wait for the same end, and
+    /// one who gives up waiting does not break it off.
+    ended: OnceLock<Shared<BoxFuture<'static, Result<()>>>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -82,6 +86,7 @@ impl Store {
             hub,
             idempotency,
             closed: AtomicBool::new(false),
+            ended: OnceLock::new(),
         }))
     }
 
@@ -254,11 +259,23 @@ impl EventStore for Store {
 
     async fn shutdown(&self) -> Result<()> {
         self.closed.store(true, Ordering::Release);
-        // Pipelines first: what they still commit is told to the other processes by the hub.
-        let drained = join_all(self.pipelines.iter().map(Pipeline::shutdown)).await;
-        self.hub.shutdown().await;
-        self.backend.close().await;
-        let drained: Result<Vec<()>> = drained.into_iter().collect();
-        drained.map(drop).map_err(|error| error.during("shut down"))
+        let ended = self.ended.get_or_init(|| {
+            let (pipelines, hub) = (self.pipelines.clone(), Arc::clone(&self.hub));
+            let ending = tokio::spawn(end(pipelines, hub, Arc::clone(&self.backend)));
+            let failed = |error| Error::unavailable("shutting down failed").caused_by(error);
+            let ended = ending.map(move |ended| ended.map_err(failed)?);
+            ended.boxed().shared()
+        });
+        ended.clone().await
     }
+}
+
+/// Lets what was queued finish, then closes everything.
+async fn end(pipelines: Vec<Pipeline>, hub: Arc<Hub>, backend: Arc<dyn Backend>) -> Result<()> {
+    // Pipelines first: what they still commit is told to the other processes by the hub.
+    let drained = join_all(pipelines.iter().map(Pipeline::shutdown)).await;
+    hub.shutdown().await;
+    backend.close().await;
+    let drained: Result<Vec<()>> = drained.into_iter().collect();
+    drained.map(drop).map_err(|error| error.during("shut down"))
 }

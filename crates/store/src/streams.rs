@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use gesta_core::backend::{LoadRequest, LoadedStream, Purpose, Rows, StreamHead, StreamSlice};
 use gesta_core::{
-    Direction, ErrorKind, Lifecycle, ListStreams, LogId, ReadStream, Result, Revision, StreamFrom,
-    StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Timestamp, Visibility,
+    Direction, Error, ErrorKind, Lifecycle, ListStreams, LogId, ReadStream, Result, Revision,
+    StreamFrom, StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Timestamp,
+    Visibility,
 };
 
 use crate::Store;
@@ -17,54 +18,82 @@ use crate::Store;
 pub(crate) const LOOK_UP_MAX: usize = 1_000;
 
 /// What the database knows of a stream.
-#[derive(Default)]
 pub(crate) struct Looked {
     pub(crate) head: Option<StreamHead>,
-    pub(crate) lifecycle: Lifecycle,
+    /// `Corrupt` if the metadata of this stream cannot be read. Nothing else is known of it then, least of all what may
+    /// be shown; other streams of the same look-up are not concerned.
+    pub(crate) lifecycle: Result<Lifecycle>,
     /// Last revision of the metadata stream.
     pub(crate) metadata_revision: Option<Revision>,
 }
 
+impl Default for Looked {
+    /// A stream that was never written.
+    fn default() -> Self {
+        Self {
+            head: None,
+            lifecycle: Ok(Lifecycle::default()),
+            metadata_revision: None,
+        }
+    }
+}
+
 impl Looked {
     /// A loaded stream as seen by who asked for `stream`: that stream or its metadata stream.
-    fn of(stream: &StreamId, loaded: LoadedStream) -> Result<Self> {
+    fn of(stream: &StreamId, loaded: LoadedStream) -> Self {
         if stream.described_stream().is_some() {
-            return Ok(Self {
+            return Self {
                 head: loaded.meta.map(|meta| meta.head),
                 ..Self::default()
-            });
+            };
         }
         let lifecycle = match &loaded.meta {
-            Some(meta) => Lifecycle::from_event(&meta.data, &meta.metadata)?,
-            None => Lifecycle::default(),
+            Some(meta) => Lifecycle::from_event(&meta.data, &meta.metadata),
+            None => Ok(Lifecycle::default()),
         };
-        Ok(Self {
+        Self {
             head: loaded.head,
-            lifecycle,
+            lifecycle: lifecycle.map_err(|error| unreadable(stream, error)),
             metadata_revision: loaded.meta.map(|meta| meta.head.last),
-        })
+        }
     }
 
-    /// The head of a stream that readers may see.
-    fn existing(&self) -> Option<StreamHead> {
+    /// A stream that could not be looked up.
+    fn failed(stream: &StreamId, error: Error) -> Self {
+        Self {
+            lifecycle: Err(unreadable(stream, error)),
+            ..Self::default()
+        }
+    }
+
+    fn lifecycle(&self) -> Result<&Lifecycle> {
+        self.lifecycle.as_ref().map_err(Clone::clone)
+    }
+
+    /// The head of a stream to list: one that readers may see, or one whose metadata cannot be read, so that it is found.
+    fn listed(&self) -> Option<StreamHead> {
         let last = self.head.map(|head| head.last);
-        self.head.filter(|_| self.lifecycle.exists(last))
+        let exists = |lifecycle: &Lifecycle| lifecycle.exists(last);
+        self.head
+            .filter(|_| self.lifecycle.as_ref().map_or(true, exists))
     }
 
     /// What readers may see of `stream` at `now`.
     ///
     /// # Errors
-    /// `StreamNotFound`, `StreamTombstoned`.
+    /// `StreamNotFound`, `StreamTombstoned`, `Corrupt`.
     pub(crate) fn readable(&self, stream: &StreamId, now: Timestamp) -> Result<Readable> {
-        if self.lifecycle.tombstoned {
+        let lifecycle = self.lifecycle()?;
+        if lifecycle.tombstoned {
             return Err(ErrorKind::StreamTombstoned(stream.clone()).into());
         }
-        let Some(head) = self.existing() else {
+        let existing = self.head.filter(|head| lifecycle.exists(Some(head.last)));
+        let Some(head) = existing else {
             return Err(ErrorKind::StreamNotFound(stream.clone()).into());
         };
         Ok(Readable {
             head,
-            visible: self.lifecycle.visibility(head.last, now),
+            visible: lifecycle.visibility(head.last, now),
         })
     }
 }
@@ -221,11 +250,12 @@ impl Store {
     pub(crate) async fn metadata_record(&self, stream: &StreamId) -> Result<StreamMetadataRecord> {
         self.check_open()?;
         let looked = self.look_up(stream).await?;
-        if looked.lifecycle.tombstoned {
+        let lifecycle = looked.lifecycle?;
+        if lifecycle.tombstoned {
             return Err(ErrorKind::StreamTombstoned(stream.clone()).into());
         }
         Ok(StreamMetadataRecord {
-            metadata: looked.lifecycle.metadata,
+            metadata: lifecycle.metadata,
             revision: looked.metadata_revision,
         })
     }
@@ -245,7 +275,7 @@ impl Store {
         let streams = names.into_iter().zip(looked);
         let streams = streams.filter_map(|(stream, looked)| {
             Some(StreamInfo {
-                last_revision: looked.existing()?.last,
+                last_revision: looked.listed()?.last,
                 stream,
             })
         });
@@ -275,7 +305,7 @@ impl Store {
                 let looked = self.look_up_in(log, &streams).await?;
                 for ((place, _), looked) in part.iter().zip(looked) {
                     if let Some(slot) = found.get_mut(*place) {
-                        *slot = looked?;
+                        *slot = looked;
                     }
                 }
             }
@@ -283,13 +313,29 @@ impl Store {
         Ok(found)
     }
 
-    /// Looks up at most [`LOOK_UP_MAX`] streams of one log in one snapshot, in their order. A metadata event that
-    /// cannot be read spoils only the answer about its stream.
+    /// Looks up at most [`LOOK_UP_MAX`] streams of one log, in their order: in one snapshot, or, if the database finds
+    /// that something of them is corrupt, one by one, to answer about the others.
     pub(crate) async fn look_up_in(
         &self,
         log: LogId,
         streams: &[&StreamId],
-    ) -> Result<Vec<Result<Looked>>> {
+    ) -> Result<Vec<Looked>> {
+        match self.look_up_together(log, streams).await {
+            Err(error) if is_corrupt(&error) => {}
+            looked => return looked,
+        }
+        let mut looked = Vec::with_capacity(streams.len());
+        for stream in streams {
+            looked.push(match self.look_up_together(log, &[stream]).await {
+                Ok(one) => one.into_iter().next().unwrap_or_default(),
+                Err(error) if is_corrupt(&error) => Looked::failed(stream, error),
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(looked)
+    }
+
+    async fn look_up_together(&self, log: LogId, streams: &[&StreamId]) -> Result<Vec<Looked>> {
         let bases: Vec<Option<StreamId>> = streams.iter().map(|stream| base_of(stream)).collect();
         let request = LoadRequest {
             streams: bases.iter().flatten().cloned().collect(),
@@ -310,6 +356,15 @@ impl Store {
         });
         Ok(looked.collect())
     }
+}
+
+pub(crate) fn is_corrupt(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt(_))
+}
+
+/// What is known of a stream cannot be read.
+fn unreadable(stream: &StreamId, error: Error) -> Error {
+    Error::corrupt(format!("what is known of stream {stream}")).caused_by(error)
 }
 
 /// The stream to look up for `stream`: itself or the one it describes; `None` if it cannot exist.

@@ -5,6 +5,8 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::StreamExt;
 use gesta_core::backend::RunMode;
@@ -369,9 +371,7 @@ async fn a_delete_by_another_process_holds_at_once() {
         process(&world, Config::default()),
         process(&world, Config::default()),
     );
-    b.backend
-        .deaf
-        .store(true, std::sync::atomic::Ordering::Relaxed);
+    b.backend.deaf.store(true, Ordering::Relaxed);
     a.append("cart-1", 2).await;
     assert_eq!(
         a.store
@@ -429,4 +429,78 @@ async fn after_shutdown_all_is_unavailable() {
             .await
             .is_err_and(refused)
     );
+}
+
+/// What happened: one damaged metadata event failed every listing, every scavenge, and, where the database itself found the
+/// damage, all loads of entities that travelled together.
+/// What holds now: only what is asked of that stream fails, and says which stream it is.
+#[tokio::test]
+async fn damaged_metadata_spoil_only_the_answers_about_their_stream() {
+    for found_by_database in [false, true] {
+        let world = World::new(1);
+        let ours = process(&world, Config::default());
+        let damaged = stream("b-damaged");
+        for name in ["a-1", "b-damaged", "c-1"] {
+            ours.append(name, 3).await;
+            let request = SetStreamMetadata {
+                stream: stream(name),
+                expected: ExpectedRevision::Any,
+                metadata: StreamMetadata::parse(r#"{"$maxCount":2}"#).expect("valid"),
+            };
+            ours.store.set_stream_metadata(request).await.expect("set");
+        }
+        if found_by_database {
+            ours.backend.corrupt.set(damaged.clone()).expect("once");
+        } else {
+            world.damage_metadata(&damaged);
+        }
+
+        let loads = ["a-1", "b-damaged", "c-1"].map(|name| LoadStream {
+            stream: stream(name),
+            from: LoadFrom::Start,
+            limit: 10,
+        });
+        let pages = ours.store.read_streams(loads.to_vec()).await;
+        let [a, b, c] = &pages.expect("answered")[..] else {
+            panic!("three answers");
+        };
+        for page in [a, c] {
+            assert_eq!(page.as_ref().expect("readable").events.len(), 2);
+        }
+        let error = b.as_ref().expect_err("damaged");
+        assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
+        assert!(error.to_string().contains("b-damaged"), "{error}");
+
+        let list = ListStreams {
+            prefix: String::new(),
+            after: None,
+            limit: 10,
+        };
+        let page = ours.store.list_streams(list).await.expect("listed");
+        let names: Vec<_> = page.streams.iter().map(|s| s.stream.as_str()).collect();
+        // What the database does not answer about has no last revision, which a listing shows.
+        match found_by_database {
+            false => assert_eq!(names, ["a-1", "b-damaged", "c-1"]),
+            true => assert_eq!(names, ["a-1", "c-1"]),
+        }
+        let report = ours.store.scavenge(RunMode::Real, |_| ()).await;
+        let report = report.expect("scavenged");
+        assert_eq!((report.streams, report.streams_unreadable), (3, 1));
+        assert_eq!(report.removed.events, 2);
+    }
+}
+
+/// What happened: a second shutdown during the first returned at once, while commits were still under way and the
+/// database open; one that was given up half way left the rest undone.
+#[tokio::test(start_paused = true)]
+async fn every_shutdown_returns_when_all_is_over() {
+    let ours = process(&World::new(1), Config::default());
+    let over = || ours.backend.closed.load(Ordering::Relaxed);
+    let given_up = tokio::time::timeout(Duration::from_millis(1), ours.store.shutdown());
+    assert!(given_up.await.is_err() && !over());
+    let shut_down = || async {
+        ours.store.shutdown().await.expect("shut down");
+        over()
+    };
+    assert_eq!(tokio::join!(shut_down(), shut_down()), (true, true));
 }

@@ -11,8 +11,8 @@
 mod world;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use futures::FutureExt;
@@ -36,8 +36,14 @@ pub struct MemoryBackend {
     pub deaf: AtomicBool,
     /// The database does not answer reads.
     pub away: AtomicBool,
+    pub closed: AtomicBool,
+    /// The database finds what it holds of this stream corrupt, and says so instead of an answer.
+    pub corrupt: OnceLock<StreamId>,
     pub calls: Calls,
 }
+
+/// How long the database takes to close.
+const CLOSING: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// How often each kind of call was made.
 #[derive(Default, Debug)]
@@ -96,6 +102,8 @@ impl MemoryBackend {
             world: Arc::clone(world),
             deaf: AtomicBool::new(false),
             away: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            corrupt: OnceLock::new(),
             calls: Calls::default(),
         })
     }
@@ -165,6 +173,10 @@ impl Backend for MemoryBackend {
     async fn load(&self, log: LogId, request: LoadRequest, _: Purpose) -> Result<Loaded> {
         count(&self.calls.load);
         self.answer().await?;
+        let corrupt = self.corrupt.get();
+        if corrupt.is_some_and(|corrupt| request.streams.contains(corrupt)) {
+            return Err(Error::corrupt("a row of a stream"));
+        }
         Ok(self.world.load(log, &request))
     }
 
@@ -239,7 +251,10 @@ impl Backend for MemoryBackend {
         Ok(self.world.remove_hidden(log, stream, visibility, mode))
     }
 
-    async fn close(&self) {}
+    async fn close(&self) {
+        tokio::time::sleep(CLOSING).await;
+        self.closed.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A process: a store, and its backend to look at.

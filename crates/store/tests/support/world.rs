@@ -110,6 +110,15 @@ impl World {
         }
     }
 
+    /// Damages the last metadata event of a stream.
+    pub fn damage_metadata(&self, stream: &StreamId) {
+        let mut state = self.lock();
+        let log = &mut state.logs[0];
+        let head = log.streams[&stream.metadata_stream()].head;
+        let stored = log.rows.get_mut(&head.position).expect("there");
+        stored.row.data = "damaged".into();
+    }
+
     // ---- reading ----
 
     pub fn end(&self, log: LogId) -> LogEnd {
