@@ -9,7 +9,7 @@ use gesta::entity::{CodecError, Encoded, EventCodec, ProtoEvents, Stored};
 use prost::Message as _;
 use uuid::Uuid;
 
-use crate::domain::{Event, Price, Seat, SeatStatus, Show};
+use crate::domain::{Command, Event, Price, Seat, SeatStatus, Show};
 use crate::messages;
 
 /// Category of the streams: a show's is named `show-<uuid>`.
@@ -133,6 +133,21 @@ impl TryFrom<Message> for Event {
             },
         })
     }
+}
+
+/// What tells a command from another one with the same idempotency key. Never changes: a hash of it is stored.
+#[must_use]
+pub fn form_of_command(command: &Command) -> Vec<u8> {
+    let form = match command {
+        Command::CreateShow {
+            show_id,
+            title,
+            max_seats,
+        } => format!("create {show_id} {max_seats} {title}"),
+        Command::ReserveSeat { seat } => format!("reserve {seat}"),
+        Command::CancelReservation { seat } => format!("cancel {seat}"),
+    };
+    form.into_bytes()
 }
 
 /// A show as the bytes of a snapshot.

@@ -2,8 +2,8 @@
 //!
 //! | call | answer |
 //! |---|---|
-//! | `POST /shows` | 201, 409, 400 |
-//! | `PATCH /shows/{showId}/seats/{seatNum}` | 202, 400 |
+//! | `POST /shows` | 201, 409, 400, 422 |
+//! | `PATCH /shows/{showId}/seats/{seatNum}` | 202, 400, 422 |
 //! | `GET /shows/{showId}` | 200, 404 |
 //! | `GET /available-seats?after={showId}&limit={1–1000}` | 200 |
 //! | `GET /health`, `GET /metrics` | 200 |

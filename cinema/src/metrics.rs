@@ -217,6 +217,21 @@ fn entities(out: &mut Text, stats: &EntityStats) {
             "Commands answered from an idempotency key",
             stats.repeated,
         ),
+        (
+            "keys_reused",
+            "Commands refused because their idempotency key was used for another",
+            stats.keys_reused,
+        ),
+        (
+            "keys_forgotten_early",
+            "Idempotency keys forgotten before their time",
+            stats.keys_forgotten_early,
+        ),
+        (
+            "keys_left_out",
+            "Idempotency keys left out of snapshots that would have been too large",
+            stats.keys_left_out,
+        ),
         ("reads", "Reads answered", stats.reads),
         (
             "confirmations",
@@ -278,6 +293,12 @@ fn entities(out: &mut Text, stats: &EntityStats) {
             stats.commands_waiting,
         ),
         ("reads_waiting", "Reads that wait", stats.reads_waiting),
+        ("keys", "Idempotency keys remembered", stats.keys),
+        (
+            "key_bytes",
+            "Bytes of them and their replies",
+            stats.key_bytes,
+        ),
     ] {
         out.single("gauge", &format!("cinema_entity_{name}"), help, value);
     }

@@ -48,7 +48,8 @@ impl Shows {
     /// # Errors
     /// None: all names are valid.
     pub fn start(store: Arc<dyn OwnerStore>, settings: Settings) -> gesta::Result<Self> {
-        let mut kind = EntityType::new(CATEGORY, events::codec()?)?.idempotent_replies();
+        let mut kind = EntityType::new(CATEGORY, events::codec()?)?
+            .idempotent_replies_by(events::form_of_command);
         if settings.snapshot_every > 0 {
             let snapshots = Snapshots::with(
                 SNAPSHOT_VERSION,
@@ -71,7 +72,7 @@ impl Shows {
         })
     }
 
-    /// Carries a command out. A retry with the same key gets the first answer.
+    /// Carries a command out. A retry with the same key gets the first answer; another command with it is refused.
     ///
     /// # Errors
     /// The rejection, or why there is no answer.

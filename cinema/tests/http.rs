@@ -303,6 +303,22 @@ async fn a_retry_with_the_same_key_gets_the_same_answer() {
         let answer = client.request("PATCH", &path, &key, body).await;
         assert_eq!(answer.status, status, "{key}");
     }
+    // Another request with a known key gets no answer of the first one.
+    for (key, seat, action) in [
+        ("b", 0, "CANCEL_RESERVATION"),
+        ("b", 1, "RESERVE"),
+        ("a", 0, "RESERVE"),
+    ] {
+        let path = format!("/shows/{ID}/seats/{seat}");
+        let body = format!(r#"{{"action":"{action}"}}"#);
+        let key = format!("idempotency-key: {key}\r\n");
+        let answer = client.request("PATCH", &path, &key, &body).await;
+        assert_eq!(answer.status, 422, "{answer:?}");
+        assert!(
+            answer.body.starts_with("IDEMPOTENCY_KEY_REUSED"),
+            "{answer:?}"
+        );
+    }
     for wrong in ["", "ä", &"x".repeat(256)] {
         let key = format!("idempotency-key: {wrong}\r\n");
         let answer = client.request("PATCH", &path, &key, body).await;

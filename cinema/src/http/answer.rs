@@ -247,6 +247,10 @@ impl<R: Into<Refusal>> From<Error<R>> for Refusal {
     fn from(error: Error<R>) -> Self {
         match error {
             Error::Rejected(rejection) => rejection.into(),
+            Error::KeyReused(key) => {
+                let text = format!("IDEMPOTENCY_KEY_REUSED: {key:?} was used for another request");
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, text)
+            }
             Error::Overloaded(why) => Self::retry_later("OVERLOADED", why),
             Error::Unavailable(error) => Self::unavailable(error),
             Error::OutcomeUnknown(error) => {
@@ -292,7 +296,12 @@ mod tests {
     #[test]
     fn each_failure_has_its_status() {
         let unavailable = || gesta::Error::unavailable("away");
-        let refusals: [(Error<Rejection>, u16, &str); 5] = [
+        let refusals: [(Error<Rejection>, u16, &str); 6] = [
+            (
+                Error::KeyReused("a".into()),
+                422,
+                "IDEMPOTENCY_KEY_REUSED: \"a\"",
+            ),
             (
                 Error::Rejected(Rejection::TooManySeats),
                 400,

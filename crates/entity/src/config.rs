@@ -22,8 +22,14 @@ pub struct Config {
     pub loads_max: usize,
     /// Entities loaded by one statement (1 to 1,000).
     pub load_batch_max: usize,
-    /// How long an idempotency key is remembered after its command was stored.
+    /// How long an idempotency key is remembered after its command was stored, unless its entity has more than the two
+    /// bounds below allow: then the oldest are forgotten earlier, which [`Stats`](crate::Stats) tell.
     pub keys_kept_for: Duration,
+    /// Idempotency keys that one entity remembers; at least `entity_commands_max`.
+    pub entity_keys_max: usize,
+    /// Bytes of keys and replies that one entity remembers, with 128 bytes for each of them. The last one is remembered in
+    /// any case. Snapshots hold them too, so keep it well below 16 MiB.
+    pub entity_key_bytes_max: usize,
     /// How often a command is decided, or a read looks, again because another process has changed the entity, before it
     /// is given up as unavailable.
     pub conflicts_max: u32,
@@ -43,6 +49,8 @@ impl Default for Config {
             loads_max: 2,
             load_batch_max: 256,
             keys_kept_for: Duration::from_secs(24 * 3_600),
+            entity_keys_max: 10_000,
+            entity_key_bytes_max: 2 * 1024 * 1024,
             conflicts_max: 100,
             snapshots_waiting_max: 1_000,
         }

@@ -11,6 +11,10 @@ pub enum Error<R> {
     /// The entity has decided against it. Nothing was stored.
     #[error("rejected")]
     Rejected(R),
+    /// Another command of the entity was carried out with the same idempotency key. Nothing was stored for this one;
+    /// trying again will not help.
+    #[error("idempotency key {0:?} was used for another command")]
+    KeyReused(String),
     /// Too many commands wait. Nothing was stored; try again later.
     #[error("overloaded: {0}")]
     Overloaded(String),
@@ -31,6 +35,7 @@ impl Error<Infallible> {
     pub(crate) fn cast<R>(self) -> Error<R> {
         match self {
             Error::Rejected(never) => match never {},
+            Error::KeyReused(key) => Error::KeyReused(key),
             Error::Overloaded(why) => Error::Overloaded(why),
             Error::Unavailable(error) => Error::Unavailable(error),
             Error::OutcomeUnknown(error) => Error::OutcomeUnknown(error),

@@ -1,31 +1,83 @@
 //! Idempotency keys: which commands an entity has already carried out, and what it replied.
 //!
-//! Key and reply travel in the metadata of the last event of their command, so they are stored with it or not at all,
-//! and in snapshots. A key without events is not remembered: nothing happened.
+//! Key, reply and a fingerprint of the command travel in the metadata of its last event, so they are stored with it or
+//! not at all, and in snapshots. A key without events is not remembered: nothing happened.
+//! Invariants: an entity remembers no more than its [`Bounds`], also while it is loaded; a copy for a snapshot shares
+//! what it holds, so its cost does not grow with the keys.
+//! Not here: when a key is looked up and what is answered (`slot::keyed`).
 
-use std::collections::{HashMap, VecDeque};
+use std::borrow::{Borrow, Cow};
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use gesta_core::{Error, RecordedEvent, Result, Revision, Timestamp};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use gesta_core::{Error, RecordedEvent, Result, Timestamp};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::stats::Counters;
+
+mod list;
+
+pub(crate) use list::List;
 
 /// Longest key, in bytes of UTF-8.
 pub const KEY_BYTES_MAX: usize = 256;
+/// What a remembered command is counted for beside the bytes of its key and its reply: times, numbers, pointers.
+const OVERHEAD_BYTES: usize = 128;
 
-/// Replies to JSON and back.
-pub(crate) struct ReplyCodec<R> {
-    pub(crate) encode: fn(&R) -> std::result::Result<Box<RawValue>, serde_json::Error>,
-    pub(crate) decode: fn(&RawValue) -> std::result::Result<R, serde_json::Error>,
+type Outcome<T> = std::result::Result<T, serde_json::Error>;
+/// The bytes that tell a command from others.
+type Form<C> = Box<dyn Fn(&C) -> Outcome<Vec<u8>> + Send + Sync>;
+
+/// What an entity type needs to know for keys: commands to bytes, replies to JSON and back.
+pub(crate) struct KeyCodec<C, R> {
+    pub(crate) form: Form<C>,
+    pub(crate) encode: fn(&R) -> Outcome<Box<RawValue>>,
+    pub(crate) decode: fn(&RawValue) -> Outcome<R>,
 }
 
-impl<R: Serialize + DeserializeOwned> ReplyCodec<R> {
-    pub(crate) fn json() -> Self {
+impl<C, R: Serialize + DeserializeOwned> KeyCodec<C, R> {
+    /// Replies as JSON, and commands in this form.
+    pub(crate) fn new(form: impl Fn(&C) -> Outcome<Vec<u8>> + Send + Sync + 'static) -> Self {
         Self {
+            form: Box::new(form),
             encode: |reply| serde_json::value::to_raw_value(reply),
             decode: |json| serde_json::from_str(json.get()),
         }
+    }
+}
+
+/// JSON that is the same for equal values: the keys of objects are sorted.
+pub(crate) fn sorted_json(value: &impl Serialize) -> Outcome<Vec<u8>> {
+    serde_json::to_vec(&serde_json::to_value(value)?)
+}
+
+/// Tells a command from another one with the same key: XXH3 of its form, 128 bits (Collet, 2019; the algorithm is final).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fingerprint(u128);
+
+impl Fingerprint {
+    pub(crate) fn of(form: &[u8]) -> Self {
+        Self(xxh3_128(form))
+    }
+}
+
+impl Serialize for Fingerprint {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:032x}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Fingerprint {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
+        u128::from_str_radix(&text, 16)
+            .map(Self)
+            .map_err(D::Error::custom)
     }
 }
 
@@ -47,16 +99,20 @@ pub(crate) fn check(key: &str) -> Result<()> {
 #[derive(Serialize, Deserialize)]
 struct Metadata<'a> {
     #[serde(rename = "$idempotencyKey", borrow)]
-    key: std::borrow::Cow<'a, str>,
+    key: Cow<'a, str>,
     #[serde(rename = "$reply", borrow)]
-    reply: std::borrow::Cow<'a, RawValue>,
+    reply: Cow<'a, RawValue>,
+    /// Missing in events of the first versions.
+    #[serde(rename = "$command", default, skip_serializing_if = "Option::is_none")]
+    command: Option<Fingerprint>,
 }
 
 /// The metadata of the last event of a command with a key.
-pub(crate) fn metadata(key: &str, reply: &RawValue) -> Result<Bytes> {
+pub(crate) fn metadata(key: &str, command: Fingerprint, reply: &RawValue) -> Result<Bytes> {
     let metadata = Metadata {
         key: key.into(),
-        reply: std::borrow::Cow::Borrowed(reply),
+        reply: Cow::Borrowed(reply),
+        command: Some(command),
     };
     serde_json::to_vec(&metadata)
         .map(Bytes::from)
@@ -64,88 +120,253 @@ pub(crate) fn metadata(key: &str, reply: &RawValue) -> Result<Bytes> {
 }
 
 /// A command that was carried out.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Remembered {
-    key: String,
+    pub(crate) key: String,
     pub(crate) reply: Box<RawValue>,
     /// Of its last event, if this process knows.
     pub(crate) revision: Option<u64>,
     /// When it was stored, in microseconds.
-    at: i64,
+    pub(crate) at: i64,
+    /// Which command it was; missing in what the first versions have stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) command: Option<Fingerprint>,
 }
 
-/// The keys of one entity, oldest first.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Keys {
-    by_key: HashMap<String, Remembered>,
-    order: VecDeque<String>,
+impl Remembered {
+    /// What it is counted for.
+    fn bytes(&self) -> usize {
+        self.key.len() + self.reply.get().len() + OVERHEAD_BYTES
+    }
 }
+
+/// What an entity remembers at most. What it was told last it remembers in any case.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) keys_max: usize,
+    pub(crate) bytes_max: usize,
+    /// What was stored before this moment, in microseconds, is forgotten.
+    pub(crate) from: i64,
+}
+
+/// The keys of one entity. Counted in the gauges of the runtime for as long as they live.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    by_key: HashSet<ByKey>,
+    /// Oldest first. A key that came again after it was forgotten elsewhere may stand here twice.
+    order: List,
+    bytes: usize,
+    counters: Arc<Counters>,
+}
+
+/// Found by its key.
+#[derive(Debug)]
+struct ByKey(Arc<Remembered>);
+
+impl Borrow<str> for ByKey {
+    fn borrow(&self) -> &str {
+        &self.0.key
+    }
+}
+
+impl Hash for ByKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key.hash(state);
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key == other.0.key
+    }
+}
+
+impl Eq for ByKey {}
 
 impl Keys {
-    pub(crate) fn get(&self, key: &str) -> Option<&Remembered> {
-        self.by_key.get(key)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
-    }
-
-    /// Remembers a command that is being carried out, or was.
-    pub(crate) fn insert(
-        &mut self,
-        key: &str,
-        reply: Box<RawValue>,
-        revision: Option<Revision>,
-        at: Timestamp,
-    ) {
-        let remembered = Remembered {
-            key: key.to_owned(),
-            reply,
-            revision: revision.map(|revision| revision.0),
-            at: at.as_micros(),
-        };
-        if self.by_key.insert(key.to_owned(), remembered).is_none() {
-            self.order.push_back(key.to_owned());
+    pub(crate) fn new(counters: Arc<Counters>) -> Self {
+        Self {
+            by_key: HashSet::new(),
+            order: List::default(),
+            bytes: 0,
+            counters,
         }
     }
 
-    /// Remembers the key of a stored event, if it has one.
-    pub(crate) fn learn(&mut self, event: &RecordedEvent) {
-        if event.metadata.is_empty() {
+    pub(crate) fn get(&self, key: &str) -> Option<&Remembered> {
+        self.by_key.get(key).map(|found| &*found.0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.order.len() == 0
+    }
+
+    /// All of them, for a snapshot: what they hold is shared.
+    pub(crate) fn list(&self) -> List {
+        self.order.clone()
+    }
+
+    /// Remembers a command that is being carried out, or was; forgets others for it.
+    pub(crate) fn insert(&mut self, remembered: Remembered, bounds: Bounds) {
+        let bytes = remembered.bytes();
+        let remembered = Arc::new(remembered);
+        self.order.push(Arc::clone(&remembered));
+        self.by_key.replace(ByKey(remembered));
+        self.bytes += bytes;
+        self.counters.keys.add(1);
+        self.counters.key_bytes.add(bytes as u64);
+        self.forget(bounds);
+    }
+
+    /// Remembers the key of a stored event, if it has one and is not too old.
+    pub(crate) fn learn(&mut self, event: &RecordedEvent, bounds: Bounds) {
+        if event.metadata.is_empty() || event.created.as_micros() < bounds.from {
             return;
         }
         // Metadata of other writers may be anything.
         if let Ok(found) = serde_json::from_slice::<Metadata<'_>>(&event.metadata) {
-            let reply = found.reply.into_owned();
-            self.insert(&found.key, reply, Some(event.revision), event.created);
+            let remembered = Remembered {
+                key: found.key.into_owned(),
+                reply: found.reply.into_owned(),
+                revision: Some(event.revision.0),
+                at: event.created.as_micros(),
+                command: found.command,
+            };
+            self.insert(remembered, bounds);
         }
     }
 
-    /// Forgets what was stored before a moment.
-    pub(crate) fn forget_before(&mut self, moment: i64) {
-        while let Some(oldest) = self.order.front()
-            && self
-                .by_key
-                .get(oldest)
-                .is_none_or(|remembered| remembered.at < moment)
-        {
-            self.by_key.remove(oldest);
-            self.order.pop_front();
+    /// Forgets what is too old, and the oldest of what is too much.
+    pub(crate) fn forget(&mut self, bounds: Bounds) {
+        while let Some(oldest) = self.order.oldest() {
+            let is_old = oldest.at < bounds.from;
+            let is_too_much = self.order.len() > bounds.keys_max || self.bytes > bounds.bytes_max;
+            if !is_old && (!is_too_much || self.order.len() == 1) {
+                return;
+            }
+            if !is_old {
+                self.counters.keys_forgotten_early.add(1);
+            }
+            self.forget_oldest();
         }
     }
 
-    /// All of them, oldest first, for a snapshot.
-    pub(crate) fn to_vec(&self) -> Vec<Remembered> {
-        self.order
-            .iter()
-            .filter_map(|key| self.by_key.get(key).cloned())
-            .collect()
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.order.pop_oldest() else {
+            return;
+        };
+        let bytes = oldest.bytes();
+        self.bytes -= bytes;
+        self.counters.keys.subtract(1);
+        self.counters.key_bytes.subtract(bytes as u64);
+        let found = self.by_key.get(oldest.key.as_str());
+        // The same key may have come again since.
+        if found.is_some_and(|found| Arc::ptr_eq(&found.0, &oldest)) {
+            self.by_key.remove(oldest.key.as_str());
+        }
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.counters.keys.subtract(self.order.len() as u64);
+        self.counters.key_bytes.subtract(self.bytes as u64);
+    }
+}
+
+/// When a command was carried out that is remembered from now on.
+pub(crate) fn remembered(
+    key: &str,
+    command: Fingerprint,
+    reply: Box<RawValue>,
+    now: Timestamp,
+) -> Remembered {
+    Remembered {
+        key: key.to_owned(),
+        reply,
+        revision: None,
+        at: now.as_micros(),
+        command: Some(command),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Bounds = Bounds {
+        keys_max: usize::MAX,
+        bytes_max: usize::MAX,
+        from: 0,
+    };
+
+    fn one(key: usize, at: i64) -> Remembered {
+        let reply = RawValue::from_string(key.to_string()).expect("JSON");
+        let command = Fingerprint::of(b"command");
+        remembered(&format!("key-{key}"), command, reply, Timestamp(at))
     }
 
-    /// Those of a snapshot.
-    pub(crate) fn from_vec(all: Vec<Remembered>) -> Self {
-        let order = all.iter().map(|one| one.key.clone()).collect();
-        let by_key = all.into_iter().map(|one| (one.key.clone(), one)).collect();
-        Self { by_key, order }
+    fn keys(count: usize, bounds: Bounds) -> Keys {
+        let mut keys = Keys::new(Arc::default());
+        for key in 0..count {
+            keys.insert(one(key, 1), bounds);
+        }
+        keys
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_by_count_by_bytes_and_by_age() {
+        let by_count = Bounds { keys_max: 3, ..ALL };
+        let by_bytes = Bounds {
+            bytes_max: 3 * one(1_000, 1).bytes(),
+            ..ALL
+        };
+        for bounds in [by_count, by_bytes] {
+            let mut keys = keys(1_000, bounds);
+            assert_eq!(keys.order.len(), 3, "{bounds:?}");
+            assert!(keys.get("key-996").is_none() && keys.get("key-997").is_some());
+            let stats = keys.counters.snapshot();
+            assert_eq!((stats.keys, stats.keys_forgotten_early), (3, 997));
+            assert_eq!(stats.key_bytes, keys.bytes as u64);
+            keys.insert(one(2_000, 5), bounds);
+            keys.forget(Bounds { from: 5, ..bounds });
+            assert_eq!((keys.order.len(), keys.by_key.len()), (1, 1));
+            let counters = Arc::clone(&keys.counters);
+            assert_eq!(counters.snapshot().keys_forgotten_early, 998);
+            drop(keys);
+            let stats = counters.snapshot();
+            assert_eq!((stats.keys, stats.key_bytes), (0, 0));
+        }
+    }
+
+    #[test]
+    fn what_came_last_is_remembered_whatever_the_bound() {
+        let none = Bounds {
+            keys_max: 0,
+            bytes_max: 0,
+            from: 0,
+        };
+        assert!(keys(10, none).get("key-9").is_some());
+    }
+
+    #[test]
+    fn a_key_that_comes_again_is_remembered_as_long_as_its_last_time() {
+        let mut keys = keys(1, ALL);
+        keys.insert(one(1, 1), ALL);
+        keys.insert(one(0, 7), ALL);
+        keys.forget(Bounds { from: 7, ..ALL });
+        assert_eq!(keys.get("key-0").map(|found| found.at), Some(7));
+        assert_eq!((keys.order.len(), keys.by_key.len()), (1, 1));
+    }
+
+    /// Stored for ever: neither the hash nor its text may change.
+    #[test]
+    fn a_fingerprint_is_this_text() {
+        let form = sorted_json(&serde_json::json!({"b": 1, "a": [true, "x"]})).expect("JSON");
+        assert_eq!(form, br#"{"a":[true,"x"],"b":1}"#);
+        let text = serde_json::to_string(&Fingerprint::of(&form)).expect("JSON");
+        assert_eq!(text, "\"f2c27c25e3cf71fc4540e118734a8e6a\"");
+        let read: Fingerprint = serde_json::from_str(&text).expect("readable");
+        assert_eq!(read, Fingerprint::of(&form));
     }
 }

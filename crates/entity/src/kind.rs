@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use crate::codec::{EventCodec, Stored};
 use crate::decider::Decider;
 use crate::guard::guarded;
-use crate::keys::ReplyCodec;
+use crate::keys::{KeyCodec, sorted_json};
 use crate::snapshot::Snapshots;
 
 /// Gives the tags of an event.
@@ -23,7 +23,7 @@ pub(crate) struct Kind<D: Decider> {
     codec: Box<dyn EventCodec<D::Event>>,
     tagging: Option<Tagging<D::Event>>,
     pub(crate) snapshots: Option<Snapshots<D>>,
-    pub(crate) replies: Option<ReplyCodec<D::Reply>>,
+    pub(crate) keys: Option<KeyCodec<D::Command, D::Reply>>,
 }
 
 impl<D: Decider> std::fmt::Debug for EntityType<D> {
@@ -53,7 +53,7 @@ impl<D: Decider> EntityType<D> {
                 codec: Box::new(codec),
                 tagging: None,
                 snapshots: None,
-                replies: None,
+                keys: None,
             },
         })
     }
@@ -75,13 +75,33 @@ impl<D: Decider> EntityType<D> {
         self
     }
 
-    /// Allows idempotency keys: replies are stored with the last event of their command, as JSON.
+    /// Allows idempotency keys: replies are stored with the last event of their command, as JSON, and with them a
+    /// fingerprint of the command, from its JSON. So a retry gets the first reply, and another command with the same key
+    /// gets [`Error::KeyReused`](crate::Error::KeyReused).
+    ///
+    /// Equal commands must have equal JSON, also in later versions of the program; otherwise a retry after an upgrade is
+    /// taken for another command, and refused. The order of the keys of objects does not matter, that of a `HashSet` does.
     #[must_use]
     pub fn idempotent_replies(mut self) -> Self
     where
+        D::Command: Serialize,
         D::Reply: Serialize + DeserializeOwned,
     {
-        self.kind.replies = Some(ReplyCodec::json());
+        self.kind.keys = Some(KeyCodec::new(sorted_json));
+        self
+    }
+
+    /// As [`idempotent_replies`](Self::idempotent_replies), for commands that are not `Serialize` or have parts that may
+    /// differ in a retry: `form` gives bytes that are equal for a command and its retry, and differ for other commands.
+    #[must_use]
+    pub fn idempotent_replies_by(
+        mut self,
+        form: impl Fn(&D::Command) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Self
+    where
+        D::Reply: Serialize + DeserializeOwned,
+    {
+        self.kind.keys = Some(KeyCodec::new(move |command: &D::Command| Ok(form(command))));
         self
     }
 }

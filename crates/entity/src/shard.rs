@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::decider::Decider;
 use crate::error::Error;
 use crate::guard::{Panicked, guarded};
+use crate::keys::Bounds;
 use crate::kind::Kind;
 use crate::load::{Load, Part, UseSnapshot};
 use crate::room::Room;
@@ -384,10 +385,15 @@ impl<D: Decider> Env<D> {
         tracing::warn!(%stream, %panicked, "snapshot not taken");
     }
 
-    /// Keys stored before this moment, in microseconds, are forgotten.
-    pub(crate) fn keys_from(&self) -> i64 {
+    /// What an entity may remember of idempotency keys, at this moment.
+    pub(crate) fn key_bounds(&self) -> Bounds {
         let kept = i64::try_from(self.config.keys_kept_for.as_micros()).unwrap_or(i64::MAX);
-        self.now.as_micros().saturating_sub(kept)
+        Bounds {
+            // Those of commands in flight must not be forgotten: their retries join them.
+            keys_max: (self.config.entity_keys_max).max(self.config.entity_commands_max),
+            bytes_max: self.config.entity_key_bytes_max,
+            from: self.now.as_micros().saturating_sub(kept),
+        }
     }
 
     pub(crate) fn fail(&self, ask: CommandAsk<D>, error: StoreError) {

@@ -8,18 +8,18 @@
 
 use std::collections::VecDeque;
 
-use gesta_core::{After, Appended, Error as StoreError, RecordedEvent, Revision, StreamId};
+use gesta_core::{After, Appended, Error as StoreError, RecordedEvent, StreamId};
 
-use crate::ask::{Ask, CommandAsk, Done, Freshness, ReadAsk};
-use crate::decider::{Context, Decider};
+use crate::ask::{Ask, Freshness, ReadAsk};
+use crate::decider::Decider;
 use crate::guard::guarded;
-use crate::keys::{self, Keys};
+use crate::keys::Keys;
 use crate::kind::unreadable;
 use crate::load::{Part, UseSnapshot};
 use crate::shard::Env;
-use crate::snapshot::Draft;
 use crate::stats::{Counter, Counters};
 
+mod command;
 mod flight;
 mod loading;
 
@@ -177,6 +177,7 @@ impl<D: Decider> Slot<D> {
             Ok(Progress::Complete) => {
                 let waiting = std::mem::take(&mut loading.waiting);
                 let mut active = std::mem::replace(&mut loading.building, Active::new(number));
+                active.forget_keys(env);
                 env.activated(stream, &mut active);
                 *self = Slot::Active(Box::new(active));
                 self.ask_all(stream, waiting, env)
@@ -234,9 +235,7 @@ impl<D: Decider> Active<D> {
                 .map_err(|panicked| unreadable(event, &panicked))?;
             self.after = After::Event(event.id);
             self.events_since_snapshot = self.events_since_snapshot.saturating_add(1);
-            if env.kind.replies.is_some() && !event.metadata.is_empty() {
-                self.keys.get_or_insert_default().learn(event);
-            }
+            self.learn_key(event, env);
         }
         Ok(())
     }
@@ -274,183 +273,6 @@ impl<D: Decider> Active<D> {
             Freshness::Confirmed => self.wait_for_next(stream, Work::Read(ask), env),
             Freshness::StaleAllowed => self.wait_for_last(stream, Work::Read(ask), env),
         }
-    }
-
-    fn command(&mut self, stream: &StreamId, mut ask: CommandAsk<D>, env: &mut Env<D>) {
-        ask.attempts += 1;
-        if ask.attempts > 1 {
-            env.counters.decided_again.add(1);
-        }
-        match self.repeated(&ask, env) {
-            Ok(None) => {}
-            Ok(Some(done)) => {
-                let answer = Ok(done);
-                return self.wait_for_last(stream, Work::Answered { ask, answer }, env);
-            }
-            Err(error) => return env.fail(ask, error),
-        }
-        let context = Context::new(env.kind.id(stream), env.now);
-        match guarded("decide", || {
-            self.state.decide(&ask.request.command, &context)
-        }) {
-            Ok(Ok(events)) if events.is_empty() => {
-                match guarded("reply", || self.state.reply(&ask.request.command)) {
-                    Ok(reply) => {
-                        let answer = Ok(Done {
-                            reply,
-                            revision: None,
-                            checkpoint: None,
-                            repeated: false,
-                        });
-                        self.wait_for_next(stream, Work::Answered { ask, answer }, env);
-                    }
-                    Err(panicked) => env.fail(ask, panicked.into()),
-                }
-            }
-            Ok(Ok(events)) => self.store(stream, ask, &events, env),
-            Ok(Err(rejection)) => {
-                let answer = Err(rejection);
-                self.wait_for_next(stream, Work::Answered { ask, answer }, env);
-            }
-            Err(panicked) => env.fail(ask, panicked.into()),
-        }
-    }
-
-    /// The reply of the first time, if the key of the command is known.
-    fn repeated(
-        &mut self,
-        ask: &CommandAsk<D>,
-        env: &Env<D>,
-    ) -> gesta_core::Result<Option<Done<D::Reply>>> {
-        let Some(key) = &ask.request.idempotency_key else {
-            return Ok(None);
-        };
-        keys::check(key)?;
-        let Some(codec) = &env.kind.replies else {
-            return Err(StoreError::invalid(
-                "idempotency key",
-                "needs an entity type with idempotent_replies",
-            ));
-        };
-        let Some(known) = &mut self.keys else {
-            return Ok(None);
-        };
-        known.forget_before(env.keys_from());
-        let Some(remembered) = known.get(key) else {
-            return Ok(None);
-        };
-        let reply = guarded("the reading of a reply", || {
-            (codec.decode)(&remembered.reply)
-        })?
-        .map_err(|error| StoreError::corrupt(format!("the reply of key {key:?}: {error}")))?;
-        Ok(Some(Done {
-            reply,
-            revision: remembered.revision.map(Revision),
-            checkpoint: None,
-            repeated: true,
-        }))
-    }
-
-    /// Applies and submits the events of a command.
-    fn store(
-        &mut self,
-        stream: &StreamId,
-        ask: CommandAsk<D>,
-        events: &[D::Event],
-        env: &mut Env<D>,
-    ) {
-        let id = env.kind.id(stream);
-        let encoded: gesta_core::Result<Vec<_>> = events
-            .iter()
-            .map(|event| env.kind.encode(id, event))
-            .collect();
-        let mut encoded = match encoded {
-            Ok(encoded) => encoded,
-            Err(error) => return env.fail(ask, error),
-        };
-        let evolved = guarded("evolve", || {
-            events.iter().for_each(|event| self.state.evolve(event));
-            self.state.reply(&ask.request.command)
-        });
-        let reply = match evolved {
-            Ok(reply) => reply,
-            Err(panicked) => {
-                self.flight().break_off();
-                return env.fail(ask, panicked.into());
-            }
-        };
-        if let Err(error) = self.remember(&ask, &reply, &mut encoded, env) {
-            self.flight().break_off();
-            return env.fail(ask, error);
-        }
-        let before = self.after;
-        if let Some(id) = encoded.last().and_then(|event| event.id) {
-            self.after = After::Event(id);
-        }
-        let snapshot = self.draft(stream, events.len(), env);
-        let number = env.submit(stream, before, encoded);
-        let flight = self.flight();
-        flight.submit(number);
-        flight.stored += 1;
-        flight.pending.push_back(Pending {
-            number,
-            work: Work::Stored {
-                ask,
-                reply,
-                snapshot,
-            },
-            failed: None,
-        });
-    }
-
-    /// Puts key and reply into the metadata of the last event, whose revision a retry is told.
-    fn remember(
-        &mut self,
-        ask: &CommandAsk<D>,
-        reply: &D::Reply,
-        events: &mut [gesta_core::EventData],
-        env: &Env<D>,
-    ) -> gesta_core::Result<()> {
-        let (Some(key), Some(codec)) = (&ask.request.idempotency_key, &env.kind.replies) else {
-            return Ok(());
-        };
-        let reply = guarded("the writing of a reply", || (codec.encode)(reply))?
-            .map_err(|error| StoreError::invalid("reply", error.to_string()))?;
-        if let Some(last) = events.last_mut() {
-            last.metadata = keys::metadata(key, &reply)?;
-        }
-        let keys = self.keys.get_or_insert_default();
-        keys.insert(key, reply, None, env.now);
-        Ok(())
-    }
-
-    /// A snapshot of the tip, if one is due; written once the tip is durable.
-    fn draft(&mut self, stream: &StreamId, events: usize, env: &Env<D>) -> Option<Box<Draft<D>>> {
-        let events = u32::try_from(events).unwrap_or(u32::MAX);
-        self.events_since_snapshot = self.events_since_snapshot.saturating_add(events);
-        let snapshots = env.kind.snapshots.as_ref()?;
-        let After::Event(last) = self.after else {
-            return None;
-        };
-        let due = || snapshots.is_due(&self.state, u64::from(self.events_since_snapshot));
-        let state = guarded("the snapshot", || {
-            due().then(|| snapshots.copy(&self.state))
-        });
-        let state = match state {
-            Ok(state) => state?,
-            Err(panicked) => {
-                env.leave_out_snapshot(stream, &panicked);
-                // Tried again as late as if it had been taken, not with each command.
-                self.events_since_snapshot = 0;
-                return None;
-            }
-        };
-        self.events_since_snapshot = 0;
-        Some(Box::new(Draft {
-            state,
-            last,
-            keys: self.keys.clone(),
-        }))
     }
 
     /// Holds back until the next submission of the entity has succeeded.

@@ -3,28 +3,33 @@
 //! A snapshot is an event in the stream `$snapshot-<stream>`, which keeps only its last one. It names the event after
 //! which it was taken by revision *and* id; when that event is not found there any more (another history after a
 //! restore, a deleted stream), or version or bytes are not readable, it is ignored and a new one is written in time.
-//! They are encoded and written by a task of their own, off the command path.
+//! They are encoded and written by a task of their own, off the command path; idempotency keys are shared with it. Of those
+//! the oldest are left out when a snapshot would be larger than an event may be.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
+use gesta_core::limits::EVENT_BYTES_MAX;
 use gesta_core::{
     Append, ContentType, EventData, EventId, EventType, ExpectedRevision, OwnerStore,
     RecordedEvent, Result, Revision, SetStreamMetadata, StreamId, StreamMetadata,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use crate::decider::Decider;
 use crate::guard::guarded;
-use crate::keys::{Keys, Remembered};
+use crate::keys::{List, Remembered};
 use crate::kind::Kind;
 use crate::stats::Counters;
 
 /// The event type of snapshots.
 const SNAPSHOT_TYPE: &str = "$snapshot";
+/// Room for the header of a snapshot without its keys.
+const HEADER_BYTES_MAX: usize = 1_024;
 /// In the metadata of a stream: how many of its last events it keeps.
 const MAX_COUNT: &str = "$maxCount";
 
@@ -138,19 +143,20 @@ impl<D> Snapshots<D> {
             state: state.map_err(|panicked| panicked.to_string())??,
             revision: Revision(header.revision),
             last: EventId(header.event_id),
-            keys: Keys::from_vec(header.keys),
+            keys: header.keys,
         })
     }
 }
 
 /// What stands in the metadata of a snapshot.
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct Header<K = Remembered> {
     version: u32,
     revision: u64,
     event_id: uuid::Uuid,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    keys: Vec<Remembered>,
+    /// Oldest first.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    keys: Vec<K>,
 }
 
 /// A snapshot that was read.
@@ -158,14 +164,14 @@ pub(crate) struct Restored<D> {
     pub(crate) state: D,
     pub(crate) revision: Revision,
     pub(crate) last: EventId,
-    pub(crate) keys: Keys,
+    pub(crate) keys: Vec<Remembered>,
 }
 
 /// A state to be written once the event that it was taken after is durable.
 pub(crate) struct Draft<D> {
     pub(crate) state: D,
     pub(crate) last: EventId,
-    pub(crate) keys: Option<Box<Keys>>,
+    pub(crate) keys: List,
 }
 
 /// A draft whose event is durable.
@@ -195,8 +201,9 @@ pub(crate) async fn write_all<D: Decider>(
         // The state itself is the user's, and so is its end.
         let written = AssertUnwindSafe(write(snapshots, &*store, due)).catch_unwind();
         let left_out = match written.await {
-            Ok(Ok(())) => {
+            Ok(Ok(keys_left_out)) => {
                 counters.snapshots_written.add(1);
+                counters.keys_left_out.add(keys_left_out);
                 continue;
             }
             Ok(Err(error)) => error.to_string(),
@@ -207,32 +214,59 @@ pub(crate) async fn write_all<D: Decider>(
     }
 }
 
-async fn write<D>(snapshots: &Snapshots<D>, store: &dyn OwnerStore, due: Ready<D>) -> Result<()> {
+/// Writes a snapshot; tells how many keys had to be left out.
+async fn write<D>(snapshots: &Snapshots<D>, store: &dyn OwnerStore, due: Ready<D>) -> Result<u64> {
     let stream = snapshot_stream(&due.stream)?;
-    let header = Header {
-        version: snapshots.version,
-        revision: due.revision.0,
-        event_id: due.draft.last.0,
-        keys: due.draft.keys.map(|keys| keys.to_vec()).unwrap_or_default(),
-    };
-    let invalid = |error: String| gesta_core::Error::invalid("snapshot", error);
-    let event = EventData {
-        id: None,
-        event_type: EventType::new(SNAPSHOT_TYPE)?,
-        content_type: snapshots.content_type,
-        data: guarded("the writing of a snapshot", || {
-            (snapshots.encode)(&due.draft.state)
-        })?
-        .map_err(invalid)?
-        .into(),
-        metadata: serde_json::to_vec(&header)
-            .map_err(|error| invalid(error.to_string()))?
-            .into(),
-        tags: gesta_core::Tags::NONE,
-    };
+    let (event, left_out) = snapshots.event(&due)?;
     keep_one(store, &stream).await?;
     let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
-    store.append(append).await.map(drop)
+    store.append(append).await?;
+    Ok(left_out)
+}
+
+impl<D> Snapshots<D> {
+    /// The event that a snapshot is, and how many of the oldest keys it has no room for.
+    fn event(&self, due: &Ready<D>) -> Result<(EventData, u64)> {
+        let invalid = |error: String| gesta_core::Error::invalid("snapshot", error);
+        let data = guarded("the writing of a snapshot", || {
+            (self.encode)(&due.draft.state)
+        })?
+        .map_err(invalid)?;
+        let room = EVENT_BYTES_MAX.saturating_sub(data.len() + HEADER_BYTES_MAX);
+        let keys = youngest_that_fit(&due.draft.keys, room);
+        let left_out = due.draft.keys.len() - keys.len();
+        let header = Header {
+            version: self.version,
+            revision: due.revision.0,
+            event_id: due.draft.last.0,
+            keys,
+        };
+        let event = EventData {
+            id: None,
+            event_type: EventType::new(SNAPSHOT_TYPE)?,
+            content_type: self.content_type,
+            data: data.into(),
+            metadata: serde_json::to_vec(&header)
+                .map_err(|error| invalid(error.to_string()))?
+                .into(),
+            tags: gesta_core::Tags::NONE,
+        };
+        Ok((event, left_out as u64))
+    }
+}
+
+/// As many of the youngest keys as there is room for, oldest first, as JSON.
+fn youngest_that_fit(keys: &List, room: usize) -> Vec<Box<RawValue>> {
+    let mut left = room;
+    let fitting = keys.youngest_first().map_while(|one| {
+        let json = serde_json::value::to_raw_value(one).ok()?;
+        // With its comma.
+        left = left.checked_sub(json.get().len() + 1)?;
+        Some(json)
+    });
+    let mut fitting: Vec<_> = fitting.collect();
+    fitting.reverse();
+    fitting
 }
 
 /// Makes a stream keep only its last snapshot, unless its metadata say how many it keeps. Asked before each snapshot:

@@ -36,6 +36,12 @@ stats! {
     failed,
     /// Commands answered from a remembered idempotency key.
     repeated,
+    /// Commands refused because their idempotency key was used for another command.
+    keys_reused,
+    /// Idempotency keys forgotten before their time, because their entity had too many.
+    keys_forgotten_early,
+    /// Idempotency keys left out of snapshots that would have been too large: a restart forgets them.
+    keys_left_out,
     /// Reads answered.
     reads,
     /// Questions to the store whether an entity is up to date.
@@ -64,6 +70,10 @@ stats! {
     active,
     /// Entities being loaded now.
     loading,
+    /// Idempotency keys remembered now.
+    keys,
+    /// Bytes that they are counted for: key, reply and 128 bytes each.
+    key_bytes,
     /// Commands that wait or are in flight now.
     commands_waiting,
     /// Reads that wait now.

@@ -213,9 +213,11 @@ async fn entities_leave_memory_for_others_and_when_idle() {
     }
     let stats = accounts.stats();
     assert!(
-        stats.active <= 11 && stats.passivated_for_room >= 39,
+        stats.active <= 11 && stats.passivated_for_room > 0,
         "{stats:?}"
     );
+    // On a slow machine some were idle before others needed their room.
+    assert!(stats.passivated_for_room + stats.passivated_idle >= 39);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while accounts.stats().active > 0 {
         assert!(

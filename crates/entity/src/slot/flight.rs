@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use gesta_core::{Appended, Error as StoreError, ErrorKind, StreamId};
 
-use crate::ask::{Ask, CommandAsk, Done, ReadAsk, done};
+use crate::ask::{Ask, CommandAsk, CommandResult, Done, ReadAsk, done};
 use crate::decider::Decider;
 use crate::error::Error;
 use crate::shard::Env;
@@ -49,7 +49,7 @@ pub(super) enum Work<D: Decider> {
     /// Without events.
     Answered {
         ask: CommandAsk<D>,
-        answer: Result<Done<D::Reply>, D::Rejection>,
+        answer: CommandResult<D>,
     },
     Read(Box<dyn ReadAsk<D>>),
 }
@@ -174,9 +174,10 @@ impl<D: Decider> Work<D> {
                 match &answer {
                     Ok(done) if done.repeated => env.counters.repeated.add(1),
                     Ok(_) => env.counters.commands.add(1),
+                    Err(Error::KeyReused(_)) => env.counters.keys_reused.add(1),
                     Err(_) => env.counters.rejected.add(1),
                 }
-                ask.answer(answer.map_err(Error::Rejected));
+                ask.answer(answer);
             }
             Work::Read(ask) => {
                 env.counters.reads.add(1);

@@ -71,9 +71,7 @@ impl<D: Decider> Loading<D> {
                 self.expected = Some((restored.revision, restored.last));
                 self.building.state = restored.state;
                 self.building.after = After::Event(restored.last);
-                if !restored.keys.is_empty() {
-                    self.building.keys = Some(Box::new(restored.keys));
-                }
+                self.building.restore_keys(restored.keys, env);
             }
             Err(why) => self.start_over(stream, &why, env),
         }

@@ -46,6 +46,18 @@ pub(crate) enum Command {
     Reject,
 }
 
+impl Command {
+    /// What makes attempts with one key the same command: not the numbers, which tell attempts from each other.
+    pub(crate) fn kind(self) -> u8 {
+        match self {
+            Command::Store { .. } => 0,
+            Command::StoreIfEven { .. } => 1,
+            Command::Look => 2,
+            Command::Reject => 3,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Event {
     /// Decided when this was all that had been stored.
@@ -102,7 +114,7 @@ pub(crate) fn chain_type(snapshot_every: u64) -> EntityType<Chain> {
     EntityType::new("chain", JsonEvents::<Event>::new())
         .expect("valid")
         .snapshots(Snapshots::json(1).every(snapshot_every))
-        .idempotent_replies()
+        .idempotent_replies_by(|command: &Command| vec![command.kind()])
 }
 
 /// The stream of an entity.

@@ -34,6 +34,8 @@ pub(crate) enum Broken {
     Overtaken,
     /// A retry got another answer than the command that was stored.
     OtherReply,
+    /// Another command got the reply of the first with its key, or a retry was taken for another command.
+    WrongKey,
     /// The answer tells another revision than that of the last event.
     WrongRevision,
     /// No answer, or one that must not happen.
@@ -172,7 +174,7 @@ fn check_stored(stream: &Stream, attempt: &Attempt) -> Option<Broken> {
             let there = whole && places.last().is_none_or(|last| last[0] == seen.length);
             (!there).then_some(Broken::Lost)
         }
-        Answer::Rejected(_) | Answer::Refused(_) => {
+        Answer::Rejected(_) | Answer::Refused(_) | Answer::KeyReused => {
             (!places.is_empty()).then_some(Broken::RefusedButStored)
         }
         Answer::Unknown(_) | Answer::Nobody => {
@@ -219,6 +221,25 @@ fn check_keys(stream: &Stream, attempts: &[&Attempt], found: &mut Vec<Violation>
         if let Some(other) = attempts.iter().find(differs) {
             found.push((Broken::OtherReply, format!("{other:?} of {attempts:?}")));
         }
+        if let Some(wrong) = attempts
+            .iter()
+            .find(|a| has_wrong_key(stream, a, &attempts))
+        {
+            found.push((Broken::WrongKey, format!("{wrong:?} of {attempts:?}")));
+        }
+    }
+}
+
+/// Only a retry of the stored command gets its reply, and only another one is told that the key was used, once that is so.
+fn has_wrong_key(stream: &Stream, attempt: &Attempt, attempts: &[&Attempt]) -> bool {
+    let stored = attempts.iter().find(|other| stream.place(other).is_some());
+    match attempt.answer {
+        Answer::Done { repeated: true, .. } => stored.map(|s| s.kind()) != Some(attempt.kind()),
+        Answer::KeyReused => !stored.is_some_and(|stored| {
+            let durable = stream.place(stored).and_then(|place| stream.reached(place));
+            stored.kind() != attempt.kind() && durable <= attempt.answered
+        }),
+        _ => false,
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) enum Answer {
     },
     Rejected(Seen),
     Read(Seen),
+    /// Its key was used for another command.
+    KeyReused,
     /// Nothing was stored, so it was said.
     Refused(String),
     Unknown(String),
@@ -56,6 +58,14 @@ impl Attempt {
             Asked::Command(Command::Store { first, count })
             | Asked::Command(Command::StoreIfEven { first, count }) => first..first + count,
             _ => 0..0,
+        }
+    }
+
+    /// Of its command, if it is one.
+    pub(crate) fn kind(&self) -> Option<u8> {
+        match self.asked {
+            Asked::Command(command) => Some(command.kind()),
+            Asked::Read | Asked::StaleRead => None,
         }
     }
 

@@ -164,6 +164,7 @@ fn the_histories_meet_everything() {
         ),
         ("dropped futures", answers(|a| matches!(a, Answer::Nobody))),
         ("repeated", sum(|s| s.repeated)),
+        ("reused keys", answers(|a| matches!(a, Answer::KeyReused))),
         ("overloaded", sum(|s| s.overloaded)),
         ("failed", sum(|s| s.failed)),
         ("confirmations", sum(|s| s.confirmations)),

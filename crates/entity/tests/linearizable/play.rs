@@ -266,7 +266,8 @@ impl Game {
         let even = random.chance(0.2);
         for _ in 0..5 {
             let (first, count) = (next(&self.numbers), 1 + random.below(3) as u64);
-            let command = match even {
+            // Some use the key for another command, before or after the first.
+            let command = match even != random.chance(0.15) {
                 true => Command::StoreIfEven { first, count },
                 false => Command::Store { first, count },
             };
@@ -335,7 +336,10 @@ impl Game {
             Ok(done) => done_answer(done),
             Err(error) => failure(error, Answer::Rejected),
         });
-        let known = matches!(answer, Answer::Done { .. } | Answer::Rejected(_));
+        let known = matches!(
+            answer,
+            Answer::Done { .. } | Answer::Rejected(_) | Answer::KeyReused
+        );
         self.recorder.answer(attempt, self.world.moment(), answer);
         known
     }
@@ -409,6 +413,7 @@ fn done_answer(done: Done<Seen>) -> Answer {
 fn failure<R>(error: Error<R>, rejected: impl FnOnce(R) -> Answer) -> Answer {
     match error {
         Error::Rejected(rejection) => rejected(rejection),
+        Error::KeyReused(_) => Answer::KeyReused,
         Error::Overloaded(why) => Answer::Refused(why),
         Error::Unavailable(error) => Answer::Refused(error.to_string()),
         Error::OutcomeUnknown(error) => Answer::Unknown(error.to_string()),

@@ -12,7 +12,7 @@ pub(crate) struct Account {
     pub(crate) changes: u64,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) enum Command {
     Deposit(u64),
     /// Two events.

@@ -1,0 +1,246 @@
+//! A command: its key looked up, decided, its events applied and submitted, its answer held back.
+//!
+//! Invariant: whatever fails before the state was changed fails one command; after that, the state is worth nothing and
+//! the entity starts over.
+//! Not here: when answers leave (`flight`).
+
+use gesta_core::{
+    After, Error as StoreError, EventData, RecordedEvent, Result, Revision, StreamId,
+};
+
+use super::Active;
+use super::flight::{Pending, Work};
+use crate::ask::{CommandAsk, CommandResult, Done};
+use crate::decider::{Context, Decider};
+use crate::error::Error;
+use crate::guard::guarded;
+use crate::keys::{self, Fingerprint, Keys, Remembered};
+use crate::shard::Env;
+use crate::snapshot::Draft;
+
+/// What the idempotency key of a command says about it.
+enum Known<D: Decider> {
+    /// It has none, or none that is remembered. The fingerprint is stored with the key.
+    No(Option<Fingerprint>),
+    /// This is the answer, once everything of the entity is durable.
+    Answer(CommandResult<D>),
+}
+
+impl<D: Decider> Active<D> {
+    pub(super) fn command(&mut self, stream: &StreamId, mut ask: CommandAsk<D>, env: &mut Env<D>) {
+        ask.attempts += 1;
+        if ask.attempts > 1 {
+            env.counters.decided_again.add(1);
+        }
+        let fingerprint = match self.look_up_key(&ask, env) {
+            Ok(Known::No(fingerprint)) => fingerprint,
+            Ok(Known::Answer(answer)) => {
+                return self.wait_for_last(stream, Work::Answered { ask, answer }, env);
+            }
+            Err(error) => return env.fail(ask, error),
+        };
+        let context = Context::new(env.kind.id(stream), env.now);
+        let decided = guarded("decide", || {
+            self.state.decide(&ask.request.command, &context)
+        });
+        match decided {
+            Ok(Ok(events)) if events.is_empty() => self.reply_only(stream, ask, env),
+            Ok(Ok(events)) => self.store(stream, ask, &events, fingerprint, env),
+            Ok(Err(rejection)) => {
+                let answer = Err(Error::Rejected(rejection));
+                self.wait_for_next(stream, Work::Answered { ask, answer }, env);
+            }
+            Err(panicked) => env.fail(ask, panicked.into()),
+        }
+    }
+
+    /// Answers a command without events.
+    fn reply_only(&mut self, stream: &StreamId, ask: CommandAsk<D>, env: &mut Env<D>) {
+        match guarded("reply", || self.state.reply(&ask.request.command)) {
+            Ok(reply) => {
+                let answer = Ok(Done {
+                    reply,
+                    revision: None,
+                    checkpoint: None,
+                    repeated: false,
+                });
+                self.wait_for_next(stream, Work::Answered { ask, answer }, env);
+            }
+            Err(panicked) => env.fail(ask, panicked.into()),
+        }
+    }
+
+    /// Applies and submits the events of a command.
+    fn store(
+        &mut self,
+        stream: &StreamId,
+        ask: CommandAsk<D>,
+        events: &[D::Event],
+        fingerprint: Option<Fingerprint>,
+        env: &mut Env<D>,
+    ) {
+        let id = env.kind.id(stream);
+        let encoded: Result<Vec<_>> = events
+            .iter()
+            .map(|event| env.kind.encode(id, event))
+            .collect();
+        let mut encoded = match encoded {
+            Ok(encoded) => encoded,
+            Err(error) => return env.fail(ask, error),
+        };
+        let evolved = guarded("evolve", || {
+            events.iter().for_each(|event| self.state.evolve(event));
+            self.state.reply(&ask.request.command)
+        });
+        let stored = evolved.map_err(StoreError::from).and_then(|reply| {
+            self.remember(&ask, fingerprint, &reply, &mut encoded, env)?;
+            Ok(reply)
+        });
+        let reply = match stored {
+            Ok(reply) => reply,
+            Err(error) => {
+                self.flight().break_off();
+                return env.fail(ask, error);
+            }
+        };
+        let before = self.after;
+        if let Some(id) = encoded.last().and_then(|event| event.id) {
+            self.after = After::Event(id);
+        }
+        let snapshot = self.draft(stream, events.len(), env);
+        let number = env.submit(stream, before, encoded);
+        let flight = self.flight();
+        flight.submit(number);
+        flight.stored += 1;
+        flight.pending.push_back(Pending {
+            number,
+            work: Work::Stored {
+                ask,
+                reply,
+                snapshot,
+            },
+            failed: None,
+        });
+    }
+
+    /// A snapshot of the tip, if one is due; written once the tip is durable.
+    fn draft(&mut self, stream: &StreamId, events: usize, env: &Env<D>) -> Option<Box<Draft<D>>> {
+        let events = u32::try_from(events).unwrap_or(u32::MAX);
+        self.events_since_snapshot = self.events_since_snapshot.saturating_add(events);
+        let snapshots = env.kind.snapshots.as_ref()?;
+        let After::Event(last) = self.after else {
+            return None;
+        };
+        let due = || snapshots.is_due(&self.state, u64::from(self.events_since_snapshot));
+        let state = guarded("the snapshot", || {
+            due().then(|| snapshots.copy(&self.state))
+        });
+        let state = match state {
+            Ok(state) => state?,
+            Err(panicked) => {
+                env.leave_out_snapshot(stream, &panicked);
+                // Tried again as late as if it had been taken, not with each command.
+                self.events_since_snapshot = 0;
+                return None;
+            }
+        };
+        self.events_since_snapshot = 0;
+        self.forget_keys(env);
+        let keys = self.keys.as_ref().map(|keys| keys.list());
+        Some(Box::new(Draft {
+            state,
+            last,
+            keys: keys.unwrap_or_default(),
+        }))
+    }
+
+    // ---- idempotency keys ----
+
+    /// The first answer to a command, if its key is known; a refusal, if it was another command.
+    fn look_up_key(&mut self, ask: &CommandAsk<D>, env: &Env<D>) -> Result<Known<D>> {
+        let Some(key) = &ask.request.idempotency_key else {
+            return Ok(Known::No(None));
+        };
+        keys::check(key)?;
+        let Some(codec) = &env.kind.keys else {
+            return Err(StoreError::invalid(
+                "idempotency key",
+                "needs an entity type with idempotent_replies",
+            ));
+        };
+        let form = guarded("the form of a command", || {
+            (codec.form)(&ask.request.command)
+        })?;
+        let form = form.map_err(|error| StoreError::invalid("command", error.to_string()))?;
+        let fingerprint = Fingerprint::of(&form);
+        self.forget_keys(env);
+        let Some(known) = self.keys.as_ref().and_then(|keys| keys.get(key)) else {
+            return Ok(Known::No(Some(fingerprint)));
+        };
+        // What the first versions stored has no fingerprint, and is taken for the same command as it was then.
+        if known.command.is_some_and(|command| command != fingerprint) {
+            return Ok(Known::Answer(Err(Error::KeyReused(key.clone()))));
+        }
+        let reply = guarded("the reading of a reply", || (codec.decode)(&known.reply))?
+            .map_err(|error| StoreError::corrupt(format!("the reply of key {key:?}: {error}")))?;
+        Ok(Known::Answer(Ok(Done {
+            reply,
+            revision: known.revision.map(Revision),
+            checkpoint: None,
+            repeated: true,
+        })))
+    }
+
+    /// Puts key, reply and fingerprint into the metadata of the last event, whose revision a retry is told.
+    fn remember(
+        &mut self,
+        ask: &CommandAsk<D>,
+        fingerprint: Option<Fingerprint>,
+        reply: &D::Reply,
+        events: &mut [EventData],
+        env: &Env<D>,
+    ) -> Result<()> {
+        let (Some(key), Some(codec), Some(fingerprint)) =
+            (&ask.request.idempotency_key, &env.kind.keys, fingerprint)
+        else {
+            return Ok(());
+        };
+        let reply = guarded("the writing of a reply", || (codec.encode)(reply))?
+            .map_err(|error| StoreError::invalid("reply", error.to_string()))?;
+        if let Some(last) = events.last_mut() {
+            last.metadata = keys::metadata(key, fingerprint, &reply)?;
+        }
+        let remembered = keys::remembered(key, fingerprint, reply, env.now);
+        self.keys(env).insert(remembered, env.key_bounds());
+        Ok(())
+    }
+
+    /// Remembers the key of a stored event, if it has one.
+    pub(super) fn learn_key(&mut self, event: &RecordedEvent, env: &Env<D>) {
+        if env.kind.keys.is_some() && !event.metadata.is_empty() {
+            self.keys(env).learn(event, env.key_bounds());
+        }
+    }
+
+    /// Remembers the keys of a snapshot.
+    pub(super) fn restore_keys(&mut self, all: Vec<Remembered>, env: &Env<D>) {
+        for one in all {
+            self.keys(env).insert(one, env.key_bounds());
+        }
+    }
+
+    fn keys(&mut self, env: &Env<D>) -> &mut Keys {
+        let new = || Box::new(Keys::new(std::sync::Arc::clone(&env.counters)));
+        self.keys.get_or_insert_with(new)
+    }
+
+    /// Forgets the keys whose time is over.
+    pub(super) fn forget_keys(&mut self, env: &Env<D>) {
+        if let Some(keys) = &mut self.keys {
+            keys.forget(env.key_bounds());
+            if keys.is_empty() {
+                self.keys = None;
+            }
+        }
+    }
+}
