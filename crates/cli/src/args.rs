@@ -94,8 +94,10 @@ pub(crate) enum Command {
     Schema(SchemaCommand),
     /// Read a whole store and check every promise that data can show.
     Verify,
-    /// Copy a SQLite store to a new file. For PostgreSQL use the database's own backup.
+    /// Copy a SQLite store to a new file, also while a server has it open.
     Backup(Backup),
+    /// Make a SQLite store out of a backup, after checking it.
+    Restore(Restore),
     /// Free what deletes and the metadata of streams hide.
     Scavenge(Scavenge),
     /// Tell what a store or server is.
@@ -343,9 +345,28 @@ pub(crate) enum SchemaCommand {
 
 /// `gesta backup`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "A store that a server has open is copied through the server, which must listen on a loopback address:\n  \
+    gesta backup --store http://127.0.0.1:2113 copy.db\n\
+    A store that nobody has open:\n  \
+    gesta backup --store sqlite:gesta-data/gesta.db copy.db\n\
+    PostgreSQL makes its own backups: pg_basebackup, pg_dump. Put a backup in place with `gesta restore`."
+)]
 pub(crate) struct Backup {
     /// The new file. It must not exist.
     pub(crate) to: PathBuf,
+}
+
+/// `gesta restore`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The new store is the one that --store names; nothing may be there yet:\n  \
+    gesta restore copy.db --store sqlite:gesta-data/gesta.db\n\
+    The copy is checked as by `gesta verify` and gets a new incarnation, so that checkpoints of the old store are refused."
+)]
+pub(crate) struct Restore {
+    /// The backup, a file made by `gesta backup`. It is not changed.
+    pub(crate) from: PathBuf,
 }
 
 /// `gesta scavenge`.

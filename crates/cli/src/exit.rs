@@ -28,7 +28,7 @@ pub(crate) enum Code {
     Damaged = 7,
     /// The checkpoint cannot be used with this store.
     InvalidCheckpoint = 8,
-    /// Stopped at once by a signal.
+    /// Stopped by a signal before it was done.
     Interrupted = 130,
 }
 
@@ -55,6 +55,11 @@ impl Failure {
     /// Another failure.
     pub(crate) fn other(message: impl Into<String>) -> Self {
         Self::Message(Code::Other, message.into())
+    }
+
+    /// Stopped by a signal before it was done.
+    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
+        Self::Message(Code::Interrupted, message.into())
     }
 
     /// The exit code; `None` for success.

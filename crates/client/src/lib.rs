@@ -16,6 +16,7 @@
 //! ```
 
 mod address;
+mod backup;
 mod decode;
 mod encode;
 mod problem;
@@ -23,5 +24,6 @@ mod sse;
 mod store;
 mod transport;
 
+pub use backup::BackupDownload;
 pub use store::HttpStore;
 pub use transport::Config;

@@ -53,6 +53,12 @@ impl HttpStore {
         Ok(())
     }
 
+    /// Sends a call whose answer is taken part by part.
+    pub(crate) async fn open(&self, call: Call) -> Result<hyper::Response<hyper::body::Incoming>> {
+        self.check_open()?;
+        self.transport.open(call).await
+    }
+
     async fn get(&self, path: Path) -> Result<Bytes> {
         self.check_open()?;
         Ok(self.transport.send(Call::get(path)).await?.body)

@@ -153,21 +153,37 @@ impl Database {
         report.map_err(|error: Error| error.during("verify"))
     }
 
-    /// Copies a SQLite store, while it is in use, to a new file.
+    /// Copies a SQLite store, while it is in use, to a new file. Appends go on.
     ///
     /// # Errors
-    /// `InvalidArgument` if the file exists; `Unavailable` if it cannot be written; `Unsupported` for other
-    /// databases, which have their own ways (`pg_dump`, `pg_basebackup`).
+    /// `InvalidArgument` if the file exists; `Unavailable` if it cannot be written; `Overloaded` while another copy is being made;
+    /// `Unsupported` for other databases, which have their own ways (`pg_dump`, `pg_basebackup`).
+    ///
+    /// # Cancel safety
+    /// A dropped backup ends soon and removes what it wrote; [`Database::close`] waits for that.
     pub async fn backup(&self, to: &Path) -> Result<()> {
         let done = match self.kind {
             #[cfg(feature = "sqlite")]
             Kind::Sqlite(ref backend) => backend.backup(to).await,
             #[cfg(feature = "postgres")]
-            Kind::Postgres(_) => Err(gesta_core::ErrorKind::Unsupported(format!(
-                "PostgreSQL makes its own backups (pg_dump, pg_basebackup); nothing was written to {}",
-                to.display()
-            ))
-            .into()),
+            Kind::Postgres(_) => Err(crate::restore::own_backups("nothing was written")),
+        };
+        done.map_err(|error: Error| error.during("back up"))
+    }
+
+    /// Copies a SQLite store, while it is in use, to a file without a name: for whoever sends it elsewhere.
+    ///
+    /// # Errors
+    /// As [`Database::backup`].
+    ///
+    /// # Cancel safety
+    /// As [`Database::backup`].
+    pub async fn backup_file(&self) -> Result<std::fs::File> {
+        let done = match self.kind {
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite(ref backend) => backend.backup_file().await,
+            #[cfg(feature = "postgres")]
+            Kind::Postgres(_) => Err(crate::restore::own_backups("nothing was copied")),
         };
         done.map_err(|error: Error| error.during("back up"))
     }

@@ -41,6 +41,7 @@ struct Readme;
 struct EntitiesGuide;
 
 mod database;
+mod restore;
 pub mod schema;
 mod url;
 
@@ -50,6 +51,7 @@ pub use gesta_core::*;
 pub use gesta_entity as entity;
 pub use gesta_sql::verify;
 pub use gesta_store::{Config, ScavengeProgress, ScavengeReport, Store};
+pub use restore::{Restored, restore};
 pub use url::SCHEMES;
 
 /// Bounds and times of the append pipeline.

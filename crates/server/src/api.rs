@@ -21,7 +21,7 @@ use crate::edge::Activity;
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
-use crate::{host, read, subscribe, system, uri, write};
+use crate::{backup, host, read, subscribe, system, uri, write};
 
 pub(crate) type Answer = Response<AnswerBody>;
 
@@ -183,6 +183,7 @@ impl<'a> Call<'a> {
             (Route::Live, _) => system::live(self),
             (Route::Ready, _) => system::ready(self).await,
             (Route::Metrics, _) => system::metrics(self).await,
+            (Route::Backup, _) => backup::backup(self).await,
             (Route::Unknown, _) => Err(self.no_such_call()),
         }
     }

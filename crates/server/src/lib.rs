@@ -20,6 +20,7 @@
 //! ```
 
 mod api;
+mod backup;
 mod body;
 mod config;
 mod decode;
@@ -42,6 +43,7 @@ mod system;
 mod uri;
 mod write;
 
+pub use backup::BackupSource;
 pub use config::Config;
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};

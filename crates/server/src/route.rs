@@ -19,6 +19,7 @@ pub(crate) enum Route {
     Ready,
     Metrics,
     OpenApi,
+    Backup,
     /// No address of the API.
     Unknown,
 }
@@ -26,7 +27,7 @@ pub(crate) enum Route {
 impl Route {
     /// Every address, for the test of the OpenAPI document.
     #[cfg(test)]
-    pub(crate) const ALL: [Route; 15] = [
+    pub(crate) const ALL: [Route; 16] = [
         Route::Root,
         Route::Append,
         Route::Streams,
@@ -41,6 +42,7 @@ impl Route {
         Route::Ready,
         Route::Metrics,
         Route::OpenApi,
+        Route::Backup,
         Route::Unknown,
     ];
 
@@ -61,6 +63,7 @@ impl Route {
             Route::Ready => "/health/ready",
             Route::Metrics => "/metrics",
             Route::OpenApi => "/openapi.json",
+            Route::Backup => "/admin/backup",
             Route::Unknown => "unknown",
         }
     }
@@ -73,7 +76,7 @@ impl Route {
     /// The methods of the address as an `Allow` header lists them.
     pub(crate) fn allow(self) -> &'static str {
         match self {
-            Route::Append => "POST",
+            Route::Append | Route::Backup => "POST",
             Route::Stream => "GET, HEAD, POST, DELETE",
             Route::Metadata => "GET, HEAD, PUT",
             Route::Unknown => "",
@@ -150,6 +153,7 @@ pub(crate) fn matched(path: &str) -> Matched<'_> {
         "health/ready" => Route::Ready,
         "metrics" => Route::Metrics,
         "openapi.json" => Route::OpenApi,
+        "admin/backup" => Route::Backup,
         _ => Route::Unknown,
     })
 }

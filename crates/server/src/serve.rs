@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api;
+use crate::backup::BackupSource;
 use crate::config::Config;
 use crate::edge::{Activity, Edge, Verdict, Watch};
 use crate::gate::Ticket;
@@ -81,6 +82,17 @@ pub struct Bound {
     config: Config,
     listener: TcpListener,
     address: SocketAddr,
+    backups: Backups,
+}
+
+/// Where copies of the store come from.
+#[derive(Default)]
+struct Backups(Option<Arc<dyn BackupSource>>);
+
+impl std::fmt::Debug for Backups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "some" } else { "none" })
+    }
 }
 
 /// Takes the address, so that what is wrong with it is known before a store is opened for it. Who connects waits until
@@ -102,17 +114,25 @@ pub async fn bind(config: Config) -> Result<Bound, StartError> {
         address: listener.local_addr().map_err(refused)?,
         listener,
         config,
+        backups: Backups::default(),
     })
 }
 
 impl Bound {
+    /// Lets the server give copies of its store, at `POST /admin/backup`.
+    #[must_use]
+    pub fn with_backups(mut self, source: Arc<dyn BackupSource>) -> Self {
+        self.backups = Backups(Some(source));
+        self
+    }
+
     /// Starts the server for `store`. Must be called within a tokio runtime.
     ///
     /// `registry` may hold metrics of the caller; `/metrics` shows them beside the server's own.
     pub fn serve(self, store: Arc<dyn EventStore>, registry: Registry) -> Handle {
         let handle = Handle {
             address: self.address,
-            state: State::new(self.config, store, registry),
+            state: State::new(self.config, store, registry, self.backups.0),
             connections: TaskTracker::new(),
             aborting: CancellationToken::new(),
         };

@@ -7,6 +7,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::backup::BackupSource;
 use crate::body::Budget;
 use crate::config::Config;
 use crate::fanout::EncodedEvents;
@@ -32,12 +33,19 @@ pub(crate) struct State {
     pub(crate) metrics: Metrics,
     pub(crate) encoded: EncodedEvents,
     pub(crate) readiness: Readiness,
+    /// Makes copies of the store, if it can be copied.
+    pub(crate) backups: Option<Arc<dyn BackupSource>>,
     /// Cancelled when the server stops: no new requests, no endless answers.
     pub(crate) stopping: CancellationToken,
 }
 
 impl State {
-    pub(crate) fn new(config: Config, store: Arc<dyn EventStore>, registry: Registry) -> Arc<Self> {
+    pub(crate) fn new(
+        config: Config,
+        store: Arc<dyn EventStore>,
+        registry: Registry,
+        backups: Option<Arc<dyn BackupSource>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             store,
             connections: Gate::new("connections", config.connections_max),
@@ -49,6 +57,7 @@ impl State {
             metrics: Metrics::new(registry),
             encoded: EncodedEvents::default(),
             readiness: Readiness::default(),
+            backups,
             stopping: CancellationToken::new(),
             config,
         })

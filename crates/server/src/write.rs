@@ -93,7 +93,7 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
 
 /// Bodies must say that they are JSON. A page of another site cannot make a browser send that
 /// without asking first, so it cannot write to a server on the user's own machine.
-fn check_media_type(call: &Call<'_>) -> Result<()> {
+pub(crate) fn check_media_type(call: &Call<'_>) -> Result<()> {
     check_content_encoding(call)?;
     let found = call.headers().get(CONTENT_TYPE);
     let text = found.and_then(|value| value.to_str().ok()).unwrap_or("");

@@ -1,8 +1,9 @@
-//! A consistent copy of a running store, in a file of its own.
+//! A consistent copy of a running store in a file of its own, and putting such a copy where no store is.
 //!
-//! How: SQLite's online backup copies all pages within one snapshot, into a file with another name; that is
-//! synced and only then renamed, so a copy that was cut short never looks like a backup.
-//! A backup has the incarnation of the store; after restoring one, begin a new incarnation (C9).
+//! How: SQLite's online backup copies all pages of one snapshot, a few at a time, on a connection of its own. Appends go on
+//! meanwhile; only the write-ahead log cannot be started again, so it grows by what is appended. The copy has another name
+//! until it is whole and synced, so a copy that was cut short never looks like a backup.
+//! A backup has the incarnation of the store; a restored one gets another (C9).
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,73 +13,201 @@ use gesta_core::{Error, Result};
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
+use crate::connection::open_reading;
+use crate::end_note;
 use crate::error::{Fault, Outcome};
 
 /// What the name of an unfinished copy ends with.
 const UNFINISHED: &str = ".unfinished";
+/// Pages copied between two looks whether to stop: 4 MiB.
+const PAGES_PER_STEP: i32 = 1_024;
 
-/// Copies the store behind `from` to a new file.
+/// What a copy is made from.
+pub(crate) enum Source<'a> {
+    /// The file of a store; the copy gets a connection and a snapshot of its own.
+    File(&'a Path),
+    /// The connection of a store in memory.
+    Memory(&'a Connection),
+}
+
+/// Copies a store to a new file, until `stopped` says true.
 ///
 /// # Errors
-/// `InvalidArgument` if `to` exists; `Unavailable` if the copy cannot be made: nothing is left behind then.
-pub(crate) fn back_up(from: &Connection, to: &Path) -> Outcome<()> {
-    if to.exists() {
-        return Err(Error::invalid(
-            "backup",
-            format!("must be a new file, {} exists", to.display()),
-        )
-        .into());
-    }
+/// `InvalidArgument` if `to` exists; `Unavailable` if the copy cannot be made, or was stopped: nothing is left behind then.
+pub(crate) fn back_up(from: &Source<'_>, to: &Path, stopped: &dyn Fn() -> bool) -> Outcome<()> {
+    check_new("backup", to)?;
     let unfinished = unfinished(to);
-    let result =
-        copy(from, &unfinished).and_then(|()| finish(&unfinished, to).map_err(Fault::from));
+    let result = copy(from, &unfinished, stopped)
+        .and_then(|()| finish(&unfinished, to).map_err(Fault::from));
     if result.is_err() {
-        remove_unfinished(&unfinished);
+        remove_if_there(&unfinished);
     }
     result
 }
 
+/// Copies a store to a file without a name: it is gone when it is closed, however the process ends.
+///
+/// # Errors
+/// `Unavailable` if the copy cannot be made, or was stopped.
+pub(crate) fn copy_without_name(
+    from: &Source<'_>,
+    path: &Path,
+    stopped: &dyn Fn() -> bool,
+) -> Outcome<File> {
+    let copied = copy(from, path, stopped)
+        .and_then(|()| File::open(path).map_err(|error| failed_at(path, error).into()));
+    remove_if_there(path);
+    copied
+}
+
+/// Where a copy without a name is made, for a moment: beside the store, where there is room for one.
+pub(crate) fn nameless(path: &Path) -> PathBuf {
+    with_suffix(path, "-copy")
+}
+
+fn check_new(what: &str, path: &Path) -> Result<()> {
+    if path.exists() {
+        let rule = format!("must be a new file, {} exists", path.display());
+        return Err(Error::invalid(what, rule));
+    }
+    Ok(())
+}
+
 fn unfinished(to: &Path) -> PathBuf {
-    let mut name = OsString::from(to.as_os_str());
-    name.push(UNFINISHED);
+    with_suffix(to, UNFINISHED)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path.as_os_str());
+    name.push(suffix);
     PathBuf::from(name)
 }
 
-fn copy(from: &Connection, path: &Path) -> Outcome<()> {
+fn copy(from: &Source<'_>, path: &Path, stopped: &dyn Fn() -> bool) -> Outcome<()> {
     // Left behind by a copy that was killed; it is of no use to anybody.
-    remove_unfinished(path);
+    remove_if_there(path);
     let mut target = Connection::open(path)?;
-    // The whole file is synced at the end, or removed.
+    // The whole file is synced at the end, or removed: no journal, which would be left behind too.
+    target.pragma_update(None, "journal_mode", "OFF")?;
     target.pragma_update(None, "synchronous", "OFF")?;
-    let backup = Backup::new(from, &mut target)?;
-    match backup.step(-1)? {
-        StepResult::Done => Ok(()),
-        other => Err(Error::unavailable(format!("the backup did not finish: {other:?}")).into()),
+    match from {
+        Source::Memory(conn) => copy_pages(conn, &mut target, -1, stopped),
+        Source::File(file) => {
+            let conn = open_reading(file)?;
+            conn.execute_batch(include_str!("../sql/begin_read.sql"))?;
+            // The snapshot begins with the first read, and keeps the copy from beginning again after each commit.
+            conn.query_row(include_str!("../sql/select_store.sql"), [], |_| Ok(()))?;
+            copy_pages(&conn, &mut target, PAGES_PER_STEP, stopped)
+        }
     }
 }
 
+fn copy_pages(
+    from: &Connection,
+    target: &mut Connection,
+    pages_per_step: i32,
+    stopped: &dyn Fn() -> bool,
+) -> Outcome<()> {
+    let backup = Backup::new(from, target)?;
+    loop {
+        match backup.step(pages_per_step)? {
+            StepResult::Done => return Ok(()),
+            StepResult::More if !stopped() => {}
+            StepResult::More => return Err(Error::unavailable("the backup was stopped").into()),
+            other => {
+                let text = format!("the backup did not finish: {other:?}");
+                return Err(Error::unavailable(text).into());
+            }
+        }
+    }
+}
+
+fn failed_at(path: &Path, error: std::io::Error) -> Error {
+    Error::unavailable(format!("{}: {error}", path.display())).caused_by(error)
+}
+
 fn finish(unfinished: &Path, to: &Path) -> Result<()> {
-    let failed = |error: std::io::Error| {
-        Error::unavailable(format!("backup to {}: {error}", to.display())).caused_by(error)
-    };
+    let failed = |error| failed_at(to, error);
     File::open(unfinished)
         .and_then(|file| file.sync_all())
         .map_err(failed)?;
-    if to.exists() {
-        return Err(Error::invalid(
-            "backup",
-            format!("must be a new file, {} exists", to.display()),
-        ));
-    }
+    check_new("backup", to)?;
     fs::rename(unfinished, to).map_err(failed)?;
     sync_directory_of(to).map_err(failed)
 }
 
-fn remove_unfinished(path: &Path) {
+/// Removes a file that may not be there.
+pub(crate) fn remove_if_there(path: &Path) {
     if let Err(error) = fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        tracing::warn!(file = %path.display(), %error, "unfinished backup not removed");
+        tracing::warn!(file = %path.display(), %error, "not removed");
+    }
+}
+
+/// A copy of a backup beside the place where it is to go, not checked yet. Dropping it removes it.
+#[derive(Debug)]
+pub struct Restoring {
+    unfinished: PathBuf,
+    to: PathBuf,
+}
+
+impl Restoring {
+    /// Copies the backup `from` to a file beside `to`, the place of the future store.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if something is at `to`, or `from` is no backup but a store in use; `Unavailable` if it cannot be copied.
+    pub fn begin(from: &Path, to: &Path) -> Result<Self> {
+        for place in [to.to_owned(), with_suffix(to, "-wal")] {
+            check_new("store", &place)?;
+        }
+        let wal = with_suffix(from, "-wal");
+        if fs::metadata(&wal).is_ok_and(|found| found.len() > 0) {
+            let rule = format!(
+                "must be a file made by `gesta backup`; beside {} is {}, so it is a store in use, or one that was not closed",
+                from.display(),
+                wal.display()
+            );
+            return Err(Error::invalid("backup", rule));
+        }
+        let restoring = Self {
+            unfinished: unfinished(to),
+            to: to.to_owned(),
+        };
+        restoring.remove_all();
+        let mut source = File::open(from).map_err(|error| failed_at(from, error))?;
+        File::create_new(&restoring.unfinished)
+            .and_then(|mut target| std::io::copy(&mut source, &mut target))
+            .map_err(|error| failed_at(&restoring.unfinished, error))?;
+        Ok(restoring)
+    }
+
+    /// The copy: to be opened, checked, given a new incarnation and closed before [`Restoring::finish`].
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.unfinished
+    }
+
+    /// Makes the copy the store.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if something has come to its place meanwhile; `Unavailable`.
+    pub fn finish(self) -> Result<()> {
+        // A note of a store that was here says nothing about this one.
+        end_note::remove(&self.to).map_err(|error| failed_at(&self.to, error))?;
+        finish(&self.unfinished, &self.to)
+    }
+
+    fn remove_all(&self) {
+        for suffix in ["", "-wal", "-shm", "-end", ".lock"] {
+            remove_if_there(&with_suffix(&self.unfinished, suffix));
+        }
+    }
+}
+
+impl Drop for Restoring {
+    fn drop(&mut self) {
+        self.remove_all();
     }
 }
 

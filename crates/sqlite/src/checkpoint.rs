@@ -4,10 +4,11 @@
 //! its longest length. That alone never ends a WAL that is always being written to, so at that length the writing thread itself,
 //! between two batches, copies the little that is left and starts the WAL again from its beginning (`RESTART`). A reader that holds an old snapshot
 //! delays that; it is tried again later, and never waits longer than `RESTART_WAIT`.
-//! Invariant: the WAL is bounded by `wal_bytes_max` plus what is appended while readers hold snapshots.
+//! Invariant: the WAL is bounded by `wal_bytes_max` plus what is appended while readers hold snapshots. While a backup holds
+//! one, no restart is tried at all, so that no append waits for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -39,6 +40,8 @@ pub(crate) struct WalWatch {
     signal: Option<SyncSender<()>>,
     helper: Option<JoinHandle<()>>,
     note: Option<Arc<EndNote>>,
+    /// Snapshots that last; to wait for them would be in vain.
+    snapshots: Arc<AtomicUsize>,
 }
 
 impl WalWatch {
@@ -52,6 +55,7 @@ impl WalWatch {
         wal_bytes_max: u64,
         fault: FaultMark,
         note: Option<Arc<EndNote>>,
+        snapshots: Arc<AtomicUsize>,
     ) -> Result<Self> {
         let pages_max = i32::try_from(wal_bytes_max / PAGE_BYTES)
             .unwrap_or(i32::MAX)
@@ -78,6 +82,7 @@ impl WalWatch {
             signal: Some(signal),
             helper: Some(helper),
             note,
+            snapshots,
         })
     }
 
@@ -93,7 +98,7 @@ impl WalWatch {
             let _ = self.signal.as_ref().map(|signal| signal.try_send(()));
             self.passive_at = pages.saturating_add(self.pages_max / PARTS);
         }
-        if pages >= self.restart_at {
+        if pages >= self.restart_at && self.snapshots.load(Ordering::Relaxed) == 0 {
             self.restart(conn, fault, pages);
         }
     }

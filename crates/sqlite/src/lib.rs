@@ -28,6 +28,7 @@ mod schema;
 mod store;
 
 pub use audit::SqliteAudit;
+pub use backup::Restoring;
 pub use config::{Location, Missing, SqliteConfig, Synchronous};
 pub use schema::{Migrated, schema_text};
 pub use store::SqliteBackend;

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -19,10 +20,11 @@ use gesta_core::{
     Capabilities, Durability, Error, Incarnation, LogId, Position, Result, StreamId, Visibility,
 };
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
 use crate::append::{Desk, FaultMark, SqliteWriter, WriteThread};
 use crate::audit::SqliteAudit;
-use crate::backup;
+use crate::backup::{self, Source};
 use crate::checkpoint::WalWatch;
 use crate::config::{Location, Missing, SqliteConfig};
 use crate::connection;
@@ -46,6 +48,16 @@ pub struct SqliteBackend {
     thread: WriteThread,
     fault: FaultMark,
     handle: Mutex<Option<JoinHandle<()>>>,
+    copies: Copies,
+}
+
+/// Copies of the store that are being made: one at a time.
+#[derive(Debug, Default)]
+struct Copies {
+    one: Arc<tokio::sync::Mutex<()>>,
+    /// Snapshots that last: the write-ahead log cannot be started again while there are any.
+    snapshots: Arc<AtomicUsize>,
+    closing: Arc<AtomicBool>,
 }
 
 impl SqliteBackend {
@@ -87,6 +99,7 @@ impl SqliteBackend {
             }
             _ => None,
         };
+        let copies = Copies::default();
         let wal = match &location {
             Location::Memory => None,
             Location::File(_) => {
@@ -97,6 +110,7 @@ impl SqliteBackend {
                     config.wal_bytes_max,
                     fault.clone(),
                     note.clone(),
+                    Arc::clone(&copies.snapshots),
                 )?)
             }
         };
@@ -113,6 +127,7 @@ impl SqliteBackend {
             thread,
             fault,
             handle: Mutex::new(Some(handle)),
+            copies,
         })
     }
 
@@ -149,18 +164,68 @@ impl SqliteBackend {
         Ok(incarnation)
     }
 
-    /// Copies the store, while it is in use, to a new file; the copy is on disk when this returns.
+    /// Copies the store, while it is in use, to a new file; the copy is on disk when this returns. Appends go on.
     ///
     /// # Errors
-    /// `InvalidArgument` if `to` exists; `Unavailable` if it cannot be written: nothing is left behind then.
+    /// `InvalidArgument` if `to` exists; `Overloaded` while another copy is being made; `Unavailable` if it cannot be written:
+    /// nothing is left behind then.
     ///
     /// # Cancel safety
-    /// A dropped backup goes on to its end.
+    /// A dropped backup ends soon and removes what it wrote; [`Backend::close`] waits for that.
     pub async fn backup(&self, to: impl Into<PathBuf>) -> Result<()> {
         let to = to.into();
-        self.readers
-            .run(move |reader| backup::back_up(&reader.conn, &to))
+        self.copy(move |from, stopped| backup::back_up(from, &to, stopped))
             .await
+    }
+
+    /// Copies the store, while it is in use, to a file without a name, which is gone once it is closed.
+    ///
+    /// # Errors
+    /// As [`SqliteBackend::backup`].
+    ///
+    /// # Cancel safety
+    /// As [`SqliteBackend::backup`].
+    pub async fn backup_file(&self) -> Result<fs::File> {
+        let path = match &self.location {
+            Location::File(path) => backup::nameless(path),
+            Location::Memory => std::env::temp_dir().join(format!("gesta-copy-{}", Uuid::new_v4())),
+        };
+        self.copy(move |from, stopped| backup::copy_without_name(from, &path, stopped))
+            .await
+    }
+
+    async fn copy<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Source<'_>, &dyn Fn() -> bool) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        let busy = |_| {
+            Error::from(gesta_core::ErrorKind::Overloaded(
+                "a copy is being made already".into(),
+            ))
+        };
+        let turn = Arc::clone(&self.copies.one)
+            .try_lock_owned()
+            .map_err(busy)?;
+        let closing = Arc::clone(&self.copies.closing);
+        let dropped = StopOnDrop::default();
+        let flag = Arc::clone(&dropped.0);
+        let stopped = move || flag.load(Ordering::Relaxed) || closing.load(Ordering::Relaxed);
+        match &self.location {
+            Location::Memory => {
+                self.readers
+                    .run(move |reader| work(&Source::Memory(&reader.conn), &stopped))
+                    .await
+            }
+            Location::File(path) => {
+                let (path, snapshot) = (path.clone(), Counted::new(&self.copies.snapshots));
+                let copying = tokio::task::spawn_blocking(move || {
+                    let result = work(&Source::File(&path), &stopped);
+                    drop((snapshot, turn));
+                    result
+                });
+                Ok(copying.await.map_err(|error| closed().caused_by(error))??)
+            }
+        }
     }
 
     /// One snapshot of the store for `gesta_sql::verify::audit`.
@@ -200,6 +265,32 @@ impl SqliteBackend {
     }
 }
 
+/// Tells the work behind a future that the future was dropped.
+#[derive(Default)]
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One more of something, until it is dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A store whose lock is held and whose connection is open, not yet checked for its schema.
 struct Opened {
     // Fields are dropped in this order: the lock last.
@@ -216,6 +307,8 @@ impl Opened {
                 let path = settle_path(path, config.missing)?;
                 let lock = StoreLock::take(&path)?;
                 end_note::check_file(&path)?;
+                // Left behind by a process that was killed.
+                backup::remove_if_there(&backup::nameless(&path));
                 (Location::File(path), Some(lock))
             }
         };
@@ -431,6 +524,8 @@ impl Backend for SqliteBackend {
     }
 
     async fn close(&self) {
+        self.copies.closing.store(true, Ordering::Relaxed);
+        drop(self.copies.one.lock().await);
         self.readers.close().await;
         self.thread.stop();
         let handle = self

@@ -1,13 +1,14 @@
-//! Administration: schema, verify, backup, scavenge, info.
+//! Administration: schema, verify, scavenge, info.
 
 use std::time::Duration;
 
+use gesta::verify::Report;
 use gesta::{Database, Options, RunMode};
 use gesta_core::EventStore;
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use crate::args::{Backup, Global, Scavenge, SchemaCommand};
+use crate::args::{Global, Scavenge, SchemaCommand};
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::Output;
@@ -52,6 +53,20 @@ pub(super) async fn verify(url: &str, output: &mut Output) -> Outcome {
     bar.finish_and_clear();
     database.close().await;
     let report = report?;
+    show(&report, output)?;
+    if report.is_healthy() {
+        return Ok(());
+    }
+    Err(damaged(&report))
+}
+
+/// The failure that a damaged store is.
+pub(super) fn damaged(report: &Report) -> Failure {
+    Failure::Message(Code::Damaged, format!("{} findings", report.findings_total))
+}
+
+/// Shows what a check found, and the sum of it.
+pub(super) fn show(report: &Report, output: &mut Output) -> Outcome {
     for finding in &report.findings {
         let record = json!({
             "kind": finding.kind.as_str(),
@@ -75,27 +90,7 @@ pub(super) async fn verify(url: &str, output: &mut Output) -> Outcome {
             )
         }
     })?;
-    output.flush()?;
-    if report.is_healthy() {
-        Ok(())
-    } else {
-        Err(Failure::Message(
-            Code::Damaged,
-            format!("{} findings", report.findings_total),
-        ))
-    }
-}
-
-pub(super) async fn backup(url: &str, args: &Backup) -> Outcome {
-    let database = Database::open(url, &Options::default()).await?;
-    let done = database.backup(&args.to).await;
-    database.close().await;
-    done?;
-    eprintln!(
-        "backup written to {}; after restoring it run `gesta schema new-incarnation`",
-        args.to.display()
-    );
-    Ok(())
+    output.flush()
 }
 
 pub(super) async fn scavenge(url: &str, args: &Scavenge, output: &mut Output) -> Outcome {

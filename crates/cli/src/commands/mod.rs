@@ -2,6 +2,7 @@
 
 mod admin;
 mod all;
+mod backup;
 mod open_files;
 mod pipeline_metrics;
 mod serve;
@@ -13,6 +14,7 @@ use clap::CommandFactory;
 use gesta::Missing;
 use gesta_client::HttpStore;
 use gesta_core::{Error, EventStore};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{Cli, Command, DEFAULT_SERVER, Global, LogFormat};
 use crate::config::DEFAULT_STORE;
@@ -47,7 +49,10 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
             admin::schema(&database_url(&global)?, command, &mut output).await?
         }
         Command::Verify => admin::verify(&database_url(&global)?, &mut output).await?,
-        Command::Backup(backup) => admin::backup(&database_url(&global)?, &backup).await?,
+        Command::Backup(backup) => backup::backup(&global, &backup, &mut output).await?,
+        Command::Restore(restore) => {
+            backup::restore(&database_url(&global)?, &restore, &mut output).await?
+        }
         Command::Scavenge(scavenge) => {
             admin::scavenge(&database_url(&global)?, &scavenge, &mut output).await?
         }
@@ -151,6 +156,11 @@ where
     work_on(connect(global, Missing::Create).await?, work).await
 }
 
+/// Ctrl-C, from now on.
+fn interrupts() -> Outcome<Signal> {
+    Ok(signal(SignalKind::interrupt())?)
+}
+
 async fn work_on<F>(
     store: Arc<dyn EventStore>,
     work: impl FnOnce(Arc<dyn EventStore>) -> F,
@@ -158,9 +168,10 @@ async fn work_on<F>(
 where
     F: Future<Output = Outcome>,
 {
+    let mut interrupts = interrupts()?;
     let outcome = tokio::select! {
         outcome = work(Arc::clone(&store)) => outcome,
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        _ = interrupts.recv() => Ok(()),
     };
     let closed = store.shutdown().await;
     outcome?;

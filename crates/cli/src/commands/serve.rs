@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -39,12 +40,16 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     config.server.connections_max = open_files::fitting(config.server.connections_max);
     let bound = gesta_server::bind(server_config(&config, listen)).await;
     let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
-    let store = open_store(&config, serve.wait_for_store).await?;
+    let options = options(&config);
+    let database = open_database(&config, &options, serve.wait_for_store).await?;
+    let store = database.start(&options)?;
     let info = store.info().await?;
     let mut registry = gesta_server::Registry::default();
     registry.register_collector(Box::new(PipelineMetrics(Arc::clone(&store))));
     let shared: Arc<dyn EventStore> = store;
-    let server = bound.serve(Arc::clone(&shared), registry);
+    let server = bound
+        .with_backups(Arc::new(Backups(database)))
+        .serve(Arc::clone(&shared), registry);
     greet(&info, server.local_addr());
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
@@ -62,13 +67,17 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     Ok(())
 }
 
-/// Opens the store. A database that does not answer yet is waited for, as long as was asked for.
-async fn open_store(config: &Config, wait: Option<Span>) -> Outcome<Arc<gesta::Store>> {
+/// Opens the database. One that does not answer yet is waited for, as long as was asked for.
+async fn open_database(
+    config: &Config,
+    options: &gesta::Options,
+    wait: Option<Span>,
+) -> Outcome<gesta::Database> {
     let deadline = Instant::now() + wait.map_or(Duration::ZERO, |wait| wait.0);
     let mut told = false;
     loop {
-        let error = match gesta::open_database(&config.store, options(config)).await {
-            Ok(store) => return Ok(store),
+        let error = match gesta::Database::open(&config.store, options).await {
+            Ok(database) => return Ok(database),
             Err(error) => error,
         };
         let may_pass = matches!(error.kind(), ErrorKind::Unavailable(_));
@@ -80,6 +89,15 @@ async fn open_store(config: &Config, wait: Option<Span>) -> Outcome<Arc<gesta::S
             told = true;
         }
         tokio::time::sleep(WAIT_PAUSE).await;
+    }
+}
+
+/// Copies of the store that is served.
+struct Backups(gesta::Database);
+
+impl gesta_server::BackupSource for Backups {
+    fn copy(&self) -> BoxFuture<'_, gesta_core::Result<std::fs::File>> {
+        Box::pin(self.0.backup_file())
     }
 }
 

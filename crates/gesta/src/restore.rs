@@ -1,0 +1,92 @@
+//! Putting a backup in the place of a store: checked first, with a new incarnation.
+
+use std::path::Path;
+
+use gesta_core::{Error, ErrorKind, Incarnation, Result};
+use gesta_sql::verify::{Progress, Report};
+
+use crate::url::Scheme;
+
+/// What a restore has done.
+#[derive(Debug, Clone)]
+pub struct Restored {
+    /// What the check of the backup found.
+    pub report: Report,
+    /// The incarnation of the new store; `None` if the backup is damaged and so no store was made.
+    pub incarnation: Option<Incarnation>,
+}
+
+/// Makes a store at `url` out of the backup `from`: copies it, checks every promise that data can show, and gives it a new
+/// incarnation, since positions after the backup will be used again. Only then does it get its name.
+///
+/// # Errors
+/// `InvalidArgument` if something is at `url` already, or `from` is a store in use; `Unavailable` if it cannot be copied; `Corrupt` or
+/// `Schema` if it is no store; `Unsupported` for other databases than SQLite, which have their own ways.
+///
+/// # Cancel safety
+/// A dropped restore leaves at most a file whose name ends in `.unfinished`, which the next one removes.
+pub async fn restore(
+    from: &Path,
+    url: &str,
+    progress: impl FnMut(Progress) + Send,
+) -> Result<Restored> {
+    let restored = match Scheme::of(url) {
+        Ok(Scheme::Sqlite) => sqlite(from, url, progress).await,
+        Ok(Scheme::Postgres) => Err(own_backups("nothing was restored")),
+        Err(error) => Err(error),
+    };
+    restored.map_err(|error| error.during("restore"))
+}
+
+/// PostgreSQL needs no help.
+pub(crate) fn own_backups(done: &str) -> Error {
+    ErrorKind::Unsupported(format!(
+        "PostgreSQL makes its own backups: pg_basebackup with WAL archiving, or pg_dump and pg_restore; after every restore run \
+         `gesta schema new-incarnation`. {done}"
+    ))
+    .into()
+}
+
+#[cfg(feature = "sqlite")]
+async fn sqlite(from: &Path, url: &str, progress: impl FnMut(Progress) + Send) -> Result<Restored> {
+    use gesta_sqlite::{Location, Restoring, SqliteBackend, SqliteConfig};
+
+    use crate::database::{Database, Options, blocking};
+
+    let Location::File(to) = SqliteConfig::parse(url)?.location else {
+        return Err(Error::invalid("store", "must be a file"));
+    };
+    let from = from.to_owned();
+    let restoring = blocking(move || Restoring::begin(&from, &to)).await?;
+    let copy = format!("sqlite:{}", restoring.path().display());
+    let database = Database::open(&copy, &Options::default()).await?;
+    let report = database.verify(progress).await;
+    database.close().await;
+    let report = report?;
+    if !report.is_healthy() {
+        return Ok(Restored {
+            report,
+            incarnation: None,
+        });
+    }
+    let incarnation = blocking(move || {
+        let config = SqliteConfig::file(restoring.path());
+        let incarnation = SqliteBackend::new_incarnation(&config)?;
+        restoring.finish()?;
+        Ok(incarnation)
+    })
+    .await?;
+    Ok(Restored {
+        report,
+        incarnation: Some(incarnation),
+    })
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn sqlite(
+    _from: &Path,
+    _url: &str,
+    _progress: impl FnMut(Progress) + Send,
+) -> Result<Restored> {
+    Err(crate::url::left_out("sqlite"))
+}

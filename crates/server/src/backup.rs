@@ -1,0 +1,82 @@
+//! `POST /admin/backup`: a consistent copy of the store as the body of the answer.
+//!
+//! Why only on loopback listeners: a backup is the whole store, and there is no authentication yet.
+//! Why a media type is asked for: without it, any web page could make a browser send the request.
+//! Not here: how a copy is made ([`BackupSource`], which the binary gives).
+
+use std::fs::File;
+use std::io::Read;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream;
+use gesta_core::Error;
+use hyper::StatusCode;
+use hyper::header::{CONTENT_LENGTH, HeaderValue};
+
+use crate::api::{Answer, Call, with_type};
+use crate::body::AnswerBody;
+use crate::problem::{self, Problem, Result};
+use crate::write::check_media_type;
+
+/// Bytes of a copy that are read at once.
+const PART_BYTES: usize = 256 * 1_024;
+
+/// Makes copies of the store that is served.
+pub trait BackupSource: Send + Sync {
+    /// A consistent copy of the store in a file, which is gone once it is closed.
+    ///
+    /// # Errors
+    /// `Unsupported` if the database makes its own backups; `Overloaded` while another copy is being made; `Unavailable`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the copy soon.
+    fn copy(&self) -> BoxFuture<'_, gesta_core::Result<File>>;
+}
+
+/// `POST /admin/backup`
+pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {
+    call.parameters(&[])?;
+    check_media_type(call)?;
+    let state = call.state;
+    if !state.config.listen.ip().is_loopback() {
+        return Err(Problem::new(
+            problem::UNSUPPORTED,
+            "a server that listens on other addresses than loopback gives no backups, because there is no authentication yet: \
+             run `gesta backup` where the store is while the server is stopped, or let the server listen on 127.0.0.1",
+        ));
+    }
+    let Some(source) = &state.backups else {
+        return Err(Problem::new(
+            problem::UNSUPPORTED,
+            "this server cannot copy its store",
+        ));
+    };
+    let file = source.copy().await?;
+    let length = file.metadata().map_err(unreadable)?.len();
+    let parts = stream::try_unfold(file, |file| async {
+        let read = tokio::task::spawn_blocking(move || next_part(file)).await;
+        read.unwrap_or_else(|error| Err(unreadable(error)))
+    });
+    let media_type = HeaderValue::from_static("application/vnd.sqlite3");
+    let mut answer = with_type(StatusCode::OK, media_type, AnswerBody::parts(parts));
+    answer
+        .headers_mut()
+        .insert(CONTENT_LENGTH, HeaderValue::from(length));
+    Ok(answer)
+}
+
+/// The next part of the file; `None` at its end.
+fn next_part(mut file: File) -> gesta_core::Result<Option<(Bytes, File)>> {
+    let mut part = Vec::with_capacity(PART_BYTES);
+    let limit = u64::try_from(PART_BYTES).unwrap_or(u64::MAX);
+    (&mut file)
+        .take(limit)
+        .read_to_end(&mut part)
+        .map_err(unreadable)?;
+    Ok((!part.is_empty()).then(|| (Bytes::from(part), file)))
+}
+
+fn unreadable(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::unavailable("the copy cannot be read").caused_by(error)
+}
