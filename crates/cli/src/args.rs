@@ -24,7 +24,7 @@ Exit codes:
   6    outcome unknown: repeat with the same event ids
   7    stored data is damaged
   8    the checkpoint cannot be used with this store
-  130  stopped by a second Ctrl-C";
+  130  stopped by Ctrl-C before it was done (serve: by a second one)";
 
 /// An event store on the SQL database that you already run.
 #[derive(Debug, Parser)]
@@ -185,14 +185,25 @@ pub(crate) struct StreamRead {
     #[arg(value_parser = stream)]
     pub(crate) stream: StreamId,
     /// First revision to show (with --backwards: the last one).
-    #[arg(long, value_name = "REVISION", value_parser = revision)]
-    pub(crate) from: Option<Revision>,
+    #[arg(long, value_name = "start|end|REVISION", value_parser = from_revision)]
+    pub(crate) from: Option<ReadFrom<Revision>>,
     /// Newest first.
     #[arg(long)]
     pub(crate) backwards: bool,
     /// Stop after so many events.
     #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
+}
+
+/// Where reading begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ReadFrom<T> {
+    /// At the first event.
+    Start,
+    /// At the last event.
+    End,
+    /// At this place.
+    Place(T),
 }
 
 /// Where following begins.
@@ -269,8 +280,33 @@ pub(crate) struct StreamMetadata {
 pub(crate) enum AllCommand {
     /// Read all events, up to the present end.
     Read(AllRead),
-    /// Follow all events.
+    /// Follow all events; goes on after a restart of the server.
     Tail(AllTail),
+    /// Append what `stream read` or `all read` has printed with --output json.
+    Import(AllImport),
+}
+
+/// `gesta all import`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each line is one event, as `gesta all read --output json` prints it:\n  \
+    {\"stream\": \"cart-1\", \"type\": \"item-added\", \"data\": {\"item\": \"book\"}, \"id\"?: UUID, \"metadata\"?: JSON, \"tags\"?: [\"…\"]}\n\
+    Events keep their order, id, data, metadata and tags; positions, revisions and times are made anew. An event without id gets one\n\
+    from the text up to its line. An event whose id its stream has already is passed over, so an import that was stopped is simply\n\
+    repeated; --skip only saves the time. Metadata of streams (`$$…`) are not imported: use `gesta stream metadata --set`."
+)]
+pub(crate) struct AllImport {
+    /// The file; standard input if absent or `-`.
+    pub(crate) file: Option<PathBuf>,
+    /// The stream of lines that name none.
+    #[arg(long, value_name = "STREAM", value_parser = stream)]
+    pub(crate) stream: Option<StreamId>,
+    /// Pass over so many lines.
+    #[arg(long, value_name = "LINES", default_value_t = 0)]
+    pub(crate) skip: u64,
+    /// Most events that are appended at a time.
+    #[arg(long, value_name = "EVENTS", default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) batch: u16,
 }
 
 /// Which events: values of one option are alternatives (tags: all of them), different options must all hold.
@@ -294,8 +330,8 @@ pub(crate) struct FilterArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AllRead {
     /// Begin after this checkpoint (with --backwards: at it).
-    #[arg(long, value_name = "CHECKPOINT", value_parser = checkpoint)]
-    pub(crate) from: Option<Checkpoint>,
+    #[arg(long, value_name = "start|end|CHECKPOINT", value_parser = from_checkpoint)]
+    pub(crate) from: Option<ReadFrom<Checkpoint>>,
     /// Newest first.
     #[arg(long)]
     pub(crate) backwards: bool,
@@ -440,6 +476,29 @@ fn after_checkpoint(text: &str) -> Result<After<Checkpoint>, gesta_core::Error> 
         "start" => Ok(After::Start),
         "end" => Ok(After::End),
         _ => text.parse().map(After::Place),
+    }
+}
+
+fn from_revision(text: &str) -> Result<ReadFrom<Revision>, String> {
+    read_from(text, |text| {
+        revision(text).map_err(|error| error.to_string())
+    })
+}
+
+fn from_checkpoint(text: &str) -> Result<ReadFrom<Checkpoint>, String> {
+    read_from(text, |text| {
+        checkpoint(text).map_err(|error| error.to_string())
+    })
+}
+
+fn read_from<T>(
+    text: &str,
+    place: impl Fn(&str) -> Result<T, String>,
+) -> Result<ReadFrom<T>, String> {
+    match text {
+        "start" => Ok(ReadFrom::Start),
+        "end" => Ok(ReadFrom::End),
+        text => place(text).map(ReadFrom::Place),
     }
 }
 

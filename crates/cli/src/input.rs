@@ -3,19 +3,29 @@
 //! Why: an id is made here for every event that has none, before anything is sent, so that a lost
 //! answer can be asked for again without storing anything twice.
 
-use std::io::BufRead;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use gesta_core::{EventData, EventId, EventType, Tag, Tags};
+use gesta_core::{EventData, EventId, EventType, StreamId, Tag, Tags};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::args::StreamAppend;
 use crate::exit::{Failure, Outcome};
 
 /// Longest line that is read: an event of 16 MiB in base64, with room for its other fields.
 const LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+/// Events that are read ahead.
+const READ_AHEAD_EVENTS: usize = 64;
 
 /// An event as users write it, with the fields of the HTTP API.
 #[derive(Deserialize)]
@@ -28,8 +38,42 @@ struct Line {
     data: Option<Box<RawValue>>,
     data_base64: Option<String>,
     metadata: Option<Box<RawValue>>,
+    metadata_base64: Option<String>,
     #[serde(default)]
     tags: Vec<String>,
+    /// Where an event that was read stood: only `gesta all import` takes it.
+    stream: Option<String>,
+    content_type: Option<String>,
+    /// What the store makes anew; taken, so that what was read can be imported.
+    #[serde(rename = "revision")]
+    _revision: Option<IgnoredAny>,
+    #[serde(rename = "log")]
+    _log: Option<IgnoredAny>,
+    #[serde(rename = "position")]
+    _position: Option<IgnoredAny>,
+    #[serde(rename = "created")]
+    _created: Option<IgnoredAny>,
+    #[serde(rename = "checkpoint")]
+    _checkpoint: Option<IgnoredAny>,
+}
+
+/// An event of a line.
+pub(crate) struct LineEvent {
+    /// The number of the line; the first is 1.
+    pub(crate) line: u64,
+    /// The stream that the line names, if it names one.
+    pub(crate) stream: Option<StreamId>,
+    /// The event, with an id.
+    pub(crate) event: EventData,
+}
+
+/// Ids of events that come without one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ids {
+    /// Other ones each time.
+    Random,
+    /// From the text up to and including the line: the same text gives the same ids.
+    OfText,
 }
 
 /// `null` is data like any other, not the absence of data.
@@ -63,65 +107,181 @@ fn check_json(option: &str, text: &str) -> Outcome {
 }
 
 /// Reads events line by line; empty lines are skipped.
-pub(crate) struct Lines<R> {
+struct Lines<R> {
     from: R,
     number: u64,
+    ids: Ids,
+    /// Of all text so far.
+    hash: u128,
 }
 
 impl<R: BufRead> Lines<R> {
     /// Lines of `from`.
-    pub(crate) fn new(from: R) -> Self {
-        Self { from, number: 0 }
+    fn new(from: R, ids: Ids) -> Self {
+        Self {
+            from,
+            number: 0,
+            ids,
+            hash: 0,
+        }
+    }
+
+    /// Lines read so far.
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Passes over lines; fewer if there are not so many.
+    fn skip(&mut self, lines: u64) -> Outcome {
+        while self.number < lines && self.line()?.is_some() {}
+        Ok(())
     }
 
     /// The next event; `None` at the end.
-    pub(crate) fn next(&mut self) -> Outcome<Option<EventData>> {
-        loop {
-            let mut line = Vec::new();
-            let read =
-                std::io::Read::take(&mut self.from, LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-            if read == 0 {
-                return Ok(None);
-            }
-            self.number += 1;
-            if read as u64 == LINE_BYTES_MAX && line.last() != Some(&b'\n') {
-                return Err(self.refuse(&format!("is longer than {LINE_BYTES_MAX} bytes")));
-            }
+    fn next(&mut self) -> Outcome<Option<LineEvent>> {
+        while let Some(line) = self.line()? {
             if !line.trim_ascii().is_empty() {
                 return self.event(&line).map(Some);
             }
         }
+        Ok(None)
     }
 
-    fn event(&self, line: &[u8]) -> Outcome<EventData> {
+    fn line(&mut self) -> Outcome<Option<Vec<u8>>> {
+        let mut line = Vec::new();
+        let read =
+            std::io::Read::take(&mut self.from, LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        if read as u64 == LINE_BYTES_MAX && line.last() != Some(&b'\n') {
+            return Err(self.refuse(&format!("is longer than {LINE_BYTES_MAX} bytes")));
+        }
+        if self.ids == Ids::OfText {
+            let mut hasher = Xxh3::new();
+            hasher.update(&self.hash.to_le_bytes());
+            hasher.update(line.trim_ascii_end());
+            self.hash = hasher.digest128();
+        }
+        Ok(Some(line))
+    }
+
+    fn id(&self) -> EventId {
+        match self.ids {
+            Ids::Random => EventId::random(),
+            Ids::OfText => {
+                let bytes = self.hash.to_be_bytes();
+                let custom = uuid::Builder::from_bytes(bytes)
+                    .with_variant(uuid::Variant::RFC4122)
+                    .with_version(uuid::Version::Custom);
+                EventId(custom.into_uuid())
+            }
+        }
+    }
+
+    fn event(&self, line: &[u8]) -> Outcome<LineEvent> {
         let line: Line =
             serde_json::from_slice(line).map_err(|error| self.refuse(&error.to_string()))?;
         let refuse = |error: gesta_core::Error| self.refuse(&error.to_string());
         let event_type = EventType::new(line.event_type).map_err(refuse)?;
-        let event = match (line.data, line.data_base64) {
-            (Some(_), Some(_)) => return Err(self.refuse("has both data and data_base64")),
-            (Some(data), None) => EventData::json(event_type, data.get().to_owned()),
-            (None, Some(text)) => {
-                let bytes = STANDARD
-                    .decode(text)
-                    .map_err(|error| self.refuse(&format!("data_base64: {error}")))?;
-                EventData::binary(event_type, bytes)
+        let is_json = match line.content_type.as_deref() {
+            None => line.data.is_some(),
+            Some("application/json") => true,
+            Some("application/octet-stream") if line.data.is_none() => false,
+            Some(other) => {
+                return Err(self.refuse(&format!("has content_type {other:?}, but other data")));
             }
+        };
+        let data = match (line.data, line.data_base64) {
+            (Some(_), Some(_)) => return Err(self.refuse("has both data and data_base64")),
+            (Some(data), None) => data.get().as_bytes().to_vec(),
+            (None, Some(text)) => self.decode("data_base64", &text)?,
             (None, None) => return Err(self.refuse("has neither data nor data_base64")),
         };
+        let event = if is_json {
+            EventData::json(event_type, data)
+        } else {
+            EventData::binary(event_type, data)
+        };
+        let metadata = match (line.metadata, line.metadata_base64) {
+            (Some(_), Some(_)) => return Err(self.refuse("has both metadata and metadata_base64")),
+            (Some(json), None) => json.get().as_bytes().to_vec(),
+            (None, Some(text)) => self.decode("metadata_base64", &text)?,
+            (None, None) => Vec::new(),
+        };
         let tags: Result<Vec<Tag>, _> = line.tags.into_iter().map(Tag::new).collect();
-        Ok(event
-            .with_id(line.id.map_or_else(EventId::random, EventId))
-            .with_metadata(
-                line.metadata
-                    .map(|json| json.get().to_owned())
-                    .unwrap_or_default(),
-            )
-            .with_tags(tags.and_then(Tags::new).map_err(refuse)?))
+        let stream = line.stream.map(StreamId::new).transpose().map_err(refuse)?;
+        Ok(LineEvent {
+            line: self.number,
+            stream,
+            event: event
+                .with_id(line.id.map_or_else(|| self.id(), EventId))
+                .with_metadata(metadata)
+                .with_tags(tags.and_then(Tags::new).map_err(refuse)?),
+        })
+    }
+
+    fn decode(&self, field: &str, text: &str) -> Outcome<Vec<u8>> {
+        STANDARD
+            .decode(text)
+            .map_err(|error| self.refuse(&format!("{field}: {error}")))
     }
 
     fn refuse(&self, why: &str) -> Failure {
-        Failure::usage(format!("line {} of standard input: {why}", self.number))
+        refuse_line(self.number, why)
+    }
+}
+
+/// The failure that a line is.
+pub(crate) fn refuse_line(line: u64, why: &str) -> Failure {
+    Failure::usage(format!("line {line} of the input: {why}"))
+}
+
+/// Events that a thread reads ahead: a task that waits for a terminal or a slow pipe could not be stopped.
+pub(crate) struct Feed {
+    events: mpsc::Receiver<Outcome<LineEvent>>,
+    lines: Arc<AtomicU64>,
+}
+
+impl Feed {
+    /// Events from a file, or from standard input; `skip` lines are passed over.
+    pub(crate) fn start(file: Option<File>, ids: Ids, skip: u64) -> Outcome<Self> {
+        let (sender, events) = mpsc::channel(READ_AHEAD_EVENTS);
+        let lines = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&lines);
+        let read = move || {
+            let from: Box<dyn BufRead> = match file {
+                Some(file) => Box::new(BufReader::new(file)),
+                None => Box::new(BufReader::new(std::io::stdin())),
+            };
+            let mut lines = Lines::new(from, ids);
+            let mut next = lines.skip(skip).and_then(|()| lines.next());
+            loop {
+                counted.store(lines.number(), Ordering::Release);
+                let more = matches!(next, Ok(Some(_)));
+                let Some(item) = next.transpose() else { break };
+                // Whoever does not listen any more has stopped.
+                if sender.blocking_send(item).is_err() || !more {
+                    break;
+                }
+                next = lines.next();
+            }
+        };
+        std::thread::Builder::new()
+            .name("gesta-input".into())
+            .spawn(read)?;
+        Ok(Self { events, lines })
+    }
+
+    /// The next event; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Outcome<Option<LineEvent>> {
+        self.events.recv().await.transpose()
+    }
+
+    /// The number of lines, once the end has come.
+    pub(crate) fn lines(&self) -> u64 {
+        self.lines.load(Ordering::Acquire)
     }
 }
 
@@ -130,7 +290,8 @@ mod tests {
     use super::*;
 
     fn first(text: &str) -> Outcome<Option<EventData>> {
-        Lines::new(text.as_bytes()).next()
+        let next = Lines::new(text.as_bytes(), Ids::Random).next()?;
+        Ok(next.map(|line| line.event))
     }
 
     #[test]
@@ -162,18 +323,34 @@ mod tests {
             r#"{"type":"a","data":1,"id":"x"}"#,
             r#"{"type":"a","data":1,"tags":["t","t"]}"#,
         ] {
-            let mut lines = Lines::new(bad.as_bytes());
-            let failure = lines.next().expect_err(bad);
+            let mut lines = Lines::new(bad.as_bytes(), Ids::Random);
+            let failure = lines.next().err().expect(bad);
             assert!(
-                failure.to_string().starts_with("line 1 of standard input"),
+                failure.to_string().starts_with("line 1 of the input"),
                 "{failure}"
             );
         }
         assert!(first("\u{0}").is_err());
         assert!(
-            Lines::new(&b"{\"type\":\"\xff\",\"data\":1}"[..])
+            Lines::new(&b"{\"type\":\"\xff\",\"data\":1}"[..], Ids::Random)
                 .next()
                 .is_err()
         );
+    }
+
+    /// Goal: an import that is repeated gives its events the same ids, and equal lines still differ.
+    #[test]
+    fn ids_of_text_are_the_same_each_time() {
+        let ids = |text: &str| {
+            let mut lines = Lines::new(text.as_bytes(), Ids::OfText);
+            std::iter::from_fn(|| lines.next().expect("valid").map(|line| line.event.id))
+                .collect::<Vec<_>>()
+        };
+        let line = "{\"type\":\"a\",\"data\":1}\n";
+        let three = ids(&line.repeat(3));
+        assert_eq!(three, ids(&line.repeat(3)));
+        assert_eq!(three[..2], ids(&line.repeat(2)), "the end says nothing");
+        assert!(three[0] != three[1] && three[1] != three[2]);
+        assert_ne!(three[1], ids(&format!("\n{line}{line}"))[1]);
     }
 }

@@ -1,22 +1,41 @@
 //! `gesta all …`, and following of subscriptions.
 
+use std::time::Duration;
+
 use gesta_core::{
-    AllFrom, Direction, EventStore, Filter, Query, ReadAll, Subscribe, SubscribeFrom, SubscribeTo,
-    SubscriptionMessage,
+    AllFrom, Checkpoint, Direction, EventStore, Filter, Place, Position, Query, ReadAll,
+    RecordedEvent, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
 
-use super::with_store;
-use crate::args::{After, AllCommand, AllRead, FilterArgs, Global};
+use super::progress::Progress;
+use super::{import, with_new_store, with_store, with_store_telling};
+use crate::args::{After, AllCommand, AllRead, FilterArgs, Global, ReadFrom};
 use crate::exit::Outcome;
 use crate::output::Output;
 
 /// Events in one page.
 const PAGE: u64 = 1_000;
+/// Shortest and longest pause before a subscription is begun again.
+const BACK_OFF_MIN: Duration = Duration::from_millis(100);
+const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Output) -> Outcome {
     match command {
         AllCommand::Read(args) => {
-            with_store(global, async |store| read(&*store, args, output).await).await
+            let progress = Progress::default();
+            progress.set("no event was read yet".into());
+            with_store_telling(global, &progress, async |store| {
+                read(&*store, args, &progress, output).await
+            })
+            .await
+        }
+        AllCommand::Import(args) => {
+            let progress = Progress::default();
+            progress.set("nothing was imported yet".into());
+            with_new_store(global, &progress, async |store| {
+                import::run(&*store, &args, &progress, output).await
+            })
+            .await
         }
         AllCommand::Tail(args) => {
             with_store(global, async |store| {
@@ -45,14 +64,25 @@ fn filter(args: FilterArgs) -> Filter {
     })
 }
 
-async fn read(store: &dyn EventStore, args: AllRead, output: &mut Output) -> Outcome {
+async fn read(
+    store: &dyn EventStore,
+    args: AllRead,
+    progress: &Progress,
+    output: &mut Output,
+) -> Outcome {
     let mut left = args.limit.unwrap_or(u64::MAX);
     let (direction, begin) = if args.backwards {
         (Direction::Backwards, AllFrom::End)
     } else {
         (Direction::Forwards, AllFrom::Start)
     };
-    let mut from = args.from.map_or(begin, AllFrom::Checkpoint);
+    let mut places = args.from.as_ref().and_then(places_of);
+    let mut from = match args.from {
+        None => begin,
+        Some(ReadFrom::Start) => AllFrom::Start,
+        Some(ReadFrom::End) => AllFrom::End,
+        Some(ReadFrom::Place(checkpoint)) => AllFrom::Checkpoint(checkpoint),
+    };
     let filter = filter(args.filter);
     loop {
         let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
@@ -65,37 +95,99 @@ async fn read(store: &dyn EventStore, args: AllRead, output: &mut Output) -> Out
             })
             .await?;
         for event in &page.events {
-            output.event(event, None)?;
+            let checkpoint = match direction {
+                Direction::Forwards => after(event, &page.next, &mut places),
+                Direction::Backwards => None,
+            };
+            output.event(event, checkpoint.as_ref())?;
         }
+        progress.set(format!("go on with --from {}", page.next));
         left = left.saturating_sub(page.events.len() as u64);
         if page.end || left == 0 {
+            if !page.end {
+                eprintln!("there is more: --from {}", page.next);
+            }
             return Ok(());
         }
         from = AllFrom::Checkpoint(page.next);
     }
 }
 
-/// Shows the events of a subscription, each with the checkpoint to resume after it, until `limit` or Ctrl-C.
+fn places_of(from: &ReadFrom<Checkpoint>) -> Option<Vec<Position>> {
+    match from {
+        ReadFrom::Place(Checkpoint {
+            place: Place::Logs(positions),
+            ..
+        }) => Some(positions.clone()),
+        _ => None,
+    }
+}
+
+/// The checkpoint to resume after an event that was read forwards: each log stands where its last event was seen.
+fn after(
+    event: &RecordedEvent,
+    next: &Checkpoint,
+    places: &mut Option<Vec<Position>>,
+) -> Option<Checkpoint> {
+    let Place::Logs(ends) = &next.place else {
+        return None;
+    };
+    let places = places.get_or_insert_with(|| vec![Position::START; ends.len()]);
+    *places.get_mut(usize::from(event.log.0))? = event.position;
+    Some(Checkpoint::logs(next.incarnation, places.clone()))
+}
+
+/// Shows the events of a subscription, each with the checkpoint to resume after it, until `limit` or Ctrl-C. A connection that breaks
+/// is made again, as often as needed, and the subscription goes on where it was.
 pub(super) async fn follow(
     store: &dyn EventStore,
-    request: Subscribe,
+    mut request: Subscribe,
     limit: Option<u64>,
     output: &mut Output,
 ) -> Outcome {
     let mut left = limit.unwrap_or(u64::MAX);
-    let mut subscription = store.subscribe(request).await?;
-    while let Some(message) = subscription.next().await {
-        match message? {
-            SubscriptionMessage::Event { event, checkpoint } => {
-                output.event(&event, Some(&checkpoint))?;
-                output.flush()?;
-                left -= 1;
-                if left == 0 {
+    let mut back_off = BACK_OFF_MIN;
+    // Said once per state, not once per try.
+    let mut is_lost = false;
+    loop {
+        let failed = match store.subscribe(request.clone()).await {
+            Err(error) => error,
+            Ok(mut subscription) => loop {
+                let Some(message) = subscription.next().await else {
                     return Ok(());
+                };
+                let (shown, checkpoint) = match message {
+                    Err(error) => break error,
+                    Ok(SubscriptionMessage::Event { event, checkpoint }) => {
+                        (Some(event), checkpoint)
+                    }
+                    Ok(
+                        SubscriptionMessage::Checkpoint(checkpoint)
+                        | SubscriptionMessage::CaughtUp(checkpoint),
+                    ) => (None, checkpoint),
+                };
+                if std::mem::take(&mut is_lost) {
+                    eprintln!("connected again");
                 }
-            }
-            SubscriptionMessage::Checkpoint(_) | SubscriptionMessage::CaughtUp(_) => {}
+                back_off = BACK_OFF_MIN;
+                if let Some(event) = shown {
+                    output.event(&event, Some(&checkpoint))?;
+                    output.flush()?;
+                    left -= 1;
+                    if left == 0 {
+                        return Ok(());
+                    }
+                }
+                request.from = SubscribeFrom::Checkpoint(checkpoint);
+            },
+        };
+        if !failed.is_retryable() {
+            return Err(failed.into());
         }
+        if !std::mem::replace(&mut is_lost, true) {
+            eprintln!("the subscription broke ({failed}); trying again until it goes on");
+        }
+        tokio::time::sleep(back_off).await;
+        back_off = (back_off * 2).min(BACK_OFF_MAX);
     }
-    Ok(())
 }

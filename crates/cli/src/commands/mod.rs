@@ -3,8 +3,10 @@
 mod admin;
 mod all;
 mod backup;
+mod import;
 mod open_files;
 mod pipeline_metrics;
+mod progress;
 mod serve;
 mod stream;
 
@@ -20,6 +22,8 @@ use crate::args::{Cli, Command, DEFAULT_SERVER, Global, LogFormat};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
 use crate::output::Output;
+
+use self::progress::Progress;
 
 /// Runs one command.
 pub(crate) async fn run(cli: Cli) -> Outcome {
@@ -145,15 +149,31 @@ async fn with_store<F>(global: &Global, work: impl FnOnce(Arc<dyn EventStore>) -
 where
     F: Future<Output = Outcome>,
 {
-    work_on(connect(global, Missing::Refuse).await?, work).await
+    work_on(global, Missing::Refuse, &Progress::default(), work).await
 }
 
-/// As [`with_store`], but makes the store if there is none: for commands that append.
-async fn with_new_store<F>(global: &Global, work: impl FnOnce(Arc<dyn EventStore>) -> F) -> Outcome
+/// As [`with_store`], but Ctrl-C is a failure that tells how far the command came.
+async fn with_store_telling<F>(
+    global: &Global,
+    progress: &Progress,
+    work: impl FnOnce(Arc<dyn EventStore>) -> F,
+) -> Outcome
 where
     F: Future<Output = Outcome>,
 {
-    work_on(connect(global, Missing::Create).await?, work).await
+    work_on(global, Missing::Refuse, progress, work).await
+}
+
+/// As [`with_store_telling`], but makes the store if there is none: for commands that append.
+async fn with_new_store<F>(
+    global: &Global,
+    progress: &Progress,
+    work: impl FnOnce(Arc<dyn EventStore>) -> F,
+) -> Outcome
+where
+    F: Future<Output = Outcome>,
+{
+    work_on(global, Missing::Create, progress, work).await
 }
 
 /// Ctrl-C, from now on.
@@ -162,16 +182,25 @@ fn interrupts() -> Outcome<Signal> {
 }
 
 async fn work_on<F>(
-    store: Arc<dyn EventStore>,
+    global: &Global,
+    missing: Missing,
+    progress: &Progress,
     work: impl FnOnce(Arc<dyn EventStore>) -> F,
 ) -> Outcome
 where
     F: Future<Output = Outcome>,
 {
     let mut interrupts = interrupts()?;
+    let store = tokio::select! {
+        store = connect(global, missing) => store?,
+        _ = interrupts.recv() => return Err(Failure::interrupted("stopped before anything was done")),
+    };
     let outcome = tokio::select! {
         outcome = work(Arc::clone(&store)) => outcome,
-        _ = interrupts.recv() => Ok(()),
+        _ = interrupts.recv() => match progress.text() {
+            None => Ok(()),
+            Some(text) => Err(Failure::interrupted(format!("stopped: {text}"))),
+        },
     };
     let closed = store.shutdown().await;
     outcome?;

@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use gesta_core::{
-    Append, DeleteKind, DeleteStream, Direction, EventData, EventStore, ExpectedRevision,
+    Append, Appended, DeleteKind, DeleteStream, Direction, EventData, EventStore, ExpectedRevision,
     ListStreams, ReadStream, SetStreamMetadata, StreamFrom, StreamMetadata, Subscribe,
-    SubscribeFrom, SubscribeTo,
+    SubscribeFrom, SubscribeTo, limits,
 };
 use serde_json::json;
 
-use super::{with_new_store, with_store};
-use crate::args::{self, After, Global, StreamCommand};
+use super::progress::Progress;
+use super::{with_new_store, with_store, with_store_telling};
+use crate::args::{self, After, Global, ReadFrom, StreamCommand};
 use crate::confirm;
 use crate::exit::{Failure, Outcome};
-use crate::input::{self, Lines};
+use crate::input::{self, Feed, Ids, refuse_line};
 use crate::output::{Output, visible};
 
 /// Events in one page.
@@ -25,7 +26,12 @@ pub(super) async fn run(global: &Global, command: StreamCommand, output: &mut Ou
     match command {
         StreamCommand::Append(args) => append(global, args, output).await,
         StreamCommand::Read(args) => {
-            with_store(global, async |store| read(&*store, args, output).await).await
+            let progress = Progress::default();
+            progress.set("no event was read yet".into());
+            with_store_telling(global, &progress, async |store| {
+                read(&*store, args, &progress, output).await
+            })
+            .await
         }
         StreamCommand::Tail(args) => {
             with_store(global, async |store| {
@@ -54,38 +60,66 @@ pub(super) async fn run(global: &Global, command: StreamCommand, output: &mut Ou
 
 async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) -> Outcome {
     let single = input::from_arguments(&args)?;
-    with_new_store(global, async |store| {
+    let progress = Progress::default();
+    progress.set("nothing was stored yet".into());
+    with_new_store(global, &progress, async |store| {
         let mut expected = args.expected;
         if let Some(event) = single {
+            progress.set("whether the event was stored is not known".into());
             return send(&*store, &args, expected, vec![event], output)
                 .await
                 .map(|_| ());
         }
-        let mut lines = Lines::new(std::io::stdin().lock());
+        let mut feed = Feed::start(None, Ids::Random, 0)?;
         let batch = usize::from(args.batch.unwrap_or(u16::MAX));
-        let mut events = Vec::new();
-        while let Some(event) = lines.next()? {
-            events.push(event);
+        let (mut events, mut stored) = (Vec::new(), 0);
+        while let Some(line) = feed.next().await? {
+            let number = line.line;
+            if line.stream.is_some_and(|named| named != args.stream) {
+                return Err(refuse_line(number, "names another stream: use `gesta all import`"));
+            }
+            if args.batch.is_none() && events.len() == limits::APPEND_EVENTS_MAX {
+                return Err(refuse_line(number, &format!(
+                    "one append holds at most {} events; give --batch to append so many lines at a time",
+                    limits::APPEND_EVENTS_MAX
+                )));
+            }
+            events.push(line.event);
             if events.len() >= batch {
-                expected = send(
-                    &*store,
-                    &args,
-                    expected,
-                    std::mem::take(&mut events),
-                    output,
-                )
-                .await?;
+                stored += events.len();
+                let events = std::mem::take(&mut events);
+                expected = send(&*store, &args, expected, events, output).await?;
+                progress.set(format!("{stored} events were stored, up to line {}", number));
             }
         }
         if !events.is_empty() {
             send(&*store, &args, expected, events, output).await?;
+        } else if stored == 0 {
+            return Err(Failure::usage("standard input is empty: nothing to append (one event from arguments: --type and --data)"));
         }
         Ok(())
     })
     .await
 }
 
-/// Appends, asking again with the same ids when the answer was lost. Returns what to expect of the next batch.
+/// Appends, asking again with the same ids when the answer was lost.
+pub(super) async fn append_surely(
+    store: &dyn EventStore,
+    request: &Append,
+) -> gesta_core::Result<Appended> {
+    let mut tries = 1;
+    loop {
+        match store.append(request.clone()).await {
+            Err(error) if error.is_retryable() && tries < TRIES => {
+                tokio::time::sleep(Duration::from_millis(200 * u64::from(tries))).await;
+                tries += 1;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// Appends and shows the answer. Returns what to expect of the next batch.
 async fn send(
     store: &dyn EventStore,
     args: &args::StreamAppend,
@@ -94,16 +128,7 @@ async fn send(
     output: &mut Output,
 ) -> Outcome<ExpectedRevision> {
     let request = Append::to(args.stream.clone(), expected, events);
-    let mut tries = 1;
-    let answer = loop {
-        match store.append(request.clone()).await {
-            Err(error) if error.is_retryable() && tries < TRIES => {
-                tokio::time::sleep(Duration::from_millis(200 * u64::from(tries))).await;
-                tries += 1;
-            }
-            answer => break answer?,
-        }
-    };
+    let answer = append_surely(store, &request).await?;
     for stream in &answer.streams {
         let record = json!({
             "stream": stream.stream.as_str(),
@@ -128,7 +153,12 @@ async fn send(
     })
 }
 
-async fn read(store: &dyn EventStore, args: args::StreamRead, output: &mut Output) -> Outcome {
+async fn read(
+    store: &dyn EventStore,
+    args: args::StreamRead,
+    progress: &Progress,
+    output: &mut Output,
+) -> Outcome {
     let mut left = args.limit.unwrap_or(u64::MAX);
     let direction = if args.backwards {
         Direction::Backwards
@@ -140,7 +170,12 @@ async fn read(store: &dyn EventStore, args: args::StreamRead, output: &mut Outpu
     } else {
         StreamFrom::Start
     };
-    let mut from = args.from.map_or(begin, StreamFrom::Revision);
+    let mut from = match args.from {
+        None => begin,
+        Some(ReadFrom::Start) => StreamFrom::Start,
+        Some(ReadFrom::End) => StreamFrom::End,
+        Some(ReadFrom::Place(revision)) => StreamFrom::Revision(revision),
+    };
     loop {
         let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
         let page = store
@@ -153,6 +188,12 @@ async fn read(store: &dyn EventStore, args: args::StreamRead, output: &mut Outpu
             .await?;
         for event in &page.events {
             output.event(event, None)?;
+        }
+        if let Some(last) = page.events.last() {
+            progress.set(format!(
+                "the last event shown has revision {}; go on with --from",
+                last.revision
+            ));
         }
         left = left.saturating_sub(page.events.len() as u64);
         match page.next {

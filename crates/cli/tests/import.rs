@@ -1,0 +1,319 @@
+//! Export and import, and what a stop in the middle means.
+//!
+//! What happened: Ctrl-C during an import or export ended with exit code 0 and part of the data, a repeated import stored
+//! everything twice, what `read` printed could not be imported, and `tail` ended when its server was restarted.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use support::{
+    Server, code, gesta, run, run_with_input, signal, stderr, stdout, succeed, url_of, wait_until,
+};
+
+/// Events of interleaved streams: JSON, binary, metadata, tags.
+fn sample() -> String {
+    (0..300)
+        .map(|n| match n % 4 {
+            0 => format!("{{\"stream\":\"a-{}\",\"type\":\"t\",\"data\":{{\"n\": {n}}}}}\n", n % 7),
+            1 => format!("{{\"stream\":\"b\",\"type\":\"u\",\"data_base64\":\"AAEC\",\"tags\":[\"n:{n}\"]}}\n"),
+            2 => format!("{{\"stream\":\"b\",\"type\":\"u\",\"data\":{n},\"metadata\":{{\"by\":\"me\"}}}}\n"),
+            _ => "{\"stream\":\"c\",\"type\":\"t\",\"data\":null}\n".to_owned(),
+        })
+        .collect()
+}
+
+/// What an event is, without what each store makes anew.
+fn contents(lines: &str) -> Vec<Value> {
+    let parse = |line: &str| {
+        let mut event: Value = serde_json::from_str(line).unwrap();
+        for made_anew in ["created", "checkpoint"] {
+            event.as_object_mut().unwrap().remove(made_anew);
+        }
+        event
+    };
+    lines.lines().map(parse).collect()
+}
+
+#[test]
+fn what_was_read_is_imported_once_however_often() {
+    let home = tempfile::tempdir().unwrap();
+    let (one, two) = (
+        url_of(&home.path().join("1.db")),
+        url_of(&home.path().join("2.db")),
+    );
+    let first = run_with_input(&["--store", &one, "all", "import"], &sample());
+    assert!(stdout(&first).contains("imported 300 events"), "{first:?}");
+    // The same text has the same ids, whatever the batch.
+    let again = run_with_input(
+        &["--store", &one, "all", "import", "--batch", "7"],
+        &sample(),
+    );
+    assert!(
+        stdout(&again).contains("imported 0 events; 300 were"),
+        "{again:?}"
+    );
+
+    let exported = succeed(&["--store", &one, "--output", "json", "all", "read"]);
+    let file = home.path().join("events.jsonl");
+    std::fs::write(&file, &exported).unwrap();
+    let file = file.to_str().unwrap();
+    for expected in ["imported 300 events", "imported 0 events"] {
+        let text = succeed(&["--store", &two, "all", "import", file]);
+        assert!(text.contains(expected), "{text}");
+    }
+    let copied = succeed(&["--store", &two, "--output", "json", "all", "read"]);
+    assert_eq!(contents(&copied), contents(&exported));
+
+    // One stream, under another name, from what `stream read` prints.
+    let stream = succeed(&["--store", &one, "--output", "json", "stream", "read", "b"]);
+    let renamed = stream.replace("\"stream\":\"b\",", "");
+    let third = url_of(&home.path().join("3.db"));
+    let done = run_with_input(
+        &["--store", &third, "all", "import", "--stream", "x"],
+        &renamed,
+    );
+    assert!(stdout(&done).contains("imported 150 events"), "{done:?}");
+    let nameless = run_with_input(&["--store", &third, "all", "import"], &renamed);
+    assert_eq!(code(&nameless), 2);
+    assert!(
+        stderr(&nameless).contains("line 1") && stderr(&nameless).contains("--stream"),
+        "{nameless:?}"
+    );
+
+    // Each line has the checkpoint to go on after it.
+    let checkpoint = contents_of(&exported, 99)["checkpoint"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let rest = succeed(&[
+        "--store",
+        &one,
+        "--output",
+        "json",
+        "all",
+        "read",
+        "--from",
+        &checkpoint,
+    ]);
+    assert_eq!(contents(&rest), contents(&exported)[100..]);
+}
+
+fn contents_of(lines: &str, index: usize) -> Value {
+    serde_json::from_str(lines.lines().nth(index).unwrap()).unwrap()
+}
+
+#[test]
+fn a_stopped_import_says_how_far_it_came_and_goes_on() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let server = Server::start(&store);
+    let sample = sample();
+    let lines: Vec<&str> = sample.lines().collect();
+    let mut child = gesta(&["--store", &server.url, "all", "import", "--batch", "10"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // More does not come, so the import cannot end by itself.
+    stdin.write_all(lines[..200].join("\n").as_bytes()).unwrap();
+    stdin.flush().unwrap();
+    wait_until("some of it is stored", || {
+        let read = run(&["--store", &server.url, "stream", "read", "b"]);
+        read.status.success()
+    });
+    signal(&child, Signal::SIGINT);
+    let stopped = child.wait_with_output().unwrap();
+    assert_eq!(code(&stopped), 130, "{stopped:?}");
+    let said = stderr(&stopped);
+    let skip = said.rsplit_once("--skip ").expect(&said).1.trim();
+    assert!(skip.parse::<usize>().expect(&said) <= 200, "{said}");
+
+    let rest = run_with_input(
+        &["--store", &server.url, "all", "import", "--skip", skip],
+        &sample,
+    );
+    assert!(rest.status.success(), "{rest:?}");
+    let whole = run_with_input(&["--store", &server.url, "all", "import"], &sample);
+    assert!(
+        stdout(&whole).contains("imported 0 events; 300 were"),
+        "{whole:?}"
+    );
+}
+
+/// Goal: Ctrl-C ends a command that waits for more input.
+#[test]
+fn an_append_that_waits_for_input_can_be_stopped() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    for command in [
+        &["stream", "append", "a", "--batch", "2"][..],
+        &["all", "import"],
+    ] {
+        let mut child = gesta(&["--store", &store])
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let line = "{\"stream\":\"a\",\"type\":\"t\",\"data\":1}\n";
+        stdin.write_all(line.repeat(3).as_bytes()).unwrap();
+        if command[1] == "append" {
+            let mut shown = String::new();
+            let mut lines = BufReader::new(child.stdout.take().unwrap());
+            lines.read_line(&mut shown).unwrap();
+            assert!(shown.contains("revision 0 to 1"), "{shown}");
+        } else {
+            // The store is open, so Ctrl-C is listened to.
+            let beside = home.path().join("gesta.db-shm");
+            wait_until("the store is open", || beside.exists());
+        }
+        signal(&child, Signal::SIGINT);
+        wait_until("the command ends", || child.try_wait().unwrap().is_some());
+        let stopped = child.wait_with_output().unwrap();
+        assert_eq!(code(&stopped), 130, "{stopped:?}");
+        let text = stderr(&stopped);
+        if command[1] == "append" {
+            assert!(text.contains("2 events were stored"), "{text}");
+        } else {
+            assert!(text.contains("stopped"), "{text}");
+        }
+        drop(stdin);
+    }
+}
+
+#[test]
+fn a_stopped_export_is_a_failure_and_says_how_to_go_on() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let many = "{\"type\":\"t\",\"data\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}\n"
+        .repeat(9_000);
+    let append = [
+        "--store", &store, "stream", "append", "a", "--batch", "3000",
+    ];
+    assert!(run_with_input(&append, &many).status.success());
+    for command in [&["all", "read"][..], &["stream", "read", "a"]] {
+        let mut child = gesta(&["--store", &store, "--output", "json"])
+            .args(command)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A pipe that is full holds the export until it is read on.
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        lines.next().unwrap().unwrap();
+        signal(&child, Signal::SIGINT);
+        let shown = 1 + lines.count();
+        let stopped = child.wait_with_output().unwrap();
+        if shown == 9_000 {
+            continue;
+        }
+        assert_eq!(code(&stopped), 130, "{stopped:?}");
+        assert!(stderr(&stopped).contains("--from"), "{stopped:?}");
+    }
+}
+
+#[test]
+fn standard_input_that_is_empty_or_too_long_is_explained() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    for command in [&["stream", "append", "a"][..], &["all", "import"]] {
+        let empty = run_with_input(&[&["--store", &store], command].concat(), "\n");
+        if command[1] == "append" {
+            assert_eq!(code(&empty), 2, "{empty:?}");
+            assert!(
+                stderr(&empty).contains("standard input is empty"),
+                "{empty:?}"
+            );
+        }
+        let empty = run(&[&["--store", &store], command].concat());
+        assert_eq!(code(&empty), 2, "{empty:?}");
+        assert!(stderr(&empty).contains("is empty"), "{empty:?}");
+    }
+    let line = "{\"type\":\"t\",\"data\":1}\n";
+    let long = run_with_input(
+        &["--store", &store, "stream", "append", "a"],
+        &line.repeat(10_001),
+    );
+    assert_eq!(code(&long), 2, "{long:?}");
+    assert!(stderr(&long).contains("--batch"), "{long:?}");
+    let other = run_with_input(
+        &["--store", &store, "stream", "append", "a"],
+        "{\"stream\":\"b\",\"type\":\"t\",\"data\":1}\n",
+    );
+    assert_eq!(code(&other), 2);
+    assert!(stderr(&other).contains("gesta all import"), "{other:?}");
+}
+
+/// Goal: `tail` goes on where it was when its server comes back, and says so once.
+#[test]
+fn tail_goes_on_after_a_restart_of_the_server() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let server = Server::start(&store);
+    let (url, address) = (server.url.clone(), server.address().to_owned());
+    let append = |n: u32| {
+        let data = n.to_string();
+        succeed(&[
+            "--store", &url, "stream", "append", "a", "--type", "t", "--data", &data,
+        ]);
+    };
+    append(0);
+    let tails: Vec<_> = [
+        &["all", "tail", "--after", "start"][..],
+        &["stream", "tail", "a", "--after", "start"],
+    ]
+    .into_iter()
+    .map(|command| {
+        let mut child = gesta(&["--store", &url, "--output", "json"])
+            .args(command)
+            .args(["--limit", "3"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        assert!(first.contains("\"data\":0"), "{first}");
+        (child, lines)
+    })
+    .collect();
+    server.kill();
+    let server = Server::start_with(&store, &["--listen", &address]);
+    append(1);
+    append(2);
+    for (mut child, mut lines) in tails {
+        for expected in 1..3 {
+            let line = lines.next().unwrap().unwrap();
+            assert!(line.contains(&format!("\"data\":{expected}")), "{line}");
+        }
+        let mut said = String::new();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        assert!(child.wait().unwrap().success());
+        let times = |text: &str| said.matches(text).count();
+        assert_eq!(
+            (times("trying again"), times("connected again")),
+            (1, 1),
+            "{said}"
+        );
+    }
+    server.stop();
+}
