@@ -1,2 +1,4 @@
--- Begins a new life of the store, after a restore. $1 uuid. One row.
-UPDATE store SET incarnation = $1
+-- Begins a new life of the store, after a restore, and tells the servers that run.
+-- Binds: $1 uuid the new incarnation, $2 text channel, $3 text payload.
+WITH updated AS (UPDATE store SET incarnation = $1 RETURNING one)
+SELECT pg_notify($2, $3) FROM updated

@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta_core::backend::{Batch, BatchOutcome, LogWriter, WriterEpoch};
-use gesta_core::{Error, ErrorKind, LogId, Result};
+use gesta_core::{Error, ErrorKind, LogId, Position, Result};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -26,7 +26,9 @@ use crate::connection::{Connection, Connector, Notices, Role};
 use crate::encode::{Encoded, Kind};
 use crate::error::{self, Class};
 use crate::flights::{Flights, Look};
+use crate::history::Ledger;
 use crate::reach::{LATE_AFTER, Lookout};
+use crate::witness::Mark;
 
 pub(crate) const INSERT_EVENTS: &str = include_str!("../sql/insert_events.sql");
 const INSERT_EVENTS_PACKED: &str = include_str!("../sql/insert_events_packed.sql");
@@ -36,6 +38,8 @@ const EMIT_BARRIER: &str = include_str!("../sql/emit_barrier.sql");
 
 /// So many statements in a row may give up waiting before the writer turns to the other hosts, if there are any.
 const WAITS_GIVEN_UP_MAX: u32 = 2;
+/// Why a writer is of no more use after a fail-over: what it commits may be in the old server alone.
+const CHANGED_OVER: &str = "the database has changed over";
 
 /// The answer to a batch on its way: number of rows, or what the driver says.
 type Answer = Pin<Box<dyn Future<Output = std::result::Result<u64, tokio_postgres::Error>> + Send>>;
@@ -49,7 +53,8 @@ pub(crate) struct Writer {
     statements: Statements,
     answer_timeout: Duration,
     shared: Arc<Shared>,
-    /// Ends the writer's use when its host is given up.
+    ledger: Arc<Ledger>,
+    /// Ends the writer's use when its host is given up, or the database changes over.
     _telling: Telling,
 }
 
@@ -145,13 +150,22 @@ impl Writer {
     /// `Unavailable`; `Unsupported` if the settings of the server cannot keep the contract.
     pub(crate) async fn open(connector: &Connector, log: LogId) -> Result<Self> {
         let connection = connector.connect(Role::Writer).await?;
+        let ledger = connector
+            .ledger
+            .get()
+            .map(Arc::clone)
+            .ok_or_else(|| Error::unavailable("the store is not open"))?;
         let statements = Statements::prepare(&connection).await;
         let statements =
             statements.map_err(|error| error::general(&error).during("prepare the append"))?;
         let shared = Shared::new();
         let (over, told) = (connection.used.over(), Arc::downgrade(&shared));
+        let outdated = ledger.outdated(connection.generation);
         let telling = async move {
-            let reason = over.await;
+            let reason = tokio::select! {
+                reason = over => reason,
+                () = outdated => CHANGED_OVER.to_owned(),
+            };
             if let Some(shared) = told.upgrade() {
                 shared.raise(&reason);
             }
@@ -164,6 +178,7 @@ impl Writer {
             statements,
             answer_timeout: connector.config.answer_timeout,
             shared,
+            ledger,
         })
     }
 
@@ -184,6 +199,17 @@ impl Writer {
             client.execute(statement, &params).await
         };
         Ok(sent(Box::pin(answer)))
+    }
+
+    /// What tells whether an answer still counts, if the writer then knows this row.
+    fn witness(&self, position: Position, writer: WriterEpoch) -> impl FnOnce() -> bool + use<> {
+        let mark = Mark {
+            log: self.log,
+            position,
+            writer,
+        };
+        let (ledger, generation) = (Arc::clone(&self.ledger), self.connection.generation);
+        move || ledger.observe(generation, Some(mark))
     }
 
     /// Awaits an answer, unless the writer's use ends before. The answer may take `limit` from when the statement was sent
@@ -291,6 +317,10 @@ impl LogWriter for Writer {
         }
         let expected = u64::try_from(batch.rows.len().max(1)).unwrap_or(u64::MAX);
         let limit = self.answer_timeout + upload_allowance(&batch);
+        let counts = match batch.rows.last() {
+            Some(last) => self.witness(last.position, self.epoch),
+            None => self.witness(batch.after.position, batch.after.writer),
+        };
         let answer = match self.send(batch) {
             Ok(answer) => answer,
             Err(error) => return std::future::ready(BatchOutcome::Refused(error)).boxed(),
@@ -302,7 +332,11 @@ impl LogWriter for Writer {
                 Judged::Unknown(reason) => BatchOutcome::Unknown(unknown(reason)),
                 Judged::Answer(Err(error)) => error::outcome(&error),
                 Judged::Answer(Ok(0)) => BatchOutcome::Missed,
-                Judged::Answer(Ok(_)) => BatchOutcome::Committed,
+                Judged::Answer(Ok(_)) if counts() => BatchOutcome::Committed,
+                Judged::Answer(Ok(_)) => {
+                    shared.raise(CHANGED_OVER);
+                    BatchOutcome::Unknown(unknown(CHANGED_OVER.to_owned()))
+                }
             }
         });
         outcome.boxed()
@@ -317,10 +351,12 @@ impl LogWriter for Writer {
         let answer = sent(Box::pin(
             async move { client.execute(&statement, &[]).await },
         ));
+        let counts = self.witness(Position::START, self.epoch);
         let judged = self.judged(answer, 1, self.answer_timeout);
-        let outcome = judged.map(|judged| match judged {
+        let outcome = judged.map(move |judged| match judged {
             Judged::Unknown(reason) => Err(Error::unavailable(reason)),
             Judged::Answer(Err(error)) => Err(error::general(&error)),
+            Judged::Answer(Ok(_)) if !counts() => Err(Error::unavailable(CHANGED_OVER)),
             Judged::Answer(Ok(_)) => Ok(()),
         });
         outcome.boxed()

@@ -2,11 +2,12 @@
 //!
 //! Every session states what it relies on instead of trusting the server's defaults, and reads it back.
 //! Invariants: a connection that is handed out speaks to a primary with a UTF-8 database of a known
-//! version; a warning of the server is never lost (see [`Notices`]).
+//! version; that database has been compared with what this process knows (`history`); a warning of the server is never
+//! lost (see [`Notices`]).
 //! Not here: which host is asked (`reach`, `hosts`), which connection does what (`append`, `pool`, `signals`, `schema`).
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use gesta_core::backend::BackendInfo;
@@ -18,6 +19,7 @@ use tokio_postgres::{AsyncMessage, Client, Notification, Row, Socket};
 
 use crate::config::{Config, RequiredDurability};
 use crate::error;
+use crate::history::Ledger;
 use crate::hosts::{HostUse, Hosts, Timeline};
 use crate::reach::Unfit;
 
@@ -50,6 +52,8 @@ pub(crate) struct Connector {
     pub(crate) hosts: Arc<Hosts>,
     /// What the backend tells about itself, once it is open, and the settings that this rests on.
     told: RwLock<Option<(Arc<BackendInfo>, Settings)>>,
+    /// What every connection is compared with, once the store is open.
+    pub(crate) ledger: OnceLock<Arc<Ledger>>,
 }
 
 /// A verified connection. Dropping it closes it.
@@ -58,6 +62,8 @@ pub(crate) struct Connection {
     pub(crate) client: Arc<Client>,
     pub(crate) session: Session,
     pub(crate) notices: Arc<Notices>,
+    /// Its answers count as long as this is the present generation; see `witness`.
+    pub(crate) generation: u64,
     /// Messages of `LISTEN`.
     pub(crate) notifications: mpsc::Receiver<Notification>,
     pub(crate) hosts: Arc<Hosts>,
@@ -129,6 +135,7 @@ impl Connector {
             config,
             hosts,
             told: RwLock::default(),
+            ledger: OnceLock::new(),
         })
     }
 
@@ -195,11 +202,16 @@ impl Connector {
             }
         });
         let session = self.set_up(&client, role).await?;
+        let generation = match self.ledger.get() {
+            Some(ledger) => ledger.check(&client, session.timeline).await?,
+            None => 0,
+        };
         notices.clear();
         Ok(Connection {
             client: Arc::new(client),
             session,
             notices,
+            generation,
             notifications,
             hosts: Arc::clone(&self.hosts),
             used,
@@ -371,6 +383,7 @@ pub(crate) async fn read_timeline(client: &Client) -> Option<Timeline> {
     Some(Timeline {
         cluster: row.try_get("cluster").ok()?,
         number: row.try_get::<_, Option<i64>>("timeline").ok()??,
+        started: row.try_get("started").ok()?,
     })
 }
 

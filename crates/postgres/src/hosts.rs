@@ -69,11 +69,13 @@ pub(crate) struct HostUse {
     given_up: watch::Receiver<GivenUp>,
 }
 
-/// Which database cluster a primary belongs to, and on which timeline it is. Every promotion begins a higher timeline.
+/// Which database cluster a primary belongs to, on which timeline it is, and when it was started. Every promotion begins a
+/// higher timeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Timeline {
     pub(crate) cluster: i64,
     pub(crate) number: i64,
+    pub(crate) started: i64,
 }
 
 impl Hosts {
@@ -341,7 +343,11 @@ mod tests {
     use super::*;
 
     fn on(number: i64) -> Option<Timeline> {
-        Some(Timeline { cluster: 7, number })
+        Some(Timeline {
+            cluster: 7,
+            number,
+            started: 0,
+        })
     }
 
     #[test]
@@ -377,6 +383,7 @@ mod tests {
         let rebuilt = Timeline {
             cluster: 8,
             number: 1,
+            started: 0,
         };
         assert_eq!(
             standing.is_primary(1, Some(rebuilt)),

@@ -15,6 +15,7 @@ mod encode;
 mod error;
 mod filter;
 mod flights;
+mod history;
 mod hosts;
 mod lookup;
 mod names;
@@ -29,6 +30,7 @@ mod signals;
 mod store;
 mod tls;
 mod values;
+mod witness;
 
 pub use audit::PostgresAudit;
 pub use compression::Compression;

@@ -7,14 +7,15 @@ use gesta_core::backend::{
     StreamHead, WriterEpoch,
 };
 use gesta_core::limits::STREAM_NAME_BYTES_MAX;
-use gesta_core::{Error, EventId, LogId, Position, Revision, StreamId};
+use gesta_core::{Error, EventId, Incarnation, LogId, Position, Revision, StreamId};
 use gesta_sql::{position_from_sql, revision_from_sql, row_id_from_sql};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use crate::history::Ledger;
 use crate::names::Names;
-use crate::pool::{Read, ReadResult, Reader};
+use crate::pool::{Read, ReadError, ReadResult, Reader};
 use crate::read::{bound, log_number, numbers};
 use crate::values::Moment;
 
@@ -28,22 +29,33 @@ const READ_IDS: &str = include_str!("../sql/read_ids.sql");
 const LIST_STREAMS: &str = include_str!("../sql/list_streams.sql");
 const LIST_SYSTEM_STREAMS: &str = include_str!("../sql/list_system_streams.sql");
 
-/// The end of a log.
-pub(crate) struct ReadLogEnd(pub(crate) LogId);
+/// The end of a log. Told with the incarnation, so that who only asks for ends notices another one.
+pub(crate) struct ReadLogEnd<'a> {
+    pub(crate) log: LogId,
+    pub(crate) ledger: &'a Ledger,
+}
 
-impl Read for ReadLogEnd {
+impl Read for ReadLogEnd<'_> {
     type Answer = LogEnd;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<LogEnd> {
-        let rows = query(reader, READ_LOG_END, &[&log_number(self.0)?]).await?;
-        let Some(row) = rows.first() else {
+        let rows = query(reader, READ_LOG_END, &[&log_number(self.log)?]).await?;
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::corrupt("the table store is empty"))?;
+        if self.ledger.history().incarnation != Incarnation(row.try_get(3)?) {
+            return Err(ReadError::OtherIncarnation);
+        }
+        let Some(position) = row.try_get(0)? else {
             return Ok(LogEnd::default());
         };
-        Ok(LogEnd {
-            position: position_from_sql(row.try_get(0)?)?,
+        let end = LogEnd {
+            position: position_from_sql(position)?,
             writer: WriterEpoch(row.try_get(1)?),
             created: row.try_get::<_, Moment>(2)?.0,
-        })
+        };
+        reader.saw(self.log, end.position, end.writer);
+        Ok(end)
     }
 }
 
@@ -57,7 +69,9 @@ impl Read for Load<'_> {
     type Answer = Loaded;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<Loaded> {
-        load_heads(reader, self.log, self.request).await
+        let loaded = load_heads(reader, self.log, self.request).await?;
+        reader.saw(self.log, loaded.end.position, loaded.end.writer);
+        Ok(loaded)
     }
 }
 
@@ -156,7 +170,11 @@ impl Read for Lookup<'_> {
     type Answer = Vec<EventRef>;
 
     async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<EventRef>> {
-        find(reader, self.names, self.log, self.what).await
+        let found = find(reader, self.names, self.log, self.what).await?;
+        if let Some(last) = found.iter().max_by_key(|event| event.position) {
+            reader.saw(self.log, last.position, last.writer);
+        }
+        Ok(found)
     }
 }
 

@@ -1,10 +1,12 @@
 //! Names of interned streams and types, by row id, in a bounded memory.
 //!
-//! Why: a join per event costs more than the event. An interned name never changes, so a name once
-//! read is right for ever; the least recently used ones are forgotten.
+//! Why: a join per event costs more than the event. An interned name never changes, so a name once read stays right, until
+//! the database loses commits: then its row id is used again for another name. So all names are forgotten with each new
+//! generation of connections (`witness`), and what an older connection has read does not come in any more. Of one generation
+//! the least recently used ones are forgotten.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gesta_core::backend::RowId;
 use gesta_core::{Error, EventType, LogId, StreamId};
@@ -45,10 +47,25 @@ impl Default for Names {
     }
 }
 
+impl Names {
+    /// Forgets all: from now on only connections of this generation add names.
+    pub(crate) fn forget(&self, generation: u64) {
+        self.streams.forget(generation);
+        self.types.forget(generation);
+    }
+}
+
+/// Names that connections of one generation have read.
+#[derive(Debug)]
+struct Remembered<T> {
+    generation: u64,
+    names: LruCache<(LogId, i64), T>,
+}
+
 /// Names of one kind.
 #[derive(Debug)]
 pub(crate) struct Cache<T> {
-    known: Mutex<LruCache<(LogId, i64), T>>,
+    known: Mutex<Remembered<T>>,
     sql: &'static str,
     kind: &'static str,
     make: fn(Arc<str>) -> T,
@@ -57,11 +74,24 @@ pub(crate) struct Cache<T> {
 impl<T: Clone> Cache<T> {
     fn new(max: usize, sql: &'static str, kind: &'static str, make: fn(Arc<str>) -> T) -> Self {
         Self {
-            known: Mutex::new(LruCache::new(max)),
+            known: Mutex::new(Remembered {
+                generation: 0,
+                names: LruCache::new(max),
+            }),
             sql,
             kind,
             make,
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Remembered<T>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, generation: u64) {
+        let mut known = self.lock();
+        known.generation = generation;
+        known.names.clear();
     }
 
     /// The names of these rows, in their order. Unknown ones are read, all in one statement.
@@ -97,7 +127,7 @@ impl<T: Clone> Cache<T> {
         log: LogId,
         rows: impl Iterator<Item = i64>,
     ) -> (Vec<Option<T>>, Vec<i64>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut self.lock().names;
         let mut missing = HashSet::new();
         let mut last: Option<(i64, T)> = None;
         let found = rows
@@ -144,9 +174,11 @@ impl<T: Clone> Cache<T> {
             }
             read.insert(id, (self.make)(Arc::from(name)));
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for (id, name) in &read {
-            known.insert((log, *id), name.clone());
+        let mut known = self.lock();
+        if known.generation == reader.connection.generation {
+            for (id, name) in &read {
+                known.names.insert((log, *id), name.clone());
+            }
         }
         Ok(read)
     }

@@ -1,5 +1,6 @@
 //! Connections for reads: few, opened when needed, reused, replaced when they break.
 //!
+//! An answer counts only if the database has not changed over meanwhile (`history`): else the read runs again on a new connection.
 //! A read that finds its pooled connection dead is tried once more on a new one: reads change nothing.
 //! Appends wait for some reads. However many others are slow, there is a connection for those.
 //! Invariants: never more than `readers_max` connections and that one; after a failure to connect, the next attempt
@@ -8,19 +9,23 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gesta_core::backend::Purpose;
-use gesta_core::{Error, Result};
+use gesta_core::backend::{Purpose, WriterEpoch};
+use gesta_core::{Error, LogId, Position, Result};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_postgres::Statement;
 
 use crate::connection::{Connection, Connector, Role};
 use crate::error;
+use crate::history::Ledger;
+use crate::witness::Mark;
 
 /// A read takes at most this long; the server gives up a little earlier.
 const READ_TIMEOUT: Duration = Duration::from_secs(40);
 /// A read that appends wait for: it is short, so a longer silence means that the connection is dead.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
+/// New connections for one read, if the database changes over while it runs.
+const CONNECTS_MAX: u32 = 3;
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 
@@ -35,6 +40,9 @@ pub(crate) enum ReadError {
     Silent(Duration),
     #[error("{0}")]
     HostLost(String),
+    /// The store has another incarnation than the one that we know.
+    #[error("another incarnation of the store has begun")]
+    OtherIncarnation,
 }
 
 impl ReadError {
@@ -42,8 +50,8 @@ impl ReadError {
         match self {
             Self::Driver(driver) => error::general(&driver),
             Self::Ours(ours) => ours,
-            silence @ (Self::Silent(_) | Self::HostLost(_)) => {
-                Error::unavailable(silence.to_string())
+            other @ (Self::Silent(_) | Self::HostLost(_) | Self::OtherIncarnation) => {
+                Error::unavailable(other.to_string())
             }
         }
     }
@@ -64,10 +72,24 @@ pub(crate) trait Read: Sync {
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) connection: Connection,
+    /// The last row that the read has seen.
+    seen: Option<Mark>,
     statements: Vec<(&'static str, Statement)>,
 }
 
 impl Reader {
+    /// The read has seen this row, and will hand over what rests on it.
+    pub(crate) fn saw(&mut self, log: LogId, position: Position, writer: WriterEpoch) {
+        let mark = Mark {
+            log,
+            position,
+            writer,
+        };
+        if self.seen.is_none_or(|seen| seen.position < position) {
+            self.seen = Some(mark);
+        }
+    }
+
     /// The prepared form of a statement.
     pub(crate) async fn statement(&mut self, sql: &'static str) -> ReadResult<Statement> {
         if let Some((_, found)) = self
@@ -95,6 +117,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Pool {
     connector: Arc<Connector>,
+    ledger: Arc<Ledger>,
     /// For all reads: one more than …
     all: Semaphore,
     /// … for those that no append waits for.
@@ -103,10 +126,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(connector: Arc<Connector>) -> Self {
+    pub(crate) fn new(connector: Arc<Connector>, ledger: Arc<Ledger>) -> Self {
         let readers_max = connector.config.readers_max;
         Self {
             connector,
+            ledger,
             all: Semaphore::new(readers_max + 1),
             ordinary: Semaphore::new(readers_max),
             state: Mutex::default(),
@@ -139,19 +163,37 @@ impl Pool {
                 // Broken while it was idle: not this read's fault.
                 Err(ReadError::Driver(error)) if error::is_lost(&error) => {}
                 Err(ReadError::HostLost(_)) => {}
+                outcome if !self.counts(&mut reader, &outcome) => {}
                 outcome => return self.finish(reader, outcome),
             }
         }
-        let mut reader = self.connect().await?;
-        let outcome = limited(&read, purpose, &mut reader).await;
-        self.finish(reader, outcome)
+        for _ in 0..CONNECTS_MAX {
+            let mut reader = self.connect().await?;
+            let outcome = limited(&read, purpose, &mut reader).await;
+            if self.counts(&mut reader, &outcome) {
+                return self.finish(reader, outcome);
+            }
+        }
+        Err(Error::unavailable(
+            "the database changes over again and again",
+        ))
+    }
+
+    /// True if the outcome is of the present history, or is none. Otherwise the read must run on a new connection, which
+    /// finds out what has changed.
+    fn counts<T>(&self, reader: &mut Reader, outcome: &ReadResult<T>) -> bool {
+        !matches!(outcome, Err(ReadError::OtherIncarnation))
+            && self
+                .ledger
+                .observe(reader.connection.generation, reader.seen.take())
     }
 
     fn finish<T>(&self, reader: Reader, outcome: ReadResult<T>) -> Result<T> {
         let usable = match &outcome {
             Ok(_) => true,
             Err(ReadError::Driver(error)) => !error::is_lost(error),
-            Err(ReadError::Ours(_) | ReadError::Silent(_) | ReadError::HostLost(_)) => false,
+            Err(ReadError::Ours(_) | ReadError::Silent(_)) => false,
+            Err(ReadError::HostLost(_) | ReadError::OtherIncarnation) => false,
         };
         let mut state = self.state();
         if matches!(outcome, Err(ReadError::Silent(_))) {
@@ -168,7 +210,8 @@ impl Pool {
     fn take_idle(&self) -> Option<Reader> {
         let mut state = self.state();
         while let Some(reader) = state.idle.pop() {
-            if !reader.connection.is_lost() {
+            let connection = &reader.connection;
+            if !connection.is_lost() && self.ledger.is_current(connection.generation) {
                 return Some(reader);
             }
         }
@@ -188,6 +231,7 @@ impl Pool {
                 state.next_attempt = None;
                 Ok(Reader {
                     connection,
+                    seen: None,
                     statements: Vec::new(),
                 })
             }

@@ -180,6 +180,18 @@ pub(crate) async fn fetch(
     Ok(Page { raws, exhausted })
 }
 
+/// What rests on these rows will be handed over.
+pub(crate) fn saw(reader: &mut Reader, log: LogId, page: &Page) -> Result<()> {
+    if let Some(last) = page.raws.iter().max_by_key(|raw| raw.position) {
+        reader.saw(
+            log,
+            position_from_sql(last.position)?,
+            WriterEpoch(last.writer),
+        );
+    }
+    Ok(())
+}
+
 /// Fetches what was left out. Rows that were scavenged meanwhile are dropped.
 pub(crate) async fn fill(reader: &mut Reader, log: i16, raws: &mut Vec<Raw>) -> ReadResult<()> {
     let large = |raw: &Raw| matches!(raw.payload, Payload::Large(_));
@@ -389,6 +401,7 @@ async fn stream_page(reader: &mut Reader, names: &Names, slice: &StreamSlice) ->
         let params: [&(dyn ToSql + Sync); 7] =
             [&log, &from, &to, &rows, &inline, &stream, &created_from];
         let mut page = fetch(reader, sql, &params, rows_max, PAGE_BYTES_MAX).await?;
+        saw(reader, slice.log, &page)?;
         filling.trim(&mut page.raws);
         let last = page.raws.last().map(|raw| raw.revision);
         fill(reader, log, &mut page.raws).await?;
@@ -449,6 +462,7 @@ async fn log_page(reader: &mut Reader, names: &Names, slice: &LogSlice) -> ReadR
         }
         let left = PAGE_BYTES_MAX.saturating_sub(filling.bytes);
         let mut page = fetch(reader, sql, &params, rows_max, left).await?;
+        saw(reader, slice.log, &page)?;
         filling.trim(&mut page.raws);
         let last = page.raws.last().map(|raw| raw.position);
         fill(reader, log, &mut page.raws).await?;

@@ -13,7 +13,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::names::Names;
 use crate::pool::{Read, ReadResult, Reader};
-use crate::read::{Page, Raw, bound, event_of, fetch, fill, inline_bytes, log_number};
+use crate::read::{Page, Raw, bound, event_of, fetch, fill, inline_bytes, log_number, saw};
 use crate::values::Moment;
 
 const READ_STREAMS: &str = include_str!("../sql/read_streams.sql");
@@ -37,6 +37,7 @@ impl Read for ReadStreamsPage<'_> {
         }
         let log = log_number(self.log)?;
         let page = fetch_slices(reader, log, self.slices).await?;
+        saw(reader, self.log, &page)?;
         let Parts {
             mut raws,
             mut answer,

@@ -7,7 +7,7 @@
 //! Invariants: the last row of a log stays; a stream loses revisions from the front only, and how far is
 //! remembered in the same statement, so revisions are never used again.
 
-use gesta_core::backend::{Removed, RowId, RunMode};
+use gesta_core::backend::{History, Removed, RowId, RunMode};
 use gesta_core::{Error, ErrorKind, LogId, Result, Visibility};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -28,9 +28,11 @@ const ROWS_PER_TRANSACTION: i64 = 5_000;
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
-/// Removes the events of a stream that `visibility` hides, or counts them.
+/// Removes the events of a stream that `visibility` hides, or counts them. The stream was looked up in this history: in another
+/// one its row may be another stream's.
 pub(crate) async fn remove_hidden(
     connector: &Connector,
+    history: History,
     log: LogId,
     stream: RowId,
     visibility: Visibility,
@@ -38,6 +40,11 @@ pub(crate) async fn remove_hidden(
 ) -> Result<Removed> {
     let number = log_number(log)?;
     let mut connection = connector.connect(Role::Admin).await?;
+    if connector.ledger.get().map(|ledger| ledger.history()) != Some(history) {
+        return Err(Error::unavailable(
+            "the history of the store has changed: begin anew",
+        ));
+    }
     let end = log_end(&connection, number)
         .await
         .map_err(|error| failed(connector, &error))?;
@@ -66,7 +73,8 @@ pub(crate) async fn remove_hidden(
 
 async fn log_end(connection: &Connection, log: i16) -> Driver<i64> {
     let row = connection.client.query_opt(READ_LOG_END, &[&log]).await?;
-    row.map_or(Ok(0), |row| row.try_get(0))
+    let end: Option<i64> = row.map_or(Ok(None), |row| row.try_get(0))?;
+    Ok(end.unwrap_or(0))
 }
 
 async fn wait_for_appends(connection: &Connection, become_retention: &str) -> Driver<()> {

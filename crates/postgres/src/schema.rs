@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role};
-use crate::error;
+use crate::{error, signals};
 
 /// All steps to the schema of this program.
 pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[Migration {
@@ -80,7 +80,8 @@ pub async fn migrate(config: &Config) -> Result<(u32, u32)> {
         .map_err(|error| error.during("migrate the schema"))
 }
 
-/// Begins a new life of the store: every checkpoint of the old one is refused from now on. For use after a restore.
+/// Begins a new life of the store: every checkpoint of the old one is refused from now on, by servers that run as well. For
+/// use after a restore.
 ///
 /// # Errors
 /// `Schema` if there is no store; `Unavailable`; `Unsupported` without the right.
@@ -90,9 +91,13 @@ pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
         .await?
         .ok_or_else(|| missing(config))?;
     let incarnation = Incarnation::random();
+    let payload = signals::incarnation_payload(Uuid::new_v4(), incarnation);
     let updated = connection
         .client
-        .execute(UPDATE_INCARNATION, &[&incarnation.0])
+        .execute(
+            UPDATE_INCARNATION,
+            &[&incarnation.0, &config.channel(), &payload],
+        )
         .await;
     updated.map_err(|error| denied(&error, config).during("begin a new incarnation"))?;
     Ok(incarnation)
@@ -112,6 +117,7 @@ pub fn ddl(config: &Config, logs: u16) -> String {
          -- GRANT USAGE ON SCHEMA {schema} TO gesta_server;\n\
          -- GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO gesta_server;\n\
          -- GRANT INSERT ON {schema}.events, {schema}.streams, {schema}.types, {schema}.tags TO gesta_server;\n\
+         -- GRANT UPDATE (incarnation) ON {schema}.store TO gesta_server;  -- for a fail-over that loses commits\n\
          -- GRANT {schema}_retention TO gesta_server;  -- for scavenging\n",
         MIGRATIONS.print()
     )

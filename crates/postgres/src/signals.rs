@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt};
 use gesta_core::backend::Signal;
-use gesta_core::{LogId, Position};
+use gesta_core::{Incarnation, LogId, Position};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
@@ -18,11 +18,12 @@ use uuid::Uuid;
 
 use crate::connection::{Connection, Connector, Role, read_session};
 use crate::error;
+use crate::history::Ledger;
 
 const SEND_SIGNALS: &str = include_str!("../sql/send_signals.sql");
 
 /// Messages that a slow listener may be behind.
-const QUEUE_MAX: usize = 1_024;
+pub(crate) const QUEUE_MAX: usize = 1_024;
 /// Messages about turns that may wait to be sent.
 const TURNS_MAX: usize = 256;
 /// Shortest time between two statements that notify.
@@ -44,8 +45,7 @@ struct Pending {
 
 #[derive(Debug)]
 struct Shared {
-    process: Uuid,
-    received: broadcast::Sender<Signal>,
+    ledger: Arc<Ledger>,
     pending: Mutex<Pending>,
     wake: Notify,
     /// A turn is asked for or given: this does not wait for the end of a pause.
@@ -60,10 +60,9 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    pub(crate) fn start(connector: Arc<Connector>) -> Self {
+    pub(crate) fn start(connector: Arc<Connector>, ledger: Arc<Ledger>) -> Self {
         let shared = Arc::new(Shared {
-            process: Uuid::new_v4(),
-            received: broadcast::Sender::new(QUEUE_MAX),
+            ledger,
             pending: Mutex::default(),
             wake: Notify::new(),
             urgent: Notify::new(),
@@ -74,7 +73,7 @@ impl Signals {
 
     /// Messages from now on; a listener that falls behind gets [`Signal::Interrupted`].
     pub(crate) fn subscribe(&self) -> BoxStream<'static, Signal> {
-        let receiver = self.shared.received.subscribe();
+        let receiver = self.shared.ledger.received.subscribe();
         let next = |mut receiver: broadcast::Receiver<Signal>| async move {
             match receiver.recv().await {
                 Ok(signal) => Some((signal, receiver)),
@@ -131,13 +130,13 @@ impl Shared {
         let appended = appended.map(|(log, position)| Signal::Appended { log, position });
         let signals = appended.chain(pending.turns);
         signals
-            .filter_map(|signal| to_payload(self.process, &signal))
+            .filter_map(|signal| to_payload(self.ledger.process, &signal))
             .collect()
     }
 
     fn publish(&self, signal: Signal) {
         // Fails only if nobody listens.
-        let _ = self.received.send(signal);
+        let _ = self.ledger.received.send(signal);
     }
 }
 
@@ -176,12 +175,21 @@ async fn serve(mut connection: Connection, connector: &Connector, shared: &Share
     shared.publish(Signal::Interrupted);
     let client = Arc::clone(&connection.client);
     let over = connection.used.over();
+    let outdated = shared.ledger.outdated(connection.generation);
     let receive = async {
         while let Some(message) = connection.notifications.recv().await {
-            if message.channel() == channel
-                && let Some(signal) = from_payload(shared.process, message.payload())
-            {
-                shared.publish(signal);
+            if message.channel() != channel {
+                continue;
+            }
+            match from_payload(shared.ledger.process, message.payload()) {
+                Some(Message::Signal(signal)) => shared.publish(signal),
+                Some(Message::Incarnation(begun))
+                    if begun != shared.ledger.history().incarnation =>
+                {
+                    // The next connection looks for itself.
+                    return format!("incarnation {begun} of the store has begun");
+                }
+                Some(Message::Incarnation(_)) | None => {}
             }
         }
         "the connection was lost".to_owned()
@@ -207,12 +215,14 @@ async fn serve(mut connection: Connection, connector: &Connector, shared: &Share
         cause = receive => cause,
         cause = send => cause,
         cause = over => cause,
-        cause = look_at_settings(&connection.client, connector) => cause,
+        () = outdated => "the database has changed over".to_owned(),
+        cause = look_at_settings(&connection.client, connector, &shared.ledger) => cause,
     }
 }
 
-/// Looks at the server's settings now and then: an administrator, or what manages fail-over, changes them while all runs.
-async fn look_at_settings(client: &Client, connector: &Connector) -> String {
+/// Looks at the server's settings now and then: an administrator, or what manages fail-over, changes them while all runs. And at
+/// the incarnation, in case the message about another one was lost.
+async fn look_at_settings(client: &Client, connector: &Connector, ledger: &Ledger) -> String {
     loop {
         tokio::time::sleep(SETTINGS_PAUSE).await;
         let found = match tokio::time::timeout(ANSWER_TIMEOUT, read_session(client)).await {
@@ -221,6 +231,12 @@ async fn look_at_settings(client: &Client, connector: &Connector) -> String {
             Err(_) => return "no answer".to_owned(),
         };
         connector.observe(Role::Signals, &found.settings);
+        match tokio::time::timeout(ANSWER_TIMEOUT, ledger.incarnation_in(client)).await {
+            Ok(Ok(found)) if found == ledger.history().incarnation => {}
+            Ok(Ok(found)) => return format!("incarnation {found} of the store has begun"),
+            Ok(Err(error)) => return error.to_string(),
+            Err(_) => return "no answer".to_owned(),
+        }
     }
 }
 
@@ -246,8 +262,22 @@ fn to_payload(process: Uuid, signal: &Signal) -> Option<String> {
     })
 }
 
+/// Tells that an incarnation of the store has begun.
+pub(crate) fn incarnation_payload(process: Uuid, incarnation: Incarnation) -> String {
+    let (process, incarnation) = (process.simple(), incarnation.0.simple());
+    format!("{process} incarnation 0 {incarnation}")
+}
+
+/// What another process tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Message {
+    Signal(Signal),
+    /// This incarnation of the store has begun.
+    Incarnation(Incarnation),
+}
+
 /// `None` for our own messages and for what is not understood.
-fn from_payload(process: Uuid, payload: &str) -> Option<Signal> {
+fn from_payload(process: Uuid, payload: &str) -> Option<Message> {
     let mut parts = payload.split(' ');
     let sender: Uuid = parts.next()?.parse().ok()?;
     let kind = parts.next()?;
@@ -256,21 +286,23 @@ fn from_payload(process: Uuid, payload: &str) -> Option<Signal> {
     if sender == process {
         return None;
     }
-    match kind {
-        "appended" => Some(Signal::Appended {
+    let signal = match kind {
+        "appended" => Signal::Appended {
             log,
             position: Position(value.parse().ok()?),
-        }),
-        "turn_requested" => Some(Signal::TurnRequested {
+        },
+        "turn_requested" => Signal::TurnRequested {
             log,
             by: value.parse().ok()?,
-        }),
-        "turn_granted" => Some(Signal::TurnGranted {
+        },
+        "turn_granted" => Signal::TurnGranted {
             log,
             to: value.parse().ok()?,
-        }),
-        _ => None,
-    }
+        },
+        "incarnation" => return Some(Message::Incarnation(Incarnation(value.parse().ok()?))),
+        _ => return None,
+    };
+    Some(Message::Signal(signal))
 }
 
 #[cfg(test)]
@@ -295,9 +327,14 @@ mod tests {
             },
         ] {
             let payload = to_payload(them, &signal).expect("can be sent");
-            assert_eq!(from_payload(us, &payload), Some(signal));
+            assert_eq!(from_payload(us, &payload), Some(Message::Signal(signal)));
             assert_eq!(from_payload(them, &payload), None);
         }
+        let begun = Incarnation::random();
+        assert_eq!(
+            from_payload(us, &incarnation_payload(them, begun)),
+            Some(Message::Incarnation(begun))
+        );
         for odd in [
             "",
             "x",

@@ -6,9 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use gesta_core::backend::{
-    Backend, BackendInfo, CurrentHistory, EventLookup, EventRef, History, LoadRequest, Loaded,
-    LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
-    StreamSlice,
+    Backend, BackendInfo, EventLookup, EventRef, History, LoadRequest, Loaded, LogEnd, LogSlice,
+    LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
 };
 use gesta_core::{
     Capabilities, ContentType, ErrorKind, LogId, Position, Result, StreamId, Visibility,
@@ -19,8 +18,8 @@ use crate::append::Writer;
 use crate::audit::PostgresAudit;
 use crate::config::Config;
 use crate::connection::{Connector, Role, is_pooled_by_transaction};
+use crate::history::Ledger;
 use crate::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd};
-use crate::names::Names;
 use crate::pool::Pool;
 use crate::read::{ReadLogPage, ReadStreamPage};
 use crate::read_streams::ReadStreamsPage;
@@ -35,10 +34,9 @@ const BATCHES_IN_FLIGHT_MAX: usize = 64;
 pub struct PostgresBackend {
     /// As it was when the store was opened.
     info: Arc<BackendInfo>,
-    history: CurrentHistory,
+    ledger: Arc<Ledger>,
     connector: Arc<Connector>,
     pool: Pool,
-    names: Names,
     signals: Signals,
     closed: CancellationToken,
 }
@@ -74,12 +72,16 @@ impl PostgresBackend {
         };
         let info = Arc::new(info);
         connector.tell(Arc::clone(&info), &one.session.settings);
+        let channel = connector.config.channel();
+        let ledger = connector
+            .ledger
+            .get_or_init(|| Ledger::new(store.incarnation, channel));
+        let ledger = Arc::clone(ledger);
         Ok(Self {
             info,
-            history: CurrentHistory::new(store.incarnation),
-            pool: Pool::new(Arc::clone(&connector)),
-            names: Names::default(),
-            signals: Signals::start(Arc::clone(&connector)),
+            pool: Pool::new(Arc::clone(&connector), Arc::clone(&ledger)),
+            signals: Signals::start(Arc::clone(&connector), Arc::clone(&ledger)),
+            ledger,
             connector,
             closed: CancellationToken::new(),
         })
@@ -109,7 +111,7 @@ impl Backend for PostgresBackend {
     }
 
     fn history(&self) -> History {
-        self.history.get()
+        self.ledger.history()
     }
 
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes> {
@@ -125,9 +127,11 @@ impl Backend for PostgresBackend {
     }
 
     async fn log_end(&self, log: LogId, purpose: Purpose) -> Result<LogEnd> {
-        self.pool
-            .read("read the end of a log", purpose, ReadLogEnd(log))
-            .await
+        let read = ReadLogEnd {
+            log,
+            ledger: &self.ledger,
+        };
+        self.pool.read("read the end of a log", purpose, read).await
     }
 
     async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded> {
@@ -143,7 +147,7 @@ impl Backend for PostgresBackend {
         lookup: EventLookup,
         purpose: Purpose,
     ) -> Result<Vec<EventRef>> {
-        let (names, what) = (&self.names, &lookup);
+        let (names, what) = (&self.ledger.names, &lookup);
         self.pool
             .read("look up events", purpose, Lookup { names, log, what })
             .await
@@ -155,7 +159,7 @@ impl Backend for PostgresBackend {
     }
 
     async fn read_stream(&self, slice: StreamSlice) -> Result<Rows> {
-        let (names, slice) = (&self.names, &slice);
+        let (names, slice) = (&self.ledger.names, &slice);
         self.pool
             .read(
                 "read a stream",
@@ -166,7 +170,7 @@ impl Backend for PostgresBackend {
     }
 
     async fn read_streams(&self, log: LogId, slices: Vec<StreamSlice>) -> Result<Vec<Rows>> {
-        let (names, slices) = (&self.names, slices.as_slice());
+        let (names, slices) = (&self.ledger.names, slices.as_slice());
         self.pool
             .read(
                 "read streams",
@@ -177,7 +181,7 @@ impl Backend for PostgresBackend {
     }
 
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
-        let (names, slice) = (&self.names, &slice);
+        let (names, slice) = (&self.ledger.names, &slice);
         self.pool
             .read("read a log", Purpose::Read, ReadLogPage { names, slice })
             .await
@@ -218,7 +222,8 @@ impl Backend for PostgresBackend {
         mode: RunMode,
     ) -> Result<Removed> {
         self.check_open()?;
-        scavenge::remove_hidden(&self.connector, log, stream, visibility, mode).await
+        let history = self.history();
+        scavenge::remove_hidden(&self.connector, history, log, stream, visibility, mode).await
     }
 
     async fn close(&self) {

@@ -1,0 +1,252 @@
+//! Finds out that the history of the store has changed, once, and makes this process forget.
+//!
+//! Every connection is compared with what the process knows (`witness`) before it is handed out, so no answer of a database
+//! that has lost commits is used together with anything older. Who finds a loss gives the store a new incarnation, by
+//! compare-and-swap in the database, so that checkpoints of the lost history are refused everywhere; the other servers
+//! learn it from their own connections, or by a message.
+//! Invariants: what is forgotten is forgotten before the first answer of the new history is handed out; an answer counts
+//! only if its connection is still of the present generation when it is handed out.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gesta_core::backend::{CurrentHistory, History, Signal, WriterEpoch};
+use gesta_core::{Error, Incarnation, LogId, Result};
+use gesta_sql::position_from_sql;
+use tokio::sync::{broadcast, watch};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+
+use crate::error;
+use crate::hosts::Timeline;
+use crate::names::Names;
+use crate::signals;
+use crate::witness::{Found, FoundLog, Known, Mark, Replaced, Verdict, View};
+
+const READ_WITNESS: &str = include_str!("../sql/read_witness.sql");
+const REPLACE_INCARNATION: &str = include_str!("../sql/replace_incarnation.sql");
+const READ_STORE: &str = include_str!("../sql/read_store.sql");
+
+/// Comparisons of one connection, if others change what is known meanwhile.
+const ATTEMPTS_MAX: usize = 5;
+
+type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
+
+/// The history of the store, as this process knows it.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    known: Mutex<Known>,
+    current: CurrentHistory,
+    /// The present generation of connections.
+    generation: watch::Sender<u64>,
+    /// Forgotten with each generation.
+    pub(crate) names: Names,
+    /// Messages to all who listen in this process.
+    pub(crate) received: broadcast::Sender<Signal>,
+    /// Of this process, in messages to others.
+    pub(crate) process: Uuid,
+    channel: String,
+}
+
+impl Ledger {
+    pub(crate) fn new(incarnation: Incarnation, channel: String) -> Arc<Self> {
+        Arc::new(Self {
+            known: Mutex::new(Known::new(incarnation)),
+            current: CurrentHistory::new(incarnation),
+            generation: watch::Sender::new(0),
+            names: Names::default(),
+            received: broadcast::Sender::new(signals::QUEUE_MAX),
+            process: Uuid::new_v4(),
+            channel,
+        })
+    }
+
+    pub(crate) fn history(&self) -> History {
+        self.current.get()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection of this generation hands over an answer that goes up to this row. False if the answer must not be used.
+    pub(crate) fn observe(&self, generation: u64, mark: Option<Mark>) -> bool {
+        self.known().observe(generation, mark)
+    }
+
+    pub(crate) fn is_current(&self, generation: u64) -> bool {
+        *self.generation.borrow() == generation
+    }
+
+    /// Waits until connections of this generation are of no more use.
+    pub(crate) fn outdated(&self, generation: u64) -> impl Future<Output = ()> + Send + use<> {
+        let mut present = self.generation.subscribe();
+        async move {
+            if present.wait_for(|now| *now != generation).await.is_err() {
+                // The store was closed.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Compares a new connection with what is known, and gives the generation that it is of.
+    ///
+    /// # Errors
+    /// `Unavailable` if the server is an old primary, or the database has lost commits and we may not say so in it.
+    pub(crate) async fn check(&self, client: &Client, server: Option<Timeline>) -> Result<u64> {
+        for _ in 0..ATTEMPTS_MAX {
+            let view = self.admit(server)?;
+            let found = read_found(client, &view).await?;
+            let verdict = self.known().judge(&view, &found);
+            let generation = match verdict {
+                Verdict::Same => self.known().settle(&view, &found),
+                Verdict::Begun => self.change(&view, found.incarnation, "another one was begun"),
+                Verdict::Lost(why) => {
+                    let new = self.replace(client, found.incarnation, &why).await?;
+                    self.change(&view, new, &why)
+                }
+            };
+            if let Some(generation) = generation {
+                return Ok(generation);
+            }
+        }
+        Err(Error::unavailable(
+            "the database changed over while a connection to it was being made",
+        ))
+    }
+
+    fn admit(&self, server: Option<Timeline>) -> Result<View> {
+        let mut known = self.known();
+        let before = known.generation();
+        let view = known.admit(server).map_err(|Replaced(newest)| {
+            let ours = server.map_or(0, |server| server.number);
+            Error::unavailable(format!(
+                "the server is on timeline {ours} and was replaced by one on timeline {newest}"
+            ))
+        })?;
+        if view.generation != before {
+            self.begin_generation(&known);
+            tracing::info!(
+                ?server,
+                "another server has taken over, or was started again"
+            );
+        }
+        Ok(view)
+    }
+
+    /// Forgets what rests on answers of older connections. Under the lock of what is known, so nobody gets a connection of
+    /// the new generation before.
+    fn begin_generation(&self, known: &Known) {
+        self.names.forget(known.generation());
+        self.generation.send_replace(known.generation());
+    }
+
+    fn change(&self, view: &View, incarnation: Incarnation, why: &str) -> Option<u64> {
+        let mut known = self.known();
+        let old = known.incarnation();
+        let generation = known.change(view, incarnation)?;
+        self.begin_generation(&known);
+        let history = self.current.change(incarnation);
+        drop(known);
+        tracing::error!(
+            %old, new = %incarnation, number = history.number, why,
+            "the history of the store has changed: all that was known is forgotten, older checkpoints are refused"
+        );
+        // Fails only if nobody listens.
+        let _ = self.received.send(Signal::HistoryChanged);
+        Some(generation)
+    }
+
+    /// Begins a new incarnation in place of `old`, unless somebody else has; gives the one that there is then.
+    async fn replace(&self, client: &Client, old: Incarnation, why: &str) -> Result<Incarnation> {
+        tracing::error!(%old, why, "the database has lost commits");
+        let new = Incarnation::random();
+        match self.swap(client, old, new).await {
+            Ok(found) if found != old => Ok(found),
+            Ok(_) => Err(Error::unavailable("the incarnation could not be replaced")),
+            Err(error) => {
+                // The connection is dropped, and with it the transaction.
+                let cause = error::text(&error);
+                Err(Error::unavailable(format!(
+                    "the database has lost commits ({why}), and a new incarnation could not be begun ({cause}): allow \
+                     UPDATE (incarnation) ON store to this user, or run `gesta schema new-incarnation`"
+                )))
+            }
+        }
+    }
+
+    async fn swap(
+        &self,
+        client: &Client,
+        old: Incarnation,
+        new: Incarnation,
+    ) -> Driver<Incarnation> {
+        let payload = signals::incarnation_payload(self.process, new);
+        // Not to hang for a standby that is away: who loses this, too, finds it out again.
+        client
+            .batch_execute("BEGIN; SET LOCAL synchronous_commit = local")
+            .await?;
+        let params: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&old.0, Type::UUID),
+            (&new.0, Type::UUID),
+            (&self.channel, Type::TEXT),
+            (&payload, Type::TEXT),
+        ];
+        client.query_typed(REPLACE_INCARNATION, &params).await?;
+        client.batch_execute("COMMIT").await?;
+        self.incarnation_in(client).await
+    }
+
+    /// The incarnation that the database has.
+    pub(crate) async fn incarnation_in(&self, client: &Client) -> Driver<Incarnation> {
+        let rows = client.query_typed(READ_STORE, &[]).await?;
+        match rows.first() {
+            Some(row) => Ok(Incarnation(row.try_get(2)?)),
+            None => Ok(self.current.get().incarnation),
+        }
+    }
+}
+
+async fn read_found(client: &Client, view: &View) -> Result<Found> {
+    let logs = view
+        .marks
+        .iter()
+        .map(|mark| crate::read::log_number(mark.log));
+    let logs: Vec<i16> = logs.collect::<Result<_>>()?;
+    let positions = view.marks.iter().map(|mark| mark.position);
+    let positions = crate::read::numbers(&positions.collect::<Vec<_>>());
+    let params: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&logs, Type::INT2_ARRAY), (&positions, Type::INT8_ARRAY)];
+    let rows = client.query_typed(READ_WITNESS, &params).await;
+    let rows = rows.map_err(|error| error::general(&error))?;
+    let Some(first) = rows.first() else {
+        return Err(Error::corrupt("the table store is empty"));
+    };
+    let general = |error: tokio_postgres::Error| error::general(&error);
+    let incarnation = Incarnation(first.try_get("incarnation").map_err(general)?);
+    let mut logs = Vec::with_capacity(rows.len());
+    for row in &rows {
+        logs.extend(found_log(row)?);
+    }
+    Ok(Found { incarnation, logs })
+}
+
+fn found_log(row: &Row) -> Result<Option<FoundLog>> {
+    let number = |name: &str| {
+        let value = row.try_get::<_, Option<i64>>(name);
+        value.map_err(|error| error::general(&error))
+    };
+    let log: Option<i16> = row.try_get("log").map_err(|error| error::general(&error))?;
+    let Some(log) = log.and_then(|log| u16::try_from(log).ok()) else {
+        return Ok(None);
+    };
+    let end = match (number("end_position")?, number("end_writer")?) {
+        (Some(position), Some(writer)) => Some((position_from_sql(position)?, WriterEpoch(writer))),
+        _ => None,
+    };
+    Ok(Some(FoundLog {
+        log: LogId(log),
+        end,
+        writer: number("known_writer")?.map(WriterEpoch),
+    }))
+}

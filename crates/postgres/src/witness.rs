@@ -1,0 +1,339 @@
+//! What this process knows of the logs, and whether a database still has it. Pure.
+//!
+//! Why: a fail-over can lose commits. Then positions are used again for other events, and whatever a process remembers
+//! (names of streams, heads, pages, checkpoints) may be wrong without looking wrong. So of each log the last row that this process
+//! has committed, read as the end or handed out is kept, with the connection that wrote it, and compared with every
+//! database that a new connection leads to.
+//! Invariants: nothing is handed out that the witness does not cover; every row before a row that is still there is still
+//! there as well, since a database loses commits only from its end; connections carry the *generation* in which they were
+//! compared, and what comes from a connection of an older one is dropped.
+//! Not here: asking the database, and telling others (`history`).
+
+use std::collections::{BTreeMap, HashSet};
+
+use gesta_core::backend::WriterEpoch;
+use gesta_core::{Incarnation, LogId, Position};
+
+use crate::hosts::Timeline;
+
+/// A row, by what identifies it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mark {
+    pub(crate) log: LogId,
+    pub(crate) position: Position,
+    pub(crate) writer: WriterEpoch,
+}
+
+/// What is known, to be compared with a database.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct View {
+    pub(crate) generation: u64,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) marks: Vec<Mark>,
+    server: Option<Timeline>,
+    /// The witness was found on this timeline before.
+    same_timeline: bool,
+}
+
+/// What a database says about one log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FoundLog {
+    pub(crate) log: LogId,
+    /// Its last row; `None` if it is empty.
+    pub(crate) end: Option<(Position, WriterEpoch)>,
+    /// Who wrote the row at the position of the mark; `None` if there is no such row.
+    pub(crate) writer: Option<WriterEpoch>,
+}
+
+/// What a database says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) incarnation: Incarnation,
+    pub(crate) logs: Vec<FoundLog>,
+}
+
+/// What the comparison tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// All is there.
+    Same,
+    /// The store has another incarnation, which somebody has begun.
+    Begun,
+    /// Commits were lost, so a new incarnation must be begun in place of the one that was found. With the reason.
+    Lost(String),
+}
+
+/// The server was replaced by one on this timeline, and does not know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Replaced(pub(crate) i64);
+
+/// Everything that is known of the history of a store.
+#[derive(Debug)]
+pub(crate) struct Known {
+    generation: u64,
+    incarnation: Incarnation,
+    /// Incarnations that were replaced: a database that has one of them again has lost that.
+    ended: HashSet<Incarnation>,
+    /// The server of this generation; `None` as long as none has told.
+    server: Option<Timeline>,
+    /// Cluster and timeline on which the witness was found last.
+    verified: Option<(i64, i64)>,
+    marks: BTreeMap<LogId, Mark>,
+}
+
+impl Known {
+    pub(crate) fn new(incarnation: Incarnation) -> Self {
+        Self {
+            generation: 0,
+            incarnation,
+            ended: HashSet::new(),
+            server: None,
+            verified: None,
+            marks: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// A connection of this generation has handed over this row. False if its generation is over: then the answer must
+    /// not be used.
+    pub(crate) fn observe(&mut self, generation: u64, mark: Option<Mark>) -> bool {
+        if generation != self.generation {
+            return false;
+        }
+        if let Some(mark) = mark.filter(|mark| mark.position > Position::START) {
+            let known = self.marks.entry(mark.log).or_insert(mark);
+            if mark.position > known.position {
+                *known = mark;
+            }
+        }
+        true
+    }
+
+    /// A new connection leads to this server. Another server than before begins a new generation, whatever it knows: what
+    /// the old connections still say is of the old server.
+    ///
+    /// # Errors
+    /// If the server is an old primary.
+    pub(crate) fn admit(&mut self, server: Option<Timeline>) -> Result<View, Replaced> {
+        if let (Some(known), Some(found)) = (self.server, server) {
+            if known.cluster == found.cluster && found.number < known.number {
+                return Err(Replaced(known.number));
+            }
+            if known != found {
+                self.generation += 1;
+            }
+        }
+        self.server = server.or(self.server);
+        let same = server.is_none_or(|found| {
+            self.verified
+                .is_none_or(|verified| verified == (found.cluster, found.number))
+        });
+        Ok(View {
+            generation: self.generation,
+            incarnation: self.incarnation,
+            marks: self.marks.values().copied().collect(),
+            server,
+            same_timeline: same,
+        })
+    }
+
+    /// Compares a view of this with what a database says.
+    pub(crate) fn judge(&self, view: &View, found: &Found) -> Verdict {
+        if found.incarnation != view.incarnation {
+            return match self.ended.contains(&found.incarnation) {
+                true => Verdict::Lost("it has an incarnation that was replaced before".to_owned()),
+                false => Verdict::Begun,
+            };
+        }
+        view.marks
+            .iter()
+            .find_map(|mark| lost(mark, found, view.same_timeline))
+            .map_or(Verdict::Same, Verdict::Lost)
+    }
+
+    /// All was found. The generation of the connection; `None` if the view is outdated.
+    pub(crate) fn settle(&mut self, view: &View, found: &Found) -> Option<u64> {
+        if view.generation != self.generation || view.incarnation != self.incarnation {
+            return None;
+        }
+        if let Some(server) = view.server {
+            self.verified = Some((server.cluster, server.number));
+        }
+        // A row that scavenging has removed proves nothing at the next fail-over: the end takes its place.
+        for log in found.logs.iter().filter(|log| log.writer.is_none()) {
+            if let Some((position, writer)) = log.end {
+                let log = log.log;
+                self.observe(
+                    view.generation,
+                    Some(Mark {
+                        log,
+                        position,
+                        writer,
+                    }),
+                );
+            }
+        }
+        Some(self.generation)
+    }
+
+    /// Another history has begun: all that was known is forgotten. The generation of the connection; `None` if the view is outdated.
+    pub(crate) fn change(&mut self, view: &View, incarnation: Incarnation) -> Option<u64> {
+        if view.generation != self.generation || view.incarnation != self.incarnation {
+            return None;
+        }
+        self.ended.insert(self.incarnation);
+        self.incarnation = incarnation;
+        self.generation += 1;
+        self.marks.clear();
+        self.verified = view.server.map(|server| (server.cluster, server.number));
+        Some(self.generation)
+    }
+}
+
+/// Why the row of a mark was lost, if it was.
+fn lost(mark: &Mark, found: &Found, same_timeline: bool) -> Option<String> {
+    let Mark {
+        log,
+        position,
+        writer,
+    } = *mark;
+    let found = found.logs.iter().find(|found| found.log == log)?;
+    let end = found.end.map_or(Position::START, |(end, _)| end);
+    match found.writer {
+        _ if end < position => Some(format!(
+            "log {log} ends at {end}, and position {position} was known"
+        )),
+        Some(other) if other != writer => Some(format!(
+            "position {position} of log {log} holds another event than before"
+        )),
+        Some(_) => None,
+        // Scavenged, on the timeline that we know. On another one nobody can tell.
+        None if same_timeline => None,
+        None => Some(format!(
+            "position {position} of log {log} is gone, on another timeline"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: LogId = LogId(0);
+
+    fn server(timeline: i64) -> Option<Timeline> {
+        Some(Timeline {
+            cluster: 7,
+            number: timeline,
+            started: timeline,
+        })
+    }
+
+    fn mark(position: u64, writer: i64) -> Option<Mark> {
+        Some(Mark {
+            log: LOG,
+            position: Position(position),
+            writer: WriterEpoch(writer),
+        })
+    }
+
+    fn found(incarnation: Incarnation, end: u64, end_writer: i64, writer: Option<i64>) -> Found {
+        Found {
+            incarnation,
+            logs: vec![FoundLog {
+                log: LOG,
+                end: (end > 0).then_some((Position(end), WriterEpoch(end_writer))),
+                writer: writer.map(WriterEpoch),
+            }],
+        }
+    }
+
+    /// Position 10 by writer 1 is known, on timeline 1.
+    fn known() -> (Known, Incarnation) {
+        let incarnation = Incarnation::random();
+        let mut known = Known::new(incarnation);
+        let view = known.admit(server(1)).expect("first");
+        let generation = known.settle(&view, &found(incarnation, 0, 0, None));
+        assert_eq!(generation, Some(0));
+        assert!(known.observe(0, mark(10, 1)));
+        assert!(known.observe(0, mark(4, 9)), "an older row changes nothing");
+        (known, incarnation)
+    }
+
+    #[test]
+    fn a_promotion_that_lost_nothing_ends_the_old_connections_only() {
+        let (mut known, incarnation) = known();
+        let view = known.admit(server(2)).expect("newer");
+        assert!(!known.observe(0, mark(11, 1)), "of the old server");
+        let found = found(incarnation, 12, 2, Some(1));
+        assert_eq!(known.judge(&view, &found), Verdict::Same);
+        assert_eq!(known.settle(&view, &found), Some(1));
+        assert!(known.observe(1, mark(12, 2)));
+        assert_eq!(known.incarnation(), incarnation);
+    }
+
+    #[test]
+    fn a_lower_end_another_writer_and_a_missing_row_are_losses() {
+        let (mut known, incarnation) = known();
+        let view = known.admit(server(2)).expect("newer");
+        for found in [
+            found(incarnation, 9, 1, None),
+            found(incarnation, 0, 0, None),
+            found(incarnation, 10, 2, Some(2)),
+            found(incarnation, 50, 2, Some(2)),
+            found(incarnation, 50, 2, None),
+        ] {
+            let verdict = known.judge(&view, &found);
+            assert!(matches!(verdict, Verdict::Lost(_)), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn on_the_same_timeline_a_missing_row_was_scavenged_and_the_end_takes_its_place() {
+        let (mut known, incarnation) = known();
+        let view = known.admit(server(1)).expect("the same");
+        let scavenged = found(incarnation, 50, 2, None);
+        assert_eq!(known.judge(&view, &scavenged), Verdict::Same);
+        known.settle(&view, &scavenged);
+        let view = known.admit(server(2)).expect("newer");
+        assert_eq!(view.marks, [mark(50, 2).expect("one")]);
+    }
+
+    #[test]
+    fn an_old_primary_is_refused() {
+        let (mut known, _) = known();
+        known.admit(server(3)).expect("newer");
+        assert_eq!(known.admit(server(2)), Err(Replaced(3)));
+        let other = Timeline {
+            cluster: 8,
+            number: 1,
+            started: 0,
+        };
+        assert!(known.admit(Some(other)).is_ok(), "of another cluster");
+    }
+
+    #[test]
+    fn after_a_change_all_is_forgotten_once() {
+        let (mut known, incarnation) = known();
+        let (one, other) = (known.admit(server(2)), known.admit(server(2)));
+        let (one, other) = (one.expect("newer"), other.expect("the same"));
+        let new = Incarnation::random();
+        let generation = known.change(&one, new).expect("the first");
+        assert_eq!(known.change(&other, new), None, "seen by two, changed once");
+        assert!(!known.observe(generation - 1, mark(3, 3)));
+        assert!(known.observe(generation, mark(3, 3)));
+        // The new incarnation is lost as well.
+        let view = known.admit(server(3)).expect("newer");
+        let verdict = known.judge(&view, &found(incarnation, 60, 3, Some(3)));
+        assert!(matches!(verdict, Verdict::Lost(_)));
+        let begun = found(Incarnation::random(), 60, 3, Some(3));
+        assert_eq!(known.judge(&view, &begun), Verdict::Begun);
+    }
+}

@@ -1,0 +1,226 @@
+//! Fail-overs: what a promotion loses is noticed before anything of the new history is handed out.
+//!
+//! Once a name that was read was right for ever, and only positions were compared. After a fail-over that lost commits,
+//! appends were stored in other streams, events were read under other names, and subscribers skipped events silently. Now every
+//! new connection is compared with what the process knows; see `witness`.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use gesta_core::backend::{Backend, EventLookup, History, LogSlice, Purpose, RunMode, Signal};
+use gesta_core::{Direction, Filter, Position, Visibility};
+use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema};
+use gesta_postgres::{PostgresBackend, schema};
+
+use crate::common::{Author, LOG, config, draft, end_of, fresh, is_committed, open};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The streams of all events, in order.
+async fn names(backend: &PostgresBackend) -> Vec<String> {
+    let slice = LogSlice {
+        log: LOG,
+        after: Position::START,
+        to: Position::MAX,
+        direction: Direction::Forwards,
+        filter: Filter::ALL,
+        limit: 100,
+    };
+    let rows = backend.read_log(slice).await.expect("reads");
+    let names = rows.events.iter().map(|event| event.stream.to_string());
+    names.collect()
+}
+
+/// Waits until the backend knows another history, without asking it for anything.
+async fn changed(backend: &PostgresBackend, old: History) -> History {
+    let wait = async {
+        while backend.history() == old {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        backend.history()
+    };
+    tokio::time::timeout(PATIENCE, wait)
+        .await
+        .expect("noticed in time")
+}
+
+/// A cluster of two, with a store of its own.
+fn cluster() -> Option<(Cluster, String)> {
+    let cluster = Cluster::start(1, Replication::Asynchronous).expect("starts")?;
+    let url = format!("{}?schema={}", cluster.url(), fresh_schema());
+    Some((cluster, url))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fail_over_that_loses_commits_begins_another_history_once() {
+    let Some((mut cluster, url)) = cluster() else {
+        return;
+    };
+    let (busy, idle) = (open(&url).await, open(&url).await);
+    let mut writer = busy.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let first = [draft("kept", "T"), draft("kept", "T")];
+    assert!(is_committed(&author.append(&mut *writer, &first).await));
+    cluster.wait_for_standby(1).expect("catches up");
+    cluster.hold_replication(1).expect("held");
+    let kept = author.clone();
+    let lost = [draft("lost-a", "T"), draft("lost-b", "T")];
+    assert!(is_committed(&author.append(&mut *writer, &lost).await));
+    // Both processes have read what will be lost.
+    for backend in [&busy, &idle] {
+        assert_eq!(names(backend).await, ["kept", "kept", "lost-a", "lost-b"]);
+    }
+    let old = busy.history();
+    assert_eq!(old, idle.history());
+    let mut signals = idle.signals();
+
+    cluster.server_mut(0).kill_9().expect("killed");
+    cluster.promote(1).expect("promoted");
+    // Others append where the lost events were, and beyond, before the two look.
+    let stranger_url = url.replacen(&format!("{},", cluster.server(0).addr()), "", 1);
+    let stranger = open(&stranger_url).await;
+    let mut strange = stranger.open_writer(LOG).await.expect("opens");
+    let mut author = kept;
+    let new = [draft("new-a", "T"), draft("new-b", "T"), draft("kept", "T")];
+    assert!(is_committed(&author.append(&mut *strange, &new).await));
+
+    let after = ["kept", "kept", "new-a", "new-b", "kept"];
+    assert_eq!(names(&busy).await, after);
+    let now = busy.history();
+    assert_eq!(now.number, old.number + 1);
+    assert_ne!(now.incarnation, old.incarnation);
+    let noticed = changed(&idle, old).await;
+    assert_eq!(noticed.incarnation, now.incarnation, "begun once");
+    assert_eq!(names(&idle).await, after);
+    let told = async { while signals.next().await != Some(Signal::HistoryChanged) {} };
+    tokio::time::timeout(PATIENCE, told).await.expect("told");
+    let found = EventLookup::Positions(vec![Position(3)]);
+    let found = busy.lookup(LOG, found, Purpose::Append).await;
+    assert_eq!(found.expect("answers")[0].stream.as_str(), "new-a");
+    // Who opened the store after the fail-over is told as well.
+    assert_eq!(changed(&stranger, old).await.incarnation, now.incarnation);
+}
+
+/// Goal: a fail-over that loses nothing changes no history, and ends the writers of the old primary, which still runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fail_over_that_loses_nothing_changes_no_history() {
+    let Some((mut cluster, url)) = cluster() else {
+        return;
+    };
+    let proxy = FaultProxy::start(cluster.server(0).addr()).await;
+    let proxy = proxy.expect("listens");
+    let through = cluster.url_through(&[proxy.addr(), cluster.server(1).addr()]);
+    let url = url.replacen(&cluster.url(), &through, 1);
+    let backend = open(&url).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    let old = backend.history();
+    cluster.wait_for_standby(1).expect("catches up");
+    cluster.promote(1).expect("promoted");
+    // A new connection leads to the new primary: from then on the old one does not count, though it answers.
+    proxy.refuse_connections(true);
+    let mut second = backend.open_writer(LOG).await.expect("opens");
+    let outcome = author
+        .clone()
+        .append(&mut *writer, &[draft("old", "T")])
+        .await;
+    assert!(!is_committed(&outcome), "acknowledged by the old primary");
+    assert!(writer.barrier().await.is_err());
+    assert!(is_committed(
+        &author.append(&mut *second, &[draft("b", "T")]).await
+    ));
+    assert_eq!(names(&backend).await, ["a", "b"]);
+    assert_eq!(backend.history(), old);
+}
+
+/// Goal: `gesta schema new-incarnation` reaches the servers that run within a second, whether messages arrive or not.
+#[tokio::test]
+async fn another_incarnation_is_noticed_by_message_and_by_the_end_of_a_log() {
+    let Some((backend, url)) = fresh().await else {
+        return;
+    };
+    let told = async {
+        let mut signals = backend.signals();
+        // Listening.
+        while signals.next().await != Some(Signal::Interrupted) {}
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(2), told).await;
+    let old = backend.history();
+    let begun = std::time::Instant::now();
+    let new = schema::new_incarnation(&config(&url)).await.expect("begun");
+    assert_eq!(changed(&backend, old).await.incarnation, new);
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+    let old = backend.history();
+    let client = crate::common::direct(&url).await;
+    let silently = "UPDATE store SET incarnation = gen_random_uuid()";
+    client.batch_execute(silently).await.expect("changed");
+    assert_eq!(end_of(&backend).await, Position::START);
+    assert_eq!(backend.history().number, old.number + 1);
+}
+
+/// Goal: who may not begin a new incarnation says so, and goes on once somebody else has.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_right_to_begin_anew_nothing_is_read_until_somebody_does() {
+    let Some((backend, url)) = fresh().await else {
+        return;
+    };
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    let client = crate::common::direct(&url).await;
+    // As if the last event had been lost, and the right were missing.
+    let lose = "SET session_replication_role = replica; DELETE FROM events;
+                CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                'BEGIN RAISE insufficient_privilege; END';
+                CREATE TRIGGER refuse BEFORE UPDATE ON store EXECUTE FUNCTION refuse()";
+    client.batch_execute(lose).await.expect("lost");
+    let look = || backend.log_end(LOG, Purpose::Read);
+    let error = look().await.expect_err("cannot go on");
+    assert!(
+        error.to_string().contains("gesta schema new-incarnation"),
+        "{error}"
+    );
+    assert_eq!(backend.history().number, 0);
+    client
+        .batch_execute("DROP TRIGGER refuse ON store")
+        .await
+        .expect("dropped");
+    let new = schema::new_incarnation(&config(&url)).await.expect("begun");
+    assert_eq!(look().await.expect("answers").position, Position::START);
+    assert_eq!(backend.history().incarnation, new);
+}
+
+/// Goal: scavenging never removes events of a stream that was looked up before a fail-over.
+#[tokio::test]
+async fn scavenging_does_not_go_on_in_another_history() {
+    let Some((backend, url)) = fresh().await else {
+        return;
+    };
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let drafts = [draft("a", "T"), draft("a", "T"), draft("b", "T")];
+    assert!(is_committed(&author.append(&mut *writer, &drafts).await));
+    let client = crate::common::direct(&url).await;
+    let silently = "UPDATE store SET incarnation = gen_random_uuid()";
+    client.batch_execute(silently).await.expect("changed");
+    let hidden = Visibility {
+        from: gesta_core::Revision(1),
+        created_from: None,
+    };
+    let row = author.stream_row("a");
+    let error = backend
+        .remove_hidden(LOG, row, hidden, RunMode::Real)
+        .await
+        .expect_err("begins anew");
+    assert!(error.is_retryable(), "{error}");
+    assert_eq!(names(&backend).await, ["a", "a", "b"]);
+}
