@@ -4,7 +4,7 @@
 //! round trip; the end of a log is asked for where the answer depends on it: for a filter, whose
 //! windows must end somewhere, and to tell a checkpoint at the end from one above it.
 
-use gesta_core::backend::{LogSlice, Purpose};
+use gesta_core::backend::{History, LogSlice, Purpose};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
     AllFrom, AllPage, Checkpoint, Direction, ErrorKind, LogId, Position, ReadAll, RecordedEvent,
@@ -16,6 +16,7 @@ use crate::Store;
 /// A page in the making.
 struct Page<'a> {
     store: &'a Store,
+    history: History,
     request: &'a ReadAll,
     /// Up to where each log was read (backwards: from where on it is still to be read).
     at: Vec<Position>,
@@ -28,12 +29,13 @@ struct Page<'a> {
 }
 
 impl Store {
-    pub(crate) async fn all_page(&self, request: &ReadAll) -> Result<AllPage> {
+    pub(crate) async fn all_page(&self, request: &ReadAll, history: History) -> Result<AllPage> {
         self.check_open()?;
         request.validate()?;
-        let (at, ends) = self.beginning(request).await?;
+        let (at, ends) = self.beginning(request, history).await?;
         let page = Page {
             store: self,
+            history,
             request,
             at,
             ends,
@@ -51,6 +53,7 @@ impl Store {
     pub(crate) async fn beginning(
         &self,
         request: &ReadAll,
+        history: History,
     ) -> Result<(Vec<Position>, Option<Vec<Position>>)> {
         let info = self.backend_info();
         let forwards = request.direction == Direction::Forwards;
@@ -63,7 +66,7 @@ impl Store {
         };
         let at = match (&request.from, &ends) {
             (AllFrom::Checkpoint(checkpoint), _) => checkpoint
-                .positions_for(self.backend.history().incarnation, info.logs)?
+                .positions_for(history.incarnation, info.logs)?
                 .to_vec(),
             (AllFrom::End, Some(ends)) => ends.clone(),
             (AllFrom::End | AllFrom::Start, _) => vec![Position::START; usize::from(info.logs)],
@@ -227,7 +230,7 @@ impl Page<'_> {
     fn done(self, end: bool) -> AllPage {
         AllPage {
             events: self.events,
-            next: Checkpoint::logs(self.store.backend.history().incarnation, self.at),
+            next: Checkpoint::logs(self.history.incarnation, self.at),
             end,
         }
     }

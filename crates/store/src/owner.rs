@@ -54,7 +54,8 @@ impl OwnerStore for Store {
     }
 
     async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>> {
-        let pages = self.stream_pages(requests).await;
+        let pages = self.in_one_history(|_| self.stream_pages(requests.clone()));
+        let pages = pages.await;
         pages.map_err(|error| error.during("read streams"))
     }
 }

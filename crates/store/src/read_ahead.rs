@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures::{Stream, stream};
-use gesta_core::backend::{LogSlice, Rows};
+use gesta_core::backend::{History, LogSlice, Rows};
 use gesta_core::limits::PAGE_SCAN_MAX;
 use gesta_core::{AllFrom, AllPage, Checkpoint, Direction, Error, Position, ReadAll, Result};
 use tokio_util::task::AbortOnDropHandle;
@@ -27,6 +27,8 @@ struct Window {
 
 struct ReadAhead {
     store: Arc<Store>,
+    /// All pages are of it.
+    history: History,
     request: ReadAll,
     /// Up to where each log was handed over.
     at: Vec<Position>,
@@ -90,10 +92,11 @@ impl ReadAhead {
     async fn begin(store: Arc<Store>, request: ReadAll) -> Result<Self> {
         store.check_open()?;
         request.validate()?;
+        let history = store.backend.history();
         let ends = store.heads().await?;
         let at = match &request.from {
             AllFrom::End => ends.clone(),
-            _ => store.beginning(&request).await?.0,
+            _ => store.beginning(&request, history).await?.0,
         };
         for (log, (at, end)) in at.iter().zip(&ends).enumerate() {
             check_not_above(log, *at, *end)?;
@@ -110,6 +113,7 @@ impl ReadAhead {
             width,
             done: false,
             store,
+            history,
             request,
             at,
             ends,
@@ -125,6 +129,11 @@ impl ReadAhead {
         self.look_ahead();
         let failed = |error| Error::unavailable("a read ended early").caused_by(error);
         let rows = window.rows.await.map_err(failed)??;
+        if self.store.backend.history() != self.history {
+            return Err(Error::unavailable(
+                "the history of the store has changed: begin anew",
+            ));
+        }
         let last = rows.events.last().map(|event| event.position);
         match last.filter(|_| !rows.complete) {
             None => self.at[window.log] = window.to,
@@ -177,7 +186,7 @@ impl ReadAhead {
         self.done = self.windows.is_empty() && self.at == self.ends;
         AllPage {
             events,
-            next: Checkpoint::logs(self.store.backend.history().incarnation, self.at.clone()),
+            next: Checkpoint::logs(self.history.incarnation, self.at.clone()),
             end: self.done,
         }
     }

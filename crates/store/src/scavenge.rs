@@ -4,7 +4,7 @@
 //! Not here: how rows are removed and how far is remembered (the backends).
 
 use gesta_core::backend::{Removed, RunMode, StreamHead};
-use gesta_core::{Lifecycle, Result, StreamId, Visibility};
+use gesta_core::{Error, Lifecycle, Result, StreamId, Visibility};
 
 use crate::Store;
 
@@ -59,6 +59,7 @@ impl Store {
             removed: Removed::default(),
             streams_unreadable: 0,
         };
+        let history = self.backend.history();
         let mut after = None;
         loop {
             let names = self.metadata_streams(after.as_ref()).await?;
@@ -70,6 +71,11 @@ impl Store {
             let described: Vec<StreamId> = described.collect();
             let looked = self.look_up_all(&described).await?;
             for (stream, looked) in described.into_iter().zip(looked) {
+                if self.backend.history() != history {
+                    // The rows of the streams are other streams' now.
+                    let changed = "the history of the store has changed: begin anew";
+                    return Err(Error::unavailable(changed).during("scavenge"));
+                }
                 let removed = match &looked.lifecycle {
                     Ok(lifecycle) => {
                         self.scavenge_stream(&stream, looked.head, lifecycle, mode)

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, join_all, try_join_all};
 use gesta_append::{CommitObserver, Pipeline, PipelineStats};
-use gesta_core::backend::{Backend, BackendInfo, Purpose};
+use gesta_core::backend::{Backend, BackendInfo, History, Purpose};
 use gesta_core::limits::LOGS_MAX;
 use gesta_core::{
     AllPage, Append, Appended, Clock, DeleteStream, Deleted, Error, EventStore, IdempotencyWindow,
@@ -15,6 +15,9 @@ use gesta_core::{
     StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription, log_of,
 };
 use gesta_tail::Hub;
+
+/// Tries of a read, if the history of the store changes while it runs.
+const READS_MAX: u32 = 3;
 
 /// Bounds and times of a store.
 #[derive(Debug, Clone, Default)]
@@ -123,6 +126,24 @@ impl Store {
         Ok(())
     }
 
+    /// Runs reads that belong together, again if the history of the store has changed meanwhile: parts of two histories make no
+    /// answer, and rows of streams that were looked up in one are others in the next.
+    pub(crate) async fn in_one_history<T, F: Future<Output = Result<T>>>(
+        &self,
+        reads: impl Fn(History) -> F,
+    ) -> Result<T> {
+        for _ in 0..READS_MAX {
+            let history = self.backend.history();
+            let found = reads(history).await;
+            if self.backend.history() == history {
+                return found;
+            }
+        }
+        Err(Error::unavailable(
+            "the history of the store changes again and again",
+        ))
+    }
+
     /// Last position of each log, from the primary.
     pub(crate) async fn heads(&self) -> Result<Vec<Position>> {
         let logs = (0..self.backend_info().logs).map(LogId);
@@ -169,13 +190,13 @@ impl Store {
         self.pipeline_of(log)?.set_metadata(request).await
     }
 
-    async fn read_info(&self) -> Result<StoreInfo> {
+    async fn read_info(&self, history: History) -> Result<StoreInfo> {
         self.check_open()?;
         let info = BackendInfo::clone(&self.backend_info());
         Ok(StoreInfo {
             backend: info.backend.to_owned(),
             engine: info.engine,
-            incarnation: self.backend.history().incarnation,
+            incarnation: history.incarnation,
             logs: info.logs,
             durability: info.durability,
             capabilities: info.capabilities,
@@ -207,7 +228,8 @@ fn refuse_metadata_stream(stream: &StreamId) -> Result<()> {
 #[async_trait]
 impl EventStore for Store {
     async fn info(&self) -> Result<StoreInfo> {
-        self.read_info().await.map_err(|error| error.during("info"))
+        let info = self.in_one_history(|history| self.read_info(history)).await;
+        info.map_err(|error| error.during("info"))
     }
 
     async fn ready(&self) -> Result<()> {
@@ -221,17 +243,20 @@ impl EventStore for Store {
     }
 
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
-        let page = self.stream_page(request).await;
+        let page = self.in_one_history(|_| self.stream_page(request.clone()));
+        let page = page.await;
         page.map_err(|error| error.during("read stream"))
     }
 
     async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
-        let page = self.all_page(&request).await;
+        let page = self.in_one_history(|history| self.all_page(&request, history));
+        let page = page.await;
         page.map_err(|error| error.during("read all"))
     }
 
     async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
-        let page = self.streams_page(request).await;
+        let page = self.in_one_history(|_| self.streams_page(request.clone()));
+        let page = page.await;
         page.map_err(|error| error.during("list streams"))
     }
 
@@ -241,7 +266,7 @@ impl EventStore for Store {
     }
 
     async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
-        let record = self.metadata_record(&stream).await;
+        let record = self.in_one_history(|_| self.metadata_record(&stream)).await;
         record.map_err(|error| error.during("read metadata"))
     }
 

@@ -343,3 +343,75 @@ async fn a_log_that_moved_back_ends_its_subscribers() {
     b.append("cart-1", 1).await;
     assert_eq!(positions(&mut again, 1).await, [4]);
 }
+
+/// Goal: after lost commits nothing that the hub has kept is used, and the old checkpoints stay refused.
+///
+/// Others had filled the log up again beyond what was seen before anybody looked. Positions alone then looked right: live subscribers
+/// went on behind a gap, pages kept for those who are behind hid events of the new history, and a checkpoint that was refused once was
+/// accepted as soon as the log had grown past it. Now the hub compares the number of the history, and begins anew.
+#[tokio::test(start_paused = true)]
+async fn in_another_history_the_hub_begins_anew_and_old_checkpoints_are_refused_for_good() {
+    let world = World::new(1);
+    let (a, b) = (
+        process(&world, small_ring(2)),
+        process(&world, small_ring(2)),
+    );
+    a.backend.deaf.store(true, Ordering::Relaxed);
+    a.append("cart-1", 40).await;
+    // Pages are kept as long as anybody is subscribed.
+    let mut live = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    let (_, old) = until_caught_up(&mut live).await;
+    let mut stream = a.subscribe_stream("cart-1", SubscribeFrom::Start).await;
+    let (events, old_in_stream) = until_caught_up(&mut stream).await;
+    assert_eq!(events.len(), 40);
+    let mut behind = a.subscribe(Filter::ALL, SubscribeFrom::Start).await;
+    assert_eq!(positions(&mut behind, 10).await, range(1..=10));
+
+    world.lose(35);
+    b.append("other-1", 60).await;
+    let other = World::end(&world, LogId(0));
+    assert!(other.position > Position(40));
+    a.backend.begin_history();
+    for subscription in [&mut live, &mut stream, &mut behind] {
+        let error = loop {
+            // What was at hand already is of the old history, as its checkpoints are.
+            match next(subscription).await {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert!(
+            matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)),
+            "{error}"
+        );
+    }
+    for _ in 0..2 {
+        let from = SubscribeFrom::Checkpoint(old.clone());
+        let all = a
+            .store
+            .subscribe(Subscribe {
+                to: SubscribeTo::All(Filter::ALL),
+                from,
+            })
+            .await;
+        let from = SubscribeFrom::Checkpoint(old_in_stream.clone());
+        let to = SubscribeTo::Stream(support::stream("cart-1"));
+        let in_stream = Subscribe { to, from };
+        let in_stream = a.store.subscribe(in_stream).await;
+        let read = ReadAll::forwards().from(AllFrom::Checkpoint(old.clone()));
+        let read = a.store.read_all(read).await.map(drop);
+        for outcome in [all.map(drop), in_stream.map(drop), read] {
+            let error = outcome.expect_err("refused");
+            assert!(
+                matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)),
+                "{error}"
+            );
+        }
+        b.append("other-1", 100).await;
+    }
+    let mut again = a.subscribe(Filter::ALL, SubscribeFrom::Start).await;
+    let (events, _) = until_caught_up(&mut again).await;
+    let names: Vec<&str> = events.iter().map(|event| event.stream.as_str()).collect();
+    assert_eq!(names[..5], ["cart-1"; 5]);
+    assert_eq!(names[5..], ["other-1"; 260]);
+}

@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 use futures::stream;
-use gesta_core::backend::Purpose;
+use gesta_core::backend::{History, LogEnd, Purpose};
 use gesta_core::{
-    Checkpoint, ErrorKind, Filter, Position, Result, SharedEvent, SubscribeFrom, Subscription,
-    SubscriptionMessage,
+    Checkpoint, Error, ErrorKind, Filter, Position, Result, SharedEvent, SubscribeFrom,
+    Subscription, SubscriptionMessage,
 };
 use tokio::sync::watch;
 
 use crate::matcher::Matcher;
 use crate::pages::Behind;
 use crate::ring::Taken;
-use crate::{Membership, Shared};
+use crate::{BEGINNINGS_MAX, Membership, Shared};
 
 /// Positions that a filter may skip before a checkpoint is sent.
 const SKIPPED_CATCHING_UP_MAX: u64 = 1_000;
@@ -47,6 +47,8 @@ struct Chunk {
 
 struct Reader {
     hub: Arc<Shared>,
+    /// What the subscriber reads is of this history, and so are its checkpoints.
+    history: History,
     filter: Filter,
     matcher: Matcher,
     pulse: watch::Receiver<u64>,
@@ -67,11 +69,31 @@ pub(crate) async fn subscribe(
     filter: Filter,
     from: SubscribeFrom,
 ) -> Result<Subscription> {
-    let logs = u16::try_from(hub.lanes.len()).unwrap_or(u16::MAX);
-    let positions = match &from {
-        SubscribeFrom::Checkpoint(checkpoint) => {
-            Some(checkpoint.positions_for(hub.incarnation, logs)?.to_vec())
+    for _ in 0..BEGINNINGS_MAX {
+        if let Some(reader) = begin(hub, &filter, &from).await? {
+            // Boxed, so that each message moves a pointer and not the reader.
+            let messages = stream::unfold(Box::new(reader), |mut reader| async move {
+                let message = reader.next().await?;
+                Some((message, reader))
+            });
+            return Ok(Subscription::new(messages));
         }
+    }
+    Err(Error::unavailable(
+        "the history of the store changes again and again",
+    ))
+}
+
+/// Looks where the subscriber begins; `None` if the history has changed meanwhile.
+async fn begin(hub: &Arc<Shared>, filter: &Filter, from: &SubscribeFrom) -> Result<Option<Reader>> {
+    let history = hub.backend.history();
+    let logs = u16::try_from(hub.lanes.len()).unwrap_or(u16::MAX);
+    let positions = match from {
+        SubscribeFrom::Checkpoint(checkpoint) => Some(
+            checkpoint
+                .positions_for(history.incarnation, logs)?
+                .to_vec(),
+        ),
         SubscribeFrom::Start | SubscribeFrom::Revision(_) => {
             Some(vec![Position::START; hub.lanes.len()])
         }
@@ -85,20 +107,28 @@ pub(crate) async fn subscribe(
             .map(|lane| hub.backend.log_end(lane.log, Purpose::Read)),
     )
     .await?;
-    let ends: Vec<Position> = ends.into_iter().map(|end| end.position).collect();
-    let positions = positions.unwrap_or_else(|| ends.clone());
+    if hub.backend.history() != history {
+        return Ok(None);
+    }
+    let positions = positions.unwrap_or_else(|| ends.iter().map(|end| end.position).collect());
     check_not_above(&positions, &ends)?;
     let cursors = hub.lanes.iter().zip(&ends).zip(&positions);
-    let cursors = cursors
-        .map(|((lane, end), position)| Cursor {
-            generation: lane.awaken(*end),
-            target: *end,
-            told: *position,
+    let cursors: Option<Vec<Cursor>> = cursors
+        .map(|((lane, end), position)| {
+            Some(Cursor {
+                generation: lane.awaken(history.number, end)?,
+                target: end.position,
+                told: *position,
+            })
         })
         .collect();
-    let reader = Reader {
-        matcher: Matcher::new(&filter),
-        filter,
+    let Some(cursors) = cursors else {
+        return Ok(None);
+    };
+    Ok(Some(Reader {
+        history,
+        matcher: Matcher::new(filter),
+        filter: filter.clone(),
         pulse,
         positions,
         cursors,
@@ -109,20 +139,15 @@ pub(crate) async fn subscribe(
         ended: false,
         _membership: membership,
         hub: Arc::clone(hub),
-    };
-    // Boxed, so that each message moves a pointer and not the reader.
-    let messages = stream::unfold(Box::new(reader), |mut reader| async move {
-        let message = reader.next().await?;
-        Some((message, reader))
-    });
-    Ok(Subscription::new(messages))
+    }))
 }
 
-fn check_not_above(positions: &[Position], ends: &[Position]) -> Result<()> {
+fn check_not_above(positions: &[Position], ends: &[LogEnd]) -> Result<()> {
     for (log, (position, end)) in positions.iter().zip(ends).enumerate() {
-        if position > end {
+        if *position > end.position {
             return Err(ErrorKind::InvalidCheckpoint(format!(
-                "position {position} of log {log} is above its end {end}"
+                "position {position} of log {log} is above its end {}",
+                end.position
             ))
             .into());
         }
@@ -212,7 +237,7 @@ impl Reader {
     }
 
     fn checkpoint(&self) -> Checkpoint {
-        Checkpoint::logs(self.hub.incarnation, self.positions.clone())
+        Checkpoint::logs(self.history.incarnation, self.positions.clone())
     }
 
     /// Gets the next events at hand, waiting for them if there are none.
@@ -221,6 +246,7 @@ impl Reader {
         tokio::task::coop::consume_budget().await;
         loop {
             self.hub.check_open()?;
+            self.hub.check_history(self.history)?;
             self.pulse.borrow_and_update();
             if self.find().await? {
                 return Ok(None);
@@ -277,13 +303,17 @@ impl Reader {
         self.fall_behind(log);
         let lane = &self.hub.lanes[log];
         let (pages, position) = (&self.hub.pages, self.positions[log]);
+        let generation = self.cursors[log].generation;
         let page = if self.matcher.is_all() {
-            pages.all(lane.log, position, ring).await?
+            pages.all(lane.log, generation, position, ring).await?
         } else {
             pages
                 .matching(lane.log, position, ring, &self.filter)
                 .await?
         };
+        // What was read, and the ring's beginning up to which it was read, are of this history.
+        self.hub.check_history(self.history)?;
+        lane.check(generation)?;
         self.chunk.events.extend(page.events.iter().cloned());
         self.open_chunk(log, page.covered);
         Ok(())

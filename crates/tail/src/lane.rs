@@ -4,22 +4,47 @@
 //!
 //! Invariants: only events that follow the ring's end without a gap enter it. What was committed behind a
 //! gap waits in `pending` until the reader task (`reader`) has filled the gap from the database. The end
-//! never moves back while subscribers hold positions of it: if the log itself is found to have moved back (a
-//! fail-over that lost commits), the lane begins a new *generation* and subscribers of the old one end.
+//! never moves back while subscribers hold positions of it: if the log is found to be another one than was seen (a
+//! fail-over that lost commits), the lane begins a new *generation*: all that it holds is forgotten, and subscribers of the
+//! old one end. Found it is by the number of the backend's history, which every call brings along, or by rows that do not
+//! follow each other: positions alone prove nothing, because they are used again.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gesta_core::backend::Batch;
-use gesta_core::{Error, ErrorKind, LogId, Position, SharedEvent};
+use gesta_core::backend::{Batch, LogEnd, Rows, WriterEpoch};
+use gesta_core::{Error, ErrorKind, LogId, Position, SharedEvent, Timestamp};
 use tokio::sync::{Notify, watch};
 
 use crate::ring::{Ring, Taken, cost};
 
+/// What is known of the last row that the ring covers; nothing that is unknown is compared.
+#[derive(Clone, Copy, Default)]
+struct LastRow {
+    writer: Option<WriterEpoch>,
+    created: Option<Timestamp>,
+}
+
+impl LastRow {
+    fn of(end: &LogEnd) -> Self {
+        let known = end.position > Position::START;
+        Self {
+            writer: known.then_some(end.writer),
+            created: known.then_some(end.created),
+        }
+    }
+
+    /// False if this row and that one, of the same position, are two.
+    fn may_be(&self, other: &LogEnd) -> bool {
+        self.writer.is_none_or(|writer| writer == other.writer)
+            && self.created.is_none_or(|created| created == other.created)
+    }
+}
+
 /// Events that follow `after` without a gap.
 struct Segment {
-    after: Position,
+    after: LogEnd,
     end: Position,
     events: Vec<SharedEvent>,
     bytes: usize,
@@ -27,13 +52,20 @@ struct Segment {
 
 /// What the reader task shall do next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) struct Work {
+    /// The generation that it is for.
+    pub(crate) generation: u64,
+    pub(crate) task: Task,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Task {
     /// Read what is behind `after`; up to `to` if that is known to be committed.
     Read {
         after: Position,
         to: Option<Position>,
     },
-    /// Ask for the end of the log: something may have been missed.
+    /// Ask for the end of the log: something may have been missed, or the ring has no place yet.
     Check { end: Position },
 }
 
@@ -58,6 +90,11 @@ struct State {
     /// Highest position that anybody has spoken of.
     heard: Position,
     generation: u64,
+    /// The number of the backend's history that the generation is of.
+    history: u64,
+    /// False from the beginning of a generation until the end of the log is known again.
+    placed: bool,
+    last_row: LastRow,
     /// Why the last generation ended.
     lost: Option<Error>,
     /// Subscribers must look, even if the end is where it was.
@@ -100,6 +137,9 @@ impl Lane {
                 hint: Hint::None,
                 heard: Position::START,
                 generation: 0,
+                history: 0,
+                placed: false,
+                last_row: LastRow::default(),
                 lost: None,
                 alarm: false,
             }),
@@ -120,8 +160,22 @@ impl Lane {
 
     // ---- what comes in ----
 
+    /// The number of the backend's history is this one: if it is another one than before, a new generation begins.
+    pub(crate) fn keep_up(&self, history: u64) {
+        let dropped = {
+            let mut state = self.lock();
+            if history <= state.history {
+                return;
+            }
+            state.enter(self.log, history)
+        };
+        drop(dropped);
+        self.wake.notify_one();
+    }
+
     /// A batch of this process is durable.
-    pub(crate) fn committed(&self, batch: &Batch) {
+    pub(crate) fn committed(&self, history: u64, batch: &Batch) {
+        self.keep_up(history);
         let Some(last) = batch.rows.last() else {
             return;
         };
@@ -135,7 +189,7 @@ impl Lane {
         let dropped = {
             let mut state = self.lock();
             state.heard = state.heard.max(end);
-            if !state.awake {
+            if !state.awake || !state.placed {
                 return;
             }
             match segment {
@@ -152,12 +206,10 @@ impl Lane {
 
     fn receive(&self, state: &mut State, segment: Segment) -> Vec<SharedEvent> {
         if state.contradicts(&segment) {
-            let end = segment.end;
-            let dropped = state.begin_generation(self.log, end);
-            return dropped.into();
+            return state.begin_generation(self.log);
         }
-        if state.pending.is_empty() && segment.after <= state.ring.end() {
-            return state.ring.push(segment.events, segment.end);
+        if state.pending.is_empty() && segment.after.position <= state.ring.end() {
+            return state.push(segment);
         }
         state.pending_events += segment.events.len();
         state.pending_bytes += segment.bytes;
@@ -175,7 +227,7 @@ impl Lane {
         {
             let mut state = self.lock();
             state.heard = state.heard.max(position);
-            if !state.awake || position <= state.ring.end() {
+            if !state.awake || !state.placed || position <= state.ring.end() {
                 return;
             }
             state.hint = state.hint.max(Hint::More);
@@ -207,44 +259,74 @@ impl Lane {
         let end = loop {
             let end = state.ring.end();
             match state.pending.front() {
-                Some(segment) if segment.after <= end => {
-                    if let Some(segment) = state.pop_pending() {
-                        dropped.extend(state.ring.push(segment.events, segment.end));
+                Some(segment) if segment.after.position <= end => {
+                    if state.contradicts(segment) {
+                        dropped.extend(state.begin_generation(self.log));
+                    } else if let Some(segment) = state.pop_pending() {
+                        dropped.extend(state.push(segment));
                     }
                 }
-                _ => break end,
+                _ => break state.ring.end(),
             }
         };
-        let gap_to = state.pending.front().map(|segment| segment.after);
-        let work = match (gap_to, std::mem::replace(&mut state.hint, Hint::None)) {
+        let gap_to = state.pending.front().map(|segment| segment.after.position);
+        let task = match (gap_to, std::mem::replace(&mut state.hint, Hint::None)) {
             (Some(to), hint) => {
                 state.hint = hint;
-                Some(Work::Read {
+                Some(Task::Read {
                     after: end,
                     to: Some(to),
                 })
             }
-            (None, Hint::Doubt) => Some(Work::Check { end }),
-            (None, Hint::More) => Some(Work::Read {
+            (None, Hint::Doubt) => Some(Task::Check { end }),
+            (None, _) if !state.placed => Some(Task::Check { end }),
+            (None, Hint::More) => Some(Task::Read {
                 after: end,
                 to: None,
             }),
             (None, Hint::None) => None,
         };
+        let generation = state.generation;
         drop(state);
         drop(dropped);
-        work
+        task.map(|task| Work { generation, task })
     }
 
-    /// Events that were read behind `after` (the whole of what is there, up to `covered`).
-    pub(crate) fn filled(&self, after: Position, covered: Position, events: Vec<SharedEvent>) {
+    /// What was read behind `after`: all that is there, up to `to`, if the rows are complete.
+    pub(crate) fn filled(
+        &self,
+        generation: u64,
+        after: Position,
+        to: Option<Position>,
+        rows: Rows,
+    ) {
+        let last = rows.events.last();
+        let last_row = LastRow {
+            writer: rows.last_writer,
+            created: last.map(|event| event.created),
+        };
+        let last = last.map_or(after, |event| event.position);
+        let events: Vec<SharedEvent> = rows.events.into_iter().map(Arc::new).collect();
         let dropped = {
             let mut state = self.lock();
             // If the ring was reset meanwhile, these events have no place in it.
-            if !state.awake || after > state.ring.end() {
+            if !state.awake || generation != state.generation || after > state.ring.end() {
                 return;
             }
-            state.ring.push(events, covered)
+            let mut dropped = Vec::new();
+            if to.is_some_and(|to| rows.complete && last < to) {
+                // The row before the gap's end is gone: scavenged, or of a history that was lost. What is pending behind it
+                // is read instead.
+                dropped.extend(state.drop_pending());
+                state.hint = Hint::Doubt;
+            }
+            // An end that is only a hint is not believed: the last event that was seen is.
+            let grown = last > state.ring.end();
+            dropped.extend(state.ring.push(events, last));
+            if grown {
+                state.last_row = last_row;
+            }
+            dropped
         };
         drop(dropped);
     }
@@ -252,29 +334,35 @@ impl Lane {
     /// There was more than one page, or the read failed: the same work is still to be done.
     pub(crate) fn unfinished(&self, work: &Work) {
         let mut state = self.lock();
-        let hint = match work {
+        if work.generation != state.generation {
+            return;
+        }
+        let hint = match work.task {
             // As long as the gap is there, it is known from what is pending behind it.
-            Work::Read { to: Some(_), .. } => Hint::None,
-            Work::Read { to: None, .. } => Hint::More,
-            Work::Check { .. } => Hint::Doubt,
+            Task::Read { to: Some(_), .. } => Hint::None,
+            Task::Read { to: None, .. } => Hint::More,
+            Task::Check { .. } => Hint::Doubt,
         };
         state.hint = state.hint.max(hint);
     }
 
     /// The end of the log, asked for when the ring ended at `asked_at`.
-    pub(crate) fn checked(&self, asked_at: Position, end: Position) {
+    pub(crate) fn checked(&self, generation: u64, asked_at: Position, end: &LogEnd) {
         let dropped = {
             let mut state = self.lock();
-            if !state.awake {
+            if !state.awake || generation != state.generation {
                 return;
             }
-            if end < asked_at {
-                state.begin_generation(self.log, end)
+            let at = state.ring.end();
+            if !state.placed {
+                state.place(end)
+            } else if end.position < asked_at || end.position == at && !state.last_row.may_be(end) {
+                state.begin_generation(self.log)
             } else {
-                if end > state.ring.end() {
+                if end.position > at {
                     state.hint = state.hint.max(Hint::More);
                 }
-                VecDeque::new()
+                Vec::new()
             }
         };
         drop(dropped);
@@ -316,27 +404,34 @@ impl Lane {
         }
     }
 
-    /// The log ended at `end`, as read from the primary after [`interest`](Self::interest) was taken.
+    /// The log ended at `end`, as read from the primary after [`interest`](Self::interest) was taken, in this history.
     ///
-    /// Returns the generation to read in.
-    pub(crate) fn awaken(&self, end: Position) -> u64 {
+    /// Returns the generation to read in; `None` if the history has changed since.
+    pub(crate) fn awaken(&self, history: u64, end: &LogEnd) -> Option<u64> {
+        self.keep_up(history);
         let generation = {
             let mut state = self.lock();
-            if !state.awake {
+            if history != state.history {
+                return None;
+            }
+            if !state.awake || !state.placed {
                 state.awake = true;
                 self.awake.store(true, Ordering::Release);
-                // Empty while asleep.
-                drop(state.ring.reset(end));
-                if state.heard > end {
-                    state.hint = state.hint.max(Hint::More);
-                }
-            } else if end > state.ring.end() && state.pending.is_empty() {
+                // Empty while asleep, or without a place.
+                drop(state.place(end));
+            } else if end.position > state.ring.end() && state.pending.is_empty() {
                 state.hint = state.hint.max(Hint::More);
             }
             state.generation
         };
         self.wake.notify_one();
-        generation
+        Some(generation)
+    }
+
+    /// # Errors
+    /// `InvalidCheckpoint` if this generation has ended.
+    pub(crate) fn check(&self, generation: u64) -> Result<(), Error> {
+        self.lock().check(self.log, generation)
     }
 
     /// The next events behind `position`, for a subscriber of this generation.
@@ -350,9 +445,7 @@ impl Lane {
         into: &mut VecDeque<SharedEvent>,
     ) -> Result<Taken, Error> {
         let state = self.lock();
-        if state.generation != generation {
-            return Err(state.lost.clone().unwrap_or_else(|| moved_back(self.log)));
-        }
+        state.check(self.log, generation)?;
         Ok(state.ring.take(position, into))
     }
 
@@ -376,6 +469,8 @@ impl Lane {
             state.awake = false;
             self.awake.store(false, Ordering::Release);
             state.hint = Hint::None;
+            state.placed = false;
+            state.last_row = LastRow::default();
             let end = state.ring.end();
             (state.ring.reset(end), state.drop_pending())
         };
@@ -384,8 +479,19 @@ impl Lane {
 }
 
 impl State {
-    /// True if this committed segment cannot follow what the ring has seen: the log has lost its end.
+    fn check(&self, log: LogId, generation: u64) -> Result<(), Error> {
+        if self.generation != generation {
+            return Err(self.lost.clone().unwrap_or_else(|| moved_back(log)));
+        }
+        Ok(())
+    }
+
+    /// True if this committed segment cannot follow what the ring has seen: one of the two is of a history that was lost.
     fn contradicts(&self, segment: &Segment) -> bool {
+        let at = segment.after.position;
+        if at == self.ring.end() && !self.last_row.may_be(&segment.after) {
+            return true;
+        }
         segment.events.first().is_some_and(|first| {
             self.ring.covers(first.position)
                 && self
@@ -395,17 +501,50 @@ impl State {
         })
     }
 
-    fn begin_generation(&mut self, log: LogId, end: Position) -> VecDeque<SharedEvent> {
-        tracing::error!(
-            %log, seen = %self.ring.end(), end = %end,
-            "the log has moved back: the database has lost commits"
-        );
+    /// Another history: what was seen of the log is worthless.
+    fn enter(&mut self, log: LogId, history: u64) -> Vec<SharedEvent> {
+        self.history = history;
+        self.begin_generation(log)
+    }
+
+    /// Forgets everything. The ring gets its place when the end of the log is known again.
+    fn begin_generation(&mut self, log: LogId) -> Vec<SharedEvent> {
+        if self.awake {
+            let seen = self.ring.end();
+            tracing::error!(%log, %seen, "the log is not the one that was seen: its subscribers end");
+        }
         self.generation += 1;
         self.lost = Some(moved_back(log));
         self.alarm = true;
-        let mut dropped = self.ring.reset(end);
+        self.placed = false;
+        self.last_row = LastRow::default();
+        self.hint = Hint::None;
+        self.heard = Position::START;
+        let mut dropped: Vec<SharedEvent> = self.ring.reset(Position::START).into();
         dropped.extend(self.drop_pending());
         dropped
+    }
+
+    /// The ring begins behind this row, which was the last of the log.
+    fn place(&mut self, end: &LogEnd) -> Vec<SharedEvent> {
+        self.placed = true;
+        self.last_row = LastRow::of(end);
+        if self.heard > end.position {
+            self.hint = self.hint.max(Hint::More);
+        }
+        let mut dropped: Vec<SharedEvent> = self.ring.reset(end.position).into();
+        dropped.extend(self.drop_pending());
+        dropped
+    }
+
+    fn push(&mut self, segment: Segment) -> Vec<SharedEvent> {
+        if segment.end > self.ring.end() {
+            self.last_row = LastRow {
+                writer: None,
+                created: segment.events.last().map(|event| event.created),
+            };
+        }
+        self.ring.push(segment.events, segment.end)
     }
 
     fn pop_pending(&mut self) -> Option<Segment> {
@@ -433,7 +572,7 @@ impl Segment {
             .map(|row| Arc::new(row.to_recorded(log)))
             .collect();
         Self {
-            after: batch.after.position,
+            after: batch.after,
             end,
             bytes: events.iter().map(cost).sum(),
             events,
@@ -443,7 +582,7 @@ impl Segment {
 
 fn moved_back(log: LogId) -> Error {
     ErrorKind::InvalidCheckpoint(format!(
-        "log {log} has moved back behind what was delivered: the database has lost commits"
+        "log {log} is not the one that was delivered any more: the database has lost commits, or another incarnation has begun"
     ))
     .into()
 }
@@ -469,11 +608,51 @@ mod tests {
         Arc::new(Lane::new(LogId(0), events_max, usize::MAX, pulse))
     }
 
-    fn read(after: u64, to: Option<u64>) -> Option<Work> {
-        Some(Work::Read {
+    fn read(after: u64, to: Option<u64>) -> Option<Task> {
+        Some(Task::Read {
             after: Position(after),
             to: to.map(Position),
         })
+    }
+
+    fn next(lane: &Lane) -> Option<Task> {
+        lane.next_work().map(|work| work.task)
+    }
+
+    /// The row of the tests at this position.
+    fn row(position: u64) -> LogEnd {
+        LogEnd {
+            position: Position(position),
+            writer: WriterEpoch(7),
+            created: Timestamp(1),
+        }
+    }
+
+    fn filled(lane: &Lane, positions: std::ops::RangeInclusive<u64>, to: Option<u64>) {
+        let after = Position(positions.start() - 1);
+        let events = positions.map(|position| (*event(position, "a")).clone());
+        let events: Vec<_> = events.collect();
+        let rows = Rows {
+            last_writer: Some(WriterEpoch(7)),
+            events,
+            complete: true,
+        };
+        let generation = lane.lock().generation;
+        lane.filled(generation, after, to.map(Position), rows);
+    }
+
+    fn nothing_there(lane: &Lane, after: u64) {
+        let rows = Rows {
+            events: Vec::new(),
+            complete: true,
+            last_writer: None,
+        };
+        let generation = lane.lock().generation;
+        lane.filled(generation, Position(after), None, rows);
+    }
+
+    fn awaken(lane: &Lane, end: u64) -> u64 {
+        lane.awaken(0, &row(end)).expect("of this history")
     }
 
     /// Goal: a commit between the look at the end and the awakening that follows it is not missed.
@@ -481,51 +660,51 @@ mod tests {
     fn a_commit_while_awakening_is_looked_for() {
         let lane = lane(100);
         let _interest = lane.interest();
-        lane.committed(&batch(1..=2));
-        lane.awaken(Position(0));
-        assert_eq!(lane.next_work(), read(0, None));
-        lane.filled(Position(0), Position(2), vec![event(1, "a"), event(2, "a")]);
-        assert_eq!((lane.next_work(), lane.end()), (None, Position(2)));
+        lane.committed(0, &batch(1..=2));
+        awaken(&lane, 0);
+        assert_eq!(next(&lane), read(0, None));
+        filled(&lane, 1..=2, None);
+        assert_eq!((next(&lane), lane.end()), (None, Position(2)));
     }
 
     #[test]
     fn asleep_it_keeps_and_asks_nothing() {
         let lane = lane(100);
-        lane.committed(&batch(1..=2));
+        lane.committed(0, &batch(1..=2));
         lane.heard(Position(9));
-        assert_eq!((lane.next_work(), lane.end()), (None, Position(0)));
+        assert_eq!((next(&lane), lane.end()), (None, Position(0)));
         let interest = lane.interest();
-        lane.awaken(Position(9));
-        lane.committed(&batch(10..=10));
-        assert_eq!((lane.next_work(), lane.end()), (None, Position(10)));
+        awaken(&lane, 9);
+        lane.committed(0, &batch(10..=10));
+        assert_eq!((next(&lane), lane.end()), (None, Position(10)));
         drop(interest);
-        lane.committed(&batch(11..=11));
-        assert_eq!((lane.next_work(), lane.end()), (None, Position(10)));
+        lane.committed(0, &batch(11..=11));
+        assert_eq!((next(&lane), lane.end()), (None, Position(10)));
     }
 
     #[test]
     fn what_is_behind_a_gap_waits_until_it_is_filled() {
         let lane = lane(100);
         let _interest = lane.interest();
-        lane.awaken(Position(1));
-        lane.committed(&batch(4..=5));
-        lane.committed(&batch(6..=6));
-        assert_eq!(lane.next_work(), read(1, Some(3)));
+        awaken(&lane, 1);
+        lane.committed(0, &batch(4..=5));
+        lane.committed(0, &batch(6..=6));
+        assert_eq!(next(&lane), read(1, Some(3)));
         assert_eq!(lane.end(), Position(1));
-        lane.filled(Position(1), Position(2), vec![event(2, "a")]);
-        assert_eq!(lane.next_work(), read(2, Some(3)));
-        lane.filled(Position(2), Position(3), vec![event(3, "a")]);
-        assert_eq!((lane.next_work(), lane.end()), (None, Position(6)));
+        filled(&lane, 2..=2, None);
+        assert_eq!(next(&lane), read(2, Some(3)));
+        filled(&lane, 3..=3, Some(3));
+        assert_eq!((next(&lane), lane.end()), (None, Position(6)));
     }
 
     #[test]
     fn too_much_behind_a_gap_is_read_instead() {
         let lane = lane(3);
         let _interest = lane.interest();
-        lane.awaken(Position(0));
-        lane.committed(&batch(2..=3));
-        lane.committed(&batch(4..=5));
-        assert_eq!(lane.next_work(), read(0, None));
+        awaken(&lane, 0);
+        lane.committed(0, &batch(2..=3));
+        lane.committed(0, &batch(4..=5));
+        assert_eq!(next(&lane), read(0, None));
     }
 
     /// Goal: a message is only a hint. One that is wrong costs a look and moves nothing.
@@ -533,30 +712,119 @@ mod tests {
     fn a_wrong_message_is_not_believed() {
         let lane = lane(100);
         let _interest = lane.interest();
-        lane.awaken(Position(3));
+        awaken(&lane, 3);
         lane.heard(Position(2));
-        assert_eq!(lane.next_work(), None);
+        assert_eq!(next(&lane), None);
         lane.heard(Position::MAX);
-        assert_eq!(lane.next_work(), read(3, None));
-        lane.filled(Position(3), Position(3), Vec::new());
-        assert_eq!((lane.next_work(), lane.end()), (None, Position(3)));
+        assert_eq!(next(&lane), read(3, None));
+        nothing_there(&lane, 3);
+        assert_eq!((next(&lane), lane.end()), (None, Position(3)));
+    }
+
+    /// What the tail reader finds at the end of the log, asked for when the ring ended at `asked_at`.
+    fn checked(lane: &Lane, asked_at: u64, end: &LogEnd) {
+        let generation = lane.lock().generation;
+        lane.checked(generation, Position(asked_at), end);
+    }
+
+    fn is_of(lane: &Lane, generation: u64) -> bool {
+        lane.check(generation).is_ok()
     }
 
     #[test]
     fn a_log_that_moved_back_begins_a_new_generation() {
         let lane = lane(100);
         let _interest = lane.interest();
-        let old = lane.awaken(Position(0));
-        lane.committed(&batch(1..=5));
-        lane.checked(Position(5), Position(5));
-        let mut events = VecDeque::new();
-        assert!(lane.take(old, Position(0), &mut events).is_ok());
+        let old = awaken(&lane, 0);
+        lane.committed(0, &batch(1..=5));
+        checked(&lane, 5, &row(5));
+        assert!(is_of(&lane, old));
         // Other events at positions that were seen already.
-        lane.committed(&batch(4..=4));
-        assert!(lane.take(old, Position(5), &mut events).is_err());
-        let new = lane.awaken(Position(4));
+        lane.committed(0, &batch(4..=4));
+        assert!(!is_of(&lane, old));
+        let new = awaken(&lane, 4);
         assert_eq!(lane.end(), Position(4));
-        lane.checked(Position(4), Position(2));
-        assert!(lane.take(new, Position(4), &mut events).is_err());
+        checked(&lane, 4, &row(2));
+        assert!(!is_of(&lane, new));
+    }
+
+    /// Goal: positions alone prove nothing. A log that lost its end and was filled up again by others has the same positions;
+    /// subscribers were served from it without an error, and skipped what the others had stored.
+    #[test]
+    fn another_row_at_the_end_begins_a_new_generation() {
+        let lane = lane(100);
+        let _interest = lane.interest();
+        let old = awaken(&lane, 0);
+        filled(&lane, 1..=5, None);
+        let other = LogEnd {
+            writer: WriterEpoch(8),
+            ..row(5)
+        };
+        checked(&lane, 5, &row(5));
+        assert!(is_of(&lane, old));
+        checked(&lane, 5, &other);
+        assert!(!is_of(&lane, old));
+    }
+
+    #[test]
+    fn a_segment_that_does_not_follow_begins_a_new_generation() {
+        let lane = lane(100);
+        let _interest = lane.interest();
+        let old = awaken(&lane, 5);
+        lane.committed(0, &batch(6..=7));
+        assert!(is_of(&lane, old));
+        let mut other = batch(8..=8);
+        other.after.created = Timestamp(2);
+        lane.committed(0, &other);
+        assert!(!is_of(&lane, old));
+        // Without a place nothing comes in; the end of the log gives it one.
+        lane.committed(0, &batch(9..=9));
+        assert_eq!(next(&lane), Some(Task::Check { end: Position(0) }));
+        checked(&lane, 0, &row(8));
+        assert_eq!((lane.end(), next(&lane)), (Position(8), read(8, None)));
+    }
+
+    /// Goal: what waits behind a gap comes in only if the row before it is the one that it followed.
+    #[test]
+    fn a_gap_whose_end_is_gone_is_read_and_not_believed() {
+        let lane = lane(100);
+        let _interest = lane.interest();
+        let generation = awaken(&lane, 1);
+        lane.committed(0, &batch(6..=7));
+        assert_eq!(next(&lane), read(1, Some(5)));
+        filled(&lane, 2..=3, Some(5));
+        assert_eq!(lane.end(), Position(3));
+        assert_eq!(next(&lane), Some(Task::Check { end: Position(3) }));
+        let mut other = batch(6..=7);
+        other.after.writer = WriterEpoch(8);
+        lane.committed(0, &other);
+        filled(&lane, 4..=5, Some(5));
+        lane.next_work();
+        assert!(!is_of(&lane, generation), "another writer at position 5");
+    }
+
+    #[test]
+    fn another_history_forgets_everything_and_old_work_is_dropped() {
+        let lane = lane(100);
+        let _interest = lane.interest();
+        let old = awaken(&lane, 0);
+        lane.committed(0, &batch(1..=2));
+        lane.heard(Position(9));
+        let work = lane.next_work().expect("more was heard of");
+        lane.keep_up(1);
+        assert!(!is_of(&lane, old));
+        let rows = Rows {
+            events: vec![(*event(3, "a")).clone()],
+            complete: true,
+            last_writer: None,
+        };
+        lane.filled(work.generation, Position(2), None, rows);
+        assert_eq!(lane.end(), Position(0));
+        assert_eq!(lane.awaken(0, &row(2)), None, "looked up in the old one");
+        assert!(lane.awaken(1, &row(2)).is_some());
+        assert_eq!(next(&lane), None, "what was heard of is forgotten");
+        let now = lane.lock().generation;
+        lane.committed(0, &batch(3..=3));
+        assert!(is_of(&lane, now), "a late call ends nothing");
     }
 }

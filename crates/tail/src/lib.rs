@@ -26,9 +26,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gesta_append::CommitObserver;
-use gesta_core::backend::{Backend, Batch};
+use gesta_core::backend::{Backend, Batch, History};
 use gesta_core::{
-    Clock, Error, Incarnation, LogId, Result, Subscribe, SubscribeTo, Subscription, log_of,
+    Clock, Error, ErrorKind, LogId, Result, Subscribe, SubscribeTo, Subscription, log_of,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -69,11 +69,13 @@ impl Default for Config {
     }
 }
 
+/// Tries to begin a subscription, if the history of the store changes meanwhile.
+pub(crate) const BEGINNINGS_MAX: u32 = 3;
+
 /// What the hub and its subscriptions share.
 pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) incarnation: Incarnation,
     pub(crate) lanes: Vec<Arc<Lane>>,
     pub(crate) pages: Arc<Pages>,
     /// Changes whenever the head of any lane does.
@@ -136,26 +138,26 @@ impl Hub {
                 )));
             }
         }
-        if info.capabilities.shared {
-            tasks.push(tokio::spawn(reader::listen(
-                lanes.clone(),
-                Arc::clone(&backend),
-                closed.clone(),
-            )));
-        }
-        let pages = Pages::new(
+        let pages = Arc::new(Pages::new(
             Arc::clone(&backend),
             config.catch_up_reads_max,
             config.catch_up_bytes_max,
             closed.clone(),
-        );
+        ));
+        if info.capabilities.shared {
+            tasks.push(tokio::spawn(reader::listen(
+                lanes.clone(),
+                Arc::clone(&pages),
+                Arc::clone(&backend),
+                closed.clone(),
+            )));
+        }
         Arc::new(Self {
             shared: Arc::new(Shared {
-                incarnation: backend.history().incarnation,
                 backend,
                 clock,
                 lanes,
-                pages: Arc::new(pages),
+                pages,
                 pulse,
                 closed,
                 subscribers: Arc::new(AtomicUsize::new(0)),
@@ -210,7 +212,7 @@ impl Drop for Hub {
 impl CommitObserver for Hub {
     fn committed(&self, batch: &Arc<Batch>) {
         if let Some(lane) = self.shared.lanes.get(usize::from(batch.log.0)) {
-            lane.committed(batch);
+            lane.committed(self.shared.backend.history().number, batch);
         }
     }
 }
@@ -226,6 +228,20 @@ impl Shared {
             return Err(Error::unavailable("the store is shutting down"));
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// `InvalidCheckpoint` if the history of the store is not this one any more.
+    pub(crate) fn check_history(&self, history: History) -> Result<()> {
+        let now = self.backend.history();
+        if now == history {
+            return Ok(());
+        }
+        let text = format!(
+            "it is of incarnation {}, the store is now {}: the database has lost commits, was restored or replaced",
+            history.incarnation, now.incarnation
+        );
+        Err(ErrorKind::InvalidCheckpoint(text).into())
     }
 
     pub(crate) fn lane_of(&self, stream: &gesta_core::StreamId) -> Option<&Arc<Lane>> {

@@ -43,6 +43,8 @@ pub(crate) struct Page {
 #[derive(PartialEq, Eq, Clone, Copy)]
 struct Key {
     log: LogId,
+    /// Of the lane: in another one the same positions hold other events.
+    generation: u64,
     after: Position,
     to: Position,
 }
@@ -106,12 +108,23 @@ impl Pages {
     }
 
     /// All events behind `after`, up to `to` or less.
-    pub(crate) async fn all(&self, log: LogId, after: Position, to: Position) -> Result<Arc<Page>> {
+    pub(crate) async fn all(
+        &self,
+        log: LogId,
+        generation: u64,
+        after: Position,
+        to: Position,
+    ) -> Result<Arc<Page>> {
         let (bytes, events) = self.page_size();
         // Aligned ends bring subscribers from different places onto the same pages.
         let aligned = (after.0 / events + 1).saturating_mul(events);
         let to = to.min(Position(aligned));
-        let key = Key { log, after, to };
+        let key = Key {
+            log,
+            generation,
+            after,
+            to,
+        };
         let reading = self.cached_or(key, || {
             let slice = slice(log, after, to, Filter::ALL, events);
             self.read_page(slice, bytes).boxed().shared()

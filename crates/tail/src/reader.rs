@@ -15,7 +15,8 @@ use gesta_core::{Direction, Filter, Position, Result};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::lane::{Lane, Work};
+use crate::lane::{Lane, Task, Work};
+use crate::pages::Pages;
 
 /// Most events that the tail reader asks for at once.
 const FILL_EVENTS_MAX: usize = 1_000;
@@ -43,6 +44,7 @@ impl TailReader {
         let mut retry = RETRY_MIN;
         let mut poll_at = None;
         loop {
+            self.keep_up();
             let work = self.lane.next_work();
             self.lane.publish();
             if let Some(work) = work {
@@ -71,13 +73,19 @@ impl TailReader {
         }
     }
 
+    /// If the history has changed, work of the old one is dropped.
+    fn keep_up(&self) {
+        self.lane.keep_up(self.backend.history().number);
+    }
+
     async fn work(&self, work: &Work) -> Result<()> {
-        match *work {
-            Work::Check { end } => {
+        match work.task {
+            Task::Check { end } => {
                 let found = self.backend.log_end(self.lane.log, Purpose::Read).await?;
-                self.lane.checked(end, found.position);
+                self.keep_up();
+                self.lane.checked(work.generation, end, &found);
             }
-            Work::Read { after, to } => {
+            Task::Read { after, to } => {
                 let slice = LogSlice {
                     log: self.lane.log,
                     after,
@@ -87,12 +95,10 @@ impl TailReader {
                     limit: FILL_EVENTS_MAX,
                 };
                 let rows = self.backend.read_log(slice).await?;
-                let last = rows.events.last().map_or(after, |event| event.position);
-                // An end that is only a hint is not believed: the last event that was seen is.
-                let covered = to.filter(|_| rows.complete).unwrap_or(last);
-                let events = rows.events.into_iter().map(Arc::new).collect();
-                self.lane.filled(after, covered, events);
-                if !rows.complete {
+                let complete = rows.complete;
+                self.keep_up();
+                self.lane.filled(work.generation, after, to, rows);
+                if !complete {
                     self.lane.unfinished(work);
                 }
             }
@@ -140,6 +146,7 @@ pub(crate) async fn announce(
 /// Passes on what the other processes tell.
 pub(crate) async fn listen(
     lanes: Vec<Arc<Lane>>,
+    pages: Arc<Pages>,
     backend: Arc<dyn Backend>,
     closed: CancellationToken,
 ) {
@@ -152,8 +159,13 @@ pub(crate) async fn listen(
                 }
             }
             Signal::Interrupted => lanes.iter().for_each(|lane| lane.doubt()),
+            Signal::HistoryChanged => {
+                let history = backend.history().number;
+                lanes.iter().for_each(|lane| lane.keep_up(history));
+                pages.forget();
+            }
             // Between the pipelines.
-            Signal::HistoryChanged | Signal::TurnRequested { .. } | Signal::TurnGranted { .. } => {}
+            Signal::TurnRequested { .. } | Signal::TurnGranted { .. } => {}
         }
     }
 }

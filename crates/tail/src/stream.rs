@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures::stream;
-use gesta_core::backend::{LoadRequest, RowId, StreamSlice};
+use gesta_core::backend::{History, LoadRequest, LogEnd, RowId, StreamSlice};
 use gesta_core::{
     Checkpoint, Direction, Error, ErrorKind, Lifecycle, Position, Result, Revision, SharedEvent,
     StreamId, SubscribeFrom, Subscription, SubscriptionMessage,
@@ -20,11 +20,11 @@ use tokio::sync::watch;
 use crate::lane::Lane;
 use crate::pages::{Behind, Pages, Patience};
 use crate::ring::Taken;
-use crate::{Membership, Shared};
+use crate::{BEGINNINGS_MAX, Membership, Shared};
 
 /// The stream as of one snapshot.
 struct Snapshot {
-    end: Position,
+    end: LogEnd,
     /// Row and last revision; `None` if nothing was ever written.
     head: Option<(RowId, Revision)>,
     lifecycle: Lifecycle,
@@ -46,6 +46,8 @@ enum Mode {
 
 struct Reader {
     hub: Arc<Shared>,
+    /// What the subscriber reads is of this history, and so are its checkpoints.
+    history: History,
     lane: Arc<Lane>,
     generation: u64,
     head: watch::Receiver<Position>,
@@ -65,18 +67,42 @@ pub(crate) async fn subscribe(
     stream: StreamId,
     from: SubscribeFrom,
 ) -> Result<Subscription> {
+    for _ in 0..BEGINNINGS_MAX {
+        if let Some(reader) = begin(hub, &stream, &from).await? {
+            let messages = stream::unfold(Box::new(reader), |mut reader| async move {
+                let message = reader.next().await?;
+                Some((message, reader))
+            });
+            return Ok(Subscription::new(messages));
+        }
+    }
+    Err(Error::unavailable(
+        "the history of the store changes again and again",
+    ))
+}
+
+/// Looks where the subscriber begins; `None` if the history has changed meanwhile.
+async fn begin(
+    hub: &Arc<Shared>,
+    stream: &StreamId,
+    from: &SubscribeFrom,
+) -> Result<Option<Reader>> {
     let lane = hub
-        .lane_of(&stream)
+        .lane_of(stream)
         .ok_or_else(|| Error::corrupt("the store has no logs"))?;
+    let history = hub.backend.history();
     let membership = hub.enter([lane]);
     let head = lane.head.subscribe();
-    let subject = Subject::new(stream);
+    let subject = Subject::new(stream.clone());
     let snapshot = subject.load(&hub.pages, lane, Patience::No).await?;
+    if hub.backend.history() != history {
+        return Ok(None);
+    }
     let last = snapshot.head.map(|(_, last)| last);
-    let after = match &from {
+    let after = match from {
         SubscribeFrom::Start => None,
         SubscribeFrom::Revision(revision) => Some(*revision),
-        SubscribeFrom::Checkpoint(checkpoint) => checkpoint.revision_for(hub.incarnation)?,
+        SubscribeFrom::Checkpoint(checkpoint) => checkpoint.revision_for(history.incarnation)?,
         SubscribeFrom::End => last,
     };
     if after > last {
@@ -86,8 +112,12 @@ pub(crate) async fn subscribe(
         ))
         .into());
     }
-    let reader = Reader {
-        generation: lane.awaken(snapshot.end),
+    let Some(generation) = lane.awaken(history.number, &snapshot.end) else {
+        return Ok(None);
+    };
+    Ok(Some(Reader {
+        history,
+        generation,
         head,
         subject,
         lifecycle: snapshot.lifecycle.clone(),
@@ -99,12 +129,7 @@ pub(crate) async fn subscribe(
         _membership: membership,
         lane: Arc::clone(lane),
         hub: Arc::clone(hub),
-    };
-    let messages = stream::unfold(Box::new(reader), |mut reader| async move {
-        let message = reader.next().await?;
-        Some((message, reader))
-    });
-    Ok(Subscription::new(messages))
+    }))
 }
 
 impl Subject {
@@ -125,7 +150,7 @@ impl Subject {
             types: Vec::new(),
         };
         let mut loaded = pages.load(lane.log, request, patience).await?;
-        let end = loaded.end.position;
+        let end = loaded.end;
         let found = loaded.streams.pop().unwrap_or_default();
         let row = |head: gesta_core::backend::StreamHead| (head.row, head.last);
         if described.is_some() {
@@ -198,13 +223,14 @@ impl Reader {
 
     fn checkpoint(&self) -> Checkpoint {
         let done = self.next.0.checked_sub(1).map(Revision);
-        Checkpoint::stream(self.hub.incarnation, done)
+        Checkpoint::stream(self.history.incarnation, done)
     }
 
     /// Gets the next events at hand, waiting for them if there are none.
     async fn look(&mut self) -> Result<Option<SubscriptionMessage>> {
         tokio::task::coop::consume_budget().await;
         self.hub.check_open()?;
+        self.hub.check_history(self.history)?;
         let position = match &self.mode {
             Mode::CatchingUp(_) => return self.read().await,
             Mode::Live(position) => *position,
@@ -223,6 +249,7 @@ impl Reader {
                     .subject
                     .load(&self.hub.pages, &self.lane, Patience::Yes)
                     .await?;
+                self.hub.check_history(self.history)?;
                 self.lifecycle = snapshot.lifecycle.clone();
                 self.mode = Mode::CatchingUp(snapshot);
             }
@@ -239,7 +266,7 @@ impl Reader {
         let Mode::CatchingUp(snapshot) = &self.mode else {
             return Ok(None);
         };
-        let end = snapshot.end;
+        let end = snapshot.end.position;
         let Some(slice) = self.slice_ahead(snapshot) else {
             let last = snapshot.head.map(|(_, last)| last);
             self.next = self.next.max(last.map_or(Revision(0), Revision::next));
@@ -255,6 +282,7 @@ impl Reader {
         }
         let to = slice.to;
         let rows = self.hub.pages.stream(slice).await?;
+        self.hub.check_history(self.history)?;
         if rows.complete {
             // What follows in the snapshot is hidden or gone.
             if let Mode::CatchingUp(snapshot) = &mut self.mode {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gesta_core::backend::{Batch, LogEnd, Row, RowId};
+use gesta_core::backend::{Batch, LogEnd, Row, RowId, WriterEpoch};
 use gesta_core::{
     ContentType, EventId, EventType, LogId, Position, RecordedEvent, Revision, SharedEvent,
     StreamId, Tags, Timestamp,
@@ -29,7 +29,8 @@ pub(crate) fn event(position: u64, stream: &str) -> SharedEvent {
 pub(crate) fn batch(positions: std::ops::RangeInclusive<u64>) -> Batch {
     let after = LogEnd {
         position: Position(positions.start() - 1),
-        ..LogEnd::default()
+        writer: WriterEpoch(7),
+        created: Timestamp(1),
     };
     let rows = positions.map(|position| {
         let event = event(position, "a");

@@ -116,6 +116,12 @@ impl MemoryBackend {
         Ok(())
     }
 
+    /// This process finds that the history of the store has changed.
+    pub fn begin_history(&self) {
+        self.history.change(Incarnation::random());
+        self.world.send(self.number, Signal::HistoryChanged);
+    }
+
     /// Tells this process that messages may have been lost.
     pub fn interrupt(&self) {
         self.world.send(self.number, Signal::Interrupted);
