@@ -25,7 +25,9 @@ struct Cinema {
 
 impl Cinema {
     async fn open(url: &str) -> Self {
-        let store = gesta::open_database(url, Options::creating()).await.expect("opened");
+        let store = gesta::open_database(url, Options::creating())
+            .await
+            .expect("opened");
         Self {
             store,
             expected: BTreeMap::new(),

@@ -120,12 +120,14 @@ impl<D: Decider> Kind<D> {
         stream.as_str().get(self.category.len() + 1..).unwrap_or("")
     }
 
-    /// An event in the form in which it is stored.
+    /// An event in the form in which it is stored. Runs code of the user, which may panic.
     pub(crate) fn encode(&self, id: &str, event: &D::Event) -> Result<EventData> {
-        let encoded = guarded("the codec", || self.codec.encode(event))?
+        let encoded = self
+            .codec
+            .encode(event)
             .map_err(|error| gesta_core::Error::invalid("event", error.to_string()))?;
         let tags = match &self.tagging {
-            Some(tagging) => Tags::new(guarded("the tagging", || tagging(id, event))?)?,
+            Some(tagging) => Tags::new(tagging(id, event))?,
             None => Tags::NONE,
         };
         Ok(EventData {

@@ -80,11 +80,11 @@ impl<D: Decider> Active<D> {
         env: &mut Env<D>,
     ) {
         let id = env.kind.id(stream);
-        let encoded: Result<Vec<_>> = events
-            .iter()
-            .map(|event| env.kind.encode(id, event))
-            .collect();
-        let mut encoded = match encoded {
+        let encoded = guarded("the codec, or the tagging,", || {
+            let encoded = events.iter().map(|event| env.kind.encode(id, event));
+            encoded.collect::<Result<Vec<_>>>()
+        });
+        let mut encoded = match encoded.unwrap_or_else(|panicked| Err(panicked.into())) {
             Ok(encoded) => encoded,
             Err(error) => return env.fail(ask, error),
         };
