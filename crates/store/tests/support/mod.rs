@@ -36,14 +36,18 @@ pub struct MemoryBackend {
     pub deaf: AtomicBool,
     /// The database does not answer reads.
     pub away: AtomicBool,
+    /// Commits take a while, and so does closing.
+    pub slow: Arc<AtomicBool>,
+    /// Commits under way.
+    pub committing: Arc<AtomicU64>,
     pub closed: AtomicBool,
     /// The database finds what it holds of this stream corrupt, and says so instead of an answer.
     pub corrupt: OnceLock<StreamId>,
     pub calls: Calls,
 }
 
-/// How long the database takes to close.
-const CLOSING: std::time::Duration = std::time::Duration::from_millis(20);
+/// How long a slow database takes to close; to commit, five times as long.
+const SLOW: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// How often each kind of call was made.
 #[derive(Default, Debug)]
@@ -102,6 +106,8 @@ impl MemoryBackend {
             world: Arc::clone(world),
             deaf: AtomicBool::new(false),
             away: AtomicBool::new(false),
+            slow: Arc::default(),
+            committing: Arc::default(),
             closed: AtomicBool::new(false),
             corrupt: OnceLock::new(),
             calls: Calls::default(),
@@ -131,6 +137,8 @@ impl MemoryBackend {
 struct Writer {
     world: Arc<World>,
     epoch: WriterEpoch,
+    slow: Arc<AtomicBool>,
+    committing: Arc<AtomicU64>,
 }
 
 impl LogWriter for Writer {
@@ -140,9 +148,16 @@ impl LogWriter for Writer {
 
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         let outcome = self.world.commit(&batch, self.epoch);
+        let slow = self.slow.load(Ordering::Relaxed);
+        let committing = Arc::clone(&self.committing);
+        committing.fetch_add(1, Ordering::Relaxed);
         // Other tasks get their turn before the answer is there.
         async move {
             tokio::task::yield_now().await;
+            if slow {
+                tokio::time::sleep(5 * SLOW).await;
+            }
+            committing.fetch_sub(1, Ordering::Relaxed);
             outcome
         }
         .boxed()
@@ -165,6 +180,8 @@ impl Backend for MemoryBackend {
 
     async fn open_writer(&self, _log: LogId) -> Result<Box<dyn LogWriter>> {
         Ok(Box::new(Writer {
+            slow: Arc::clone(&self.slow),
+            committing: Arc::clone(&self.committing),
             world: Arc::clone(&self.world),
             epoch: WriterEpoch(rand::random()),
         }))
@@ -258,7 +275,9 @@ impl Backend for MemoryBackend {
     }
 
     async fn close(&self) {
-        tokio::time::sleep(CLOSING).await;
+        if self.slow.load(Ordering::Relaxed) {
+            tokio::time::sleep(SLOW).await;
+        }
         self.closed.store(true, Ordering::Relaxed);
     }
 }
