@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, join_all};
+use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use gesta_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -240,7 +240,21 @@ impl Drop for Late {
 /// Asks the other hosts while answers of one are late, and gives it up when another one has become the primary.
 async fn look_elsewhere(hosts: Arc<Hosts>, used: HostUse, ours: Timeline) {
     let lateness = &hosts.lateness[used.host];
+    let others = (0..hosts.len()).filter(|other| *other != used.host);
+    // Each by itself: one that is silent too must not delay what another one says.
+    let mut looks: FuturesUnordered<_> = others
+        .map(|other| becomes_primary(&hosts, other, ours))
+        .collect();
     loop {
+        tokio::select! {
+            Some((other, number)) = looks.next() => {
+                let name = &hosts.get(other).name;
+                let reason =
+                    format!("answers are late, and {name} has become the primary, on timeline {number}");
+                hosts.give_up(&used, &reason);
+            }
+            () = sleep(LOOK_PAUSE) => {}
+        }
         if used.is_over() || lateness.answers.load(Ordering::SeqCst) == 0 {
             lateness.looking.store(false, Ordering::SeqCst);
             // Somebody may have come between the two lines above.
@@ -249,28 +263,25 @@ async fn look_elsewhere(hosts: Arc<Hosts>, used: HostUse, ours: Timeline) {
                 return;
             }
         }
-        let others = (0..hosts.len()).filter(|other| *other != used.host);
-        let found = join_all(others.map(|other| timeline_of(&hosts, other))).await;
-        let newer = found.into_iter().flatten().find(|(_, timeline)| {
-            timeline.cluster == ours.cluster && timeline.number > ours.number
-        });
-        if let Some((other, timeline)) = newer
+    }
+}
+
+/// Asks a host again and again until it is the primary on a higher timeline than ours; gives that timeline.
+async fn becomes_primary(hosts: &Hosts, other: usize, ours: Timeline) -> (usize, i64) {
+    loop {
+        if let Some(timeline) = timeline_of(hosts, other).await
+            && timeline.cluster == ours.cluster
+            && timeline.number > ours.number
             && hosts.is_primary(other, Some(timeline)).is_ok()
         {
-            let name = &hosts.get(other).name;
-            let number = timeline.number;
-            let reason = format!(
-                "answers are late, and {name} has become the primary, on timeline {number}"
-            );
-            hosts.give_up(&used, &reason);
-            continue;
+            return (other, timeline.number);
         }
         sleep(LOOK_PAUSE).await;
     }
 }
 
 /// The timeline of a host, if it answers and is a primary.
-async fn timeline_of(hosts: &Hosts, host: usize) -> Option<(usize, Timeline)> {
+async fn timeline_of(hosts: &Hosts, host: usize) -> Option<Timeline> {
     let look = async {
         let (client, driver) = hosts
             .get(host)
@@ -281,7 +292,7 @@ async fn timeline_of(hosts: &Hosts, host: usize) -> Option<(usize, Timeline)> {
         let asking = async move { read_timeline(&client).await };
         // The driver ends when the client has been dropped.
         let (timeline, _) = tokio::join!(asking, driver);
-        timeline.map(|timeline| (host, timeline))
+        timeline
     };
     timeout(hosts.timeout, look).await.ok().flatten()
 }
