@@ -85,14 +85,16 @@ struct Shared {
     doubted: watch::Sender<bool>,
     /// Statements in a row that gave up waiting in the database.
     waits_given_up: AtomicU32,
+    lookout: Lookout,
 }
 
 impl Shared {
-    fn new() -> Arc<Self> {
+    fn new(lookout: Lookout) -> Arc<Self> {
         Arc::new(Self {
             flights: Mutex::new(Flights::new(Instant::now())),
             doubted: watch::Sender::new(false),
             waits_given_up: AtomicU32::new(0),
+            lookout,
         })
     }
 
@@ -114,11 +116,11 @@ impl Shared {
 
     /// Counts statements that waited in vain, for a lock or for anything else. Twice in a row is no chance: what is waited for
     /// may be a commit that itself waits for a lost standby. The other hosts come first.
-    fn count_given_up(&self, judged: &Judged, lookout: &Lookout) {
+    fn count_given_up(&self, judged: &Judged) {
         match judged {
             Judged::Answer(Err(error)) if error::is_wait_given_up(error) => {
                 if self.waits_given_up.fetch_add(1, Ordering::Relaxed) + 1 >= WAITS_GIVEN_UP_MAX {
-                    lookout.give_up("statements repeatedly waited in vain");
+                    self.lookout.give_up("statements repeatedly waited in vain");
                 }
             }
             _ => self.waits_given_up.store(0, Ordering::Relaxed),
@@ -158,7 +160,7 @@ impl Writer {
         let statements = Statements::prepare(&connection).await;
         let statements =
             statements.map_err(|error| error::general(&error).during("prepare the append"))?;
-        let shared = Shared::new();
+        let shared = Shared::new(connection.lookout());
         let (over, told) = (connection.used.over(), Arc::downgrade(&shared));
         let outdated = ledger.outdated(connection.generation);
         let telling = async move {
@@ -224,7 +226,6 @@ impl Writer {
         let number = self.shared.flights().send(limit, begun);
         let shared = Arc::clone(&self.shared);
         let notices = Arc::clone(&self.connection.notices);
-        let lookout = self.connection.lookout();
         async move {
             let mut due = begun + LATE_AFTER.min(limit);
             let mut late = None;
@@ -240,12 +241,12 @@ impl Writer {
                     Look::Wait(until) => (due, late) = (until, None),
                     Look::Late(until) => {
                         due = until;
-                        late = late.or_else(|| lookout.is_late());
+                        late = late.or_else(|| shared.lookout.is_late());
                     }
                     Look::Overdue => {
                         let reason = format!("no answer within {} s", limit.as_secs_f64());
                         shared.raise(&reason);
-                        lookout.give_up(&reason);
+                        shared.lookout.give_up(&reason);
                     }
                 }
             };
@@ -325,9 +326,9 @@ impl LogWriter for Writer {
             Ok(answer) => answer,
             Err(error) => return std::future::ready(BatchOutcome::Refused(error)).boxed(),
         };
-        let (shared, lookout) = (Arc::clone(&self.shared), self.connection.lookout());
+        let shared = Arc::clone(&self.shared);
         let outcome = self.judged(answer, expected, limit).map(move |judged| {
-            shared.count_given_up(&judged, &lookout);
+            shared.count_given_up(&judged);
             match judged {
                 Judged::Unknown(reason) => BatchOutcome::Unknown(unknown(reason)),
                 Judged::Answer(Err(error)) => error::outcome(&error),

@@ -219,3 +219,43 @@ async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
         silent.elapsed()
     );
 }
+
+/// Statements that wait in vain again and again may wait for a commit that itself waits for a lost standby: the writer turns to
+/// the other hosts. Each of the statements has a known outcome.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
+    let Some(server) = shared() else { return };
+    let (plain, own) = (store_url(server), server.addr().to_string());
+    let first = FaultProxy::start(server.addr()).await.expect("listens");
+    let url = plain.replacen(&own, &format!("{},{own}", first.addr()), 1);
+    let backend = open(&format!("{url}&answer_timeout=1")).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let locker = direct(&plain).await;
+    let lock = "BEGIN; LOCK TABLE streams IN EXCLUSIVE MODE";
+    locker.batch_execute(lock).await.expect("locked");
+    let mut author = Author::default();
+    for _ in 0..2 {
+        let batch = author.clone().batch(&*writer, &[draft("a", "T")]);
+        let outcome = writer.submit(batch).await;
+        assert!(matches!(outcome, BatchOutcome::Failed(_)), "{outcome:?}");
+    }
+    locker.batch_execute("ROLLBACK").await.expect("released");
+    let begun = Instant::now();
+    loop {
+        let batch = author.clone().batch(&*writer, &[draft("a", "T")]);
+        match writer.submit(batch).await {
+            BatchOutcome::Unknown(_) => break,
+            other => assert!(begun.elapsed() < Duration::from_secs(5), "{other:?}"),
+        }
+    }
+    let connections = first.connections();
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    author.end = backend
+        .log_end(LOG, Purpose::Append)
+        .await
+        .expect("answers");
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("b", "U")]).await
+    ));
+    assert_eq!(first.connections(), connections, "the other host was asked");
+}
