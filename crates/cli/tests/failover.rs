@@ -34,7 +34,7 @@ const CALLERS: usize = 16;
 /// Appends go on at most so long after another host accepts writes.
 const GOES_ON_WITHIN: Duration = Duration::from_secs(5);
 /// Appends of every caller before a fault and after it.
-const APPENDS: usize = 20;
+const APPENDS: usize = 10;
 
 fn rounds(normally: usize) -> usize {
     let named = std::env::var("GESTA_FAILOVER_ROUNDS").ok();
@@ -54,12 +54,17 @@ enum Fault {
     CutOff,
 }
 
+/// When no append was acknowledged for so long, the server must say that it is not ready.
+const STALLED_AFTER: Duration = Duration::from_secs(6);
+
 /// Callers that append until they are stopped.
 struct Load {
     stop: Arc<AtomicBool>,
     /// When the last append was acknowledged, and how many were.
     acknowledged: watch::Sender<(Instant, usize)>,
     callers: Vec<JoinHandle<Vec<EventId>>>,
+    /// Counts how often the server said that it was ready although it was not.
+    prober: JoinHandle<usize>,
 }
 
 impl Load {
@@ -72,8 +77,11 @@ impl Load {
             let (stop, acknowledged) = (Arc::clone(&stop), acknowledged.clone());
             tokio::spawn(append_until_stopped(store, stream, stop, acknowledged))
         });
+        let store = HttpStore::connect(url).unwrap();
+        let prober = probe_until_stopped(store, Arc::clone(&stop), acknowledged.subscribe());
         Self {
             callers: callers.collect(),
+            prober: tokio::spawn(prober),
             stop,
             acknowledged,
         }
@@ -98,7 +106,7 @@ impl Load {
         ended.expect("appends go on")
     }
 
-    /// Stops, and gives the ids that were acknowledged, by caller.
+    /// Stops, and gives the ids that were acknowledged, by caller. Readiness must have told the truth.
     async fn stop(self) -> Vec<Vec<EventId>> {
         self.stop.store(true, Ordering::SeqCst);
         let mut acknowledged = Vec::new();
@@ -106,6 +114,11 @@ impl Load {
             let ids = tokio::time::timeout(support::PATIENCE, caller).await;
             acknowledged.push(ids.expect("the last append ends").unwrap());
         }
+        let untrue = self.prober.await.unwrap();
+        assert_eq!(
+            untrue, 0,
+            "ready although no append had been acknowledged for {STALLED_AFTER:?}"
+        );
         acknowledged
     }
 }
@@ -132,6 +145,25 @@ async fn append_until_stopped(
     ids
 }
 
+/// Asks whether the server is ready, again and again; gives the number of answers that were not true.
+async fn probe_until_stopped(
+    store: HttpStore,
+    stop: Arc<AtomicBool>,
+    acknowledged: watch::Receiver<(Instant, usize)>,
+) -> usize {
+    let mut untrue = 0;
+    while !stop.load(Ordering::SeqCst) {
+        let (last, before) = *acknowledged.borrow();
+        let stalled = last.elapsed() > STALLED_AFTER;
+        let ready = store.ready().await.is_ok();
+        if ready && stalled && acknowledged.borrow().1 == before {
+            untrue += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    untrue
+}
+
 /// Makes a fault and a new primary under load; gives how long after it accepted writes an append was acknowledged.
 async fn fail_over(cluster: &mut Cluster, load: &Load, fault: Fault) -> Duration {
     let (old, new) = (cluster.primary(), 1 - cluster.primary());
@@ -151,8 +183,6 @@ async fn fail_over(cluster: &mut Cluster, load: &Load, fault: Fault) -> Duration
         "{fault:?}: acknowledged {} ms after another host accepted writes",
         went_on.as_millis()
     );
-    cluster.follow(old).unwrap();
-    cluster.set_replication(Replication::Synchronous).unwrap();
     went_on
 }
 
@@ -178,7 +208,12 @@ async fn run(cluster: &mut Cluster, url: &str, faults: &[Fault]) {
     let server = Server::start(url);
     let load = Load::start(&server.url);
     let mut times = Vec::new();
-    for fault in faults {
+    for (round, fault) in faults.iter().enumerate() {
+        if round > 0 {
+            // The old primary follows the new one.
+            cluster.follow(1 - cluster.primary()).unwrap();
+            cluster.set_replication(Replication::Synchronous).unwrap();
+        }
         times.push(fail_over(cluster, &load, *fault).await);
     }
     let acknowledged = load.stop().await;
