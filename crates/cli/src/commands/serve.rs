@@ -50,8 +50,9 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let server = bound
         .with_backups(Arc::new(Backups(database)))
         .serve(Arc::clone(&shared), registry);
-    greet(&info, server.local_addr());
+    // Whoever reads that it listens may stop it at once.
     let mut terminate = signal(SignalKind::terminate())?;
+    greet(&info, server.local_addr());
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminate.recv() => {}
