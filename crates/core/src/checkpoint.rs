@@ -12,22 +12,29 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use uuid::Uuid;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{Incarnation, LogId, Position, Revision};
+use crate::ids::{Incarnation, LogId, Position, Revision, StreamId};
 use crate::limits::LOGS_MAX;
 use crate::slice::fnv1a;
 
 /// Version of the text form.
 const VERSION: u8 = 1;
 const KIND_LOGS: u8 = 0;
-const KIND_STREAM: u8 = 1;
+/// As version 0.1.0 wrote it at first: a revision of no named stream. Read, but no longer written.
+const KIND_ANY_STREAM: u8 = 1;
+const KIND_STREAM: u8 = 2;
 
 /// Where a consumer stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// In all logs: the last finished position of each, in the order of the logs.
     Logs(Vec<Position>),
-    /// In one stream: its last finished revision; `None` before the first.
-    Stream(Option<Revision>),
+    /// In one stream.
+    Stream {
+        /// The stream by a hash of its name; `None` in a checkpoint of an early version, which fits every stream.
+        stream: Option<u64>,
+        /// Its last finished revision; `None` before the first.
+        revision: Option<Revision>,
+    },
 }
 
 /// A place together with the incarnation of the store that it belongs to.
@@ -51,10 +58,13 @@ impl Checkpoint {
 
     /// A checkpoint in one stream.
     #[must_use]
-    pub fn stream(incarnation: Incarnation, revision: Option<Revision>) -> Self {
+    pub fn stream(incarnation: Incarnation, stream: &StreamId, revision: Option<Revision>) -> Self {
         Self {
             incarnation,
-            place: Place::Stream(revision),
+            place: Place::Stream {
+                stream: Some(identity(stream)),
+                revision,
+            },
         }
     }
 
@@ -81,21 +91,31 @@ impl Checkpoint {
                 positions.len()
             ))
             .into()),
-            Place::Stream(_) => Err(ErrorKind::InvalidCheckpoint(
+            Place::Stream { .. } => Err(ErrorKind::InvalidCheckpoint(
                 "it is of a stream, not of all events".into(),
             )
             .into()),
         }
     }
 
-    /// The revision, if this is a checkpoint of `incarnation` in a stream.
+    /// The revision, if this is a checkpoint of `incarnation` in this stream.
     ///
     /// # Errors
     /// `InvalidCheckpoint` otherwise.
-    pub fn revision_for(&self, incarnation: Incarnation) -> Result<Option<Revision>> {
+    pub fn revision_for(
+        &self,
+        incarnation: Incarnation,
+        stream: &StreamId,
+    ) -> Result<Option<Revision>> {
         self.check_incarnation(incarnation)?;
         match self.place {
-            Place::Stream(revision) => Ok(revision),
+            Place::Stream {
+                stream: Some(of), ..
+            } if of != identity(stream) => Err(ErrorKind::InvalidCheckpoint(format!(
+                "it is of another stream than {stream}"
+            ))
+            .into()),
+            Place::Stream { revision, .. } => Ok(revision),
             Place::Logs(_) => Err(ErrorKind::InvalidCheckpoint(
                 "it is of all events, not of a stream".into(),
             )
@@ -118,12 +138,18 @@ impl Checkpoint {
         let mut out = vec![VERSION];
         match &self.place {
             Place::Logs(_) => out.push(KIND_LOGS),
-            Place::Stream(_) => out.push(KIND_STREAM),
+            Place::Stream { stream: None, .. } => out.push(KIND_ANY_STREAM),
+            Place::Stream { .. } => out.push(KIND_STREAM),
         }
         out.extend_from_slice(self.incarnation.0.as_bytes());
         match &self.place {
             Place::Logs(positions) => positions.iter().for_each(|p| put_varint(&mut out, p.0)),
-            Place::Stream(revision) => put_varint(&mut out, revision.map_or(0, |r| r.next().0)),
+            Place::Stream { stream, revision } => {
+                put_varint(&mut out, revision.map_or(0, |r| r.next().0));
+                if let Some(stream) = stream {
+                    put_varint(&mut out, *stream);
+                }
+            }
         }
         let check = check_sum(&out);
         out.extend_from_slice(&check);
@@ -148,13 +174,23 @@ impl Checkpoint {
             (KIND_LOGS, [_, ..]) if numbers.iter().all(|n| *n <= Position::MAX.0) => {
                 Place::Logs(numbers.into_iter().map(Position).collect())
             }
-            (KIND_STREAM, [n]) if *n <= Revision::MAX.0 + 1 => {
-                Place::Stream(n.checked_sub(1).map(Revision))
-            }
+            (KIND_ANY_STREAM, [n]) if *n <= Revision::MAX.0 + 1 => Place::Stream {
+                stream: None,
+                revision: n.checked_sub(1).map(Revision),
+            },
+            (KIND_STREAM, [n, stream]) if *n <= Revision::MAX.0 + 1 => Place::Stream {
+                stream: Some(*stream),
+                revision: n.checked_sub(1).map(Revision),
+            },
             _ => return None,
         };
         Some(Self { incarnation, place })
     }
+}
+
+/// What tells a stream from others in a checkpoint: 63 bits of FNV-1a of its name, so that a varint holds them.
+fn identity(stream: &StreamId) -> u64 {
+    fnv1a(stream.as_str().as_bytes()) >> 1
 }
 
 /// The low 16 bits of FNV-1a.
@@ -216,12 +252,43 @@ mod tests {
         Incarnation(Uuid::from_u128(7))
     }
 
+    fn cart() -> StreamId {
+        StreamId::new("cart-1").expect("valid")
+    }
+
+    /// A checkpoint of one stream was taken for any other: the subscriber silently began at the wrong event.
+    #[test]
+    fn a_checkpoint_of_a_stream_is_of_that_stream() {
+        let revision = Some(Revision(300));
+        let checkpoint = Checkpoint::stream(incarnation(), &cart(), revision);
+        let found = checkpoint.revision_for(incarnation(), &cart());
+        assert_eq!(found.expect("its own"), revision);
+        let other = StreamId::new("cart-2").expect("valid");
+        let error = checkpoint.revision_for(incarnation(), &other);
+        assert!(matches!(
+            error.expect_err("another's").kind(),
+            ErrorKind::InvalidCheckpoint(_)
+        ));
+        let early = Checkpoint {
+            incarnation: incarnation(),
+            place: Place::Stream {
+                stream: None,
+                revision,
+            },
+        };
+        let early: Checkpoint = early.to_string().parse().expect("readable");
+        assert_eq!(
+            early.revision_for(incarnation(), &other).expect("any"),
+            revision
+        );
+    }
+
     proptest! {
         #[test]
         fn text_form_and_back(numbers in prop::collection::vec(0..=Position::MAX.0, 1..20), r in prop::option::of(0..=Revision::MAX.0)) {
             let logs = Checkpoint::logs(incarnation(), numbers.into_iter().map(Position).collect());
             prop_assert_eq!(logs.to_string().parse::<Checkpoint>().expect("valid"), logs);
-            let stream = Checkpoint::stream(incarnation(), r.map(Revision));
+            let stream = Checkpoint::stream(incarnation(), &cart(), r.map(Revision));
             prop_assert_eq!(stream.to_string().parse::<Checkpoint>().expect("valid"), stream);
         }
 
@@ -239,7 +306,7 @@ mod tests {
         assert!(text[..text.len() - 1].parse::<Checkpoint>().is_err());
         assert!(checkpoint.positions_for(Incarnation::random(), 1).is_err());
         assert!(checkpoint.positions_for(incarnation(), 2).is_err());
-        assert!(checkpoint.revision_for(incarnation()).is_err());
+        assert!(checkpoint.revision_for(incarnation(), &cart()).is_err());
         assert_eq!(
             checkpoint.positions_for(incarnation(), 1).expect("its own"),
             [Position(300)]

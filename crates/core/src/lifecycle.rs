@@ -50,11 +50,38 @@ impl Default for StreamMetadata {
 #[derive(Deserialize)]
 struct Document {
     #[serde(rename = "$maxAge")]
-    max_age: Option<u64>,
+    max_age: Option<serde_json::Value>,
     #[serde(rename = "$maxCount")]
-    max_count: Option<u64>,
+    max_count: Option<serde_json::Value>,
     #[serde(rename = "$tb")]
-    truncate_before: Option<u64>,
+    truncate_before: Option<serde_json::Value>,
+}
+
+/// A whole number in this range, which JSON may write as `1`, `1.0` or `1e0`. `null` is as if it was absent.
+fn whole_number(
+    key: &str,
+    value: Option<serde_json::Value>,
+    range: std::ops::RangeInclusive<u64>,
+) -> Result<Option<u64>> {
+    let value = match value {
+        None | Some(serde_json::Value::Null) => return Ok(None),
+        Some(value) => value,
+    };
+    let whole = value.as_u64().or_else(|| {
+        let number = value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0)?;
+        format!("{number:.0}").trim_start_matches('-').parse().ok()
+    });
+    match whole.filter(|number| range.contains(number)) {
+        Some(number) => Ok(Some(number)),
+        None => {
+            let found: String = value.to_string().chars().take(60).collect();
+            let (min, max) = (range.start(), range.end());
+            Err(Error::invalid(
+                format!("metadata.{key}"),
+                format!("must be a whole number from {min} to {max}, found {found}"),
+            ))
+        }
+    }
 }
 
 impl StreamMetadata {
@@ -79,28 +106,13 @@ impl StreamMetadata {
         let document: Document = serde_json::from_slice(&json).map_err(|error| {
             Error::invalid("metadata", format!("must be a JSON object: {error}"))
         })?;
-        for (key, value) in [
-            ("$maxAge", document.max_age),
-            ("$maxCount", document.max_count),
-        ] {
-            if value == Some(0) {
-                return Err(Error::invalid(
-                    format!("metadata.{key}"),
-                    "must be at least 1, found 0",
-                ));
-            }
-        }
-        if let Some(r) = document.truncate_before.filter(|r| *r > Revision::MAX.0) {
-            return Err(Error::invalid(
-                "metadata.$tb",
-                format!("must be at most {}, found {r}", Revision::MAX),
-            ));
-        }
+        let max_age = whole_number("$maxAge", document.max_age, 1..=u64::MAX)?;
+        let last = Revision::MAX.0;
         Ok(Self {
             json,
-            max_age: document.max_age.map(Duration::from_secs),
-            max_count: document.max_count,
-            truncate_before: document.truncate_before.map(Revision),
+            max_age: max_age.map(Duration::from_secs),
+            max_count: whole_number("$maxCount", document.max_count, 1..=u64::MAX)?,
+            truncate_before: whole_number("$tb", document.truncate_before, 0..=last)?.map(Revision),
         })
     }
 
@@ -278,8 +290,26 @@ mod tests {
             r#"{"$maxCount":0}"#,
             r#"{"$maxAge":-1}"#,
             r#"{"$tb":"x"}"#,
+            r#"{"$tb":1.5}"#,
+            r#"{"$tb":9223372036854775807}"#,
+            r#"{"$maxCount":1,"$maxCount":1}"#,
         ] {
             assert!(StreamMetadata::parse(bad).is_err(), "{bad}");
         }
+        let error = StreamMetadata::parse(r#"{"$maxAge":"x"}"#).expect_err("refused");
+        let text = error.to_string();
+        assert!(
+            text.contains("metadata.$maxAge must be a whole number"),
+            "{text}"
+        );
+    }
+
+    /// `null` was taken and `1.0` was not, but the OpenAPI document said the contrary of both.
+    #[test]
+    fn numbers_may_be_null_or_written_as_fractions() {
+        let json = r#"{"$maxAge":null,"$maxCount":1e1,"$tb":3.0}"#;
+        let metadata = StreamMetadata::parse(json).expect("valid");
+        assert_eq!((metadata.max_age, metadata.max_count), (None, Some(10)));
+        assert_eq!(metadata.truncate_before, Some(Revision(3)));
     }
 }

@@ -82,7 +82,7 @@ fn begin(store: &Inner, state: &State, request: Subscribe) -> Result<Cursor> {
                 SubscribeFrom::Start => None,
                 SubscribeFrom::Revision(revision) => Some(revision),
                 SubscribeFrom::Checkpoint(checkpoint) => {
-                    checkpoint.revision_for(store.config.incarnation)?
+                    checkpoint.revision_for(store.config.incarnation, &stream)?
                 }
                 SubscribeFrom::End => last,
             };
@@ -207,8 +207,8 @@ impl Reader {
         let incarnation = self.store.config.incarnation;
         match &self.cursor {
             Cursor::All(_, at) => Checkpoint::logs(incarnation, at.clone()),
-            Cursor::Stream(_, next) => {
-                Checkpoint::stream(incarnation, next.0.checked_sub(1).map(Revision))
+            Cursor::Stream(stream, next) => {
+                Checkpoint::stream(incarnation, stream, next.0.checked_sub(1).map(Revision))
             }
         }
     }

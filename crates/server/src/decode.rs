@@ -1,14 +1,9 @@
 //! Decoding of append bodies: JSON into [`Append`], data byte for byte.
 //!
-//! Why two passes on errors: the first pass is plain and fast; only a body that it refuses is read a
-//! second time, slowly, to learn the path of the field.
-//! Invariants: unknown and repeated fields are refused; no list grows beyond its limit, so a body
-//! cannot take much more memory than its own size.
-//! Not here: the limits of events and appends (`gesta_core`), reading the body (`body`).
+//! Invariants: unknown and repeated fields are refused, and JSON that many readers could not read again.
+//! Not here: reading JSON strictly (`document`), the limits of events and appends (`gesta_core`), reading the body (`body`).
 
-use std::borrow::Cow;
 use std::fmt;
-use std::marker::PhantomData;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,18 +13,16 @@ use gesta_core::{
     StreamId, Tag, Tags, limits,
 };
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, Error as _, SeqAccess, Visitor};
+use serde::de::{Deserializer, Visitor};
 use serde_json::value::RawValue;
 
+use crate::document::{Bounded, DEPTH_MAX, Object, Text, is_too_deep, parse, whole};
 use crate::problem::{Problem, Result};
-use crate::uri::{shortened, shown};
+use crate::uri::shown;
 
 /// What an expected revision must be; reads on from the name of the field.
 pub(crate) const EXPECTED_RULE: &str =
     r#"must be "any", "no_stream", "stream_exists" or a revision from 0 to 9223372036854775806"#;
-
-/// Longest text of a decoding error, in bytes: it may repeat what the body contains.
-const DETAIL_BYTES_MAX: usize = 400;
 
 /// A whole request body.
 #[derive(Debug)]
@@ -52,19 +45,19 @@ impl Payload {
 
 /// Decodes the body of an append to one stream.
 pub(crate) fn append_to(stream: StreamId, payload: &Payload) -> Result<Append> {
-    let body: AppendBody<'_> = parse(&payload.bytes, "")?;
+    let Object(body): Object<AppendBody<'_>> = parse(&payload.bytes, "")?;
     let events = events(payload, "", body.events)?;
     Ok(Append::to(stream, body.expected.0, events))
 }
 
 /// Decodes the body of an append to several streams.
 pub(crate) fn append_several(payload: &Payload) -> Result<Append> {
-    let body: SeveralBody<'_> = parse(&payload.bytes, "")?;
+    let Object(body): Object<SeveralBody<'_>> = parse(&payload.bytes, "")?;
     let mut streams = Vec::with_capacity(body.appends.0.len());
     let mut events_count = 0;
     for (i, raw) in body.appends.0.into_iter().enumerate() {
         let prefix = format!("appends[{i}].");
-        let part: PartBody<'_> = parse(raw.get().as_bytes(), &prefix)?;
+        let Object(part): Object<PartBody<'_>> = parse(raw.get().as_bytes(), &prefix)?;
         events_count += part.events.0.len();
         if events_count > limits::APPEND_EVENTS_MAX {
             return Err(Problem::invalid(
@@ -86,18 +79,13 @@ pub(crate) fn append_several(payload: &Payload) -> Result<Append> {
     Ok(Append { streams })
 }
 
-/// Decodes any small JSON text of a request, such as the value of a parameter.
-pub(crate) fn parse_owned<T: DeserializeOwned>(text: &str, prefix: &str) -> Result<T> {
-    parse(text.as_bytes(), prefix)
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AppendBody<'a> {
     #[serde(default)]
     expected: Expected,
     #[serde(borrow)]
-    events: Bounded<EventBody<'a>, { limits::APPEND_EVENTS_MAX }>,
+    events: Bounded<Object<EventBody<'a>>, { limits::APPEND_EVENTS_MAX }>,
 }
 
 #[derive(Deserialize)]
@@ -115,7 +103,7 @@ struct PartBody<'a> {
     #[serde(default)]
     expected: Expected,
     #[serde(borrow)]
-    events: Bounded<EventBody<'a>, { limits::APPEND_EVENTS_MAX }>,
+    events: Bounded<Object<EventBody<'a>>, { limits::APPEND_EVENTS_MAX }>,
 }
 
 #[derive(Deserialize)]
@@ -130,7 +118,8 @@ struct EventBody<'a> {
     /// `null` is data too, unlike for the other fields.
     #[serde(borrow, default, deserialize_with = "present")]
     data: Option<&'a RawValue>,
-    #[serde(borrow, default)]
+    /// Not `null` either: it stands for the data.
+    #[serde(borrow, default, deserialize_with = "present_text")]
     data_base64: Option<Text<'a>>,
     #[serde(borrow, default)]
     metadata: Option<&'a RawValue>,
@@ -140,46 +129,10 @@ struct EventBody<'a> {
     tags: Option<Bounded<Text<'a>, { limits::TAGS_MAX }>>,
 }
 
-/// A text, borrowed from the body where it has no escapes.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
 fn present<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
-}
-
-/// A list that stops at its limit instead of filling the memory.
-struct Bounded<T, const MAX: usize>(Vec<T>);
-
-impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct List<T, const MAX: usize>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
-            type Value = Bounded<T, MAX>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a list of at most {MAX}")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(
-                self,
-                mut seq: A,
-            ) -> std::result::Result<Self::Value, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = seq.next_element()? {
-                    if items.len() == MAX {
-                        return Err(A::Error::custom(format!("must be a list of at most {MAX}")));
-                    }
-                    items.push(item);
-                }
-                Ok(Bounded(items))
-            }
-        }
-        deserializer.deserialize_seq(List(PhantomData))
-    }
 }
 
 #[derive(Default)]
@@ -200,6 +153,13 @@ impl<'de> Deserialize<'de> for Expected {
                     return Err(E::custom(format!("{EXPECTED_RULE}, found {n}")));
                 }
                 Ok(Expected(ExpectedRevision::Exact(Revision(n))))
+            }
+
+            fn visit_f64<E: serde::de::Error>(self, n: f64) -> std::result::Result<Expected, E> {
+                match whole(n) {
+                    Some(n) => self.visit_u64(n),
+                    None => Err(E::custom(format!("{EXPECTED_RULE}, found {n}"))),
+                }
             }
 
             fn visit_str<E: serde::de::Error>(
@@ -223,59 +183,13 @@ impl<'de> Deserialize<'de> for Expected {
     }
 }
 
-fn parse<'a, T: Deserialize<'a>>(json: &'a [u8], prefix: &str) -> Result<T> {
-    serde_json::from_slice(json).map_err(|_| explain::<T>(json, prefix))
-}
-
-/// Reads a refused text again, keeping track of the path, to say what is wrong where.
-#[cold]
-fn explain<'a, T: Deserialize<'a>>(json: &'a [u8], prefix: &str) -> Problem {
-    let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let (path, error) = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-        Err(error) => (error.path().to_string(), error.into_inner()),
-        Ok(_) => match deserializer.end() {
-            Err(error) => (".".to_owned(), error),
-            Ok(()) => return Problem::invalid("body", "must be JSON"),
-        },
-    };
-    let message = error.to_string();
-    let path = match path.as_str() {
-        "." | "?" => "",
-        path => path,
-    };
-    let named = |after: &str| message.strip_prefix(after)?.split('`').next();
-    let field = match named("missing field `").or_else(|| named("duplicate field `")) {
-        Some(name) if path.is_empty() => name.to_owned(),
-        Some(name) if !path.ends_with(&format!(".{name}")) && path != name => {
-            format!("{path}.{name}")
-        }
-        _ => path.to_owned(),
-    };
-    let field = shortened(&format!("{prefix}{field}"), DETAIL_BYTES_MAX / 2).into_owned();
-    let field = match field.trim_end_matches('.') {
-        "" => "body".to_owned(),
-        field => field.to_owned(),
-    };
-    // Positions count from the beginning of this text: right only if it is the whole body.
-    let message = match message.rfind(" at line ") {
-        Some(at) if error.is_data() || !prefix.is_empty() => &message[..at],
-        _ => message.as_str(),
-    };
-    let message = shortened(message, DETAIL_BYTES_MAX);
-    Problem::new(
-        crate::problem::INVALID_ARGUMENT,
-        format!("{field}: {message}"),
-    )
-    .field(field)
-}
-
 fn events<const MAX: usize>(
     payload: &Payload,
     prefix: &str,
-    bodies: Bounded<EventBody<'_>, MAX>,
+    bodies: Bounded<Object<EventBody<'_>>, MAX>,
 ) -> Result<Vec<EventData>> {
     let mut events = Vec::with_capacity(bodies.0.len());
-    for (i, body) in bodies.0.into_iter().enumerate() {
+    for (i, Object(body)) in bodies.0.into_iter().enumerate() {
         let event = event(payload, body)
             .map_err(|wrong| wrong.in_event(&format!("{prefix}events[{i}]")))?;
         events.push(event);
@@ -325,7 +239,7 @@ fn event(payload: &Payload, body: EventBody<'_>) -> std::result::Result<EventDat
                 "is JSON: give application/octet-stream as data_base64",
             ));
         }
-        (Some(data), None) => (ContentType::Json, payload.keep(data.get())),
+        (Some(data), None) => (ContentType::Json, json(payload, "data", data)?),
         (None, Some(text)) => (
             content_type.unwrap_or(ContentType::Binary),
             from_base64("data_base64", &text.0)?,
@@ -339,7 +253,7 @@ fn event(payload: &Payload, body: EventBody<'_>) -> std::result::Result<EventDat
             ));
         }
         (None, None) => Bytes::new(),
-        (Some(metadata), None) => payload.keep(metadata.get()),
+        (Some(metadata), None) => json(payload, "metadata", metadata)?,
         (None, Some(text)) => from_base64("metadata_base64", &text.0)?,
     };
     Ok(EventData {
@@ -350,6 +264,25 @@ fn event(payload: &Payload, body: EventBody<'_>) -> std::result::Result<EventDat
         metadata,
         tags: body.tags.map_or(Ok(Tags::NONE), tags)?,
     })
+}
+
+fn present_text<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Option<Text<'de>>, D::Error> {
+    Text::deserialize(deserializer).map(Some)
+}
+
+/// JSON as it stands in the body.
+fn json(payload: &Payload, field: &str, found: &RawValue) -> std::result::Result<Bytes, Wrong> {
+    if is_too_deep(found.get().as_bytes()) {
+        return Err(Wrong::new(
+            field,
+            format!(
+                "must not be nested deeper than {DEPTH_MAX}, which many readers refuse: send it as {field}_base64"
+            ),
+        ));
+    }
+    Ok(payload.keep(found.get()))
 }
 
 fn event_id(text: &str) -> std::result::Result<EventId, Wrong> {
@@ -462,6 +395,76 @@ mod tests {
         }
     }
 
+    /// A list of an object's values was taken for the object, and the text of an error told the name of a type.
+    #[test]
+    fn a_list_is_not_an_object() {
+        for (body, field) in [
+            (r#"["any",[{"type":"T","data":1}]]"#, "body"),
+            (r#"{"events":[[null,"T",null,1]]}"#, "events[0]"),
+            (r#"{"events":["T"]}"#, "events[0]"),
+        ] {
+            let problem = one(body).expect_err(body);
+            let (detail, rule) = (&problem.detail, "expected an object");
+            assert!(
+                detail.starts_with(field) && detail.ends_with(rule),
+                "{detail}"
+            );
+        }
+        for body in [
+            r#"[[{"stream":"a","events":[{"type":"T","data":1}]}]]"#,
+            r#"{"appends":[["a","any",[{"type":"T","data":1}]]]}"#,
+        ] {
+            let problem = append_several(&payload(body)).expect_err(body);
+            assert!(
+                problem.detail.ends_with("expected an object"),
+                "{problem:?}"
+            );
+        }
+    }
+
+    /// JSON nested deeper than readers can read was stored, and no page with it could be read by them.
+    #[test]
+    fn json_that_is_too_deep_is_refused_with_advice() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        let append = |field: &str, text: &str| {
+            let data = if field == "data" { "" } else { r#""data":1,"# };
+            let body = format!(r#"{{"events":[{{"type":"T",{data}"{field}":{text}}}]}}"#);
+            append_to(stream(), &payload(body))
+        };
+        let in_text = format!("[\"\\\"{}\"]", "[".repeat(300));
+        for field in ["data", "metadata"] {
+            append(field, &nested(DEPTH_MAX)).expect("deep, but not too deep");
+            append(field, &in_text).expect("a text is not nested");
+            let problem = append(field, &nested(DEPTH_MAX + 1)).expect_err("too deep");
+            let detail = &problem.detail;
+            assert!(
+                detail.starts_with(&format!(
+                    "events[0].{field} must not be nested deeper than 128"
+                )),
+                "{detail}"
+            );
+            assert!(
+                detail.ends_with(&format!("send it as {field}_base64")),
+                "{detail}"
+            );
+        }
+    }
+
+    /// JSON Schema calls `1.0` an integer, and so does the OpenAPI document.
+    #[test]
+    fn a_revision_may_be_written_as_a_fraction() {
+        for (text, revision) in [("7.0", 7), ("1e3", 1_000), ("-0.0", 0)] {
+            let body = format!(r#"{{"expected":{text},"events":[{{"type":"T","data":1}}]}}"#);
+            let append = append_to(stream(), &payload(body)).expect("valid");
+            let expected = ExpectedRevision::Exact(Revision(revision));
+            assert_eq!(append.streams[0].expected, expected);
+        }
+        for bad in ["1.5", "-1.0", "1e30", "9223372036854775808.0"] {
+            let body = format!(r#"{{"expected":{bad},"events":[{{"type":"T","data":1}}]}}"#);
+            assert!(append_to(stream(), &payload(body)).is_err(), "{bad}");
+        }
+    }
+
     /// Goal: whatever is wrong, the problem names the field.
     #[test]
     fn wrong_bodies_are_refused_with_the_path_of_the_field() {
@@ -508,6 +511,10 @@ mod tests {
             ),
             (
                 r#"{"events":[{"type":"T","data":1,"data_base64":""}]}"#,
+                "events[0].data_base64",
+            ),
+            (
+                r#"{"events":[{"type":"T","data":1,"data_base64":null}]}"#,
                 "events[0].data_base64",
             ),
             (

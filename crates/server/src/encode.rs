@@ -1,6 +1,6 @@
 //! Encoding of answers: events, pages, and where an append went. Data goes out byte for byte.
 //!
-//! Invariants: `data` and `metadata` are only shown as JSON if they are JSON; in texts of one event
+//! Invariants: `data` and `metadata` are only shown as JSON if they are JSON, not nested deeper than clients can read; in texts of one event
 //! a line, also only if they have no line break, which JSON allows between its tokens. Otherwise
 //! they are shown as `data_base64` and `metadata_base64`.
 
@@ -11,6 +11,7 @@ use gesta_core::{
 };
 use serde_json::value::RawValue;
 
+use crate::document::is_too_deep;
 use crate::json::{key, number, optional_number, plain, string, value};
 
 /// What surrounds an event, and so what its bytes must not contain.
@@ -91,6 +92,7 @@ fn is_json(bytes: &[u8], framing: Framing) -> bool {
     let one_line = || !bytes.iter().any(|b| matches!(b, b'\n' | b'\r'));
     (framing == Framing::Document || one_line())
         && serde_json::from_slice::<&RawValue>(bytes).is_ok()
+        && !is_too_deep(bytes)
 }
 
 fn base64(out: &mut Vec<u8>, bytes: &[u8]) {

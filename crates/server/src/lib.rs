@@ -24,6 +24,7 @@ mod backup;
 mod body;
 mod config;
 mod decode;
+mod document;
 mod edge;
 mod encode;
 mod fanout;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use gesta_core::{
     AllFrom, Checkpoint, Direction, EventStore, EventStoreExt, EventType, Filter, ListStreams,
-    Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamFrom, Tag,
+    Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamFrom, Tag, limits,
 };
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue};
@@ -15,10 +15,11 @@ use serde::Deserialize;
 
 use crate::api::{Answer, Call, json, with_type};
 use crate::body::{AnswerBody, BrokenOff, Reservation};
+use crate::document::{Bounded, Object};
 use crate::problem::{self, Problem, Result};
 use crate::state::State;
 use crate::uri::{self, Parameters, Plus, shown};
-use crate::{decode, encode};
+use crate::{document, encode};
 
 const NDJSON: &str = "application/x-ndjson";
 
@@ -221,12 +222,14 @@ pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
             ));
         }
         Some(text) => {
-            let queries: Vec<QueryDocument> = decode::parse_owned(&text, "filter")?;
+            let queries: Bounded<Object<QueryDocument>, { limits::FILTER_VALUES_MAX }> =
+                document::parse_owned(&text, "filter")?;
             let names = ["types", "tags", "stream_prefixes", "categories"];
             let any_of = queries
+                .0
                 .into_iter()
                 .enumerate()
-                .map(|(i, document)| query(&format!("filter[{i}]."), names, document))
+                .map(|(i, Object(document))| query(&format!("filter[{i}]."), names, document))
                 .collect::<Result<_>>()?;
             Filter { any_of }
         }

@@ -7,6 +7,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use crate::api::{Answer, Call, json};
 use crate::body::{RequestBody, Reservation};
 use crate::decode::{self, Payload};
+use crate::document::{DEPTH_MAX, is_too_deep};
 use crate::encode;
 use crate::metrics::AppendSize;
 use crate::problem::{self, Problem, Result};
@@ -80,6 +81,10 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
     let (payload, _held) = payload(call, body, bytes_max).await?;
     if std::str::from_utf8(&payload.bytes).is_err() {
         return Err(Problem::invalid("metadata", "must be UTF-8"));
+    }
+    if is_too_deep(&payload.bytes) {
+        let rule = format!("must not be nested deeper than {DEPTH_MAX}");
+        return Err(Problem::invalid("metadata", rule));
     }
     let document = bytes::Bytes::copy_from_slice(&payload.bytes);
     let request = SetStreamMetadata {

@@ -101,7 +101,7 @@ async fn foreign_and_future_checkpoints_are_refused() {
         Checkpoint::in_log(world.incarnation, 2, other, Position(1)),
         Checkpoint::in_log(Incarnation::random(), 2, log, Position(1)),
         Checkpoint::in_log(world.incarnation, 1, LogId(0), Position(1)),
-        Checkpoint::stream(world.incarnation, None),
+        Checkpoint::stream(world.incarnation, &stream("cart-1"), None),
     ];
     let subscribe = |checkpoint: &Checkpoint| {
         let from = SubscribeFrom::Checkpoint(checkpoint.clone());
@@ -194,7 +194,8 @@ async fn a_stream_is_followed_through_its_life() {
     let mut followed = a.subscribe_stream("cart-1", SubscribeFrom::Start).await;
     let (before, checkpoint) = until_caught_up(&mut followed).await;
     assert!(before.is_empty());
-    assert_eq!(checkpoint, Checkpoint::stream(world.incarnation, None));
+    let nothing = Checkpoint::stream(world.incarnation, &stream("cart-1"), None);
+    assert_eq!(checkpoint, nothing);
     a.append("cart-1", 2).await;
     a.append("cart-10", 1).await;
     assert_eq!(revisions(&mut followed, 2).await, [0, 1]);
@@ -291,7 +292,7 @@ async fn checkpoints_come_while_a_filter_skips() {
     let messages = collect(&mut subscription).await;
     let position = |checkpoint: &Checkpoint| match &checkpoint.place {
         Place::Logs(positions) => positions[0].0,
-        Place::Stream(_) => panic!("not of all events"),
+        Place::Stream { .. } => panic!("not of all events"),
     };
     let told: Vec<u64> = messages.iter().map(|(_, c)| position(c)).collect();
     assert_eq!(told.first(), Some(&1));

@@ -102,7 +102,9 @@ async fn begin(
     let after = match from {
         SubscribeFrom::Start => None,
         SubscribeFrom::Revision(revision) => Some(*revision),
-        SubscribeFrom::Checkpoint(checkpoint) => checkpoint.revision_for(history.incarnation)?,
+        SubscribeFrom::Checkpoint(checkpoint) => {
+            checkpoint.revision_for(history.incarnation, &subject.stream)?
+        }
         SubscribeFrom::End => last,
     };
     if after > last {
@@ -223,7 +225,7 @@ impl Reader {
 
     fn checkpoint(&self) -> Checkpoint {
         let done = self.next.0.checked_sub(1).map(Revision);
-        Checkpoint::stream(self.history.incarnation, done)
+        Checkpoint::stream(self.history.incarnation, &self.subject.stream, done)
     }
 
     /// Gets the next events at hand, waiting for them if there are none.

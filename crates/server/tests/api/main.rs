@@ -12,5 +12,6 @@ mod client;
 mod frame;
 mod gated;
 mod logged;
+mod openapi;
 mod readiness;
 mod subscriptions;

@@ -169,7 +169,10 @@ pub(super) fn unusable(end: &Checkpoint, logs: u16) -> Vec<(&'static str, Checkp
             "another number of logs",
             Checkpoint::logs(end.incarnation, more_logs),
         ),
-        ("of a stream", Checkpoint::stream(end.incarnation, None)),
+        (
+            "of a stream",
+            Checkpoint::stream(end.incarnation, &stream("s"), None),
+        ),
     ]
 }
 

@@ -134,11 +134,19 @@ pub async fn from_unusable_places_is_refused(factory: &dyn StoreFactory) {
         ("never", SubscribeFrom::Revision(Revision(0))),
         (
             "s",
-            SubscribeFrom::Checkpoint(Checkpoint::stream(incarnation, at(3))),
+            SubscribeFrom::Checkpoint(Checkpoint::stream(incarnation, &stream("s"), at(3))),
         ),
         (
             "s",
-            SubscribeFrom::Checkpoint(Checkpoint::stream(Incarnation::random(), at(0))),
+            SubscribeFrom::Checkpoint(Checkpoint::stream(
+                Incarnation::random(),
+                &stream("s"),
+                at(0),
+            )),
+        ),
+        (
+            "s",
+            SubscribeFrom::Checkpoint(Checkpoint::stream(incarnation, &stream("other"), at(0))),
         ),
         ("s", {
             let logs = vec![gesta_core::Position(1); usize::from(factory.logs())];
