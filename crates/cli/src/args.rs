@@ -13,7 +13,10 @@ use crate::units::Span;
 /// The server that data commands talk to unless told otherwise.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
 
-const EXIT_CODES: &str = "\
+const AFTER_HELP: &str = "\
+Default store: http://127.0.0.1:2113 for stream, all and info; sqlite:gesta-data/gesta.db for the others.
+Only serve, stream append, all import and schema create make a store that is not there.
+
 Exit codes:
   0    done
   1    another failure
@@ -28,7 +31,7 @@ Exit codes:
 
 /// An event store on the SQL database that you already run.
 #[derive(Debug, Parser)]
-#[command(name = "gesta", version, after_help = EXIT_CODES, subcommand_required = true, arg_required_else_help = true)]
+#[command(name = "gesta", version, after_help = AFTER_HELP, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -36,25 +39,23 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Options of every command.
+/// Options of every command: one line each, since every help page has them.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// Where the events are: sqlite:PATH, postgres://…, or a server: http://HOST:PORT.
-    ///
-    /// Default: sqlite:gesta-data/gesta.db for serve, schema, verify, backup and scavenge;
-    /// http://127.0.0.1:2113 for stream, all and info. Environment: GESTA_STORE.
+    /// The store: sqlite:PATH, postgres://…, or a server: http://HOST:PORT [env: GESTA_STORE]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// A file that holds the URL of the store, so that no password stands on the command line. Environment: GESTA_STORE_FILE.
+    /// A file that holds the URL of the store [env: GESTA_STORE_FILE]
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "store")]
     pub(crate) store_file: Option<PathBuf>,
-    /// Form of the data on standard output.
-    #[arg(long, global = true, value_enum, default_value_t = OutputFormat::Pretty)]
+    /// Data on standard output: pretty or json, one object per line
+    #[arg(long, global = true, value_enum, default_value_t = OutputFormat::Pretty, hide_possible_values = true, hide_default_value = true)]
     pub(crate) output: OutputFormat,
-    /// Form of the log on standard error. Default: text. Environment: GESTA_LOG_FORMAT.
-    #[arg(long, global = true, value_enum)]
+    /// Log on standard error: text or json [env: GESTA_LOG_FORMAT]
+    #[arg(long, global = true, value_enum, hide_possible_values = true)]
     pub(crate) log_format: Option<LogFormat>,
-    /// Which log lines appear, such as `debug` or `gesta_postgres=debug`. Environment: GESTA_LOG_FILTER.
+    /// Log lines, such as `debug` or `gesta_postgres=debug` [env: GESTA_LOG_FILTER]
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log_filter: Option<String>,
 }
@@ -86,7 +87,7 @@ pub(crate) enum Command {
     /// Append to, read, follow, list and delete streams.
     #[command(subcommand)]
     Stream(StreamCommand),
-    /// Read and follow all events.
+    /// Read, follow and import events of all streams.
     #[command(subcommand)]
     All(AllCommand),
     /// Create, migrate and print the schema of a store.
@@ -411,6 +412,9 @@ pub(crate) struct Scavenge {
     /// Only tell what would be freed.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Make the file of a SQLite store smaller afterwards; without it, the room is used for new events. Needs room for two more of it.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) compact: bool,
     #[command(flatten)]
     pub(crate) confirm: Confirm,
 }

@@ -65,6 +65,23 @@ pub async fn new_incarnation(url: &str) -> Result<Incarnation> {
     begun.map_err(|error| error.during("begin a new incarnation"))
 }
 
+/// Gives the room that scavenging has left in the file of a SQLite store back to the file system. The store must not be open; there must
+/// be room for two more of it. Gives the bytes of the file before and after.
+///
+/// # Errors
+/// `Schema` if there is no store; `Unavailable`; `Unsupported` for other databases, which do so by themselves.
+pub async fn compact(url: &str) -> Result<(u64, u64)> {
+    let done = match Scheme::of(url) {
+        Ok(Scheme::Sqlite) => sqlite::compact(url).await,
+        Ok(Scheme::Postgres) => Err(gesta_core::ErrorKind::Unsupported(
+            "PostgreSQL uses the room of removed events again by itself (autovacuum); VACUUM FULL gives it back".into(),
+        )
+        .into()),
+        Err(error) => Err(error),
+    };
+    done.map_err(|error| error.during("compact the store"))
+}
+
 fn check_logs(logs: u16, logs_max: u16) -> Result<()> {
     if (1..=logs_max).contains(&logs) {
         return Ok(());
@@ -124,6 +141,11 @@ mod sqlite {
         Ok(gesta_sqlite::schema_text())
     }
 
+    pub(super) async fn compact(url: &str) -> Result<(u64, u64)> {
+        let config = config(url, LOGS_MAX)?;
+        blocking(move || SqliteBackend::compact(&config)).await
+    }
+
     pub(super) async fn new_incarnation(url: &str) -> Result<Incarnation> {
         let config = config(url, LOGS_MAX)?;
         blocking(move || SqliteBackend::new_incarnation(&config)).await
@@ -146,6 +168,10 @@ mod sqlite {
     }
 
     pub(super) fn print(_url: &str, _logs: u16) -> Result<String> {
+        Err(left_out("sqlite"))
+    }
+
+    pub(super) async fn compact(_url: &str) -> Result<(u64, u64)> {
         Err(left_out("sqlite"))
     }
 

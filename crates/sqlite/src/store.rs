@@ -164,6 +164,32 @@ impl SqliteBackend {
         Ok(incarnation)
     }
 
+    /// Gives the room that removed events have left in the file back to the file system. The store must not be open. Writes the whole
+    /// store anew: there must be room for two more of it. Gives the bytes of the file before and after.
+    ///
+    /// # Errors
+    /// As [`SqliteBackend::open`]; a store that does not exist is not created.
+    pub fn compact(config: &SqliteConfig) -> Result<(u64, u64)> {
+        connection::check_library()?;
+        let opened = Opened::new(&config.clone().must_exist())?;
+        opened.check_end()?;
+        schema::prepare(&opened.conn, &opened.location, Missing::Refuse)?;
+        let Location::File(path) = opened.location.clone() else {
+            return Ok((0, 0));
+        };
+        let bytes = || {
+            let found = fs::metadata(&path).map_err(|error| cannot_open(&path, error));
+            found.map(|found| found.len())
+        };
+        opened.truncate_wal()?;
+        let before = bytes()?;
+        opened.vacuum()?;
+        opened.truncate_wal()?;
+        let after = bytes()?;
+        opened.close()?;
+        Ok((before, after))
+    }
+
     /// Copies the store, while it is in use, to a new file; the copy is on disk when this returns. Appends go on.
     ///
     /// # Errors
@@ -322,6 +348,16 @@ impl Opened {
             location,
             lock,
         })
+    }
+
+    /// Copies the write-ahead log into the file.
+    fn truncate_wal(&self) -> Outcome<()> {
+        let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
+        Ok(self.conn.query_row(sql, [], |_| Ok(()))?)
+    }
+
+    fn vacuum(&self) -> Outcome<()> {
+        Ok(self.conn.execute_batch("VACUUM")?)
     }
 
     /// Refuses a log that ends before a position that was committed.

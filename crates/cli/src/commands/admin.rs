@@ -132,7 +132,15 @@ pub(super) async fn scavenge(url: &str, args: &Scavenge, output: &mut Output) ->
             "{verb} {} events ({} bytes) of {} streams",
             report.removed.events, report.removed.payload_bytes, report.streams_changed
         )
-    })
+    })?;
+    if !args.compact {
+        return Ok(());
+    }
+    let (before, after) = gesta::schema::compact(url).await?;
+    output.record(
+        &json!({"file_bytes_before": before, "file_bytes_after": after}),
+        |_| format!("the file had {before} bytes and has {after}"),
+    )
 }
 
 pub(super) async fn info(global: &Global, output: &mut Output) -> Outcome {

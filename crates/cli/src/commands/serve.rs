@@ -24,12 +24,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let listen: SocketAddr = config.listen.parse().map_err(|_| {
-        Failure::usage(format!(
-            "listen must be ADDRESS:PORT such as 127.0.0.1:2113, found {:?}",
-            config.listen
-        ))
-    })?;
+    let listen = resolve(&config.listen).await?;
     if config.insecure {
         tracing::warn!(
             %listen,
@@ -66,6 +61,20 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The address that a name or an address means; IPv4 first.
+async fn resolve(listen: &str) -> Outcome<SocketAddr> {
+    let wrong = |why: &str| {
+        Failure::usage(format!(
+            "listen must be ADDRESS:PORT or NAME:PORT such as 127.0.0.1:2113 or localhost:2113, found {listen:?}{why}"
+        ))
+    };
+    let found = tokio::net::lookup_host(listen).await;
+    let found = found.map_err(|error| wrong(&format!(" ({error})")))?;
+    let mut found: Vec<_> = found.collect();
+    found.sort_by_key(SocketAddr::is_ipv6);
+    found.first().copied().ok_or_else(|| wrong(""))
 }
 
 /// Opens the database. One that does not answer yet is waited for, as long as was asked for.

@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::report::{Finding, FindingKind, LogSummary, Report};
 use super::tags::TagSums;
+use super::unreadable;
 use super::{AuditFloor, AuditName, AuditRow, AuditSource};
 use crate::checksum::{RawRow, name_checksum};
 
@@ -46,10 +47,15 @@ pub async fn audit(
     let mut events_before = 0;
     for log in (0..logs).map(LogId) {
         let mut lane = LogAudit::new(log, logs, &mut report);
-        lane.load_names(source).await?;
+        let loaded = lane.load_names(source).await;
+        lane.forgive(loaded, "names")?;
         let mut after = i64::MIN;
         loop {
-            let page = source.rows(log, after, PAGE_ROWS).await?;
+            let read = unreadable::rows(source, log, after, PAGE_ROWS).await?;
+            if let Some(text) = read.skipped {
+                lane.unreadable(text);
+            }
+            let page = read.page;
             let Some(last) = page.last() else { break };
             page.iter().for_each(|row| lane.check_row(row));
             if !lane.goes_on(&mut after, last.position, "events") {
@@ -62,13 +68,23 @@ pub async fn audit(
             });
         }
         lane.check_rest();
-        lane.check_tags(source).await?;
+        let checked = lane.check_tags(source).await;
+        lane.forgive(checked, "the tag index")?;
         events_before += lane.summary.events;
         let summary = lane.summary;
         report.logs.push(summary);
     }
-    name_streams(source, &mut report).await?;
-    for text in source.engine_findings().await? {
+    let engine = match name_streams(source, &mut report).await {
+        Ok(()) => source.engine_findings().await,
+        Err(error) => Err(error),
+    };
+    let texts = match engine {
+        Ok(texts) => texts,
+        // Damage was found, and the database says no more: what is known is the report.
+        Err(error) if !report.is_healthy() => vec![format!("the check ended early: {error}")],
+        Err(error) => return Err(error),
+    };
+    for text in texts {
         report.add(Finding {
             kind: FindingKind::Engine,
             log: LogId(0),
@@ -116,6 +132,8 @@ struct LogAudit<'a> {
     last: Option<(i64, i64)>,
     holes: u64,
     hole_reported: bool,
+    /// Something could not be read: what seems to be missing says nothing.
+    unread: bool,
 }
 
 impl<'a> LogAudit<'a> {
@@ -135,7 +153,34 @@ impl<'a> LogAudit<'a> {
             last: None,
             holes: 0,
             hole_reported: false,
+            unread: false,
         }
+    }
+
+    /// Notes a part that cannot be read, and goes on.
+    fn unreadable(&mut self, text: String) {
+        self.finding(FindingKind::Engine, text);
+        self.unread = true;
+    }
+
+    /// Damage of a table beside the events does not end the audit.
+    fn forgive(&mut self, done: Result<()>, what: &str) -> Result<()> {
+        match done {
+            Err(error) if unreadable::is_damage(&error) => {
+                self.unreadable(format!("{what} cannot be read: {error}"));
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// A consequence of what could not be read, perhaps.
+    fn says_nothing(&self, kind: FindingKind) -> bool {
+        let by_itself = matches!(
+            kind,
+            FindingKind::Checksum | FindingKind::Engine | FindingKind::Name | FindingKind::Created
+        );
+        self.unread && !by_itself
     }
 
     async fn load_names(&mut self, source: &mut dyn AuditSource) -> Result<()> {
@@ -427,6 +472,9 @@ impl<'a> LogAudit<'a> {
             return Ok(());
         }
         for (position, text) in self.tags.differences(source, self.log, PAGE_ROWS).await? {
+            if self.says_nothing(FindingKind::Tags) {
+                break;
+            }
             self.report.add(Finding {
                 kind: FindingKind::Tags,
                 log: self.log,
@@ -441,6 +489,9 @@ impl<'a> LogAudit<'a> {
     }
 
     fn row_finding(&mut self, kind: FindingKind, row: &AuditRow, text: String) {
+        if self.says_nothing(kind) {
+            return;
+        }
         self.report.add(Finding {
             kind,
             log: self.log,
@@ -453,6 +504,9 @@ impl<'a> LogAudit<'a> {
     }
 
     fn stream_finding(&mut self, kind: FindingKind, stream: i64, text: String) {
+        if self.says_nothing(kind) {
+            return;
+        }
         self.report.add(Finding {
             kind,
             log: self.log,
@@ -465,6 +519,9 @@ impl<'a> LogAudit<'a> {
     }
 
     fn finding(&mut self, kind: FindingKind, text: String) {
+        if self.says_nothing(kind) {
+            return;
+        }
         self.report.add(Finding {
             kind,
             log: self.log,

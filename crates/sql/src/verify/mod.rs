@@ -11,6 +11,7 @@ mod report;
 mod tags;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 
 use async_trait::async_trait;
 use bytes::Bytes;

@@ -1,0 +1,155 @@
+//! What a new user meets: help pages, names of addresses, damaged stores, room on the disk.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use support::{Server, code, run, run_with_input, stderr, stdout, succeed, url_of};
+
+/// What happened: each help page ended with 30 lines about options that every command has.
+#[test]
+fn help_pages_are_about_their_command() {
+    for command in [
+        &["info"][..],
+        &["serve"],
+        &["backup"],
+        &["stream", "read"],
+        &["all", "import"],
+        &["schema", "create"],
+    ] {
+        let text = succeed(&[command, &["--help"]].concat());
+        let (_, common) = text.split_once("Common options:").expect(&text);
+        let lines = common
+            .lines()
+            .take_while(|line| !line.contains("Exit codes"));
+        let of_options = lines
+            .filter(|line| line.trim_start().starts_with("--"))
+            .count();
+        assert_eq!(of_options, 5, "{text}");
+        let block = common.split("\n\n").next().unwrap();
+        assert!(block.lines().count() <= 12, "{command:?}: {block}");
+    }
+}
+
+#[test]
+fn a_server_listens_on_a_name() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let server = Server::start_with(&store, &["--listen", "localhost:0"]);
+    assert!(server.url.starts_with("http://127.0.0.1:") || server.url.starts_with("http://[::1]:"));
+    succeed(&["--store", &server.url, "info"]);
+    server.stop();
+    let wrong = run(&["serve", "--store", &store, "--listen", "no such name"]);
+    assert_eq!(code(&wrong), 2, "{wrong:?}");
+    assert!(stderr(&wrong).contains("localhost:2113"), "{wrong:?}");
+}
+
+#[test]
+fn reading_begins_at_the_start_or_the_end() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let two = "{\"type\":\"t\",\"data\":1}\n{\"type\":\"t\",\"data\":2}\n";
+    assert!(
+        run_with_input(&["--store", &store, "stream", "append", "a"], two)
+            .status
+            .success()
+    );
+    for command in [&["stream", "read", "a"][..], &["all", "read"]] {
+        let read = |more: &[&str]| {
+            let options = ["--store", &store, "--output", "json"];
+            succeed(&[&options[..], command, more].concat())
+                .lines()
+                .count()
+        };
+        assert_eq!(read(&["--from", "start"]), 2, "{command:?}");
+        assert_eq!(read(&["--from", "end", "--backwards"]), 2, "{command:?}");
+    }
+}
+
+/// What happened: the first page of the file that could not be read ended `verify` with an error, and with `--output json` there was
+/// no JSON. Now it reads on behind it, and the summary comes last in either form.
+#[test]
+fn verify_goes_on_after_a_damaged_page() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("gesta.db");
+    let store = url_of(&path);
+    let line = format!("{{\"type\":\"t\",\"data\":\"{}\"}}\n", "x".repeat(900));
+    let append = ["--store", &store, "stream", "append", "a", "--batch", "500"];
+    assert!(
+        run_with_input(&append, &line.repeat(2_000))
+            .status
+            .success()
+    );
+    let healthy = std::fs::read(&path).unwrap();
+    // Two leaves of the table of events, far apart: pages that hold data.
+    let leaves: Vec<usize> = (1..healthy.len() / 4_096)
+        .filter(|page| {
+            healthy[page * 4_096] == 13
+                && healthy[page * 4_096..][..4_096]
+                    .windows(50)
+                    .any(|part| part == &[b'x'; 50][..])
+        })
+        .collect();
+    let mut damaged = healthy.clone();
+    for leaf in [leaves[leaves.len() / 4], leaves[leaves.len() / 2]] {
+        damaged[leaf * 4_096..][..4_096].fill(0x5a);
+    }
+    std::fs::write(&path, damaged).unwrap();
+    let checked = run(&["--store", &store, "--output", "json", "verify"]);
+    assert_eq!(code(&checked), 7, "{checked:?}");
+    let records: Vec<serde_json::Value> = stdout(&checked)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let unread = |record: &&serde_json::Value| {
+        record["text"]
+            .as_str()
+            .is_some_and(|text| text.contains("cannot be read"))
+    };
+    assert_eq!(records.iter().filter(unread).count(), 2, "{records:#?}");
+    let summary = records.last().unwrap();
+    assert_eq!(summary["healthy"], false);
+    assert!(summary["events"].as_u64().unwrap() > 1_800, "{summary}");
+}
+
+#[test]
+fn scavenging_gives_room_back_when_it_is_asked_to() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("gesta.db");
+    let store = url_of(&path);
+    let line = format!("{{\"type\":\"t\",\"data\":\"{}\"}}\n", "x".repeat(2_000));
+    let append = ["--store", &store, "stream", "append", "a", "--batch", "500"];
+    assert!(
+        run_with_input(&append, &line.repeat(1_000))
+            .status
+            .success()
+    );
+    let bytes = || std::fs::metadata(&path).unwrap().len();
+    let before = bytes();
+    succeed(&[
+        "--store",
+        &store,
+        "stream",
+        "metadata",
+        "a",
+        "--set",
+        "{\"$maxCount\": 10}",
+    ]);
+    succeed(&["--store", &store, "scavenge", "--yes"]);
+    assert!(bytes() >= before, "the room is kept for new events");
+    let text = succeed(&["--store", &store, "scavenge", "--yes", "--compact"]);
+    assert!(text.contains("the file had"), "{text}");
+    assert!(bytes() < before / 10, "{} of {before}", bytes());
+    succeed(&["--store", &store, "verify"]);
+    assert_eq!(
+        succeed(&["--store", &store, "--output", "json", "stream", "read", "a"])
+            .lines()
+            .count(),
+        10
+    );
+}
