@@ -1,75 +1,67 @@
 //! What callers ask of the pipeline, in the one shape that it works with.
 
 use bytes::Bytes;
-use tokio::time::Instant;
-
 use gesta_core::backend::Backend;
 use gesta_core::{
-    After, Append, Appended, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
-    ExpectedRevision, LifecycleChange, OnOutcome, Position, Result, SetStreamMetadata,
-    StreamAppend, StreamId, StreamMetadata,
+    After, Append, AppendedStream, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
+    ExpectedRevision, LifecycleChange, Position, Result, SetStreamMetadata, StreamAppend, StreamId,
+    StreamMetadata,
 };
-use tokio::sync::oneshot;
+use tokio::time::Instant;
 
-use crate::admission::Permit;
+/// What a command takes of everything that is bounded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cost {
+    /// Number of events.
+    pub events: usize,
+    /// Memory of its events: payload, tags, names and what goes with them, in bytes.
+    pub bytes: usize,
+}
 
-/// A request under way.
-pub(crate) struct Command {
+/// A request under way. `T` is the ticket of whoever waits for the answer; the sequencer only hands it back.
+#[derive(Debug)]
+pub struct Command<T> {
+    pub(crate) ticket: T,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) cost: Cost,
+    pub(crate) arrived: Instant,
     /// Order of arrival.
     pub(crate) sequence: u64,
-    pub(crate) parts: Vec<Part>,
-    pub(crate) reply: Reply,
-    /// Gives its room in the queue back when the command is answered.
-    pub(crate) permit: Permit,
-    pub(crate) arrived: Instant,
-    /// Was part of a batch whose outcome is not known: it may be stored, or may yet be, right behind this position.
-    pub(crate) lost_behind: Option<Position>,
-    /// Stands in the list of attempts that retries wait for.
-    pub(crate) registered: bool,
+    /// It was part of a batch whose outcome is not known: it may be stored, or may yet be, right after this position.
+    pub(crate) in_doubt_after: Option<Position>,
+    /// It is stored, here; that is answered with the next commit, which proves that it is durable.
+    pub(crate) stored: Option<Vec<AppendedStream>>,
     /// All that was in flight before it has committed: stored events can be compared.
     pub(crate) rechecked: bool,
+    /// It is registered as an attempt that retries wait for.
+    pub(crate) registered: bool,
 }
 
-/// Who is told of the outcome. If it is dropped without an answer, the pipeline has failed.
-pub(crate) enum Reply {
-    /// A caller that waits, or has gone away.
-    Caller(oneshot::Sender<Result<Appended>>),
-    /// The owner of the stream.
-    Owner(OwnerReply),
-}
-
-impl Reply {
-    pub(crate) fn send(self, result: Result<Appended>) {
-        match self {
-            // A caller that has gone away does not want to know.
-            Reply::Caller(sender) => drop(sender.send(result)),
-            Reply::Owner(mut reply) => reply.tell(result),
+impl<T> Command<T> {
+    /// A command that has just arrived.
+    pub(crate) fn new(ticket: T, parts: Vec<Part>, arrived: Instant) -> Self {
+        let cost = cost_of(&parts);
+        Self {
+            ticket,
+            parts,
+            cost,
+            arrived,
+            sequence: 0,
+            in_doubt_after: None,
+            stored: None,
+            rechecked: false,
+            registered: false,
         }
     }
-}
 
-/// Tells the owner exactly once, whatever happens.
-pub(crate) struct OwnerReply(Option<OnOutcome>);
-
-impl OwnerReply {
-    pub(crate) fn new(on_outcome: OnOutcome) -> Self {
-        Self(Some(on_outcome))
-    }
-
-    fn tell(&mut self, result: Result<Appended>) {
-        if let Some(on_outcome) = self.0.take() {
-            on_outcome(result);
-        }
-    }
-}
-
-impl Drop for OwnerReply {
-    fn drop(&mut self) {
-        self.tell(Err(crate::failed()));
+    /// True if it only asks whether its claims hold.
+    pub(crate) fn is_question(&self) -> bool {
+        self.parts.iter().all(Part::is_question)
     }
 }
 
 /// What is asked of one stream.
+#[derive(Debug)]
 pub(crate) struct Part {
     /// The stream; for a change of metadata the stream that they describe.
     pub(crate) stream: StreamId,
@@ -80,6 +72,7 @@ pub(crate) struct Part {
 }
 
 /// What is asked.
+#[derive(Debug)]
 pub(crate) enum Change {
     /// Append these events.
     Events {
@@ -185,17 +178,23 @@ impl Part {
     }
 }
 
-/// Number of events and bytes of data and metadata.
-pub(crate) fn size_of(parts: &[Part]) -> (usize, usize) {
-    parts
-        .iter()
-        .fold((0, 0), |(count, bytes), part| match &part.change {
-            Change::Events { events, .. } | Change::Owned { events, .. } => (
-                count + events.len(),
-                bytes + events.iter().map(EventData::payload_bytes).sum::<usize>(),
-            ),
-            Change::Lifecycle { metadata, .. } => (count + 1, bytes + metadata.json().len()),
-        })
+/// What these parts take.
+pub(crate) fn cost_of(parts: &[Part]) -> Cost {
+    let mut cost = Cost::default();
+    for part in parts {
+        match &part.change {
+            Change::Events { events, .. } | Change::Owned { events, .. } => {
+                cost.events += events.len();
+                cost.bytes += events.iter().map(EventData::cost_bytes).sum::<usize>();
+            }
+            Change::Lifecycle { metadata, .. } => {
+                cost.events += 1;
+                cost.bytes += metadata.json().len();
+            }
+        }
+        cost.bytes += part.stream.as_str().len();
+    }
+    cost
 }
 
 /// The parts of an append.

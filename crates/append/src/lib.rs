@@ -5,29 +5,17 @@
 //! Not here: SQL (backend crates), reads, subscriptions.
 //!
 //! The life of an append: `admission` lets it in or refuses it; the backend may make its own form of large data, still in
-//! the caller's task (`command`); the `sequencer` decides it against what
-//! `heads` knows (`judge`), or looks up what it does not know; it becomes rows of a `forming` batch; the
-//! backend stores the batch by a chained insert; the caller is answered. `recovery` is for everything else.
+//! the caller's task (`command`); the `sequencer`, a pure core, decides it and forms batches; the `engine` connects the
+//! sequencer with the backend, which stores each batch by a chained insert; the caller is answered.
 
 mod admission;
-mod command;
-mod deciding;
-mod forming;
-mod heads;
-mod judge;
-mod landed;
-mod lookup;
-mod names;
-mod pace;
-mod recent;
-mod recovery;
-mod sequencer;
-mod stats;
-mod turns;
-mod waiting;
-mod warm_up;
+pub mod command;
+mod engine;
+pub mod jobs;
+mod reply;
+pub mod sequencer;
+pub mod stats;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,16 +24,23 @@ use gesta_core::{
     Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, IdempotencyWindow, LogId,
     Result, SetStreamMetadata, Submission,
 };
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::admission::Admission;
-use crate::command::{Command, OwnerReply, Part, Reply};
-use crate::sequencer::Sequencer;
+use crate::command::{Command, Cost, Part};
+use crate::engine::{Callers, Parts, ReadyQuestion, Ticket};
+use crate::reply::{OwnerReply, Reply};
 use crate::stats::Stats;
 
 pub use crate::stats::PipelineStats;
+
+/// Data of more bytes than this are packed where a worker of the runtime may be blocked.
+const PACKED_IN_PLACE_MAX: usize = 1024 * 1024;
+/// A pipeline that does not say within this time whether it is ready is not.
+const READY_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Bounds and times of one pipeline (one log).
 #[derive(Debug, Clone)]
@@ -90,10 +85,13 @@ impl Default for Config {
     }
 }
 
-/// Is told of every batch that this process has committed, in order of position, right after the commit.
+/// Observes every batch that this process has committed, in order of position, right after the commit.
 pub trait CommitObserver: Send + Sync + 'static {
     /// The rows of `batch` are durable. Must not block.
     fn committed(&self, batch: &Arc<Batch>);
+
+    /// The log may hold more rows than were told, of a batch whose outcome was not known at first: look. Must not block.
+    fn look_behind(&self, log: LogId);
 }
 
 /// Handle of the pipeline of one log. Cheap to clone.
@@ -105,10 +103,11 @@ pub struct Pipeline {
 struct Shared {
     backend: Arc<dyn Backend>,
     /// `None` once the pipeline shuts down.
-    sender: Mutex<Option<mpsc::UnboundedSender<Command>>>,
-    sequence: AtomicU64,
+    sender: Mutex<Option<mpsc::UnboundedSender<Command<Ticket>>>>,
+    questions: mpsc::UnboundedSender<ReadyQuestion>,
     admission: Arc<Admission>,
     stats: Arc<Stats>,
+    /// Held while it is awaited, so that every caller of `shutdown` returns when the drain has ended.
     task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -130,24 +129,28 @@ impl Pipeline {
         clock: Arc<dyn Clock>,
         observer: Arc<dyn CommitObserver>,
     ) -> Self {
-        let (sender, receiver) = mpsc::unbounded_channel();
+        let (sender, commands) = mpsc::unbounded_channel();
+        let (ask, questions) = mpsc::unbounded_channel();
         let stats = Arc::new(Stats::default());
         let admission = Admission::new(config.queue_events_max, config.queue_bytes_max);
-        let sequencer = Sequencer::new(
-            Arc::clone(&backend),
+        let parts = Parts {
+            backend: Arc::clone(&backend),
             log,
             config,
             clock,
             observer,
-            Arc::clone(&stats),
-            receiver,
-        );
-        let task = tokio::spawn(sequencer.run());
+            stats: Arc::clone(&stats),
+        };
+        let callers = Callers {
+            commands,
+            questions,
+        };
+        let task = tokio::spawn(engine::supervise(parts, callers));
         Self {
             shared: Arc::new(Shared {
                 backend,
                 sender: Mutex::new(Some(sender)),
-                sequence: AtomicU64::new(0),
+                questions: ask,
                 admission,
                 stats,
                 task: tokio::sync::Mutex::new(Some(task)),
@@ -211,33 +214,46 @@ impl Pipeline {
             .snapshot(self.shared.admission.events() as u64)
     }
 
-    /// Whether appends can succeed now, as far as the pipeline knows without asking the database.
+    /// Whether appends can succeed at present.
     ///
     /// # Errors
-    /// `Unavailable` with the reason if the pipeline is shut down, or its task has ended.
-    pub fn ready(&self) -> Result<()> {
-        match self.lock_sender().as_ref() {
-            None => Err(Error::unavailable("the store is shutting down")),
-            Some(sender) if sender.is_closed() => {
-                Err(Error::unavailable("the append pipeline failed"))
-            }
-            Some(_) => Ok(()),
-        }
+    /// `Unavailable` with the reason: commits have failed or are unanswered for some seconds, the connection is lost and does
+    /// not come back, the pipeline has failed, or it is shut down.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn ready(&self) -> Result<()> {
+        let (ask, answer) = oneshot::channel();
+        let why = match self.shared.questions.send(ask) {
+            Ok(()) => match tokio::time::timeout(READY_ANSWER_MAX, answer).await {
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Ok(Some(why))) => why,
+                Ok(Err(_)) => "the store is shutting down".to_owned(),
+                Err(_) => "the append pipeline does not answer".to_owned(),
+            },
+            Err(_) => "the store is shut down".to_owned(),
+        };
+        Err(Error::unavailable(why))
     }
 
     /// Lets what waits finish, then closes the connection. Later calls get `Unavailable`.
     ///
+    /// Called again before it has returned, it returns when the first call does.
+    ///
     /// # Errors
     /// `Unavailable` if the pipeline has failed before.
+    ///
+    /// # Cancel safety
+    /// The pipeline goes on shutting down; call it again to wait for that.
     pub async fn shutdown(&self) -> Result<()> {
         drop(self.lock_sender().take());
-        let task = self.shared.task.lock().await.take();
-        match task {
-            Some(task) => task
-                .await
-                .map_err(|error| Error::unavailable("the append pipeline failed").caused_by(error)),
-            None => Ok(()),
-        }
+        let mut task = self.shared.task.lock().await;
+        let Some(running) = task.as_mut() else {
+            return Ok(());
+        };
+        let ended = running.await;
+        *task = None;
+        ended.map_err(|error| Error::unavailable("the append pipeline failed").caused_by(error))
     }
 
     async fn call(&self, parts: Vec<Part>) -> Result<Appended> {
@@ -248,39 +264,45 @@ impl Pipeline {
 
     /// Lets a command in, or refuses it at once.
     fn enqueue(&self, mut parts: Vec<Part>, reply: Reply) {
-        let (events, bytes) = command::size_of(&parts);
-        let permit = match self.shared.admission.enter(events, bytes) {
+        let cost = command::cost_of(&parts);
+        let permit = match self.shared.admission.enter(cost.events, cost.bytes) {
             Ok(permit) => permit,
             Err(error) => return reply.send(Err(error.during("append"))),
         };
         let arrived = Instant::now();
-        for part in &mut parts {
-            part.pack(&*self.shared.backend);
-        }
-        // Numbering and sending under one lock keep the numbers in the order of the channel.
-        let guard = self.lock_sender();
-        let Some(sender) = guard.as_ref() else {
-            drop(guard);
-            return reply.send(Err(closed()));
+        self.pack(&mut parts, cost);
+        let command = Command::new(Ticket { reply, permit }, parts, arrived);
+        let refused = match self.lock_sender().as_ref() {
+            Some(sender) => sender.send(command).err().map(|refused| refused.0),
+            None => Some(command),
         };
-        let command = Command {
-            sequence: self.shared.sequence.fetch_add(1, Ordering::Relaxed),
-            parts,
-            reply,
-            permit,
-            arrived,
-            lost_behind: None,
-            registered: false,
-            rechecked: false,
-        };
-        let refused = sender.send(command);
-        drop(guard);
-        if let Err(mpsc::error::SendError(command)) = refused {
-            command.reply.send(Err(closed()));
+        if let Some(command) = refused {
+            let Ticket { reply, permit } = command.ticket;
+            drop(permit);
+            reply.send(Err(closed()));
         }
     }
 
-    fn lock_sender(&self) -> std::sync::MutexGuard<'_, Option<mpsc::UnboundedSender<Command>>> {
+    /// Lets the backend make its form of the data. The order of appends to a stream is that of these calls, so it is done here and not
+    /// in a task of its own; where it takes long, the runtime is told.
+    fn pack(&self, parts: &mut [Part], cost: Cost) {
+        let pack = || {
+            for part in parts {
+                part.pack(&*self.shared.backend);
+            }
+        };
+        let can_be_told = Handle::try_current()
+            .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
+        if cost.bytes > PACKED_IN_PLACE_MAX && can_be_told {
+            tokio::task::block_in_place(pack);
+        } else {
+            pack();
+        }
+    }
+
+    fn lock_sender(
+        &self,
+    ) -> std::sync::MutexGuard<'_, Option<mpsc::UnboundedSender<Command<Ticket>>>> {
         self.shared
             .sender
             .lock()

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A counter that only grows.
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub struct Counter(AtomicU64);
 
 impl Counter {
     pub(crate) fn add(&self, count: u64) {
@@ -18,7 +18,7 @@ impl Counter {
 
 /// Counters of one pipeline.
 #[derive(Debug, Default)]
-pub(crate) struct Stats {
+pub struct Stats {
     pub(crate) appends: Counter,
     pub(crate) refusals: Counter,
     pub(crate) retries: Counter,

@@ -155,6 +155,28 @@ impl EventData {
     pub fn payload_bytes(&self) -> usize {
         self.data.len() + self.metadata.len()
     }
+
+    /// Memory that the event holds, roughly, in bytes: payload, tags, names and the structures themselves. Every bound on
+    /// memory counts this, so that no part of an event is free of charge.
+    #[must_use]
+    pub fn cost_bytes(&self) -> usize {
+        EVENT_OVERHEAD_BYTES
+            + self.payload_bytes()
+            + self.event_type.as_str().len()
+            + tags_cost_bytes(&self.tags)
+    }
+}
+
+/// What an event takes in memory beside its payload, names and tags, in bytes.
+const EVENT_OVERHEAD_BYTES: usize = 256;
+/// What a tag takes in memory beside its text, in bytes.
+const TAG_OVERHEAD_BYTES: usize = 32;
+
+fn tags_cost_bytes(tags: &Tags) -> usize {
+    tags.as_slice()
+        .iter()
+        .map(|tag| tag.as_str().len() + TAG_OVERHEAD_BYTES)
+        .sum()
 }
 
 /// An event as it was stored.
@@ -189,5 +211,15 @@ impl RecordedEvent {
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
         self.data.len() + self.metadata.len()
+    }
+
+    /// Memory that the event holds, as [`EventData::cost_bytes`], with the name of its stream.
+    #[must_use]
+    pub fn cost_bytes(&self) -> usize {
+        EVENT_OVERHEAD_BYTES
+            + self.payload_bytes()
+            + self.stream.as_str().len()
+            + self.event_type.as_str().len()
+            + tags_cost_bytes(&self.tags)
     }
 }

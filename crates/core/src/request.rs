@@ -1,5 +1,6 @@
 //! Requests and answers of [`EventStore`](crate::EventStore): one struct per call.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -96,12 +97,10 @@ impl Append {
         }
         at_most("appends", self.streams.len(), limits::APPEND_STREAMS_MAX)?;
         at_most("events", self.events(), limits::APPEND_EVENTS_MAX)?;
-        for (i, append) in self.streams.iter().enumerate() {
+        let mut named = HashSet::with_capacity(self.streams.len());
+        for append in &self.streams {
             append.validate()?;
-            if self.streams[..i]
-                .iter()
-                .any(|other| other.stream == append.stream)
-            {
+            if !named.insert(&append.stream) {
                 return Err(Error::invalid(
                     "appends",
                     format!("name stream {:?} twice", append.stream),
@@ -137,6 +136,7 @@ impl StreamAppend {
                 ));
             }
         }
+        self.check_ids_differ()?;
         if let Some(described) = self.stream.as_str().strip_prefix("$$") {
             let only = |rule: &str| {
                 Err(Error::invalid(
@@ -159,6 +159,27 @@ impl StreamAppend {
                 );
             }
             StreamMetadata::parse(event.data.clone())?;
+        }
+        Ok(())
+    }
+
+    /// An id identifies one event of its stream: twice in one append, a retry of it could not be told from it.
+    fn check_ids_differ(&self) -> Result<()> {
+        if self.events.len() < 2 {
+            return Ok(());
+        }
+        let mut ids = HashSet::with_capacity(self.events.len());
+        for (i, event) in self.events.iter().enumerate() {
+            if let Some(id) = event.id
+                && !ids.insert(id)
+            {
+                return Err(Error::invalid(
+                    format!("events[{i}].id"),
+                    format!(
+                        "must differ from those of the other events of the stream, found {id} twice"
+                    ),
+                ));
+            }
         }
         Ok(())
     }

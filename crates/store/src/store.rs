@@ -210,7 +210,9 @@ impl Store {
     /// Asks what knows without the database first: every pipeline, then the end of every log.
     async fn check_ready(&self) -> Result<()> {
         self.check_open()?;
-        self.pipelines.iter().try_for_each(Pipeline::ready)?;
+        for pipeline in &self.pipelines {
+            pipeline.ready().await?;
+        }
         self.heads().await.map(drop)
     }
 }

@@ -215,6 +215,12 @@ impl CommitObserver for Hub {
             lane.committed(self.shared.backend.history().number, batch);
         }
     }
+
+    fn look_behind(&self, log: LogId) {
+        if let Some(lane) = self.shared.lanes.get(usize::from(log.0)) {
+            lane.doubt();
+        }
+    }
 }
 
 impl Shared {

@@ -536,6 +536,7 @@ struct NoObserver;
 
 impl CommitObserver for NoObserver {
     fn committed(&self, _: &Arc<Batch>) {}
+    fn look_behind(&self, _: LogId) {}
 }
 
 /// A process that appends.

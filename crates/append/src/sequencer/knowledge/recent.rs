@@ -2,8 +2,8 @@
 //!
 //! Why in memory: an index over (stream, id) in the database would cost every append a random insert.
 //! How: the newest ids lie in *generations*; each is an open-addressing table (linear probing, load at
-//! most 3/4) of 64-bit words: 40 bits of a hash of (stream, id) and a 24-bit offset to the generation's
-//! first position. So an id costs 10.7 to 21 bytes. A hit is only a hint: the caller looks at the stored event.
+//! most 3/4, doubled up to a maximum) of 64-bit words: 40 bits of a hash of (stream, id) and a 24-bit offset to the
+//! generation's first position. So an id costs 10.7 to 21 bytes. A hit is only a hint: the caller looks at the stored event.
 //! Invariants: every id behind `covered_from` is here; a generation is dropped only when all of it lies
 //! outside the promised window, or when `ids_max` is exceeded, which moves `covered_from`.
 
@@ -13,15 +13,17 @@ use std::hash::{BuildHasher, RandomState};
 use gesta_core::backend::{RowId, StoredId};
 use gesta_core::{EventId, IdempotencyWindow, Position, Timestamp};
 
-const SLOTS: usize = 1 << 18;
-const IDS_PER_GENERATION_MAX: usize = SLOTS / 4 * 3;
+/// Slots of a generation that has just begun, and of one that is as large as it may be.
+const SLOTS_MIN: usize = 1 << 6;
+const SLOTS_MAX: usize = 1 << 18;
+const IDS_PER_GENERATION_MAX: usize = SLOTS_MAX / 4 * 3;
 const OFFSET_BITS: u32 = 24;
 const OFFSET_MAX: u64 = (1 << OFFSET_BITS) - 1;
 /// Most ids kept, whatever the window asks for (about 0.7 GB).
 const IDS_MAX: usize = 64 * 1024 * 1024;
 
 /// One generation: ids of a range of positions.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Generation {
     first: Position,
     last: Position,
@@ -37,7 +39,7 @@ impl Generation {
             last: first,
             newest: Timestamp::default(),
             ids: 0,
-            slots: vec![0; SLOTS],
+            slots: vec![0; SLOTS_MIN],
         }
     }
 
@@ -47,35 +49,54 @@ impl Generation {
     }
 
     fn insert(&mut self, hash: u64, position: Position, created: Timestamp) {
-        let mut slot = slot_of(hash);
-        while self.slots[slot] != 0 {
-            slot = (slot + 1) % SLOTS;
+        if self.ids >= self.slots.len() / 4 * 3 && self.slots.len() < SLOTS_MAX {
+            self.grow();
         }
         // Offsets count from 1, so that no word is 0.
-        self.slots[slot] = (hash & !OFFSET_MAX) | (position.0 - self.first.0 + 1);
+        put(
+            &mut self.slots,
+            (hash & !OFFSET_MAX) | (position.0 - self.first.0 + 1),
+        );
         self.ids += 1;
         self.last = self.last.max(position);
         self.newest = self.newest.max(created);
     }
 
+    /// Doubles the table. A word holds all the bits of the hash that choose a slot.
+    fn grow(&mut self) {
+        let mut larger = vec![0; self.slots.len() * 2];
+        let words = self.slots.iter().filter(|word| **word != 0);
+        words.for_each(|word| put(&mut larger, *word));
+        self.slots = larger;
+    }
+
     /// Position of the newest matching id.
     fn find(&self, hash: u64) -> Option<Position> {
-        let mut slot = slot_of(hash);
+        let mut slot = slot_of(hash, self.slots.len());
         let mut newest = None;
         while self.slots[slot] != 0 {
             let word = self.slots[slot];
             if word & !OFFSET_MAX == hash & !OFFSET_MAX {
                 newest = newest.max(Some(self.first.plus((word & OFFSET_MAX) - 1)));
             }
-            slot = (slot + 1) % SLOTS;
+            slot = (slot + 1) % self.slots.len();
         }
         newest
     }
 }
 
+/// Puts a word into the next free slot; there is one.
+fn put(slots: &mut [u64], word: u64) {
+    let mut slot = slot_of(word, slots.len());
+    while slots[slot] != 0 {
+        slot = (slot + 1) % slots.len();
+    }
+    slots[slot] = word;
+}
+
 /// The bits above the offset choose the slot.
-fn slot_of(hash: u64) -> usize {
-    (hash >> OFFSET_BITS) as usize % SLOTS
+fn slot_of(hash: u64, slots: usize) -> usize {
+    (hash >> OFFSET_BITS) as usize % slots
 }
 
 /// What is known of an id.
@@ -86,10 +107,11 @@ pub(crate) enum Recent {
     /// Not stored within the window.
     No,
     /// Not stored behind this position; before it nothing is known.
-    NotBehind(Position),
+    NotAfter(Position),
 }
 
 /// The ids of recently appended events of one log.
+#[derive(Debug)]
 pub(crate) struct RecentIds {
     hasher: RandomState,
     window: IdempotencyWindow,
@@ -195,7 +217,7 @@ impl RecentIds {
         {
             Some(position) => Recent::Perhaps(position),
             None if self.covers_window => Recent::No,
-            None => Recent::NotBehind(self.covered_from),
+            None => Recent::NotAfter(self.covered_from),
         }
     }
 }
@@ -205,7 +227,7 @@ fn hash(hasher: &RandomState, stream: RowId, id: EventId) -> u64 {
 }
 
 /// Ids of a range of positions that is older than what is known, gathered elsewhere.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct OlderIds {
     hasher: RandomState,
     from: Position,
@@ -219,12 +241,12 @@ impl OlderIds {
     /// One generation holds so many.
     const POSITIONS_MAX: u64 = IDS_PER_GENERATION_MAX as u64;
 
-    /// They lie behind this position …
+    /// They lie after this position, …
     pub(crate) fn from(&self) -> Position {
         self.from
     }
 
-    /// … up to this one.
+    /// … and end with this one.
     pub(crate) fn to(&self) -> Position {
         self.to
     }
@@ -306,7 +328,7 @@ mod tests {
         let mut recent = RecentIds::new(window(10), Position(end));
         let [older, old, new] = [(); 3].map(|()| EventId::random());
         recent.insert(stored(new, end + 1, 2));
-        let unknown = |position| Recent::NotBehind(Position(position));
+        let unknown = |position| Recent::NotAfter(Position(position));
         assert_eq!(recent.find(STREAM, old), unknown(end));
 
         let mut range = recent.older(Position(20));
@@ -339,7 +361,7 @@ mod tests {
         assert!(!recent.prepend(range));
         assert_eq!(
             recent.find(STREAM, EventId::random()),
-            Recent::NotBehind(Position(60))
+            Recent::NotAfter(Position(60))
         );
     }
 
@@ -352,13 +374,13 @@ mod tests {
         recent.expire(Timestamp(700_000_000), Position(end));
         let (old, unknown) = (EventId::random(), EventId::random());
         let below = Position(OlderIds::POSITIONS_MAX * 2);
-        assert_eq!(recent.find(STREAM, old), Recent::NotBehind(below));
+        assert_eq!(recent.find(STREAM, old), Recent::NotAfter(below));
         let mut range = recent.older(Position::START);
         range.insert(stored(old, below.0, 700_000_000));
         assert!(recent.prepend(range));
         assert_eq!(recent.find(STREAM, old), Recent::Perhaps(below));
         let below = Position(OlderIds::POSITIONS_MAX);
-        assert_eq!(recent.find(STREAM, unknown), Recent::NotBehind(below));
+        assert_eq!(recent.find(STREAM, unknown), Recent::NotAfter(below));
     }
 
     /// Goal: if older ids could not be read, nothing older matters once the window has passed them.

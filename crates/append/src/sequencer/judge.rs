@@ -2,9 +2,9 @@
 
 use gesta_core::{After, AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Revision};
 
+use super::knowledge::StreamState;
+use super::lookup::Found;
 use crate::command::{Change, IdSource, Part};
-use crate::heads::StreamState;
-use crate::lookup::Found;
 
 /// The answer to a claim.
 #[derive(Debug, PartialEq, Eq)]
@@ -112,7 +112,15 @@ fn check_target(part: &Part, last: Option<Revision>, deleted_before: Revision) -
     }
 }
 
+/// True if no claim is refused, provided that nothing is stored already.
+pub(crate) fn all_fit(judged: &[Judged]) -> bool {
+    judged
+        .iter()
+        .all(|judged| matches!(judged.fit, Fit::Fits | Fit::FitsUnlessStored))
+}
+
 /// A part with the state of its stream and what that says about its claim.
+#[derive(Debug)]
 pub(crate) struct Judged {
     pub(crate) state: StreamState,
     pub(crate) fit: Fit,

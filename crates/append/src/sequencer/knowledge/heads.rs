@@ -7,10 +7,11 @@
 use std::collections::HashMap;
 
 use gesta_core::backend::{EventRef, LoadRequest, Loaded, LoadedStream, RowId, StreamHead};
-use gesta_core::{EventType, Lifecycle, Result, Revision, StreamId};
+use gesta_core::{Error, EventType, Lifecycle, Result, Revision, StreamId};
 use hashlink::LruCache;
 
-use crate::names::{Listing, Names};
+use super::head_of;
+use super::names::{Listing, Names};
 
 /// Most event types kept in memory before those not in use are forgotten.
 const TYPES_CACHED_MAX: usize = 20_000;
@@ -66,7 +67,7 @@ pub(crate) struct Heads {
     streams: LruCache<StreamId, StreamEntry>,
     streams_max: usize,
     types: HashMap<EventType, TypeEntry>,
-    pub(crate) names: Names,
+    pub(super) names: Names,
 }
 
 impl Heads {
@@ -175,10 +176,22 @@ impl Heads {
         }
     }
 
-    /// Takes the answer of the database. What is known already is newer and stays.
-    pub(crate) fn learn(&mut self, request: LoadRequest, loaded: &Loaded) -> Result<()> {
+    /// Takes the answer of the database. What is known already is newer and stays. Returns the streams whose stored state
+    /// cannot be read, each with the error: they stay unknown.
+    pub(crate) fn learn(
+        &mut self,
+        request: LoadRequest,
+        loaded: &Loaded,
+    ) -> Vec<(StreamId, Error)> {
+        let mut corrupt = Vec::new();
         for (stream, state) in request.streams.into_iter().zip(&loaded.streams) {
-            let state = StreamState::from_loaded(state)?;
+            let state = match StreamState::from_loaded(state) {
+                Ok(state) => state,
+                Err(error) => {
+                    corrupt.push((stream, error));
+                    continue;
+                }
+            };
             if state == StreamState::default() {
                 self.names.missed();
             }
@@ -199,7 +212,7 @@ impl Heads {
                 tip: *row,
             });
         }
-        Ok(())
+        corrupt
     }
 
     /// Takes an event that another process has committed, or one of ours that was found by looking.
@@ -225,12 +238,7 @@ impl Heads {
             .main
             .is_none_or(|head| head.position < event.position)
         {
-            entry.committed.main = Some(StreamHead {
-                row: event.stream_row,
-                last: event.revision,
-                position: event.position,
-                id: Some(event.id),
-            });
+            entry.committed.main = Some(head_of(event));
             entry.tip = entry.committed;
         }
     }
@@ -280,7 +288,7 @@ mod tests {
             streams: vec![LoadedStream::default(); 2],
             types: Vec::new(),
         };
-        heads.learn(request, &nothing).expect("valid");
+        assert!(heads.learn(request, &nothing).is_empty());
         heads.advance(&sent, StreamState::default(), true);
         let listing = heads.begin_listing().expect("two looks in vain");
         heads.names.listed(listing.number, Some(HashSet::new()));

@@ -39,6 +39,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 const IDLE: Duration = Duration::from_millis(3);
 
 /// State of one process for one log.
+#[derive(Debug)]
 pub(crate) struct Turns {
     me: Uuid,
     log: LogId,

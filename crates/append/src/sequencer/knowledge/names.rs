@@ -12,14 +12,10 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use gesta_core::backend::Backend;
-use gesta_core::{LogId, Result, StreamId, log_of};
-
-/// Names read at once.
-const PAGE: usize = 5_000;
+use gesta_core::StreamId;
 
 /// Names, or rather their hashes.
-type Hashes = HashSet<u32>;
+pub(crate) type Hashes = HashSet<u32>;
 
 #[derive(Debug)]
 pub(crate) struct Names {
@@ -44,6 +40,7 @@ enum State {
 }
 
 /// What the database lists.
+#[derive(Debug, Clone)]
 pub(crate) struct Listing {
     pub(crate) number: u64,
     hasher: RandomState,
@@ -145,27 +142,19 @@ impl Names {
 }
 
 impl Listing {
-    /// Reads all names of that log; `None` if there are too many.
-    pub(crate) async fn read(&self, backend: &dyn Backend, log: LogId) -> Result<Option<Hashes>> {
-        let logs = backend.info().logs;
-        let mut names = Hashes::new();
-        // Those of metadata and other system streams are listed apart.
-        for prefix in ["", "$"] {
-            let mut after = None;
-            loop {
-                let page = backend.list_streams(prefix, after.as_ref(), PAGE).await?;
-                let own = page.iter().filter(|stream| log_of(stream, logs) == log);
-                names.extend(own.map(|stream| hash(&self.hasher, stream)));
-                if names.len() > self.max {
-                    return Ok(None);
-                }
-                let Some(last) = page.into_iter().next_back() else {
-                    break;
-                };
-                after = Some(last);
-            }
-        }
-        Ok(Some(names))
+    /// No names yet.
+    pub(crate) fn empty() -> Hashes {
+        Hashes::new()
+    }
+
+    /// Adds names. False if they are more than are to be kept.
+    pub(crate) fn take<'a>(
+        &self,
+        names: impl Iterator<Item = &'a StreamId>,
+        into: &mut Hashes,
+    ) -> bool {
+        into.extend(names.map(|stream| hash(&self.hasher, stream)));
+        into.len() <= self.max
     }
 }
 

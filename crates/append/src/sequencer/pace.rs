@@ -5,11 +5,14 @@
 //! database is idle most of the time that a batch is under way, and waiting only adds to the latency.
 //! Two are enough there, one that the database works on and one that waits: every further one takes its events from
 //! those two, and makes three commits of what could be two.
+//!
 //! So two times are measured. *Work*: how long after the one before it the answer of a batch comes that was sent without
 //! waiting for that one. It is never longer; and it is that long if the two were sent much closer together, for then the
-//! second one waited in the database. *Distance*: how long a batch is under way beyond the work for it and for those that
-//! were before it. Where processors are busy, answers are noticed late, by milliseconds, and a database near by looks
-//! distant; so what is near is told by the shortest times of late.
+//! second one waited in the database. *Round trip*: how long an answer takes where nothing queues. Under load that cannot be
+//! measured: what waits, in the database or for a busy processor here, looks like distance. So it is measured by *probes*, empty
+//! batches that are sent after connecting while nothing else is under way, and by whatever else was sent then.
+//! Of a connection the shortest of these counts: a database does not move away while the connection stands, but answers are often
+//! noticed late.
 
 use std::time::Duration;
 
@@ -19,59 +22,72 @@ use tokio::time::Instant;
 const NEAR: Duration = Duration::from_millis(1);
 /// Batches under way that are many: a further one waits for the next answer, if that comes soon, and grows meanwhile.
 const MANY: usize = 16;
+/// Probes after connecting, while the answers are so quick that a delay of our own could be most of them.
+const PROBES: u32 = 4;
+/// An answer that takes longer tells of the distance for sure.
+const FAR: Duration = Duration::from_millis(20);
 
-/// What was measured, as moving averages.
+/// What was measured on the present connection.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    distance: Duration,
-    /// The distance if answers were never noticed late: of late, the shortest. None before the first.
-    shortest: Option<Duration>,
+    /// The shortest time in which an answer came while nothing else was under way. None before the first.
+    round_trip: Option<Duration>,
+    /// Empty batches answered.
+    probes: u32,
     work: Duration,
     /// When the last batch that was answered was sent, and when its answer came.
     last: Option<(Instant, Instant)>,
 }
 
 impl Pace {
-    /// A batch sent at that time, as the last of so many under way, was stored.
-    pub(crate) fn committed(&mut self, sent: Instant, queue: usize, now: Instant) {
-        if let Some((last_sent, last_answer)) = self.last
-            && sent < last_answer
-        {
-            let gap = now.saturating_duration_since(last_answer);
-            let waited = gap > sent.saturating_duration_since(last_sent) * 2;
-            self.work = match self.work {
-                Duration::ZERO => gap,
-                // Falls fast and rises slowly.
-                work if gap < work => (work * 3 + gap) / 4,
-                work if waited => (work * 15 + gap) / 16,
-                work => work,
-            };
-        }
+    /// True if the round trip is not known well: an empty batch should be sent while nothing else is under way.
+    pub(crate) fn wants_probe(&self) -> bool {
+        self.probes < PROBES && self.round_trip.is_none_or(|trip| trip < FAR)
+    }
+
+    /// A batch of so many rows, sent at that time as the last of `queue` under way, was answered.
+    pub(crate) fn committed(&mut self, sent: Instant, queue: usize, rows: usize, now: Instant) {
+        self.measure_work(sent, now);
         self.last = Some((sent, now));
-        let under_way = now.saturating_duration_since(sent);
-        let distance = under_way.saturating_sub(self.work_of(queue));
-        self.distance = (self.distance * 7 + distance) / 8;
-        self.shortest = Some(match self.shortest {
-            None => distance,
-            // Falls fast and rises slowly, too.
-            Some(shorter) if distance >= shorter => (shorter * 255 + distance) / 256,
-            Some(longer) => (longer * 3 + distance) / 4,
-        });
+        self.probes = self.probes.saturating_add(u32::from(rows == 0));
+        if queue == 1 {
+            let trip = now.saturating_duration_since(sent);
+            self.round_trip = Some(self.round_trip.map_or(trip, |known| known.min(trip)));
+        }
+    }
+
+    fn measure_work(&mut self, sent: Instant, now: Instant) {
+        let Some((last_sent, last_answer)) = self.last.filter(|(_, answer)| sent < *answer) else {
+            return;
+        };
+        let gap = now.saturating_duration_since(last_answer);
+        let waited = gap > sent.saturating_duration_since(last_sent) * 2;
+        self.work = match self.work {
+            Duration::ZERO => gap,
+            // Falls fast and rises slowly.
+            work if gap < work => (work * 3 + gap) / 4,
+            work if waited => (work * 15 + gap) / 16,
+            work => work,
+        };
     }
 
     /// True if the database would be idle for a while before another batch, however small, arrives. `oldest` is how long
     /// the oldest of those under way has been so.
     pub(crate) fn leaves_room_for_one_more(&self, in_flight: usize, oldest: Duration) -> bool {
-        let an_answer_comes_soon = oldest > self.distance / 2;
+        let an_answer_comes_soon = oldest > self.distance() / 2;
         !self.is_near()
-            && self.work_of(in_flight + 1) < self.distance
+            && self.work_of(in_flight + 1) < self.distance()
             && (in_flight < MANY || !an_answer_comes_soon)
     }
 
     /// True if a batch is worked on for longer than it travels: then one that waits keeps the database busy. So it does
     /// where it travels for so short a time that nothing better can be told by measuring.
     pub(crate) fn is_near(&self) -> bool {
-        self.shortest.unwrap_or_default() <= self.work.max(NEAR)
+        self.distance() <= self.work.max(NEAR)
+    }
+
+    fn distance(&self) -> Duration {
+        self.round_trip.unwrap_or_default()
     }
 
     fn work_of(&self, batches: usize) -> Duration {
@@ -86,14 +102,24 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    /// A connection to a database so far away, of which nothing else is known.
+    fn connected(distance: Duration) -> (Pace, Instant) {
+        let mut pace = Pace::default();
+        let mut now = Instant::now();
+        while pace.wants_probe() {
+            pace.committed(now, 1, 0, now + distance);
+            now += distance;
+        }
+        (pace, now)
+    }
+
     /// A database that works so long on each batch, and is so far away; `count` batches are sent at once, again and again.
     fn after(work: Duration, distance: Duration, count: u32) -> Pace {
-        let mut pace = Pace::default();
-        let mut sent = Instant::now();
+        let (mut pace, mut sent) = connected(distance);
         for _ in 0..50 {
             for n in 1..=count {
                 let queue = usize::try_from(n).expect("small");
-                pace.committed(sent, queue, sent + distance + work * n);
+                pace.committed(sent, queue, 10, sent + distance + work * n);
             }
             sent += distance + work * (count + 1);
         }
@@ -129,29 +155,37 @@ mod tests {
         assert!(!pace.leaves_room_for_one_more(1, MS), "{pace:?}");
     }
 
+    /// Goal: however late answers are noticed under load, for however long, near stays near and far stays far.
+    ///
+    /// The distance was once taken from the time that batches were under way under load. On busy processors every answer is noticed
+    /// milliseconds late, so a database near by looked distant, small batches were sent, the processors became busier with
+    /// them, and it stayed so.
     #[test]
     fn a_database_near_by_does_not_move_away_when_answers_are_noticed_late() {
-        let mut random = 7_u32;
-        let mut late = || {
-            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // Up to 5 ms, mostly little.
-            let share = f64::from(random >> 16) / 65_536.0;
-            MS.mul_f64(5.0 * share * share)
-        };
-        for (way, is_near) in [(Duration::ZERO, true), (MS * 5, false)] {
-            let mut pace = Pace::default();
-            let start = Instant::now();
-            // Two under way: each is sent when the one before the last is answered, and waits for the last.
+        for (way, is_near) in [(MS / 10, true), (MS * 5, false)] {
+            let (mut pace, start) = connected(way);
             let (mut done, mut answers) = (start, [start, start]);
+            // Two under way: each is sent when the one before the last is answered, and waits for the last.
             for round in 0..2_000 {
                 let sent = answers[0];
                 done = done.max(sent + way / 2) + MS / 2;
-                let answer = answers[1].max(done + way / 2 + late());
-                pace.committed(sent, 2, answer);
+                let answer = answers[1].max(done + way / 2 + MS * 3);
+                pace.committed(sent, 2, 100, answer);
                 answers = [answers[1], answer];
-                assert!(round < 50 || pace.is_near() == is_near, "{round}: {pace:?}");
+                if round > 50 {
+                    assert_eq!(pace.is_near(), is_near, "{round}: {pace:?}");
+                }
             }
         }
+    }
+
+    /// Goal: a connection that is opened while the processors are busy is not taken for a long one for good.
+    #[test]
+    fn one_quick_answer_is_enough_to_be_near() {
+        let (mut pace, now) = connected(MS * 8);
+        assert!(!pace.is_near());
+        pace.committed(now, 1, 5, now + MS / 2);
+        assert!(pace.is_near());
     }
 
     #[test]
@@ -167,25 +201,31 @@ mod tests {
     }
 
     #[test]
+    fn probes_end_soon_and_sooner_far_away() {
+        let (near, _) = connected(MS / 10);
+        assert_eq!(near.probes, PROBES);
+        let (far, _) = connected(FAR);
+        assert_eq!(far.probes, 1);
+    }
+
+    #[test]
     fn batches_that_were_sent_late_do_not_count_as_work() {
-        let mut pace = Pace::default();
-        let mut sent = Instant::now();
+        let (mut pace, mut sent) = connected(MS * 5);
         // Three in a row, then nothing for a while, again and again.
         for n in 0..60 {
             sent += if n % 3 == 0 { MS * 4 } else { MS / 5 };
-            pace.committed(sent, n % 3 + 1, sent + MS * 5);
+            pace.committed(sent, n % 3 + 1, 10, sent + MS * 5);
         }
         assert!(pace.leaves_room_for_one_more(4, MS));
     }
 
     #[test]
     fn batches_that_come_in_bursts_do_not_count_the_time_between_as_work() {
-        let mut pace = Pace::default();
-        let start = Instant::now();
+        let (mut pace, start) = connected(MS * 50);
         // Sixteen at intervals, each sent when the one a round before was answered: half of a round is without any.
         for n in 0..=320 {
             let sent = start + MS * 50 * (n / 16) + MS * (n % 16);
-            pace.committed(sent, 16, sent + MS * 50 + MS / 4);
+            pace.committed(sent, 16, 10, sent + MS * 50 + MS / 4);
         }
         assert!(pace.leaves_room_for_one_more(15, MS), "{pace:?}");
     }
@@ -199,6 +239,7 @@ mod tests {
             pace.committed(
                 start + burst + MS * nth,
                 4,
+                10,
                 start + burst + MS * 10 + MS * 7 * (nth + 1),
             );
         }

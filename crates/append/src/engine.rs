@@ -1,0 +1,293 @@
+//! The task that connects the sequencer of one log with a backend: it brings commands, answers and time in, and does what comes out.
+//!
+//! One task and no locks: everything that decides about an append happens in one place and in one order. The task is supervised: if
+//! it panics, whoever waits is told *outcome unknown*, and a new sequencer starts from what the database holds.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesOrdered};
+use futures::{FutureExt, StreamExt};
+use gesta_core::backend::{Backend, BatchOutcome, LogWriter, Signal};
+use gesta_core::{Clock, Error, LogId, Result};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::admission::Permit;
+use crate::command::Command;
+use crate::reply::Reply;
+use crate::sequencer::job::{Answer, JobId};
+use crate::sequencer::{Input, Now, Output, Sequencer, Setting};
+use crate::stats::Stats;
+use crate::{CommitObserver, Config, jobs};
+
+/// Commands taken from the channel at once.
+const INTAKE_MAX: usize = 1_024;
+/// Time before a task that has panicked is started again.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+
+/// Whoever waits for a command.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) reply: Reply,
+    /// Gives its room in the queue back when the command is answered.
+    pub(crate) permit: Permit,
+}
+
+/// The question why appends cannot succeed now, if so.
+pub(crate) type ReadyQuestion = oneshot::Sender<Option<String>>;
+
+/// What an engine needs.
+pub(crate) struct Parts {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) log: LogId,
+    pub(crate) config: Config,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) observer: Arc<dyn CommitObserver>,
+    pub(crate) stats: Arc<Stats>,
+}
+
+/// What comes in from callers; outlives an engine that panics.
+pub(crate) struct Callers {
+    pub(crate) commands: mpsc::UnboundedReceiver<Command<Ticket>>,
+    pub(crate) questions: mpsc::UnboundedReceiver<ReadyQuestion>,
+}
+
+/// Works until the callers are gone and everything is answered.
+pub(crate) async fn supervise(parts: Parts, mut callers: Callers) {
+    loop {
+        let work = Engine::new(&parts).run(&mut callers);
+        let Err(panic) = AssertUnwindSafe(work).catch_unwind().await else {
+            return;
+        };
+        let text = panic_text(&*panic);
+        tracing::error!(
+            log = parts.log.0,
+            panic = text,
+            "the append pipeline failed, starting it again"
+        );
+        tell_failed(&mut callers, &text).await;
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a text".to_owned())
+}
+
+/// Answers questions while nothing is running.
+async fn tell_failed(callers: &mut Callers, text: &str) {
+    let restart = tokio::time::sleep(RESTART_AFTER);
+    tokio::pin!(restart);
+    loop {
+        tokio::select! {
+            () = &mut restart => return,
+            Some(question) = callers.questions.recv() => {
+                let _ = question.send(Some(format!("the append pipeline failed: {text}")));
+            }
+        }
+    }
+}
+
+/// What a step waits for.
+enum Event {
+    Outcome(BatchOutcome),
+    Read(JobId, Answer),
+    Connected(Result<Box<dyn LogWriter>>),
+    Signal(Signal),
+    Commands(usize),
+    Question(ReadyQuestion),
+    Time,
+}
+
+struct Engine {
+    backend: Arc<dyn Backend>,
+    log: LogId,
+    clock: Arc<dyn Clock>,
+    observer: Arc<dyn CommitObserver>,
+    sequencer: Sequencer<Ticket>,
+    signals: BoxStream<'static, Signal>,
+    connecting: Option<BoxFuture<'static, Result<Box<dyn LogWriter>>>>,
+    writer: Option<Box<dyn LogWriter>>,
+    outcomes: FuturesOrdered<BoxFuture<'static, BatchOutcome>>,
+    reads: JoinSet<(JobId, Answer)>,
+    are_callers_gone: bool,
+    /// Number of the history that the sequencer knows of.
+    history: u64,
+}
+
+impl Engine {
+    fn new(parts: &Parts) -> Self {
+        let Parts {
+            backend,
+            log,
+            config,
+            clock,
+            observer,
+            stats,
+        } = parts;
+        let info = backend.info();
+        let history = backend.history();
+        let setting = Setting {
+            config: config.clone(),
+            log: *log,
+            logs: info.logs,
+            incarnation: history.incarnation,
+            in_flight_max: info.capabilities.batches_in_flight_max,
+        };
+        let now = Now {
+            instant: Instant::now(),
+            wall: clock.now(),
+        };
+        Self {
+            sequencer: Sequencer::new(setting, Arc::clone(stats), now),
+            signals: backend.signals(),
+            connecting: None,
+            writer: None,
+            outcomes: FuturesOrdered::new(),
+            reads: JoinSet::new(),
+            are_callers_gone: false,
+            history: history.number,
+            backend: Arc::clone(backend),
+            log: *log,
+            clock: Arc::clone(clock),
+            observer: Arc::clone(observer),
+        }
+    }
+
+    async fn run(mut self, callers: &mut Callers) {
+        let mut intake = Vec::with_capacity(INTAKE_MAX);
+        loop {
+            self.sequencer.work(self.now());
+            self.perform().await;
+            if self.sequencer.is_stopped() {
+                return;
+            }
+            let event = self.next_event(callers, &mut intake).await;
+            let now = self.now();
+            self.see_history(now);
+            match event {
+                Event::Outcome(outcome) => self.sequencer.on(Input::Outcome(outcome), now),
+                Event::Read(id, answer) => self.sequencer.on(Input::Read(id, answer), now),
+                Event::Connected(connected) => self.on_connected(connected, now),
+                Event::Signal(signal) => self.sequencer.on(Input::Signal(signal), now),
+                Event::Commands(0) => {
+                    self.are_callers_gone = true;
+                    self.sequencer.on(Input::Close, now);
+                }
+                Event::Commands(_) => {
+                    for command in intake.drain(..) {
+                        self.sequencer.on(Input::Command(command), now);
+                    }
+                }
+                Event::Question(question) => {
+                    let _ = question.send(self.sequencer.why_not_ready(now.instant));
+                }
+                Event::Time => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            instant: Instant::now(),
+            wall: self.clock.now(),
+        }
+    }
+
+    async fn next_event(
+        &mut self,
+        callers: &mut Callers,
+        intake: &mut Vec<Command<Ticket>>,
+    ) -> Event {
+        let takes_commands = !self.are_callers_gone && self.sequencer.takes_commands(INTAKE_MAX);
+        let wake = self.sequencer.wake_at();
+        tokio::select! {
+            biased;
+            Some(outcome) = self.outcomes.next(), if !self.outcomes.is_empty() => Event::Outcome(outcome),
+            Some(read) = self.reads.join_next() => match read {
+                Ok((id, answer)) => Event::Read(id, answer),
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            },
+            connected = or_never(self.connecting.as_mut()), if self.connecting.is_some() => Event::Connected(connected),
+            Some(question) = callers.questions.recv() => Event::Question(question),
+            Some(signal) = self.signals.next() => Event::Signal(signal),
+            count = callers.commands.recv_many(intake, INTAKE_MAX), if takes_commands => Event::Commands(count),
+            () = sleep_until(wake), if wake.is_some() => Event::Time,
+        }
+    }
+
+    /// Tells the sequencer of another history before anything that may come from it.
+    fn see_history(&mut self, now: Now) {
+        let history = self.backend.history();
+        if history.number != self.history {
+            self.history = history.number;
+            self.sequencer
+                .on(Input::HistoryChanged(history.incarnation), now);
+        }
+    }
+
+    fn on_connected(&mut self, connected: Result<Box<dyn LogWriter>>, now: Now) {
+        self.connecting = None;
+        let epoch = connected.map(|writer| {
+            let epoch = writer.epoch();
+            self.writer = Some(writer);
+            epoch
+        });
+        self.sequencer.on(Input::Connected(epoch), now);
+    }
+
+    async fn perform(&mut self) {
+        for output in self.sequencer.take_outputs() {
+            match output {
+                Output::Connect => {
+                    let (backend, log) = (Arc::clone(&self.backend), self.log);
+                    self.connecting = Some(async move { backend.open_writer(log).await }.boxed());
+                }
+                Output::Disconnect => {
+                    self.writer = None;
+                    self.outcomes = FuturesOrdered::new();
+                }
+                Output::Send(batch) => self.outcomes.push_back(match &mut self.writer {
+                    Some(writer) => writer.submit(batch),
+                    None => lost().boxed(),
+                }),
+                Output::Read(id, job) => {
+                    let (backend, log) = (Arc::clone(&self.backend), self.log);
+                    self.reads
+                        .spawn(async move { (id, jobs::run(job, &*backend, log).await) });
+                }
+                Output::Committed(batch) => self.observer.committed(&batch),
+                Output::LookBehind => self.observer.look_behind(self.log),
+                Output::Answer(Ticket { reply, permit }, result) => {
+                    drop(permit);
+                    reply.send(result);
+                }
+                Output::Signal(signal) => self.backend.send_signal(signal).await,
+                Output::Stopped => {}
+            }
+        }
+    }
+}
+
+async fn lost() -> BatchOutcome {
+    BatchOutcome::Unknown(Error::unavailable("there is no connection"))
+}
+
+async fn or_never<F: Future + Unpin>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

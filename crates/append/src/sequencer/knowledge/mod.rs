@@ -1,0 +1,339 @@
+//! All that the sequencer knows of streams, event types and recent event ids, behind one question: can this command be
+//! decided now, or what has to be looked up first?
+//!
+//! * `heads`: the last events of streams, as committed and as decided; * `names`: which streams there may be;
+//! * `recent`: ids of recent events, to recognise retries.
+
+mod heads;
+mod names;
+mod recent;
+
+use std::time::Duration;
+
+use gesta_core::backend::{EventRef, LoadRequest, Loaded, RowId, StoredId, StreamHead};
+use gesta_core::{Error, EventType, Position, StreamId, Timestamp};
+
+use super::judge::{self, Fit, Judged};
+use super::lookup::{Question, Questions, Suspected, WindowPart};
+use crate::Config;
+use crate::command::{Change, Command, Part};
+use heads::Heads;
+use names::Names;
+use recent::{Recent, RecentIds};
+
+pub(crate) use heads::StreamState;
+pub(crate) use names::{Hashes, Listing};
+pub(crate) use recent::OlderIds;
+
+/// Appends that are looked up, for their ids are not known, before the ids of the window are read.
+const LOOKED_UP_BEFORE: u32 = 16;
+
+/// Can a command be decided now?
+#[derive(Debug)]
+pub(crate) enum Assessment {
+    /// Streams or types must be loaded first.
+    Unknown,
+    /// All its claims hold, and it is no retry.
+    Fits,
+    /// It may be a retry of events that are still being committed: decide again after them.
+    RestsOnOpenCommits,
+    /// Its events may be stored already: look them up.
+    MayBeStored(Questions),
+    /// Everything is known; some claim does not hold.
+    Judged(Vec<Judged>),
+}
+
+/// The knowledge of one log. It may be outdated by other processes; then the batch that rests on it misses.
+#[derive(Debug)]
+pub(crate) struct Knowledge {
+    heads: Heads,
+    recent: RecentIds,
+    window_positions: u64,
+    window_time: Duration,
+    /// Appends looked up since all ids were forgotten, for their ids were not known.
+    looked_up: u32,
+    /// Reading the ids of the window was begun.
+    is_warming_up: bool,
+}
+
+impl Knowledge {
+    pub(crate) fn new(config: &Config) -> Self {
+        let names = Names::new(config.names_max, config.names_listed_after);
+        Self {
+            heads: Heads::new(config.streams_cached_max, names),
+            recent: RecentIds::new(config.idempotency, Position::START),
+            window_positions: config.idempotency.positions,
+            window_time: config.idempotency.time,
+            looked_up: 0,
+            is_warming_up: false,
+        }
+    }
+
+    /// Assesses a command. `committed`: the end of the log as far as it is known to be committed.
+    pub(crate) fn assess<T>(
+        &mut self,
+        command: &Command<T>,
+        committed: Position,
+        now: Timestamp,
+        is_loading: impl Fn(&StreamId) -> bool,
+    ) -> Assessment {
+        if !self.knows(command, is_loading) {
+            return Assessment::Unknown;
+        }
+        let judged: Vec<Judged> = command.parts.iter().map(|part| self.judge(part)).collect();
+        if judged.iter().all(|judged| judged.fit == Fit::Fits) {
+            return Assessment::Fits;
+        }
+        let questions = self.questions(command, &judged, committed, now);
+        if questions.iter().all(Option::is_none) {
+            return match judge::all_fit(&judged) {
+                true => Assessment::Fits,
+                false => Assessment::Judged(judged),
+            };
+        }
+        let compares_open = command.parts.iter().zip(&judged).any(|(part, judged)| {
+            matches!(judged.fit, Fit::RefusedUnlessStoredAt(..)) && self.heads.is_open(&part.stream)
+        });
+        if compares_open && !command.rechecked {
+            return Assessment::RestsOnOpenCommits;
+        }
+        Assessment::MayBeStored(questions)
+    }
+
+    /// True if all streams and types of the command are known. `is_loading`: the stream is being looked up.
+    pub(crate) fn knows<T>(
+        &mut self,
+        command: &Command<T>,
+        is_loading: impl Fn(&StreamId) -> bool,
+    ) -> bool {
+        command.parts.iter().all(|part| {
+            let knows_stream = self.heads.knows_stream(&part.stream)
+                || !is_loading(&part.stream) && self.heads.takes_as_new(&part.stream);
+            knows_stream
+                && part
+                    .event_types()
+                    .all(|event_type| self.heads.knows_type(&event_type))
+        })
+    }
+
+    /// What the claims of a command are worth. All its streams are known.
+    pub(crate) fn judge_all<T>(&mut self, command: &Command<T>) -> Vec<Judged> {
+        command.parts.iter().map(|part| self.judge(part)).collect()
+    }
+
+    fn judge(&mut self, part: &Part) -> Judged {
+        let state = self.heads.tip(&part.stream).unwrap_or_default();
+        Judged {
+            fit: judge::check(part, &state),
+            state,
+        }
+    }
+
+    /// What has to be looked up. Parts after the first one that is refused in any case do not matter.
+    fn questions<T>(
+        &mut self,
+        command: &Command<T>,
+        judged: &[Judged],
+        committed: Position,
+        now: Timestamp,
+    ) -> Questions {
+        let refused = |judged: &Judged| matches!(judged.fit, Fit::Refused(_));
+        let end = judged.iter().position(refused).unwrap_or(judged.len());
+        let parts = command.parts.iter().zip(judged).take(end);
+        let mut questions: Questions = parts
+            .map(|(part, judged)| self.question(part, judged, committed, now))
+            .collect();
+        questions.resize_with(judged.len(), || None);
+        questions
+    }
+
+    fn question(
+        &mut self,
+        part: &Part,
+        judged: &Judged,
+        committed: Position,
+        now: Timestamp,
+    ) -> Option<Question> {
+        let head = match &part.change {
+            Change::Events { .. } | Change::Owned { .. } => judged.state.main?,
+            Change::Lifecycle { .. } => judged.state.meta?,
+        };
+        let place = match &judged.fit {
+            Fit::RefusedUnlessStoredAt(first, _) => Suspected::At(*first),
+            Fit::FitsUnlessStored => match self.recent.find(head.row, part.first_id()?) {
+                Recent::Perhaps(position) => {
+                    let before = Position(position.0.saturating_sub(1));
+                    Suspected::Near(position, self.window_part(committed, now, before))
+                }
+                Recent::No => return None,
+                // A stream that began after that position has no other events.
+                Recent::NotAfter(position) if head.row.0 > position.0 => return None,
+                Recent::NotAfter(position) => {
+                    self.looked_up = self.looked_up.saturating_add(1);
+                    Suspected::Within(self.window_part(committed, now, position))
+                }
+            },
+            Fit::Fits | Fit::Refused(_) => return None,
+        };
+        Some(Question {
+            stream: part.target(),
+            row: head.row,
+            ids: part.ids(),
+            place,
+        })
+    }
+
+    /// The window up to a position.
+    fn window_part(&self, committed: Position, now: Timestamp, until: Position) -> WindowPart {
+        let age = i64::try_from(self.window_time.as_micros()).unwrap_or(i64::MAX);
+        WindowPart {
+            after: Position(committed.0.saturating_sub(self.window_positions)),
+            created_from: Timestamp(now.0.saturating_sub(age)),
+            until,
+        }
+    }
+
+    // ---- what is decided, and what becomes of it ----
+
+    /// The tip of a stream, if it is known.
+    pub(crate) fn tip(&mut self, stream: &StreamId) -> Option<StreamState> {
+        self.heads.tip(stream)
+    }
+
+    /// The row id of a type as of the tip; `None` if it has to be created.
+    pub(crate) fn type_tip(&self, event_type: &EventType) -> Option<RowId> {
+        self.heads.type_tip(event_type)
+    }
+
+    /// A batch being formed creates a type.
+    pub(crate) fn create_type(&mut self, event_type: &EventType, row: RowId) {
+        self.heads.create_type(event_type, row);
+    }
+
+    /// A batch being formed moves a stream. `opens`: it is the first time that this batch does.
+    pub(crate) fn advance(&mut self, stream: &StreamId, tip: StreamState, opens: bool) {
+        self.heads.advance(stream, tip, opens);
+    }
+
+    /// A batch was undone: the stream is as it was committed. Call it for all open batches.
+    pub(crate) fn rewind(&mut self, stream: &StreamId) {
+        self.heads.rewind(stream);
+    }
+
+    /// A batch that would have created this type was undone.
+    pub(crate) fn rewind_type(&mut self, event_type: &EventType) {
+        self.heads.rewind_type(event_type);
+    }
+
+    /// A batch that left the stream in this state has committed.
+    pub(crate) fn commit(&mut self, stream: &StreamId, state: StreamState) {
+        self.heads.commit(stream, state);
+    }
+
+    /// A batch that created this type has committed.
+    pub(crate) fn commit_type(&mut self, event_type: &EventType, row: RowId) {
+        self.heads.commit_type(event_type, row);
+    }
+
+    /// An event that a retry would name was committed.
+    pub(crate) fn remember(&mut self, id: StoredId) {
+        self.recent.insert(id);
+    }
+
+    /// Takes an event that another process has committed, or one of ours that was found by looking. Nothing may be open.
+    pub(crate) fn observe(&mut self, event: &EventRef) {
+        self.heads.observe(event);
+        self.recent.insert(event.stored_id());
+    }
+
+    /// Brings the memory back to its bounds.
+    pub(crate) fn shrink(&mut self, now: Timestamp, end: Position, nothing_open: bool) {
+        self.recent.expire(now, end);
+        self.heads.shrink(nothing_open);
+    }
+
+    /// Forgets everything: the log is known to end at `end`, and nothing is known of what is in it. Nothing may be open.
+    pub(crate) fn forget(&mut self, config: &Config, end: Position) {
+        self.heads.clear();
+        self.recent = RecentIds::new(config.idempotency, end);
+        self.looked_up = 0;
+        self.is_warming_up = false;
+    }
+
+    // ---- what is looked up ----
+
+    /// Streams and types of a command that have to be loaded.
+    pub(crate) fn missing<T>(
+        &mut self,
+        command: &Command<T>,
+        mut stream: impl FnMut(&StreamId),
+        mut event_type: impl FnMut(EventType),
+    ) {
+        for part in &command.parts {
+            if !self.heads.knows_stream(&part.stream) {
+                stream(&part.stream);
+            }
+            part.event_types()
+                .filter(|of| !self.heads.knows_type(of))
+                .for_each(&mut event_type);
+        }
+    }
+
+    /// Takes the answer of the database; what is known already is newer and stays. Returns the streams whose stored state cannot
+    /// be read, each with the error.
+    pub(crate) fn learn(
+        &mut self,
+        request: LoadRequest,
+        loaded: &Loaded,
+    ) -> Vec<(StreamId, Error)> {
+        self.heads.learn(request, loaded)
+    }
+
+    /// Begins to list all names, once that is worth it.
+    pub(crate) fn begin_listing(&mut self) -> Option<Listing> {
+        self.heads.begin_listing()
+    }
+
+    /// Takes the names of the listing of that number; `None`: too many.
+    pub(crate) fn listed(&mut self, number: u64, names: Option<Hashes>) {
+        self.heads.names.listed(number, names);
+    }
+
+    /// The listing of that number failed.
+    pub(crate) fn not_listed(&mut self, number: u64) {
+        self.heads.names.not_listed(number);
+    }
+
+    /// True once, when enough appends had to be looked up that reading the ids of the window is worth it. From the end of
+    /// what is known backwards ([`ids_known_after`](Self::ids_known_after)).
+    pub(crate) fn begins_warm_up(&mut self) -> bool {
+        let begins = !self.is_warming_up && self.looked_up >= LOOKED_UP_BEFORE;
+        self.is_warming_up |= begins;
+        begins
+    }
+
+    /// Every id after this position is known.
+    pub(crate) fn ids_known_after(&self) -> Position {
+        self.recent.covered_from()
+    }
+
+    /// An empty range of older ids that ends where those known begin, to be filled; `None` if the window is covered.
+    pub(crate) fn older_ids(&self, window_start: Position) -> Option<OlderIds> {
+        (!self.recent.covers_window()).then(|| self.recent.older(window_start))
+    }
+
+    /// Adds older ids. False if they do not join those known, or are too many.
+    pub(crate) fn take_older_ids(&mut self, ids: OlderIds) -> bool {
+        self.recent.prepend(ids)
+    }
+}
+
+/// The head of a stream after its events up to this one were stored.
+pub(crate) fn head_of(event: &EventRef) -> StreamHead {
+    StreamHead {
+        row: event.stream_row,
+        last: event.revision,
+        position: event.position,
+        id: Some(event.id),
+    }
+}

@@ -1,0 +1,66 @@
+//! Appends in doubt, and their events that turn up in the log after all.
+//!
+//! A statement whose connection died may commit late, after everything was undone. Its append is then about to be decided again,
+//! and its own events stand in its way: without recognising them it would be stored twice, or refused although it is
+//! stored. Every late commit makes the next batch miss, so it is seen while catching up, before anything is decided.
+
+use std::collections::HashMap;
+
+use gesta_core::backend::EventRef;
+use gesta_core::{AppendedStream, EventId, Position, Revision, StreamId};
+
+use crate::command::{Command, Part};
+
+/// Events of appends in doubt, as far as they were seen in the log.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    /// The events sought, and where they are.
+    events: HashMap<EventId, Option<(StreamId, Revision, Position)>>,
+}
+
+impl Late {
+    /// Looks out for the events of a command in doubt.
+    pub(crate) fn seek<T>(&mut self, command: &Command<T>) {
+        for id in command.parts.iter().flat_map(Part::ids) {
+            self.events.entry(id).or_default();
+        }
+    }
+
+    /// Sees an event of the log.
+    pub(crate) fn observe(&mut self, event: &EventRef) {
+        if let Some(place) = self.events.get_mut(&event.id) {
+            *place = Some((event.stream.clone(), event.revision, event.position));
+        }
+    }
+
+    /// Where the events of a command were seen, if all of them were.
+    pub(crate) fn find<T>(&self, command: &Command<T>) -> Option<Vec<AppendedStream>> {
+        command
+            .parts
+            .iter()
+            .map(|part| self.find_part(part))
+            .collect()
+    }
+
+    /// Where a part is stored, if it is: all of its events, one after the other.
+    fn find_part(&self, part: &Part) -> Option<AppendedStream> {
+        let stream = part.target();
+        let mut found: Option<AppendedStream> = None;
+        for id in part.ids() {
+            let (of, revision, position) = self.events.get(&id)?.as_ref()?;
+            let follows = found
+                .as_ref()
+                .is_none_or(|found| found.last_revision.next() == *revision);
+            if *of != stream || !follows {
+                return None;
+            }
+            found = Some(AppendedStream {
+                stream: stream.clone(),
+                first_revision: found.map_or(*revision, |found| found.first_revision),
+                last_revision: *revision,
+                position: *position,
+            });
+        }
+        found
+    }
+}

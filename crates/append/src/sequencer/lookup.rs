@@ -1,0 +1,96 @@
+//! The question whether an append is a retry of one that is stored: what is asked, and what may be found.
+//! Not here: asking the database (`jobs`).
+
+use std::collections::HashMap;
+
+use gesta_core::backend::{EventRef, RowId};
+use gesta_core::{AppendedStream, EventId, Position, Revision, StreamId, Timestamp};
+
+/// What to look up for one part.
+#[derive(Debug, Clone)]
+pub(crate) struct Question {
+    pub(crate) stream: StreamId,
+    pub(crate) row: RowId,
+    pub(crate) ids: Vec<EventId>,
+    pub(crate) place: Suspected,
+}
+
+/// Where the events may be stored.
+#[derive(Debug, Clone)]
+pub(crate) enum Suspected {
+    /// From this revision on.
+    At(Revision),
+    /// The first one probably at this position; if not, somewhere in this part of the log.
+    Near(Position, WindowPart),
+    /// Somewhere in this part of the log.
+    Within(WindowPart),
+}
+
+/// The part of the window that the ids kept in memory do not cover.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WindowPart {
+    /// It begins after this position, or with the first event that is not older than `created_from`, whichever comes first.
+    pub(crate) after: Position,
+    /// See `after`.
+    pub(crate) created_from: Timestamp,
+    /// Its last position.
+    pub(crate) until: Position,
+}
+
+impl WindowPart {
+    /// The smallest part that holds both.
+    fn and(self, other: Self) -> Self {
+        Self {
+            after: self.after.min(other.after),
+            created_from: self.created_from.min(other.created_from),
+            until: self.until.max(other.until),
+        }
+    }
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing: not a retry.
+    Nothing,
+    /// Exactly these events: the answer of the first time.
+    Stored(AppendedStream),
+    /// The first event is stored, but others follow it.
+    Otherwise,
+}
+
+/// What is asked about one command: a question for each of its parts; a part without one is not a retry.
+pub(crate) type Questions = Vec<Option<Question>>;
+
+/// Where events with certain ids are stored, if they are.
+pub(crate) type Hits = HashMap<(RowId, EventId), EventRef>;
+
+/// True if the search has answered these: nothing is to be compared, and nothing to be looked up elsewhere.
+pub(crate) fn found_nothing(questions: &Questions, hits: &Hits) -> bool {
+    questions.iter().flatten().all(|question| {
+        let first = question.ids.first().map(|id| (question.row, *id));
+        matches!(question.place, Suspected::Within(_))
+            && first.is_none_or(|first| !hits.contains_key(&first))
+    })
+}
+
+/// A search for the first events of all questions that suspect them somewhere in the window.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Search {
+    pub(crate) events: Vec<(RowId, EventId)>,
+    /// The part of the window that is searched; `None`: nothing is.
+    pub(crate) part: Option<WindowPart>,
+}
+
+impl Search {
+    pub(crate) fn of<'a>(questions: impl Iterator<Item = &'a Question>) -> Self {
+        let mut search = Self::default();
+        for question in questions {
+            if let (Suspected::Within(part), Some(id)) = (&question.place, question.ids.first()) {
+                search.events.push((question.row, *id));
+                search.part = Some(search.part.map_or(*part, |all| all.and(*part)));
+            }
+        }
+        search
+    }
+}

@@ -1,0 +1,132 @@
+//! Commands that are to be decided: those that have arrived, and those that wait until something was looked up.
+//!
+//! Invariant: a command never overtakes one that waits and touches the same stream.
+
+use std::collections::{HashMap, VecDeque};
+
+use gesta_core::StreamId;
+
+use super::lookup::Found;
+use crate::command::Command;
+
+/// A command that cannot be decided yet.
+#[derive(Debug)]
+pub(crate) struct Waiting<T> {
+    pub(crate) command: Command<T>,
+    /// The number of the lookup of stored events that it waits for.
+    pub(crate) lookup: Option<u64>,
+    /// What the lookup found.
+    pub(crate) found: Option<Vec<Found>>,
+}
+
+/// The commands.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    /// Oldest first.
+    pub(crate) inbox: VecDeque<Command<T>>,
+    pub(crate) waiting: VecDeque<Waiting<T>>,
+    /// Streams that a waiting command touches, with the number of such commands.
+    held: HashMap<StreamId, usize>,
+    /// Some of those waiting may be ready.
+    pub(crate) some_are_ready: bool,
+    arrivals: u64,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self {
+            inbox: VecDeque::new(),
+            waiting: VecDeque::new(),
+            held: HashMap::new(),
+            some_are_ready: false,
+            arrivals: 0,
+        }
+    }
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inbox.is_empty() && self.waiting.is_empty()
+    }
+
+    /// A command arrives.
+    pub(crate) fn arrive(&mut self, mut command: Command<T>) {
+        self.arrivals += 1;
+        command.sequence = self.arrivals;
+        self.inbox.push_back(command);
+    }
+
+    /// True if the command must stay after one that waits.
+    pub(crate) fn is_held(&self, command: &Command<T>) -> bool {
+        !self.held.is_empty()
+            && command
+                .parts
+                .iter()
+                .any(|part| self.held.contains_key(&part.stream))
+    }
+
+    /// A command waits, for a lookup of that number or until its streams are known.
+    pub(crate) fn wait(&mut self, command: Command<T>, lookup: Option<u64>) {
+        for part in &command.parts {
+            *self.held.entry(part.stream.clone()).or_insert(0) += 1;
+        }
+        self.waiting.push_back(Waiting {
+            command,
+            lookup,
+            found: None,
+        });
+    }
+
+    /// A command, taken out of those waiting, waits no longer.
+    pub(crate) fn release(&mut self, command: &Command<T>) {
+        for part in &command.parts {
+            if let Some(count) = self.held.get_mut(&part.stream) {
+                *count -= 1;
+                if *count == 0 {
+                    self.held.remove(&part.stream);
+                }
+            }
+        }
+    }
+
+    /// Takes out of those waiting what `select` chooses.
+    pub(crate) fn extract_waiting(
+        &mut self,
+        mut select: impl FnMut(&Waiting<T>) -> bool,
+    ) -> Vec<Command<T>> {
+        let (chosen, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|waiting| select(waiting));
+        self.waiting = rest.into();
+        let commands: Vec<Command<T>> = chosen.into_iter().map(|one| one.command).collect();
+        commands.iter().for_each(|command| self.release(command));
+        commands
+    }
+
+    /// Everything is to be decided again, with these commands, in the order of arrival.
+    pub(crate) fn start_over(&mut self, commands: impl IntoIterator<Item = Command<T>>) {
+        self.held.clear();
+        let waiting = self.waiting.drain(..).map(|waiting| waiting.command);
+        self.inbox.extend(waiting);
+        self.inbox.extend(commands);
+        self.inbox
+            .make_contiguous()
+            .sort_by_key(|command| command.sequence);
+    }
+
+    /// Takes out all commands that `select` chooses, wherever they are.
+    pub(crate) fn extract(
+        &mut self,
+        mut select: impl FnMut(&Command<T>) -> bool,
+    ) -> Vec<Command<T>> {
+        let mut chosen = self.extract_waiting(|waiting| select(&waiting.command));
+        if self.inbox.iter().any(&mut select) {
+            let (taken, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.inbox)
+                .into_iter()
+                .partition(|command| select(command));
+            self.inbox = rest.into();
+            chosen.extend(taken);
+        }
+        chosen
+    }
+}

@@ -1,0 +1,303 @@
+//! Reads under way, and what each of them is for.
+//!
+//! Bounds: few at once, each for many commands. An answer that is outdated, for everything was undone meanwhile, is dropped.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::backend::LoadRequest;
+use gesta_core::{Error, IdempotencyWindow, Position, StreamId, Timestamp};
+use tokio::time::Instant;
+
+use super::job::{Job, JobId, What};
+use super::knowledge::{Listing, OlderIds};
+use super::lookup::{Hits, Questions, Search, Suspected};
+use super::trouble::Trouble;
+
+/// Streams looked up in one statement.
+pub(crate) const LOAD_STREAMS_MAX: usize = 1_000;
+/// Such statements under way at once.
+const LOADS_MAX: usize = 2;
+/// Commands whose events are sought in one statement.
+const SEARCH_COMMANDS_MAX: usize = 500;
+/// Such statements under way at once.
+const SEARCHES_MAX: usize = 2;
+/// Time before the ids of the window that could not be read are tried again.
+const WARM_UP_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a read is for.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    /// The recovery under way waits for it.
+    Recovery,
+    /// Streams and types that commands wait for.
+    Load(LoadRequest),
+    /// The same, asked for before everything was undone: the answer does not count.
+    OutdatedLoad,
+    /// The events of several commands, by the numbers of their lookups.
+    Search(Vec<(u64, Questions)>),
+    /// The events of one command, by the number of its lookup.
+    LookUp(u64),
+    /// The names of all streams, by the number of the listing.
+    List(u64),
+    /// Where the window of retries begins.
+    WindowStart,
+    /// Ids of the window, which begins after this position.
+    Ids(Position),
+}
+
+/// Reading the ids of the window, newest first, in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WarmUp {
+    /// Not begun, done, or under way.
+    Nothing,
+    /// The start of the window is to be found; not before this time.
+    FindStart(Option<Instant>),
+    /// The next range is to be read of the window that begins after this position; not before this time.
+    Read(Position, Option<Instant>),
+}
+
+/// The reads.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    jobs: u64,
+    lookups: u64,
+    pending: HashMap<JobId, Purpose>,
+    loading: HashSet<StreamId>,
+    loads: usize,
+    /// A load has failed: the next one is tried not before this time.
+    loads_paused_until: Option<Instant>,
+    load_trouble: Trouble,
+    /// Lookups that are sent together with others.
+    due: Vec<(u64, Questions)>,
+    searches: usize,
+    warm_up: WarmUp,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self {
+            jobs: 0,
+            lookups: 0,
+            pending: HashMap::new(),
+            loading: HashSet::new(),
+            loads: 0,
+            loads_paused_until: None,
+            load_trouble: Trouble::default(),
+            due: Vec::new(),
+            searches: 0,
+            warm_up: WarmUp::Nothing,
+        }
+    }
+}
+
+impl Reads {
+    /// Begins a read.
+    pub(crate) fn begin(&mut self, what: What, purpose: Purpose) -> (JobId, Job) {
+        self.jobs += 1;
+        let id = JobId(self.jobs);
+        self.pending.insert(id, purpose);
+        (id, Job(what))
+    }
+
+    /// A read has ended: what was it for? `None` if nobody waits for it any more.
+    pub(crate) fn end(&mut self, id: JobId) -> Option<Purpose> {
+        let purpose = self.pending.remove(&id)?;
+        match &purpose {
+            Purpose::Load(request) => {
+                self.loads -= 1;
+                for stream in &request.streams {
+                    self.loading.remove(stream);
+                }
+            }
+            Purpose::OutdatedLoad => self.loads -= 1,
+            Purpose::Search(_) => self.searches -= 1,
+            _ => {}
+        }
+        Some(purpose)
+    }
+
+    /// The recovery that waited for a read has taken another way.
+    pub(crate) fn abandon_recovery(&mut self) {
+        self.pending
+            .retain(|_, purpose| !matches!(purpose, Purpose::Recovery));
+    }
+
+    /// Everything was undone: what is under way may miss what others have appended.
+    ///
+    /// The streams of an outdated load may be asked for again before it ends. They are not counted as being loaded then: otherwise a
+    /// third load could overtake the second, whose answer would be outdated without anybody knowing.
+    pub(crate) fn outdate(&mut self) {
+        for purpose in self.pending.values_mut() {
+            if matches!(purpose, Purpose::Load(_)) {
+                *purpose = Purpose::OutdatedLoad;
+            }
+        }
+        self.loading.clear();
+        self.due.clear();
+    }
+
+    /// Everything was forgotten: ids and names that are being read do not join what will be known.
+    pub(crate) fn forget(&mut self) {
+        self.pending.retain(|_, purpose| {
+            !matches!(
+                purpose,
+                Purpose::WindowStart | Purpose::Ids(_) | Purpose::List(_)
+            )
+        });
+        self.warm_up = WarmUp::Nothing;
+    }
+
+    pub(crate) fn is_loading(&self, stream: &StreamId) -> bool {
+        self.loading.contains(stream)
+    }
+
+    // ---- streams and types ----
+
+    /// True if another load may be sent.
+    pub(crate) fn may_load(&self, now: Instant) -> bool {
+        self.loads < LOADS_MAX && self.loads_paused_until.is_none_or(|until| until <= now)
+    }
+
+    /// A load has failed for a passing reason.
+    pub(crate) fn pause_loads(&mut self, error: &Error, now: Instant) {
+        self.load_trouble.note(error, now);
+        let pause = self.load_trouble.back_off(Duration::MAX);
+        self.loads_paused_until = Some(now + pause);
+    }
+
+    /// A load has succeeded, or none is needed any more.
+    pub(crate) fn resume_loads(&mut self) {
+        self.load_trouble.clear();
+        self.loads_paused_until = None;
+    }
+
+    /// Loads are tried again and again.
+    pub(crate) fn are_loads_failing(&self) -> bool {
+        self.load_trouble.last_error().is_some()
+    }
+
+    pub(crate) fn has_loads(&self) -> bool {
+        self.loads > 0
+    }
+
+    /// Claims a stream for a load; false if it is being loaded.
+    pub(crate) fn claim(&mut self, stream: &StreamId) -> bool {
+        self.loading.insert(stream.clone())
+    }
+
+    pub(crate) fn load(&mut self, request: LoadRequest) -> (JobId, Job) {
+        self.loads += 1;
+        self.begin(What::Load(request.clone()), Purpose::Load(request))
+    }
+
+    // ---- stored events ----
+
+    /// Numbers a lookup of stored events. One that searches a part of the window is sent together with others.
+    pub(crate) fn look_up(&mut self, questions: Questions) -> (u64, Option<(JobId, Job)>) {
+        self.lookups += 1;
+        let number = self.lookups;
+        let is_wide = |place: &Suspected| matches!(place, Suspected::Within(_));
+        if questions.iter().flatten().any(|one| is_wide(&one.place)) {
+            self.due.push((number, questions));
+            return (number, None);
+        }
+        let job = self.look_up_with(number, questions, Arc::default());
+        (number, Some(job))
+    }
+
+    /// Looks up the events of one command, where a search has found these.
+    pub(crate) fn look_up_with(
+        &mut self,
+        number: u64,
+        questions: Questions,
+        hits: Arc<Hits>,
+    ) -> (JobId, Job) {
+        self.begin(What::LookUp(questions, hits), Purpose::LookUp(number))
+    }
+
+    /// The next search for the events of many commands, if one is due: until the ids of the window are known, every append to
+    /// an old stream may need one.
+    pub(crate) fn search(&mut self) -> Option<(JobId, Job)> {
+        if self.due.is_empty() || self.searches >= SEARCHES_MAX {
+            return None;
+        }
+        let count = self.due.len().min(SEARCH_COMMANDS_MAX);
+        let asked: Vec<_> = self.due.drain(..count).collect();
+        Some(self.search_for(asked))
+    }
+
+    /// Searches for the events of these commands.
+    pub(crate) fn search_for(&mut self, asked: Vec<(u64, Questions)>) -> (JobId, Job) {
+        self.searches += 1;
+        let search = Search::of(asked.iter().flat_map(|(_, questions)| questions).flatten());
+        self.begin(What::Search(search), Purpose::Search(asked))
+    }
+
+    // ---- names and ids, in the background ----
+
+    pub(crate) fn list(&mut self, listing: Listing) -> (JobId, Job) {
+        let number = listing.number;
+        self.begin(What::List(listing), Purpose::List(number))
+    }
+
+    /// Begins to read the ids of the window.
+    pub(crate) fn warm_up(&mut self) {
+        self.warm_up = WarmUp::FindStart(None);
+    }
+
+    /// Goes on with the window that begins after `start`.
+    pub(crate) fn go_on_with_window(&mut self, start: Position) {
+        self.warm_up = WarmUp::Read(start, None);
+    }
+
+    /// The start of the window could not be found, or, if it is known, a range not be read: tries again after a pause.
+    pub(crate) fn retry_warm_up(&mut self, start: Option<Position>, now: Instant) {
+        let at = Some(now + WARM_UP_PAUSE);
+        self.warm_up = match start {
+            None => WarmUp::FindStart(at),
+            Some(start) => WarmUp::Read(start, at),
+        };
+    }
+
+    /// The next read of ids, if one is due. `older` gives the range to fill; `None` ends it.
+    pub(crate) fn next_of_window(
+        &mut self,
+        window: IdempotencyWindow,
+        (now, wall): (Instant, Timestamp),
+        end: Position,
+        older: impl FnOnce(Position) -> Option<OlderIds>,
+    ) -> Option<(JobId, Job)> {
+        let is_due = |at: Option<Instant>| at.is_none_or(|at| at <= now);
+        match self.warm_up {
+            WarmUp::FindStart(at) if is_due(at) => {
+                self.warm_up = WarmUp::Nothing;
+                let what = What::WindowStart {
+                    window,
+                    now: wall,
+                    end,
+                };
+                Some(self.begin(what, Purpose::WindowStart))
+            }
+            WarmUp::Read(start, at) if is_due(at) => {
+                self.warm_up = WarmUp::Nothing;
+                let range = older(start)?;
+                Some(self.begin(What::Ids(range), Purpose::Ids(start)))
+            }
+            _ => None,
+        }
+    }
+
+    /// When a read that could not be done is to be tried again.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        let warm_up = match self.warm_up {
+            WarmUp::FindStart(at) | WarmUp::Read(_, at) => at,
+            WarmUp::Nothing => None,
+        };
+        [warm_up, self.loads_paused_until]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}

@@ -1,0 +1,639 @@
+//! What happens when a batch does not commit.
+//!
+//! All batches chained after it miss as well. When nothing is in flight any more, everything decided is undone, the log is read
+//! from the last row known, and all commands are decided again in their order.
+//!
+//! *Missed*: another process has appended; look and go on.
+//! *Refused*: the database refuses the content; the batch is halved until one append stands alone.
+//! *Failed*: a passing reason: wait and go on; a lasting one: its appends are answered at once.
+//! *Unknown*: the connection died. Its statements may still be waiting in the database and commit later, so looking alone proves
+//! nothing. On a new connection (with a new epoch) the log is read from the last row known; what is found of the lost
+//! appends is stored ([`Late`]). The others are decided and sent again after the same last row, and the first commit makes
+//! the lost statements impossible, because the position that they need is taken. Whichever of the two comes first
+//! wins; the other misses, and if it was the lost statement that came first, catching up finds its events.
+//!
+//! Whatever is found by looking is answered with the next commit on the new connection: that proves it durable, for a row can
+//! be visible although its commit still waits for a synchronous standby.
+//!
+//! When the log cannot be followed from the last row known (too many rows, a gap that scavenging has left, another row
+//! in its place), everything known is forgotten, and appends in doubt are answered *outcome unknown*: nobody can tell any more.
+
+use gesta_core::backend::{BatchOutcome, EventRef, LogEnd, Signal, WriterEpoch};
+use gesta_core::{Error, ErrorKind, Incarnation, Position, Result};
+use tokio::time::Instant;
+
+use super::forming::InFlight;
+use super::job::{Gave, What};
+use super::late::Late;
+use super::pace::Pace;
+use super::reads::Purpose;
+use super::trouble::is_passing;
+use super::{Now, Output, Sequencer, unknown};
+use crate::command::Command;
+
+/// Events read at once when catching up with other processes.
+const CATCH_UP_PAGE: usize = 20_000;
+/// Positions after which it is quicker to forget everything known: reading so many takes a few tenths of a second.
+const CATCH_UP_MAX: u64 = 60_000;
+/// Misses in a row without anything new after which everything known is doubted.
+const IDLE_MISSES_MAX: u32 = 2;
+/// While appends wait for a database that is away, their age is looked at this often, at least.
+const GIVE_UP_PRECISION_DIVISOR: u32 = 4;
+
+/// How far a recovery has come.
+#[derive(Debug)]
+enum Phase<T> {
+    /// Nothing is wrong.
+    Running,
+    /// A batch did not commit; the answers to all others in flight are awaited.
+    Draining {
+        /// The outcome of the first one.
+        first: BatchOutcome,
+        lost: Vec<Lost<T>>,
+    },
+    /// The next step is tried at this time.
+    Pausing(Instant, Step),
+    /// A connection was asked for.
+    Connecting(Goal),
+    /// The log is being read from the last row known.
+    CatchingUp(CatchUp),
+    /// The end of the log is being read; everything known is to be forgotten.
+    Forgetting,
+    /// Everything is answered, for good.
+    Stopped,
+}
+
+/// A batch that did not commit.
+#[derive(Debug)]
+struct Lost<T> {
+    batch: InFlight<T>,
+    is_in_doubt: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Connect(Goal),
+    Reach(Goal),
+}
+
+/// What is to be done with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    CatchUp,
+    Forget,
+}
+
+#[derive(Debug)]
+struct CatchUp {
+    /// The last row known, until it was found in the log again.
+    known: Option<LogEnd>,
+    /// Behind this position it is quicker to forget.
+    limit: Position,
+}
+
+/// The state of recovery.
+#[derive(Debug)]
+pub(crate) struct Recovery<T> {
+    phase: Phase<T>,
+    /// Events of appends in doubt.
+    late: Late,
+    /// A batch has missed when the log was known up to here.
+    missed_at: Option<Position>,
+    /// Misses in a row after which nothing new was found.
+    idle_misses: u32,
+    /// Rows may have been stored of which nobody was told.
+    is_in_doubt: bool,
+    /// The log is read because it is this process's turn.
+    is_for_turn: bool,
+    /// A connection was open before.
+    was_connected: bool,
+    /// Appends were decided before.
+    has_run: bool,
+}
+
+impl<T> Recovery<T> {
+    /// The first connection was asked for.
+    pub(super) fn first() -> Self {
+        Self {
+            phase: Phase::Connecting(Goal::Forget),
+            late: Late::default(),
+            missed_at: None,
+            idle_misses: 0,
+            is_in_doubt: false,
+            is_for_turn: false,
+            was_connected: false,
+            has_run: false,
+        }
+    }
+
+    /// A batch has committed.
+    pub(super) fn all_is_well(&mut self) {
+        self.idle_misses = 0;
+    }
+
+    pub(super) fn is_without_commands(&self) -> bool {
+        match &self.phase {
+            Phase::Draining { lost, .. } => lost.iter().all(|lost| lost.batch.cargo.is_empty()),
+            _ => true,
+        }
+    }
+
+    /// When the oldest batch was sent whose recovery awaits answers.
+    pub(super) fn oldest_unanswered(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Draining { lost, .. } => lost.first().map(|lost| lost.batch.sent),
+            _ => None,
+        }
+    }
+}
+
+impl<T> Sequencer<T> {
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.recovery.phase, Phase::Running)
+    }
+
+    /// True once the last output was given.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.recovery.phase, Phase::Stopped)
+    }
+
+    pub(super) fn stop(&mut self) {
+        if !self.is_stopped() && self.in_flight.is_empty() {
+            self.recovery.phase = Phase::Stopped;
+            self.outputs.push(Output::Stopped);
+        }
+    }
+
+    // ---- a batch did not commit ----
+
+    /// The first batch that did not commit.
+    pub(super) fn begin_recovery(&mut self, batch: InFlight<T>, outcome: BatchOutcome, now: Now) {
+        let is_in_doubt = matches!(outcome, BatchOutcome::Unknown(_));
+        self.recovery.phase = Phase::Draining {
+            first: outcome,
+            lost: vec![Lost { batch, is_in_doubt }],
+        };
+        self.end_draining(now);
+    }
+
+    /// The answer to a batch that was sent after one that did not commit.
+    pub(super) fn on_outcome_while_draining(
+        &mut self,
+        batch: InFlight<T>,
+        outcome: BatchOutcome,
+        now: Now,
+    ) {
+        let Phase::Draining { lost, .. } = &mut self.recovery.phase else {
+            return;
+        };
+        if !matches!(outcome, BatchOutcome::Committed) {
+            let is_in_doubt = matches!(outcome, BatchOutcome::Unknown(_));
+            lost.push(Lost { batch, is_in_doubt });
+        } else if lost.iter().all(Lost::may_have_committed) {
+            // It could only commit after those before it: so they have committed too.
+            let is_stored = |lost: &mut Lost<T>| lost.is_in_doubt;
+            let stored: Vec<Lost<T>> = lost.extract_if(.., is_stored).collect();
+            for lost in stored {
+                self.complete(lost.batch, now);
+            }
+            self.complete(batch, now);
+        } else {
+            tracing::error!(
+                log = self.setting.log.0,
+                "a batch is said to have committed although one that it was chained to did not: looking what is stored"
+            );
+            let is_in_doubt = true;
+            lost.push(Lost { batch, is_in_doubt });
+        }
+        self.end_draining(now);
+    }
+
+    /// Goes on once nothing is in flight.
+    fn end_draining(&mut self, now: Now) {
+        if !self.in_flight.is_empty() {
+            return;
+        }
+        let drained = std::mem::replace(&mut self.recovery.phase, Phase::Running);
+        let Phase::Draining { first, mut lost } = drained else {
+            self.recovery.phase = drained;
+            return;
+        };
+        // The first outcome alone does not tell: a later one may have raised doubt.
+        let is_in_doubt =
+            matches!(first, BatchOutcome::Unknown(_)) || lost.iter().any(|lost| lost.is_in_doubt);
+        if is_in_doubt {
+            lost.iter_mut().for_each(|lost| lost.batch.doubt());
+        }
+        self.recovery.is_in_doubt |= is_in_doubt;
+        let pauses = self.react(&first, &mut lost, now);
+        let batches = lost.into_iter().map(|lost| lost.batch).collect();
+        self.undo_all(batches);
+        let goal = Goal::CatchUp;
+        if is_in_doubt {
+            self.disconnect();
+            self.try_step(Step::Connect(goal));
+        } else if pauses {
+            self.pause(Step::Reach(goal), now);
+        } else {
+            self.try_step(Step::Reach(goal));
+        }
+    }
+
+    /// Counts, tells, or seeks the append that is refused. True if the next try should wait.
+    fn react(&mut self, first: &BatchOutcome, lost: &mut [Lost<T>], now: Now) -> bool {
+        let log = self.setting.log.0;
+        match first {
+            BatchOutcome::Committed => false,
+            BatchOutcome::Missed => {
+                self.stats.misses.add(1);
+                self.recovery.missed_at = Some(self.committed.position);
+                let sent = lost.first().map_or(now.instant, |lost| lost.batch.sent);
+                let signal = self.turns.missed(sent, now.instant);
+                self.outputs.extend(signal.map(Output::Signal));
+                false
+            }
+            BatchOutcome::Refused(error) => self.bisect(error, lost, now),
+            BatchOutcome::Failed(error) => {
+                self.stats.failures.add(1);
+                self.trouble.note(error, now.instant);
+                if is_passing(error) {
+                    tracing::warn!(log, %error, "batch failed, trying again");
+                    return true;
+                }
+                tracing::error!(log, %error, "batch failed");
+                for lost in lost {
+                    let placed = std::mem::take(&mut lost.batch.cargo.placed);
+                    for (command, _) in placed {
+                        self.answer(command, Err(lasting(error)));
+                    }
+                }
+                false
+            }
+            BatchOutcome::Unknown(error) => {
+                self.stats.failures.add(1);
+                self.trouble.note(error, now.instant);
+                tracing::warn!(log, %error, "connection lost during a commit");
+                false
+            }
+        }
+    }
+
+    /// The database refuses the content of the first batch: answers its only command, or halves. True if neither can be done.
+    fn bisect(&mut self, error: &Error, lost: &mut [Lost<T>], now: Now) -> bool {
+        let Some(offending) = lost.first_mut() else {
+            return false;
+        };
+        let placed = &mut offending.batch.cargo.placed;
+        match placed.len() {
+            0 => {
+                self.trouble.note(error, now.instant);
+                return true;
+            }
+            1 => {
+                if let Some((command, _)) = placed.pop() {
+                    self.answer(command, Err(error.clone()));
+                }
+            }
+            count => {
+                self.bisection.commands_max = count / 2;
+                let last = placed.iter().map(|(command, _)| command.sequence).max();
+                let last = last.unwrap_or_default();
+                self.bisection.suspects_until = self.bisection.suspects_until.max(last);
+            }
+        }
+        false
+    }
+
+    /// Undoes the batch being formed and these; all commands are to be decided again, in the order in which they came.
+    fn undo_all(&mut self, lost: Vec<InFlight<T>>) {
+        let forming = std::mem::take(&mut self.forming);
+        let mut commands: Vec<Command<T>> = forming.undo(&mut self.knowledge).collect();
+        for batch in lost {
+            commands.extend(batch.undo(&mut self.knowledge));
+        }
+        self.queue.start_over(commands);
+        self.reads.outdate();
+        self.recovery.late = Late::default();
+        let in_doubt = |command: &&Command<T>| command.in_doubt_after.is_some();
+        for command in self.queue.inbox.iter().filter(in_doubt) {
+            self.recovery.late.seek(command);
+        }
+    }
+
+    fn disconnect(&mut self) {
+        self.writer = None;
+        self.outputs.push(Output::Disconnect);
+    }
+
+    // ---- steps ----
+
+    fn try_step(&mut self, step: Step) {
+        match step {
+            Step::Connect(goal) => {
+                self.recovery.phase = Phase::Connecting(goal);
+                self.outputs.push(Output::Connect);
+            }
+            Step::Reach(Goal::CatchUp) => self.read_on(None),
+            Step::Reach(Goal::Forget) => self.read_end(Phase::Forgetting),
+        }
+    }
+
+    fn pause(&mut self, step: Step, now: Now) {
+        let until = now.instant + self.back_off();
+        self.recovery.phase = Phase::Pausing(until, step);
+    }
+
+    pub(super) fn back_off(&self) -> std::time::Duration {
+        let longest = self.setting.config.give_up_after / GIVE_UP_PRECISION_DIVISOR;
+        self.trouble.back_off(longest)
+    }
+
+    /// Pauses that are over end, and commands that have waited for too long are given up.
+    pub(super) fn on_time(&mut self, now: Now) {
+        if self.is_running() && !self.reads.are_loads_failing() {
+            return;
+        }
+        self.give_up_old(now.instant);
+        if let Phase::Pausing(until, step) = self.recovery.phase
+            && until <= now.instant
+        {
+            self.try_step(step);
+        }
+    }
+
+    pub(super) fn recovery_wakes_at(&self) -> Option<Instant> {
+        let oldest = self.queue.inbox.front();
+        let gives_up = oldest.map(|oldest| oldest.arrived + self.setting.config.give_up_after);
+        match &self.recovery.phase {
+            Phase::Pausing(until, _) => Some(gives_up.map_or(*until, |at| at.min(*until))),
+            Phase::Running | Phase::Stopped => None,
+            _ => gives_up,
+        }
+    }
+
+    fn give_up_old(&mut self, now: Instant) {
+        let give_up_after = self.setting.config.give_up_after;
+        let is_old =
+            |command: &Command<T>| now.saturating_duration_since(command.arrived) >= give_up_after;
+        for command in self.queue.extract(is_old) {
+            let waited = now.saturating_duration_since(command.arrived).as_secs();
+            let error = self.given_up(&command, waited);
+            self.answer(command, Err(error));
+        }
+    }
+
+    fn given_up(&self, command: &Command<T>, waited: u64) -> Error {
+        let cause = self.trouble.last_error();
+        let error = if command.in_doubt_after.is_some() || command.stored.is_some() {
+            unknown(&format!(
+                "the connection was lost during the commit and did not come back for {waited} s"
+            ))
+        } else {
+            let why = cause.map_or_else(String::new, |cause| format!(": {}", cause.kind()));
+            Error::unavailable(format!("the database did not answer for {waited} s{why}"))
+                .during("append")
+        };
+        match cause {
+            Some(cause) => error.caused_by(cause.clone()),
+            None => error,
+        }
+    }
+
+    // ---- connecting ----
+
+    pub(super) fn on_connected(&mut self, connected: Result<WriterEpoch>, now: Now) {
+        let Phase::Connecting(goal) = self.recovery.phase else {
+            return;
+        };
+        match connected {
+            Ok(epoch) => {
+                self.writer = Some(epoch);
+                self.pace = Pace::default();
+                if std::mem::replace(&mut self.recovery.was_connected, true) {
+                    self.stats.reconnects.add(1);
+                    tracing::info!(log = self.setting.log.0, "connected again");
+                }
+                self.try_step(Step::Reach(goal));
+            }
+            Err(error) => {
+                self.trouble.note(&error, now.instant);
+                if !is_passing(&error) {
+                    self.refuse_all(&error);
+                }
+                self.pause(Step::Connect(goal), now);
+            }
+        }
+    }
+
+    /// Nothing can be stored until somebody has mended the database: nobody shall wait for that.
+    fn refuse_all(&mut self, error: &Error) {
+        for command in self.queue.extract(|_| true) {
+            self.answer(command, Err(lasting(error)));
+        }
+    }
+
+    /// History has changed: nothing that is known counts any more. What is in flight is in doubt, for good.
+    pub(super) fn on_history_changed(&mut self, incarnation: Incarnation) {
+        self.setting.incarnation = incarnation;
+        if self.is_stopped() {
+            return;
+        }
+        let phase = std::mem::replace(&mut self.recovery.phase, Phase::Running);
+        let (next, drained) = match phase {
+            // Whether the connection that is being opened knows of the change is found out when it is used.
+            Phase::Connecting(_) => (Some(Phase::Connecting(Goal::Forget)), Vec::new()),
+            Phase::Pausing(until, Step::Connect(_)) => {
+                let step = Step::Connect(Goal::Forget);
+                (Some(Phase::Pausing(until, step)), Vec::new())
+            }
+            Phase::Draining { lost, .. } => (None, lost),
+            _ => (None, Vec::new()),
+        };
+        let drained = drained.into_iter().map(|lost| lost.batch);
+        let mut lost: Vec<InFlight<T>> = drained.chain(self.in_flight.drain(..)).collect();
+        lost.iter_mut().for_each(InFlight::doubt);
+        self.recovery.is_in_doubt = true;
+        self.undo_all(lost);
+        self.reads.abandon_recovery();
+        match next {
+            Some(phase) => self.recovery.phase = phase,
+            None => {
+                self.disconnect();
+                self.try_step(Step::Connect(Goal::Forget));
+            }
+        }
+    }
+
+    // ---- catching up ----
+
+    /// It is this process's turn: sees what others have appended before sending anything.
+    pub(super) fn begin_catching_up(&mut self) {
+        self.undo_all(Vec::new());
+        self.recovery.is_for_turn = true;
+        self.try_step(Step::Reach(Goal::CatchUp));
+    }
+
+    /// Reads what was appended after the last row known. Nothing may be decided meanwhile.
+    ///
+    /// At first that row is read again: if it is not the one that we know, the database has lost commits, or scavenging has removed
+    /// it. Then nothing that is known of streams can be trusted.
+    fn read_on(&mut self, under_way: Option<CatchUp>) {
+        let catch_up = under_way.unwrap_or_else(|| CatchUp {
+            known: Some(self.committed).filter(|end| end.position > Position::START),
+            limit: self.committed.position.plus(CATCH_UP_MAX),
+        });
+        let before = u64::from(catch_up.known.is_some());
+        let after = Position(self.committed.position.0 - before);
+        let what = What::After(after, CATCH_UP_PAGE);
+        let (id, job) = self.reads.begin(what, Purpose::Recovery);
+        self.outputs.push(Output::Read(id, job));
+        self.recovery.phase = Phase::CatchingUp(catch_up);
+    }
+
+    fn read_end(&mut self, phase: Phase<T>) {
+        let (id, job) = self.reads.begin(What::End, Purpose::Recovery);
+        self.outputs.push(Output::Read(id, job));
+        self.recovery.phase = phase;
+    }
+
+    pub(super) fn on_recovery_read(&mut self, gave: Gave, now: Now) {
+        let phase = std::mem::replace(&mut self.recovery.phase, Phase::Running);
+        match (phase, gave) {
+            (Phase::CatchingUp(catch_up), Gave::After(Ok(events))) => {
+                self.on_events(catch_up, events, now);
+            }
+            (Phase::CatchingUp(catch_up), Gave::End(Ok(end))) => {
+                if end.position > catch_up.limit {
+                    self.try_step(Step::Reach(Goal::Forget));
+                } else {
+                    self.read_on(Some(catch_up));
+                }
+            }
+            (Phase::Forgetting, Gave::End(Ok(end))) => self.forget(end, now),
+            (Phase::CatchingUp(_), Gave::After(Err(error)) | Gave::End(Err(error))) => {
+                self.retry_reading(Goal::CatchUp, &error, now);
+            }
+            (Phase::Forgetting, Gave::End(Err(error))) => {
+                self.retry_reading(Goal::Forget, &error, now);
+            }
+            (phase, _) => self.recovery.phase = phase,
+        }
+    }
+
+    fn retry_reading(&mut self, goal: Goal, error: &Error, now: Now) {
+        self.trouble.note(error, now.instant);
+        if !is_passing(error) {
+            self.refuse_all(error);
+        }
+        self.pause(Step::Reach(goal), now);
+    }
+
+    /// Sees a page of the log.
+    fn on_events(&mut self, mut catch_up: CatchUp, mut events: Vec<EventRef>, now: Now) {
+        let is_complete = events.len() < CATCH_UP_PAGE;
+        if let Some(known) = catch_up.known.take() {
+            let is_known =
+                |event: &EventRef| (event.position, event.writer) == (known.position, known.writer);
+            if !events.first().is_some_and(is_known) {
+                return self.try_step(Step::Reach(Goal::Forget));
+            }
+            events.remove(0);
+        }
+        for event in &events {
+            if event.position != self.committed.position.next() {
+                // Scavenging has left a gap: what it removed may have been the last events of streams.
+                return self.try_step(Step::Reach(Goal::Forget));
+            }
+            self.knowledge.observe(event);
+            self.recovery.late.observe(event);
+            self.committed = LogEnd {
+                position: event.position,
+                writer: event.writer,
+                created: event.created,
+            };
+        }
+        if is_complete {
+            self.end_catching_up(now);
+        } else {
+            self.read_end(Phase::CatchingUp(catch_up));
+        }
+    }
+
+    fn end_catching_up(&mut self, now: Now) {
+        let late = std::mem::take(&mut self.recovery.late);
+        for command in &mut self.queue.inbox {
+            if command.in_doubt_after.is_some() && command.stored.is_none() {
+                command.stored = late.find(command);
+            }
+        }
+        if let Some(before) = self.recovery.missed_at.take()
+            && self.is_missing_in_vain(before)
+        {
+            let text = "the database refuses the next row of the log, though nothing new is in it";
+            let error = Error::unavailable(text);
+            tracing::error!(log = self.setting.log.0, %error, "forgetting all stream heads");
+            self.trouble.note(&error, now.instant);
+            return self.pause(Step::Reach(Goal::Forget), now);
+        }
+        self.resume(now);
+    }
+
+    /// Missing again and again although nothing is new means that what is known is wrong.
+    fn is_missing_in_vain(&mut self, before: Position) -> bool {
+        if self.committed.position != before {
+            self.recovery.idle_misses = 0;
+            return false;
+        }
+        self.recovery.idle_misses += 1;
+        self.recovery.idle_misses >= IDLE_MISSES_MAX
+    }
+
+    /// Forgets everything known and begins at the end of the log.
+    fn forget(&mut self, end: LogEnd, now: Now) {
+        self.recovery.late = Late::default();
+        self.recovery.missed_at = None;
+        self.committed = end;
+        self.knowledge.forget(&self.setting.config, end.position);
+        self.reads.forget();
+        self.recovery.is_in_doubt |= self.recovery.has_run;
+        let is_in_doubt =
+            |command: &Command<T>| command.in_doubt_after.is_some() || command.stored.is_some();
+        for command in self.queue.extract(is_in_doubt) {
+            let detail =
+                "the connection was lost during the commit, and too much was stored since to tell";
+            self.answer(command, Err(unknown(detail)));
+        }
+        self.resume(now);
+    }
+
+    /// Nothing is wrong any more.
+    fn resume(&mut self, now: Now) {
+        self.recovery.phase = Phase::Running;
+        self.recovery.has_run = true;
+        if std::mem::take(&mut self.recovery.is_in_doubt) {
+            self.outputs.push(Output::LookBehind);
+            self.outputs.push(Output::Signal(Signal::Appended {
+                log: self.setting.log,
+                position: self.committed.position,
+            }));
+        }
+        if std::mem::take(&mut self.recovery.is_for_turn) {
+            // Looking does not count: far from the database it takes longer than a slice.
+            self.turns.begin_run(now.instant);
+        }
+    }
+}
+
+impl<T> Lost<T> {
+    /// Another batch after it can have committed: it may have committed too, or its rows are not missed.
+    fn may_have_committed(&self) -> bool {
+        self.is_in_doubt || self.batch.batch.rows.is_empty()
+    }
+}
+
+/// The answer to an append that cannot be stored until somebody has mended the database.
+fn lasting(error: &Error) -> Error {
+    let kind = ErrorKind::Unavailable(error.kind().to_string());
+    Error::new(kind).during("append").caused_by(error.clone())
+}

@@ -1,0 +1,136 @@
+//! What went wrong of late: how long to wait before the next try, and whether appends can succeed at present.
+
+use std::time::Duration;
+
+use gesta_core::{Error, ErrorKind};
+use tokio::time::Instant;
+
+const BACK_OFF_MIN: Duration = Duration::from_millis(10);
+const BACK_OFF_MAX: Duration = Duration::from_secs(1);
+/// Trouble that passes within this time is not worth telling.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
+/// A commit that is unanswered for this long has stalled.
+const STALLED_AFTER: Duration = Duration::from_secs(3);
+/// After this time without another try nobody knows whether a lasting fault is still there.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
+
+/// Faults since the last commit.
+#[derive(Debug, Default)]
+pub(crate) struct Trouble {
+    failures: u32,
+    since: Option<Instant>,
+    last: Option<(Instant, Error)>,
+}
+
+/// True if waiting and trying again may help by itself.
+pub(crate) fn is_passing(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable(_) | ErrorKind::Overloaded(_) | ErrorKind::OutcomeUnknown(_)
+    )
+}
+
+impl Trouble {
+    /// Something failed.
+    pub(crate) fn note(&mut self, error: &Error, now: Instant) {
+        self.failures = self.failures.saturating_add(1);
+        self.since.get_or_insert(now);
+        self.last = Some((now, error.clone()));
+    }
+
+    /// A batch has committed: all is well.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What failed last.
+    pub(crate) fn last_error(&self) -> Option<&Error> {
+        self.last.as_ref().map(|(_, error)| error)
+    }
+
+    /// How long to wait before the next try, at most `longest`.
+    pub(crate) fn back_off(&self, longest: Duration) -> Duration {
+        let doublings = self.failures.saturating_sub(1).min(10);
+        BACK_OFF_MIN
+            .saturating_mul(1 << doublings)
+            .min(BACK_OFF_MAX)
+            .min(longest)
+    }
+
+    /// True if only a commit can show that a passing fault is over.
+    pub(crate) fn wants_proof(&self) -> bool {
+        self.last
+            .as_ref()
+            .is_some_and(|(_, error)| is_passing(error))
+    }
+
+    /// Why appends cannot succeed now, if so. `oldest_sent`: when the oldest batch that is unanswered was sent.
+    pub(crate) fn why_not_ready(
+        &self,
+        oldest_sent: Option<Instant>,
+        now: Instant,
+    ) -> Option<String> {
+        if let (Some((at, error)), Some(since)) = (&self.last, self.since) {
+            let has_lasted = now.saturating_duration_since(since) >= TOLD_AFTER;
+            let is_old = now.saturating_duration_since(*at) >= FORGOTTEN_AFTER;
+            let is_lasting = !is_passing(error);
+            if is_lasting && !is_old || !is_lasting && has_lasted {
+                return Some(error.to_string());
+            }
+        }
+        let unanswered = now.saturating_duration_since(oldest_sent?);
+        (unanswered >= STALLED_AFTER)
+            .then(|| format!("a commit is unanswered for {} s", unanswered.as_secs()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_follow_one_another_ever_more_slowly() {
+        let (mut trouble, now) = (Trouble::default(), Instant::now());
+        let error = Error::unavailable("away");
+        let mut waits = Vec::new();
+        for _ in 0..12 {
+            trouble.note(&error, now);
+            waits.push(trouble.back_off(Duration::MAX));
+        }
+        assert_eq!(waits[0], BACK_OFF_MIN);
+        assert_eq!(waits[3], BACK_OFF_MIN * 8);
+        assert_eq!(waits[11], BACK_OFF_MAX);
+        assert_eq!(
+            trouble.back_off(Duration::from_millis(7)),
+            Duration::from_millis(7)
+        );
+        trouble.clear();
+        trouble.note(&error, now);
+        assert_eq!(trouble.back_off(Duration::MAX), BACK_OFF_MIN);
+    }
+
+    #[test]
+    fn a_passing_fault_is_told_once_it_has_lasted_and_a_lasting_one_at_once() {
+        let now = Instant::now();
+        let mut trouble = Trouble::default();
+        assert_eq!(trouble.why_not_ready(None, now), None);
+        trouble.note(&Error::unavailable("away"), now);
+        assert_eq!(trouble.why_not_ready(None, now), None);
+        assert!(trouble.why_not_ready(None, now + TOLD_AFTER).is_some());
+        assert!(trouble.wants_proof());
+        trouble.clear();
+        trouble.note(&ErrorKind::Unsupported("read only".into()).into(), now);
+        assert!(trouble.why_not_ready(None, now).is_some());
+        assert!(!trouble.wants_proof());
+        assert_eq!(trouble.why_not_ready(None, now + FORGOTTEN_AFTER), None);
+    }
+
+    #[test]
+    fn a_commit_without_an_answer_is_told() {
+        let now = Instant::now();
+        let trouble = Trouble::default();
+        assert_eq!(trouble.why_not_ready(Some(now), now), None);
+        let later = now + STALLED_AFTER;
+        assert!(trouble.why_not_ready(Some(now), later).is_some());
+    }
+}
