@@ -26,7 +26,9 @@ pub async fn run(job: Job, backend: &dyn Backend, log: LogId) -> Answer {
     Answer(match job.0 {
         What::End => Gave::End(backend.log_end(log, Purpose::Append).await),
         What::After(position, limit) => Gave::After(
-            backend.lookup(log, EventLookup::After { position, limit }, Purpose::Append).await,
+            backend
+                .lookup(log, EventLookup::After { position, limit }, Purpose::Append)
+                .await,
         ),
         What::Load(request) => Gave::Loaded(backend.load(log, request, Purpose::Append).await),
         What::Search(search) => Gave::Searched(run_search(backend, log, search).await),

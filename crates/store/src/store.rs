@@ -173,7 +173,7 @@ impl Store {
 
     async fn append_valid(&self, request: Append) -> Result<Appended> {
         self.check_open()?;
-        request.validate()?;
+        // The pipeline validates the request.
         let log = self.log_of_append(&request)?;
         self.pipeline_of(log)?.append(request).await
     }

@@ -31,14 +31,16 @@ use std::sync::Arc;
 use gesta_core::backend::{
     Batch, BatchOutcome, LoadRequest, Loaded, LogEnd, Signal, StoredId, WriterEpoch,
 };
-use gesta_core::{Appended, Error, ErrorKind, Incarnation, LogId, Result, StreamId, Timestamp};
+use gesta_core::{
+    Appended, Error, ErrorKind, Incarnation, LogId, Position, Result, StreamId, Timestamp,
+};
 use tokio::time::Instant;
 
 use self::attempts::Attempts;
 use self::forming::{Bounds, DependentAnswer, Forming, InFlight, Place, appended};
 use self::job::{Answer, Gave, Job, JobId};
 use self::judge::Verdict;
-use self::knowledge::{Assessment, Hashes, Knowledge};
+use self::knowledge::{Assessment, Hashes, Knowledge, OlderIds};
 use self::lookup::{Found, Hits, Questions};
 use self::pace::Pace;
 use self::queue::{Queue, Waiting};
@@ -500,11 +502,7 @@ impl<T> Sequencer<T> {
                 tracing::warn!(log = self.setting.log.0, %error, "cannot read recent event ids, trying again");
                 self.reads.retry_warm_up(None, now.instant);
             }
-            (Purpose::Ids(start), Gave::Ids(Ok(ids))) => {
-                if self.knowledge.take_older_ids(ids) {
-                    self.reads.go_on_with_window(start);
-                }
-            }
+            (Purpose::Ids(start), Gave::Ids(Ok(ids))) => self.on_ids(start, ids),
             (Purpose::Ids(start), Gave::Ids(Err(error))) => {
                 tracing::warn!(log = self.setting.log.0, %error, "cannot read recent event ids, trying again");
                 self.reads.retry_warm_up(Some(start), now.instant);
@@ -513,6 +511,12 @@ impl<T> Sequencer<T> {
             _ => {}
         }
         self.queue.some_are_ready = true;
+    }
+
+    fn on_ids(&mut self, window_start: Position, ids: OlderIds) {
+        if self.knowledge.take_older_ids(ids) {
+            self.reads.go_on_with_window(window_start);
+        }
     }
 
     fn on_loaded(&mut self, request: LoadRequest, loaded: Result<Loaded>, now: Now) {
