@@ -38,6 +38,58 @@ pub struct Command<T> {
 }
 
 impl<T> Command<T> {
+    /// The command to append events.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the request breaks a limit.
+    pub fn append(ticket: T, request: Append, arrived: Instant) -> Result<Self> {
+        Ok(Self::new(ticket, of_append(request)?, arrived))
+    }
+
+    /// The command to append events whose ids the caller does not know, as if the store had made them: it can't be retried.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn append_with_ids_of_the_store(
+        ticket: T,
+        request: Append,
+        arrived: Instant,
+    ) -> Result<Self> {
+        let mut parts = of_append(request)?;
+        for part in &mut parts {
+            if let Change::Events { ids, .. } | Change::Lifecycle { ids, .. } = &mut part.change {
+                *ids = IdSource::Store;
+            }
+        }
+        Ok(Self::new(ticket, parts, arrived))
+    }
+
+    /// The command to append what the owner of a stream has decided, or to confirm that the owner is up to date.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the events break a limit.
+    pub fn owned(
+        ticket: T,
+        stream: StreamId,
+        after: After,
+        events: Vec<EventData>,
+        arrived: Instant,
+    ) -> Result<Self> {
+        Ok(Self::new(ticket, of_owner(stream, after, events)?, arrived))
+    }
+
+    /// The command to delete a stream.
+    #[must_use]
+    pub fn delete(ticket: T, request: DeleteStream, arrived: Instant) -> Self {
+        Self::new(ticket, vec![of_delete(request)], arrived)
+    }
+
+    /// The command to set the metadata of a stream.
+    #[must_use]
+    pub fn set_metadata(ticket: T, request: SetStreamMetadata, arrived: Instant) -> Self {
+        Self::new(ticket, vec![of_set_metadata(request)], arrived)
+    }
+
     /// A command that has just arrived.
     pub(crate) fn new(ticket: T, parts: Vec<Part>, arrived: Instant) -> Self {
         let cost = cost_of(&parts);

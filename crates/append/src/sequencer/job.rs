@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gesta_core::backend::{EventRef, LoadRequest, Loaded, LogEnd};
-use gesta_core::{IdempotencyWindow, Position, Result, Timestamp};
+use gesta_core::{Error, IdempotencyWindow, Position, Result, Timestamp};
 
 use super::knowledge::{Hashes, Listing, OlderIds};
 use super::lookup::{Found, Hits, Questions, Search};
@@ -15,6 +15,23 @@ pub struct JobId(pub(crate) u64);
 /// A read that the sequencer wants done.
 #[derive(Debug, Clone)]
 pub struct Job(pub(crate) What);
+
+impl Job {
+    /// The answer if the read fails.
+    #[must_use]
+    pub fn fail(&self, error: Error) -> Answer {
+        Answer(match &self.0 {
+            What::End => Gave::End(Err(error)),
+            What::After(..) => Gave::After(Err(error)),
+            What::Load(_) => Gave::Loaded(Err(error)),
+            What::Search(_) => Gave::Searched(Err(error)),
+            What::LookUp(..) => Gave::LookedUp(Err(error)),
+            What::List(_) => Gave::Listed(Err(error)),
+            What::WindowStart { .. } => Gave::WindowStart(Err(error)),
+            What::Ids(_) => Gave::Ids(Err(error)),
+        })
+    }
+}
 
 /// What is read.
 #[derive(Debug, Clone)]

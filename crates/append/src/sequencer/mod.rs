@@ -13,7 +13,7 @@
 
 pub(crate) mod attempts;
 pub(crate) mod forming;
-pub(crate) mod job;
+pub mod job;
 pub(crate) mod judge;
 pub(crate) mod knowledge;
 pub(crate) mod late;

@@ -155,9 +155,10 @@ impl Reads {
 
     // ---- streams and types ----
 
-    /// True if another load may be sent.
-    pub(crate) fn may_load(&self, now: Instant) -> bool {
-        self.loads < LOADS_MAX && self.loads_paused_until.is_none_or(|until| until <= now)
+    /// True if another load may be sent. A pause that is over ends.
+    pub(crate) fn may_load(&mut self, now: Instant) -> bool {
+        self.loads_paused_until = self.loads_paused_until.filter(|until| now < *until);
+        self.loads < LOADS_MAX && self.loads_paused_until.is_none()
     }
 
     /// A load has failed for a passing reason.

@@ -376,10 +376,17 @@ impl<T> Sequencer<T> {
         let give_up_after = self.setting.config.give_up_after;
         let is_old =
             |command: &Command<T>| now.saturating_duration_since(command.arrived) >= give_up_after;
-        for command in self.queue.extract(is_old) {
-            let waited = now.saturating_duration_since(command.arrived).as_secs();
-            let error = self.given_up(&command, waited);
-            self.answer(command, Err(error));
+        // Retries that waited for a command that is given up may be as old.
+        loop {
+            let old = self.queue.extract(is_old);
+            if old.is_empty() {
+                return;
+            }
+            for command in old {
+                let waited = now.saturating_duration_since(command.arrived).as_secs();
+                let error = self.given_up(&command, waited);
+                self.answer(command, Err(error));
+            }
         }
     }
 

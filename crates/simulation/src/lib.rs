@@ -1,0 +1,71 @@
+//! Deterministic simulation of the append pipeline.
+//!
+//! Why: the faults that break promises are schedules (a batch that is lost *and* a process that sleeps *and* a stream that is
+//! scavenged), and nobody thinks of all of them. Here the pure core of the pipeline runs in several simulated processes against one
+//! simulated database. Everything that can happen, happens in an order that a random generator gives: commits, misses,
+//! lost and late statements, deadlines that pass late, failing reads, fail-overs that lose commits, scavenging, restarts, retries.
+//! Every answer is checked against a model of the contract. A schedule that breaks a promise is replayed by its seed, and shrunk.
+//!
+//! * `choices`: what a schedule is made of; `schedule`: what may happen; `process`, `database`: those to whom it happens;
+//! * `model`: what was promised.
+
+pub mod choices;
+pub mod database;
+pub mod model;
+pub mod process;
+pub mod schedule;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::choices::{Choices, shrink};
+use crate::schedule::Trace;
+
+/// A schedule that breaks a promise.
+#[derive(Debug)]
+pub struct Finding {
+    /// What was broken.
+    pub what: String,
+    /// The seed of the schedule.
+    pub seed: u64,
+    /// Its choices, shrunk.
+    pub choices: Vec<u32>,
+    /// What the shrunk schedule breaks.
+    pub shrunk: String,
+}
+
+/// Runs the schedule of a seed.
+///
+/// # Errors
+/// The promise that it breaks.
+pub fn check(seed: u64) -> Result<(), Box<Finding>> {
+    let (outcome, made) = run(Choices::from_seed(seed), Trace::Off);
+    let Err(what) = outcome else {
+        return Ok(());
+    };
+    let choices = shrink(made, |choices| {
+        run(Choices::replay(choices.to_vec()), Trace::Off)
+            .0
+            .is_err()
+    });
+    let again = run(Choices::replay(choices.clone()), Trace::Off).0;
+    Err(Box::new(Finding {
+        what,
+        seed,
+        shrunk: again.err().unwrap_or_default(),
+        choices,
+    }))
+}
+
+/// Runs a schedule; a panic is a broken promise like any other.
+#[must_use]
+pub fn run(choices: Choices, trace: Trace) -> (Result<(), String>, Vec<u32>) {
+    let ran = catch_unwind(AssertUnwindSafe(|| schedule::run(choices, trace)));
+    ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        (
+            Err(format!("panic: {}", text.unwrap_or_default())),
+            Vec::new(),
+        )
+    })
+}

@@ -1,0 +1,297 @@
+//! What callers were promised: every command with its answer, checked against what the database held and holds.
+
+use std::collections::HashMap;
+
+use gesta_core::backend::Row;
+use gesta_core::{
+    After, Appended, AppendedStream, ErrorKind, EventId, ExpectedRevision, Result, Revision,
+    StreamId,
+};
+
+use crate::database::{Database, StreamTruth};
+
+/// What a command asks of one stream.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The stream that the claim is about.
+    pub stream: StreamId,
+    /// The stream that the events go to.
+    pub target: StreamId,
+    /// The claim.
+    pub claim: Claim,
+    /// Ids of the events, if they are known to the caller.
+    pub ids: Vec<EventId>,
+}
+
+/// A claim about a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// About its last revision.
+    Expected(ExpectedRevision),
+    /// About its last event.
+    After(After),
+}
+
+/// A command and what became of it.
+#[derive(Debug)]
+pub struct Record {
+    /// What was asked.
+    pub asked: Vec<Asked>,
+    /// The moment before which nothing was asked.
+    pub since: u64,
+    /// The command that this one repeats, or itself.
+    pub original: usize,
+    /// The process that it was given to.
+    pub process: usize,
+    /// The answer, if there is one. A command whose process has died has none.
+    pub answer: Option<Result<Appended>>,
+    /// Its process has died.
+    pub is_orphaned: bool,
+}
+
+/// All commands.
+#[derive(Debug, Default)]
+pub struct Model {
+    /// By ticket.
+    pub records: Vec<Record>,
+}
+
+impl Model {
+    /// Takes an answer and checks it.
+    ///
+    /// # Errors
+    /// The promise that it breaks.
+    pub fn answered(
+        &mut self,
+        ticket: usize,
+        result: Result<Appended>,
+        database: &Database,
+        stored: &Archive,
+    ) -> std::result::Result<(), String> {
+        let record = &mut self.records[ticket];
+        if record.answer.is_some() {
+            return Err(format!("command {ticket} was answered twice"));
+        }
+        let checked = match &result {
+            Ok(appended) => check_success(record, appended, database, stored),
+            Err(error) => check_refusal(record, error.kind(), database),
+        };
+        record.answer = Some(result);
+        checked.map_err(|why| format!("command {ticket}: {why}: {record:?}"))
+    }
+
+    /// Checks what must hold when nothing happens any more.
+    ///
+    /// # Errors
+    /// The promise that is broken.
+    pub fn check_end(&self, stored: &Archive) -> std::result::Result<(), String> {
+        let mut may_be_stored: HashMap<usize, bool> = HashMap::new();
+        for (ticket, record) in self.records.iter().enumerate() {
+            let answer = record.answer.as_ref();
+            if answer.is_none() && !record.is_orphaned {
+                return Err(format!("command {ticket} was never answered: {record:?}"));
+            }
+            let is_certain_not = matches!(answer, Some(Err(error))
+                if !matches!(error.kind(), ErrorKind::OutcomeUnknown(_)));
+            *may_be_stored.entry(record.original).or_default() |= !is_certain_not;
+        }
+        for (original, may_be) in may_be_stored {
+            let ids = self.records[original]
+                .asked
+                .iter()
+                .flat_map(|asked| &asked.ids);
+            for id in ids {
+                let times = stored.times.get(id);
+                if times.is_some() && !may_be {
+                    let record = &self.records[original];
+                    return Err(format!(
+                        "command {original} was said not to be stored, but is: {record:?}"
+                    ));
+                }
+                if let Some((history, _)) = times
+                    .into_iter()
+                    .flatten()
+                    .find(|(_, times)| **times > 1)
+                    .filter(|_| !self.may_be_stored_again(original))
+                {
+                    let record = &self.records[original];
+                    return Err(format!(
+                        "event {id} of command {original} was stored twice in history {history}: {record:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A retry of an append to a stream that was deleted in between may be stored again: there is no such stream any more.
+    fn may_be_stored_again(&self, original: usize) -> bool {
+        let repeated = self.records.iter().filter(|one| one.original == original);
+        let claims = |claim: Claim| {
+            let asked = &self.records[original].asked;
+            asked.iter().any(|asked| asked.claim == claim)
+        };
+        repeated.count() > 1
+            && (claims(Claim::Expected(ExpectedRevision::NoStream))
+                || self
+                    .records
+                    .iter()
+                    .any(|one| one.asked.iter().any(is_delete)))
+    }
+}
+
+fn is_delete(asked: &Asked) -> bool {
+    asked.ids.is_empty() && asked.target != asked.stream
+}
+
+/// Everything that was ever stored, in any history.
+#[derive(Debug, Default)]
+pub struct Archive {
+    rows: HashMap<EventId, Vec<Row>>,
+    /// How often each event was stored, by history.
+    times: HashMap<EventId, HashMap<u64, u32>>,
+    /// Rows of the present history that were seen.
+    seen: usize,
+    history: u64,
+}
+
+impl Archive {
+    /// Takes what is new in the database.
+    pub fn update(&mut self, database: &Database) {
+        let (rows, history) = (database.rows(), database.history());
+        if history != self.history {
+            // What is left of the former history is stored in this one, too.
+            self.history = history;
+            self.seen = 0;
+        }
+        for stored in rows.iter().skip(self.seen) {
+            let times = self.times.entry(stored.row.id).or_default();
+            *times.entry(history).or_default() += 1;
+            let known = self.rows.entry(stored.row.id).or_default();
+            if !known.contains(&stored.row) {
+                known.push(stored.row.clone());
+            }
+        }
+        self.seen = rows.len();
+    }
+
+    fn holds(&self, id: EventId, is_it: impl Fn(&Row) -> bool) -> bool {
+        self.rows
+            .get(&id)
+            .is_some_and(|rows| rows.iter().any(is_it))
+    }
+}
+
+fn check_success(
+    record: &Record,
+    appended: &Appended,
+    database: &Database,
+    stored: &Archive,
+) -> std::result::Result<(), String> {
+    if record.asked.iter().all(|asked| asked.ids.is_empty()) {
+        let is_question = |asked: &Asked| asked.target == asked.stream;
+        if !record.asked.iter().all(is_question) {
+            return Ok(());
+        }
+        for asked in &record.asked {
+            if !database.was_ever(&asked.stream, record.since, |truth| {
+                holds(asked.claim, truth)
+            }) {
+                return Err("confirmed, but it never held since".into());
+            }
+        }
+        return Ok(());
+    }
+    for asked in &record.asked {
+        let part = appended
+            .streams
+            .iter()
+            .find(|part| part.stream == asked.target);
+        let Some(part) = part else {
+            return Err(format!("the answer says nothing of {}", asked.target));
+        };
+        check_part(asked, part, stored)?;
+    }
+    Ok(())
+}
+
+fn check_part(
+    asked: &Asked,
+    part: &AppendedStream,
+    stored: &Archive,
+) -> std::result::Result<(), String> {
+    let count = part.last_revision.0 + 1 - part.first_revision.0;
+    if count != asked.ids.len() as u64 {
+        return Err(format!("the answer names {count} revisions"));
+    }
+    for (revision, id) in (part.first_revision.0..).zip(&asked.ids) {
+        let is_it = |row: &Row| row.stream == asked.target && row.revision == Revision(revision);
+        if !stored.holds(*id, is_it) {
+            return Err(format!(
+                "event {id} is not revision {revision} of {}",
+                asked.target
+            ));
+        }
+    }
+    let is_last = |row: &Row| row.position == part.position;
+    match asked.ids.last() {
+        Some(last) if !stored.holds(*last, is_last) => {
+            Err(format!("event {last} is not at position {}", part.position))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_refusal(
+    record: &Record,
+    kind: &ErrorKind,
+    database: &Database,
+) -> std::result::Result<(), String> {
+    match kind {
+        ErrorKind::WrongExpectedRevision { stream, actual, .. } => {
+            let asked = record.asked.iter().find(|asked| asked.target == *stream);
+            let asked = asked.or_else(|| record.asked.iter().find(|asked| asked.stream == *stream));
+            let Some(asked) = asked else {
+                return Err(format!("refused for {stream}, which it does not name"));
+            };
+            let is_about_metadata = asked.target != asked.stream && asked.target == *stream;
+            let was_so = database.was_ever(&asked.stream, record.since, |truth| {
+                let found = if is_about_metadata {
+                    truth.meta
+                } else {
+                    truth.visible
+                };
+                found == *actual
+            });
+            match was_so {
+                true => Ok(()),
+                false => Err(format!("refused for {actual:?}, which it never was since")),
+            }
+        }
+        ErrorKind::StreamTombstoned(stream) => {
+            match database.was_ever(stream, record.since, |truth| truth.is_tombstoned) {
+                true => Ok(()),
+                false => Err("refused for a tombstone that never was".into()),
+            }
+        }
+        ErrorKind::StreamNotFound(stream) => {
+            match database.was_ever(stream, record.since, |truth| truth.visible.is_none()) {
+                true => Ok(()),
+                false => Err("refused for lack of a stream that was always there".into()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+fn holds(claim: Claim, truth: &StreamTruth) -> bool {
+    match claim {
+        Claim::Expected(ExpectedRevision::Any) => true,
+        Claim::Expected(ExpectedRevision::NoStream) | Claim::After(After::NoStream) => {
+            truth.visible.is_none()
+        }
+        Claim::Expected(ExpectedRevision::StreamExists) => truth.visible.is_some(),
+        Claim::Expected(ExpectedRevision::Exact(revision)) => truth.last == Some(revision),
+        Claim::After(After::Event(id)) => truth.visible.is_some() && truth.last_id == Some(id),
+    }
+}
