@@ -12,7 +12,7 @@ use crate::state::State;
 struct Page {
     events: Vec<RecordedEvent>,
     limit: usize,
-    payload_bytes: usize,
+    cost_bytes: usize,
 }
 
 impl Page {
@@ -20,7 +20,7 @@ impl Page {
         Self {
             events: Vec::new(),
             limit,
-            payload_bytes: 0,
+            cost_bytes: 0,
         }
     }
 
@@ -28,11 +28,11 @@ impl Page {
     fn takes(&self, event: &RecordedEvent) -> bool {
         self.events.is_empty()
             || (self.events.len() < self.limit
-                && self.payload_bytes + event.payload_bytes() <= PAGE_BYTES_MAX)
+                && self.cost_bytes + event.cost_bytes() <= PAGE_BYTES_MAX)
     }
 
     fn push(&mut self, event: &RecordedEvent) {
-        self.payload_bytes += event.payload_bytes();
+        self.cost_bytes += event.cost_bytes();
         self.events.push(event.clone());
     }
 }

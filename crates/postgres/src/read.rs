@@ -330,7 +330,7 @@ impl Filling {
 
     /// Takes the next event; false if the page was full already.
     fn take(&mut self, event: RecordedEvent) -> bool {
-        let bytes = event.payload_bytes();
+        let bytes = event.cost_bytes();
         let full = self.events.len() >= self.limit
             || (!self.events.is_empty() && self.bytes + bytes > PAGE_BYTES_MAX);
         if full {

@@ -1,6 +1,7 @@
 //! What callers were promised: every command with its answer, checked against what the database held and holds.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use gesta_core::backend::Row;
 use gesta_core::{
@@ -43,6 +44,8 @@ pub struct Record {
     pub original: usize,
     /// The process that it was given to.
     pub process: usize,
+    /// When it was given, since the start.
+    pub given: Duration,
     /// The answer, if there is one. A command whose process has died has none.
     pub answer: Option<Result<Appended>>,
     /// Its process has died.
@@ -78,6 +81,25 @@ impl Model {
         };
         record.answer = Some(result);
         checked.map_err(|why| format!("command {ticket}: {why}: {record:?}"))
+    }
+
+    /// Checks that a process that waits for the database alone has given up what is too old.
+    ///
+    /// # Errors
+    /// The command that waits.
+    pub fn check_ages(
+        &self,
+        process: usize,
+        now: Duration,
+        oldest: Duration,
+    ) -> std::result::Result<(), String> {
+        let is_old = |record: &Record| record.process == process && now > record.given + oldest;
+        let is_open = |record: &Record| record.answer.is_none() && !record.is_orphaned;
+        let mut records = self.records.iter().enumerate();
+        match records.find(|(_, record)| is_open(record) && is_old(record)) {
+            Some((ticket, record)) => Err(format!("command {ticket} is not given up: {record:?}")),
+            None => Ok(()),
+        }
     }
 
     /// Checks what must hold when nothing happens any more.

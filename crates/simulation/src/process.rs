@@ -288,6 +288,13 @@ impl Process {
         sent.map(|batch| (batch, epoch)).collect()
     }
 
+    /// Nothing is under way but the opening of a connection, or a pause before that.
+    #[must_use]
+    pub fn waits_for_connection(&self) -> bool {
+        let awaits = |connection: &Connection| connection.awaited > 0;
+        self.reads.is_empty() && !self.connection.as_ref().is_some_and(awaits)
+    }
+
     /// Reads under way.
     #[must_use]
     pub fn reads(&self) -> usize {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::choices::Choices;
 use crate::database::Database;
 use crate::model::{Archive, Asked, Claim, Model, Record};
-use crate::process::{POISON, Process};
+use crate::process::{POISON, Process, setting};
 
 /// Processes that append to the log.
 const PROCESSES: usize = 2;
@@ -143,6 +143,12 @@ impl World {
             for signal in std::mem::take(&mut self.processes[number].signals) {
                 let others = (0..self.processes.len()).filter(|other| *other != number);
                 self.messages.extend(others.map(|other| (other, signal)));
+            }
+        }
+        for (number, process) in self.processes.iter().enumerate() {
+            if process.waits_for_connection() {
+                let oldest = setting().config.give_up_after;
+                self.model.check_ages(number, self.time, oldest)?;
             }
         }
         Ok(())
@@ -377,6 +383,7 @@ impl World {
             since: self.database.moment(),
             original: ticket,
             process,
+            given: self.time,
             answer: None,
             is_orphaned: false,
         });

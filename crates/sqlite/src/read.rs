@@ -74,7 +74,7 @@ impl Page {
             return Err(out_of_order(position.0.cast_signed()).into());
         }
         self.behind = Some(event.position);
-        let bytes = self.bytes.saturating_add(event.payload_bytes());
+        let bytes = self.bytes.saturating_add(event.cost_bytes());
         let full = self.rows.events.len() >= self.limit || bytes > PAGE_BYTES_MAX;
         if full && !(self.takes_first && self.rows.events.is_empty()) {
             self.rows.complete = false;
@@ -218,7 +218,7 @@ pub(crate) fn streams_page(
         bytes += rows
             .events
             .iter()
-            .map(RecordedEvent::payload_bytes)
+            .map(RecordedEvent::cost_bytes)
             .sum::<usize>();
         answer.push(rows);
     }

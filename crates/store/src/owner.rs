@@ -111,7 +111,7 @@ impl Store {
                 Ok::<_, Error>(of_log.places.iter().copied().zip(pages))
             });
             for (place, page) in try_join_all(reads).await?.into_iter().flatten() {
-                bytes += page.as_ref().map_or(0, |page| payload_bytes(&page.events));
+                bytes += page.as_ref().map_or(0, |page| cost_bytes(&page.events));
                 pages.push((place, page));
             }
         }
@@ -180,7 +180,7 @@ impl Store {
                 Err(error) if !is_corrupt(&error) => return Err(error),
                 rows => rows,
             };
-            bytes += rows.as_ref().map_or(0, |rows| payload_bytes(&rows.events));
+            bytes += rows.as_ref().map_or(0, |rows| cost_bytes(&rows.events));
             answers.push(rows);
         }
         Ok(answers)
@@ -195,6 +195,6 @@ fn not_reached() -> Rows {
     }
 }
 
-fn payload_bytes(events: &[RecordedEvent]) -> usize {
-    events.iter().map(RecordedEvent::payload_bytes).sum()
+fn cost_bytes(events: &[RecordedEvent]) -> usize {
+    events.iter().map(RecordedEvent::cost_bytes).sum()
 }

@@ -17,7 +17,7 @@ use gesta_core::backend::{Batch, LogEnd, Rows, WriterEpoch};
 use gesta_core::{Error, ErrorKind, LogId, Position, SharedEvent, Timestamp};
 use tokio::sync::{Notify, watch};
 
-use crate::ring::{Ring, Taken, cost};
+use crate::ring::{Ring, Taken};
 
 /// What is known of the last row that the ring covers; nothing that is unknown is compared.
 #[derive(Clone, Copy, Default)]
@@ -574,7 +574,7 @@ impl Segment {
         Self {
             after: batch.after,
             end,
-            bytes: events.iter().map(cost).sum(),
+            bytes: events.iter().map(|event| event.cost_bytes()).sum(),
             events,
         }
     }

@@ -20,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::reader::{RETRY_MAX, RETRY_MIN};
-use crate::ring::cost;
 
 /// Shared pages that are kept for the next subscriber who needs them.
 const CACHED_MAX: usize = 16;
@@ -162,7 +161,7 @@ impl Pages {
         let mut rows = self.run(Patience::Yes, read).await?;
         let mut used = 0;
         let fitting = rows.events.iter().take_while(|event| {
-            used += event.payload_bytes();
+            used += event.cost_bytes();
             used <= bytes
         });
         let fitting = fitting.count().max(1);
@@ -290,7 +289,7 @@ fn page_of(
     let mut events: Vec<SharedEvent> = Vec::with_capacity(found);
     for event in rows.events {
         let event = Arc::new(event);
-        used += cost(&event);
+        used += event.cost_bytes();
         if used > bytes_max && !events.is_empty() {
             break;
         }

@@ -8,17 +8,9 @@ use std::collections::VecDeque;
 
 use gesta_core::{Position, SharedEvent};
 
-/// What an event costs beside its payload: the struct, its names, its place in the ring.
-const EVENT_OVERHEAD_BYTES: usize = 256;
-
 /// Most events and bytes that one subscriber takes out of the ring or of a page at once.
 pub(crate) const CHUNK_EVENTS_MAX: usize = 256;
 const CHUNK_BYTES_MAX: usize = 256 * 1024;
-
-/// Memory that an event holds, roughly.
-pub(crate) fn cost(event: &SharedEvent) -> usize {
-    event.payload_bytes() + EVENT_OVERHEAD_BYTES
-}
 
 /// What the ring has for a subscriber who has seen everything up to some position.
 #[derive(Debug, PartialEq, Eq)]
@@ -78,7 +70,7 @@ impl Ring {
         for event in events {
             if event.position > self.end && event.position <= covered {
                 self.end = event.position;
-                self.bytes += cost(&event);
+                self.bytes += event.cost_bytes();
                 self.events.push_back(event);
             }
         }
@@ -89,7 +81,7 @@ impl Ring {
         {
             if let Some(oldest) = self.events.pop_front() {
                 self.after = oldest.position;
-                self.bytes -= cost(&oldest);
+                self.bytes -= oldest.cost_bytes();
                 evicted.push(oldest);
             }
         }
@@ -111,7 +103,7 @@ impl Ring {
         let mut last = position;
         let mut taken = 0;
         for event in self.events.range(first..).take(CHUNK_EVENTS_MAX) {
-            bytes += cost(event);
+            bytes += event.cost_bytes();
             if taken > 0 && bytes > CHUNK_BYTES_MAX {
                 break;
             }
