@@ -47,6 +47,12 @@ impl Choices {
         choice.min(count.max(1) - 1)
     }
 
+    /// The place of one of so many things.
+    pub fn index(&mut self, count: usize) -> usize {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        usize::try_from(self.pick(count)).unwrap_or(usize::MAX)
+    }
+
     /// True in `part` of `of` cases.
     pub fn chance(&mut self, part: u32, of: u32) -> bool {
         self.pick(of) >= of - part

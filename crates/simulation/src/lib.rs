@@ -57,7 +57,8 @@ pub fn check(seed: u64) -> Result<(), Box<Finding>> {
 }
 
 /// Runs a schedule; a panic is a broken promise like any other.
-#[must_use]
+///
+/// Returns what it breaks, if anything, and its choices.
 pub fn run(choices: Choices, trace: Trace) -> (Result<(), String>, Vec<u32>) {
     let ran = catch_unwind(AssertUnwindSafe(|| schedule::run(choices, trace)));
     ran.unwrap_or_else(|panic| {

@@ -175,7 +175,7 @@ impl World {
     }
 
     fn pick_process(&mut self) -> usize {
-        self.choices.pick(PROCESSES as u32) as usize
+        self.choices.index(PROCESSES)
     }
 
     /// Something that is under way goes on: a connection, a batch, an answer, a read.
@@ -183,8 +183,8 @@ impl World {
         let number = self.pick_process();
         let now = self.now();
         let process = &mut self.processes[number];
-        let mut possible: Vec<u32> = Vec::new();
-        let reads = process.reads() as u32;
+        let mut possible: Vec<usize> = Vec::new();
+        let reads = process.reads();
         possible.extend(process.is_connecting().then_some(0));
         possible.extend(process.has_sent().then_some(1));
         possible.extend(process.has_answer().then_some(2));
@@ -192,13 +192,10 @@ impl World {
         if possible.is_empty() {
             return process.work(now);
         }
-        let which = possible[self.choices.pick(possible.len() as u32) as usize];
+        let which = possible[self.choices.index(possible.len())];
         let end = self.database.end().position;
         let what = ["connects", "has a batch executed", "receives an outcome"];
-        let what = what
-            .get(which as usize)
-            .copied()
-            .unwrap_or("goes on reading");
+        let what = what.get(which).copied().unwrap_or("goes on reading");
         if self.trace == Trace::On {
             eprintln!("process {number} {what}; the log ends with {end}");
         }
@@ -210,7 +207,7 @@ impl World {
             }
             1 => process.execute(&self.database, None),
             2 => process.receive(now),
-            read => process.go_on_reading((read - 3) as usize, &self.database, false, now),
+            read => process.go_on_reading(read - 3, &self.database, false, now),
         }
     }
 
@@ -233,7 +230,7 @@ impl World {
         if self.messages.is_empty() {
             return;
         }
-        let which = self.choices.pick(self.messages.len() as u32) as usize;
+        let which = self.choices.index(self.messages.len());
         let (to, signal) = self.messages.swap_remove(which);
         if !self.choices.chance(1, 4) {
             let now = self.now();
@@ -268,9 +265,9 @@ impl World {
 
     fn fail_read(&mut self) {
         let number = self.pick_process();
-        let reads = self.processes[number].reads() as u32;
+        let reads = self.processes[number].reads();
         if reads > 0 {
-            let which = self.choices.pick(reads) as usize;
+            let which = self.choices.index(reads);
             self.note(|| format!("a read of process {number} fails, or ends"));
             let now = self.now();
             self.processes[number].go_on_reading(which, &self.database, true, now);
@@ -334,7 +331,7 @@ impl World {
 
     /// A fail-over: the newest rows are lost, and all connections; statements under way die with the old server.
     fn lose_commits(&mut self) {
-        let count = self.choices.pick(6) as usize;
+        let count = self.choices.index(6);
         for process in &mut self.processes {
             process.cut();
         }
@@ -347,7 +344,7 @@ impl World {
     // ---- callers ----
 
     fn pick_stream(&mut self) -> StreamId {
-        let which = self.choices.pick(STREAMS.len() as u32) as usize;
+        let which = self.choices.index(STREAMS.len());
         StreamId::from_stored(STREAMS[which].into())
     }
 
@@ -457,7 +454,7 @@ impl World {
         if self.requests.is_empty() {
             return;
         }
-        let which = self.choices.pick(self.requests.len() as u32) as usize;
+        let which = self.choices.index(self.requests.len());
         let Some(mut request) = self.requests[which].clone() else {
             return;
         };
