@@ -60,6 +60,8 @@ const STALLED_AFTER: Duration = Duration::from_secs(6);
 /// Callers that append until they are stopped.
 struct Load {
     stop: Arc<AtomicBool>,
+    /// No host accepts writes.
+    broken: Arc<AtomicBool>,
     /// When the last append was acknowledged, and how many were.
     acknowledged: watch::Sender<(Instant, usize)>,
     callers: Vec<JoinHandle<Vec<EventId>>>,
@@ -78,8 +80,11 @@ impl Load {
             tokio::spawn(append_until_stopped(store, stream, stop, acknowledged))
         });
         let store = HttpStore::connect(url).unwrap();
-        let prober = probe_until_stopped(store, Arc::clone(&stop), acknowledged.subscribe());
+        let broken = Arc::new(AtomicBool::new(false));
+        let seen = acknowledged.subscribe();
+        let prober = probe_until_stopped(store, Arc::clone(&stop), Arc::clone(&broken), seen);
         Self {
+            broken,
             callers: callers.collect(),
             prober: tokio::spawn(prober),
             stop,
@@ -149,14 +154,15 @@ async fn append_until_stopped(
 async fn probe_until_stopped(
     store: HttpStore,
     stop: Arc<AtomicBool>,
+    broken: Arc<AtomicBool>,
     acknowledged: watch::Receiver<(Instant, usize)>,
 ) -> usize {
     let mut untrue = 0;
     while !stop.load(Ordering::SeqCst) {
-        let (last, before) = *acknowledged.borrow();
-        let stalled = last.elapsed() > STALLED_AFTER;
+        let stalled = acknowledged.borrow().0.elapsed() > STALLED_AFTER;
         let ready = store.ready().await.is_ok();
-        if ready && stalled && acknowledged.borrow().1 == before {
+        // A probe that is answered after another host accepts writes may say so.
+        if ready && stalled && broken.load(Ordering::SeqCst) {
             untrue += 1;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -168,6 +174,7 @@ async fn probe_until_stopped(
 async fn fail_over(cluster: &mut Cluster, load: &Load, fault: Fault) -> Duration {
     let (old, new) = (cluster.primary(), 1 - cluster.primary());
     load.goes_on().await;
+    load.broken.store(true, Ordering::SeqCst);
     match fault {
         Fault::Frozen(time) => {
             cluster.server(old).freeze().unwrap();
@@ -176,6 +183,7 @@ async fn fail_over(cluster: &mut Cluster, load: &Load, fault: Fault) -> Duration
         Fault::Killed => cluster.server_mut(old).kill_9().unwrap(),
         Fault::CutOff => cluster.hold_replication(new).unwrap(),
     }
+    load.broken.store(false, Ordering::SeqCst);
     cluster.promote(new).unwrap();
     let writable = Instant::now();
     let went_on = load.goes_on().await.saturating_duration_since(writable);
