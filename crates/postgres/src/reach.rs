@@ -3,7 +3,7 @@
 //! The hosts are asked in the order of [`Hosts`]. The next one is asked when the one before it has failed, or has not
 //! answered for a moment; the first that proves to be the primary is taken. While a silent host still has time to answer,
 //! the others are asked again, so a promotion is noticed although one host hangs.
-//! When an answer on a connection is late, the other hosts are asked whether one of them is now the primary, on a higher
+//! When an answer on a connection is late, and every few seconds by the connection for messages, the other hosts are asked whether one of them is now the primary, on a higher
 //! timeline. If so, the silent host is given up before the answer's time is over.
 
 use std::collections::VecDeque;
@@ -249,8 +249,7 @@ async fn look_elsewhere(hosts: Arc<Hosts>, used: HostUse, ours: Timeline) {
         tokio::select! {
             Some((other, number)) = looks.next() => {
                 let name = &hosts.get(other).name;
-                let reason =
-                    format!("answers are late, and {name} has become the primary, on timeline {number}");
+                let reason = format!("{name} has become the primary, on timeline {number}");
                 hosts.give_up(&used, &reason);
             }
             () = sleep(LOOK_PAUSE) => {}

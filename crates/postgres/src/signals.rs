@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::connection::{Connection, Connector, Role, read_session};
 use crate::error;
 use crate::history::Ledger;
+use crate::reach::Lookout;
 
 const SEND_SIGNALS: &str = include_str!("../sql/send_signals.sql");
 
@@ -32,6 +33,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How old the settings in `/info` may be.
+/// The other hosts are asked this often whether one of them has become the primary: an old primary that goes on does not know.
+const HOSTS_PAUSE: Duration = Duration::from_secs(10);
+/// So long they may take to answer.
+const HOSTS_LOOK: Duration = Duration::from_secs(1);
 const SETTINGS_PAUSE: Duration = Duration::from_secs(5);
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
@@ -174,6 +179,7 @@ async fn serve(mut connection: Connection, connector: &Connector, shared: &Share
     };
     shared.publish(Signal::Interrupted);
     let client = Arc::clone(&connection.client);
+    let lookout = connection.lookout();
     let over = connection.used.over();
     let outdated = shared.ledger.outdated(connection.generation);
     let receive = async {
@@ -215,8 +221,19 @@ async fn serve(mut connection: Connection, connector: &Connector, shared: &Share
         cause = receive => cause,
         cause = send => cause,
         cause = over => cause,
+        never = look_at_hosts(&lookout) => never,
         () = outdated => "the database has changed over".to_owned(),
         cause = look_at_settings(&connection.client, connector, &shared.ledger) => cause,
+    }
+}
+
+/// Looks now and then whether another host has become the primary. If so, the present one is given up.
+async fn look_at_hosts(lookout: &Lookout) -> String {
+    loop {
+        tokio::time::sleep(HOSTS_PAUSE).await;
+        let look = lookout.is_late();
+        tokio::time::sleep(HOSTS_LOOK).await;
+        drop(look);
     }
 }
 

@@ -138,6 +138,35 @@ async fn a_fail_over_that_loses_nothing_changes_no_history() {
     assert_eq!(backend.history(), old);
 }
 
+/// Goal: an old primary that answers as if nothing had happened is left as soon as another host has taken over.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_primary_that_goes_on_is_left() {
+    let Some((mut cluster, url)) = cluster() else {
+        return;
+    };
+    let backend = open(&url).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    cluster.wait_for_standby(1).expect("catches up");
+    cluster.promote(1).expect("promoted");
+    let stranger_url = url.replacen(&format!("{},", cluster.server(0).addr()), "", 1);
+    let stranger = open(&stranger_url).await;
+    let mut strange = stranger.open_writer(LOG).await.expect("opens");
+    assert!(is_committed(
+        &author.append(&mut *strange, &[draft("b", "T")]).await
+    ));
+    let left = async {
+        while names(&backend).await != ["a", "b"] {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, left).await.expect("in time");
+    assert_eq!(backend.history().number, 0, "nothing was lost");
+}
+
 /// Goal: `gesta schema new-incarnation` reaches the servers that run within a second, whether messages arrive or not.
 #[tokio::test]
 async fn another_incarnation_is_noticed_by_message_and_by_the_end_of_a_log() {
