@@ -3,8 +3,9 @@
 //! The hosts are asked in the order of [`Hosts`]. The next one is asked when the one before it has failed, or has not
 //! answered for a moment; the first that proves to be the primary is taken. While a silent host still has time to answer,
 //! the others are asked again, so a promotion is noticed although one host hangs.
-//! When an answer on a connection is late, and every few seconds by the connection for messages, the other hosts are asked whether one of them is now the primary, on a higher
-//! timeline. If so, the silent host is given up before the answer's time is over.
+//! When an answer on a connection is late, and now and then by the connection for messages, the other hosts are asked
+//! whether one of them is now the primary, on a higher timeline. If so, the host is given up before the answer's time is
+//! over, or though it answers: an old primary that goes on does not know that it was replaced.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
