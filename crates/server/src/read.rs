@@ -12,6 +12,7 @@ use gesta_core::{
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue};
 use serde::Deserialize;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::{Answer, Call, json, with_type};
 use crate::body::{AnswerBody, BrokenOff, Reservation};
@@ -298,15 +299,15 @@ struct Lines {
     /// Events that may still be sent.
     left: usize,
     end: bool,
-    /// Memory of the page that is on its way.
-    held: Option<Reservation>,
 }
+
+/// A page as lines, and its share of the bytes in flight.
+type Page = (Bytes, Reservation);
 
 impl Lines {
     /// The next page as lines; `None` at the end.
-    async fn next(&mut self) -> Result<Option<Bytes>> {
+    async fn next(&mut self) -> Result<Option<Page>> {
         while !self.end && self.left > 0 {
-            self.held = None;
             let mut held = self.state.budget.reservation();
             let (count, lines) = {
                 let _turn = self.state.reads.acquire().await.map_err(stopping)?;
@@ -318,36 +319,51 @@ impl Lines {
             self.left = self.left.saturating_sub(count);
             held.grow(lines.len())?;
             if !lines.is_empty() {
-                self.held = Some(held);
-                return Ok(Some(lines));
+                return Ok(Some((lines, held)));
             }
         }
         Ok(None)
     }
+
+    /// Begins to read the next page in a task of its own.
+    fn ahead(mut self) -> Ahead {
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            let page = self.next().await;
+            (self, page)
+        }))
+    }
 }
 
-/// Everything up to the end, or up to `limit` events, one a line. The next page is read when the
-/// client has taken the last one. The first page is read before the answer begins, so that what is
-/// wrong is told by the status; what goes wrong later breaks the answer off.
+/// A page that is being read, and what comes after it.
+type Ahead = AbortOnDropHandle<(Lines, Result<Option<Page>>)>;
+
+/// Everything up to the end, or up to `limit` events, one a line. While a page is being sent the next one is read, and no
+/// more. The first page is read before the answer begins, so that what is wrong is told by the status; what goes wrong
+/// later breaks the answer off.
 async fn lines(call: &Call<'_>, reader: Reader, limit: Option<usize>) -> Result<Answer> {
     let mut lines = Lines {
         state: call.state.clone(),
         reader,
         left: limit.unwrap_or(usize::MAX),
         end: false,
-        held: None,
     };
     let first = lines.next().await?;
-    let rest = stream::unfold(Some(lines), |lines| async {
-        let mut lines = lines?;
-        match lines.next().await {
-            Ok(None) => None,
-            Ok(Some(page)) => Some((Ok(page), Some(lines))),
-            Err(problem) => {
-                tracing::warn!(detail = problem.detail, "answer breaks off");
-                Some((Err(BrokenOff::unavailable(problem.detail)), None))
+    let first = first.map(|(page, held)| (page, (held, lines.ahead())));
+    let (first, rest) = first.unzip();
+    // The share of a page is given back when the connection asks for the next one.
+    let rest = stream::unfold(rest, |state| async {
+        let (held, ahead) = state?;
+        drop(held);
+        let detail = match ahead.await {
+            Ok((lines, Ok(Some((page, held))))) => {
+                return Some((Ok(page), Some((held, lines.ahead()))));
             }
-        }
+            Ok((_, Ok(None))) => return None,
+            Ok((_, Err(problem))) => problem.detail,
+            Err(error) => format!("a read ended early: {error}"),
+        };
+        tracing::warn!(detail, "answer breaks off");
+        Some((Err(BrokenOff::unavailable(detail)), None))
     });
     let parts = stream::iter(first.map(Ok)).chain(rest);
     Ok(with_type(
