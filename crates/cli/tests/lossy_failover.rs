@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use gesta_client::HttpStore;
 use gesta_core::*;
-use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema};
+use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema, shared};
 use support::{PATIENCE, Server, succeed};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -435,5 +435,46 @@ async fn a_fail_over_that_loses_commits_under_load() {
         let old_primary_runs = round % 2 == 1;
         eprintln!("round {round}, the old primary runs on: {old_primary_runs}");
         it.play(old_primary_runs).await;
+    }
+}
+
+/// Goal: `gesta schema new-incarnation` reaches servers that run, a busy and an idle one. They went on with the old incarnation, and
+/// handed out checkpoints that were refused after their restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_incarnation_reaches_servers_that_run() {
+    let Some(postgres) = shared() else { return };
+    let store_url = format!("{}?schema={}", postgres.url(), fresh_schema());
+    let servers = [Server::start(&store_url), Server::start(&store_url)];
+    let stores = servers
+        .each_ref()
+        .map(|server| HttpStore::connect(&server.url).unwrap());
+    let append = async |store: &HttpStore| {
+        let events = vec![event("a", EventId::random())];
+        let appended = store.append_to("a", ExpectedRevision::Any, events).await;
+        appended.expect("stored").checkpoint
+    };
+    let old = append(&stores[0]).await;
+    succeed(&["--store", &store_url, "schema", "new-incarnation", "--yes"]);
+    let begun = Instant::now();
+    for store in &stores {
+        let knows = async || store.info().await.unwrap().incarnation != old.incarnation;
+        until("the server knows the new incarnation", knows).await;
+    }
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        begun.elapsed()
+    );
+    for store in &stores {
+        let read = ReadAll::forwards().from(AllFrom::Checkpoint(old.clone()));
+        let error = store.read_all(read).await.expect_err("of the old life");
+        assert!(
+            matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)),
+            "{error}"
+        );
+        let new = append(store).await;
+        assert_ne!(new.incarnation, old.incarnation);
+        let read = ReadAll::forwards().from(AllFrom::Checkpoint(new));
+        assert_eq!(store.read_all(read).await.expect("of this life").events, []);
     }
 }
