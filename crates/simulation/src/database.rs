@@ -152,6 +152,27 @@ impl Database {
         self.state().rows.clone()
     }
 
+    /// A page of the log: the events after `after`, up to `to`, at most `limit`.
+    #[must_use]
+    pub fn page(&self, after: Position, to: Position, limit: usize) -> Rows {
+        let state = self.state();
+        let wanted = state.rows.iter().filter(|stored| {
+            let position = stored.row.position;
+            !stored.is_removed && position > after && position <= to
+        });
+        let mut found: Vec<&Stored> = wanted.take(limit + 1).collect();
+        let complete = found.len() <= limit;
+        found.truncate(limit);
+        Rows {
+            complete,
+            last_writer: found.last().map(|stored| stored.writer),
+            events: found
+                .iter()
+                .map(|stored| stored.row.to_recorded(LogId(0)))
+                .collect(),
+        }
+    }
+
     /// Removes the events of a stream up to this revision, but never the last row of the log.
     pub fn scavenge(&self, stream: &StreamId, through: Revision) {
         let mut state = self.state();

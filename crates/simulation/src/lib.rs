@@ -6,11 +6,12 @@
 //! lost and late statements, deadlines that pass late, failing reads, fail-overs that lose commits, scavenging, restarts, retries.
 //! Every answer is checked against a model of the contract. A schedule that breaks a promise is replayed by its seed, and shrunk.
 //!
-//! * `choices`: what a schedule is made of; `schedule`: what may happen; `process`, `database`: those to whom it happens;
+//! * `choices`: what a schedule is made of; `schedule`: what may happen; `process`, `hub`, `database`: those to whom it happens;
 //! * `model`: what was promised.
 
 pub mod choices;
 pub mod database;
+pub mod hub;
 pub mod model;
 pub mod process;
 pub mod schedule;

@@ -12,6 +12,7 @@ use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{Appended, Error, ErrorKind, IdempotencyWindow, Incarnation, LogId, Result};
 
 use crate::database::Database;
+use crate::hub::Hub;
 
 /// Ticket of a command: its number in the model.
 pub type Ticket = usize;
@@ -55,8 +56,8 @@ pub struct Process {
     history: u64,
     /// Answers given since the last look.
     pub answers: Vec<(Ticket, Result<Appended>)>,
-    /// Batches told as committed since the last look, with the number of the history.
-    pub committed: Vec<(Arc<Batch>, u64)>,
+    /// The tail hub.
+    pub hub: Hub,
     /// Messages sent since the last look.
     pub signals: Vec<Signal>,
     is_stopped: bool,
@@ -95,7 +96,7 @@ impl Process {
             reads: Vec::new(),
             history: database.history(),
             answers: Vec::new(),
-            committed: Vec::new(),
+            hub: Hub::default(),
             signals: Vec::new(),
             is_stopped: false,
         }
@@ -116,8 +117,8 @@ impl Process {
                 Output::Disconnect => self.connection = None,
                 Output::Send(batch) => self.send(batch),
                 Output::Read(id, job) => self.reads.push(Read::Asked(id, job)),
-                Output::Committed(batch) => self.committed.push((batch, self.history)),
-                Output::LookBehind => {}
+                Output::Committed(batch) => self.hub.committed(self.history, &batch),
+                Output::LookBehind => self.hub.look_behind(),
                 Output::Answer(ticket, result) => self.answers.push((ticket, result)),
                 Output::Signal(signal) => self.signals.push(signal),
                 Output::Stopped => self.is_stopped = true,
@@ -146,6 +147,13 @@ impl Process {
         self.is_stopped
     }
 
+    /// A read of the hub goes on.
+    pub fn go_on_with_hub(&mut self, database: &Database, now: Now) {
+        if let Some(history) = self.hub.go_on(database) {
+            self.see_history(history, now);
+        }
+    }
+
     /// Why appends cannot succeed, if so.
     #[must_use]
     pub fn why_not_ready(&self, now: Now) -> Option<String> {
@@ -156,6 +164,7 @@ impl Process {
     pub fn see_history(&mut self, number: u64, now: Now) {
         if number > self.history {
             self.history = number;
+            self.hub.keep_up(number);
             let incarnation = Incarnation(uuid::Uuid::from_u128(number.into()));
             self.input(Input::HistoryChanged(incarnation), now);
         }

@@ -139,7 +139,7 @@ impl World {
                 self.model
                     .answered(ticket, result, &self.database, &self.archive)?;
             }
-            self.processes[number].committed.clear();
+            self.processes[number].hub.check(&self.database, false)?;
             for signal in std::mem::take(&mut self.processes[number].signals) {
                 let others = (0..self.processes.len()).filter(|other| *other != number);
                 self.messages.extend(others.map(|other| (other, signal)));
@@ -188,13 +188,18 @@ impl World {
         possible.extend(process.is_connecting().then_some(0));
         possible.extend(process.has_sent().then_some(1));
         possible.extend(process.has_answer().then_some(2));
-        possible.extend((0..reads).map(|read| 3 + read));
-        if possible.is_empty() {
-            return process.work(now);
-        }
+        possible.extend(process.hub.is_reading().then_some(3));
+        possible.push(4);
+        possible.extend((0..reads).map(|read| 5 + read));
         let which = possible[self.choices.index(possible.len())];
         let end = self.database.end().position;
-        let what = ["connects", "has a batch executed", "receives an outcome"];
+        let what = [
+            "connects",
+            "has a batch executed",
+            "receives an outcome",
+            "reads for its hub",
+            "lets its hub work",
+        ];
         let what = what.get(which).copied().unwrap_or("goes on reading");
         if self.trace == Trace::On {
             eprintln!("process {number} {what}; the log ends with {end}");
@@ -207,11 +212,19 @@ impl World {
             }
             1 => process.execute(&self.database, None),
             2 => process.receive(now),
-            read => process.go_on_reading(read - 3, &self.database, false, now),
+            3 => process.go_on_with_hub(&self.database, now),
+            4 => {
+                let history = process.history();
+                process.hub.work(history);
+                process.work(now);
+            }
+            read => process.go_on_reading(read - 5, &self.database, false, now),
         }
     }
 
     fn pass_time(&mut self) {
+        let number = self.pick_process();
+        self.processes[number].hub.poll();
         let wait = match self.choices.pick(8) {
             0..=3 => Duration::from_millis(1),
             4..=5 => Duration::from_millis(100),
@@ -233,9 +246,16 @@ impl World {
         let which = self.choices.index(self.messages.len());
         let (to, signal) = self.messages.swap_remove(which);
         if !self.choices.chance(1, 4) {
-            let now = self.now();
-            self.processes[to].input(Input::Signal(signal), now);
+            self.tell(to, signal);
         }
+    }
+
+    fn tell(&mut self, to: usize, signal: Signal) {
+        let now = self.now();
+        if let Signal::Appended { position, .. } = signal {
+            self.processes[to].hub.heard(position);
+        }
+        self.processes[to].input(Input::Signal(signal), now);
     }
 
     /// The database executes a statement whose connection was lost, or never sees it.
@@ -577,6 +597,13 @@ impl World {
             self.processes[number].input(Input::Close, now);
         }
         self.calm_down()?;
+        for process in &mut self.processes {
+            process.hub.poll();
+        }
+        self.calm_down()?;
+        for process in &self.processes {
+            process.hub.check(&self.database, true)?;
+        }
         if !self.processes.iter().all(Process::is_stopped) {
             return Err("a process does not stop although everything is answered".into());
         }
@@ -593,8 +620,7 @@ impl World {
             }
             self.look()?;
             for (to, signal) in std::mem::take(&mut self.messages) {
-                let now = self.now();
-                self.processes[to].input(Input::Signal(signal), now);
+                self.tell(to, signal);
             }
             let all_answered = self
                 .model
@@ -636,6 +662,12 @@ impl World {
         }
         if process.reads() > 0 {
             process.go_on_reading(0, &self.database, false, now);
+            went_on = true;
+        }
+        let history = process.history();
+        went_on |= process.hub.work(history);
+        if process.hub.is_reading() {
+            process.go_on_with_hub(&self.database, now);
             went_on = true;
         }
         process.work(now);

@@ -52,21 +52,28 @@ struct Segment {
 
 /// What the reader task shall do next.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Work {
+pub struct Work {
     /// The generation that it is for.
-    pub(crate) generation: u64,
-    pub(crate) task: Task,
+    pub generation: u64,
+    /// What is to be done.
+    pub task: Task,
 }
 
+/// What the reader task shall do.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Task {
+pub enum Task {
     /// Read what is behind `after`; up to `to` if that is known to be committed.
     Read {
+        /// After this position.
         after: Position,
+        /// Up to this one, if it is known to be committed.
         to: Option<Position>,
     },
     /// Ask for the end of the log: something may have been missed, or the ring has no place yet.
-    Check { end: Position },
+    Check {
+        /// Where the ring ended when this was asked.
+        end: Position,
+    },
 }
 
 /// A suspicion that the log holds more than the ring.
@@ -102,24 +109,34 @@ struct State {
 }
 
 /// One log.
-pub(crate) struct Lane {
-    pub(crate) log: LogId,
+pub struct Lane {
+    /// The log.
+    pub log: LogId,
     state: Mutex<State>,
     awake: AtomicBool,
     events_max: usize,
     bytes_max: usize,
     /// Wakes the reader task.
-    pub(crate) wake: Notify,
+    pub wake: Notify,
     /// Changes whenever there may be something new for subscribers.
-    pub(crate) head: watch::Sender<Position>,
+    pub head: watch::Sender<Position>,
     /// Changes with the heads of all lanes.
-    pub(crate) pulse: Arc<watch::Sender<u64>>,
+    pub pulse: Arc<watch::Sender<u64>>,
     /// Last position that this process committed, to be told to the others.
-    pub(crate) announced: watch::Sender<Position>,
+    pub announced: watch::Sender<Position>,
+}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane")
+            .field("log", &self.log)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Lane {
-    pub(crate) fn new(
+    /// A lane that sleeps. The ring keeps at most so many events and bytes; `pulse` changes with the heads of all lanes.
+    pub fn new(
         log: LogId,
         events_max: usize,
         bytes_max: usize,
@@ -161,7 +178,7 @@ impl Lane {
     // ---- what comes in ----
 
     /// The number of the backend's history is this one: if it is another one than before, a new generation begins.
-    pub(crate) fn keep_up(&self, history: u64) {
+    pub fn keep_up(&self, history: u64) {
         let dropped = {
             let mut state = self.lock();
             if history <= state.history {
@@ -174,7 +191,7 @@ impl Lane {
     }
 
     /// A batch of this process is durable.
-    pub(crate) fn committed(&self, history: u64, batch: &Batch) {
+    pub fn committed(&self, history: u64, batch: &Batch) {
         self.keep_up(history);
         let Some(last) = batch.rows.last() else {
             return;
@@ -223,7 +240,7 @@ impl Lane {
     }
 
     /// Another process says that it has committed up to `position`. A hint, never believed.
-    pub(crate) fn heard(&self, position: Position) {
+    pub fn heard(&self, position: Position) {
         {
             let mut state = self.lock();
             state.heard = state.heard.max(position);
@@ -236,7 +253,7 @@ impl Lane {
     }
 
     /// Something may have been missed: look at the end of the log.
-    pub(crate) fn doubt(&self) {
+    pub fn doubt(&self) {
         {
             let mut state = self.lock();
             state.hint = Hint::Doubt;
@@ -250,7 +267,7 @@ impl Lane {
     // ---- the reader task ----
 
     /// Takes in what has become contiguous, and says what is to be read.
-    pub(crate) fn next_work(&self) -> Option<Work> {
+    pub fn next_work(&self) -> Option<Work> {
         let mut dropped = Vec::new();
         let mut state = self.lock();
         if !state.awake {
@@ -293,13 +310,7 @@ impl Lane {
     }
 
     /// What was read behind `after`: all that is there, up to `to`, if the rows are complete.
-    pub(crate) fn filled(
-        &self,
-        generation: u64,
-        after: Position,
-        to: Option<Position>,
-        rows: Rows,
-    ) {
+    pub fn filled(&self, generation: u64, after: Position, to: Option<Position>, rows: Rows) {
         let last = rows.events.last();
         let last_row = LastRow {
             writer: rows.last_writer,
@@ -332,7 +343,7 @@ impl Lane {
     }
 
     /// There was more than one page, or the read failed: the same work is still to be done.
-    pub(crate) fn unfinished(&self, work: &Work) {
+    pub fn unfinished(&self, work: &Work) {
         let mut state = self.lock();
         if work.generation != state.generation {
             return;
@@ -347,7 +358,7 @@ impl Lane {
     }
 
     /// The end of the log, asked for when the ring ended at `asked_at`.
-    pub(crate) fn checked(&self, generation: u64, asked_at: Position, end: &LogEnd) {
+    pub fn checked(&self, generation: u64, asked_at: Position, end: &LogEnd) {
         let dropped = {
             let mut state = self.lock();
             if !state.awake || generation != state.generation {
@@ -369,7 +380,7 @@ impl Lane {
     }
 
     /// Tells the subscribers, if there is something new since the last time.
-    pub(crate) fn publish(&self) {
+    pub fn publish(&self) {
         let (end, alarm) = {
             let mut state = self.lock();
             (state.ring.end(), std::mem::take(&mut state.alarm))
@@ -385,19 +396,20 @@ impl Lane {
     }
 
     /// Wakes every subscriber.
-    pub(crate) fn alarm(&self) {
+    pub fn alarm(&self) {
         self.head.send_modify(|_| ());
         self.pulse.send_modify(|beat| *beat = beat.wrapping_add(1));
     }
 
-    pub(crate) fn is_awake(&self) -> bool {
+    /// True while anybody is subscribed.
+    pub fn is_awake(&self) -> bool {
         self.awake.load(Ordering::Acquire)
     }
 
     // ---- subscribers ----
 
     /// Someone subscribes. From now on nothing of this process is missed.
-    pub(crate) fn interest(self: &Arc<Self>) -> Interest {
+    pub fn interest(self: &Arc<Self>) -> Interest {
         self.lock().interested += 1;
         Interest {
             lane: Arc::clone(self),
@@ -407,7 +419,7 @@ impl Lane {
     /// The log ended at `end`, as read from the primary after [`interest`](Self::interest) was taken, in this history.
     ///
     /// Returns the generation to read in; `None` if the history has changed since.
-    pub(crate) fn awaken(&self, history: u64, end: &LogEnd) -> Option<u64> {
+    pub fn awaken(&self, history: u64, end: &LogEnd) -> Option<u64> {
         self.keep_up(history);
         let generation = {
             let mut state = self.lock();
@@ -428,9 +440,11 @@ impl Lane {
         Some(generation)
     }
 
+    /// Checks that this generation is the present one.
+    ///
     /// # Errors
-    /// `InvalidCheckpoint` if this generation has ended.
-    pub(crate) fn check(&self, generation: u64) -> Result<(), Error> {
+    /// `InvalidCheckpoint` if it has ended.
+    pub fn check(&self, generation: u64) -> Result<(), Error> {
         self.lock().check(self.log, generation)
     }
 
@@ -438,7 +452,7 @@ impl Lane {
     ///
     /// # Errors
     /// `InvalidCheckpoint` if the log was found to have moved back.
-    pub(crate) fn take(
+    pub fn take(
         &self,
         generation: u64,
         position: Position,
@@ -450,12 +464,12 @@ impl Lane {
     }
 
     /// Where the ring ends now.
-    pub(crate) fn end(&self) -> Position {
+    pub fn end(&self) -> Position {
         self.lock().ring.end()
     }
 
     /// True if nothing behind `position` must be read from the database.
-    pub(crate) fn reaches(&self, position: Position) -> bool {
+    pub fn reaches(&self, position: Position) -> bool {
         self.lock().ring.reaches(position)
     }
 
@@ -588,7 +602,8 @@ fn moved_back(log: LogId) -> Error {
 }
 
 /// Keeps a lane awake.
-pub(crate) struct Interest {
+#[derive(Debug)]
+pub struct Interest {
     lane: Arc<Lane>,
 }
 

@@ -12,11 +12,11 @@
 //! * `all`, `stream`: the two kinds of subscription; `pages`: their reads; `matcher`: filters.
 
 mod all;
-mod lane;
+pub mod lane;
 mod matcher;
 mod pages;
 mod reader;
-mod ring;
+pub mod ring;
 mod stream;
 #[cfg(test)]
 mod testing;

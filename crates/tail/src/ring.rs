@@ -14,7 +14,7 @@ const CHUNK_BYTES_MAX: usize = 256 * 1024;
 
 /// What the ring has for a subscriber who has seen everything up to some position.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub enum Taken {
     /// Events were taken; everything up to this position is now seen.
     Events(Position),
     /// There is nothing newer.
