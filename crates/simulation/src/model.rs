@@ -1,6 +1,6 @@
 //! What callers were promised: every command with its answer, checked against what the database held and holds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use gesta_core::backend::Row;
@@ -134,7 +134,7 @@ impl Model {
                     .into_iter()
                     .flatten()
                     .find(|(_, times)| **times > 1)
-                    .filter(|_| !self.may_be_stored_again(original))
+                    .filter(|_| !self.may_be_stored_again(original, stored))
                 {
                     let record = &self.records[original];
                     return Err(format!(
@@ -146,15 +146,16 @@ impl Model {
         Ok(())
     }
 
-    /// A retry of an append to a stream that was deleted in between may be stored again: there is no such stream any more.
-    fn may_be_stored_again(&self, original: usize) -> bool {
+    /// A retry of an append whose events were scavenged, or whose stream was deleted in between, may be stored again: its events are not
+    /// there any more.
+    fn may_be_stored_again(&self, original: usize, stored: &Archive) -> bool {
         let repeated = self.records.iter().filter(|one| one.original == original);
-        let claims = |claim: Claim| {
-            let asked = &self.records[original].asked;
-            asked.iter().any(|asked| asked.claim == claim)
-        };
+        let asked = &self.records[original].asked;
+        let no_stream = Claim::Expected(ExpectedRevision::NoStream);
+        let mut ids = asked.iter().flat_map(|asked| &asked.ids);
         repeated.count() > 1
-            && (claims(Claim::Expected(ExpectedRevision::NoStream))
+            && (ids.any(|id| stored.removed.contains(id))
+                || asked.iter().any(|asked| asked.claim == no_stream)
                 || self
                     .records
                     .iter()
@@ -172,6 +173,8 @@ pub struct Archive {
     rows: HashMap<EventId, Vec<Row>>,
     /// How often each event was stored, by history.
     times: HashMap<EventId, HashMap<u64, u32>>,
+    /// Events that were scavenged.
+    removed: HashSet<EventId>,
     /// Rows of the present history that were seen.
     seen: usize,
     history: u64,
@@ -195,6 +198,8 @@ impl Archive {
             }
         }
         self.seen = rows.len();
+        let removed = rows.iter().filter(|stored| stored.is_removed);
+        self.removed.extend(removed.map(|stored| stored.row.id));
     }
 
     fn holds(&self, id: EventId, is_it: impl Fn(&Row) -> bool) -> bool {

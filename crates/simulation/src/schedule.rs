@@ -25,6 +25,8 @@ const PROCESSES: usize = 2;
 const STEPS_MAX: u32 = 160;
 /// Steps in which everything must be answered once there is peace.
 const PEACE_STEPS_MAX: usize = 4_000;
+/// How long a process may leave the log to others, with the longest time that passes at once.
+const OTHERS_TURN_MAX: Duration = Duration::from_secs(13);
 const STREAMS: [&str; 4] = ["a", "b", "c", "d"];
 
 /// A message under way to a process.
@@ -147,7 +149,7 @@ impl World {
         }
         for (number, process) in self.processes.iter().enumerate() {
             if process.waits_for_connection() {
-                let oldest = setting().config.give_up_after;
+                let oldest = setting().config.give_up_after + OTHERS_TURN_MAX;
                 self.model.check_ages(number, self.time, oldest)?;
             }
         }
