@@ -6,7 +6,6 @@
 
 use async_trait::async_trait;
 
-use crate::backend::History;
 use crate::error::Result;
 use crate::event::EventData;
 use crate::ids::{EventId, Revision, StreamId};
@@ -79,10 +78,6 @@ pub trait OwnerStore: EventStore {
     /// Submissions to one stream are decided in the order of the calls.
     /// The outcome is as of [`EventStore::append`]: `WrongExpectedRevision` if `after` does not hold, …
     fn submit(&self, submission: Submission);
-
-    /// The history of the store as it is known now. What an owner keeps was learned in one history and is worthless in
-    /// another one, even if revisions look the same.
-    fn history(&self) -> History;
 
     /// Reads a page of each of up to 1,000 streams, sharing round trips. One answer per request, in their order; each as
     /// of [`EventStore::read_stream`]. A page may be short, even empty, without being the end: go on from `next`.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use futures::future::try_join_all;
-use gesta_core::backend::{History, Rows, StreamSlice};
+use gesta_core::backend::{Rows, StreamSlice};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
     Error, LoadFrom, LoadStream, LogId, OwnerStore, ReadStream, RecordedEvent, Result, StreamFrom,
@@ -47,10 +47,6 @@ impl OwnerStore for Store {
             Ok(pipeline) => pipeline.submit(submission),
             Err(error) => (submission.on_outcome)(Err(error.during("append"))),
         }
-    }
-
-    fn history(&self) -> History {
-        self.backend.history()
     }
 
     async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>> {

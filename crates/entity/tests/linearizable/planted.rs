@@ -101,10 +101,6 @@ impl OwnerStore for Planted {
         }
     }
 
-    fn history(&self) -> gesta_core::backend::History {
-        self.store.history()
-    }
-
     async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>> {
         self.store.read_streams(requests).await
     }
