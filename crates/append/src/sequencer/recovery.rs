@@ -18,31 +18,24 @@
 //! When the log cannot be followed from the last row known (too many rows, a gap that scavenging has left, another row
 //! in its place), everything known is forgotten, and appends in doubt are answered *outcome unknown*: nobody can tell any more.
 
-use gesta_core::backend::{BatchOutcome, EventRef, LogEnd, Signal, WriterEpoch};
+use gesta_core::backend::{BatchOutcome, WriterEpoch};
 use gesta_core::{Error, ErrorKind, Incarnation, Position, Result};
 use tokio::time::Instant;
 
+use super::catch_up::CatchUp;
 use super::forming::InFlight;
-use super::job::{Gave, What};
 use super::late::Late;
 use super::pace::Pace;
-use super::reads::Purpose;
 use super::trouble::is_passing;
 use super::{Now, Output, Sequencer, unknown};
 use crate::command::Command;
 
-/// Events read at once when catching up with other processes.
-const CATCH_UP_PAGE: usize = 20_000;
-/// Positions after which it is quicker to forget everything known: reading so many takes a few tenths of a second.
-const CATCH_UP_MAX: u64 = 60_000;
-/// Misses in a row without anything new after which everything known is doubted.
-const IDLE_MISSES_MAX: u32 = 2;
 /// While appends wait for a database that is away, their age is looked at this often, at least.
 const GIVE_UP_PRECISION_DIVISOR: u32 = 4;
 
 /// How far a recovery has come.
 #[derive(Debug)]
-enum Phase<T> {
+pub(super) enum Phase<T> {
     /// Nothing is wrong.
     Running,
     /// A batch did not commit; the answers to all others in flight are awaited.
@@ -65,50 +58,42 @@ enum Phase<T> {
 
 /// A batch that did not commit.
 #[derive(Debug)]
-struct Lost<T> {
+pub(super) struct Lost<T> {
     batch: InFlight<T>,
     is_in_doubt: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Step {
+pub(super) enum Step {
     Connect(Goal),
     Reach(Goal),
 }
 
 /// What is to be done with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Goal {
+pub(super) enum Goal {
     CatchUp,
     Forget,
-}
-
-#[derive(Debug)]
-struct CatchUp {
-    /// The last row known, until it was found in the log again.
-    known: Option<LogEnd>,
-    /// Behind this position it is quicker to forget.
-    limit: Position,
 }
 
 /// The state of recovery.
 #[derive(Debug)]
 pub(crate) struct Recovery<T> {
-    phase: Phase<T>,
+    pub(super) phase: Phase<T>,
     /// Events of appends in doubt.
-    late: Late,
+    pub(super) late: Late,
     /// A batch has missed when the log was known up to here.
-    missed_at: Option<Position>,
+    pub(super) missed_at: Option<Position>,
     /// Misses in a row after which nothing new was found.
-    idle_misses: u32,
+    pub(super) idle_misses: u32,
     /// Rows may have been stored of which nobody was told.
-    is_in_doubt: bool,
+    pub(super) is_in_doubt: bool,
     /// The log is read because it is this process's turn.
-    is_for_turn: bool,
+    pub(super) is_for_turn: bool,
     /// A connection was open before.
     was_connected: bool,
     /// Appends were decided before.
-    has_run: bool,
+    pub(super) has_run: bool,
 }
 
 impl<T> Recovery<T> {
@@ -306,7 +291,7 @@ impl<T> Sequencer<T> {
     }
 
     /// Undoes the batch being formed and these; all commands are to be decided again, in the order in which they came.
-    fn undo_all(&mut self, lost: Vec<InFlight<T>>) {
+    pub(super) fn undo_all(&mut self, lost: Vec<InFlight<T>>) {
         let forming = std::mem::take(&mut self.forming);
         let mut commands: Vec<Command<T>> = forming.undo(&mut self.knowledge).collect();
         for batch in lost {
@@ -328,7 +313,7 @@ impl<T> Sequencer<T> {
 
     // ---- steps ----
 
-    fn try_step(&mut self, step: Step) {
+    pub(super) fn try_step(&mut self, step: Step) {
         match step {
             Step::Connect(goal) => {
                 self.recovery.phase = Phase::Connecting(goal);
@@ -339,7 +324,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    fn pause(&mut self, step: Step, now: Now) {
+    pub(super) fn pause(&mut self, step: Step, now: Now) {
         let until = now.instant + self.back_off();
         self.recovery.phase = Phase::Pausing(until, step);
     }
@@ -434,7 +419,7 @@ impl<T> Sequencer<T> {
     }
 
     /// Nothing can be stored until somebody has mended the database: nobody shall wait for that.
-    fn refuse_all(&mut self, error: &Error) {
+    pub(super) fn refuse_all(&mut self, error: &Error) {
         for command in self.queue.extract(|_| true) {
             self.answer(command, Err(lasting(error)));
         }
@@ -469,165 +454,6 @@ impl<T> Sequencer<T> {
                 self.disconnect();
                 self.try_step(Step::Connect(Goal::Forget));
             }
-        }
-    }
-
-    // ---- catching up ----
-
-    /// It is this process's turn: sees what others have appended before sending anything.
-    pub(super) fn begin_catching_up(&mut self) {
-        self.undo_all(Vec::new());
-        self.recovery.is_for_turn = true;
-        self.try_step(Step::Reach(Goal::CatchUp));
-    }
-
-    /// Reads what was appended after the last row known. Nothing may be decided meanwhile.
-    ///
-    /// At first that row is read again: if it is not the one that we know, the database has lost commits, or scavenging has removed
-    /// it. Then nothing that is known of streams can be trusted.
-    fn read_on(&mut self, under_way: Option<CatchUp>) {
-        let catch_up = under_way.unwrap_or_else(|| CatchUp {
-            known: Some(self.committed).filter(|end| end.position > Position::START),
-            limit: self.committed.position.plus(CATCH_UP_MAX),
-        });
-        let before = u64::from(catch_up.known.is_some());
-        let after = Position(self.committed.position.0 - before);
-        let what = What::After(after, CATCH_UP_PAGE);
-        let (id, job) = self.reads.begin(what, Purpose::Recovery);
-        self.outputs.push(Output::Read(id, job));
-        self.recovery.phase = Phase::CatchingUp(catch_up);
-    }
-
-    fn read_end(&mut self, phase: Phase<T>) {
-        let (id, job) = self.reads.begin(What::End, Purpose::Recovery);
-        self.outputs.push(Output::Read(id, job));
-        self.recovery.phase = phase;
-    }
-
-    pub(super) fn on_recovery_read(&mut self, gave: Gave, now: Now) {
-        let phase = std::mem::replace(&mut self.recovery.phase, Phase::Running);
-        match (phase, gave) {
-            (Phase::CatchingUp(catch_up), Gave::After(Ok(events))) => {
-                self.on_events(catch_up, events, now);
-            }
-            (Phase::CatchingUp(catch_up), Gave::End(Ok(end))) => {
-                if end.position > catch_up.limit {
-                    self.try_step(Step::Reach(Goal::Forget));
-                } else {
-                    self.read_on(Some(catch_up));
-                }
-            }
-            (Phase::Forgetting, Gave::End(Ok(end))) => self.forget(end, now),
-            (Phase::CatchingUp(_), Gave::After(Err(error)) | Gave::End(Err(error))) => {
-                self.retry_reading(Goal::CatchUp, &error, now);
-            }
-            (Phase::Forgetting, Gave::End(Err(error))) => {
-                self.retry_reading(Goal::Forget, &error, now);
-            }
-            (phase, _) => self.recovery.phase = phase,
-        }
-    }
-
-    fn retry_reading(&mut self, goal: Goal, error: &Error, now: Now) {
-        self.trouble.note(error, now.instant);
-        if !is_passing(error) {
-            self.refuse_all(error);
-        }
-        self.pause(Step::Reach(goal), now);
-    }
-
-    /// Sees a page of the log.
-    fn on_events(&mut self, mut catch_up: CatchUp, mut events: Vec<EventRef>, now: Now) {
-        let is_complete = events.len() < CATCH_UP_PAGE;
-        if let Some(known) = catch_up.known.take() {
-            let is_known =
-                |event: &EventRef| (event.position, event.writer) == (known.position, known.writer);
-            if !events.first().is_some_and(is_known) {
-                return self.try_step(Step::Reach(Goal::Forget));
-            }
-            events.remove(0);
-        }
-        for event in &events {
-            if event.position != self.committed.position.next() {
-                // Scavenging has left a gap: what it removed may have been the last events of streams.
-                return self.try_step(Step::Reach(Goal::Forget));
-            }
-            self.knowledge.observe(event);
-            self.recovery.late.observe(event);
-            self.committed = LogEnd {
-                position: event.position,
-                writer: event.writer,
-                created: event.created,
-            };
-        }
-        if is_complete {
-            self.end_catching_up(now);
-        } else {
-            self.read_end(Phase::CatchingUp(catch_up));
-        }
-    }
-
-    fn end_catching_up(&mut self, now: Now) {
-        let late = std::mem::take(&mut self.recovery.late);
-        for command in &mut self.queue.inbox {
-            if command.in_doubt_after.is_some() && command.stored.is_none() {
-                command.stored = late.find(command);
-            }
-        }
-        if let Some(before) = self.recovery.missed_at.take()
-            && self.is_missing_in_vain(before)
-        {
-            let text = "the database refuses the next row of the log, though nothing new is in it";
-            let error = Error::unavailable(text);
-            tracing::error!(log = self.setting.log.0, %error, "forgetting all stream heads");
-            self.trouble.note(&error, now.instant);
-            return self.pause(Step::Reach(Goal::Forget), now);
-        }
-        self.resume(now);
-    }
-
-    /// Missing again and again although nothing is new means that what is known is wrong.
-    fn is_missing_in_vain(&mut self, before: Position) -> bool {
-        if self.committed.position != before {
-            self.recovery.idle_misses = 0;
-            return false;
-        }
-        self.recovery.idle_misses += 1;
-        self.recovery.idle_misses >= IDLE_MISSES_MAX
-    }
-
-    /// Forgets everything known and begins at the end of the log.
-    fn forget(&mut self, end: LogEnd, now: Now) {
-        self.recovery.late = Late::default();
-        self.recovery.missed_at = None;
-        self.committed = end;
-        self.knowledge.forget(&self.setting.config, end.position);
-        self.reads.forget();
-        self.recovery.is_in_doubt |= self.recovery.has_run;
-        let is_in_doubt =
-            |command: &Command<T>| command.in_doubt_after.is_some() || command.stored.is_some();
-        for command in self.queue.extract(is_in_doubt) {
-            let detail =
-                "the connection was lost during the commit, and too much was stored since to tell";
-            self.answer(command, Err(unknown(detail)));
-        }
-        self.resume(now);
-    }
-
-    /// Nothing is wrong any more.
-    fn resume(&mut self, now: Now) {
-        self.recovery.phase = Phase::Running;
-        self.recovery.has_run = true;
-        if std::mem::take(&mut self.recovery.is_in_doubt) {
-            self.outputs.push(Output::LookBehind);
-            self.outputs.push(Output::Signal(Signal::Appended {
-                log: self.setting.log,
-                position: self.committed.position,
-            }));
-        }
-        if std::mem::take(&mut self.recovery.is_for_turn) {
-            // Looking does not count: far from the database it takes longer than a slice.
-            self.turns.begin_run(now.instant);
         }
     }
 }

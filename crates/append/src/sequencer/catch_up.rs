@@ -1,0 +1,190 @@
+//! Reading the log from the last row known, or forgetting everything and beginning at its end.
+//!
+//! Invariant: nothing is decided meanwhile. Whatever cannot be followed row by row is forgotten: a page that does not begin with the row
+//! known, a gap, more rows than it is quicker to forget.
+
+use gesta_core::backend::{EventRef, LogEnd, Signal};
+use gesta_core::{Error, Position};
+
+use super::job::{Gave, What};
+use super::late::Late;
+use super::reads::Purpose;
+use super::recovery::{Goal, Phase, Step};
+use super::trouble::is_passing;
+use super::{Now, Output, Sequencer, unknown};
+use crate::command::Command;
+
+/// Events read at once when catching up with other processes.
+const CATCH_UP_PAGE: usize = 20_000;
+/// Positions after which it is quicker to forget everything known: reading so many takes a few tenths of a second.
+const CATCH_UP_MAX: u64 = 60_000;
+/// Misses in a row without anything new after which everything known is doubted.
+const IDLE_MISSES_MAX: u32 = 2;
+
+/// How far the reading has come.
+#[derive(Debug)]
+pub(super) struct CatchUp {
+    /// The last row known, until it was found in the log again.
+    known: Option<LogEnd>,
+    /// After this position it is quicker to forget.
+    limit: Position,
+}
+
+impl<T> Sequencer<T> {
+    /// It is this process's turn: sees what others have appended before sending anything.
+    pub(super) fn begin_catching_up(&mut self) {
+        self.undo_all(Vec::new());
+        self.recovery.is_for_turn = true;
+        self.try_step(Step::Reach(Goal::CatchUp));
+    }
+
+    /// Reads what was appended after the last row known. Nothing may be decided meanwhile.
+    ///
+    /// At first that row is read again: if it is not the one that we know, the database has lost commits, or scavenging has removed
+    /// it. Then nothing that is known of streams can be trusted.
+    pub(super) fn read_on(&mut self, under_way: Option<CatchUp>) {
+        let catch_up = under_way.unwrap_or_else(|| CatchUp {
+            known: Some(self.committed).filter(|end| end.position > Position::START),
+            limit: self.committed.position.plus(CATCH_UP_MAX),
+        });
+        let before = u64::from(catch_up.known.is_some());
+        let after = Position(self.committed.position.0 - before);
+        let what = What::After(after, CATCH_UP_PAGE);
+        let (id, job) = self.reads.begin(what, Purpose::Recovery);
+        self.outputs.push(Output::Read(id, job));
+        self.recovery.phase = Phase::CatchingUp(catch_up);
+    }
+
+    pub(super) fn read_end(&mut self, phase: Phase<T>) {
+        let (id, job) = self.reads.begin(What::End, Purpose::Recovery);
+        self.outputs.push(Output::Read(id, job));
+        self.recovery.phase = phase;
+    }
+
+    pub(super) fn on_recovery_read(&mut self, gave: Gave, now: Now) {
+        let phase = std::mem::replace(&mut self.recovery.phase, Phase::Running);
+        match (phase, gave) {
+            (Phase::CatchingUp(catch_up), Gave::After(Ok(events))) => {
+                self.on_events(catch_up, events, now);
+            }
+            (Phase::CatchingUp(catch_up), Gave::End(Ok(end))) => {
+                if end.position > catch_up.limit {
+                    self.try_step(Step::Reach(Goal::Forget));
+                } else {
+                    self.read_on(Some(catch_up));
+                }
+            }
+            (Phase::Forgetting, Gave::End(Ok(end))) => self.forget(end, now),
+            (Phase::CatchingUp(_), Gave::After(Err(error)) | Gave::End(Err(error))) => {
+                self.retry_reading(Goal::CatchUp, &error, now);
+            }
+            (Phase::Forgetting, Gave::End(Err(error))) => {
+                self.retry_reading(Goal::Forget, &error, now);
+            }
+            (phase, _) => self.recovery.phase = phase,
+        }
+    }
+
+    fn retry_reading(&mut self, goal: Goal, error: &Error, now: Now) {
+        self.trouble.note(error, now.instant);
+        if !is_passing(error) {
+            self.refuse_all(error);
+        }
+        self.pause(Step::Reach(goal), now);
+    }
+
+    /// Sees a page of the log.
+    fn on_events(&mut self, mut catch_up: CatchUp, mut events: Vec<EventRef>, now: Now) {
+        let is_complete = events.len() < CATCH_UP_PAGE;
+        if let Some(known) = catch_up.known.take() {
+            let is_known =
+                |event: &EventRef| (event.position, event.writer) == (known.position, known.writer);
+            if !events.first().is_some_and(is_known) {
+                return self.try_step(Step::Reach(Goal::Forget));
+            }
+            events.remove(0);
+        }
+        for event in &events {
+            if event.position != self.committed.position.next() {
+                // Scavenging has left a gap: what it removed may have been the last events of streams.
+                return self.try_step(Step::Reach(Goal::Forget));
+            }
+            self.knowledge.observe(event);
+            self.recovery.late.observe(event);
+            self.committed = LogEnd {
+                position: event.position,
+                writer: event.writer,
+                created: event.created,
+            };
+        }
+        if is_complete {
+            self.end_catching_up(now);
+        } else {
+            self.read_end(Phase::CatchingUp(catch_up));
+        }
+    }
+
+    fn end_catching_up(&mut self, now: Now) {
+        let late = std::mem::take(&mut self.recovery.late);
+        for command in &mut self.queue.inbox {
+            if command.in_doubt_after.is_some() && command.stored.is_none() {
+                command.stored = late.find(command);
+            }
+        }
+        if let Some(before) = self.recovery.missed_at.take()
+            && self.is_missing_in_vain(before)
+        {
+            let text = "the database refuses the next row of the log, though nothing new is in it";
+            let error = Error::unavailable(text);
+            tracing::error!(log = self.setting.log.0, %error, "forgetting all stream heads");
+            self.trouble.note(&error, now.instant);
+            return self.pause(Step::Reach(Goal::Forget), now);
+        }
+        self.resume(now);
+    }
+
+    /// Missing again and again although nothing is new means that what is known is wrong.
+    fn is_missing_in_vain(&mut self, before: Position) -> bool {
+        if self.committed.position != before {
+            self.recovery.idle_misses = 0;
+            return false;
+        }
+        self.recovery.idle_misses += 1;
+        self.recovery.idle_misses >= IDLE_MISSES_MAX
+    }
+
+    /// Forgets everything known and begins at the end of the log.
+    fn forget(&mut self, end: LogEnd, now: Now) {
+        self.recovery.late = Late::default();
+        self.recovery.missed_at = None;
+        self.committed = end;
+        self.knowledge.forget(&self.setting.config, end.position);
+        self.reads.forget();
+        self.recovery.is_in_doubt |= self.recovery.has_run;
+        let is_in_doubt =
+            |command: &Command<T>| command.in_doubt_after.is_some() || command.stored.is_some();
+        for command in self.queue.extract(is_in_doubt) {
+            let detail =
+                "the connection was lost during the commit, and too much was stored since to tell";
+            self.answer(command, Err(unknown(detail)));
+        }
+        self.resume(now);
+    }
+
+    /// Nothing is wrong any more.
+    fn resume(&mut self, now: Now) {
+        self.recovery.phase = Phase::Running;
+        self.recovery.has_run = true;
+        if std::mem::take(&mut self.recovery.is_in_doubt) {
+            self.outputs.push(Output::LookBehind);
+            self.outputs.push(Output::Signal(Signal::Appended {
+                log: self.setting.log,
+                position: self.committed.position,
+            }));
+        }
+        if std::mem::take(&mut self.recovery.is_for_turn) {
+            // Looking does not count: far from the database it takes longer than a slice.
+            self.turns.begin_run(now.instant);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Reads that commands wait for: which are begun, and what becomes of their answers.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use gesta_core::backend::{LoadRequest, Loaded};
+use gesta_core::{Error, Position, Result, StreamId};
+use tokio::time::Instant;
+
+use super::job::{Answer, Gave, JobId};
+use super::knowledge::{Hashes, OlderIds};
+use super::lookup::{self, Found, Hits, Questions};
+use super::reads::{LOAD_STREAMS_MAX, Purpose};
+use super::trouble::is_passing;
+use super::{Now, Output, Sequencer};
+
+impl<T> Sequencer<T> {
+    pub(super) fn start_reads(&mut self, now: Now) {
+        self.start_loads(now.instant);
+        if let Some((id, job)) = self.reads.search() {
+            self.outputs.push(Output::Read(id, job));
+        }
+        if let Some(listing) = self.knowledge.begin_listing() {
+            let (id, job) = self.reads.list(listing);
+            self.outputs.push(Output::Read(id, job));
+        }
+        if self.knowledge.begins_warm_up() {
+            self.reads.warm_up();
+        }
+        let (knowledge, window) = (&self.knowledge, self.setting.config.idempotency);
+        let time = (now.instant, now.wall);
+        let end = knowledge.ids_known_after();
+        let older = |start| knowledge.older_ids(start);
+        if let Some((id, job)) = self.reads.next_of_window(window, time, end, older) {
+            self.outputs.push(Output::Read(id, job));
+        }
+    }
+
+    fn start_loads(&mut self, now: Instant) {
+        if self.queue.waiting.is_empty() {
+            self.reads.resume_loads();
+            return;
+        }
+        if !self.reads.may_load(now) {
+            return;
+        }
+        let mut request = LoadRequest::default();
+        let mut types = HashSet::new();
+        let waiting = self.queue.waiting.iter();
+        for waiting in waiting.filter(|waiting| waiting.lookup.is_none()) {
+            let streams = &mut request.streams;
+            let reads = &mut self.reads;
+            let stream = |stream: &StreamId| {
+                if streams.len() < LOAD_STREAMS_MAX && reads.claim(stream) {
+                    streams.push(stream.clone());
+                }
+            };
+            self.knowledge
+                .missing(&waiting.command, stream, |event_type| {
+                    types.insert(event_type);
+                });
+        }
+        // Types are few: looking one up twice does no harm.
+        if !request.streams.is_empty() || !self.reads.has_loads() {
+            request.types = types.into_iter().collect();
+        }
+        if request.streams.is_empty() && request.types.is_empty() {
+            return;
+        }
+        self.stats.loads.add(1);
+        let (id, job) = self.reads.load(request);
+        self.outputs.push(Output::Read(id, job));
+    }
+
+    pub(super) fn on_read(&mut self, id: JobId, answer: Answer, now: Now) {
+        let Some(purpose) = self.reads.end(id) else {
+            return;
+        };
+        match (purpose, answer.0) {
+            (Purpose::Recovery, gave) => self.on_recovery_read(gave, now),
+            (Purpose::Load(request), Gave::Loaded(loaded)) => self.on_loaded(request, loaded, now),
+            (Purpose::Search(asked), Gave::Searched(hits)) => self.on_searched(asked, hits),
+            (Purpose::LookUp(number), Gave::LookedUp(found)) => {
+                self.on_looked_up(HashMap::from([(number, found)]));
+            }
+            (Purpose::List(number), Gave::Listed(names)) => self.on_listed(number, names),
+            (Purpose::WindowStart, Gave::WindowStart(Ok(start))) => {
+                self.reads.go_on_with_window(start);
+            }
+            (Purpose::WindowStart, Gave::WindowStart(Err(error))) => {
+                tracing::warn!(log = self.setting.log.0, %error, "cannot read recent event ids, trying again");
+                self.reads.retry_warm_up(None, now.instant);
+            }
+            (Purpose::Ids(start), Gave::Ids(Ok(ids))) => self.on_ids(start, ids),
+            (Purpose::Ids(start), Gave::Ids(Err(error))) => {
+                tracing::warn!(log = self.setting.log.0, %error, "cannot read recent event ids, trying again");
+                self.reads.retry_warm_up(Some(start), now.instant);
+            }
+            // The purposes that no longer count, and answers of another kind than was asked for.
+            _ => {}
+        }
+        self.queue.some_are_ready = true;
+    }
+
+    fn on_ids(&mut self, window_start: Position, ids: OlderIds) {
+        if self.knowledge.take_older_ids(ids) {
+            self.reads.go_on_with_window(window_start);
+        }
+    }
+
+    fn on_loaded(&mut self, request: LoadRequest, loaded: Result<Loaded>, now: Now) {
+        let error = match loaded {
+            Ok(loaded) => {
+                self.reads.resume_loads();
+                for (stream, error) in self.knowledge.learn(request, &loaded) {
+                    self.fail_waiting_for(|of| *of == stream, &error);
+                }
+                return;
+            }
+            Err(error) => error,
+        };
+        tracing::warn!(log = self.setting.log.0, %error, "cannot look up streams");
+        if is_passing(&error) {
+            // Nothing is lost: it is asked for again. Who has waited for too long is given up.
+            self.reads.pause_loads(&error, now.instant);
+        } else {
+            let streams: HashSet<StreamId> = request.streams.into_iter().collect();
+            self.fail_waiting_for(|of| streams.contains(of), &error);
+        }
+    }
+
+    /// Streams could not be looked up: those who wait for them learn why; nothing was written.
+    fn fail_waiting_for(&mut self, is_failed: impl Fn(&StreamId) -> bool, error: &Error) {
+        let failed = self.queue.extract_waiting(|waiting| {
+            let mut parts = waiting.command.parts.iter();
+            parts.any(|part| is_failed(&part.stream))
+        });
+        for command in failed {
+            self.answer(command, Err(error.clone()));
+        }
+    }
+
+    fn on_listed(&mut self, number: u64, names: Result<Option<Hashes>>) {
+        match names {
+            Ok(names) => self.knowledge.listed(number, names),
+            Err(error) => {
+                tracing::info!(log = self.setting.log.0, %error, "cannot list the streams, new ones are looked up");
+                self.knowledge.not_listed(number);
+            }
+        }
+    }
+
+    /// Those of whom nothing was found go on. What was found is compared by each for itself; and if the search failed,
+    /// each is searched for by itself, for one long stream is enough to make it fail.
+    fn on_searched(&mut self, asked: Vec<(u64, Questions)>, hits: Result<Hits>) {
+        let awaited = self
+            .queue
+            .waiting
+            .iter()
+            .filter_map(|waiting| waiting.lookup);
+        let awaited: HashSet<u64> = awaited.collect();
+        let is_alone = asked.len() == 1;
+        let hits = hits.map(Arc::new);
+        let mut answers = HashMap::new();
+        for (number, questions) in asked {
+            let (id, job) = match &hits {
+                _ if !awaited.contains(&number) => continue,
+                Ok(hits) if lookup::found_nothing(&questions, hits) => {
+                    answers.insert(number, Ok(vec![Found::Nothing; questions.len()]));
+                    continue;
+                }
+                Ok(hits) => self.reads.look_up_with(number, questions, Arc::clone(hits)),
+                Err(error) if is_alone => {
+                    answers.insert(number, Err(error.clone()));
+                    continue;
+                }
+                Err(_) => self.reads.search_for(vec![(number, questions)]),
+            };
+            self.outputs.push(Output::Read(id, job));
+        }
+        self.on_looked_up(answers);
+    }
+
+    fn on_looked_up(&mut self, mut answers: HashMap<u64, Result<Vec<Found>>>) {
+        let mut failed = HashMap::new();
+        for waiting in &mut self.queue.waiting {
+            match waiting.lookup.and_then(|number| answers.remove(&number)) {
+                Some(Ok(found)) => {
+                    waiting.lookup = None;
+                    waiting.found = Some(found);
+                }
+                Some(Err(error)) => {
+                    failed.insert(waiting.command.sequence, error);
+                }
+                None => {}
+            }
+        }
+        if failed.is_empty() {
+            return;
+        }
+        let commands = self
+            .queue
+            .extract_waiting(|waiting| failed.contains_key(&waiting.command.sequence));
+        for command in commands {
+            if let Some(error) = failed.remove(&command.sequence) {
+                self.answer(command, Err(error));
+            }
+        }
+    }
+}

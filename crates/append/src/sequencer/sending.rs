@@ -1,0 +1,210 @@
+//! Sending batches, and answering commands when a batch has committed.
+
+use std::sync::Arc;
+
+use gesta_core::backend::{BatchOutcome, StoredId};
+use gesta_core::{Appended, Error, ErrorKind, Result};
+use tokio::time::Instant;
+
+use super::forming::{DependentAnswer, InFlight, appended};
+use super::{Now, Output, Sequencer, unknown};
+use crate::command::Command;
+
+/// Batches of full size under way at once near the database: one that it works on and one that waits.
+const NEAR_IN_FLIGHT_MAX: usize = 2;
+/// The same where a batch travels for longer than it is worked on: few enough to lose little by a miss.
+const FAR_IN_FLIGHT_MAX: usize = 4;
+
+impl<T> Sequencer<T> {
+    pub(super) fn send_if_due(&mut self, now: Now) {
+        loop {
+            let has_work = !self.forming.is_empty();
+            let is_others_turn = self.turns.yielding_until(now.instant).is_some()
+                || self.turns.should_stop(now.instant, has_work);
+            if is_others_turn
+                || !(has_work && self.is_worth_sending(now.instant) || self.is_probe_due())
+            {
+                return;
+            }
+            self.send(now);
+            self.decide_inbox(now);
+        }
+    }
+
+    /// An empty batch is worth sending: to measure the way to the database, or to see that it commits again.
+    fn is_probe_due(&self) -> bool {
+        let is_silent = self.in_flight.is_empty() && self.forming.is_empty();
+        let measures = self.setting.in_flight_max > 1 && self.pace.wants_probe();
+        is_silent && self.queue.is_empty() && (measures || self.trouble.wants_proof())
+    }
+
+    /// Nothing is in flight, or there is room and the batch is at least as large as the smallest under way, or the database is far.
+    fn is_worth_sending(&self, now: Instant) -> bool {
+        let Some(oldest) = self.in_flight.front() else {
+            return true;
+        };
+        let in_flight = self.in_flight.len();
+        let room_for_a_small_one = || {
+            let age = now.saturating_duration_since(oldest.sent);
+            self.pace.leaves_room_for_one_more(in_flight, age)
+        };
+        let full_max = if self.pace.is_near() {
+            NEAR_IN_FLIGHT_MAX
+        } else {
+            FAR_IN_FLIGHT_MAX
+        };
+        in_flight < self.setting.in_flight_max
+            && (room_for_a_small_one() || in_flight < full_max && self.is_as_large_as_others())
+    }
+
+    /// The forming batch is as large as the smallest under way, or has no room for the next command.
+    fn is_as_large_as_others(&self) -> bool {
+        let rows = self.in_flight.iter().map(|batch| batch.batch.rows.len());
+        self.forming.rows() >= rows.min().unwrap_or_default().max(1)
+            || self
+                .queue
+                .inbox
+                .front()
+                .is_some_and(|next| self.is_full_for(next))
+    }
+
+    fn send(&mut self, now: Now) {
+        let after = self.tip();
+        let Some(writer) = self.writer else {
+            return;
+        };
+        let queue = self.in_flight.len() + 1;
+        let forming = std::mem::take(&mut self.forming);
+        let batch = forming.close(self.setting.log, after, writer, queue, now.instant);
+        if !batch.is_probe() {
+            self.stats.batches.add(1);
+            self.stats.events.add(batch.batch.rows.len() as u64);
+        }
+        self.outputs.push(Output::Send(Arc::clone(&batch.batch)));
+        self.in_flight.push_back(batch);
+    }
+
+    // ---- answers of the database ----
+
+    pub(super) fn on_outcome(&mut self, outcome: BatchOutcome, now: Now) {
+        let Some(batch) = self.in_flight.pop_front() else {
+            return;
+        };
+        if !self.is_running() {
+            return self.on_outcome_while_draining(batch, outcome, now);
+        }
+        match outcome {
+            BatchOutcome::Committed => {
+                self.measure(&batch, now.instant);
+                self.recovery.all_is_well();
+                self.trouble.clear();
+                self.committed = batch.end;
+                // First give the database work again, then answer.
+                self.send_if_due(now);
+                self.complete(batch, now);
+            }
+            failed => self.begin_recovery(batch, failed, now),
+        }
+    }
+
+    fn measure(&mut self, batch: &InFlight<T>, now: Instant) {
+        if !batch.is_probe() {
+            self.turns.committed(batch.sent, now);
+        }
+        let rows = batch.batch.rows.len();
+        self.pace.committed(batch.sent, batch.queue, rows, now);
+    }
+
+    /// The batch is durable: answer everyone.
+    pub(super) fn complete(&mut self, batch: InFlight<T>, now: Now) {
+        self.committed = batch.end;
+        for (stream, state) in &batch.cargo.touched {
+            self.knowledge.commit(stream, *state);
+        }
+        for (row, event_type) in &batch.batch.new_types {
+            self.knowledge.commit_type(event_type, *row);
+        }
+        for (stream, id, position) in &batch.cargo.retryable {
+            self.knowledge.remember(StoredId {
+                stream: *stream,
+                id: *id,
+                position: *position,
+                created: batch.end.created,
+            });
+        }
+        if !batch.batch.rows.is_empty() {
+            self.outputs
+                .push(Output::Committed(Arc::clone(&batch.batch)));
+        }
+        if self.has_cleared_the_suspects(&batch) {
+            self.bisection.commands_max = usize::MAX;
+        }
+        for (command, answer) in batch.cargo.placed {
+            self.answer(command, Ok(answer));
+        }
+        for dependent in batch.cargo.dependents {
+            self.answer_dependent(dependent.command, dependent.answer, now);
+        }
+        let end = batch.end;
+        let nothing_open = self.in_flight.is_empty() && self.forming.is_empty();
+        self.knowledge
+            .shrink(end.created, end.position, nothing_open);
+    }
+
+    fn answer_dependent(&mut self, command: Command<T>, answer: DependentAnswer, now: Now) {
+        let streams = match answer {
+            DependentAnswer::Refused(refusal) => {
+                let refused = Err(Error::new(refusal).during("append"));
+                return self.answer(command, refused);
+            }
+            DependentAnswer::DecideAgain => return self.queue.inbox.push_front(command),
+            DependentAnswer::Confirmed => Vec::new(),
+            DependentAnswer::Stored(streams) => streams,
+        };
+        let place = self.place_after(self.committed, now.wall);
+        self.answer(command, Ok(appended(streams, place)));
+    }
+
+    /// All commands among which the refused one was sought are stored or answered.
+    fn has_cleared_the_suspects(&self, batch: &InFlight<T>) -> bool {
+        let is_last = |command: &Command<T>| command.sequence >= self.bisection.suspects_until;
+        self.bisection.commands_max != usize::MAX
+            && batch
+                .cargo
+                .placed
+                .iter()
+                .any(|(command, _)| is_last(command))
+    }
+
+    /// Answers a command; retries that waited for it are decided next.
+    pub(super) fn answer(&mut self, command: Command<T>, result: Result<Appended>) {
+        for retry in self.attempts.end(&command).into_iter().rev() {
+            self.queue.inbox.push_front(retry);
+        }
+        let result = self.certain(&command, result);
+        match &result {
+            Ok(_) => self.stats.appends.add(1),
+            Err(_) => self.stats.refusals.add(1),
+        }
+        self.outputs.push(Output::Answer(command.ticket, result));
+    }
+
+    /// The answer to a command, made *unknown* if it claims that nothing was stored while that may be, or may yet happen.
+    ///
+    /// It cannot happen any more once there is another row after the one that the statement in doubt has to follow.
+    fn certain(&self, command: &Command<T>, result: Result<Appended>) -> Result<Appended> {
+        let may_commit_late = command
+            .in_doubt_after
+            .is_some_and(|after| self.committed.position <= after);
+        match result {
+            Err(error)
+                if (may_commit_late || command.stored.is_some())
+                    && !matches!(error.kind(), ErrorKind::OutcomeUnknown(_)) =>
+            {
+                let detail = "the connection was lost during the commit, which may yet be stored";
+                Err(unknown(detail).caused_by(error))
+            }
+            result => result,
+        }
+    }
+}
