@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     LandLate,
     /// A passing failure.
     Fail,
+    /// A failure that lasts until somebody mends the database.
+    FailLastingly,
 }
 
 #[derive(Default)]
@@ -275,6 +277,10 @@ impl SimWriter {
         };
         match fault {
             Some(Fault::Fail) => return BatchOutcome::Failed(Error::unavailable("lock time-out")),
+            Some(Fault::FailLastingly) => {
+                let full = ErrorKind::Unsupported("the disk is full".into());
+                return BatchOutcome::Failed(full.into());
+            }
             Some(Fault::LoseRequest) => {
                 self.dead = true;
                 return lost();
@@ -539,9 +545,27 @@ impl CommitObserver for NoObserver {
     fn look_behind(&self, _: LogId) {}
 }
 
+/// Panics when it is told of the first batch.
+pub(crate) struct PanicsOnce(pub(crate) std::sync::atomic::AtomicBool);
+
+impl CommitObserver for PanicsOnce {
+    fn committed(&self, _: &Arc<Batch>) {
+        let is_first = !self.0.swap(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(!is_first, "planned");
+    }
+    fn look_behind(&self, _: LogId) {}
+}
+
 /// A process that appends.
 pub(crate) fn start_with(sim: &Arc<Sim>, config: Config) -> Pipeline {
     let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
     let clock = Arc::new(SystemClock);
     Pipeline::start(backend, LogId(0), config, clock, Arc::new(NoObserver))
+}
+
+/// A process that appends, with an observer.
+pub(crate) fn start_observed(sim: &Arc<Sim>, observer: Arc<dyn CommitObserver>) -> Pipeline {
+    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
+    let clock = Arc::new(SystemClock);
+    Pipeline::start(backend, LogId(0), Config::default(), clock, observer)
 }
