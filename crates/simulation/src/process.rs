@@ -297,11 +297,13 @@ impl Process {
         sent.map(|batch| (batch, epoch)).collect()
     }
 
-    /// Nothing is under way but the opening of a connection, or a pause before that.
+    /// The sequencer recovers, and nothing is under way but the opening of a connection, or a pause before the next try.
     #[must_use]
     pub fn waits_for_connection(&self) -> bool {
         let awaits = |connection: &Connection| connection.awaited > 0;
-        self.reads.is_empty() && !self.connection.as_ref().is_some_and(awaits)
+        self.sequencer.is_recovering()
+            && self.reads.is_empty()
+            && !self.connection.as_ref().is_some_and(awaits)
     }
 
     /// Reads under way.

@@ -25,8 +25,6 @@ const PROCESSES: usize = 2;
 const STEPS_MAX: u32 = 160;
 /// Steps in which everything must be answered once there is peace.
 const PEACE_STEPS_MAX: usize = 4_000;
-/// How long a process may leave the log to others, with the longest time that passes at once.
-const OTHERS_TURN_MAX: Duration = Duration::from_secs(13);
 const STREAMS: [&str; 4] = ["a", "b", "c", "d"];
 
 /// A message under way to a process.
@@ -67,6 +65,9 @@ pub enum Trace {
 pub fn run(choices: Choices, trace: Trace) -> (Result<(), String>, Vec<u32>) {
     let mut world = World::new(choices, trace);
     let outcome = world.run();
+    if outcome.is_err() {
+        world.note(|| format!("{:#?}", world.processes));
+    }
     (outcome, world.choices.into_made())
 }
 
@@ -149,7 +150,7 @@ impl World {
         }
         for (number, process) in self.processes.iter().enumerate() {
             if process.waits_for_connection() {
-                let oldest = setting().config.give_up_after + OTHERS_TURN_MAX;
+                let oldest = setting().config.give_up_after;
                 self.model.check_ages(number, self.time, oldest)?;
             }
         }

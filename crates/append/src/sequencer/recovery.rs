@@ -137,6 +137,12 @@ impl<T> Sequencer<T> {
         matches!(self.recovery.phase, Phase::Running)
     }
 
+    /// True while nothing is decided: there is no connection, or a batch did not commit and what became of it is being found out.
+    #[must_use]
+    pub fn is_recovering(&self) -> bool {
+        !matches!(self.recovery.phase, Phase::Running | Phase::Stopped)
+    }
+
     /// True once the last output was given.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
