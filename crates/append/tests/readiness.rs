@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use gesta_append::Config;
 use gesta_core::*;
-use support::{Fault, PanicsOnce, Sim, start_observed, start_with};
+use support::{Fault, PanicsOnce, Sim, eventually, start_observed, start_with};
 use tokio::time::Instant;
 
 fn append(stream: &str) -> Append {
@@ -44,6 +44,40 @@ async fn an_append_that_cannot_succeed_fails_at_once_and_readiness_says_why() {
     pipeline.append(append("s")).await.unwrap();
     pipeline.ready().await.unwrap();
     assert_eq!(sim.events().len(), 2);
+}
+
+/// An append whose commit was in doubt was said not to be stored if a lasting fault was met after part of the log had been read
+/// again. Found by the simulation, in its 834,591st schedule.
+#[tokio::test(start_paused = true)]
+async fn an_append_in_doubt_is_not_said_to_be_unstored_when_appends_are_refused_for_good() {
+    let sim = Sim::new(4);
+    let pipeline = start_with(&sim, Config::default());
+    pipeline.append(append("s")).await.unwrap();
+
+    sim.fault(Fault::LoseReply);
+    sim.set_answering(false);
+    let event = || EventData::json(EventType::new("e").unwrap(), "{}").with_id(EventId::random());
+    let three = Append::to(
+        StreamId::new("s").unwrap(),
+        ExpectedRevision::Any,
+        vec![event(), event(), event()],
+    );
+    let (refused, ()) = tokio::join!(pipeline.append(three), async {
+        eventually("the events are stored", || sim.events().len() == 4).await;
+        // The first of them is found, the gap behind it makes the pipeline forget, and then the end of the log cannot be read.
+        sim.scavenge(Position(3));
+        sim.set_broken(true);
+        sim.set_answering(true);
+    });
+    let refused = refused.unwrap_err();
+    let is_unknown = matches!(refused.kind(), ErrorKind::OutcomeUnknown(_));
+    assert!(is_unknown, "{refused}");
+
+    let never_sent = pipeline.append(append("s")).await.unwrap_err();
+    let is_refused = matches!(never_sent.kind(), ErrorKind::Unavailable(_));
+    assert!(is_refused, "{never_sent}");
+    sim.set_broken(false);
+    pipeline.append(append("s")).await.unwrap();
 }
 
 /// Readiness was green while commits were not answered.

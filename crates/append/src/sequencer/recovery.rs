@@ -256,7 +256,8 @@ impl<T> Sequencer<T> {
                 for lost in lost {
                     let placed = std::mem::take(&mut lost.batch.cargo.placed);
                     for (command, _) in placed {
-                        self.answer(command, Err(lasting(error)));
+                        let error = refused_for_good(&command, error);
+                        self.answer(command, Err(error));
                     }
                 }
                 false
@@ -383,7 +384,7 @@ impl<T> Sequencer<T> {
 
     fn given_up(&self, command: &Command<T>, waited: u64) -> Error {
         let cause = self.trouble.last_error();
-        let error = if command.in_doubt_after.is_some() || command.stored.is_some() {
+        let error = if may_be_stored(command) {
             unknown(&format!(
                 "the connection was lost during the commit and did not come back for {waited} s"
             ))
@@ -426,8 +427,16 @@ impl<T> Sequencer<T> {
 
     /// Nothing can be stored until somebody has mended the database: nobody shall wait for that.
     pub(super) fn refuse_all(&mut self, error: &Error) {
-        for command in self.queue.extract(|_| true) {
-            self.answer(command, Err(lasting(error)));
+        // Retries that waited for a command come to the queue when it is answered.
+        loop {
+            let waiting = self.queue.extract(|_| true);
+            if waiting.is_empty() {
+                return;
+            }
+            for command in waiting {
+                let error = refused_for_good(&command, error);
+                self.answer(command, Err(error));
+            }
         }
     }
 
@@ -471,8 +480,18 @@ impl<T> Lost<T> {
     }
 }
 
+/// It was sent before, and what became of that is not known, or not known to be durable.
+fn may_be_stored<T>(command: &Command<T>) -> bool {
+    command.in_doubt_after.is_some() || command.stored.is_some()
+}
+
 /// The answer to an append that cannot be stored until somebody has mended the database.
-fn lasting(error: &Error) -> Error {
-    let kind = ErrorKind::Unavailable(error.kind().to_string());
-    Error::new(kind).during("append").caused_by(error.clone())
+fn refused_for_good<T>(command: &Command<T>, error: &Error) -> Error {
+    let refused = match may_be_stored(command) {
+        true => unknown(
+            "the connection was lost during the commit, and the database takes no appends any more",
+        ),
+        false => Error::new(ErrorKind::Unavailable(error.kind().to_string())).during("append"),
+    };
+    refused.caused_by(error.clone())
 }

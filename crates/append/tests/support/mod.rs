@@ -38,6 +38,7 @@ struct State {
     limbo: Vec<(Arc<Batch>, WriterEpoch)>,
     epochs: i64,
     down: bool,
+    broken: bool,
     /// The next listing of names fails.
     listing_fails: bool,
     /// Lookups of ids so far: how many events each, and up to which position.
@@ -109,6 +110,18 @@ impl Sim {
     }
 
     /// Holds the answers of commits back, or lets them go.
+    /// The end of the log cannot be read, and that is not passing.
+    pub(crate) fn set_broken(&self, broken: bool) {
+        self.state().broken = broken;
+    }
+
+    /// Removes a row, as scavenging does.
+    pub(crate) fn scavenge(&self, position: Position) {
+        self.state()
+            .rows
+            .retain(|(row, _)| row.position != position);
+    }
+
     pub(crate) fn set_answering(&self, answering: bool) {
         self.answering.send_replace(answering);
     }
@@ -356,7 +369,11 @@ impl Backend for Sim {
     }
 
     async fn log_end(&self, _: LogId, _: Purpose) -> Result<LogEnd> {
-        Ok(self.state().end())
+        let state = self.state();
+        if state.broken {
+            return Err(ErrorKind::Unsupported("the database is broken".into()).into());
+        }
+        Ok(state.end())
     }
 
     async fn load(&self, _: LogId, request: LoadRequest, _: Purpose) -> Result<Loaded> {
