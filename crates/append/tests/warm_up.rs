@@ -19,9 +19,9 @@ use gesta_core::*;
 use support::{Sim, eventually, start_with};
 
 /// The ids of so many positions are read and added together.
-const RANGE: u64 = 196_608;
+const RANGE: u64 = 40_000;
 /// In parts.
-const PARTS: usize = 10;
+const PARTS: usize = 2;
 /// Appends that are looked up before that begins.
 const LOOKED_UP_BEFORE: usize = 16;
 

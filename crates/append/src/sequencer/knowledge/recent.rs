@@ -1,11 +1,12 @@
 //! The ids of recently appended events, to recognise retries that expect `any` revision.
 //!
 //! Why in memory: an index over (stream, id) in the database would cost every append a random insert.
-//! How: the newest ids lie in *generations*; each is an open-addressing table (linear probing, load at
-//! most 3/4, doubled up to a maximum) of 64-bit words: 40 bits of a hash of (stream, id) and a 24-bit offset to the
-//! generation's first position. So an id costs 10.7 to 21 bytes. A hit is only a hint: the caller looks at the stored event.
-//! Invariants: every id behind `covered_from` is here; a generation is dropped only when all of it lies
-//! outside the promised window, or when `ids_max` is exceeded, which moves `covered_from`.
+//! How: a hash of (stream, id) chooses one of many *shards*; each is an open-addressing table (linear probing) of 64-bit words:
+//! 31 bits of the hash and the low 32 bits of the position. A lookup touches one shard, however many ids there are. A shard that is
+//! full drops the ids that no longer count and is made anew, with room to grow, so that no single step is long. An id costs 10 to 12
+//! bytes. A hit is only a hint: the caller looks at the stored event.
+//! Invariants: every id behind `covered_from` is here, and none at or before it is told; `covered_from` moves only when all ids
+//! before it lie outside the promised window, when there are too many, or when positions no longer fit 32 bits.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -13,90 +14,109 @@ use std::hash::{BuildHasher, RandomState};
 use gesta_core::backend::{RowId, StoredId};
 use gesta_core::{EventId, IdempotencyWindow, Position, Timestamp};
 
-/// Slots of a generation that has just begun, and of one that is as large as it may be.
-const SLOTS_MIN: usize = 1 << 6;
-const SLOTS_MAX: usize = 1 << 18;
-const IDS_PER_GENERATION_MAX: usize = SLOTS_MAX / 4 * 3;
-const OFFSET_BITS: u32 = 24;
-const OFFSET_MAX: u64 = (1 << OFFSET_BITS) - 1;
-/// Most ids kept, whatever the window asks for (about 0.7 GB).
+/// Most ids kept, whatever the window asks for (about 0.8 GB).
 const IDS_MAX: usize = 64 * 1024 * 1024;
+const SHARDS: usize = 1 << 10;
+/// Slots of a shard that has no ids yet.
+const SLOTS_MIN: usize = 8;
+/// Ids leave the window in blocks of so many, …
+const BLOCK_IDS: usize = 1 << 16;
+/// … which lie within so many positions.
+const BLOCK_POSITIONS: u64 = 1 << 24;
+/// Ids of more positions than this are not kept: their low 32 bits tell positions apart.
+const POSITIONS_MAX: u64 = 1 << 31;
+const LOW_BITS: u64 = u32::MAX as u64;
+/// Shards that are looked through, at each step of expiry, for room to give back.
+const TRIMMED_AT_ONCE: usize = 4;
 
-/// One generation: ids of a range of positions.
-#[derive(Clone, Debug)]
-pub(crate) struct Generation {
-    first: Position,
-    last: Position,
-    newest: Timestamp,
+/// One part of the ids.
+#[derive(Clone, Debug, Default)]
+struct Shard {
     ids: usize,
     slots: Vec<u64>,
 }
 
-impl Generation {
-    fn new(first: Position) -> Self {
-        Self {
-            first,
-            last: first,
-            newest: Timestamp::default(),
-            ids: 0,
-            slots: vec![0; SLOTS_MIN],
+impl Shard {
+    fn insert(&mut self, word: u64, lives: impl Fn(u64) -> bool) {
+        if self.is_full() {
+            self.renew(lives);
         }
+        self.put(word);
     }
 
-    /// Inserts in order of position.
-    fn has_room_for(&self, position: Position) -> bool {
-        self.ids < IDS_PER_GENERATION_MAX && position.0 - self.first.0 < OFFSET_MAX
+    fn is_full(&self) -> bool {
+        self.ids >= self.slots.len() * 4 / 5
     }
 
-    fn insert(&mut self, hash: u64, position: Position, created: Timestamp) {
-        if self.ids >= self.slots.len() / 4 * 3 && self.slots.len() < SLOTS_MAX {
-            self.grow();
-        }
-        // Offsets count from 1, so that no word is 0.
-        put(
-            &mut self.slots,
-            (hash & !OFFSET_MAX) | (position.0 - self.first.0 + 1),
-        );
-        self.ids += 1;
-        self.last = self.last.max(position);
-        self.newest = self.newest.max(created);
+    /// Makes the table anew without the ids that no longer count, half as large again as those that do.
+    fn renew(&mut self, lives: impl Fn(u64) -> bool) {
+        let old = std::mem::take(&mut self.slots);
+        let words = || old.iter().filter(|word| **word != 0 && lives(**word));
+        self.slots = vec![0; words().count() * 3 / 2 + SLOTS_MIN];
+        self.ids = 0;
+        words().for_each(|word| self.put(*word));
     }
 
-    /// Doubles the table. A word holds all the bits of the hash that choose a slot.
-    fn grow(&mut self) {
-        let mut larger = vec![0; self.slots.len() * 2];
-        let words = self.slots.iter().filter(|word| **word != 0);
-        words.for_each(|word| put(&mut larger, *word));
-        self.slots = larger;
-    }
-
-    /// Position of the newest matching id.
-    fn find(&self, hash: u64) -> Option<Position> {
-        let mut slot = slot_of(hash, self.slots.len());
-        let mut newest = None;
+    /// Puts a word into the next free slot; there is one.
+    fn put(&mut self, word: u64) {
+        let mut slot = self.slot_of(word);
         while self.slots[slot] != 0 {
-            let word = self.slots[slot];
-            if word & !OFFSET_MAX == hash & !OFFSET_MAX {
-                newest = newest.max(Some(self.first.plus((word & OFFSET_MAX) - 1)));
-            }
             slot = (slot + 1) % self.slots.len();
         }
-        newest
+        self.slots[slot] = word;
+        self.ids += 1;
+    }
+
+    /// Words with the same bits of a hash.
+    fn same(&self, word: u64) -> impl Iterator<Item = u64> {
+        let start = match self.slots.is_empty() {
+            true => 0,
+            false => self.slot_of(word),
+        };
+        let (before, from) = self.slots.split_at(start);
+        let probed = from.iter().chain(before).take_while(|slot| **slot != 0);
+        probed
+            .copied()
+            .filter(move |other| other >> 32 == word >> 32)
+    }
+
+    /// The bits of the hash that a word holds choose the slot, so that a table can be made anew from its words.
+    fn slot_of(&self, word: u64) -> usize {
+        let hash = word >> 33;
+        ((hash * self.slots.len() as u64) >> 31) as usize
     }
 }
 
-/// Puts a word into the next free slot; there is one.
-fn put(slots: &mut [u64], word: u64) {
-    let mut slot = slot_of(word, slots.len());
-    while slots[slot] != 0 {
-        slot = (slot + 1) % slots.len();
-    }
-    slots[slot] = word;
+/// Ids of a range of positions, which leave the window together.
+#[derive(Clone, Debug)]
+struct Block {
+    first: Position,
+    last: Position,
+    newest: Timestamp,
+    ids: usize,
 }
 
-/// The bits above the offset choose the slot.
-fn slot_of(hash: u64, slots: usize) -> usize {
-    (hash >> OFFSET_BITS) as usize % slots
+impl Block {
+    fn of(id: &StoredId) -> Self {
+        Self {
+            first: id.position,
+            last: id.position,
+            newest: id.created,
+            ids: 0,
+        }
+    }
+
+    /// Takes ids in order of position.
+    fn has_room_for(&self, position: Position) -> bool {
+        self.ids < BLOCK_IDS && position.0 - self.first.0 < BLOCK_POSITIONS
+    }
+
+    fn add(&mut self, id: &StoredId) {
+        self.first = self.first.min(id.position);
+        self.last = self.last.max(id.position);
+        self.newest = self.newest.max(id.created);
+        self.ids += 1;
+    }
 }
 
 /// What is known of an id.
@@ -115,12 +135,18 @@ pub(crate) enum Recent {
 pub(crate) struct RecentIds {
     hasher: RandomState,
     window: IdempotencyWindow,
-    generations: VecDeque<Generation>,
+    shards: Box<[Shard]>,
+    /// Oldest first.
+    blocks: VecDeque<Block>,
+    /// Ids of all blocks.
     ids: usize,
+    newest: Position,
     /// Every id behind this position is known.
     covered_from: Position,
     /// The window begins at or behind `covered_from`: nothing older matters.
     covers_window: bool,
+    /// The shard that is looked at next for room to give back.
+    trimmed: usize,
 }
 
 impl RecentIds {
@@ -129,26 +155,35 @@ impl RecentIds {
         Self {
             hasher: RandomState::new(),
             window,
-            generations: VecDeque::new(),
+            shards: vec![Shard::default(); SHARDS].into(),
+            blocks: VecDeque::new(),
             ids: 0,
+            newest: end,
             covered_from: end,
             covers_window: end == Position::START,
+            trimmed: 0,
         }
     }
 
     /// Adds an id, in order of position.
     pub(crate) fn insert(&mut self, id: StoredId) {
-        let hash = hash(&self.hasher, id.stream, id.id);
+        self.newest = self.newest.max(id.position);
+        self.put(hash(&self.hasher, id.stream, id.id), id.position);
         self.ids += 1;
-        if let Some(newest) = self.generations.back_mut()
-            && newest.has_room_for(id.position)
-        {
-            newest.insert(hash, id.position, id.created);
-            return;
+        match self.blocks.back_mut() {
+            Some(newest) if newest.has_room_for(id.position) => newest.add(&id),
+            _ => {
+                let mut block = Block::of(&id);
+                block.add(&id);
+                self.blocks.push_back(block);
+            }
         }
-        let mut generation = Generation::new(id.position);
-        generation.insert(hash, id.position, id.created);
-        self.generations.push_back(generation);
+    }
+
+    fn put(&mut self, hash: u64, position: Position) {
+        let (newest, covered_from) = (self.newest, self.covered_from);
+        let lives = |word| position_of(word, newest) > covered_from;
+        self.shards[shard_of(hash)].insert(word(hash, position), lives);
     }
 
     /// Every id behind this position is known.
@@ -165,23 +200,28 @@ impl RecentIds {
             from: first,
             to,
             covers_window: first == from,
-            generation: Generation::new(first.next()),
+            hashes: Vec::new(),
+            block: None,
         }
     }
 
     /// Adds older ids. False if that was of no use: what they end with is no longer the oldest known, or there are too many.
     pub(crate) fn prepend(&mut self, older: OlderIds) -> bool {
         let room = IDS_MAX - self.ids.min(IDS_MAX);
-        if older.to != self.covered_from || older.generation.ids > room {
+        let is_far = self.newest.0 - older.from.0 > POSITIONS_MAX;
+        if older.to != self.covered_from || older.hashes.len() > room || is_far {
             return false;
-        }
-        // A range without any is nothing that could leave the window.
-        if older.generation.ids > 0 {
-            self.ids += older.generation.ids;
-            self.generations.push_front(older.generation);
         }
         self.covered_from = older.from;
         self.covers_window = older.covers_window;
+        self.ids += older.hashes.len();
+        for (hash, position) in older.hashes {
+            self.put(hash, position);
+        }
+        // A range without any is nothing that could leave the window.
+        if let Some(block) = older.block {
+            self.blocks.push_front(block);
+        }
         true
     }
 
@@ -194,26 +234,41 @@ impl RecentIds {
     pub(crate) fn expire(&mut self, now: Timestamp, end: Position) {
         let age = i64::try_from(self.window.time.as_micros()).unwrap_or(i64::MAX);
         let oldest = Timestamp(now.0.saturating_sub(age));
-        while let Some(first) = self.generations.front() {
+        while let Some(first) = self.blocks.front() {
             let outside = first.newest < oldest && first.last.plus(self.window.positions) < end;
-            if !outside && self.ids <= IDS_MAX {
-                return;
+            let is_far = self.newest.0 - first.first.0 > POSITIONS_MAX;
+            if !outside && !is_far && self.ids <= IDS_MAX {
+                break;
             }
             self.covers_window = outside;
             self.covered_from = first.last;
             self.ids -= first.ids;
-            self.generations.pop_front();
+            self.blocks.pop_front();
+        }
+        self.trim();
+    }
+
+    /// Gives back room that was needed for more ids than there are now, a few shards at a time.
+    fn trim(&mut self) {
+        let many = self.ids / SHARDS * 2 + SLOTS_MIN;
+        let (newest, covered_from) = (self.newest, self.covered_from);
+        for _ in 0..TRIMMED_AT_ONCE {
+            self.trimmed = (self.trimmed + 1) % SHARDS;
+            let shard = &mut self.shards[self.trimmed];
+            if shard.ids > many {
+                shard.renew(|word| position_of(word, newest) > covered_from);
+            }
         }
     }
 
     /// Looks an id up.
     pub(crate) fn find(&self, stream: RowId, id: EventId) -> Recent {
         let hash = hash(&self.hasher, stream, id);
-        match self
-            .generations
-            .iter()
-            .rev()
-            .find_map(|generation| generation.find(hash))
+        let same = self.shards[shard_of(hash)].same(word(hash, Position::START));
+        let positions = same.map(|word| position_of(word, self.newest));
+        match positions
+            .filter(|position| *position > self.covered_from)
+            .max()
         {
             Some(position) => Recent::Perhaps(position),
             None if self.covers_window => Recent::No,
@@ -226,6 +281,22 @@ fn hash(hasher: &RandomState, stream: RowId, id: EventId) -> u64 {
     hasher.hash_one((stream.0, id.0.as_u128()))
 }
 
+/// The lowest bits choose the shard, …
+fn shard_of(hash: u64) -> usize {
+    (hash % SHARDS as u64) as usize
+}
+
+/// … and the highest go into the word, with a bit that is always set: no word is 0.
+fn word(hash: u64, position: Position) -> u64 {
+    hash >> 33 << 33 | 1 << 32 | position.0 & LOW_BITS
+}
+
+/// The last position up to `newest` that the word may mean.
+fn position_of(word: u64, newest: Position) -> Position {
+    let behind = newest.0.wrapping_sub(word) & LOW_BITS;
+    Position(newest.0.saturating_sub(behind))
+}
+
 /// Ids of a range of positions that is older than what is known, gathered elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) struct OlderIds {
@@ -234,12 +305,14 @@ pub(crate) struct OlderIds {
     to: Position,
     /// Nothing before `from` matters.
     covers_window: bool,
-    generation: Generation,
+    hashes: Vec<(u64, Position)>,
+    /// `None` while there are no ids.
+    block: Option<Block>,
 }
 
 impl OlderIds {
-    /// One generation holds so many.
-    const POSITIONS_MAX: u64 = IDS_PER_GENERATION_MAX as u64;
+    /// So many are taken in one step, which takes milliseconds.
+    const POSITIONS_MAX: u64 = 40_000;
 
     /// They lie after this position, …
     pub(crate) fn from(&self) -> Position {
@@ -254,7 +327,8 @@ impl OlderIds {
     /// Adds an id, in any order.
     pub(crate) fn insert(&mut self, id: StoredId) {
         let hash = hash(&self.hasher, id.stream, id.id);
-        self.generation.insert(hash, id.position, id.created);
+        self.hashes.push((hash, id.position));
+        self.block.get_or_insert_with(|| Block::of(&id)).add(&id);
     }
 }
 
@@ -282,17 +356,16 @@ mod tests {
     }
 
     #[test]
-    fn finds_ids_by_stream_over_several_generations() {
+    fn finds_each_id_of_its_stream() {
         let mut recent = RecentIds::new(window(10), Position::START);
         let ids: Vec<EventId> = (0..500_000).map(|_| EventId::random()).collect();
         for (i, id) in (1..).zip(&ids) {
             recent.insert(stored(*id, i, 0));
         }
-        assert!(recent.generations.len() > 1);
-        for at in [0_usize, 250_000, 499_999] {
-            let position = Position(u64::try_from(at).expect("small") + 1);
-            assert_eq!(recent.find(STREAM, ids[at]), Recent::Perhaps(position));
-            assert_eq!(recent.find(RowId(2), ids[at]), Recent::No);
+        assert!(recent.blocks.len() > 1);
+        for (position, id) in (1..).map(Position).zip(&ids) {
+            assert_eq!(recent.find(STREAM, *id), Recent::Perhaps(position));
+            assert_eq!(recent.find(RowId(2), *id), Recent::No);
         }
     }
 
@@ -307,18 +380,18 @@ mod tests {
             Recent::Perhaps(Position(1)),
             "among the newest positions"
         );
-        recent.insert(stored(new, 1 + OFFSET_MAX, 1));
-        recent.expire(Timestamp(600_000_000), Position(OFFSET_MAX + 1));
+        recent.insert(stored(new, 1 + BLOCK_POSITIONS, 1));
+        recent.expire(Timestamp(600_000_000), Position(BLOCK_POSITIONS + 1));
         assert_eq!(
             recent.find(STREAM, old),
             Recent::Perhaps(Position(1)),
             "not old enough"
         );
-        recent.expire(Timestamp(600_000_001), Position(OFFSET_MAX + 1));
+        recent.expire(Timestamp(600_000_001), Position(BLOCK_POSITIONS + 1));
         assert_eq!(recent.find(STREAM, old), Recent::No);
         assert_eq!(
             recent.find(STREAM, new),
-            Recent::Perhaps(Position(1 + OFFSET_MAX))
+            Recent::Perhaps(Position(1 + BLOCK_POSITIONS))
         );
     }
 
@@ -365,6 +438,56 @@ mod tests {
         );
     }
 
+    /// Goal: room that ids outside the window have taken is given back, and no id that counts goes with it.
+    #[test]
+    fn ids_outside_the_window_give_their_room_back() {
+        let mut recent = RecentIds::new(window(10), Position::START);
+        for position in 1..=400_000 {
+            recent.insert(stored(EventId::random(), position, 0));
+        }
+        let slots = |recent: &RecentIds| -> usize {
+            recent.shards.iter().map(|shard| shard.slots.len()).sum()
+        };
+        assert!(slots(&recent) > 400_000);
+        let kept: Vec<EventId> = (0..1_000).map(|_| EventId::random()).collect();
+        for (position, id) in (BLOCK_POSITIONS * 2..).zip(&kept) {
+            recent.insert(stored(*id, position, 700_000_000));
+        }
+        for _ in 0..SHARDS / TRIMMED_AT_ONCE {
+            recent.expire(
+                Timestamp(700_000_000),
+                Position(BLOCK_POSITIONS * 2 + 1_000),
+            );
+        }
+        assert!(slots(&recent) < 50_000, "{}", slots(&recent));
+        for (position, id) in (BLOCK_POSITIONS * 2..).zip(&kept) {
+            assert_eq!(
+                recent.find(STREAM, *id),
+                Recent::Perhaps(Position(position))
+            );
+        }
+    }
+
+    /// Goal: positions beyond 32 bits are told right, and ids too far back are no longer known.
+    #[test]
+    fn positions_of_any_size_are_told() {
+        let start = (1 << 40) - 5;
+        let mut recent = RecentIds::new(window(u64::MAX / 2), Position(start));
+        let ids: Vec<EventId> = (0..10).map(|_| EventId::random()).collect();
+        for (position, id) in (start + 1..).zip(&ids) {
+            recent.insert(stored(*id, position, 0));
+        }
+        let positions = (start + 1..).map(Position);
+        for (position, id) in positions.zip(&ids) {
+            assert_eq!(recent.find(STREAM, *id), Recent::Perhaps(position));
+        }
+        let far = start + 2 + POSITIONS_MAX;
+        recent.insert(stored(EventId::random(), far, 0));
+        recent.expire(Timestamp(0), Position(far));
+        let unknown = Recent::NotAfter(Position(start + 10));
+        assert_eq!(recent.find(STREAM, ids[0]), unknown);
+    }
+
     /// Goal: ranges that scavenging has emptied do not end the reading of those before them.
     #[test]
     fn a_range_without_ids_is_known_to_have_none() {
@@ -388,9 +511,9 @@ mod tests {
     fn the_window_is_covered_once_it_has_passed_what_is_unknown() {
         let mut recent = RecentIds::new(window(1), Position(50));
         recent.insert(stored(EventId::random(), 51, 1));
-        recent.insert(stored(EventId::random(), 52 + OFFSET_MAX, 2));
+        recent.insert(stored(EventId::random(), 52 + BLOCK_POSITIONS, 2));
         assert!(!recent.covers_window());
-        recent.expire(Timestamp(600_000_003), Position(60 + OFFSET_MAX));
+        recent.expire(Timestamp(600_000_003), Position(60 + BLOCK_POSITIONS));
         assert!(recent.covers_window());
     }
 }
