@@ -283,7 +283,7 @@ fn hash(hasher: &RandomState, stream: RowId, id: EventId) -> u64 {
 
 /// The lowest bits choose the shard, …
 fn shard_of(hash: u64) -> usize {
-    (hash % SHARDS as u64) as usize
+    (hash & LOW_BITS) as usize % SHARDS
 }
 
 /// … and the highest go into the word, with a bit that is always set: no word is 0.
