@@ -1,8 +1,8 @@
 //! `bound`: what the bare database carries: the append statement in a loop on one connection, without the pipeline.
 //!
 //! The table is Gesta's own: a store is made beside the measured one, closed, and filled by plain
-//! statements. No chain, no expected revisions, no answers to callers: nothing can be faster with the
-//! same rows, indexes, durability and one connection.
+//! statements. No chain, no expected revisions, no answers to callers: nothing that waits for each
+//! answer can be faster with the same rows, indexes, durability and one connection.
 
 mod postgres;
 mod sqlite;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoint::Endpoint;
+use crate::beside::Beside;
 use crate::failure::{Result, fail};
 use crate::histogram::{Latencies, Percentiles};
 use crate::host::{CpuMeter, CpuUse};
@@ -97,13 +97,25 @@ pub(crate) struct Bound {
     pub(crate) valid: bool,
 }
 
+/// The schema of the table, or the beginning of its folder's name.
+const SCHEMA: &str = "gesta_lab_bound";
+
 /// Runs it, on whichever database the URL names.
 pub(crate) async fn measure(plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound> {
-    match Endpoint::parse(plan.url) {
-        Some(endpoint) if endpoint.is_postgres() => postgres::measure(plan, stop).await,
-        None if plan.url.starts_with("sqlite:") => sqlite::measure(plan, stop).await,
-        _ => fail("bound is for postgres:// and sqlite: stores"),
-    }
+    let Some(beside) = Beside::of(plan.url, SCHEMA)? else {
+        return fail("bound is for postgres:// and sqlite: stores");
+    };
+    beside.clear().await?;
+    let made = store::open_store(beside.url(), 1).await?;
+    made.shutdown().await?;
+    drop(made);
+    beside.settle().await?;
+    let bound = match plan.url.starts_with("sqlite:") {
+        true => sqlite::measure(plan, &beside, stop),
+        false => postgres::measure(plan, &beside, stop).await,
+    };
+    beside.clear().await?;
+    bound
 }
 
 /// The command.

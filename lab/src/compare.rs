@@ -1,7 +1,7 @@
 //! `compare`: Gesta against the bare database in one run, alternating, so that both meet the same moods of the machine.
 //!
 //! Each round measures a load of appends, takes the batch size that it really had, and then the bare
-//! statement at that size. Medians and the ratio per round are reported.
+//! statement at that size. Both begin with an empty table. Medians and the ratio per round are reported.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::append::{self, Measured};
+use crate::beside::Beside;
 use crate::bound::{self, Bound, Form, Plan};
 use crate::failure::Result;
 use crate::histogram::median;
@@ -137,13 +138,31 @@ pub(crate) async fn run(args: &CompareArgs, stop: &CancellationToken) -> Result<
     Ok(sound && (reached || !complete))
 }
 
+/// Appends to a store that is made for this round; to the named one if that is a server.
+async fn gesta(args: &CompareArgs, opened: &Opened, stop: &CancellationToken) -> Result<Measured> {
+    let Some(beside) = Beside::of(&opened.url, "gesta_lab_round")? else {
+        return append::measure(opened, &args.load, &args.workload, stop).await;
+    };
+    beside.clear().await?;
+    let fresh = store::open_url(beside.url(), args.store.rtt, args.store.logs).await?;
+    beside.settle().await?;
+    let measured = append::measure(&fresh, &args.load, &args.workload, stop).await;
+    fresh.store.shutdown().await?;
+    beside.clear().await?;
+    measured
+}
+
 async fn round(
     args: &CompareArgs,
     opened: &Opened,
     other: Option<&Opened>,
     stop: &CancellationToken,
 ) -> Result<Round> {
-    let gesta = append::measure(opened, &args.load, &args.workload, stop).await?;
+    let gesta = match other {
+        // Both grow alike.
+        Some(_) => append::measure(opened, &args.load, &args.workload, stop).await?,
+        None => gesta(args, opened, stop).await?,
+    };
     let batch = gesta.events_per_batch();
     let other = match other {
         Some(other) => {

@@ -13,6 +13,7 @@
 )]
 
 mod append;
+mod beside;
 mod bound;
 mod child;
 mod compare;

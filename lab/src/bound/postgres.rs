@@ -6,37 +6,22 @@ use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Bound, Clocked, Form, Places, Plan};
-use crate::endpoint;
+use super::{Bound, Clocked, Form, Places, Plan, SCHEMA};
+use crate::beside::Beside;
 use crate::failure::{Context, Result};
 use crate::postgres;
-use crate::store;
 
-/// The schema that holds the table; dropped before and after.
-const SCHEMA: &str = "gesta_lab_bound";
-
-pub(super) async fn measure(plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound> {
-    let client = postgres::connect(plan.url).await?;
-    let drop = format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE");
+pub(super) async fn measure(
+    plan: &Plan<'_>,
+    beside: &Beside,
+    stop: &CancellationToken,
+) -> Result<Bound> {
+    let client = postgres::connect(beside.url()).await?;
     client
-        .batch_execute(&drop)
+        .batch_execute(&format!("SET search_path = {SCHEMA}"))
         .await
-        .context("dropping the table of an earlier run")?;
-    let made = store::open_store(&endpoint::with_parameter(plan.url, "schema", SCHEMA), 1).await?;
-    made.shutdown().await?;
-    let ready = format!("SET search_path = {SCHEMA}; CHECKPOINT");
-    if client.batch_execute(&ready).await.is_err() {
-        // Only superusers and pg_checkpoint may.
-        client
-            .batch_execute(&format!("SET search_path = {SCHEMA}"))
-            .await?;
-    }
-    let bound = fill(&client, plan, stop).await;
-    client
-        .batch_execute(&drop)
-        .await
-        .context("dropping the table")?;
-    bound
+        .context("choosing the schema")?;
+    fill(&client, plan, stop).await
 }
 
 async fn fill(client: &Client, plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound> {
@@ -50,7 +35,6 @@ async fn fill(client: &Client, plan: &Plan<'_>, stop: &CancellationToken) -> Res
     let mut clocked = Clocked::start(plan);
     let mut columns = Columns::default();
     while !clocked.is_over(stop) {
-        let before = places.position;
         columns.fill(&mut places, plan);
         let begun = Instant::now();
         let metadata: &[u8] = plan.workload.metadata();
@@ -76,7 +60,7 @@ async fn fill(client: &Client, plan: &Plan<'_>, stop: &CancellationToken) -> Res
                     .execute(
                         &batch,
                         &[
-                            &before,
+                            &columns.positions,
                             &columns.streams,
                             &columns.revisions,
                             &columns.checksums,
@@ -101,6 +85,7 @@ async fn fill(client: &Client, plan: &Plan<'_>, stop: &CancellationToken) -> Res
 /// One vector per column, used again for each batch.
 #[derive(Default)]
 struct Columns<'a> {
+    positions: Vec<i64>,
     streams: Vec<i64>,
     revisions: Vec<i64>,
     checksums: Vec<i64>,
@@ -111,6 +96,7 @@ struct Columns<'a> {
 
 impl<'a> Columns<'a> {
     fn fill(&mut self, places: &mut Places, plan: &Plan<'a>) {
+        self.positions.clear();
         self.streams.clear();
         self.revisions.clear();
         self.checksums.clear();
@@ -119,6 +105,7 @@ impl<'a> Columns<'a> {
         self.metadata.clear();
         for _ in 0..plan.form.events() {
             let place = places.next();
+            self.positions.push(places.position);
             self.streams.push(place.stream);
             self.revisions.push(place.revision);
             // As wide and as random as a real one.

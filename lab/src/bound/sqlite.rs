@@ -3,7 +3,7 @@
 //! As in Gesta, checkpoints run beside the inserts, on a thread and connection of their own; only when the
 //! log has grown long does the inserting thread start it again from its beginning.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,31 +12,17 @@ use rusqlite::{Connection, params};
 use tokio_util::sync::CancellationToken;
 
 use super::{Bound, Clocked, Places, Plan};
+use crate::beside::Beside;
 use crate::failure::{Context, Result, fail};
-use crate::store;
 
 /// How often the log is copied into the file.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(50);
 /// Pages of the log after which it is started again (32 MiB).
 const RESTART_PAGES: i64 = 8_000;
 
-pub(super) async fn measure(plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound> {
-    let files = tempfile::tempdir_in(folder(plan.url))?;
-    let path = files.path().join("bound.db");
-    let made = store::open_store(&format!("sqlite:{}", path.display()), 1).await?;
-    made.shutdown().await?;
-    drop(made);
-    tokio::task::block_in_place(|| fill(&path, plan, stop))
-}
-
-/// Beside the measured store, so on the same disk.
-fn folder(url: &str) -> PathBuf {
-    let path = url.trim_start_matches("sqlite:");
-    let path = Path::new(path.split('?').next().unwrap_or(path));
-    match path.parent() {
-        Some(dir) if dir.is_dir() && !dir.as_os_str().is_empty() => dir.to_owned(),
-        _ => PathBuf::from("."),
-    }
+pub(super) fn measure(plan: &Plan<'_>, beside: &Beside, stop: &CancellationToken) -> Result<Bound> {
+    let path = beside.url().trim_start_matches("sqlite:");
+    tokio::task::block_in_place(|| fill(Path::new(path), plan, stop))
 }
 
 fn open(path: &Path) -> Result<Connection> {
