@@ -31,6 +31,7 @@ use crate::reach::{LATE_AFTER, Lookout};
 use crate::witness::Mark;
 
 pub(crate) const INSERT_EVENTS: &str = include_str!("../sql/insert_events.sql");
+const INSERT_EVENT: &str = include_str!("../sql/insert_event.sql");
 const INSERT_EVENTS_PACKED: &str = include_str!("../sql/insert_events_packed.sql");
 const INSERT_EVENTS_AND_NAMES: &str = include_str!("../sql/insert_events_and_names.sql");
 const CONFIRM_END: &str = include_str!("../sql/confirm_end.sql");
@@ -60,6 +61,7 @@ pub(crate) struct Writer {
 
 #[derive(Clone, Debug)]
 struct Statements {
+    insert_one: Statement,
     insert: Statement,
     insert_packed: Statement,
     insert_and_names: Statement,
@@ -194,6 +196,7 @@ impl Writer {
             let params = encoded.params(&columns);
             let statement = match encoded.kind {
                 Kind::Confirm => &statements.confirm,
+                Kind::One => &statements.insert_one,
                 Kind::Plain => &statements.insert,
                 Kind::Packed => &statements.insert_packed,
                 Kind::Names => &statements.insert_and_names,
@@ -377,7 +380,8 @@ fn upload_allowance(batch: &Batch) -> Duration {
 impl Statements {
     async fn prepare(connection: &Connection) -> std::result::Result<Self, tokio_postgres::Error> {
         let client = &connection.client;
-        let (insert, insert_packed, insert_and_names, confirm, barrier) = tokio::try_join!(
+        let (insert_one, insert, insert_packed, insert_and_names, confirm, barrier) = tokio::try_join!(
+            client.prepare(INSERT_EVENT),
             client.prepare(INSERT_EVENTS),
             client.prepare(INSERT_EVENTS_PACKED),
             client.prepare(INSERT_EVENTS_AND_NAMES),
@@ -385,6 +389,7 @@ impl Statements {
             client.prepare(EMIT_BARRIER),
         )?;
         Ok(Self {
+            insert_one,
             insert,
             insert_packed,
             insert_and_names,

@@ -16,6 +16,8 @@ use crate::values::{Column, Field};
 pub(crate) enum Kind {
     /// No events: is the row the last?
     Confirm,
+    /// One event alone.
+    One,
     /// Events alone.
     Plain,
     /// Events, with compressed data among them.
@@ -86,6 +88,7 @@ impl Encoded {
                 (true, _) => Kind::Confirm,
                 (false, true) => Kind::Names,
                 _ if batch.rows.iter().any(|row| row.packed.is_some()) => Kind::Packed,
+                _ if batch.rows.len() == 1 => Kind::One,
                 _ => Kind::Plain,
             },
             log: i16::try_from(log.0).map_err(|_| Error::invalid("log", "is out of range"))?,
@@ -154,14 +157,13 @@ impl Encoded {
             stream,
             revision,
         ]);
-        params.extend([
-            event_type as &(dyn ToSql + Sync),
-            created,
-            &self.checksums,
-            id,
-        ]);
+        let checksums: &(dyn ToSql + Sync) = match (self.kind, self.checksums.as_slice()) {
+            (Kind::One, [checksum]) => checksum,
+            _ => &self.checksums,
+        };
+        params.extend([event_type as &(dyn ToSql + Sync), created, checksums, id]);
         params.extend([content_type as &(dyn ToSql + Sync), data, metadata]);
-        if self.kind != Kind::Plain {
+        if matches!(self.kind, Kind::Packed | Kind::Names) {
             params.push(packed);
         }
         if self.kind == Kind::Names {

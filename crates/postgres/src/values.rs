@@ -1,7 +1,7 @@
 //! Values on their way to and from the driver: columns of a batch as arrays, moments in time.
 //!
-//! A batch goes out as one array per column. Each column writes itself straight into the message
-//! buffer: no intermediate vectors, no copy of payloads but this one.
+//! A batch goes out as one array per column, a single event as one value per column. Each column writes itself straight into
+//! the message buffer: no intermediate vectors, no copy of payloads but this one.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -68,7 +68,7 @@ pub(crate) enum Field {
     Tags,
 }
 
-/// One column of a batch as an array.
+/// One column of a batch, as an array; or as a value, if that is what the statement takes and there is one row.
 pub(crate) struct Column<'a> {
     pub(crate) rows: &'a [Row],
     pub(crate) field: Field,
@@ -83,7 +83,10 @@ impl fmt::Debug for Column<'_> {
 impl ToSql for Column<'_> {
     fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
         let Kind::Array(element) = ty.kind() else {
-            return Err("not an array".into());
+            let [row] = self.rows else {
+                return Err("one value for several rows".into());
+            };
+            return self.put(row, out);
         };
         out.put_i32(1);
         out.put_i32(i32::from(matches!(self.field, Field::Packed | Field::Tags)));
@@ -91,61 +94,59 @@ impl ToSql for Column<'_> {
         out.put_i32(i32::try_from(self.rows.len())?);
         out.put_i32(1);
         for row in self.rows {
-            self.put(row, out)?;
+            let start = out.len();
+            out.put_i32(-1);
+            if let IsNull::No = self.put(row, out)? {
+                let length = i32::try_from(out.len() - start - 4)?;
+                out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+            }
         }
         Ok(IsNull::No)
     }
 
     fn accepts(ty: &Type) -> bool {
-        matches!(ty.kind(), Kind::Array(_))
+        let values = [
+            Type::INT2,
+            Type::INT8,
+            Type::TIMESTAMPTZ,
+            Type::UUID,
+            Type::BYTEA,
+        ];
+        matches!(ty.kind(), Kind::Array(_)) || values.contains(ty)
     }
 
     to_sql_checked!();
 }
 
 impl Column<'_> {
-    fn put(&self, row: &Row, out: &mut BytesMut) -> Result<(), Failure> {
+    /// Writes the value of one row, without its length.
+    fn put(&self, row: &Row, out: &mut BytesMut) -> Result<IsNull, Failure> {
         match self.field {
-            Field::Position => put_number(i64::try_from(row.position.0)?, out),
-            Field::Stream => put_number(i64::try_from(row.stream_row.0)?, out),
-            Field::Revision => put_number(i64::try_from(row.revision.0)?, out),
-            Field::EventType => put_number(i64::try_from(row.type_row.0)?, out),
-            Field::Created => put_number(to_postgres_time(row.created), out),
-            Field::EventId => put_bytes(row.id.0.as_bytes(), out)?,
+            Field::Position => out.put_i64(i64::try_from(row.position.0)?),
+            Field::Stream => out.put_i64(i64::try_from(row.stream_row.0)?),
+            Field::Revision => out.put_i64(i64::try_from(row.revision.0)?),
+            Field::EventType => out.put_i64(i64::try_from(row.type_row.0)?),
+            Field::Created => out.put_i64(to_postgres_time(row.created)),
+            Field::EventId => out.put_slice(row.id.0.as_bytes()),
             Field::ContentType => {
-                out.put_i32(2);
                 let code = i16::try_from(content_type_code(row.content_type))?;
-                out.put_i16(if row.packed.is_some() {
-                    code + PACKED
-                } else {
-                    code
-                });
+                let packed = if row.packed.is_some() { PACKED } else { 0 };
+                out.put_i16(code + packed);
             }
-            Field::Data if row.packed.is_some() => put_bytes(&[], out)?,
-            Field::Data => put_bytes(&row.data, out)?,
-            Field::Metadata => put_bytes(&row.metadata, out)?,
+            Field::Data if row.packed.is_some() => {}
+            Field::Data => out.put_slice(&row.data),
+            Field::Metadata => out.put_slice(&row.metadata),
             Field::Packed => match &row.packed {
-                Some(packed) => put_bytes(packed, out)?,
-                None => out.put_i32(-1),
+                Some(packed) => out.put_slice(packed),
+                None => return Ok(IsNull::Yes),
             },
             Field::Tags => match tags_to_text(&row.tags) {
-                Some(text) => put_bytes(text.as_bytes(), out)?,
-                None => out.put_i32(-1),
+                Some(text) => out.put_slice(text.as_bytes()),
+                None => return Ok(IsNull::Yes),
             },
         }
-        Ok(())
+        Ok(IsNull::No)
     }
-}
-
-fn put_number(value: i64, out: &mut BytesMut) {
-    out.put_i32(8);
-    out.put_i64(value);
-}
-
-fn put_bytes(value: &[u8], out: &mut BytesMut) -> Result<(), Failure> {
-    out.put_i32(i32::try_from(value.len())?);
-    out.put_slice(value);
-    Ok(())
 }
 
 #[cfg(test)]
