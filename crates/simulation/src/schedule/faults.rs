@@ -1,0 +1,110 @@
+//! What may go wrong.
+
+use super::*;
+
+impl World {
+    /// The database executes a statement whose connection was lost, or never sees it.
+    pub(super) fn execute_lost(&mut self) {
+        if let Some((batch, epoch)) = self.limbo.pop_front()
+            && !self.choices.chance(1, 4)
+        {
+            let is_stored = self.database.insert(&batch, epoch);
+            self.note(|| format!("a lost statement is executed, stored: {is_stored}"));
+        }
+    }
+
+    pub(super) fn cut(&mut self) {
+        let number = self.pick_process();
+        let lost = self.processes[number].cut();
+        self.note(|| format!("the connection of process {number} is cut"));
+        self.limbo.extend(lost);
+    }
+
+    pub(super) fn give_up(&mut self) {
+        let number = self.pick_process();
+        if self.processes[number].can_give_up() {
+            self.note(|| format!("process {number} gives up waiting for its oldest batch"));
+            self.processes[number].give_up();
+        }
+    }
+
+    pub(super) fn fail_read(&mut self) {
+        let number = self.pick_process();
+        let reads = self.processes[number].reads();
+        if reads > 0 {
+            let which = self.choices.index(reads);
+            self.note(|| format!("a read of process {number} fails, or ends"));
+            let now = self.now();
+            self.processes[number].go_on_reading(which, &self.database, true, now);
+        }
+    }
+
+    pub(super) fn fail_batch(&mut self) {
+        let number = self.pick_process();
+        if !self.processes[number].has_sent() {
+            return;
+        }
+        let error = match self.choices.pick(3) {
+            0..=1 => Error::unavailable("a lock was not had in time"),
+            _ => ErrorKind::Unsupported("the disk is full".into()).into(),
+        };
+        self.note(|| format!("a batch of process {number} fails: {error}"));
+        // What was sent after it finds that the row before it is missing, as a real database does.
+        self.processes[number].execute(&self.database, Some(error));
+    }
+
+    pub(super) fn refuse_connection(&mut self) {
+        let number = self.pick_process();
+        if !self.processes[number].is_connecting() {
+            return;
+        }
+        let error = match self.choices.pick(4) {
+            0..=2 => Error::unavailable("the database does not answer"),
+            _ => ErrorKind::Unsupported("the database is read only".into()).into(),
+        };
+        let now = self.now();
+        self.processes[number].not_connected(error, now);
+    }
+
+    pub(super) fn scavenge(&mut self) {
+        let stream = self.pick_stream();
+        let truth = self.database.truth(&stream);
+        let Some(last) = truth.last else {
+            return;
+        };
+        let keep = u64::from(self.choices.chance(1, 2));
+        if let Some(through) = last.0.checked_sub(keep) {
+            self.note(|| format!("{stream} is scavenged through {through}"));
+            self.database.scavenge(&stream, Revision(through));
+        }
+    }
+
+    /// A process dies, and another one is started in its place.
+    pub(super) fn restart(&mut self) {
+        let number = self.pick_process();
+        let lost = self.processes[number].cut();
+        self.limbo.extend(lost);
+        for record in &mut self.model.records {
+            if record.process == number && record.answer.is_none() {
+                record.is_orphaned = true;
+            }
+        }
+        self.note(|| format!("process {number} is restarted"));
+        self.messages.retain(|(to, _)| *to != number);
+        self.processes[number] = Process::start(&self.database, self.now());
+    }
+
+    /// A fail-over: the newest rows are lost, and all connections; statements under way die with the old server.
+    pub(super) fn lose_commits(&mut self) {
+        let count = self.choices.index(6);
+        for process in &mut self.processes {
+            process.cut();
+        }
+        self.limbo.clear();
+        self.note(|| format!("a fail-over loses {count} rows"));
+        self.archive.update(&self.database);
+        self.database.lose_newest(count);
+    }
+
+    // ---- callers ----
+}

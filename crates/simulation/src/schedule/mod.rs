@@ -1,0 +1,267 @@
+//! One schedule: processes, callers and faults, in an order that the choices give; then peace, and the last checks.
+
+mod callers;
+mod faults;
+mod peace;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_append::command::Command;
+use gesta_append::sequencer::{Input, Now};
+use gesta_core::backend::{Batch, Signal, WriterEpoch};
+use gesta_core::{
+    After, Append, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventId, EventType,
+    ExpectedRevision, LogId, Position, Revision, SetStreamMetadata, StreamAppend, StreamId,
+    StreamMetadata, Timestamp,
+};
+use tokio::time::Instant;
+
+use crate::choices::Choices;
+use crate::database::Database;
+use crate::model::{Archive, Asked, Claim, Model, Record};
+use crate::process::{POISON, Process, setting};
+
+/// Processes that append to the log.
+const PROCESSES: usize = 2;
+/// Steps before peace.
+const STEPS_MAX: u32 = 160;
+/// Steps in which everything must be answered once there is peace.
+const PEACE_STEPS_MAX: usize = 4_000;
+const STREAMS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// A message under way to a process.
+type Message = (usize, Signal);
+
+struct World {
+    choices: Choices,
+    database: Database,
+    processes: Vec<Process>,
+    /// Statements of connections that were cut, which the database may still execute.
+    limbo: VecDeque<(Arc<Batch>, WriterEpoch)>,
+    messages: Vec<Message>,
+    model: Model,
+    archive: Archive,
+    start: Instant,
+    /// Since the start.
+    time: Duration,
+    epochs: i64,
+    ids: u128,
+    /// Requests of commands, to be repeated.
+    requests: Vec<Option<Append>>,
+    trace: Trace,
+}
+
+/// Whether a schedule tells what happens in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trace {
+    /// It runs silently.
+    Off,
+    /// It prints each step to standard error.
+    On,
+}
+
+/// Runs a schedule.
+///
+/// # Errors
+/// The promise that was broken.
+pub fn run(choices: Choices, trace: Trace) -> (Result<(), String>, Vec<u32>) {
+    let mut world = World::new(choices, trace);
+    let outcome = world.run();
+    if outcome.is_err() {
+        world.note(|| format!("{:#?}", world.processes));
+    }
+    (outcome, world.choices.into_made())
+}
+
+impl World {
+    fn new(choices: Choices, trace: Trace) -> Self {
+        let database = Database::default();
+        let start = Instant::now();
+        let mut world = Self {
+            choices,
+            database,
+            processes: Vec::new(),
+            limbo: VecDeque::new(),
+            messages: Vec::new(),
+            model: Model::default(),
+            archive: Archive::default(),
+            start,
+            time: Duration::ZERO,
+            epochs: 0,
+            ids: 0,
+            requests: Vec::new(),
+            trace,
+        };
+        for _ in 0..PROCESSES {
+            world
+                .processes
+                .push(Process::start(&world.database, world.now()));
+        }
+        world
+    }
+
+    fn note(&self, what: impl FnOnce() -> String) {
+        if self.trace == Trace::On {
+            eprintln!("{:>10.3} {}", self.time.as_secs_f64(), what());
+        }
+    }
+
+    fn now(&self) -> Now {
+        let micros = i64::try_from(self.time.as_micros()).unwrap_or(i64::MAX);
+        Now {
+            instant: self.start + self.time,
+            wall: Timestamp(1_700_000_000_000_000 + micros),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        let steps = self.choices.pick(STEPS_MAX);
+        for _ in 0..steps {
+            self.step();
+            self.look()?;
+        }
+        self.end_in_peace()
+    }
+
+    /// Takes what has come out of the processes, and checks it.
+    fn look(&mut self) -> Result<(), String> {
+        self.archive.update(&self.database);
+        if let Some(violation) = self.database.violations().into_iter().next() {
+            return Err(violation);
+        }
+        let now = self.now();
+        for (number, process) in self.processes.iter().enumerate() {
+            if process.wake_at().is_some_and(|at| at <= now.instant) && !process.is_stopped() {
+                return Err(format!(
+                    "process {number} wants to be woken at a time that has passed"
+                ));
+            }
+        }
+        for number in 0..self.processes.len() {
+            let answers = std::mem::take(&mut self.processes[number].answers);
+            for (ticket, result) in answers {
+                self.note(|| format!("process {number} answers {ticket}: {result:?}"));
+                self.model
+                    .answered(ticket, result, &self.database, &self.archive)?;
+            }
+            self.processes[number].hub.check(&self.database, false)?;
+            for signal in std::mem::take(&mut self.processes[number].signals) {
+                let others = (0..self.processes.len()).filter(|other| *other != number);
+                self.messages.extend(others.map(|other| (other, signal)));
+            }
+        }
+        for (number, process) in self.processes.iter().enumerate() {
+            if process.waits_for_connection() {
+                let oldest = setting().config.give_up_after;
+                self.model.check_ages(number, self.time, oldest)?;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- what may happen ----
+
+    fn step(&mut self) {
+        match self.choices.pick(100) {
+            0..=39 => self.go_on(),
+            40..=69 => self.submit(),
+            70..=76 => self.pass_time(),
+            77..=80 => self.deliver_message(),
+            81..=84 => self.execute_lost(),
+            85..=88 => self.cut(),
+            89..=90 => self.give_up(),
+            91..=92 => self.fail_read(),
+            93..=94 => self.fail_batch(),
+            95 => self.refuse_connection(),
+            96..=97 => self.scavenge(),
+            98 => self.restart(),
+            _ => self.lose_commits(),
+        }
+    }
+
+    fn pick_process(&mut self) -> usize {
+        self.choices.index(PROCESSES)
+    }
+
+    /// Something that is under way goes on: a connection, a batch, an answer, a read.
+    fn go_on(&mut self) {
+        let number = self.pick_process();
+        let now = self.now();
+        let process = &mut self.processes[number];
+        let mut possible: Vec<usize> = Vec::new();
+        let reads = process.reads();
+        possible.extend(process.is_connecting().then_some(0));
+        possible.extend(process.has_sent().then_some(1));
+        possible.extend(process.has_answer().then_some(2));
+        possible.extend(process.hub.is_reading().then_some(3));
+        possible.push(4);
+        possible.extend((0..reads).map(|read| 5 + read));
+        let which = possible[self.choices.index(possible.len())];
+        let end = self.database.end().position;
+        let what = [
+            "connects",
+            "has a batch executed",
+            "receives an outcome",
+            "reads for its hub",
+            "lets its hub work",
+        ];
+        let what = what.get(which).copied().unwrap_or("goes on reading");
+        if self.trace == Trace::On {
+            eprintln!("process {number} {what}; the log ends with {end}");
+        }
+        match which {
+            0 => {
+                self.epochs += 1;
+                let epoch = WriterEpoch(self.epochs);
+                process.connected(epoch, self.database.history(), now);
+            }
+            1 => process.execute(&self.database, None),
+            2 => process.receive(now),
+            3 => process.go_on_with_hub(&self.database, now),
+            4 => {
+                let history = process.history();
+                process.hub.work(history);
+                process.work(now);
+            }
+            read => process.go_on_reading(read - 5, &self.database, false, now),
+        }
+    }
+
+    fn pass_time(&mut self) {
+        let number = self.pick_process();
+        self.processes[number].hub.poll();
+        let wait = match self.choices.pick(8) {
+            0..=3 => Duration::from_millis(1),
+            4..=5 => Duration::from_millis(100),
+            6 => Duration::from_secs(1),
+            _ => Duration::from_secs(11),
+        };
+        self.time += wait;
+        self.note(|| "time passes".to_owned());
+        let now = self.now();
+        for process in &mut self.processes {
+            process.work(now);
+        }
+    }
+
+    fn deliver_message(&mut self) {
+        if self.messages.is_empty() {
+            return;
+        }
+        let which = self.choices.index(self.messages.len());
+        let (to, signal) = self.messages.swap_remove(which);
+        if !self.choices.chance(1, 4) {
+            self.tell(to, signal);
+        }
+    }
+
+    fn tell(&mut self, to: usize, signal: Signal) {
+        let now = self.now();
+        if let Signal::Appended { position, .. } = signal {
+            self.processes[to].hub.heard(position);
+        }
+        self.processes[to].input(Input::Signal(signal), now);
+    }
+}
