@@ -355,6 +355,9 @@ mod tests {
         }
     }
 
+    /// Goal: every id is found, and next to none that is not there.
+    ///
+    /// The test once allowed no collision of hashes. With 41 bits of a hash and so many ids it failed one run in six.
     #[test]
     fn finds_each_id_of_its_stream() {
         let mut recent = RecentIds::new(window(10), Position::START);
@@ -363,10 +366,17 @@ mod tests {
             recent.insert(stored(*id, i, 0));
         }
         assert!(recent.blocks.len() > 1);
+        let mut collisions = 0;
         for (position, id) in (1..).map(Position).zip(&ids) {
-            assert_eq!(recent.find(STREAM, *id), Recent::Perhaps(position));
-            assert_eq!(recent.find(RowId(2), *id), Recent::No);
+            match recent.find(STREAM, *id) {
+                Recent::Perhaps(found) if found == position => {}
+                // Another id, stored later, has the same hash.
+                Recent::Perhaps(found) if found > position => collisions += 1,
+                other => panic!("{position:?}: {other:?}"),
+            }
+            collisions += u32::from(recent.find(RowId(2), *id) != Recent::No);
         }
+        assert!(collisions < 10, "{collisions}");
     }
 
     #[test]
