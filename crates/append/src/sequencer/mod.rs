@@ -26,6 +26,8 @@ pub(crate) mod queue;
 pub(crate) mod reads;
 mod recovery;
 mod sending;
+#[cfg(test)]
+mod tests;
 pub(crate) mod trouble;
 pub(crate) mod turns;
 
