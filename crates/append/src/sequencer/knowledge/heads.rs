@@ -274,25 +274,126 @@ mod tests {
 
     use super::*;
 
+    /// These streams were looked up and not found.
+    fn known(heads: &mut Heads, names: &[StreamId]) {
+        let request = LoadRequest {
+            streams: names.to_vec(),
+            types: Vec::new(),
+        };
+        let nothing = Loaded {
+            end: gesta_core::backend::LogEnd::default(),
+            streams: vec![LoadedStream::default(); names.len()],
+            types: Vec::new(),
+        };
+        assert!(heads.learn(request, &nothing).is_empty());
+    }
+
     /// Goal: the listing may read the names before a batch under way is stored; what that creates is not new afterwards.
     #[test]
     fn what_is_under_way_when_listing_begins_is_not_new() {
         let mut heads = Heads::new(10, Names::new(10, 2));
         let [sent, idle] = ["sent", "idle"].map(|name| StreamId::new(name).expect("valid"));
-        let request = LoadRequest {
-            streams: vec![sent.clone(), idle.clone()],
-            types: Vec::new(),
-        };
-        let nothing = Loaded {
-            end: gesta_core::backend::LogEnd::default(),
-            streams: vec![LoadedStream::default(); 2],
-            types: Vec::new(),
-        };
-        assert!(heads.learn(request, &nothing).is_empty());
+        known(&mut heads, &[sent.clone(), idle.clone()]);
         heads.advance(&sent, StreamState::default(), true);
         let listing = heads.begin_listing().expect("two looks in vain");
         heads.names.listed(listing.number, Some(HashSet::new()));
         assert!(!heads.names.lack(&sent));
         assert!(heads.names.lack(&idle));
+    }
+
+    fn names(count: usize) -> Vec<StreamId> {
+        let name = |number| StreamId::new(format!("s-{number}")).expect("valid");
+        (0..count).map(name).collect()
+    }
+
+    /// Goal: as many streams are kept as are to be kept, the most recently used; those that are in use stay though they are more.
+    #[test]
+    fn streams_not_in_use_leave_the_cache() {
+        let mut heads = Heads::new(10, Names::new(10, 2));
+        let all = names(30);
+        known(&mut heads, &all);
+        heads.advance(&all[0], StreamState::default(), true);
+        assert!(heads.knows_stream(&all[1]), "used last");
+        heads.shrink(true);
+        let kept: Vec<bool> = all.iter().map(|name| heads.knows_stream(name)).collect();
+        assert_eq!(kept.iter().filter(|is_known| **is_known).count(), 10);
+        assert!(kept[0] && kept[1]);
+        heads.shrink(true);
+        assert_eq!(heads.streams.len(), 10, "no more than necessary");
+
+        let all = names(200);
+        known(&mut heads, &all);
+        for name in &all {
+            heads.advance(name, StreamState::default(), true);
+        }
+        heads.shrink(false);
+        assert!(all.iter().all(|name| heads.is_open(name)));
+        assert_eq!(heads.streams.len(), 200);
+    }
+
+    /// Goal: of too many event types all are forgotten, but not while a batch may rest on them.
+    #[test]
+    fn too_many_types_are_forgotten_when_nothing_is_under_way() {
+        let mut heads = Heads::new(10, Names::new(10, 2));
+        let of = |number| EventType::new(format!("t-{number}")).expect("valid");
+        for number in 1..=TYPES_CACHED_MAX {
+            heads.commit_type(&of(number), RowId(1));
+        }
+        heads.shrink(true);
+        assert!(heads.knows_type(&of(1)), "not too many");
+        heads.commit_type(&of(0), RowId(1));
+        heads.shrink(false);
+        assert!(heads.knows_type(&of(1)), "under way");
+        heads.shrink(true);
+        assert!(!heads.knows_type(&of(1)));
+    }
+
+    fn at(last: u64) -> StreamState {
+        StreamState {
+            main: Some(StreamHead {
+                row: RowId(1),
+                last: Revision(last),
+                position: gesta_core::Position(last + 1),
+                id: None,
+            }),
+            ..StreamState::default()
+        }
+    }
+
+    /// Goal: a tip differs from what is committed only while a batch that moves the stream is open.
+    #[test]
+    fn the_tip_is_what_is_committed_once_nothing_is_open() {
+        let mut heads = Heads::new(10, Names::new(10, 2));
+        let stream = &names(1)[0];
+        known(&mut heads, &names(1));
+        heads.advance(stream, at(0), true);
+        heads.advance(stream, at(1), false);
+        heads.advance(stream, at(2), true);
+        heads.commit(stream, at(1));
+        assert!(heads.is_open(stream));
+        assert_eq!(heads.tip(stream), Some(at(2)), "another batch is open");
+        heads.rewind(stream);
+        assert!(!heads.is_open(stream));
+        assert_eq!(heads.tip(stream), Some(at(1)));
+        heads.advance(stream, at(2), true);
+        heads.commit(stream, at(3));
+        assert!(!heads.is_open(stream));
+        assert_eq!(heads.tip(stream), Some(at(3)));
+    }
+
+    /// Goal: a type that a batch would have created exists only if the batch is stored.
+    #[test]
+    fn a_type_is_undone_with_its_batch() {
+        let mut heads = Heads::new(10, Names::new(10, 2));
+        let [kept, undone] = ["kept", "undone"].map(|name| EventType::new(name).expect("valid"));
+        for event_type in [&kept, &undone] {
+            heads.create_type(event_type, RowId(7));
+            assert_eq!(heads.type_tip(event_type), Some(RowId(7)));
+        }
+        heads.commit_type(&kept, RowId(7));
+        heads.rewind_type(&kept);
+        heads.rewind_type(&undone);
+        assert_eq!(heads.type_tip(&kept), Some(RowId(7)));
+        assert_eq!(heads.type_tip(&undone), None);
     }
 }

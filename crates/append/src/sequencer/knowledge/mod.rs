@@ -337,3 +337,24 @@ pub(crate) fn head_of(event: &EventRef) -> StreamHead {
         id: Some(event.id),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the ids of the window are read once enough appends were looked up, once, and again when all was forgotten.
+    #[test]
+    fn the_ids_of_the_window_are_read_once() {
+        let config = Config::default();
+        let mut knowledge = Knowledge::new(&config);
+        for _ in 0..2 {
+            knowledge.looked_up = LOOKED_UP_BEFORE - 1;
+            assert!(!knowledge.begins_warm_up());
+            knowledge.looked_up += 1;
+            assert!(knowledge.begins_warm_up());
+            assert!(!knowledge.begins_warm_up(), "it was begun");
+            knowledge.forget(&config, Position(9));
+            assert!(!knowledge.begins_warm_up(), "nothing was looked up");
+        }
+    }
+}

@@ -365,7 +365,7 @@ mod tests {
         for (i, id) in (1..).zip(&ids) {
             recent.insert(stored(*id, i, 0));
         }
-        assert!(recent.blocks.len() > 1);
+        assert_eq!(recent.blocks.len(), ids.len().div_ceil(BLOCK_IDS));
         let mut collisions = 0;
         for (position, id) in (1..).map(Position).zip(&ids) {
             match recent.find(STREAM, *id) {
@@ -525,5 +525,47 @@ mod tests {
         assert!(!recent.covers_window());
         recent.expire(Timestamp(600_000_003), Position(60 + BLOCK_POSITIONS));
         assert!(recent.covers_window());
+    }
+
+    /// Goal: to find an id few slots are looked at, however many ids a shard has.
+    #[test]
+    fn an_id_lies_near_the_slot_that_its_hash_chooses() {
+        let (mut shard, hasher) = (Shard::default(), RandomState::new());
+        for position in 1..=10_000 {
+            let hash = hash(&hasher, STREAM, EventId::random());
+            shard.insert(word(hash, Position(position)), |_| true);
+        }
+        let len = shard.slots.len();
+        assert!(len < 20_000, "{len}");
+        let taken = shard
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(_, word)| **word != 0);
+        let steps = taken.map(|(slot, word)| (slot + len - shard.slot_of(*word)) % len);
+        let steps: usize = steps.sum();
+        assert!(steps < 10_000 * 4, "{steps}");
+    }
+
+    /// Goal: ids that were read leave the window and are counted like those that were appended; a range that lies too far back to
+    /// tell its positions apart is refused.
+    #[test]
+    fn ids_that_were_read_leave_the_window_too() {
+        let mut recent = RecentIds::new(window(1), Position(50));
+        let mut range = recent.older(Position(20));
+        for position in 21..=30 {
+            range.insert(stored(EventId::random(), position, 0));
+        }
+        assert!(recent.prepend(range));
+        assert_eq!(recent.ids, 10);
+        recent.expire(Timestamp(700_000_000), Position(60));
+        assert_eq!(recent.ids, 0);
+
+        for (distance, is_taken) in [(POSITIONS_MAX, true), (POSITIONS_MAX + 1, false)] {
+            let mut recent = RecentIds::new(window(1), Position(50));
+            recent.insert(stored(EventId::random(), 20 + distance, 0));
+            let range = recent.older(Position(20));
+            assert_eq!(recent.prepend(range), is_taken);
+        }
     }
 }
