@@ -94,3 +94,79 @@ impl Search {
         search
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PART: WindowPart = WindowPart {
+        after: Position(5),
+        created_from: Timestamp(50),
+        until: Position(9),
+    };
+
+    fn question(row: u64, place: Suspected) -> Question {
+        Question {
+            stream: StreamId::new("s").expect("valid"),
+            row: RowId(row),
+            ids: vec![EventId::random()],
+            place,
+        }
+    }
+
+    /// Goal: a search answers a command only if all its questions are about the window and none of their events was found.
+    #[test]
+    fn a_search_that_finds_nothing_answers_questions_about_the_window() {
+        let [a, b] = [1, 2].map(|row| question(row, Suspected::Within(PART)));
+        let elsewhere = [
+            question(3, Suspected::At(Revision(1))),
+            question(3, Suspected::Near(Position(7), PART)),
+        ];
+        let none = Hits::new();
+        assert!(found_nothing(
+            &vec![Some(a.clone()), None, Some(b.clone())],
+            &none
+        ));
+        for other in elsewhere {
+            assert!(!found_nothing(&vec![Some(a.clone()), Some(other)], &none));
+        }
+        let event = EventRef {
+            position: Position(7),
+            writer: gesta_core::backend::WriterEpoch(1),
+            created: Timestamp(1),
+            stream: b.stream.clone(),
+            stream_row: b.row,
+            revision: Revision(0),
+            id: b.ids[0],
+            event_type: gesta_core::EventType::new("e").expect("valid"),
+            type_row: RowId(1),
+        };
+        let hits = Hits::from([((b.row, b.ids[0]), event)]);
+        assert!(found_nothing(&vec![Some(a.clone())], &hits));
+        assert!(!found_nothing(&vec![Some(a), Some(b)], &hits));
+    }
+
+    /// Goal: one search asks for the events of all questions about the window, in the smallest part that holds all of theirs.
+    #[test]
+    fn a_search_covers_the_parts_of_all_questions() {
+        let other = WindowPart {
+            after: Position(4),
+            created_from: Timestamp(60),
+            until: Position(11),
+        };
+        let questions = [
+            question(1, Suspected::Within(PART)),
+            question(2, Suspected::Within(other)),
+            question(3, Suspected::At(Revision(1))),
+        ];
+        let search = Search::of(questions.iter());
+        let rows: Vec<RowId> = search.events.iter().map(|(row, _)| *row).collect();
+        assert_eq!(rows, [RowId(1), RowId(2)]);
+        let part = search.part.expect("two are about the window");
+        assert_eq!(
+            (part.after, part.created_from, part.until),
+            (Position(4), Timestamp(50), Position(11))
+        );
+        assert!(Search::of(questions[2..].iter()).part.is_none());
+    }
+}

@@ -130,3 +130,73 @@ impl<T> Queue<T> {
         chosen
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gesta_core::{Append, EventData, EventType, ExpectedRevision};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn arrives(queue: &mut Queue<&'static str>, ticket: &'static str, stream: &str) {
+        let stream = StreamId::new(stream).expect("valid");
+        let event = EventData::json(EventType::new("e").expect("valid"), "{}");
+        let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
+        queue.arrive(Command::append(ticket, append, Instant::now()).expect("valid"));
+    }
+
+    fn waits(queue: &mut Queue<&'static str>) {
+        let command = queue.inbox.pop_front().expect("has arrived");
+        queue.wait(command, None);
+    }
+
+    /// Goal: a command is held until the last one that waits for its stream waits no longer.
+    #[test]
+    fn a_command_is_held_by_all_that_wait_for_its_stream() {
+        let mut queue = Queue::default();
+        for (ticket, stream) in [("a", "s"), ("b", "s"), ("c", "s"), ("d", "t")] {
+            arrives(&mut queue, ticket, stream);
+        }
+        waits(&mut queue);
+        waits(&mut queue);
+        assert!(queue.is_held(&queue.inbox[0]));
+        assert!(!queue.is_held(&queue.inbox[1]), "of another stream");
+        let first = queue.extract_waiting(|waiting| waiting.command.ticket == "a");
+        assert_eq!(first.len(), 1);
+        assert!(queue.is_held(&queue.inbox[0]), "one still waits");
+        assert_eq!(queue.extract_waiting(|_| true).len(), 1);
+        assert!(!queue.is_held(&queue.inbox[0]));
+    }
+
+    /// Goal: when everything is decided again, it is in the order of arrival, and nothing is held.
+    #[test]
+    fn starting_over_restores_the_order_of_arrival() {
+        let mut queue = Queue::default();
+        for ticket in ["a", "b", "c", "d"] {
+            arrives(&mut queue, ticket, "s");
+        }
+        let decided = queue.inbox.pop_front();
+        waits(&mut queue);
+        queue.start_over(decided);
+        let tickets: Vec<&str> = queue.inbox.iter().map(|command| command.ticket).collect();
+        assert_eq!(tickets, ["a", "b", "c", "d"]);
+        assert!(queue.waiting.is_empty() && !queue.is_held(&queue.inbox[0]));
+    }
+
+    #[test]
+    fn commands_are_taken_out_wherever_they_are() {
+        let mut queue = Queue::default();
+        for ticket in ["a", "b", "c", "d"] {
+            arrives(&mut queue, ticket, "s");
+        }
+        waits(&mut queue);
+        waits(&mut queue);
+        let chosen = queue.extract(|command| ["b", "d"].contains(&command.ticket));
+        let tickets: Vec<&str> = chosen.iter().map(|command| command.ticket).collect();
+        assert_eq!(tickets, ["b", "d"]);
+        assert_eq!((queue.waiting.len(), queue.inbox.len()), (1, 1));
+        assert!(!queue.is_empty());
+        assert_eq!(queue.extract(|_| true).len(), 2);
+        assert!(queue.is_empty());
+    }
+}

@@ -302,3 +302,162 @@ impl Reads {
             .min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gesta_core::backend::RowId;
+    use gesta_core::{EventId, Revision};
+
+    use super::super::lookup::{Question, WindowPart};
+    use super::*;
+
+    fn load(stream: &StreamId) -> LoadRequest {
+        LoadRequest {
+            streams: vec![stream.clone()],
+            types: Vec::new(),
+        }
+    }
+
+    /// Goal: when everything is forgotten, ids and names that are being read no longer count; everything else does.
+    #[test]
+    fn what_is_forgotten_is_not_joined_by_ids_and_names_read_before() {
+        let mut reads = Reads::default();
+        let mut begin = |purpose| reads.begin(What::End, purpose).0;
+        let forgotten = [
+            begin(Purpose::WindowStart),
+            begin(Purpose::Ids(Position(1))),
+            begin(Purpose::List(1)),
+        ];
+        let kept = [begin(Purpose::LookUp(1)), begin(Purpose::OutdatedLoad)];
+        reads.loads = 1;
+        reads.go_on_with_window(Position(1));
+        reads.forget();
+        assert!(forgotten.into_iter().all(|id| reads.end(id).is_none()));
+        assert!(kept.into_iter().all(|id| reads.end(id).is_some()));
+        assert_eq!(reads.warm_up, WarmUp::Nothing);
+        assert!(!reads.has_loads());
+    }
+
+    #[test]
+    fn the_recovery_alone_gives_up_its_reads() {
+        let mut reads = Reads::default();
+        let (of_recovery, _) = reads.begin(What::End, Purpose::Recovery);
+        let (other, _) = reads.begin(What::End, Purpose::LookUp(1));
+        reads.abandon_recovery();
+        assert!(reads.end(of_recovery).is_none());
+        assert!(reads.end(other).is_some());
+    }
+
+    /// Goal: few loads at once, none for a stream that is being loaded; when everything was undone a stream may be asked for
+    /// again, but the loads under way are still counted.
+    #[test]
+    fn loads_are_few_and_each_stream_is_in_one() {
+        let (mut reads, now) = (Reads::default(), Instant::now());
+        let [a, b] = ["a", "b"].map(|name| StreamId::new(name).expect("valid"));
+        assert!(reads.claim(&a) && !reads.claim(&a));
+        let (first, _) = reads.load(load(&a));
+        assert!(reads.may_load(now) && reads.has_loads());
+        assert!(reads.claim(&b));
+        let (second, _) = reads.load(load(&b));
+        assert!(!reads.may_load(now), "two are enough");
+        reads.outdate();
+        assert!(!reads.is_loading(&a) && reads.claim(&a));
+        assert!(matches!(reads.end(first), Some(Purpose::OutdatedLoad)));
+        assert!(reads.is_loading(&a), "by a later one");
+        assert!(reads.may_load(now));
+        assert!(reads.end(second).is_some() && reads.end(second).is_none());
+        assert!(!reads.has_loads());
+    }
+
+    #[test]
+    fn loads_that_fail_are_tried_again_after_a_pause() {
+        let (mut reads, now) = (Reads::default(), Instant::now());
+        reads.pause_loads(&Error::unavailable("away"), now);
+        let until = reads.wake_at().expect("is tried again");
+        assert!(until > now && !reads.may_load(now));
+        assert!(reads.are_loads_failing());
+        assert!(reads.may_load(until));
+        assert_eq!(reads.wake_at(), None, "the pause is over");
+        reads.pause_loads(&Error::unavailable("away"), now);
+        reads.resume_loads();
+        assert!(reads.may_load(now) && !reads.are_loads_failing());
+    }
+
+    /// Goal: what could not be read of the window is read after a pause, and goes on where it was.
+    #[test]
+    fn the_window_is_read_after_a_pause() {
+        let (mut reads, now) = (Reads::default(), Instant::now());
+        let window = IdempotencyWindow {
+            time: Duration::ZERO,
+            positions: 1,
+        };
+        let next = |reads: &mut Reads, at, ends: bool| {
+            let time = (at, Timestamp(0));
+            let older = |start| {
+                assert_eq!(start, Position(7));
+                assert!(ends);
+                None
+            };
+            reads.next_of_window(window, time, Position(9), older)
+        };
+        assert!(next(&mut reads, now, false).is_none());
+        reads.warm_up();
+        let (_, job) = next(&mut reads, now, false).expect("due");
+        assert!(matches!(job.0, What::WindowStart { .. }));
+        assert!(next(&mut reads, now, false).is_none(), "is under way");
+        reads.retry_warm_up(None, now);
+        assert_eq!(reads.wake_at(), Some(now + WARM_UP_PAUSE));
+        assert!(next(&mut reads, now, false).is_none());
+        assert!(next(&mut reads, now + WARM_UP_PAUSE, false).is_some());
+        reads.retry_warm_up(Some(Position(7)), now);
+        assert!(next(&mut reads, now, false).is_none());
+        assert_eq!(reads.wake_at(), Some(now + WARM_UP_PAUSE));
+        assert!(next(&mut reads, now + WARM_UP_PAUSE, true).is_none());
+        assert_eq!(reads.wake_at(), None, "all is covered");
+    }
+
+    fn question(place: Suspected) -> Questions {
+        vec![Some(Question {
+            stream: StreamId::new("s").expect("valid"),
+            row: RowId(1),
+            ids: vec![EventId::random()],
+            place,
+        })]
+    }
+
+    fn within() -> Suspected {
+        Suspected::Within(WindowPart {
+            after: Position(1),
+            created_from: Timestamp(1),
+            until: Position(9),
+        })
+    }
+
+    /// Goal: searches of the window are sent together, so many commands in each and two at once; a look at one place is sent at
+    /// once.
+    #[test]
+    fn searches_are_sent_together() {
+        let mut reads = Reads::default();
+        let (_, at_once) = reads.look_up(question(Suspected::At(Revision(1))));
+        assert!(at_once.is_some() && reads.search().is_none());
+        for _ in 0..SEARCH_COMMANDS_MAX * 2 + 1 {
+            assert!(reads.look_up(question(within())).1.is_none());
+        }
+        let mut search = || {
+            let (id, job) = reads.search()?;
+            let What::Search(search) = job.0 else {
+                panic!("{job:?}");
+            };
+            Some((id, search.events.len()))
+        };
+        let (first, count) = search().expect("due");
+        assert_eq!(count, SEARCH_COMMANDS_MAX);
+        assert!(search().is_some());
+        assert!(search().is_none(), "two are enough");
+        reads.end(first);
+        assert!(
+            matches!(reads.search(), Some((_, Job(What::Search(last)))) if last.events.len() == 1)
+        );
+        assert!(reads.due.is_empty());
+    }
+}
