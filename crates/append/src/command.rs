@@ -378,3 +378,47 @@ fn lifecycle(
         packed: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: each event has the form that the backend has made of its own data, or none.
+    #[test]
+    fn a_packed_form_belongs_to_one_event() {
+        let stream = StreamId::new("s").expect("valid");
+        let event = || EventData::json(EventType::new("e").expect("valid"), "{}");
+        let append = Append::to(
+            stream,
+            ExpectedRevision::Any,
+            vec![event(), event(), event()],
+        );
+        let mut part = of_append(append).expect("valid").remove(0);
+        assert_eq!(part.packed(0), None);
+        let form = |text| Bytes::from_static(text);
+        part.packed = vec![(0, form(b"first")), (2, form(b"third"))];
+        assert_eq!(part.packed(0), Some(form(b"first")));
+        assert_eq!(part.packed(1), None);
+        assert_eq!(part.packed(2), Some(form(b"third")));
+    }
+
+    /// Goal: a command costs what its events take, with the name of their stream.
+    #[test]
+    fn a_command_costs_its_events_and_names() {
+        let stream = StreamId::new("stream").expect("valid");
+        let event = EventData::json(EventType::new("e").expect("valid"), "{}");
+        let bytes = event.cost_bytes() * 2 + "stream".len();
+        let append = Append::to(stream.clone(), ExpectedRevision::Any, vec![event; 2]);
+        let cost = cost_of(&of_append(append).expect("valid"));
+        assert_eq!(cost, Cost { events: 2, bytes });
+        let metadata = StreamMetadata::default();
+        let bytes = metadata.json().len() + "stream".len();
+        let request = SetStreamMetadata {
+            stream,
+            expected: ExpectedRevision::Any,
+            metadata,
+        };
+        let cost = cost_of(&[of_set_metadata(request)]);
+        assert_eq!(cost, Cost { events: 1, bytes });
+    }
+}

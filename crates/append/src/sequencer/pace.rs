@@ -251,4 +251,33 @@ mod tests {
         let pace = after(MS * 7, MS * 10, 3);
         assert!(!pace.leaves_room_for_one_more(1, MS));
     }
+
+    /// Goal: a batch that is sent when the answer of the one before it comes has not waited for it: the time until its own answer
+    /// is the way.
+    #[test]
+    fn a_batch_that_is_sent_on_an_answer_does_not_count_as_work() {
+        let (mut pace, mut now) = connected(MS * 5);
+        for _ in 0..10 {
+            pace.committed(now, 1, 10, now + MS * 5);
+            now += MS * 5;
+        }
+        assert_eq!(pace.work, Duration::ZERO);
+    }
+
+    /// Goal: one quick answer counts for much, one slow answer for little, and none if the batch was sent too late to have waited.
+    #[test]
+    fn work_falls_fast_and_rises_slowly() {
+        let t = Instant::now();
+        let mut pace = Pace {
+            work: MS * 8,
+            last: Some((t, t + MS * 10)),
+            ..Pace::default()
+        };
+        pace.committed(t + MS, 2, 10, t + MS * 14);
+        assert_eq!(pace.work, MS * 7, "4 ms after the one before");
+        pace.committed(t + MS * 2, 2, 10, t + MS * 37);
+        assert_eq!(pace.work, MS * 8, "23 ms after the one before");
+        pace.committed(t + MS * 14, 2, 10, t + MS * 57);
+        assert_eq!(pace.work, MS * 8, "sent 12 ms after the one before");
+    }
 }

@@ -133,4 +133,17 @@ mod tests {
         let later = now + STALLED_AFTER;
         assert!(trouble.why_not_ready(Some(now), later).is_some());
     }
+
+    #[test]
+    fn the_last_fault_is_remembered_until_a_commit() {
+        let now = Instant::now();
+        let mut trouble = Trouble::default();
+        assert!(trouble.last_error().is_none());
+        trouble.note(&Error::unavailable("first"), now);
+        trouble.note(&Error::unavailable("second"), now);
+        let last = trouble.last_error().expect("noted").to_string();
+        assert!(last.contains("second"), "{last}");
+        trouble.clear();
+        assert!(trouble.last_error().is_none());
+    }
 }

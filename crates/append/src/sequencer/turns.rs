@@ -466,4 +466,44 @@ mod tests {
         assert!(a.yielding_until(t + SLICE_MIN).is_some());
         assert!(a.yielding_until(t + SLICE_MIN + GRANT_MAX).is_none());
     }
+
+    /// Goal: of several that wait, only the one that has got its turn waits no longer; the next turn goes to the next of them.
+    #[test]
+    fn who_has_got_a_turn_from_another_is_not_let_go_again() {
+        let t = Instant::now();
+        let mut turns = Turns::new(LOG, t);
+        let [first, second] = [(); 2].map(|()| Uuid::new_v4());
+        for by in [first, second, first] {
+            turns.heard(Signal::TurnRequested { log: LOG, by }, t);
+        }
+        let granted = Signal::TurnGranted {
+            log: LOG,
+            to: first,
+        };
+        turns.heard(granted, t);
+        let next = Signal::TurnGranted {
+            log: LOG,
+            to: second,
+        };
+        assert_eq!(turns.grant(t, true), Some(next));
+        assert_eq!(turns.grant(t, true), None);
+    }
+
+    /// Goal: what is said about another log, and what this process has said itself, changes nothing.
+    #[test]
+    fn messages_about_other_logs_and_of_its_own_do_not_count() {
+        let t = Instant::now();
+        let mut turns = Turns::new(LOG, t);
+        let (me, other) = (turns.me, LogId(1));
+        let by = Uuid::new_v4();
+        turns.heard(Signal::TurnRequested { log: other, by }, t);
+        turns.heard(Signal::TurnRequested { log: LOG, by: me }, t);
+        assert_eq!(turns.grant(t, true), None);
+        assert!(!turns.heard(Signal::TurnGranted { log: other, to: me }, t));
+        turns.request(t);
+        turns.heard(Signal::TurnGranted { log: other, to: by }, t);
+        assert_eq!(turns.yielding_until(t), None);
+        turns.heard(Signal::TurnGranted { log: LOG, to: by }, t);
+        assert_eq!(turns.yielding_until(t), Some(t + GRANT_MAX));
+    }
 }
