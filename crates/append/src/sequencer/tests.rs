@@ -541,6 +541,39 @@ fn open_commits_are_awaited_before_events_are_compared() {
     ));
 }
 
+/// Goal: a stream that is appended to without a pause does not keep a comparison waiting: what was open at first counts.
+#[test]
+fn later_commits_are_not_awaited_before_events_are_compared() {
+    let mut d = Driver::running(Config::default(), 1);
+    d.append("s", Any, 1);
+    d.append("s", Exact(Revision(0)), 1);
+    d.append("s", Any, 1);
+    d.commit();
+    d.append("s", Any, 1);
+    assert!(d.reads.is_empty());
+    d.commit();
+    assert_eq!(d.sizes(), [1], "the stream is open again");
+    assert!(matches!(d.next_read().1, What::LookUp(..)));
+}
+
+/// Goal: what was open at first is awaited again when it was undone.
+#[test]
+fn commits_that_were_undone_are_awaited_again() {
+    let mut d = Driver::running(Config::default(), 1);
+    d.append("s", Any, 1);
+    d.append("s", Exact(Revision(0)), 1);
+    d.append_by_other("t");
+    assert!(matches!(d.commit(), BatchOutcome::Missed));
+    let (id, job) = d.reads.pop_front().expect("looks what was appended");
+    let answer = d.read(&job);
+    d.on(Input::Read(id, answer));
+    assert_eq!(d.sizes(), [1]);
+    assert!(
+        d.reads.is_empty(),
+        "the event at its place is not stored yet"
+    );
+}
+
 // ---- looking up ----
 
 /// Goal: a stream whose stored state cannot be read fails its own appends and no others that were looked up with it.
