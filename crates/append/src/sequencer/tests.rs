@@ -636,6 +636,20 @@ fn looking_up_is_tried_again_until_the_append_is_given_up() {
     assert!(d.reads.is_empty());
 }
 
+/// Goal: a type that is not known is looked up together with the stream, also while other streams are being looked up.
+#[test]
+fn a_type_is_looked_up_with_its_stream() {
+    let mut d = Driver::running(Config::default(), 1);
+    d.append("first", Any, 1);
+    let event = EventData::json(EventType::new("unknown").expect("valid"), "{}");
+    d.request(Append::to(name("second"), Any, vec![event]));
+    let asked = d.reads.iter().map(|(_, job)| match &job.0 {
+        What::Load(request) => (request.streams.len(), request.types.len()),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(asked.collect::<Vec<_>>(), [(1, 0), (1, 1)]);
+}
+
 /// Goal: an append that is given up tells why.
 #[test]
 fn an_append_that_is_given_up_names_the_fault() {
@@ -759,6 +773,53 @@ fn another_row_in_the_place_of_the_last_one_known_is_noticed() {
         Some(Revision(2))
     );
     assert_eq!(d.position(append), Position(3));
+}
+
+/// Goal: a log that has grown far is not read to its end: it is quicker to forget everything known.
+#[test]
+fn a_log_that_has_grown_far_is_not_followed() {
+    for (grown, is_followed) in [(60_000, true), (60_001, false)] {
+        let mut d = Driver::running(Config::default(), 1);
+        d.append("s", Any, 1);
+        let limit = d.end().position.0 + grown;
+        d.append_by_other("s");
+        d.commit();
+        let (id, what) = d.next_read();
+        let What::After(after, count) = what else {
+            panic!("{what:?}");
+        };
+        let known = reference(&d.rows[1]);
+        let next = reference(&d.rows[2]);
+        let page = (after.0 + 2..).take(count - 1).map(|position| EventRef {
+            position: Position(position),
+            id: EventId::random(),
+            ..next.clone()
+        });
+        let page = std::iter::once(known).chain(page).collect();
+        d.on(Input::Read(id, Answer(Gave::After(Ok(page)))));
+        let (id, what) = d.next_read();
+        assert!(matches!(what, What::End), "{what:?}");
+        let end = LogEnd {
+            position: Position(limit),
+            ..d.end()
+        };
+        d.on(Input::Read(id, Answer(Gave::End(Ok(end)))));
+        let is_next = matches!(d.next_read().1, What::After(..));
+        assert_eq!(is_next, is_followed);
+    }
+}
+
+/// Goal: while the answers to batches after one that missed stay away, appends cannot succeed, and that is told.
+#[test]
+fn answers_that_stay_away_after_a_miss_are_told() {
+    let mut d = Driver::running(Config::default(), 4);
+    d.append("s", Any, 1);
+    d.append("s", Any, 1);
+    assert_eq!(d.sizes(), [1, 1]);
+    d.fail(BatchOutcome::Missed);
+    assert_eq!(d.sequencer.why_not_ready(d.now.instant), None);
+    let later = d.now.instant + Duration::from_secs(3);
+    assert!(d.sequencer.why_not_ready(later).is_some());
 }
 
 /// Goal: pauses are short enough to give appends up in time.

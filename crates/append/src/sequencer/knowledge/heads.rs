@@ -396,4 +396,19 @@ mod tests {
         assert_eq!(heads.type_tip(&kept), Some(RowId(7)));
         assert_eq!(heads.type_tip(&undone), None);
     }
+
+    /// Goal: readers see the last event, unless all are deleted or the stream is tombstoned.
+    #[test]
+    fn what_is_deleted_is_not_visible() {
+        let state = |deleted_before, tombstoned| StreamState {
+            deleted_before: Revision(deleted_before),
+            tombstoned,
+            ..at(5)
+        };
+        assert_eq!(state(0, false).visible(), Some(Revision(5)));
+        assert_eq!(state(5, false).visible(), Some(Revision(5)));
+        assert_eq!(state(6, false).visible(), None);
+        assert_eq!(state(0, true).visible(), None);
+        assert_eq!(StreamState::default().visible(), None);
+    }
 }
