@@ -211,7 +211,10 @@ impl Engine {
             Some(outcome) = self.outcomes.next(), if !self.outcomes.is_empty() => Event::Outcome(outcome),
             Some(read) = self.reads.join_next() => match read {
                 Ok((id, answer)) => Event::Read(id, answer),
-                Err(error) => std::panic::resume_unwind(error.into_panic()),
+                // Whoever waits for a read that was broken off would wait for ever: begin anew, as after a panic of it.
+                Err(error) => std::panic::resume_unwind(
+                    error.try_into_panic().unwrap_or_else(|cancelled| Box::new(cancelled.to_string())),
+                ),
             },
             connected = or_never(self.connecting.as_mut()), if self.connecting.is_some() => Event::Connected(connected),
             Some(question) = callers.questions.recv() => Event::Question(question),
