@@ -180,6 +180,25 @@ async fn retries_get_the_first_answer() {
 }
 
 /// Goal: a retry that arrives while the first attempt is in flight joins it.
+/// A row can be visible although no synchronous standby has it. A retry that was found by looking was answered without asking anybody
+/// whether the row is durable; now it waits for a commit after it.
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_is_found_waits_for_a_commit() {
+    let sim = Sim::new(4);
+    let request = to("s", Any, vec![event("a")]);
+    let first = start(&sim).append(request.clone()).await.unwrap();
+    let p = start(&sim);
+    p.append(to("t", Any, vec![event("a")])).await.unwrap();
+    sim.set_answering(false);
+    let retry = p.append(request);
+    tokio::pin!(retry);
+    let wait = tokio::time::timeout(Duration::from_secs(1), &mut retry);
+    assert!(wait.await.is_err(), "nothing has committed");
+    sim.set_answering(true);
+    assert_eq!(retry.await.unwrap(), first);
+    assert_eq!(sim.events().len(), 2);
+}
+
 #[tokio::test]
 async fn a_retry_joins_the_attempt_in_flight() {
     let sim = Sim::new(4);
@@ -452,6 +471,126 @@ async fn a_full_queue_refuses_at_once_and_recovers() {
     assert!(join_all(waiting).await.iter().all(Result::is_ok));
     p.append(to("s", Any, vec![event("a")])).await.unwrap();
     sim.check();
+}
+
+/// Only payloads counted once: tags, types and names were memory that no bound knew.
+#[tokio::test]
+async fn tags_types_and_names_count_against_the_bytes_of_the_queue() {
+    let tag = |n: u32| Tag::new(format!("{n:0>256}")).unwrap();
+    let tags = Tags::new((0..32).map(tag).collect()).unwrap();
+    let (long_type, long_name) = ("t".repeat(512), "s".repeat(1_024));
+    let tagged = || vec![event("a").with_tags(tags.clone())];
+    let waiting_max = |sim: &Arc<Sim>, one: &dyn Fn() -> Append| {
+        let config = Config {
+            queue_bytes_max: 64 * 1024,
+            ..Config::default()
+        };
+        let p = start_with(sim, config);
+        let mut waiting = Vec::new();
+        let refused = loop {
+            let mut attempt = Box::pin({
+                let (p, one) = (p.clone(), one());
+                async move { p.append(one).await }
+            });
+            match futures::FutureExt::now_or_never(&mut attempt) {
+                Some(answer) => break answer.unwrap_err(),
+                None => waiting.push(attempt),
+            }
+        };
+        let is_overload =
+            matches!(refused.kind(), ErrorKind::Overloaded(text) if text.contains("bytes"));
+        assert!(is_overload, "{refused}");
+        waiting.len()
+    };
+    let sim = Sim::new(2);
+    sim.set_answering(false);
+    let tagged = waiting_max(&sim, &|| to("s", Any, tagged()));
+    assert!((5..=8).contains(&tagged), "{tagged}");
+    let typed = waiting_max(&sim, &|| to("s", Any, vec![event(&long_type)]));
+    assert!((40..=128).contains(&typed), "{typed}");
+    let named = waiting_max(&sim, &|| to(&long_name, Any, vec![event("a")]));
+    assert!((40..=64).contains(&named), "{named}");
+}
+
+/// One stream whose metadata cannot be read failed all appends that were looked up together with it.
+#[tokio::test]
+async fn damaged_metadata_fail_the_appends_to_their_stream_alone() {
+    let sim = Sim::new(4);
+    let before = start(&sim);
+    for stream in ["a", "damaged", "z"] {
+        before
+            .append(to(stream, Any, vec![event("a")]))
+            .await
+            .unwrap();
+        let request = SetStreamMetadata {
+            stream: name(stream),
+            expected: Any,
+            metadata: StreamMetadata::parse(r#"{"$maxCount":2}"#).unwrap(),
+        };
+        before.set_metadata(request).await.unwrap();
+    }
+    sim.damage_metadata(&name("damaged"));
+    let p = start(&sim);
+    let append = |stream| p.append(to(stream, StreamExists, vec![event("a")]));
+    for _ in 0..2 {
+        let (a, damaged, z) = tokio::join!(append("a"), append("damaged"), append("z"));
+        a.unwrap();
+        z.unwrap();
+        let error = damaged.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
+    }
+    assert_eq!(sim.events().len(), 10);
+    sim.check();
+}
+
+/// An id that stood twice in one append to a stream was stored twice, and a retry was then answered as a conflict.
+#[tokio::test]
+async fn an_id_stands_once_in_an_append_to_a_stream() {
+    let sim = Sim::new(4);
+    let p = start(&sim);
+    let (one, other) = (event("a"), event("b"));
+    let twice = vec![one.clone(), other.clone(), one.clone()];
+    let refused = p.append(to("s", Any, twice)).await.unwrap_err();
+    assert!(
+        matches!(refused.kind(), ErrorKind::InvalidArgument { field, .. } if field == "events[2].id"),
+        "{refused}"
+    );
+    assert_eq!(sim.events().len(), 0);
+    // An id identifies an event of its stream, so it may stand in another one.
+    let mut both = to("s", Any, vec![one.clone(), other]);
+    both.streams.extend(to("t", Any, vec![one]).streams);
+    p.append(both).await.unwrap();
+    assert_eq!(sim.events().len(), 3);
+}
+
+/// Packing large data held up every other task of the runtime's worker: the server answered nobody meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn packing_large_data_holds_up_no_other_task() {
+    let sim = Sim::new(4);
+    let p = start(&sim);
+    let (ran, has_run) = std::sync::mpsc::channel();
+    let has_run = std::sync::Mutex::new(has_run);
+    let appending = tokio::spawn({
+        let sim = Arc::clone(&sim);
+        async move {
+            sim.on_packing(move || {
+                let waited = has_run
+                    .lock()
+                    .unwrap()
+                    .recv_timeout(Duration::from_secs(10));
+                waited.expect("another task runs while data are packed");
+            });
+            // It waits for the only worker, which packs.
+            tokio::spawn(async move { ran.send(()) });
+            let large = EventData {
+                data: format!("\"{}\"", "x".repeat(2 * 1024 * 1024)).into(),
+                ..event("a")
+            };
+            p.append(to("s", Any, vec![large])).await
+        }
+    });
+    appending.await.unwrap().unwrap();
+    assert_eq!(sim.events().len(), 1);
 }
 
 #[tokio::test]

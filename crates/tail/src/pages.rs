@@ -318,3 +318,28 @@ impl Drop for Behind {
         self.pages.behind.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tagged;
+
+    /// Tags were free of charge: a page of events with small data could hold many times its bytes.
+    #[test]
+    fn tags_count_against_the_bytes_of_a_page() {
+        let rows = Rows {
+            events: (1..=100).map(|p| Arc::unwrap_or_clone(tagged(p))).collect(),
+            complete: true,
+            last_writer: None,
+        };
+        let event_bytes = AtomicU64::new(0);
+        let page = page_of(rows, Position(0), Position(100), 100_000, &event_bytes);
+        assert!(
+            (8..=12).contains(&page.events.len()),
+            "{}",
+            page.events.len()
+        );
+        assert_eq!(page.covered, Position(page.events.len() as u64));
+        assert!(event_bytes.into_inner() > 4_096, "the size is learnt");
+    }
+}

@@ -140,7 +140,7 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::event;
+    use crate::testing::{event, tagged};
 
     fn filled(range: std::ops::RangeInclusive<u64>, events_max: usize) -> Ring {
         let mut ring = Ring::new(events_max, usize::MAX);
@@ -178,6 +178,22 @@ mod tests {
         let mut ring = Ring::new(10, 1);
         drop(ring.push([event(1, "a"), event(2, "a")], Position(2)));
         assert_eq!(take(&ring, 1), (Taken::Events(Position(2)), vec![2]));
+    }
+
+    /// Tags were free of charge: a ring of 64 MiB could hold 256 MiB of them.
+    #[test]
+    fn tags_count_against_the_bytes_of_ring_and_chunk() {
+        let mut ring = Ring::new(1_000, 100_000);
+        drop(ring.push((1..=20).map(tagged), Position(20)));
+        assert!(
+            (8..=12).contains(&ring.events.len()),
+            "{}",
+            ring.events.len()
+        );
+        let mut ring = Ring::new(1_000, usize::MAX);
+        drop(ring.push((1..=200).map(tagged), Position(200)));
+        let (_, events) = take(&ring, 0);
+        assert!(events.len() <= CHUNK_BYTES_MAX / 8_192, "{}", events.len());
     }
 
     #[test]

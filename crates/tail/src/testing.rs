@@ -6,7 +6,7 @@ use bytes::Bytes;
 use gesta_core::backend::{Batch, LogEnd, Row, RowId, WriterEpoch};
 use gesta_core::{
     ContentType, EventId, EventType, LogId, Position, RecordedEvent, Revision, SharedEvent,
-    StreamId, Tags, Timestamp,
+    StreamId, Tag, Tags, Timestamp,
 };
 
 pub(crate) fn event(position: u64, stream: &str) -> SharedEvent {
@@ -22,6 +22,16 @@ pub(crate) fn event(position: u64, stream: &str) -> SharedEvent {
         data: Bytes::from_static(b"{}"),
         metadata: Bytes::new(),
         tags: Tags::NONE,
+    })
+}
+
+/// An event without data to speak of, but with 8 KiB of tags.
+pub(crate) fn tagged(position: u64) -> SharedEvent {
+    let tag = |n: u32| Tag::new(format!("{n:0>256}")).expect("valid");
+    let tags = Tags::new((0..32).map(tag).collect()).expect("valid");
+    Arc::new(RecordedEvent {
+        tags,
+        ..Arc::unwrap_or_clone(event(position, "a"))
     })
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -47,6 +48,8 @@ struct State {
     too_long: Option<StreamId>,
     /// The mistake of comparing the predecessor's position alone.
     compares_numbers_only: bool,
+    /// Runs while the data of an event are packed.
+    packing: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// The database. Share it between pipelines to play several processes.
@@ -109,7 +112,6 @@ impl Sim {
         self.state().down = down;
     }
 
-    /// Holds the answers of commits back, or lets them go.
     /// The end of the log cannot be read, and that is not passing.
     pub(crate) fn set_broken(&self, broken: bool) {
         self.state().broken = broken;
@@ -122,6 +124,22 @@ impl Sim {
             .retain(|(row, _)| row.position != position);
     }
 
+    /// The stored metadata of a stream can no longer be read.
+    pub(crate) fn damage_metadata(&self, stream: &StreamId) {
+        let metadata = stream.metadata_stream();
+        for (row, _) in &mut self.state().rows {
+            if row.stream == metadata {
+                row.data = "damaged".into();
+            }
+        }
+    }
+
+    /// This runs whenever the data of an event are packed.
+    pub(crate) fn on_packing(&self, run: impl Fn() + Send + Sync + 'static) {
+        self.state().packing = Some(Arc::new(run));
+    }
+
+    /// Holds the answers of commits back, or lets them go.
     pub(crate) fn set_answering(&self, answering: bool) {
         self.answering.send_replace(answering);
     }
@@ -352,6 +370,14 @@ impl Backend for Sim {
 
     fn history(&self) -> History {
         self.history.get()
+    }
+
+    fn pack(&self, _: &StreamId, _: ContentType, _: &Bytes) -> Option<Bytes> {
+        let packing = self.state().packing.clone();
+        if let Some(run) = packing {
+            run();
+        }
+        None
     }
 
     async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {
