@@ -9,8 +9,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
+use gesta_append::Pipeline;
+use gesta_core::backend::Backend;
 use gesta_core::*;
-use gesta_tail::Config;
+use gesta_tail::{Config, Hub};
 use support::*;
 use tokio::time::Instant;
 
@@ -315,6 +317,30 @@ async fn shutdown_ends_subscriptions() {
         from: SubscribeFrom::End,
     });
     assert!(is_unavailable(Some(refused.await.map(|_| ()))));
+}
+
+/// What happened: a second shutdown of the hub during the first, or after one that was given up, returned at once, while the other
+/// processes were not told of the last commits yet; who then closed the database broke that off.
+#[tokio::test(start_paused = true)]
+async fn every_shutdown_returns_when_the_others_were_told() {
+    let backend = MemoryBackend::new(&World::new(1));
+    backend.slow.store(true, Ordering::Relaxed);
+    let shared = Arc::clone(&backend) as Arc<dyn Backend>;
+    let clock = Arc::new(SystemClock);
+    let hub = Hub::start(Arc::clone(&shared), Config::default(), clock.clone());
+    let config = gesta_append::Config::default();
+    let pipeline = Pipeline::start(shared, LogId(0), config, clock, hub.clone());
+    let event = EventData::json(EventType::new("tested").expect("valid"), "{}");
+    let append = Append::to(stream("cart-1"), ExpectedRevision::Any, vec![event]);
+    pipeline.append(append).await.expect("appended");
+    let shut_down = || async {
+        hub.shutdown().await;
+        backend.told.load(Ordering::Relaxed)
+    };
+    let given_up = tokio::time::timeout(Duration::from_millis(1), shut_down());
+    assert!(given_up.await.is_err(), "a message is under way");
+    assert_eq!(tokio::join!(shut_down(), shut_down()), (1, 1));
+    pipeline.shutdown().await.expect("shut down");
 }
 
 fn is_unavailable<T>(message: Option<Result<T>>) -> bool {

@@ -8,18 +8,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures::future::try_join_all;
-use futures::stream;
 use gesta_core::backend::{History, LogEnd, Purpose};
 use gesta_core::{
-    Checkpoint, Error, ErrorKind, Filter, Position, Result, SharedEvent, SubscribeFrom,
-    Subscription, SubscriptionMessage,
+    Checkpoint, ErrorKind, Filter, Position, Result, SharedEvent, SubscribeFrom, Subscription,
+    SubscriptionMessage,
 };
 use tokio::sync::watch;
 
 use crate::matcher::Matcher;
 use crate::pages::Behind;
 use crate::ring::Taken;
-use crate::{BEGINNINGS_MAX, Membership, Shared};
+use crate::{Membership, Shared, Subscriber, subscription};
 
 /// Positions that a filter may skip before a checkpoint is sent.
 const SKIPPED_CATCHING_UP_MAX: u64 = 1_000;
@@ -69,19 +68,7 @@ pub(crate) async fn subscribe(
     filter: Filter,
     from: SubscribeFrom,
 ) -> Result<Subscription> {
-    for _ in 0..BEGINNINGS_MAX {
-        if let Some(reader) = begin(hub, &filter, &from).await? {
-            // Boxed, so that each message moves a pointer and not the reader.
-            let messages = stream::unfold(Box::new(reader), |mut reader| async move {
-                let message = reader.next().await?;
-                Some((message, reader))
-            });
-            return Ok(Subscription::new(messages));
-        }
-    }
-    Err(Error::unavailable(
-        "the history of the store changes again and again",
-    ))
+    subscription(|| begin(hub, &filter, &from)).await
 }
 
 /// Looks where the subscriber begins; `None` if the history has changed meanwhile.
@@ -155,7 +142,7 @@ fn check_not_above(positions: &[Position], ends: &[LogEnd]) -> Result<()> {
     Ok(())
 }
 
-impl Reader {
+impl Subscriber for Reader {
     async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
         while !self.ended {
             if let Some(message) = self.hand_over() {
@@ -173,7 +160,9 @@ impl Reader {
         }
         None
     }
+}
 
+impl Reader {
     /// The next message out of the events at hand.
     fn hand_over(&mut self) -> Option<SubscriptionMessage> {
         if !self.chunk.open {

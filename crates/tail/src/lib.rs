@@ -21,16 +21,17 @@ mod stream;
 #[cfg(test)]
 mod testing;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gesta_append::CommitObserver;
 use gesta_core::backend::{Backend, Batch, History};
 use gesta_core::{
-    Clock, Error, ErrorKind, LogId, Result, Subscribe, SubscribeTo, Subscription, log_of,
+    Clock, Error, ErrorKind, LogId, Result, Subscribe, SubscribeTo, Subscription,
+    SubscriptionMessage, log_of,
 };
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +71,35 @@ impl Default for Config {
 }
 
 /// Tries to begin a subscription, if the history of the store changes meanwhile.
-pub(crate) const BEGINNINGS_MAX: u32 = 3;
+const BEGINNINGS_MAX: u32 = 3;
+
+/// Where a subscriber is, and what it is told next.
+pub(crate) trait Subscriber: Sized + Send + 'static {
+    /// The next message; `None` once the subscription has ended.
+    fn next(&mut self) -> impl Future<Output = Option<Result<SubscriptionMessage>>> + Send;
+}
+
+/// The messages of a subscriber. `begin` looks where it begins, and gives `None` if the history has changed meanwhile.
+pub(crate) async fn subscription<S, F>(begin: impl Fn() -> F) -> Result<Subscription>
+where
+    S: Subscriber,
+    F: Future<Output = Result<Option<S>>>,
+{
+    for _ in 0..BEGINNINGS_MAX {
+        if let Some(subscriber) = begin().await? {
+            // Boxed, so that each message moves a pointer and not the subscriber.
+            let messages =
+                futures::stream::unfold(Box::new(subscriber), |mut subscriber| async move {
+                    let message = subscriber.next().await?;
+                    Some((message, subscriber))
+                });
+            return Ok(Subscription::new(messages));
+        }
+    }
+    Err(Error::unavailable(
+        "the history of the store changes again and again",
+    ))
+}
 
 /// What the hub and its subscriptions share.
 pub(crate) struct Shared {
@@ -87,6 +116,7 @@ pub(crate) struct Shared {
 /// The tail hub of a store. Dropping it ends its tasks and subscriptions.
 pub struct Hub {
     shared: Arc<Shared>,
+    /// Those that have not ended yet; held while they are awaited, so that every caller of `shutdown` returns when all have.
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -193,12 +223,18 @@ impl Hub {
     }
 
     /// Ends all subscriptions with `Unavailable`, tells the other processes of the last commits, and ends the tasks.
+    ///
+    /// Called again before it has returned, it returns when the first call does.
+    ///
+    /// # Cancel safety
+    /// The hub goes on shutting down; call it again to wait for that.
     pub async fn shutdown(&self) {
         self.shared.close();
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        for task in tasks {
+        let mut tasks = self.tasks.lock().await;
+        while let Some(task) = tasks.last_mut() {
             // A task that failed has nothing left to end.
             let _ = task.await;
+            tasks.pop();
         }
     }
 }

@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use futures::stream;
 use gesta_core::backend::{History, LoadRequest, LogEnd, RowId, StreamSlice};
 use gesta_core::{
     Checkpoint, Direction, Error, ErrorKind, Lifecycle, Position, Result, Revision, SharedEvent,
@@ -20,7 +19,7 @@ use tokio::sync::watch;
 use crate::lane::Lane;
 use crate::pages::{Behind, Pages, Patience};
 use crate::ring::Taken;
-use crate::{BEGINNINGS_MAX, Membership, Shared};
+use crate::{Membership, Shared, Subscriber, subscription};
 
 /// The stream as of one snapshot.
 struct Snapshot {
@@ -67,18 +66,7 @@ pub(crate) async fn subscribe(
     stream: StreamId,
     from: SubscribeFrom,
 ) -> Result<Subscription> {
-    for _ in 0..BEGINNINGS_MAX {
-        if let Some(reader) = begin(hub, &stream, &from).await? {
-            let messages = stream::unfold(Box::new(reader), |mut reader| async move {
-                let message = reader.next().await?;
-                Some((message, reader))
-            });
-            return Ok(Subscription::new(messages));
-        }
-    }
-    Err(Error::unavailable(
-        "the history of the store changes again and again",
-    ))
+    subscription(|| begin(hub, &stream, &from)).await
 }
 
 /// Looks where the subscriber begins; `None` if the history has changed meanwhile.
@@ -177,7 +165,7 @@ impl Subject {
     }
 }
 
-impl Reader {
+impl Subscriber for Reader {
     async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
         while !self.ended {
             let found = match self.hand_over() {
@@ -195,7 +183,9 @@ impl Reader {
         }
         None
     }
+}
 
+impl Reader {
     /// The next message out of the events at hand.
     fn hand_over(&mut self) -> Result<Option<SubscriptionMessage>> {
         while let Some(event) = self.events.pop_front() {

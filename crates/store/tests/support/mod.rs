@@ -36,8 +36,10 @@ pub struct MemoryBackend {
     pub deaf: AtomicBool,
     /// The database does not answer reads.
     pub away: AtomicBool,
-    /// Commits take a while, and so does closing.
+    /// Commits take a while, and so do messages to others and closing.
     pub slow: Arc<AtomicBool>,
+    /// Messages to others that were sent.
+    pub told: AtomicU64,
     /// Commits under way.
     pub committing: Arc<AtomicU64>,
     pub closed: AtomicBool,
@@ -46,7 +48,7 @@ pub struct MemoryBackend {
     pub calls: Calls,
 }
 
-/// How long a slow database takes to close; to commit, five times as long.
+/// How long a slow database takes to close, or to send a message; to commit, five times as long.
 const SLOW: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// How often each kind of call was made.
@@ -107,6 +109,7 @@ impl MemoryBackend {
             deaf: AtomicBool::new(false),
             away: AtomicBool::new(false),
             slow: Arc::default(),
+            told: AtomicU64::new(0),
             committing: Arc::default(),
             closed: AtomicBool::new(false),
             corrupt: OnceLock::new(),
@@ -259,6 +262,10 @@ impl Backend for MemoryBackend {
     }
 
     async fn send_signal(&self, signal: Signal) {
+        if self.slow.load(Ordering::Relaxed) {
+            tokio::time::sleep(SLOW).await;
+        }
+        self.told.fetch_add(1, Ordering::Relaxed);
         if !self.deaf.load(Ordering::Relaxed) {
             self.world.send_to_others(self.number, signal);
         }
