@@ -153,3 +153,38 @@ fn scavenging_gives_room_back_when_it_is_asked_to() {
         10
     );
 }
+
+/// Streams whose metadata cannot be read are left as they are, and nobody was told.
+#[test]
+fn scavenging_tells_which_streams_it_cannot_read() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("gesta.db");
+    let store = url_of(&path);
+    let metadata = "{\"$maxCount\":1,\"note\":\"to be damaged\"}";
+    for (stream, metadata) in [("a", "{\"$maxCount\":1}"), ("b", metadata)] {
+        let lines = "{\"type\":\"t\",\"data\":1}\n".repeat(3);
+        let append = ["--store", &store, "stream", "append", stream];
+        assert!(run_with_input(&append, &lines).status.success());
+        let set = ["stream", "metadata", stream, "--set", metadata];
+        succeed(&[&["--store", &store], &set[..]].concat());
+    }
+    let mut bytes = std::fs::read(&path).unwrap();
+    let found: Vec<usize> = (0..bytes.len() - metadata.len())
+        .filter(|at| bytes[*at..].starts_with(metadata.as_bytes()))
+        .collect();
+    assert!(!found.is_empty(), "the file holds the document");
+    found.into_iter().for_each(|at| bytes[at] = b'?');
+    std::fs::write(&path, bytes).unwrap();
+
+    let text = succeed(&["--store", &store, "scavenge", "--yes"]);
+    assert!(
+        text.contains("removed 2 events") && text.contains("1 streams were left"),
+        "{text}"
+    );
+    let json = succeed(&["--store", &store, "--output", "json", "scavenge", "--yes"]);
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&report["events"], &report["streams_unreadable"]),
+        (&0.into(), &1.into())
+    );
+}

@@ -119,6 +119,7 @@ pub(super) async fn scavenge(url: &str, args: &Scavenge, output: &mut Output) ->
         "dry_run": args.dry_run,
         "streams": report.streams,
         "streams_changed": report.streams_changed,
+        "streams_unreadable": report.streams_unreadable,
         "events": report.removed.events,
         "payload_bytes": report.removed.payload_bytes,
     });
@@ -128,8 +129,14 @@ pub(super) async fn scavenge(url: &str, args: &Scavenge, output: &mut Output) ->
         "removed"
     };
     output.record(&record, |_| {
+        let unreadable = match report.streams_unreadable {
+            0 => String::new(),
+            count => {
+                format!("; {count} streams were left as they are: their metadata cannot be read")
+            }
+        };
         format!(
-            "{verb} {} events ({} bytes) of {} streams",
+            "{verb} {} events ({} bytes) of {} streams{unreadable}",
             report.removed.events, report.removed.payload_bytes, report.streams_changed
         )
     })?;
