@@ -149,7 +149,7 @@ async fn with_store<F>(global: &Global, work: impl FnOnce(Arc<dyn EventStore>) -
 where
     F: Future<Output = Outcome>,
 {
-    work_on(global, Missing::Refuse, &Progress::default(), work).await
+    with_store_telling(global, &Progress::default(), work).await
 }
 
 /// As [`with_store`], but Ctrl-C is a failure that tells how far the command came.
