@@ -80,9 +80,12 @@ fn the_guide_works_on_a_served_store() {
             }
         });
         wait_until("an append", || appended.load(Ordering::Relaxed) > 0);
-        let text = succeed(&["--store", &server.url, "backup", copy]);
-        assert!(text.contains("copy.db"), "{text}");
+        let made = run(&["--store", &server.url, "backup", copy]);
         done.store(true, Ordering::Relaxed);
+        assert!(
+            made.status.success() && stdout(&made).contains("copy.db"),
+            "{made:?}"
+        );
     });
     assert!(append(&server.url, "after-the-backup"));
     let again = run(&["--store", &server.url, "backup", copy]);

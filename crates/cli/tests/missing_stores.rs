@@ -105,10 +105,10 @@ fn a_store_whose_write_ahead_log_was_deleted_is_refused() {
             "{text}"
         );
     };
-    refused(&["serve", "--listen", "127.0.0.1:0"]);
-    refused(&append);
     refused(&["verify"]);
     refused(&["info"]);
+    refused(&append);
+    refused(&["serve", "--listen", "127.0.0.1:0"]);
     succeed(&["--store", &store, "schema", "new-incarnation", "--yes"]);
     succeed(&["--store", &store, "verify"]);
 }
