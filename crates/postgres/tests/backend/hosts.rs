@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use gesta_core::ErrorKind;
-use gesta_core::backend::{Backend, BatchOutcome, Purpose};
+use gesta_core::backend::{Backend, BatchOutcome, LogWriter, Purpose};
 use gesta_pgtest::{Cluster, FaultProxy, Replication, SilentHost, fresh_schema, shared};
 use gesta_postgres::PostgresBackend;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::common::{Author, LOG, config, direct, draft, is_committed, open, store_url};
@@ -21,6 +22,26 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(3);
 
 fn is_unknown(outcome: &BatchOutcome) -> bool {
     matches!(outcome, BatchOutcome::Unknown(_))
+}
+
+/// A writer, and the author of the one event that it has stored.
+async fn begun(backend: &PostgresBackend) -> (Box<dyn LogWriter>, Author) {
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    (writer, author)
+}
+
+/// The append that was under way to the old primary ends soon after another host was promoted, with an unknown outcome.
+async fn is_noticed(promoted: Instant, answer: JoinHandle<BatchOutcome>) {
+    assert!(is_unknown(&answer.await.expect("ends")));
+    assert!(
+        promoted.elapsed() < NOTICED_WITHIN,
+        "{:?}",
+        promoted.elapsed()
+    );
 }
 
 /// Goal: a first host that accepts and stays silent costs a moment, once.
@@ -97,11 +118,7 @@ async fn a_promotion_is_noticed_while_the_old_primary_is_frozen() {
     let (old, new) = (cluster.server(0).addr(), cluster.server(1).addr());
     let url = cluster.url_through(&[silent.addr(), old, new]);
     let backend = open(&format!("{url}?schema={}", fresh_schema())).await;
-    let mut writer = backend.open_writer(LOG).await.expect("opens");
-    let mut author = Author::default();
-    assert!(is_committed(
-        &author.append(&mut *writer, &[draft("a", "T")]).await
-    ));
+    let (mut writer, mut author) = begun(&backend).await;
     backend.log_end(LOG, Purpose::Read).await.expect("answers");
     cluster.wait_for_standby(1).expect("caught up");
     cluster.server(0).freeze().expect("frozen");
@@ -110,12 +127,7 @@ async fn a_promotion_is_noticed_while_the_old_primary_is_frozen() {
     let answer = tokio::spawn(writer.submit(lost.batch(&*writer, &[draft("a", "T")])));
     cluster.promote(1).expect("promoted");
     let promoted = Instant::now();
-    assert!(is_unknown(&answer.await.expect("ends")));
-    assert!(
-        promoted.elapsed() < NOTICED_WITHIN,
-        "{:?}",
-        promoted.elapsed()
-    );
+    is_noticed(promoted, answer).await;
     assert!(
         sent.elapsed() < Duration::from_secs(10),
         "before its time was over: {:?}",
@@ -147,22 +159,13 @@ async fn a_primary_that_was_replaced_is_given_up_although_it_answers() {
         return;
     };
     let backend = open(&format!("{}?schema={}", cluster.url(), fresh_schema())).await;
-    let mut writer = backend.open_writer(LOG).await.expect("opens");
-    let mut author = Author::default();
-    assert!(is_committed(
-        &author.append(&mut *writer, &[draft("a", "T")]).await
-    ));
+    let (mut writer, mut author) = begun(&backend).await;
     cluster.hold_replication(1).expect("held");
     let mut lost = author.clone();
     let answer = tokio::spawn(writer.submit(lost.batch(&*writer, &[draft("a", "T")])));
     cluster.promote(1).expect("promoted");
     let promoted = Instant::now();
-    assert!(is_unknown(&answer.await.expect("ends")));
-    assert!(
-        promoted.elapsed() < NOTICED_WITHIN,
-        "{:?}",
-        promoted.elapsed()
-    );
+    is_noticed(promoted, answer).await;
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     assert!(is_committed(
         &author.append(&mut *writer, &[draft("a", "T")]).await
