@@ -32,6 +32,17 @@ impl Running {
         Self::spawn(command, directory)
     }
 
+    /// Starts a server whose files cannot grow beyond so many bytes.
+    #[allow(dead_code, reason = "not every test has a use for it")]
+    pub(crate) fn with_small_files(directory: &Path, bytes_max: u64) -> Self {
+        let mut command = Command::new("sh");
+        // A write beyond the limit fails, and does not end the process.
+        let blocks = bytes_max / 512;
+        let script = format!("trap '' XFSZ; ulimit -f {blocks} && exec \"$0\" \"$@\"");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_gesta")]);
+        Self::spawn(command, directory)
+    }
+
     fn spawn(mut command: Command, directory: &Path) -> Self {
         let store = format!("sqlite:{}", directory.join("gesta.db").display());
         let mut child = command
