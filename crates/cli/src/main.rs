@@ -18,6 +18,10 @@ use clap::Parser;
 use crate::args::Cli;
 use crate::exit::Code;
 
+/// With the system's allocator, two and a half times as much memory stayed resident after a load of large events.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread()

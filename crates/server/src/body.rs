@@ -174,6 +174,8 @@ impl RequestBody {
         if gathered.len() > bytes_max {
             return Err(too_large(bytes_max));
         }
+        // Events may keep the memory for as long as subscribers may ask for them.
+        gathered.shrink_to_fit();
         Ok(Payload {
             bytes: gathered.into(),
             owned: true,
