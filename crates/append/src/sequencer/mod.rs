@@ -246,7 +246,6 @@ impl<T> Sequencer<T> {
     #[must_use]
     pub fn why_not_ready(&self, now: Instant) -> Option<String> {
         let oldest = self.in_flight.front().map(|batch| batch.sent);
-        let oldest = oldest.or(self.recovery.oldest_unanswered());
         self.trouble.why_not_ready(oldest, now)
     }
 

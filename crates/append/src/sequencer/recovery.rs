@@ -122,14 +122,6 @@ impl<T> Recovery<T> {
             _ => true,
         }
     }
-
-    /// When the oldest batch was sent whose recovery awaits answers.
-    pub(super) fn oldest_unanswered(&self) -> Option<Instant> {
-        match &self.phase {
-            Phase::Draining { lost, .. } => lost.first().map(|lost| lost.batch.sent),
-            _ => None,
-        }
-    }
 }
 
 impl<T> Sequencer<T> {
