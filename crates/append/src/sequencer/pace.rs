@@ -280,4 +280,19 @@ mod tests {
         pace.committed(t + MS * 14, 2, 10, t + MS * 57);
         assert_eq!(pace.work, MS * 8, "sent 12 ms after the one before");
     }
+
+    /// Goal: a batch has waited for the one before it only if it was answered more than twice as long after it as it was sent.
+    #[test]
+    fn an_answer_twice_as_long_after_the_one_before_is_no_sign_of_waiting() {
+        let t = Instant::now();
+        for (gap, has_waited) in [(MS * 20, false), (MS * 21, true)] {
+            let mut pace = Pace {
+                work: MS * 4,
+                last: Some((t, t + MS * 15)),
+                ..Pace::default()
+            };
+            pace.committed(t + MS * 10, 2, 10, t + MS * 15 + gap);
+            assert_eq!(pace.work > MS * 4, has_waited, "{pace:?}");
+        }
+    }
 }

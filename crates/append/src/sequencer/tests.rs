@@ -650,6 +650,24 @@ fn a_type_is_looked_up_with_its_stream() {
     assert_eq!(asked.collect::<Vec<_>>(), [(1, 0), (1, 1)]);
 }
 
+/// Goal: appends that waited for the same look and do not fit into one batch go with the next ones.
+#[test]
+fn what_has_waited_and_does_not_fit_goes_with_the_next_batch() {
+    let config = Config {
+        batch_events_max: 1,
+        ..Config::default()
+    };
+    let mut d = Driver::running(config, 1);
+    let waits = ["a", "b", "c"].map(|stream| d.bring(Append::to(name(stream), Any, some(1))));
+    d.work();
+    d.do_reads();
+    for (waited, position) in waits.into_iter().zip(3..) {
+        assert_eq!(d.sizes(), [1]);
+        d.commit();
+        assert_eq!(d.position(waited), Position(position));
+    }
+}
+
 /// Goal: an append that is given up tells why.
 #[test]
 fn an_append_that_is_given_up_names_the_fault() {
@@ -687,6 +705,30 @@ fn what_may_commit_late_is_unknown_however_it_is_refused() {
         let is_unknown = matches!(d.kind(first), ErrorKind::OutcomeUnknown(_));
         assert_eq!(is_unknown, !moves_on, "{}", d.kind(first));
     }
+}
+
+/// Goal: batches stay small until the last append among which the refused one was sought is stored; then they grow again.
+#[test]
+fn batches_stay_small_until_all_suspects_are_stored() {
+    let mut d = Driver::running(Config::default(), 1);
+    let append = |d: &mut Driver, count| {
+        (0..count).for_each(|_| {
+            d.append("s", Any, 1);
+        });
+    };
+    append(&mut d, 1 + 8);
+    d.commit();
+    assert_eq!(d.sizes(), [8]);
+    d.fail(BatchOutcome::Refused(
+        ErrorKind::Refused("poison".into()).into(),
+    ));
+    d.do_reads();
+    for (size, more) in [(4, 0), (4, 6), (4, 5), (7, 0)] {
+        assert_eq!(d.sizes(), [size]);
+        append(&mut d, more);
+        d.commit();
+    }
+    assert!(d.sent.is_empty());
 }
 
 /// Goal: a batch can only commit after those before it: one whose answer was lost is stored if the next has committed.
