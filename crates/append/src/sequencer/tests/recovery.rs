@@ -1,0 +1,260 @@
+//! A batch that does not commit.
+
+use super::*;
+
+/// Goal: an append in doubt that is then refused for another reason is not said to be unstored: the lost statement may still
+/// commit. Once another row has taken its place it cannot.
+#[test]
+fn what_may_commit_late_is_unknown_however_it_is_refused() {
+    let poison = || BatchOutcome::Refused(ErrorKind::Refused("poison".into()).into());
+    for moves_on in [false, true] {
+        let mut d = Driver::running(Config::default(), 1);
+        let first = d.append("s", Any, 1);
+        d.fail(lost());
+        d.connect();
+        if moves_on {
+            d.append_by_other("t");
+        }
+        d.do_reads();
+        d.fail(poison());
+        let is_unknown = matches!(d.kind(first), ErrorKind::OutcomeUnknown(_));
+        assert_eq!(is_unknown, !moves_on, "{}", d.kind(first));
+    }
+}
+
+/// Goal: batches stay small until the last append among which the refused one was sought is stored; then they grow again.
+#[test]
+fn batches_stay_small_until_all_suspects_are_stored() {
+    let mut d = Driver::running(Config::default(), 1);
+    let append = |d: &mut Driver, count| {
+        (0..count).for_each(|_| {
+            d.append("s", Any, 1);
+        });
+    };
+    append(&mut d, 1 + 8);
+    d.commit();
+    assert_eq!(d.sizes(), [8]);
+    d.fail(BatchOutcome::Refused(
+        ErrorKind::Refused("poison".into()).into(),
+    ));
+    d.do_reads();
+    for (size, more) in [(4, 0), (4, 6), (4, 5), (7, 0)] {
+        assert_eq!(d.sizes(), [size]);
+        append(&mut d, more);
+        d.commit();
+    }
+    assert!(d.sent.is_empty());
+}
+
+/// Goal: a batch can only commit after those before it: one whose answer was lost is stored if the next has committed.
+#[test]
+fn a_commit_proves_the_batches_before_it() {
+    let mut d = Driver::running(Config::default(), 4);
+    let first = d.append("s", Any, 1);
+    let second = d.append("s", Any, 1);
+    let batch = d.sent.pop_front().expect("in flight");
+    assert!(matches!(d.execute(&batch), BatchOutcome::Committed));
+    d.on(Input::Outcome(lost()));
+    d.commit();
+    assert_eq!(
+        (d.position(first), d.position(second)),
+        (Position(3), Position(4))
+    );
+}
+
+/// Goal: a batch without rows that failed has not been missed by the one after it.
+#[test]
+fn a_commit_after_an_empty_batch_that_failed_counts() {
+    let mut d = Driver::running(Config::default(), 4);
+    let refused = d.append("s", Exact(Revision(7)), 1);
+    let stored = d.append("s", Any, 1);
+    assert_eq!(d.sizes(), [0, 1]);
+    d.fail(BatchOutcome::Failed(Error::unavailable("lock time-out")));
+    d.commit();
+    assert_eq!(d.position(stored), Position(3));
+    assert!(d.is_open(refused));
+    d.pass(MS * 10);
+    d.settle();
+    assert!(matches!(
+        d.kind(refused),
+        ErrorKind::WrongExpectedRevision { .. }
+    ));
+    assert!(!d.wants_connection);
+    assert_eq!(d.stats().reconnects, 0);
+}
+
+/// Goal: a database that refuses the next row again and again although nothing is in its place makes everything known doubtful;
+/// losing against another process as often does not.
+#[test]
+fn missing_in_vain_makes_everything_known_doubtful() {
+    let mut d = Driver::running(Config::default(), 1);
+    let loads = d.stats().loads;
+    let first = d.append("s", Any, 1);
+    for _ in 0..5 {
+        d.append_by_other("s");
+        assert!(matches!(d.commit(), BatchOutcome::Missed));
+        d.do_reads();
+        assert_eq!(d.sizes(), [1], "goes on at once");
+    }
+    d.commit();
+    assert_eq!((d.position(first), d.stats().loads), (Position(8), loads));
+
+    let second = d.append("s", Any, 1);
+    d.fail(BatchOutcome::Missed);
+    d.do_reads();
+    d.fail(BatchOutcome::Missed);
+    d.do_reads();
+    assert!(d.sent.is_empty(), "waits");
+    d.pass(MS * 10);
+    assert!(matches!(d.reads[0].1.0, What::End));
+    d.settle();
+    assert_eq!(
+        (d.position(second), d.stats().loads),
+        (Position(9), loads + 1)
+    );
+}
+
+/// Goal: another row at the place of the last one known shows that the database has lost commits: nothing known counts any more.
+#[test]
+fn another_row_in_the_place_of_the_last_one_known_is_noticed() {
+    let mut d = Driver::running(Config::default(), 1);
+    let (row, _) = d.rows.pop().expect("stored");
+    assert_eq!(row.stream, name("t"));
+    d.append_by_other("s");
+    let append = d.append("s", Any, 1);
+    assert!(matches!(d.commit(), BatchOutcome::Missed));
+    d.do_reads();
+    assert!(matches!(d.commit(), BatchOutcome::Committed));
+    assert_eq!(
+        d.rows.last().map(|(row, _)| row.revision),
+        Some(Revision(2))
+    );
+    assert_eq!(d.position(append), Position(3));
+}
+
+/// Goal: a log that has grown far is not read to its end: it is quicker to forget everything known.
+#[test]
+fn a_log_that_has_grown_far_is_not_followed() {
+    for (grown, is_followed) in [(60_000, true), (60_001, false)] {
+        let mut d = Driver::running(Config::default(), 1);
+        d.append("s", Any, 1);
+        let limit = d.end().position.0 + grown;
+        d.append_by_other("s");
+        d.commit();
+        let (id, what) = d.next_read();
+        let What::After(after, count) = what else {
+            panic!("{what:?}");
+        };
+        let known = reference(&d.rows[1]);
+        let next = reference(&d.rows[2]);
+        let page = (after.0 + 2..).take(count - 1).map(|position| EventRef {
+            position: Position(position),
+            id: EventId::random(),
+            ..next.clone()
+        });
+        let page = std::iter::once(known).chain(page).collect();
+        d.on(Input::Read(id, Answer(Gave::After(Ok(page)))));
+        let (id, what) = d.next_read();
+        assert!(matches!(what, What::End), "{what:?}");
+        let end = LogEnd {
+            position: Position(limit),
+            ..d.end()
+        };
+        d.on(Input::Read(id, Answer(Gave::End(Ok(end)))));
+        let is_next = matches!(d.next_read().1, What::After(..));
+        assert_eq!(is_next, is_followed);
+    }
+}
+
+/// Goal: while the answers to batches after one that missed stay away, appends cannot succeed, and that is told.
+#[test]
+fn answers_that_stay_away_after_a_miss_are_told() {
+    let mut d = Driver::running(Config::default(), 4);
+    d.append("s", Any, 1);
+    d.append("s", Any, 1);
+    assert_eq!(d.sizes(), [1, 1]);
+    d.fail(BatchOutcome::Missed);
+    assert_eq!(d.sequencer.why_not_ready(d.now.instant), None);
+    let later = d.now.instant + Duration::from_secs(3);
+    assert!(d.sequencer.why_not_ready(later).is_some());
+}
+
+/// Goal: pauses are short enough to give appends up in time.
+#[test]
+fn a_pause_is_short_beside_the_time_after_which_appends_are_given_up() {
+    let config = Config {
+        give_up_after: MS * 8,
+        ..Config::default()
+    };
+    let mut d = Driver::new(config, 1);
+    d.on(Input::Connected(Err(Error::unavailable("away"))));
+    assert_eq!(d.sequencer.wake_at(), Some(d.now.instant + MS * 2));
+}
+
+/// Goal: an append is woken for when it is to be given up, also while the answer of a connection is awaited.
+#[test]
+fn the_oldest_append_is_given_up_while_connecting() {
+    let mut d = Driver::new(Config::default(), 1);
+    assert_eq!(d.sequencer.wake_at(), None);
+    let waits = d.append("s", Any, 1);
+    let wake = d.now.instant + Duration::from_secs(30);
+    assert_eq!(d.sequencer.wake_at(), Some(wake));
+    d.pass(Duration::from_secs(30) - MS);
+    assert!(d.is_open(waits));
+    d.pass(MS);
+    assert!(!d.is_open(waits));
+}
+
+/// Goal: when history changes, what is in flight is in doubt for good; what was not sent yet is stored in the new history.
+#[test]
+fn a_change_of_history_leaves_what_is_in_flight_unknown() {
+    let mut d = Driver::running(Config::default(), 1);
+    let sent = d.append("s", Any, 1);
+    let waits = d.append("t", Any, 1);
+    let next = Incarnation::random();
+    d.on(Input::HistoryChanged(next));
+    assert!(d.sent.is_empty(), "disconnected");
+    d.connect();
+    assert!(matches!(d.reads[0].1.0, What::End), "all is forgotten");
+    d.do_reads();
+    assert!(matches!(d.kind(sent), ErrorKind::OutcomeUnknown(_)));
+    let tells = |output: &Output<u32>| matches!(output, Output::LookBehind);
+    assert!(d.others.iter().any(tells));
+    d.settle();
+    let stored = d.answers[&waits].as_ref().expect("stored");
+    let expected = gesta_core::Checkpoint::in_log(next, 1, LOG, Position(3));
+    assert_eq!(stored.checkpoint, expected);
+}
+
+/// Goal: a change of history while connecting asks for no second connection, but nothing known counts on the one that comes.
+#[test]
+fn a_change_of_history_while_connecting_is_remembered() {
+    let mut d = Driver::running(Config::default(), 1);
+    d.append("s", Any, 1);
+    d.fail(lost());
+    assert!(std::mem::take(&mut d.wants_connection));
+    d.on(Input::HistoryChanged(Incarnation::random()));
+    assert!(!d.wants_connection, "one is being opened");
+    d.wants_connection = true;
+    d.connect();
+    assert!(matches!(d.reads[0].1.0, What::End), "all is forgotten");
+
+    d.fail_read();
+    d.on(Input::Connected(Ok(WriterEpoch(99))));
+    assert!(d.reads.is_empty(), "nobody has asked for this one");
+}
+
+/// Goal: one that waits before it connects again waits as long after a change of history.
+#[test]
+fn a_change_of_history_does_not_end_a_pause() {
+    let mut d = Driver::running(Config::default(), 1);
+    d.append("s", Any, 1);
+    d.fail(lost());
+    d.wants_connection = false;
+    d.on(Input::Connected(Err(Error::unavailable("away"))));
+    d.on(Input::HistoryChanged(Incarnation::random()));
+    assert!(!d.wants_connection);
+    d.pass(d.sequencer.wake_at().expect("waits") - d.now.instant);
+    d.connect();
+    assert!(matches!(d.reads[0].1.0, What::End), "all is forgotten");
+}
