@@ -109,7 +109,6 @@ pub(crate) async fn measure_target(
         round.seed,
     ));
     let load = Load {
-        process: 0,
         first_worker: 0,
         workers: cell.workers,
         events: cell.events,
@@ -129,6 +128,6 @@ pub(crate) async fn measure_target(
     if run.appends == 0 && run.complete {
         return fail(format!("nothing was appended: {:?}", run.errors));
     }
-    let read_back = target::check(&**target, &events, 0, &claims).await?;
+    let read_back = target::check(&**target, &events, &claims).await?;
     Ok(Measured { phase, read_back })
 }

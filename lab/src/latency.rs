@@ -172,7 +172,6 @@ impl Measure<'_> {
         let made = Arc::new(made);
         let streams = (self.args.streams / workers).max(1);
         let load = Load {
-            process: 0,
             first_worker: 0,
             workers,
             events,
@@ -185,7 +184,7 @@ impl Measure<'_> {
             duration: self.args.phase.max(self.rtt * ROUND_TRIPS_MIN),
         };
         let (run, claims) = target::run(&target, &made, &load, stop).await?;
-        let read_back = target::check(target.as_ref(), &made, 0, &claims).await?;
+        let read_back = target::check(target.as_ref(), &made, &claims).await?;
         target.remove().await?;
         let embedded = match form {
             Form::Gesta => Embedded::Yes,

@@ -45,7 +45,6 @@ mod snapshot;
 mod soak;
 pub mod stop;
 pub mod store;
-mod subscribers;
 mod tags;
 pub mod target;
 mod torture;
@@ -124,8 +123,6 @@ enum Command {
     Snapshot(snapshot::SnapshotArgs),
     /// Hours of mixed load with faults: does anything grow, is anything lost?
     Soak(soak::SoakArgs),
-    /// Keeps many subscribers idle, then sends them a burst.
-    Subscribers(subscribers::SubscribersArgs),
     /// Reading by tag: polled journals and Gesta's subscriptions, with few and many older events.
     Tags(tags::TagsArgs),
     /// Hurts real processes, round by round, and checks every promise.
@@ -154,7 +151,6 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Servers(args) => servers::run(&args, &stop).await,
         Command::Snapshot(args) => snapshot::run(&args, &stop).await,
         Command::Soak(args) => soak::run(&args, &stop).await,
-        Command::Subscribers(args) => subscribers::run(&args, &stop).await,
         Command::Tags(args) => tags::run(&args, &stop).await,
         Command::Torture(args) => torture::run(&args, &stop).await,
     }

@@ -3,7 +3,7 @@
 //! One crowd of entities per number of events, made by commands, with snapshots on the way. Each cell opens the store
 //! anew, so nothing is known to the process; the database's cache is warm. The same entities are loaded with the
 //! snapshots and without looking at them.
-//! Not here: what an entity costs in memory, or many of them after one restart (`entities`).
+//! Not here: what an entity costs in memory (`entities`).
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! A crowd of entities: made by commands, then asked for, each once, by many callers.
 //!
-//! Shared by `entities restart` and `recovery`: both measure how entities come to memory.
+//! Used by `recovery`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

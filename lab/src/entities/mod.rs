@@ -1,10 +1,9 @@
-//! `entities`: the entity runtime on a store: one hot entity, loading many after a restart, memory of idle ones,
+//! `entities`: the entity runtime on a store: one hot entity, memory of idle ones,
 //! two processes on the same entities. After each run every acknowledged command is looked for in the store.
 
 pub(crate) mod crowd;
 pub(crate) mod hot;
 mod memory;
-mod restart;
 mod shared;
 pub(crate) mod tally;
 
@@ -34,8 +33,6 @@ pub(crate) struct EntitiesArgs {
 enum What {
     /// Many callers of one entity, at a distance from the database.
     Hot(hot::HotArgs),
-    /// Many entities loaded on demand by many callers at once.
-    Restart(restart::RestartArgs),
     /// Memory of many idle entities.
     Memory(memory::MemoryArgs),
     /// Several processes that drive the same entities.
@@ -89,7 +86,6 @@ struct Finished {
 pub(crate) async fn run(args: &EntitiesArgs, stop: &CancellationToken) -> Result<bool> {
     match &args.what {
         What::Hot(args) => hot::run(args, stop).await,
-        What::Restart(args) => restart::run(args, stop).await,
         What::Memory(args) => memory::run(args, stop).await,
         What::Shared(args) => shared::run(args, stop).await,
     }

@@ -16,14 +16,11 @@ use crate::postgres;
 use crate::sizes::Sizes;
 use crate::target::{
     self, Append, AppendError, Event, Events, GestaTarget, Load, PhaseRun, ReadBack, Session,
-    Stored, Worker,
+    Stored,
 };
 use crate::workload::PayloadKind;
 
-const ME: Worker = Worker {
-    process: 0,
-    number: 9,
-};
+const ME: u32 = 9;
 
 /// URL of a new database on the server that all tests share; `None` if PostgreSQL is missing.
 fn database(name: &str) -> Option<String> {
@@ -45,7 +42,6 @@ async fn load(
     events_per_append: u64,
 ) -> (PhaseRun, ReadBack) {
     let load = Load {
-        process: 0,
         first_worker: 0,
         workers: 4,
         events: events_per_append,
@@ -57,7 +53,7 @@ async fn load(
     };
     let stop = CancellationToken::new();
     let (run, claims) = target::run(target, events, &load, &stop).await.unwrap();
-    let found = target::check(target.as_ref(), events, 0, &claims)
+    let found = target::check(target.as_ref(), events, &claims)
         .await
         .unwrap();
     (run, found)

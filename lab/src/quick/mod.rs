@@ -129,7 +129,7 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
     };
     record.store = Some(gesta.opened().await?.facts.clone());
     quick.all(&gesta, stop).await?;
-    let read_back = target::check(gesta.as_ref(), &quick.events, 0, &quick.claims).await?;
+    let read_back = target::check(gesta.as_ref(), &quick.events, &quick.claims).await?;
     gesta.remove().await?;
     let verdict = quick.measured.verdict();
     record.workload = json!({
@@ -252,7 +252,6 @@ impl Quick<'_> {
         stop: &CancellationToken,
     ) -> Result<PhaseRun> {
         let load = Load {
-            process: 0,
             first_worker: self.workers,
             workers: callers,
             events: 1,

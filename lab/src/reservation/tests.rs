@@ -419,7 +419,6 @@ async fn a_cinema_is_a_target() {
             7,
         ));
         let load = Load {
-            process: 0,
             first_worker: 0,
             workers: 4,
             events: 1,
@@ -432,7 +431,7 @@ async fn a_cinema_is_a_target() {
         let stop = CancellationToken::new();
         let (run, claims) = target::run(&target, &events, &load, &stop).await.unwrap();
         assert!(run.appends > 50 && run.retries["503"] > 0, "{run:?}");
-        let found = target::check(target.as_ref(), &events, 0, &claims)
+        let found = target::check(target.as_ref(), &events, &claims)
             .await
             .unwrap();
         assert_eq!(found.lost, u64::from(lose.is_some()), "{found:?}");

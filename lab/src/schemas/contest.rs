@@ -1,4 +1,4 @@
-//! What happens in a run of `schemas`: rounds of schemas of phases, in step with the other processes.
+//! What happens in a run of `schemas`: rounds of schemas of phases.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,15 +7,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::meeting::Meeting;
 use super::steps::{Ended, Limits, Steps, told};
 use super::{SchemasArgs, limits};
 use crate::failure::{Context, Result};
 use crate::postgres;
 use crate::sizes::Sizes;
-use crate::target::{
-    self, Claims, Embedded, Events, Load, Phase, PhaseRun, ReadBack, Target, TargetFacts,
-};
+use crate::target::{self, Claims, Embedded, Events, Load, Phase, ReadBack, Target, TargetFacts};
 
 /// Time for which the machine alone is measured before each schema.
 const CONTROL: Duration = Duration::from_secs(1);
@@ -115,13 +112,9 @@ impl Contest {
     }
 
     /// Everything. What there is stays there if it is interrupted.
-    pub(super) async fn run(
-        &mut self,
-        meeting: &mut Meeting,
-        stop: &CancellationToken,
-    ) -> Result<()> {
-        self.announce(meeting);
-        self.rehearse(meeting, stop).await?;
+    pub(super) async fn run(&mut self, stop: &CancellationToken) -> Result<()> {
+        self.announce();
+        self.rehearse(stop).await?;
         for round in 1..=self.args.rounds {
             let mut order = self.targets.clone();
             if round % 2 == 0 {
@@ -131,10 +124,8 @@ impl Contest {
                 if !self.complete {
                     return Ok(());
                 }
-                if meeting.number() == 0 {
-                    eprintln!("round {round} of {}: {}", self.args.rounds, target.title());
-                }
-                let done = self.one(&target, meeting, stop).await;
+                eprintln!("round {round} of {}: {}", self.args.rounds, target.title());
+                let done = self.one(&target, stop).await;
                 let done = done.context(target.name().to_owned())?;
                 self.complete = done.ended != Some(Ended::Interrupted);
                 let rounds = self.rounds.entry(target.name().to_owned()).or_default();
@@ -146,27 +137,22 @@ impl Contest {
 
     /// Runs the first schema once without counting it: a database that has just begun makes segments of its log and
     /// grows its caches, and whoever comes first would pay for that.
-    async fn rehearse(&mut self, meeting: &mut Meeting, stop: &CancellationToken) -> Result<()> {
+    async fn rehearse(&mut self, stop: &CancellationToken) -> Result<()> {
         let Some(target) = self.targets.first().cloned() else {
             return Ok(());
         };
         if self.database.is_none() {
             return Ok(());
         }
-        if meeting.number() == 0 {
-            eprintln!("rehearsal, not counted: {}", target.title());
-        }
-        let done = self.one(&target, meeting, stop).await;
+        eprintln!("rehearsal, not counted: {}", target.title());
+        let done = self.one(&target, stop).await;
         let done = done.context(target.name().to_owned())?;
         self.complete = done.ended != Some(Ended::Interrupted);
         self.controls.clear();
         Ok(())
     }
 
-    fn announce(&self, meeting: &Meeting) {
-        if meeting.number() > 0 {
-            return;
-        }
+    fn announce(&self) {
         let phase = (self.args.phase + self.args.warm_up).as_secs_f64() + 0.5;
         let phases = f64::from(self.steps.count() * self.args.rounds);
         let targets = f64::from(u32::try_from(self.targets.len()).unwrap_or(u32::MAX));
@@ -182,19 +168,11 @@ impl Contest {
     }
 
     /// One schema in one round.
-    async fn one(
-        &mut self,
-        target: &Arc<dyn Target>,
-        meeting: &mut Meeting,
-        stop: &CancellationToken,
-    ) -> Result<Round> {
-        if meeting.number() == 0 {
-            self.control().await?;
-            target.prepare().await?;
-            let facts = target.facts().await?;
-            self.facts.insert(target.name().to_owned(), facts);
-        }
-        let process = meeting.number();
+    async fn one(&mut self, target: &Arc<dyn Target>, stop: &CancellationToken) -> Result<Round> {
+        self.control().await?;
+        target.prepare().await?;
+        let facts = target.facts().await?;
+        self.facts.insert(target.name().to_owned(), facts);
         let events = Events::new(
             self.sizes.clone(),
             self.args.payload_kind,
@@ -208,46 +186,39 @@ impl Contest {
         };
         let mut claims = Claims::default();
         let mut first_worker = 0;
-        for each in self.steps.each() {
-            let load = self.load(process, first_worker, each);
-            first_worker += each;
-            meeting.start(stop).await?;
-            let (own, claimed) = target::run(target, &events, &load, stop).await?;
+        for workers in self.steps.each() {
+            let load = self.load(first_worker, workers);
+            first_worker += workers;
+            let (run, claimed) = target::run(target, &events, &load, stop).await?;
             claims.add(claimed);
-            let all = together(meeting, own, stop).await?;
-            let phase = all.figures(self.steps.together(each), embedded(target.as_ref()));
-            if process == 0 {
-                eprintln!("  {}", told(&phase));
-            }
-            let ended = self.limits.ends(&phase, all.gave_up);
+            let phase = run.figures(workers, embedded(target.as_ref()));
+            eprintln!("  {}", told(&phase));
+            let ended = self.limits.ends(&phase, run.gave_up);
             round.phases.push(phase);
             if let Some(ended) = ended {
                 round.ended = Some(ended);
                 break;
             }
         }
-        let found = target::check(target.as_ref(), &events, process, &claims).await?;
-        let found = meeting.gather(serde_json::to_string(&found)?, stop).await?;
-        let mut read_back = ReadBack::default();
-        for text in found {
-            read_back.add(serde_json::from_str(&text)?);
-        }
-        if process == 0 {
-            round.disk_bytes_per_event = per_event(target.disk_bytes().await?, read_back.found);
-            if let Some(complaint) = read_back.complaint() {
-                eprintln!("  NO RESULT: {complaint}");
-            }
+        let read_back = target::check(target.as_ref(), &events, &claims).await?;
+        round.disk_bytes_per_event = per_event(target.disk_bytes().await?, read_back.found);
+        if let Some(complaint) = read_back.complaint() {
+            eprintln!("  NO RESULT: {complaint}");
         }
         round.read_back = Some(read_back);
-        self.clear(target, meeting, stop).await?;
+        target.remove().await?;
+        if let Some(url) = &self.database {
+            // What one schema left to be written must not slow the next. Only some roles may.
+            let client = postgres::connect(url).await?;
+            let _ = client.batch_execute("CHECKPOINT").await;
+        }
         Ok(round)
     }
 
-    fn load(&self, process: u8, first_worker: u32, each: u32) -> Load {
+    fn load(&self, first_worker: u32, workers: u32) -> Load {
         Load {
-            process,
             first_worker,
-            workers: each,
+            workers,
             events: self.args.events,
             events_per_stream: self.args.events_per_stream,
             streams: 1,
@@ -255,28 +226,6 @@ impl Contest {
             warm_up: self.args.warm_up,
             duration: self.args.phase,
         }
-    }
-
-    /// Every process closes what it has open; the first removes the tables at last.
-    async fn clear(
-        &self,
-        target: &Arc<dyn Target>,
-        meeting: &mut Meeting,
-        stop: &CancellationToken,
-    ) -> Result<()> {
-        if meeting.number() > 0 {
-            target.close().await?;
-        }
-        meeting.gather(String::new(), stop).await?;
-        if meeting.number() == 0 {
-            target.remove().await?;
-            if let Some(url) = &self.database {
-                // What one schema left to be written must not slow the next. Only some roles may.
-                let client = postgres::connect(url).await?;
-                let _ = client.batch_execute("CHECKPOINT").await;
-            }
-        }
-        Ok(())
     }
 
     /// How fast the machine is now: commits of a bare INSERT on one connection.
@@ -304,26 +253,6 @@ impl Contest {
         client.batch_execute("DROP TABLE gesta_lab_control").await?;
         Ok(())
     }
-}
-
-/// What all processes did in a phase.
-async fn together(
-    meeting: &mut Meeting,
-    own: PhaseRun,
-    stop: &CancellationToken,
-) -> Result<PhaseRun> {
-    if let Meeting::Alone = meeting {
-        return Ok(own);
-    }
-    let texts = meeting.gather(serde_json::to_string(&own)?, stop).await?;
-    let mut all = PhaseRun {
-        complete: true,
-        ..PhaseRun::default()
-    };
-    for text in texts {
-        all.add(serde_json::from_str(&text)?);
-    }
-    Ok(all)
 }
 
 fn embedded(target: &dyn Target) -> Embedded {

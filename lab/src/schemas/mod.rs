@@ -4,11 +4,10 @@
 //! distribution, with more and more connections, until a schema's average latency passes a limit; the best rate with a
 //! good 99th percentile counts. Rounds go through the schemas forwards and backwards, so that none has the machine's
 //! best mood to itself, and their differences are the noise that is reported.
-//! Read `steps` first (when what ends), then `contest` (what happens), then `meeting` (several processes).
+//! Read `steps` first (when what ends), then `contest` (what happens).
 
 mod contest;
 mod line_up;
-mod meeting;
 mod steps;
 
 use std::collections::BTreeSet;
@@ -18,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::{Result, fail};
+use crate::failure::Result;
 use crate::histogram::median;
 use crate::report::{Record, ReportArgs, Table};
 use crate::sizes::Sizes;
@@ -28,11 +27,7 @@ use crate::units::{self, grouped};
 use crate::workload::PayloadKind;
 
 use contest::{Contest, Round};
-use meeting::Meeting;
 use steps::{Best, Limits, Steps};
-
-/// In a process that another one started: the URL of the database, whatever `--store` says.
-const JOIN: &str = "GESTA_LAB_JOIN";
 
 /// Events per second of the field's journal schemas and of Gesta, over rising numbers of connections.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -64,10 +59,10 @@ pub(crate) struct SchemasArgs {
     /// Compression of the data, the same for all; `own`: as each comes (PostgreSQL's default costs large events dearly).
     #[arg(long, value_enum, default_value_t = Compression::Lz4)]
     compression: Compression,
-    /// Connections that each process adds per phase.
+    /// Connections that each phase adds.
     #[arg(long, default_value_t = 8)]
     step: u32,
-    /// Most connections of each process.
+    /// Most connections.
     #[arg(long, default_value_t = 64)]
     max: u32,
     /// Length of a phase.
@@ -94,12 +89,6 @@ pub(crate) struct SchemasArgs {
     /// The best rate is the highest with a 99th percentile up to this.
     #[arg(long, default_value = "100ms", value_parser = units::duration)]
     p99_max: Duration,
-    /// Processes that measure together. Without --meeting the others are started on this machine.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=200))]
-    processes: u32,
-    /// Name under which processes on several hosts find each other: run the same command on each. Only the first reports.
-    #[arg(long)]
-    meeting: Option<String>,
     /// Seed of sizes and contents.
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -141,33 +130,18 @@ impl Compression {
 
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &SchemasArgs, stop: &CancellationToken) -> Result<bool> {
-    let joined = std::env::var(JOIN).ok();
-    let steps = Steps::new(args.processes, args.step, args.max)?;
+    let steps = Steps::new(args.step, args.max)?;
     let sizes = Sizes::named(&args.sizes)?;
     let mut server = None;
-    let url = match &joined {
-        Some(url) => url.clone(),
-        None if args.store == store::NEW_SERVER => {
-            let server = server.insert(store::new_server_for(steps.most() + 40)?);
-            server.url()
-        }
-        None => args.store.clone(),
+    let url = if args.store == store::NEW_SERVER {
+        let server = server.insert(store::new_server_for(steps.most() + 40)?);
+        server.url()
+    } else {
+        args.store.clone()
     };
-    let (mut meeting, children) = meet(args, &url, joined.is_some()).await?;
     let targets = line_up::targets(args, &url, steps).await?;
     let mut contest = Contest::new(args, steps, sizes, targets, &url);
-    let outcome = contest.run(&mut meeting, stop).await;
-    let is_first = meeting.number() == 0;
-    if outcome.is_ok() {
-        meeting.leave(stop).await?;
-    }
-    for mut child in children {
-        child.wait().await?;
-    }
-    outcome?;
-    if !is_first {
-        return Ok(true);
-    }
+    contest.run(stop).await?;
     let result = Ranking::of(&contest, args);
     let mut record = Record::begin("schemas", args.seed);
     if url.starts_with("postgres") {
@@ -182,40 +156,6 @@ pub(crate) async fn run(args: &SchemasArgs, stop: &CancellationToken) -> Result<
     record.save(&args.report)?;
     result.print();
     Ok(record.valid)
-}
-
-/// The other processes: those that this one starts, or those that the user starts on other hosts.
-async fn meet(
-    args: &SchemasArgs,
-    url: &str,
-    is_child: bool,
-) -> Result<(Meeting, Vec<tokio::process::Child>)> {
-    if args.processes == 1 {
-        return Ok((Meeting::Alone, Vec::new()));
-    }
-    if !url.starts_with("postgres") {
-        return fail("several processes meet in a PostgreSQL database; this store is none");
-    }
-    // One phase, or one read-back, may pass between two gatherings.
-    let patience = args.phase + args.warm_up + Duration::from_secs(900);
-    let name = match &args.meeting {
-        Some(name) => name.clone(),
-        None => format!("run-{}", uuid::Uuid::new_v4().as_simple()),
-    };
-    let meeting = Meeting::join(url, &name, args.processes, patience).await?;
-    let mut children = Vec::new();
-    if args.meeting.is_none() && !is_child {
-        for _ in 1..args.processes {
-            let child = tokio::process::Command::new(std::env::current_exe()?)
-                .args(std::env::args_os().skip(1))
-                .args(["--meeting", &name])
-                .env(JOIN, url)
-                .kill_on_drop(true)
-                .spawn()?;
-            children.push(child);
-        }
-    }
-    Ok((meeting, children))
 }
 
 fn parameters(args: &SchemasArgs, sizes: &Sizes) -> Value {

@@ -1,7 +1,6 @@
 //! Steps of load, when they end, and which of them was the best.
 //!
-//! Phase *p* with *n* processes and step *S* has *n·p·S* connections, up to *n·M*: each process adds *S* connections
-//! per phase until it has *M*. The method is that of the published comparison (docs/benchmarks.md).
+//! Phase *p* with step *S* has *p·S* connections, up to *M*. The method is that of the published comparison (docs/benchmarks.md).
 
 use std::time::Duration;
 
@@ -18,16 +17,15 @@ const PHASES_MAX: u32 = 1_000;
 /// How the load grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Steps {
-    processes: u32,
     step: u32,
     max: u32,
 }
 
 impl Steps {
-    pub(super) fn new(processes: u32, step: u32, max: u32) -> Result<Self> {
-        if processes == 0 || step == 0 || step > max {
+    pub(super) fn new(step: u32, max: u32) -> Result<Self> {
+        if step == 0 || step > max {
             return fail(format!(
-                "{processes} processes, --step {step}, --max {max}: each must be at least 1, and the step not above the maximum"
+                "--step {step}, --max {max}: each must be at least 1, and the step not above the maximum"
             ));
         }
         if max.div_ceil(step) > PHASES_MAX {
@@ -35,27 +33,18 @@ impl Steps {
                 "--step {step} and --max {max} make more than {PHASES_MAX} phases"
             ));
         }
-        Ok(Self {
-            processes,
-            step,
-            max,
-        })
+        Ok(Self { step, max })
     }
 
-    /// Connections of each process, phase by phase; the last phase has the maximum.
+    /// Connections, phase by phase; the last phase has the maximum.
     pub(super) fn each(self) -> impl Iterator<Item = u32> {
         let phases = self.max.div_ceil(self.step);
         (1..=phases).map(move |phase| (phase * self.step).min(self.max))
     }
 
-    /// Connections of all processes together with so many of each.
-    pub(super) fn together(self, each: u32) -> u32 {
-        self.processes * each
-    }
-
     /// The most connections that there will be.
     pub(super) fn most(self) -> u32 {
-        self.together(self.max)
+        self.max
     }
 
     /// Number of phases.
@@ -178,32 +167,28 @@ mod tests {
     use super::*;
     use crate::histogram::Percentiles;
 
-    fn connections(processes: u32, step: u32, max: u32) -> Vec<u32> {
-        let steps = Steps::new(processes, step, max).unwrap();
-        let all: Vec<u32> = steps.each().map(|each| steps.together(each)).collect();
+    fn connections(step: u32, max: u32) -> Vec<u32> {
+        let steps = Steps::new(step, max).unwrap();
+        let all: Vec<u32> = steps.each().collect();
         assert_eq!(all.len(), steps.count() as usize);
         assert_eq!(*all.last().unwrap(), steps.most());
         all
     }
 
     #[test]
-    fn each_process_adds_a_step_per_phase_up_to_the_maximum() {
-        assert_eq!(connections(1, 8, 32), [8, 16, 24, 32]);
-        assert_eq!(connections(3, 5, 15), [15, 30, 45]);
-        assert_eq!(
-            connections(2, 8, 20),
-            [16, 32, 40],
-            "the last step is shorter"
-        );
-        assert_eq!(connections(1, 7, 7), [7]);
-        // As published: 8 processes of up to 75 connections.
-        assert_eq!(connections(8, 25, 75), [200, 400, 600]);
+    fn each_phase_adds_a_step_up_to_the_maximum() {
+        assert_eq!(connections(8, 32), [8, 16, 24, 32]);
+        assert_eq!(connections(5, 15), [5, 10, 15]);
+        assert_eq!(connections(8, 20), [8, 16, 20], "the last step is shorter");
+        assert_eq!(connections(7, 7), [7]);
+        // As published, where 8 processes had up to 75 connections each.
+        assert_eq!(connections(200, 600), [200, 400, 600]);
     }
 
     #[test]
     fn impossible_steps_are_refused_with_their_values() {
-        for (processes, step, max) in [(0, 1, 1), (1, 0, 5), (1, 6, 5), (1, 1, 2_000)] {
-            let error = Steps::new(processes, step, max).unwrap_err().0;
+        for (step, max) in [(0, 5), (6, 5), (1, 2_000)] {
+            let error = Steps::new(step, max).unwrap_err().0;
             assert!(error.contains(&max.to_string()), "{error}");
         }
     }

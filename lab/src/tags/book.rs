@@ -87,6 +87,7 @@ mod tests {
             events: 9,
             older: 0,
             tagged: 0,
+            everything: false,
         };
         Book::new(plan.wanted(1, From::Start))
     }

@@ -134,13 +134,15 @@ impl Subject for Gesta {
 }
 
 async fn read(store: Arc<dyn EventStore>, from: From, runs: Runs, mut desk: Desk) -> Result<Desk> {
-    let tag = Tag::new(plan::tag_name(desk.reader))?;
-    let by_tag = Query {
-        tags: vec![tag],
-        ..Query::default()
+    let filter = match runs.plan.everything {
+        true => Filter::ALL,
+        false => Filter::query(Query {
+            tags: vec![Tag::new(plan::tag_name(desk.reader))?],
+            ..Query::default()
+        }),
     };
     let request = Subscribe {
-        to: SubscribeTo::All(Filter::query(by_tag)),
+        to: SubscribeTo::All(filter),
         from: match from {
             From::Start => SubscribeFrom::Start,
             From::End => SubscribeFrom::End,
@@ -189,6 +191,7 @@ mod tests {
                 events: 100,
                 older: 1_000,
                 tagged: 50,
+                everything: false,
             },
             others: Run::numbered(1),
             tagged: Run::numbered(2),

@@ -73,6 +73,9 @@ pub(crate) struct TagsArgs {
     /// Older events of each reader's tag, placed last; the others have tags that nobody reads.
     #[arg(long, default_value_t = 100)]
     older_tagged: u64,
+    /// Every reader follows all events instead of one tag; for Gesta alone, without older events.
+    #[arg(long)]
+    everything: bool,
     /// Then the burst again, without older events, for these numbers of readers; without a value: not.
     #[arg(long, value_delimiter = ',', num_args = 0.., default_value = "1,35,350")]
     sweep: Vec<u32>,
@@ -180,6 +183,11 @@ impl TagsArgs {
         if self.sweep.contains(&0) {
             return fail("--sweep with 0 readers; leave the value out for no sweep");
         }
+        if self.everything && (self.forms != [Form::Gesta] || self.older != [0]) {
+            return fail(
+                "--everything needs --forms gesta and --older 0: polled readers follow a tag",
+            );
+        }
         let tagged = u64::from(self.readers).saturating_mul(self.older_tagged);
         for &older in &self.older {
             if older > 0 && older < tagged {
@@ -214,6 +222,7 @@ impl TagsArgs {
             } else {
                 0
             },
+            everything: self.everything,
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Plan {
     pub(super) older: u64,
     /// Those among them that carry the readers' tags: the last ones.
     pub(super) tagged: u64,
+    /// True if every reader follows all events of the burst, whatever their tags.
+    pub(super) everything: bool,
 }
 
 /// Where readers begin.
@@ -52,9 +54,13 @@ impl Plan {
             From::Start => 0..burst.end,
             From::End => burst,
         };
+        let (readers, reader) = match self.everything {
+            true => (1, 0),
+            false => (self.readers, reader),
+        };
         Wanted {
             numbers,
-            readers: self.readers,
+            readers,
             reader,
         }
     }
@@ -120,6 +126,7 @@ mod tests {
             events: 100,
             older: 1_000,
             tagged: 21,
+            everything: false,
         };
         assert_eq!(plan.others(), 979);
         for (from, numbers) in [(From::Start, 0..121), (From::End, 21..121)] {
@@ -144,12 +151,28 @@ mod tests {
     }
 
     #[test]
+    fn readers_of_everything_want_the_whole_burst() {
+        let plan = Plan {
+            readers: 3,
+            events: 10,
+            older: 0,
+            tagged: 0,
+            everything: true,
+        };
+        for reader in 0..3 {
+            let wanted: Vec<u64> = plan.wanted(reader, From::End).iter().collect();
+            assert_eq!(wanted, (0..10).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
     fn more_readers_than_events_leave_some_without() {
         let plan = Plan {
             readers: 10,
             events: 3,
             older: 0,
             tagged: 0,
+            everything: false,
         };
         let counts = (0..10).map(|reader| plan.wanted(reader, From::End).count());
         assert_eq!(counts.collect::<Vec<_>>(), [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]);

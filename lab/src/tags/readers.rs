@@ -213,6 +213,7 @@ mod tests {
             events: 30,
             older: 0,
             tagged: 0,
+            everything: false,
         }
     }
 

@@ -204,6 +204,7 @@ fn wrong_input_is_named() {
         (&["--poll", "0"], "--poll 0"),
         (&["--idle", "0"], "--idle 0"),
         (&["--sweep", "1,0"], "0 readers"),
+        (&["--everything"], "--everything needs --forms gesta"),
         (
             &["--older", "3000"],
             "3000 older events are too few for 35 readers with 100 tagged ones each",

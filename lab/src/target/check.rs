@@ -110,20 +110,6 @@ impl ReadBack {
         ))
     }
 
-    /// Adds what another process found.
-    pub fn add(&mut self, other: ReadBack) {
-        self.acknowledged += other.acknowledged;
-        self.found += other.found;
-        self.lost += other.lost;
-        self.doubled += other.doubled;
-        self.misplaced += other.misplaced;
-        self.altered += other.altered;
-        self.uninvited += other.uninvited;
-        self.seconds = self.seconds.max(other.seconds);
-        self.findings.extend(other.findings);
-        self.findings.truncate(FINDINGS_MAX);
-    }
-
     fn finding(&mut self, text: impl FnOnce() -> String) {
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(text());
@@ -131,16 +117,11 @@ impl ReadBack {
     }
 }
 
-/// Reads everything back that `process` has appended and compares it with what was claimed.
+/// Reads back everything that was appended and compares it with what was claimed.
 ///
 /// # Errors
 /// The target cannot be read.
-pub async fn check(
-    target: &dyn Target,
-    events: &Events,
-    process: u8,
-    claims: &Claims,
-) -> Result<ReadBack> {
+pub async fn check(target: &dyn Target, events: &Events, claims: &Claims) -> Result<ReadBack> {
     let begin = std::time::Instant::now();
     let mut checker = Checker {
         events,
@@ -149,7 +130,7 @@ pub async fn check(
         result: ReadBack::default(),
     };
     target
-        .read_back(&events.prefix(process), &mut |stored| checker.look(&stored))
+        .read_back(&events.prefix(), &mut |stored| checker.look(&stored))
         .await?;
     let mut result = checker.finish();
     result.seconds = begin.elapsed().as_secs_f64();

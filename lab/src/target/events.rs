@@ -3,7 +3,7 @@
 //! The data of each event begin with its mark: its id as 32 hexadecimal digits. JSON data are
 //! `{"mark":"…","text":"…"}`, other data the mark and then noise. A target shows the marks of what it stores, and
 //! each tells which event it must be; nothing needs to be remembered per event.
-//! Numbers: 8 bits of the process, 20 of the worker, 22 of its stream, 12 of the revision: 62 bits.
+//! Numbers: 28 bits of the worker, 22 of its stream, 12 of the revision: 62 bits.
 
 use bytes::Bytes;
 use uuid::Uuid;
@@ -27,21 +27,12 @@ const TEXT_BYTES: usize = 1 << 20;
 
 const REVISION_BITS: u32 = 12;
 const STREAM_BITS: u32 = 22;
-const WORKER_BITS: u32 = 20;
-
-/// Who appends: unique in a run, also over phases and processes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Worker {
-    /// The process, below 256.
-    pub process: u8,
-    /// The worker in it, below 2^20.
-    pub number: u32,
-}
+const WORKER_BITS: u32 = 28;
 
 /// What the number of an event tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberOf {
-    /// Process, worker and stream as one number.
+    /// Worker and stream as one number.
     pub stream: u64,
     /// Revision in the stream.
     pub revision: u64,
@@ -62,20 +53,9 @@ impl Events {
     /// The events of a new run, in streams of so many categories (at least 1).
     #[must_use]
     pub fn new(sizes: Sizes, kind: PayloadKind, categories: u32, seed: u64) -> Self {
-        Self::of(Run::random(), sizes, kind, categories, seed)
-    }
-
-    /// The events of the run of this number, which several processes share.
-    pub(crate) fn of(
-        run: Run,
-        sizes: Sizes,
-        kind: PayloadKind,
-        categories: u32,
-        seed: u64,
-    ) -> Self {
         let text = text(TEXT_BYTES + sizes.largest(), kind, seed);
         Self {
-            run,
+            run: Run::random(),
             seed,
             kind,
             sizes,
@@ -90,22 +70,20 @@ impl Events {
         &self.sizes
     }
 
-    /// The streams of one process begin with this.
+    /// The names of all streams begin with this.
     #[must_use]
-    pub fn prefix(&self, process: u8) -> String {
-        format!("lab{process}x{}", self.run)
+    pub fn prefix(&self) -> String {
+        format!("lab{}", self.run)
     }
 
-    /// The worker's stream of this number: `category-id`.
+    /// The stream of this number of a worker, whose own number is unique in the run: `category-id`.
     ///
     /// # Panics
-    /// If the worker has used up its 4,194,304 streams.
+    /// If there are 2^28 workers or the worker has used up its 4,194,304 streams.
     #[must_use]
-    pub fn stream(&self, worker: Worker, stream: u32) -> Stream<'_> {
-        assert!(worker.number < 1 << WORKER_BITS && stream < 1 << STREAM_BITS);
-        let number = (u64::from(worker.process) << (WORKER_BITS + STREAM_BITS))
-            | (u64::from(worker.number) << STREAM_BITS)
-            | u64::from(stream);
+    pub fn stream(&self, worker: u32, stream: u32) -> Stream<'_> {
+        assert!(worker < 1 << WORKER_BITS && stream < 1 << STREAM_BITS);
+        let number = (u64::from(worker) << STREAM_BITS) | u64::from(stream);
         Stream {
             events: self,
             number,
@@ -116,12 +94,10 @@ impl Events {
     /// The name of a stream.
     #[must_use]
     pub fn stream_name(&self, number: u64) -> String {
-        let process = u8::try_from(number >> (WORKER_BITS + STREAM_BITS)).unwrap_or(u8::MAX);
-        let worker = (number >> STREAM_BITS) & ((1 << WORKER_BITS) - 1);
-        let category = worker % u64::from(self.categories);
+        let category = (number >> STREAM_BITS) % u64::from(self.categories);
         // The id of a stream looks random, as those of entities do.
         let id = self.run.event_id(number << REVISION_BITS).0.as_u64_pair().1;
-        format!("{}c{category}-{id:016x}", self.prefix(process))
+        format!("{}c{category}-{id:016x}", self.prefix())
     }
 
     /// What a mark tells; none if it is not of this run.
@@ -187,7 +163,7 @@ impl Events {
 #[derive(Debug)]
 pub struct Stream<'a> {
     events: &'a Events,
-    /// Process, worker and stream as one number.
+    /// Worker and stream as one number.
     pub number: u64,
     /// Its name.
     pub name: String,
@@ -232,10 +208,7 @@ fn text(bytes: usize, kind: PayloadKind, seed: u64) -> Bytes {
 mod tests {
     use super::*;
 
-    const ME: Worker = Worker {
-        process: 3,
-        number: 17,
-    };
+    const ME: u32 = 17;
 
     #[test]
     fn an_event_tells_its_stream_and_revision() {
@@ -287,11 +260,11 @@ mod tests {
     fn workers_share_categories_in_turn() {
         let events = Events::new(Sizes::fixed(100).unwrap(), PayloadKind::Json, 2, 7);
         let category = |number| {
-            let name = events.stream(Worker { process: 0, number }, 0).name;
+            let name = events.stream(number, 0).name;
             name.split_once('-').unwrap().0.to_owned()
         };
         assert_eq!(category(0), category(2));
         assert_ne!(category(0), category(1));
-        assert!(category(0).starts_with(&events.prefix(0)));
+        assert!(category(0).starts_with(&events.prefix()));
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Append, AppendError, Claims, Events, Session, Target, Worker};
+use super::{Append, AppendError, Claims, Events, Session, Target};
 use crate::failure::{Context, Result, fail};
 use crate::histogram::{Latencies, Percentiles};
 use crate::host::{CpuMeter, CpuUse};
@@ -39,8 +39,6 @@ const LAG_MS_MAX: f64 = 10.0;
 /// What to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
-    /// This process.
-    pub process: u8,
     /// Number of the first worker; no other phase of the run may use the same numbers.
     pub first_worker: u32,
     /// Workers, each with a connection.
@@ -59,7 +57,7 @@ pub struct Load {
     pub duration: Duration,
 }
 
-/// What a phase did, so that several processes can add theirs.
+/// What a phase did.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PhaseRun {
     /// Latencies on the clock, retries included.
@@ -76,7 +74,7 @@ pub struct PhaseRun {
     pub retries: BTreeMap<String, u64>,
     /// Appends that failed, by cause.
     pub errors: BTreeMap<String, u64>,
-    /// Processor time; of several processes the machine counts once.
+    /// Processor time.
     pub cpu: CpuUse,
     /// How late timers of this process were.
     pub lag: Latencies,
@@ -89,7 +87,7 @@ pub struct PhaseRun {
 /// A phase as it is reported.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Phase {
-    /// Workers of all processes.
+    /// Workers.
     pub connections: u32,
     /// Rate.
     pub events_per_second: f64,
@@ -116,24 +114,19 @@ pub struct Phase {
 }
 
 impl PhaseRun {
-    /// Adds what another process did in the same phase.
+    /// Adds what another worker did in the same phase.
     pub fn add(&mut self, other: PhaseRun) {
         self.latencies.merge(&other.latencies);
         self.appends += other.appends;
         self.events += other.events;
         self.bytes += other.bytes;
-        self.seconds = self.seconds.max(other.seconds);
         for (cause, count) in other.retries {
             *self.retries.entry(cause).or_default() += count;
         }
         for (cause, count) in other.errors {
             *self.errors.entry(cause).or_default() += count;
         }
-        self.cpu.own_cores += other.cpu.own_cores;
-        self.cpu.machine_cores = self.cpu.machine_cores.max(other.cpu.machine_cores);
-        self.lag.merge(&other.lag);
         self.gave_up += other.gave_up;
-        self.complete &= other.complete;
     }
 
     /// The figures. `embedded`: the target works in the generator's process, whose processor time is then not the generator's.
@@ -228,8 +221,7 @@ pub async fn run(
                 claims: Claims::default(),
                 failures: 0,
             };
-            let process = load.process;
-            tokio::spawn(worker.run(Worker { process, number }))
+            tokio::spawn(worker.run(number))
         })
         .collect();
     let (cpu, lag) = watch(&clock).await;
@@ -237,7 +229,6 @@ pub async fn run(
     let end = Instant::now().min(clock.to);
     clock.over.cancel();
     let (mut all, mut claims) = (PhaseRun::default(), Claims::default());
-    all.complete = true;
     for task in tasks {
         let (run, claimed) = task.await?;
         all.add(run);
@@ -318,8 +309,7 @@ struct Filling {
 }
 
 impl Loop {
-    async fn run(mut self, worker: Worker) -> (PhaseRun, Claims) {
-        self.run.complete = true;
+    async fn run(mut self, worker: u32) -> (PhaseRun, Claims) {
         let (events, clock, load) = (Arc::clone(&self.events), self.clock.clone(), self.load);
         let mut next_stream = 0;
         let mut fresh = || {
@@ -422,13 +412,13 @@ impl Loop {
 
 impl Clock {
     /// Waits until the worker may begin its next append: `Some(None)` is now. `None` when the run is over.
-    async fn next_start(&self, load: &Load, worker: Worker, round: u64) -> Option<Option<Instant>> {
+    async fn next_start(&self, load: &Load, worker: u32, round: u64) -> Option<Option<Instant>> {
         let Some(rate) = load.rate else {
             let over = Instant::now() >= self.to || self.over.is_cancelled();
             return (!over).then_some(None);
         };
         let workers = f64::from(load.workers);
-        let phase = f64::from(worker.number - load.first_worker) / workers;
+        let phase = f64::from(worker - load.first_worker) / workers;
         let after = (exact(round) + phase) * workers / rate;
         let start = self.begin + Duration::from_secs_f64(after);
         if start >= self.to {

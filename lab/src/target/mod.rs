@@ -24,7 +24,7 @@ use crate::failure::Result;
 
 pub use check::{Claims, ReadBack, check};
 pub use cinema::CinemaTarget;
-pub use events::{Events, MARK_BYTES, NumberOf, SMALLEST_BYTES, Worker};
+pub use events::{Events, MARK_BYTES, NumberOf, SMALLEST_BYTES};
 pub use gesta::GestaTarget;
 pub use load::{Embedded, Load, Phase, PhaseRun, run};
 
@@ -94,7 +94,7 @@ pub trait Target: Send + Sync {
     /// For people.
     fn title(&self) -> &str;
 
-    /// Makes everything anew and empty. With several processes only the first calls it, before any other connects.
+    /// Makes everything anew and empty.
     async fn prepare(&self) -> Result<()>;
 
     /// What is known about it; after `prepare`.

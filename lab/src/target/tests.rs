@@ -139,7 +139,6 @@ async fn loaded_at(lie: Lie, rate: Option<f64>) -> (PhaseRun, ReadBack) {
     let sizes = Sizes::parse("two", "3,60,80,65\n1,100,200,120").unwrap();
     let events = Arc::new(Events::new(sizes, PayloadKind::Json, 2, 7));
     let load = Load {
-        process: 1,
         first_worker: 40,
         workers: 4,
         events: 2,
@@ -151,7 +150,7 @@ async fn loaded_at(lie: Lie, rate: Option<f64>) -> (PhaseRun, ReadBack) {
     };
     let stop = CancellationToken::new();
     let (run, claims) = run(&target, &events, &load, &stop).await.unwrap();
-    let found = check(target.as_ref(), &events, 1, &claims).await.unwrap();
+    let found = check(target.as_ref(), &events, &claims).await.unwrap();
     (run, found)
 }
 
@@ -217,30 +216,22 @@ async fn a_worker_that_only_fails_gives_up() {
 }
 
 #[test]
-fn processes_add_up() {
-    let one = |appends, own| PhaseRun {
+fn workers_add_up_and_a_busy_generator_is_named() {
+    let one = |appends| PhaseRun {
         appends,
         events: appends * 5,
-        seconds: 2.0,
-        cpu: crate::host::CpuUse {
-            machine_cores: 1.5,
-            own_cores: own,
-        },
-        complete: true,
         ..PhaseRun::default()
     };
-    let mut sum = one(10, 0.25);
-    sum.add(one(30, 0.5));
+    let mut sum = one(10);
+    sum.add(one(30));
+    (sum.seconds, sum.complete, sum.cpu.own_cores) = (2.0, true, 0.75);
     let phase = sum.figures(16, Embedded::No);
     assert_eq!(
         (phase.appends_per_second, phase.events_per_second),
         (20.0, 100.0)
     );
-    assert_eq!((phase.cpu.own_cores, phase.cpu.machine_cores), (0.75, 1.5));
     assert_eq!(phase.generator_limit, None);
-    let mut busy = one(1, 1_000.0);
-    busy.complete = false;
-    sum.add(busy);
+    (sum.complete, sum.cpu.own_cores) = (false, 1_000.0);
     let phase = sum.figures(16, Embedded::No);
     assert!(phase.generator_limit.unwrap().contains("cores") && !phase.complete);
     assert_eq!(sum.figures(16, Embedded::Yes).generator_limit, None);
