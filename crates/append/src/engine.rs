@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesOrdered};
 use futures::{FutureExt, StreamExt};
-use gesta_core::backend::{Backend, BatchOutcome, LogWriter, Signal};
+use gesta_core::backend::{Backend, BatchOutcome, CommitObserver, LogWriter, Signal};
 use gesta_core::{Clock, Error, LogId, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -22,7 +22,7 @@ use crate::reply::Reply;
 use crate::sequencer::job::{Answer, JobId};
 use crate::sequencer::{Input, Now, Output, Sequencer, Setting};
 use crate::stats::Stats;
-use crate::{CommitObserver, Config, jobs};
+use crate::{Config, jobs};
 
 /// Commands taken from the channel at once.
 const INTAKE_MAX: usize = 1_024;

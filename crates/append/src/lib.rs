@@ -19,7 +19,7 @@ pub mod stats;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gesta_core::backend::{Backend, Batch};
+use gesta_core::backend::{Backend, CommitObserver};
 use gesta_core::{
     Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, IdempotencyWindow, LogId,
     Result, SetStreamMetadata, Submission,
@@ -83,15 +83,6 @@ impl Default for Config {
             },
         }
     }
-}
-
-/// Observes every batch that this process has committed, in order of position, right after the commit.
-pub trait CommitObserver: Send + Sync + 'static {
-    /// The rows of `batch` are durable. Must not block.
-    fn committed(&self, batch: &Arc<Batch>);
-
-    /// The log may hold more rows than were told, of a batch whose outcome was not known at first: look. Must not block.
-    fn look_behind(&self, log: LogId);
 }
 
 /// Handle of the pipeline of one log. Cheap to clone.

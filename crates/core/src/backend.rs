@@ -145,6 +145,15 @@ pub trait LogWriter: Send {
     fn barrier(&mut self) -> BoxFuture<'static, Result<()>>;
 }
 
+/// Observes every batch that this process has committed, in order of position, right after the commit.
+pub trait CommitObserver: Send + Sync + 'static {
+    /// The rows of `batch` are durable. Must not block.
+    fn committed(&self, batch: &Arc<Batch>);
+
+    /// The log may hold more rows than were told, of a batch whose outcome was not known at first: look. Must not block.
+    fn look_behind(&self, log: LogId);
+}
+
 /// Which history of the store a process knows.
 ///
 /// A store has one history as long as the database loses no commit. After a fail-over or a restore that lost some, positions and

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, join_all, try_join_all};
-use gesta_append::{CommitObserver, Pipeline, PipelineStats};
-use gesta_core::backend::{Backend, BackendInfo, History, Purpose};
+use gesta_append::{Pipeline, PipelineStats};
+use gesta_core::backend::{Backend, BackendInfo, CommitObserver, History, Purpose};
 use gesta_core::limits::LOGS_MAX;
 use gesta_core::{
     AllPage, Append, Appended, Clock, DeleteStream, Deleted, Error, EventStore, IdempotencyWindow,

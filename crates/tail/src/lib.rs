@@ -25,8 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use gesta_append::CommitObserver;
-use gesta_core::backend::{Backend, Batch, History};
+use gesta_core::backend::{Backend, Batch, CommitObserver, History};
 use gesta_core::{
     Clock, Error, ErrorKind, LogId, Result, Subscribe, SubscribeTo, Subscription,
     SubscriptionMessage, log_of,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use gesta_append::{CommitObserver, Config, Pipeline};
+use gesta_append::{Config, Pipeline};
 use gesta_core::backend::*;
 use gesta_core::*;
 use tokio::sync::{Semaphore, watch};
