@@ -138,11 +138,6 @@ pub trait LogWriter: Send {
     ///
     /// The answer of a batch must not be lost by dropping the future: the work goes on.
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome>;
-
-    /// Returns once everything that is visible now is as durable as an acknowledged commit.
-    ///
-    /// Needed when a row is found by looking: its commit may still wait for a synchronous standby.
-    fn barrier(&mut self) -> BoxFuture<'static, Result<()>>;
 }
 
 /// Observes every batch that this process has committed, in order of position, right after the commit.

@@ -35,7 +35,6 @@ const INSERT_EVENT: &str = include_str!("../sql/insert_event.sql");
 const INSERT_EVENTS_PACKED: &str = include_str!("../sql/insert_events_packed.sql");
 const INSERT_EVENTS_AND_NAMES: &str = include_str!("../sql/insert_events_and_names.sql");
 const CONFIRM_END: &str = include_str!("../sql/confirm_end.sql");
-const EMIT_BARRIER: &str = include_str!("../sql/emit_barrier.sql");
 
 /// So many statements in a row may give up waiting before the writer turns to the other hosts, if there are any.
 const WAITS_GIVEN_UP_MAX: u32 = 2;
@@ -66,7 +65,6 @@ struct Statements {
     insert_packed: Statement,
     insert_and_names: Statement,
     confirm: Statement,
-    barrier: Statement,
 }
 
 /// A task that ends with the writer.
@@ -345,26 +343,6 @@ impl LogWriter for Writer {
         });
         outcome.boxed()
     }
-
-    fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
-        if let Some(reason) = self.shared.flights().reason() {
-            return std::future::ready(Err(Error::unavailable(reason))).boxed();
-        }
-        let client = Arc::clone(&self.connection.client);
-        let statement = self.statements.barrier.clone();
-        let answer = sent(Box::pin(
-            async move { client.execute(&statement, &[]).await },
-        ));
-        let counts = self.witness(Position::START, self.epoch);
-        let judged = self.judged(answer, 1, self.answer_timeout);
-        let outcome = judged.map(move |judged| match judged {
-            Judged::Unknown(reason) => Err(Error::unavailable(reason)),
-            Judged::Answer(Err(error)) => Err(error::general(&error)),
-            Judged::Answer(Ok(_)) if !counts() => Err(Error::unavailable(CHANGED_OVER)),
-            Judged::Answer(Ok(_)) => Ok(()),
-        });
-        outcome.boxed()
-    }
 }
 
 /// One second per MiB: a slow line is not a dead one.
@@ -380,13 +358,12 @@ fn upload_allowance(batch: &Batch) -> Duration {
 impl Statements {
     async fn prepare(connection: &Connection) -> std::result::Result<Self, tokio_postgres::Error> {
         let client = &connection.client;
-        let (insert_one, insert, insert_packed, insert_and_names, confirm, barrier) = tokio::try_join!(
+        let (insert_one, insert, insert_packed, insert_and_names, confirm) = tokio::try_join!(
             client.prepare(INSERT_EVENT),
             client.prepare(INSERT_EVENTS),
             client.prepare(INSERT_EVENTS_PACKED),
             client.prepare(INSERT_EVENTS_AND_NAMES),
             client.prepare(CONFIRM_END),
-            client.prepare(EMIT_BARRIER),
         )?;
         Ok(Self {
             insert_one,
@@ -394,7 +371,6 @@ impl Statements {
             insert_packed,
             insert_and_names,
             confirm,
-            barrier,
         })
     }
 }

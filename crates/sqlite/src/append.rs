@@ -174,19 +174,6 @@ impl LogWriter for SqliteWriter {
             }
         })
     }
-
-    fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
-        let (answer, answered) = oneshot::channel();
-        // Every commit is durable before it is visible, unless the store was told otherwise; behind the
-        // queue of the thread there is no commit left that is under way.
-        let sent = self.thread.run(move |desk| {
-            let _ = answer.send(desk.fault.check());
-        });
-        Box::pin(async move {
-            sent?;
-            answered.await.map_err(|_| closed())?
-        })
-    }
 }
 
 /// Stores a batch.

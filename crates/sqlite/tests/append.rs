@@ -93,7 +93,7 @@ async fn a_dropped_answer_does_not_stop_the_work() {
     let mut author = Author::new(&backend).await;
     let batch = author.batch(&[event("a", "T", "1")]);
     drop(author.writer.submit(batch));
-    author.writer.barrier().await.expect("behind it");
+    author.store(&[]).await;
     assert_eq!(read_all(&backend).await.len(), 1);
     backend.close().await;
 }

@@ -356,10 +356,6 @@ impl LogWriter for SimWriter {
         }
         .boxed()
     }
-
-    fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
-        async { Ok(()) }.boxed()
-    }
 }
 
 #[async_trait]

@@ -54,7 +54,6 @@ async fn a_batch_comes_back_as_it_was_stored() {
         author.end
     );
     assert!(is_committed(&writer.submit(confirm(author.end)).await));
-    writer.barrier().await.expect("durable");
 }
 
 #[tokio::test]

@@ -165,10 +165,6 @@ impl LogWriter for Writer {
         }
         .boxed()
     }
-
-    fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
-        async { Ok(()) }.boxed()
-    }
 }
 
 #[async_trait]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta_core::backend::*;
-use gesta_core::{Error, ErrorKind, Result, log_of};
+use gesta_core::{Error, ErrorKind, log_of};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -73,11 +73,6 @@ impl LogWriter for Writer {
                 answer.unwrap_or_else(|_| lost())
             })
             .boxed()
-    }
-
-    fn barrier(&mut self) -> BoxFuture<'static, Result<()>> {
-        let process = Arc::clone(&self.process);
-        async move { process.read(|_| ()).await }.boxed()
     }
 }
 
