@@ -40,6 +40,10 @@ struct Readme;
 #[doc = include_str!("../../../docs/guides/entities.md")]
 struct EntitiesGuide;
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/consumers.md")]
+struct ConsumersGuide;
+
 mod database;
 mod restore;
 pub mod schema;

@@ -8,6 +8,7 @@
 )]
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -85,6 +86,16 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(begun.elapsed() < PATIENCE, "never: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The body of the answer to a GET.
+pub(crate) fn get(address: &str, path: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    socket.write_all(request.as_bytes()).unwrap();
+    let answer = std::io::read_to_string(socket).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    body.to_owned()
 }
 
 /// A running server.

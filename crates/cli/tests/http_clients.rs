@@ -1,0 +1,292 @@
+//! The programs of docs/guides/clients, run against a real server: appends whose answers are lost, and consumers that are killed.
+//!
+//! They need `python3` and `node`. Without one of them its tests are skipped loudly; with `CI=true` they fail.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use support::{Server, succeed, url_of, wait_until};
+
+/// A language that has programs in docs/guides/clients.
+#[derive(Clone, Copy)]
+struct Language {
+    interpreter: &'static str,
+    add_items: &'static str,
+    count_items: &'static str,
+}
+
+const PYTHON: Language = Language {
+    interpreter: "python3",
+    add_items: "add_items.py",
+    count_items: "count_items.py",
+};
+const JAVASCRIPT: Language = Language {
+    interpreter: "node",
+    add_items: "add_items.mjs",
+    count_items: "count_items.mjs",
+};
+
+impl Language {
+    /// False, said aloud, if its interpreter is not installed.
+    fn is_installed(self) -> bool {
+        let version = Command::new(self.interpreter).arg("--version").output();
+        let is_installed = version.is_ok_and(|output| output.status.success());
+        if !is_installed {
+            let sentence = format!("no {}", self.interpreter);
+            assert!(std::env::var_os("CI").is_none(), "{sentence}");
+            eprintln!("SKIPPED: {sentence}; the clients in that language were not run");
+        }
+        is_installed
+    }
+
+    fn program(self, name: &str, arguments: &[&str]) -> Command {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/clients");
+        let mut command = Command::new(self.interpreter);
+        command.arg(folder.join(name)).args(arguments);
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+
+    /// Puts items into cart 1 and returns what the program prints.
+    fn add(self, server: &str, items: &[String]) -> Child {
+        let mut arguments = vec![server, "1"];
+        arguments.extend(items.iter().map(String::as_str));
+        let mut command = self.program(self.add_items, &arguments);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn counts(self, file: &Path) -> String {
+        let shown = self.program(self.count_items, &["--show", file.to_str().unwrap()]);
+        let output = { shown }.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .replace(": ", ":")
+            .replace(", ", ",")
+    }
+}
+
+/// A consumer that runs; what it prints can be waited for.
+struct Consumer {
+    child: Child,
+    lines: std::sync::mpsc::Receiver<String>,
+}
+
+impl Consumer {
+    fn start(language: Language, server: &str, file: &Path) -> Self {
+        let arguments = [server, file.to_str().unwrap()];
+        let mut command = language.program(language.count_items, &arguments);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (sender, lines) = std::sync::mpsc::channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Self { child, lines }
+    }
+
+    fn says(&self, expected: &str) {
+        let line = self.lines.recv_timeout(support::PATIENCE);
+        assert_eq!(line.as_deref(), Ok(expected));
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn items(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("item-{number}")).collect()
+}
+
+/// The items that are stored in cart 1, in the order of the stream.
+fn stored(server: &str) -> Vec<String> {
+    let lines = succeed(&[
+        "stream", "read", "cart-1", "--store", server, "--output", "json",
+    ]);
+    let item = |line: &str| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        event["data"]["item"].as_str().unwrap().to_owned()
+    };
+    lines.lines().map(item).collect()
+}
+
+/// Forwards connections to a server, and cuts as many as it was told when their answer begins to arrive.
+fn lose_answers(server: &str, count: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (server, to_lose) = (server.to_owned(), Arc::new(AtomicUsize::new(count)));
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let server = TcpStream::connect(&server).unwrap();
+            let to_lose = Arc::clone(&to_lose);
+            std::thread::spawn(move || forward(&client, &server, &to_lose));
+        }
+    });
+    url
+}
+
+fn forward(client: &TcpStream, server: &TcpStream, to_lose: &AtomicUsize) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut from, mut to) = (client, server);
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = server.shutdown(Shutdown::Both);
+        });
+        let (mut from, mut to) = (server, client);
+        let mut first = [0; 1];
+        let has_answer = from.read_exact(&mut first).is_ok();
+        let one_less = |left: usize| left.checked_sub(1);
+        let loses = to_lose.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+        if has_answer && loses.is_err() && to.write_all(&first).is_ok() {
+            let _ = std::io::copy(&mut from, &mut to);
+        }
+        let _ = client.shutdown(Shutdown::Both);
+    });
+}
+
+/// Goal: an append whose answer is lost is repeated with the same event ids, and is stored once.
+fn an_append_whose_answer_is_lost_is_stored_once(language: Language) {
+    if !language.is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&folder.path().join("gesta.db")));
+    let url = lose_answers(server.address(), 3);
+    let output = language.add(&url, &items(3)).wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        printed,
+        "item-0: revision 0\nitem-1: revision 1\nitem-2: revision 2\n"
+    );
+    assert_eq!(stored(&server.url), items(3));
+}
+
+/// Goal: a server that is killed and started again between and during appends neither loses nor doubles one.
+fn appends_survive_a_killed_server(language: Language) {
+    if !language.is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let store = url_of(&folder.path().join("gesta.db"));
+    let mut server = Server::start(&store);
+    let (url, address) = (server.url.clone(), server.address().to_owned());
+    let items = items(60);
+    let mut adding = language.add(&url, &items);
+    let mut printed = BufReader::new(adding.stdout.take().unwrap()).lines();
+    for number in 0..items.len() {
+        let line = printed.next().unwrap().unwrap();
+        assert_eq!(line, format!("item-{number}: revision {number}"));
+        if number % 20 == 10 {
+            server.kill();
+            server = Server::start_with(&store, &["--listen", &address]);
+        }
+    }
+    assert!(adding.wait().unwrap().success());
+    assert_eq!(stored(&url), items);
+}
+
+/// Goal: a consumer that is killed, and whose server is killed, goes on where it was; each event is counted once. After a restore of
+/// the store it counts again from the start.
+fn a_consumer_survives_restarts(language: Language) {
+    if !language.is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let store = url_of(&folder.path().join("gesta.db"));
+    let file = folder.path().join("counts");
+    let server = Server::start(&store);
+    let (url, address) = (server.url.clone(), server.address().to_owned());
+    let append = |item: &str| {
+        let data = format!(r#"{{"item":"{item}"}}"#);
+        succeed(&[
+            "stream",
+            "append",
+            "cart-1",
+            "--type",
+            "item-added",
+            "--data",
+            &data,
+            "--store",
+            &url,
+        ]);
+    };
+    let counts = |expected: &str| {
+        wait_until(expected, || language.counts(&file).trim() == expected);
+    };
+
+    append("book");
+    let consumer = Consumer::start(language, &url, &file);
+    consumer.says("caught up");
+    counts(r#"{"book":1}"#);
+    append("pen");
+    counts(r#"{"book":1,"pen":1}"#);
+    consumer.kill();
+
+    append("book");
+    let consumer = Consumer::start(language, &url, &file);
+    consumer.says("caught up");
+    counts(r#"{"book":2,"pen":1}"#);
+
+    server.kill();
+    let server = Server::start_with(&store, &["--listen", &address]);
+    append("pen");
+    counts(r#"{"book":2,"pen":2}"#);
+
+    server.stop();
+    succeed(&["schema", "new-incarnation", "--yes", "--store", &store]);
+    let _server = Server::start_with(&store, &["--listen", &address]);
+    while consumer.lines.recv_timeout(support::PATIENCE).unwrap() != "counting again from the start"
+    {
+    }
+    append("ink");
+    counts(r#"{"book":2,"ink":1,"pen":2}"#);
+}
+
+macro_rules! tests {
+    ($module:ident, $language:expr) => {
+        mod $module {
+            #[test]
+            fn an_append_whose_answer_is_lost_is_stored_once() {
+                super::an_append_whose_answer_is_lost_is_stored_once($language);
+            }
+
+            #[test]
+            fn appends_survive_a_killed_server() {
+                super::appends_survive_a_killed_server($language);
+            }
+
+            #[test]
+            fn a_consumer_survives_restarts() {
+                super::a_consumer_survives_restarts($language);
+            }
+        }
+    };
+}
+
+tests!(python, super::PYTHON);
+tests!(javascript, super::JAVASCRIPT);
