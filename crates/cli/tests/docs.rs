@@ -1,0 +1,252 @@
+//! The pages of `docs/`: their links lead somewhere, their commands run, and what they name is there.
+//!
+//! A page whose commands are run says so in its first lines, by the name of this file. Its blocks marked `sh` are run one after
+//! the other, each by a shell that stops at the first failure, in an empty folder. `$B` is the address of a server that the page has
+//! for itself, and `$PG` the URL of an empty PostgreSQL store; a page that names `$PG` is skipped, loudly, where PostgreSQL is not installed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{Server, stderr, stdout, url_of};
+
+fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().unwrap()
+}
+
+/// All pages of the project's documentation, by their path and with their text.
+fn pages() -> Vec<(PathBuf, String)> {
+    let mut folders = vec![root().join("docs")];
+    let mut paths: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
+        .map(|name| root().join(name))
+        .to_vec();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                paths.push(path);
+            }
+        }
+    }
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        (path, text)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// The texts between these two marks, each on one line.
+fn between<'a>(text: &'a str, begin: &'a str, end: char) -> impl Iterator<Item = &'a str> {
+    let after = text.split(begin).skip(1);
+    after.filter_map(move |rest| rest.lines().next()?.split_once(end).map(|(found, _)| found))
+}
+
+/// Goal: links between pages lead to a file that exists, and to a heading of it.
+#[test]
+fn links_lead_somewhere() {
+    let mut broken = Vec::new();
+    for (path, text) in pages() {
+        for link in between(&text, "](", ')') {
+            if link.starts_with("http") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => path.parent().unwrap().join(file),
+            };
+            let leads_somewhere = match (target.is_file(), anchor) {
+                (false, _) => target.is_dir(),
+                (true, "") => true,
+                (true, anchor) => has_heading(&std::fs::read_to_string(&target).unwrap(), anchor),
+            };
+            if !leads_somewhere {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+fn has_heading(text: &str, anchor: &str) -> bool {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.into_iter().any(|heading| {
+        let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+        let words: String = heading
+            .trim_start_matches('#')
+            .trim()
+            .chars()
+            .filter(kept)
+            .collect();
+        words.to_lowercase().replace(' ', "-") == anchor
+    })
+}
+
+/// Goal: a file of the code that a page names is there.
+#[test]
+fn files_that_pages_name_exist() {
+    let mut missing = Vec::new();
+    for (path, text) in pages() {
+        for name in between(&text, "`", '`') {
+            let is_file = ["crates/", "scripts/", "docs/"]
+                .iter()
+                .any(|folder| name.starts_with(folder))
+                && !name.contains([' ', '*', '<', '{', '$']);
+            let file = name.split_once("::").map_or(name, |(file, _)| file);
+            if is_file && !root().join(file).exists() {
+                missing.push(format!("{}: {name}", path.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+/// Goal: every page is reached from the index.
+#[test]
+fn the_index_names_every_page() {
+    let index = std::fs::read_to_string(root().join("docs/README.md")).unwrap();
+    let docs = root().join("docs");
+    for (path, _) in pages() {
+        let Ok(name) = path.strip_prefix(&docs) else {
+            continue;
+        };
+        let name = name.to_str().unwrap();
+        let is_listed_by_its_folder = name == "README.md"
+            || name.starts_with("decisions/")
+            || name.starts_with("benchmarks/");
+        assert!(
+            is_listed_by_its_folder || index.contains(&format!("]({name})")),
+            "{name} is not in docs/README.md"
+        );
+    }
+}
+
+/// Goal: the commands of the pages do what the pages say, at least without an error.
+#[test]
+fn commands_of_the_pages_run() {
+    let mut run = 0;
+    for (path, text) in pages() {
+        let says_so = text
+            .lines()
+            .take(5)
+            .any(|line| line.contains("crates/cli/tests/docs.rs"));
+        if says_so {
+            run_page(&path, &text);
+            run += 1;
+        }
+    }
+    assert!(run > 0);
+}
+
+fn run_page(path: &Path, text: &str) {
+    let mut variables = Vec::new();
+    if text.contains("$PG") {
+        let Some(postgres) = gesta_pgtest::shared() else {
+            return;
+        };
+        let schema = gesta_pgtest::fresh_schema();
+        variables.push(("PG", format!("{}?schema={schema}", postgres.url())));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&folder.path().join("served.db")));
+    variables.push(("B", server.url.clone()));
+    variables.push(("GESTA_STORE", server.url.clone()));
+    let binary = Path::new(env!("CARGO_BIN_EXE_gesta"))
+        .parent()
+        .unwrap()
+        .to_owned();
+    let mut programs = vec![binary];
+    programs.extend(std::env::split_paths(
+        &std::env::var_os("PATH").unwrap_or_default(),
+    ));
+    for block in blocks(text, "sh") {
+        let mut shell = Command::new("bash");
+        shell.args(["-euo", "pipefail", "-c", &block]);
+        shell
+            .current_dir(folder.path())
+            .env("PATH", std::env::join_paths(&programs).unwrap());
+        shell.envs(variables.iter().map(|(name, value)| (name, value)));
+        let output = shell.output().unwrap();
+        let said = stdout(&output) + &stderr(&output);
+        assert!(
+            output.status.success(),
+            "{}:\n{block}\n{said}",
+            path.display()
+        );
+    }
+    server.stop();
+    for (number, config) in blocks(text, "toml").iter().enumerate() {
+        let file = folder.path().join(format!("{number}.toml"));
+        std::fs::write(&file, config).unwrap();
+        let store = url_of(&folder.path().join("configured.db"));
+        let more = [
+            "--listen",
+            "127.0.0.1:0",
+            "--config",
+            file.to_str().unwrap(),
+        ];
+        Server::start_with(&store, &more).stop();
+    }
+}
+
+/// The blocks of a page in this language.
+fn blocks(text: &str, language: &str) -> Vec<String> {
+    let begin = format!("\n```{language}\n");
+    let blocks = text.split(&begin).skip(1);
+    let block = |rest: &str| rest.split_once("\n```").expect("a block ends").0.to_owned();
+    blocks.map(block).collect()
+}
+
+/// Goal: the page about monitoring names every metric that a server shows, and none that it does not show.
+#[test]
+fn the_page_about_monitoring_names_every_metric() {
+    let page = std::fs::read_to_string(root().join("docs/operating/monitoring.md")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&folder.path().join("gesta.db")));
+    let append = [
+        "stream",
+        "append",
+        "cart-1",
+        "--type",
+        "item-added",
+        "--data",
+        "{}",
+    ];
+    support::succeed(&[&append[..], &["--store", &server.url]].concat());
+    let metrics = support::get(server.address(), "/metrics");
+    let shown: Vec<&str> = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .collect();
+    let shown: Vec<&str> = shown
+        .iter()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(shown.len() > 10, "{metrics}");
+    for name in &shown {
+        assert!(page.contains(name), "{name} is not on the page");
+    }
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    for word in page
+        .split(|c| !is_part(c))
+        .filter(|word| word.starts_with("gesta_"))
+    {
+        let is_shown = shown.iter().any(|name| {
+            word.strip_prefix(name)
+                .is_some_and(|suffix| ["", "_total", "_bucket", "_count", "_sum"].contains(&suffix))
+        });
+        assert!(is_shown, "{word} is not a metric");
+    }
+    server.stop();
+}
