@@ -440,9 +440,7 @@ async fn too_many_commands_are_refused_while_reads_go_on() {
     let Some(server) = gesta_pgtest::shared() else {
         return;
     };
-    let proxy = gesta_pgtest::FaultProxy::start(server.addr())
-        .await
-        .expect("a proxy");
+    let proxy = gesta_pgtest::FaultProxy::start(server.addr()).expect("a proxy");
     let url = format!(
         "{}?schema={}",
         proxy.url(&server.url()),

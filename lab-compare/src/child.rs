@@ -1,40 +1,18 @@
-//! A program that runs beside this one: another system's server, or a driver.
-//!
-//! Invariant: it never outlives this process. A shell stands between the two, in a process group of its own; when
-//! its standard input closes, even because this process was killed, it kills the whole group.
-//! The group also keeps Ctrl-C of a terminal away from the program: this process decides.
+//! A program that runs beside this one, whose lines are read as they come: another system's server, or a driver.
 
 use std::ffi::OsStr;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 
 use gesta_lab::failure::{Context, Failure, Result, fail};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{ChildStdout, Command};
-
-/// Arguments: a file for what the program says on standard error, its standard input, the program and its arguments.
-/// The first line on standard output is the id of the program's process.
-const SUPERVISE: &str = r#"
-log=$1 input=$2
-shift 2
-sh -c 'echo $$; exec "$@"' sh "$@" <"$input" 2>>"$log" &
-exec >/dev/null
-read -r _
-kill -9 0
-"#;
-
-/// Lines of the log that a message repeats.
-const LOG_LINES: usize = 12;
+use tokio::process::ChildStdout;
 
 /// A running program.
 #[derive(Debug)]
 pub(crate) struct Child {
     name: String,
-    shell: tokio::process::Child,
+    program: gesta_pgtest::Child,
     lines: Lines<BufReader<ChildStdout>>,
-    pid: i32,
-    log: PathBuf,
 }
 
 impl Child {
@@ -47,43 +25,22 @@ impl Child {
     ) -> Result<Self> {
         let name = program.file_name().unwrap_or(program.as_os_str());
         let name = name.to_string_lossy().into_owned();
-        let mut shell = Command::new("/bin/sh")
-            .arg("-c")
-            .arg(SUPERVISE)
-            .arg("supervise")
-            .arg(log)
-            .arg(input.unwrap_or(Path::new("/dev/null")))
-            .arg(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
+        let output = gesta_pgtest::Output::Pipe;
+        let mut program = gesta_pgtest::Child::start(program, arguments, input, output, log)
             .context(format!("starting {name}"))?;
-        let stdout = shell
-            .stdout
-            .take()
-            .ok_or_else(|| Failure("no pipe".into()))?;
-        let mut lines = BufReader::new(stdout).lines();
-        let first = lines.next_line().await?.unwrap_or_default();
-        let pid = first
-            .trim()
-            .parse()
-            .context(format!("process id of {name}"))?;
-        let log = log.to_owned();
+        let output = program.take_output();
+        let output = output.ok_or_else(|| Failure("no pipe".into()))?;
+        let lines = BufReader::new(ChildStdout::from_std(output)?).lines();
         Ok(Self {
             name,
-            shell,
+            program,
             lines,
-            pid,
-            log,
         })
     }
 
     /// The id of the program's process.
     pub(crate) fn pid(&self) -> i32 {
-        self.pid
+        self.program.pid()
     }
 
     /// The next line that it writes; none when it has ended. Dropping the future loses nothing.
@@ -99,25 +56,16 @@ impl Child {
 
     /// A failure with the end of the log.
     pub(crate) fn complaint(&self, what: &str) -> Failure {
-        let log = std::fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&log);
-        let lines: Vec<&str> = text.trim().lines().collect();
-        let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
+        let tail = self.program.log_tail().replace('\n', "\n  ");
         Failure(format!("{} {what}; it said:\n  {tail}", self.name))
     }
 
     /// Kills it and all that it started; returns when they are gone.
     pub(crate) async fn end(mut self) -> Result<()> {
-        drop(self.shell.stdin.take());
-        self.shell.wait().await?;
+        self.program.kill();
         while let Ok(Some(_)) = self.line().await {}
         Ok(())
     }
-}
-
-/// A loopback address that is free now.
-pub(crate) fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
 /// Asks again and again until the answer is `Ok`, the child has ended, or the time is over.
@@ -140,53 +88,5 @@ where
             why = child.ended() => return Err(why),
             () = tokio::time::sleep(PAUSE) => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lives(pid: &str) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ")
-            .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-    }
-
-    /// A program with a process of its own, which writes the ids of both.
-    const TWO: &str = "sleep 1000 & echo $!; wait";
-
-    #[tokio::test]
-    async fn ending_a_program_ends_what_it_started() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = dir.path().join("log");
-        let mut child = Child::start(Path::new("/bin/sh"), ["-c", TWO], None, &log)
-            .await
-            .unwrap();
-        let inner = child.line().await.unwrap().unwrap();
-        let outer = child.pid().to_string();
-        assert!(lives(&inner) && lives(&outer));
-        child.end().await.unwrap();
-        // Their files are closed; that they are gone shows a moment later.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        while lives(&inner) || lives(&outer) {
-            assert!(std::time::Instant::now() < deadline, "still there");
-            tokio::task::yield_now().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_program_that_fails_is_quoted() {
-        let dir = tempfile::tempdir().unwrap();
-        let (log, input) = (dir.path().join("log"), dir.path().join("input"));
-        std::fs::write(&input, "hello\n").unwrap();
-        let script = "read -r a; echo \"got $a\"; echo ouch >&2; exit 3";
-        let mut child = Child::start(Path::new("/bin/sh"), ["-c", script], Some(&input), &log)
-            .await
-            .unwrap();
-        assert_eq!(child.line().await.unwrap().as_deref(), Some("got hello"));
-        let why = child.ended().await.0;
-        assert!(why.contains("ouch"), "{why}");
-        child.end().await.unwrap();
     }
 }

@@ -1,30 +1,15 @@
 //! `gesta serve`, or another server, as a child process: started, waited for, killed, suspended, started again on the same port.
-//!
-//! Invariant: it never outlives the lab. A shell waits between the two; when its standard input
-//! closes, even because the lab was killed, it kills the server.
 
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use gesta_pgtest::{Child, Output, free_address};
+use nix::sys::signal::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::failure::{Context, Failure, Result, fail};
-
-/// `$0` is the file for what the server says. The shell does not reap the server while it reads, so its pid stays its own.
-const SUPERVISE: &str = r#"
-"$@" >>"$0" 2>&1 </dev/null &
-server=$!
-echo "$server"
-read -r _
-kill -9 "$server" 2>/dev/null
-wait "$server"
-"#;
 
 const READY_PATH: &str = "/health/ready";
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -81,13 +66,7 @@ pub(crate) struct Server {
     store: String,
     address: SocketAddr,
     log: PathBuf,
-    running: Option<Running>,
-}
-
-#[derive(Debug)]
-struct Running {
-    shell: Child,
-    pid: Pid,
+    running: Option<Child>,
 }
 
 impl Server {
@@ -117,59 +96,25 @@ impl Server {
 
     /// Starts it again at the same address. Returns when it is ready.
     pub(crate) async fn launch(&mut self) -> Result<()> {
-        self.spawn()?;
+        self.kill();
+        let address = self.address.to_string();
+        let more = ["--store", &self.store, "--listen", &address].map(str::to_owned);
+        let arguments = self.program.arguments.iter().chain(&more);
+        let started = Child::start(&self.program.path, arguments, None, Output::Log, &self.log);
+        self.running = Some(started.context("starting the server")?);
         let deadline = Instant::now() + READY_WITHIN;
         while !self.is_ready().await {
-            if !self.is_alive() {
-                return fail(format!(
-                    "{} ended while starting:\n{}",
-                    self.program.path.display(),
-                    self.log_tail()
-                ));
-            }
-            if Instant::now() > deadline {
-                return fail(format!(
-                    "{} was not ready in time:\n{}",
-                    self.program.path.display(),
-                    self.log_tail()
-                ));
-            }
-            tokio::time::sleep(LOOK).await;
+            let complaint = match self.is_alive() {
+                false => "ended while starting",
+                true if Instant::now() > deadline => "was not ready in time",
+                true => {
+                    tokio::time::sleep(LOOK).await;
+                    continue;
+                }
+            };
+            let program = self.program.path.display();
+            return fail(format!("{program} {complaint}:\n{}", self.log_tail()));
         }
-        Ok(())
-    }
-
-    /// Starts the process without waiting for it.
-    pub(crate) fn spawn(&mut self) -> Result<()> {
-        self.kill();
-        let mut shell = Command::new("/bin/sh")
-            .arg("-c")
-            .arg(SUPERVISE)
-            .arg(&self.log)
-            .arg(&self.program.path)
-            .args(&self.program.arguments)
-            .args([
-                "--store",
-                &self.store,
-                "--listen",
-                &self.address.to_string(),
-            ])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // The server has its log; the shell would tell of kills that are meant.
-            .stderr(Stdio::null())
-            .spawn()
-            .context("starting the server")?;
-        let mut line = String::new();
-        BufReader::new(shell.stdout.take().expect("piped")).read_line(&mut line)?;
-        let pid = line
-            .trim()
-            .parse()
-            .map_err(|_| Failure(format!("no process id from the shell: {line:?}")))?;
-        self.running = Some(Running {
-            shell,
-            pid: Pid::from_raw(pid),
-        });
         Ok(())
     }
 
@@ -190,27 +135,20 @@ impl Server {
 
     /// True while the process lives.
     pub(crate) fn is_alive(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| {
-            let stat =
-                std::fs::read_to_string(format!("/proc/{}/stat", running.pid)).unwrap_or_default();
-            stat.rsplit_once(") ")
-                .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-        })
+        self.running.as_ref().is_some_and(Child::is_alive)
     }
 
     /// `kill -9`; returns when it is dead.
     pub(crate) fn kill(&mut self) {
-        if let Some(mut running) = self.running.take() {
-            let _ = kill(running.pid, Signal::SIGKILL);
-            drop(running.shell.stdin.take());
-            let _ = running.shell.wait();
+        if let Some(running) = &mut self.running {
+            running.kill();
         }
     }
 
     /// Sends a signal, if it runs.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Some(running) = &self.running {
-            let _ = kill(running.pid, signal);
+            running.signal(signal);
         }
     }
 
@@ -228,21 +166,9 @@ impl Server {
 
     /// The last lines of its log.
     pub(crate) fn log_tail(&self) -> String {
-        let log = std::fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&log);
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        let running = self.running.as_ref();
+        running.map_or_else(String::new, Child::log_tail)
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn free_address() -> std::io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
 /// True if the server says that it is ready.

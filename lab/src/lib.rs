@@ -30,7 +30,6 @@ mod load;
 mod locking;
 pub mod page;
 mod postgres;
-mod proxy;
 mod quick;
 pub mod random;
 mod read;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{EventStore, StoreInfo};
+use gesta_pgtest::FaultProxy;
 use serde::Serialize;
 
 use crate::endpoint::{self, Endpoint};
 use crate::failure::{Context, Failure, Result, fail};
 use crate::postgres;
-use crate::proxy::Proxy;
 use crate::units;
 
 /// Stands for a server that is started for this run.
@@ -87,7 +87,7 @@ pub(crate) struct Opened {
     pub(crate) facts: StoreFacts,
     /// The delay in between.
     #[expect(dead_code, reason = "lives as long as the store")]
-    proxy: Option<Proxy>,
+    proxy: Option<FaultProxy>,
     /// The server that was started for this run.
     server: Option<gesta_pgtest::Server>,
 }
@@ -262,15 +262,22 @@ fn start_server(connections: u32) -> Result<gesta_pgtest::Server> {
 }
 
 /// The URL by way of a proxy with this delay; the URL itself without a delay.
-pub(crate) fn delayed(url: &str, round_trip: Duration) -> Result<(String, Option<Proxy>)> {
+pub(crate) fn delayed(url: &str, round_trip: Duration) -> Result<(String, Option<FaultProxy>)> {
     if round_trip.is_zero() {
         return Ok((url.to_owned(), None));
     }
     let Some(endpoint) = Endpoint::parse(url) else {
         return fail("--rtt needs a store that is reached over TCP");
     };
-    let proxy = Proxy::start(endpoint.address()?, round_trip).context("starting the proxy")?;
-    Ok((endpoint.through(proxy.address()), Some(proxy)))
+    let proxy = proxy(&endpoint, round_trip)?;
+    Ok((endpoint.through(proxy.addr()), Some(proxy)))
+}
+
+/// A proxy to this address with this delay.
+pub(crate) fn proxy(endpoint: &Endpoint, round_trip: Duration) -> Result<FaultProxy> {
+    let proxy = FaultProxy::start(endpoint.address()?).context("starting the proxy")?;
+    proxy.set_round_trip(round_trip);
+    Ok(proxy)
 }
 
 /// Bytes of the files of a SQLite store; none for another store.

@@ -292,7 +292,7 @@ async fn a_database_that_goes_away_is_waited_for() {
     let Some(server) = shared() else { return };
     let url = format!("{}?schema={}", server.url(), fresh_schema());
     let mut cinema = Cinema::open(&url).await;
-    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let proxy = FaultProxy::start(server.addr()).expect("a proxy");
     let location = Location::beside(&proxy.url(&url)).expect("a place");
     proxy.refuse_connections(true);
     let model = cinema.model(&location);

@@ -184,8 +184,8 @@ impl Round {
     async fn begin() -> Option<Self> {
         let cluster = Cluster::start(1, Replication::Asynchronous).unwrap()?;
         let proxies = [
-            FaultProxy::start(cluster.server(0).addr()).await.unwrap(),
-            FaultProxy::start(cluster.server(1).addr()).await.unwrap(),
+            FaultProxy::start(cluster.server(0).addr()).unwrap(),
+            FaultProxy::start(cluster.server(1).addr()).unwrap(),
         ];
         let hosts = [proxies[0].addr(), proxies[1].addr()];
         let store_url = format!("{}?schema={}", cluster.url_through(&hosts), fresh_schema());

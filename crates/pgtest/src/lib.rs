@@ -1,14 +1,15 @@
-//! Throw-away PostgreSQL servers, alone or as a primary with standbys, and a fault-injecting TCP proxy, for tests and
-//! the lab.
+//! Throw-away PostgreSQL servers, alone or as a primary with standbys, other programs that run beside a test, and a
+//! fault-injecting TCP proxy, for tests and the lab.
 //!
 //! Why: tests of promises need a real server that can be stopped, killed and slowed down at will.
 //! Invariants: a server listens on 127.0.0.1 only, never runs as root, keeps PostgreSQL's default
 //! durability, and never outlives the process that started it (a supervising shell ends it when its
 //! standard input closes).
-//! Not here: anything of Gesta; this crate knows PostgreSQL alone.
+//! Not here: anything of Gesta.
 
 mod ask;
 mod binaries;
+mod child;
 mod cluster;
 mod processes;
 mod proxy;
@@ -17,6 +18,7 @@ mod shared;
 mod silent;
 
 pub use binaries::find_binaries;
+pub use child::{Child, Output, free_address};
 pub use cluster::{Cluster, Replication};
 pub use proxy::{FaultProxy, LoseReply};
 pub use server::{Auth, Server, ServerConfig};

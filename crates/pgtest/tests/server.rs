@@ -61,7 +61,7 @@ async fn committed_rows_survive_a_crash_and_a_stop() {
 async fn a_lost_reply_is_lost_after_the_commit() {
     let Some(server) = shared() else { return };
     let table = fresh_schema();
-    let proxy = FaultProxy::start(server.addr()).await.expect("listens");
+    let proxy = FaultProxy::to_postgres(server.addr()).expect("listens");
     let direct = connect(&server.url()).await;
     direct
         .batch_execute(&format!("CREATE TABLE {table}(i int)"))
@@ -98,7 +98,7 @@ async fn a_lost_reply_is_lost_after_the_commit() {
 async fn delays_cuts_and_late_statements() {
     let Some(server) = shared() else { return };
     let table = fresh_schema();
-    let proxy = FaultProxy::start(server.addr()).await.expect("listens");
+    let proxy = FaultProxy::to_postgres(server.addr()).expect("listens");
     let direct = connect(&server.url()).await;
     direct
         .batch_execute(&format!("CREATE TABLE {table}(i int)"))

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use gesta_lab::failure::Result;
 use gesta_lab::target::{GestaTarget, Target};
 
-use crate::child::{Child, free_address, until_ready};
+use crate::child::{Child, until_ready};
 use crate::peer::{About, Categories, Measured, Peer, Round, measure_target, started};
 use crate::world::{Database, World};
 
@@ -74,7 +74,7 @@ impl Gesta {
                 let program = world.gesta()?;
                 let database = world.database("gesta_http")?;
                 let store = self.database.insert(database).url.clone();
-                let listen = free_address()?.to_string();
+                let listen = gesta_pgtest::free_address()?.to_string();
                 let arguments = ["serve", "--store", &store, "--listen", &listen];
                 let log = world.scratch("gesta.log");
                 let server = self

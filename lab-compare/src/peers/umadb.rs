@@ -15,7 +15,7 @@ use umadb_dcb::{
     DcbAppendCondition, DcbError, DcbEvent, DcbEventStoreAsync as _, DcbQuery, DcbQueryItem,
 };
 
-use crate::child::{Child, free_address, until_ready};
+use crate::child::{Child, until_ready};
 use crate::peer::{About, Categories, Measured, Peer, Round, measure_target, started};
 use crate::world::World;
 
@@ -76,7 +76,7 @@ impl Peer for UmaDb {
     async fn start(&mut self, world: &mut World) -> Result<About> {
         let program = world.installed("umadb", "bin/umadb")?;
         let version = world.python_version("umadb", "umadb")?;
-        let address = free_address()?;
+        let address = gesta_pgtest::free_address()?;
         let (data, log) = (world.scratch("uma.db"), world.scratch("umadb.log"));
         let listen = address.to_string();
         let data = data.to_string_lossy();

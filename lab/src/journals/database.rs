@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use gesta_pgtest::FaultProxy;
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
 
 use crate::failure::{Context, Result};
 use crate::postgres;
-use crate::proxy::Proxy;
 use crate::store;
 
 /// Most partitions that are dropped by one statement. Each takes some seven locks (table, indexes, large values), and a
@@ -20,7 +20,7 @@ pub(super) struct Database {
     schema: String,
     round_trip: Duration,
     /// The URL of workers, and the proxy that it leads through.
-    way: Mutex<Option<(String, Option<Proxy>)>>,
+    way: Mutex<Option<(String, Option<FaultProxy>)>>,
 }
 
 impl Database {

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_pgtest::FaultProxy;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
 use super::door::Door;
 use crate::failure::{Result, fail};
-use crate::proxy::Proxy;
 use crate::random::{Bag, Random};
 use crate::torture::{Ending, restart};
 
@@ -140,7 +140,7 @@ impl Schedule {
 pub(super) struct World {
     pub(super) door: Arc<Door>,
     /// Between the store and its database or server.
-    pub(super) proxy: Option<Proxy>,
+    pub(super) proxy: Option<FaultProxy>,
     /// The usual extra round trip.
     pub(super) round_trip: Duration,
     /// The database, if it was started for this run.
@@ -172,7 +172,7 @@ impl World {
         };
         match (kind, &self.proxy) {
             (Kind::Cut, Some(proxy)) => {
-                proxy.cut();
+                proxy.cut_all();
             }
             (Kind::Freeze, Some(proxy)) => {
                 proxy.freeze(true);

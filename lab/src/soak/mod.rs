@@ -35,9 +35,8 @@ use self::faults::{Kind, World};
 use self::run::{Disk, Outcome, soak};
 use self::slices::{Slice, growth, quarter, quiet, typical, verdict};
 use crate::endpoint::{self, Endpoint};
-use crate::failure::{Context, Result, fail};
+use crate::failure::{Result, fail};
 use crate::histogram::{Percentiles, median};
-use crate::proxy::Proxy;
 use crate::read_back;
 use crate::report::{Record, Table};
 use crate::store::{self, Opened};
@@ -81,8 +80,8 @@ async fn open(args: &SoakArgs) -> Result<(Opened, World, Disk)> {
     let (path, proxy) = match Endpoint::parse(&url) {
         None => (url.clone(), None),
         Some(endpoint) => {
-            let proxy = Proxy::start(endpoint.address()?, args.store.rtt).context("a proxy")?;
-            (endpoint.through(proxy.address()), Some(proxy))
+            let proxy = store::proxy(&endpoint, args.store.rtt)?;
+            (endpoint.through(proxy.addr()), Some(proxy))
         }
     };
     let mut opened = store::open_url(&path, Duration::ZERO, args.store.logs).await?;

@@ -283,7 +283,7 @@ async fn clients_fault(
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            proxy.cut();
+            proxy.cut_all();
             proxy.swallow_replies(false);
         }
         Fault::ClientsFrozen => {
@@ -292,10 +292,10 @@ async fn clients_fault(
             proxy.freeze(false);
         }
         _ => {
-            proxy.refuse(true);
-            proxy.cut();
+            proxy.refuse_connections(true);
+            proxy.cut_all();
             tokio::time::sleep(some_time / 4).await;
-            proxy.refuse(false);
+            proxy.refuse_connections(false);
         }
     }
     Ok(())
@@ -352,7 +352,9 @@ async fn network_fault(
             }
             link.lost += 1;
         }
-        _ => proxy.cut_all(),
+        _ => {
+            proxy.cut_all();
+        }
     }
     Ok(())
 }

@@ -10,7 +10,6 @@ use tempfile::TempDir;
 
 use crate::child::Server;
 use crate::failure::{Context, Failure, Result, fail};
-use crate::proxy::Proxy;
 use crate::random::Random;
 use crate::store;
 
@@ -61,7 +60,7 @@ pub(crate) struct Entry {
     /// The store as clients see it.
     pub(crate) store: Arc<dyn EventStore>,
     /// Between clients and the server.
-    clients: Option<Proxy>,
+    clients: Option<FaultProxy>,
     /// The server process.
     server: Option<Server>,
     /// Between Gesta and PostgreSQL.
@@ -132,9 +131,7 @@ impl World {
         let (url, database) = match &self.database {
             Database::Sqlite(url) => (url.clone(), None),
             Database::Postgres(server) => {
-                let proxy = FaultProxy::start(server.addr())
-                    .await
-                    .context("starting a proxy")?;
+                let proxy = FaultProxy::to_postgres(server.addr()).context("starting a proxy")?;
                 proxy.set_delay(far / 2, far / 2);
                 let seconds = self.answer_timeout.as_secs();
                 let url = format!("{}?answer_timeout={seconds}", proxy.url(&server.url()));
@@ -161,8 +158,8 @@ impl World {
         }
         let log = self.files.path().join(format!("server-{number}.log"));
         let server = Server::start(&plan.program, &url, &log).await?;
-        let clients = Proxy::start(server.address(), Duration::ZERO).context("starting a proxy")?;
-        let store = store::open_store(&format!("http://{}", clients.address()), plan.logs).await?;
+        let clients = FaultProxy::start(server.address()).context("starting a proxy")?;
+        let store = store::open_store(&format!("http://{}", clients.addr()), plan.logs).await?;
         let name = format!("server {number}");
         Ok(Entry {
             name,
@@ -198,7 +195,7 @@ impl World {
     }
 
     /// One of the proxies between clients and servers.
-    pub(crate) fn some_client_proxy(&self, random: &mut Random) -> Result<&Proxy> {
+    pub(crate) fn some_client_proxy(&self, random: &mut Random) -> Result<&FaultProxy> {
         pick(
             self.entries
                 .iter()

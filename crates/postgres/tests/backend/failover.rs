@@ -111,7 +111,7 @@ async fn a_fail_over_that_loses_nothing_changes_no_history() {
     let Some((mut cluster, url)) = cluster() else {
         return;
     };
-    let proxy = FaultProxy::start(cluster.server(0).addr()).await;
+    let proxy = FaultProxy::start(cluster.server(0).addr());
     let proxy = proxy.expect("listens");
     let through = cluster.url_through(&[proxy.addr(), cluster.server(1).addr()]);
     let url = url.replacen(&cluster.url(), &through, 1);

@@ -29,7 +29,7 @@ struct Proxied {
 async fn proxied(options: &str) -> Option<Proxied> {
     let server = shared()?;
     let url = store_url(server);
-    let proxy = FaultProxy::start(server.addr()).await.expect("listens");
+    let proxy = FaultProxy::to_postgres(server.addr()).expect("listens");
     let through = open(&format!("{}{options}", proxy.url(&url))).await;
     Some(Proxied {
         through,

@@ -187,7 +187,7 @@ async fn a_primary_that_was_replaced_is_given_up_although_it_answers() {
 async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
     let Some(server) = shared() else { return };
     let url = store_url(server);
-    let proxy = FaultProxy::start(server.addr()).await.expect("listens");
+    let proxy = FaultProxy::start(server.addr()).expect("listens");
     let backend = open(&format!("{}&answer_timeout=2", proxy.url(&url))).await;
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     let mut author = Author::default();
@@ -224,7 +224,7 @@ async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
 async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
     let Some(server) = shared() else { return };
     let (plain, own) = (store_url(server), server.addr().to_string());
-    let first = FaultProxy::start(server.addr()).await.expect("listens");
+    let first = FaultProxy::start(server.addr()).expect("listens");
     let url = plain.replacen(&own, &format!("{},{own}", first.addr()), 1);
     let backend = open(&format!("{url}&answer_timeout=1")).await;
     let mut writer = backend.open_writer(LOG).await.expect("opens");

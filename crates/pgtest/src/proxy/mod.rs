@@ -1,0 +1,284 @@
+//! A TCP proxy that delays, cuts, freezes and loses: the network between two programs, which a test can hurt.
+//!
+//! Why own threads and `ppoll`: timers of an async runtime tick in milliseconds, and a delay of 0.75 ms is among those
+//! worth measuring. One thread per connection waits for its two sockets and for the next chunk that falls due,
+//! whichever is first, so a busy connection costs one wake-up per burst and an idle one nothing.
+//! Invariants: bytes of a direction keep their order, also when the delay changes; a chunk leaves no earlier than it
+//! came in plus the delay; a bounded number of bytes waits per direction.
+
+mod pump;
+mod replies;
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use pump::Pump;
+pub use replies::LoseReply;
+
+/// How long a connection to the target may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// The proxy. Dropping it ends it and cuts all connections.
+#[derive(Debug)]
+pub struct FaultProxy {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// What the proxy, its acceptor and its connections share.
+#[derive(Debug)]
+struct Shared {
+    /// Nanoseconds, to the server and to the client.
+    delays: [AtomicU64; 2],
+    frozen: AtomicBool,
+    half_open: AtomicBool,
+    hold_requests: AtomicBool,
+    refuse: AtomicBool,
+    swallow_replies: AtomicBool,
+    swallowed_bytes: AtomicU64,
+    /// True if the target is a PostgreSQL server, whose replies are looked into.
+    is_postgres: bool,
+    lose: Mutex<Option<LoseReply>>,
+    lost: watch::Sender<u64>,
+    accepted: AtomicU64,
+    stopped: AtomicBool,
+    open: Mutex<HashMap<u64, Arc<Link>>>,
+}
+
+/// The two sockets of one connection, and whether the connection was cut.
+#[derive(Debug)]
+struct Link {
+    client: TcpStream,
+    server: TcpStream,
+    cut: AtomicBool,
+}
+
+impl Link {
+    fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+        // Wakes the thread that polls the sockets. A socket that is closed already is as good.
+        let _ = self.client.shutdown(Shutdown::Both);
+        let _ = self.server.shutdown(Shutdown::Both);
+    }
+}
+
+impl FaultProxy {
+    /// Listens on a free port of 127.0.0.1 and forwards to `target`, without any fault yet.
+    ///
+    /// # Errors
+    /// If no port can be bound or no thread started.
+    pub fn start(target: SocketAddr) -> std::io::Result<Self> {
+        Self::listen(target, false)
+    }
+
+    /// The same for a PostgreSQL server, so that [`lose_reply`](Self::lose_reply) can tell its replies apart.
+    ///
+    /// # Errors
+    /// If no port can be bound or no thread started.
+    pub fn to_postgres(target: SocketAddr) -> std::io::Result<Self> {
+        Self::listen(target, true)
+    }
+
+    fn listen(target: SocketAddr, is_postgres: bool) -> std::io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let addr = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            delays: [AtomicU64::new(0), AtomicU64::new(0)],
+            frozen: AtomicBool::new(false),
+            half_open: AtomicBool::new(false),
+            hold_requests: AtomicBool::new(false),
+            refuse: AtomicBool::new(false),
+            swallow_replies: AtomicBool::new(false),
+            swallowed_bytes: AtomicU64::new(0),
+            is_postgres,
+            lose: Mutex::new(None),
+            lost: watch::Sender::new(0),
+            accepted: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            open: Mutex::default(),
+        });
+        let proxy = Self {
+            addr,
+            shared: Arc::clone(&shared),
+        };
+        std::thread::Builder::new()
+            .name("proxy-accept".into())
+            .spawn(move || accept(&listener, target, &shared))?;
+        Ok(proxy)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// `url` with its first `host:port` replaced by the proxy's.
+    #[must_use]
+    pub fn url(&self, url: &str) -> String {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let user = authority
+            .rsplit_once('@')
+            .map(|(user, _)| format!("{user}@"));
+        format!(
+            "{scheme}://{}{}/{path}",
+            user.unwrap_or_default(),
+            self.addr
+        )
+    }
+
+    /// Delays bytes that come in from now on by this much in each direction; a round trip takes the sum longer.
+    pub fn set_delay(&self, to_server: Duration, to_client: Duration) {
+        for (delay, duration) in self.shared.delays.iter().zip([to_server, to_client]) {
+            let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+            delay.store(nanos, Ordering::Release);
+        }
+    }
+
+    /// Delays each direction by half of this.
+    pub fn set_round_trip(&self, round_trip: Duration) {
+        self.set_delay(round_trip / 2, round_trip / 2);
+    }
+
+    /// Cuts all connections that exist now; returns how many there were.
+    pub fn cut_all(&self) -> usize {
+        let open = self.shared.open();
+        open.values().for_each(|link| link.cut());
+        open.len()
+    }
+
+    /// While on, connections stay and new ones are accepted, but no byte passes; later all of them do.
+    pub fn freeze(&self, on: bool) {
+        self.shared.frozen.store(on, Ordering::Release);
+    }
+
+    /// While on, all connections stay open but every byte of either direction is swallowed, as when a firewall forgets them.
+    pub fn set_half_open(&self, on: bool) {
+        self.shared.half_open.store(on, Ordering::Release);
+    }
+
+    /// While on, bytes from clients are kept; they reach the server when it is turned off, even if
+    /// the client has gone meanwhile. This makes a statement that lands late.
+    pub fn hold_requests(&self, on: bool) {
+        self.shared.hold_requests.store(on, Ordering::Release);
+    }
+
+    /// While on, new connections are closed at once.
+    pub fn refuse_connections(&self, on: bool) {
+        self.shared.refuse.store(on, Ordering::Release);
+    }
+
+    /// While on, requests pass and replies are thrown away: what was sent happens, and nobody hears of it.
+    pub fn swallow_replies(&self, on: bool) {
+        self.shared.swallow_replies.store(on, Ordering::Release);
+    }
+
+    /// Bytes thrown away so far.
+    #[must_use]
+    pub fn swallowed_bytes(&self) -> u64 {
+        self.shared.swallowed_bytes.load(Ordering::Acquire)
+    }
+
+    /// Arms the loss of one reply; see [`LoseReply`].
+    ///
+    /// # Panics
+    /// If the proxy was not started by [`to_postgres`](Self::to_postgres).
+    pub fn lose_reply(&self, what: LoseReply) {
+        assert!(
+            self.shared.is_postgres,
+            "only replies of PostgreSQL are told apart"
+        );
+        *lock(&self.shared.lose) = Some(what);
+    }
+
+    /// Waits until `count` replies were lost.
+    pub async fn replies_lost(&self, count: u64) {
+        // The sender lives as long as `self`.
+        let _ = self
+            .shared
+            .lost
+            .subscribe()
+            .wait_for(|lost| *lost >= count)
+            .await;
+    }
+
+    /// Number of connections accepted so far.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.shared.accepted.load(Ordering::Acquire)
+    }
+
+    /// Number of connections that are open now.
+    #[must_use]
+    pub fn open_connections(&self) -> usize {
+        self.shared.open().len()
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        self.cut_all();
+        // Wakes the acceptor, which sees the flag and returns.
+        let _ = TcpStream::connect(self.addr);
+    }
+}
+
+impl Shared {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Link>>> {
+        lock(&self.open)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn accept(listener: &TcpListener, target: SocketAddr, shared: &Arc<Shared>) {
+    loop {
+        let Ok((client, _)) = listener.accept() else {
+            continue;
+        };
+        if shared.stopped.load(Ordering::Acquire) {
+            return;
+        }
+        if shared.refuse.load(Ordering::Acquire) {
+            continue;
+        }
+        let number = shared.accepted.fetch_add(1, Ordering::AcqRel);
+        let shared = Arc::clone(shared);
+        let thread = std::thread::Builder::new().name(format!("proxy-{number}"));
+        // Without a thread the connection is dropped, as a full server would.
+        let _ = thread.spawn(move || serve(client, target, number, &shared));
+    }
+}
+
+fn serve(client: TcpStream, target: SocketAddr, number: u64, shared: &Shared) {
+    let Ok(server) = TcpStream::connect_timeout(&target, CONNECT_WITHIN) else {
+        return;
+    };
+    for socket in [&client, &server] {
+        let ready = socket.set_nodelay(true).and(socket.set_nonblocking(true));
+        if ready.is_err() {
+            return;
+        }
+    }
+    let link = Arc::new(Link {
+        client,
+        server,
+        cut: AtomicBool::new(false),
+    });
+    shared.open().insert(number, Arc::clone(&link));
+    // The connection is registered first and the flag read then, so a proxy dropped in between still closes it.
+    if !shared.stopped.load(Ordering::Acquire) {
+        Pump::new(&link, shared).run();
+    }
+    shared.open().remove(&number);
+    link.cut();
+}
