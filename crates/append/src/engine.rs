@@ -11,12 +11,12 @@ use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesOrdered};
 use futures::{FutureExt, StreamExt};
 use gesta_core::backend::{Backend, BatchOutcome, CommitObserver, LogWriter, Signal};
+use gesta_core::capacity::Permit;
 use gesta_core::{Clock, Error, LogId, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::admission::Permit;
 use crate::command::Command;
 use crate::reply::Reply;
 use crate::sequencer::job::{Answer, JobId};
@@ -34,7 +34,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 pub(crate) struct Ticket {
     pub(crate) reply: Reply,
     /// Gives its room in the queue back when the command is answered.
-    pub(crate) permit: Permit,
+    pub(crate) permit: Permit<2>,
 }
 
 /// The question why appends cannot succeed now, if so.

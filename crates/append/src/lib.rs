@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, admit};
 use crate::command::{Command, Cost, Part};
 use crate::engine::{Callers, Parts, ReadyQuestion, Ticket};
 use crate::reply::{OwnerReply, Reply};
@@ -123,7 +123,7 @@ impl Pipeline {
         let (sender, commands) = mpsc::unbounded_channel();
         let (ask, questions) = mpsc::unbounded_channel();
         let stats = Arc::new(Stats::default());
-        let admission = Admission::new(config.queue_events_max, config.queue_bytes_max);
+        let admission = Admission::new([config.queue_events_max, config.queue_bytes_max]);
         let parts = Parts {
             backend: Arc::clone(&backend),
             log,
@@ -200,9 +200,8 @@ impl Pipeline {
     /// What the pipeline has done so far.
     #[must_use]
     pub fn stats(&self) -> PipelineStats {
-        self.shared
-            .stats
-            .snapshot(self.shared.admission.events() as u64)
+        let [events, _] = self.shared.admission.taken();
+        self.shared.stats.snapshot(events as u64)
     }
 
     /// Whether appends can succeed at present.
@@ -256,7 +255,7 @@ impl Pipeline {
     /// Lets a command in, or refuses it at once.
     fn enqueue(&self, mut parts: Vec<Part>, reply: Reply) {
         let cost = command::cost_of(&parts);
-        let permit = match self.shared.admission.enter(cost.events, cost.bytes) {
+        let permit = match admit(&self.shared.admission, cost) {
             Ok(permit) => permit,
             Err(error) => return reply.send(Err(error.during("append"))),
         };

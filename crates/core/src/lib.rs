@@ -5,7 +5,9 @@
 //! Invariants: a value that exists is valid (names, tags and types are checked when they are made).
 //! Not here: I/O, SQL, an async runtime.
 
+mod back_off;
 pub mod backend;
+pub mod capacity;
 mod checkpoint;
 mod clock;
 mod error;
@@ -20,6 +22,7 @@ mod request;
 mod slice;
 mod store;
 
+pub use back_off::BackOff;
 pub use checkpoint::{Checkpoint, Place};
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use error::{Error, ErrorKind, Result};

@@ -5,12 +5,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use gesta_core::capacity::Permit;
 use gesta_core::{Appended, Checkpoint, Revision};
 use tokio::sync::oneshot;
 
 use crate::decider::Decider;
 use crate::error::Error;
-use crate::room::Permit;
 
 /// A command, and how it is to be carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use gesta_core::capacity::{Capacity, Permit, Refusal};
 use gesta_core::{Clock, OwnerStore, Result as StoreResult, StreamId, slice_of};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -13,7 +14,6 @@ use crate::decider::Decider;
 use crate::error::Error;
 use crate::kind::{EntityType, Kind};
 use crate::load::load_all;
-use crate::room::{NoRoom, Permit, Room};
 use crate::shard::{Message, Parts, Shard};
 use crate::snapshot::write_all;
 use crate::stats::{Counters, Stats};
@@ -45,8 +45,8 @@ impl<D: Decider> std::fmt::Debug for Entities<D> {
 struct Shared<D: Decider> {
     kind: Arc<Kind<D>>,
     shards: Vec<mpsc::UnboundedSender<Message<D>>>,
-    commands: Arc<Room>,
-    reads: Arc<Room>,
+    commands: Arc<Capacity>,
+    reads: Arc<Capacity>,
     counters: Arc<Counters>,
     /// Those that have not ended yet. Who shuts down holds the lock until all have, so whoever does the same meanwhile
     /// waits as long.
@@ -84,7 +84,10 @@ impl<D: Decider> Entities<D> {
         let config = Arc::new(config);
         let kind = Arc::new(entity_type.kind);
         let counters = Arc::new(Counters::default());
-        let (commands, reads) = (Room::new(config.commands_max), Room::new(config.reads_max));
+        let (commands, reads) = (
+            Capacity::new([config.commands_max]),
+            Capacity::new([config.reads_max]),
+        );
         let (loads, to_load) = mpsc::unbounded_channel();
         let (snapshots, to_write) = mpsc::channel(config.snapshots_waiting_max.max(1));
         let mut tasks = vec![
@@ -111,7 +114,7 @@ impl<D: Decider> Entities<D> {
                 clock: Arc::clone(&clock),
                 loads: loads.clone(),
                 snapshots: snapshots.clone(),
-                rooms: [Arc::clone(&commands), Arc::clone(&reads)],
+                waiting: [Arc::clone(&commands), Arc::clone(&reads)],
             };
             let (shard, sender) = Shard::new(parts, active_max);
             tasks.push(tokio::spawn(shard.run()));
@@ -150,7 +153,7 @@ impl<D: Decider> Entities<D> {
     /// Commands to one entity are decided in the order of the calls, also while earlier ones are not answered yet.
     pub fn submit(&self, id: &str, request: Request<D::Command>) -> PendingReply<D> {
         let (reply, answer) = oneshot::channel();
-        match self.enter(id, &self.shared.commands) {
+        match self.admit(id, &self.shared.commands) {
             Ok((stream, permit)) => {
                 let ask = Ask::Command(CommandAsk {
                     request,
@@ -208,7 +211,7 @@ impl<D: Decider> Entities<D> {
         freshness: Freshness,
     ) -> Result<R, Error<Infallible>> {
         let (reply, answer) = oneshot::channel();
-        let (stream, permit) = self.enter(id, &self.shared.reads)?;
+        let (stream, permit) = self.admit(id, &self.shared.reads)?;
         let read = FnRead {
             read,
             freshness,
@@ -224,7 +227,7 @@ impl<D: Decider> Entities<D> {
     /// What the runtime has done so far, and holds now.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let waiting = |room: &Room| u64::try_from(room.taken()).unwrap_or(u64::MAX);
+        let waiting = |capacity: &Capacity| u64::try_from(capacity.taken()[0]).unwrap_or(u64::MAX);
         Stats {
             commands_waiting: waiting(&self.shared.commands),
             reads_waiting: waiting(&self.shared.reads),
@@ -254,15 +257,19 @@ impl<D: Decider> Entities<D> {
         }
     }
 
-    /// The stream of an entity, and room for one more.
-    fn enter(&self, id: &str, room: &Arc<Room>) -> Result<(StreamId, Permit), Error<Infallible>> {
+    /// The stream of an entity, and the permit of one more command or read.
+    fn admit(
+        &self,
+        id: &str,
+        capacity: &Arc<Capacity>,
+    ) -> Result<(StreamId, Permit), Error<Infallible>> {
         let stream: StoreResult<StreamId> = self.shared.kind.stream(id);
-        let permit = room.enter().map_err(|refusal| match refusal {
-            NoRoom::Full(waiting) => {
+        let permit = capacity.take([1]).map_err(|refusal| match refusal {
+            Refusal::Full { taken, .. } => {
                 self.shared.counters.overloaded.add(1);
-                Error::Overloaded(format!("{waiting} wait already"))
+                Error::Overloaded(format!("{taken} wait already"))
             }
-            NoRoom::Closed => Error::Unavailable(gesta_core::Error::unavailable(
+            Refusal::Closed => Error::Unavailable(gesta_core::Error::unavailable(
                 "the entity runtime is shutting down",
             )),
         })?;

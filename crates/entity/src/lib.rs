@@ -16,7 +16,6 @@ mod guard;
 mod keys;
 mod kind;
 mod load;
-mod room;
 pub mod scenario;
 mod shard;
 mod slot;

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_core::capacity::Capacity;
 use gesta_core::{
     After, Appended, Clock, Error as StoreError, EventData, OwnerStore, Revision, StreamId,
     Submission, Timestamp,
@@ -27,7 +28,6 @@ use crate::guard::{Panicked, guarded};
 use crate::keys::Bounds;
 use crate::kind::Kind;
 use crate::load::{Load, Part, UseSnapshot};
-use crate::room::Room;
 use crate::slot::{Active, Fate, Slot};
 use crate::snapshot::{Draft, Ready};
 use crate::stats::Counters;
@@ -87,14 +87,14 @@ pub(crate) struct Parts<D: Decider> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) loads: mpsc::UnboundedSender<Load<D>>,
     pub(crate) snapshots: mpsc::Sender<Ready<D>>,
-    pub(crate) rooms: [Arc<Room>; 2],
+    pub(crate) waiting: [Arc<Capacity>; 2],
 }
 
 /// Owner of a part of the entities.
 pub(crate) struct Shard<D: Decider> {
     slots: Cache<StreamId, Slot<D>, UnitWeighter, DefaultHashBuilder, Passivation>,
     env: Env<D>,
-    rooms: [Arc<Room>; 2],
+    waiting: [Arc<Capacity>; 2],
     receiver: mpsc::UnboundedReceiver<Message<D>>,
     stopping: bool,
 }
@@ -155,7 +155,7 @@ impl<D: Decider> Shard<D> {
         let shard = Self {
             slots,
             env,
-            rooms: parts.rooms,
+            waiting: parts.waiting,
             receiver,
             stopping: false,
         };
@@ -167,7 +167,7 @@ impl<D: Decider> Shard<D> {
         let mut turn = Vec::with_capacity(TURN_MAX);
         let mut sweep = tokio::time::interval(self.env.sweep_every());
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while !(self.stopping && self.rooms.iter().all(|room| room.taken() == 0)) {
+        while !(self.stopping && self.waiting.iter().all(|waiting| waiting.taken() == [0])) {
             tokio::select! {
                 biased;
                 _ = sweep.tick() => {

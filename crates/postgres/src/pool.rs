@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gesta_core::backend::{Purpose, WriterEpoch};
-use gesta_core::{Error, LogId, Position, Result};
+use gesta_core::{BackOff, Error, LogId, Position, Result};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_postgres::Statement;
@@ -105,11 +105,11 @@ impl Reader {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     idle: Vec<Reader>,
     closed: bool,
-    failures: u32,
+    back_off: BackOff,
     next_attempt: Option<Instant>,
 }
 
@@ -133,7 +133,12 @@ impl Pool {
             ledger,
             all: Semaphore::new(readers_max + 1),
             ordinary: Semaphore::new(readers_max),
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                idle: Vec::new(),
+                closed: false,
+                back_off: BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX),
+                next_attempt: None,
+            }),
         }
     }
 
@@ -227,7 +232,7 @@ impl Pool {
         let mut state = self.state();
         match outcome {
             Ok(connection) => {
-                state.failures = 0;
+                state.back_off.reset();
                 state.next_attempt = None;
                 Ok(Reader {
                     connection,
@@ -236,9 +241,7 @@ impl Pool {
                 })
             }
             Err(error) => {
-                let back_off = BACK_OFF_MIN * 2_u32.saturating_pow(state.failures.min(10));
-                state.failures = state.failures.saturating_add(1);
-                state.next_attempt = Some(Instant::now() + back_off.min(BACK_OFF_MAX));
+                state.next_attempt = Some(Instant::now() + state.back_off.pause());
                 Err(error)
             }
         }

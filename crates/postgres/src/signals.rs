@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt};
 use gesta_core::backend::Signal;
-use gesta_core::{Incarnation, LogId, Position};
+use gesta_core::{BackOff, Incarnation, LogId, Position};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
@@ -146,18 +146,17 @@ impl Shared {
 }
 
 async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
-    let mut back_off = BACK_OFF_MIN;
+    let mut back_off = BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX);
     loop {
         match connector.connect(Role::Signals).await {
             Ok(connection) => {
-                back_off = BACK_OFF_MIN;
+                back_off.reset();
                 let cause = serve(connection, &connector, &shared).await;
                 tracing::warn!(cause, "messages between servers are interrupted");
             }
             Err(error) => tracing::warn!(%error, "no connection for messages between servers"),
         }
-        tokio::time::sleep(back_off).await;
-        back_off = (back_off * 2).min(BACK_OFF_MAX);
+        tokio::time::sleep(back_off.pause()).await;
     }
 }
 

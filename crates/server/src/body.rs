@@ -5,12 +5,12 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{BoxStream, Stream};
+use gesta_core::capacity::{Capacity, Permit};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::decode::Payload;
@@ -19,45 +19,43 @@ use crate::problem::{self, Problem, Result};
 /// Bytes that requests and answers may hold at once.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    used: AtomicUsize,
+    capacity: Arc<Capacity>,
     max: usize,
 }
 
 impl Budget {
-    pub(crate) fn new(max: usize) -> Arc<Self> {
-        let used = AtomicUsize::new(0);
-        Arc::new(Self { used, max })
+    pub(crate) fn new(max: usize) -> Self {
+        let capacity = Capacity::new([max]);
+        Self { capacity, max }
     }
 
     /// A reservation of nothing yet.
-    pub(crate) fn reservation(self: &Arc<Self>) -> Reservation {
-        Reservation {
-            max: self.max,
-            budget: self.clone(),
-            bytes: 0,
-        }
+    pub(crate) fn reservation(&self) -> Reservation {
+        self.up_to(self.max)
     }
 
     /// A reservation for what a subscriber holds. It takes of the first half only, so that subscribers who do not read
     /// leave room for appends and reads.
-    pub(crate) fn reservation_of_subscriptions(self: &Arc<Self>) -> Reservation {
+    pub(crate) fn reservation_of_subscriptions(&self) -> Reservation {
+        self.up_to(self.max / 2)
+    }
+
+    fn up_to(&self, max: usize) -> Reservation {
         Reservation {
-            max: self.max / 2,
-            budget: self.clone(),
-            bytes: 0,
+            permit: self.capacity.empty_permit([max]),
+            max,
         }
     }
 
     pub(crate) fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+        self.capacity.taken()[0]
     }
 }
 
 /// Bytes of a budget, given back on drop.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    budget: Arc<Budget>,
-    bytes: usize,
+    permit: Permit,
     /// Above so many bytes of all reservations this one does not grow.
     max: usize,
 }
@@ -65,20 +63,18 @@ pub(crate) struct Reservation {
 impl Reservation {
     /// Takes more bytes, or says that there are none left.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
-        let before = self.budget.used.fetch_add(bytes, Ordering::Relaxed);
-        self.bytes += bytes;
-        if before + bytes > self.max {
-            return Err(Problem::overloaded(format!(
+        self.permit.grow([bytes]).map_err(|_| {
+            Problem::overloaded(format!(
                 "requests and answers in flight hold {} bytes at most",
                 self.max
-            )));
-        }
-        Ok(())
+            ))
+        })
     }
 
     /// Holds so many bytes, more or less than before.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<()> {
-        match bytes.checked_sub(self.bytes) {
+        let [held] = self.permit.held();
+        match bytes.checked_sub(held) {
             Some(0) => Ok(()),
             Some(more) => self.grow(more),
             None => {
@@ -90,15 +86,7 @@ impl Reservation {
 
     /// Gives back what is above so many bytes.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
-        let less = self.bytes.saturating_sub(bytes);
-        self.budget.used.fetch_sub(less, Ordering::Relaxed);
-        self.bytes -= less;
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.permit.shrink_to([bytes]);
     }
 }
 

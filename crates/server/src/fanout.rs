@@ -97,7 +97,7 @@ impl EncodedEvents {
     ///
     /// # Errors
     /// Overloaded if the line is not there yet and `budget` has no room for it.
-    pub(crate) fn share(&self, event: &SharedEvent, budget: &Arc<Budget>) -> Result<Bytes> {
+    pub(crate) fn share(&self, event: &SharedEvent, budget: &Budget) -> Result<Bytes> {
         let large = self.place_of(event);
         if large.0.get().is_none() {
             let mut held = budget.reservation_of_subscriptions();

@@ -22,14 +22,14 @@ const RESERVE_CONNECTIONS: usize = 16;
 pub(crate) struct State {
     pub(crate) config: Config,
     pub(crate) store: Arc<dyn EventStore>,
-    pub(crate) connections: Arc<Gate>,
+    pub(crate) connections: Gate,
     /// Connections beyond the maximum, which are answered about health only.
-    pub(crate) reserve: Arc<Gate>,
-    pub(crate) requests: Arc<Gate>,
-    pub(crate) subscriptions: Arc<Gate>,
+    pub(crate) reserve: Gate,
+    pub(crate) requests: Gate,
+    pub(crate) subscriptions: Gate,
     /// Pages that may be read at once. Waiting is bounded by `requests`.
     pub(crate) reads: Semaphore,
-    pub(crate) budget: Arc<Budget>,
+    pub(crate) budget: Budget,
     pub(crate) metrics: Metrics,
     pub(crate) encoded: EncodedEvents,
     pub(crate) readiness: Readiness,

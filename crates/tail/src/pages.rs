@@ -10,17 +10,18 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use gesta_core::backend::{Backend, LoadRequest, Loaded, LogSlice, Purpose, Rows, StreamSlice};
-use gesta_core::{Direction, Error, Filter, LogId, Position, Result, SharedEvent};
+use gesta_core::{BackOff, Direction, Error, Filter, LogId, Position, Result, SharedEvent};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::reader::{RETRY_MAX, RETRY_MIN};
-
+/// How long to wait after a read of the database has failed.
+pub(crate) const RETRY: BackOff = BackOff::new(Duration::from_millis(50), Duration::from_secs(5));
 /// Shared pages that are kept for the next subscriber who needs them.
 const CACHED_MAX: usize = 16;
 /// Smallest and largest number of bytes that one subscriber's page may hold (one event may be larger).
@@ -237,7 +238,7 @@ impl Pages {
     ) -> impl Future<Output = Result<T>> + Send + 'static {
         let (reads, closed) = (Arc::clone(&self.reads), self.closed.clone());
         let task = AbortOnDropHandle::new(tokio::spawn(async move {
-            let mut pause = RETRY_MIN;
+            let mut retry = RETRY;
             loop {
                 let found = {
                     let _turn = reads.acquire().await;
@@ -250,8 +251,8 @@ impl Pages {
                             && !closed.is_cancelled() =>
                     {
                         tracing::debug!(%error, "a subscriber waits for the database");
-                        closed.run_until_cancelled(tokio::time::sleep(pause)).await;
-                        pause = (pause * 2).min(RETRY_MAX);
+                        let pause = tokio::time::sleep(retry.pause());
+                        closed.run_until_cancelled(pause).await;
                     }
                     found => return found,
                 }

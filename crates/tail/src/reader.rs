@@ -16,13 +16,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::lane::{Lane, Task, Work};
-use crate::pages::Pages;
+use crate::pages::{Pages, RETRY};
 
 /// Most events that the tail reader asks for at once.
 const FILL_EVENTS_MAX: usize = 1_000;
-/// How long to wait after an error, at first and at most.
-pub(crate) const RETRY_MIN: Duration = Duration::from_millis(50);
-pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct TailReader {
     pub(crate) lane: Arc<Lane>,
@@ -41,7 +38,7 @@ impl TailReader {
     }
 
     async fn follow(self) {
-        let mut retry = RETRY_MIN;
+        let mut retry = RETRY;
         let mut poll_at = None;
         loop {
             self.keep_up();
@@ -49,12 +46,11 @@ impl TailReader {
             self.lane.publish();
             if let Some(work) = work {
                 match self.work(&work).await {
-                    Ok(()) => retry = RETRY_MIN,
+                    Ok(()) => retry.reset(),
                     Err(error) => {
                         tracing::warn!(log = %self.lane.log, %error, "cannot follow the log; trying again");
                         self.lane.unfinished(&work);
-                        tokio::time::sleep(retry).await;
-                        retry = (retry * 2).min(RETRY_MAX);
+                        tokio::time::sleep(retry.pause()).await;
                     }
                 }
                 continue;

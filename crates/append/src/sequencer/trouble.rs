@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gesta_core::{Error, ErrorKind};
+use gesta_core::{BackOff, Error, ErrorKind};
 use tokio::time::Instant;
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(10);
@@ -15,11 +15,23 @@ const STALLED_AFTER: Duration = Duration::from_secs(3);
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 
 /// Faults since the last commit.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Trouble {
-    failures: u32,
+    back_off: BackOff,
+    pause: Duration,
     since: Option<Instant>,
     last: Option<(Instant, Error)>,
+}
+
+impl Default for Trouble {
+    fn default() -> Self {
+        Self {
+            back_off: BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX),
+            pause: BACK_OFF_MIN,
+            since: None,
+            last: None,
+        }
+    }
 }
 
 /// True if waiting and trying again may help by itself.
@@ -33,7 +45,7 @@ pub(crate) fn is_passing(error: &Error) -> bool {
 impl Trouble {
     /// Something failed.
     pub(crate) fn note(&mut self, error: &Error, now: Instant) {
-        self.failures = self.failures.saturating_add(1);
+        self.pause = self.back_off.pause();
         self.since.get_or_insert(now);
         self.last = Some((now, error.clone()));
     }
@@ -50,11 +62,7 @@ impl Trouble {
 
     /// How long to wait before the next try, at most `longest`.
     pub(crate) fn back_off(&self, longest: Duration) -> Duration {
-        let doublings = self.failures.saturating_sub(1).min(10);
-        BACK_OFF_MIN
-            .saturating_mul(1 << doublings)
-            .min(BACK_OFF_MAX)
-            .min(longest)
+        self.pause.min(longest)
     }
 
     /// True if only a commit can show that a passing fault is over.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gesta_core::{
-    AllFrom, Checkpoint, Direction, EventStore, Filter, Place, Position, Query, ReadAll,
+    AllFrom, BackOff, Checkpoint, Direction, EventStore, Filter, Place, Position, Query, ReadAll,
     RecordedEvent, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
 
@@ -146,7 +146,7 @@ pub(super) async fn follow(
     output: &mut Output,
 ) -> Outcome {
     let mut left = limit.unwrap_or(u64::MAX);
-    let mut back_off = BACK_OFF_MIN;
+    let mut back_off = BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX);
     // Said once per state, not once per try.
     let mut is_lost = false;
     loop {
@@ -169,7 +169,7 @@ pub(super) async fn follow(
                 if std::mem::take(&mut is_lost) {
                     eprintln!("connected again");
                 }
-                back_off = BACK_OFF_MIN;
+                back_off.reset();
                 if let Some(event) = shown {
                     output.event(&event, Some(&checkpoint))?;
                     output.flush()?;
@@ -187,7 +187,6 @@ pub(super) async fn follow(
         if !std::mem::replace(&mut is_lost, true) {
             eprintln!("the subscription broke ({failed}); trying again until it goes on");
         }
-        tokio::time::sleep(back_off).await;
-        back_off = (back_off * 2).min(BACK_OFF_MAX);
+        tokio::time::sleep(back_off.pause()).await;
     }
 }
