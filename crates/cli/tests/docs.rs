@@ -132,6 +132,48 @@ fn the_index_names_every_page() {
     }
 }
 
+/// Goal: every decision has a status and stands in the list, and every page of figures is reached from the first one.
+#[test]
+fn decisions_have_a_status_and_figures_are_reached() {
+    let read = |name: &str| std::fs::read_to_string(root().join("docs").join(name)).unwrap();
+    let (decisions, benchmarks) = (read("decisions/README.md"), read("benchmarks.md"));
+    for (path, text) in pages() {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let folder = path.parent().unwrap();
+        if folder.ends_with("docs/decisions") && name != "README.md" {
+            assert!(text.contains("\n**Status.** "), "{name} has no status");
+            assert!(
+                decisions.contains(&format!("]({name})")),
+                "{name} is not in the list"
+            );
+        }
+        if folder.ends_with("docs/benchmarks") {
+            assert!(
+                benchmarks.contains(&format!("](benchmarks/{name})")),
+                "{name} is not reached"
+            );
+        }
+    }
+}
+
+/// Goal: prose wraps at 120 characters; tables and blocks of code may be wider.
+#[test]
+fn prose_wraps() {
+    let mut long = Vec::new();
+    for (path, text) in pages() {
+        let mut is_code = false;
+        for (number, line) in text.lines().enumerate() {
+            let is_fence = line.trim_start().starts_with("```");
+            is_code ^= is_fence;
+            let is_prose = !is_code && !is_fence && !line.starts_with(['|', '#', '<']);
+            if is_prose && line.chars().count() > 120 {
+                long.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
 /// Goal: the commands of the pages do what the pages say, at least without an error.
 #[test]
 fn commands_of_the_pages_run() {
