@@ -18,7 +18,8 @@ use crate::failure::{Context, Failure, Result, fail};
 use crate::histogram::median;
 use crate::host::{CpuMeter, CpuUse};
 use crate::read_back;
-use crate::report::{Record, ReportArgs, Table};
+use crate::record::{Record, Table};
+use crate::report::ReportArgs;
 use crate::store::{self, StoreArgs};
 use crate::units::{self, grouped};
 

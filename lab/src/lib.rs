@@ -34,6 +34,7 @@ mod quick;
 pub mod random;
 mod read;
 mod read_back;
+mod record;
 mod recovery;
 pub mod report;
 mod reservation;

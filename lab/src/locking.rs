@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::entities::tally::{Command, Event, Tally};
 use crate::failure::Result;
 use crate::histogram::{Latencies, Percentiles};
-use crate::report::{Record, ReportArgs, Table};
+use crate::record::{Record, Table};
+use crate::report::ReportArgs;
 use crate::store::{self, StoreArgs};
 use crate::units::{self, grouped};
 

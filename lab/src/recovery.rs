@@ -8,17 +8,18 @@
 use std::time::{Duration, Instant};
 
 use gesta::entity::Stats;
-use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::cells;
 use crate::entities::crowd::{Crowd, ask_all, make};
 use crate::entities::start_with;
 use crate::failure::{Result, fail};
 use crate::histogram::{Latencies, Percentiles};
 use crate::host::{CpuMeter, CpuUse};
 use crate::read;
-use crate::report::{Record, ReportArgs, Table};
+use crate::report::numbers::several;
+use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit};
 use crate::store::{self, NEW_SERVER, Opened};
 use crate::units::{self, grouped};
 use crate::workload::Run;
@@ -63,6 +64,11 @@ pub(crate) struct RecoveryArgs {
     pub(crate) seed: u64,
 }
 
+/// The table of the cells.
+const LOADED: &str = "Entities loaded";
+/// Most wrong answers that are told.
+const WRONGS_TOLD: usize = 20;
+
 /// One round of a cell.
 #[derive(Debug, Clone, Copy)]
 struct Round {
@@ -72,7 +78,7 @@ struct Round {
 }
 
 /// A crowd, loaded in one way.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 struct Cell {
     entities: u32,
     events_each: u64,
@@ -87,12 +93,10 @@ struct Cell {
     /// Of all rounds: from the question to the answer.
     latency_ms: Percentiles,
     cpu: CpuUse,
-    /// Of every round.
-    seconds: Vec<f64>,
 }
 
 /// How fast a consumer gets the whole log.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default)]
 struct CatchUp {
     events: u64,
     /// The middle of the rounds.
@@ -111,12 +115,12 @@ struct Found {
 
 /// The command. True if every entity was there with all of its events.
 pub(crate) async fn run(args: &RecoveryArgs, stop: &CancellationToken) -> Result<bool> {
-    let mut record = Record::begin("recovery", args.seed);
+    let mut report = Report::begin("recovery", "Recovery after a restart", args.seed);
     let mut server = None;
     let url = store::resolve(&args.store, &mut server)?;
     let opened = store::open_url(&url, args.rtt, 1).await?;
-    record.store = Some(opened.facts.clone());
-    record.workload = json!({
+    report.store = Some(opened.facts.clone());
+    report.workload = json!({
         "lengths": args.lengths, "events": args.events, "long": args.long, "callers": args.callers,
         "snapshot_every": args.snapshot_every, "rounds": args.rounds, "load_batch": args.load_batch, "loads": args.loads,
     });
@@ -133,21 +137,9 @@ pub(crate) async fn run(args: &RecoveryArgs, stop: &CancellationToken) -> Result
     if complete && found.cells.is_empty() {
         return fail("there was nothing to measure");
     }
-    record.result = json!({
-        "cells": found.cells, "catch_up": found.catch_up, "sentence": sentence(&found.cells, &found.catch_up),
-    });
-    record.problems = found.wrongs.iter().take(20).cloned().collect();
-    (record.complete, record.valid) = (complete, found.wrongs.is_empty());
-    record.save(&args.report)?;
-    print!("{}", table(&found.cells));
-    println!("{}", sentence(&found.cells, &found.catch_up));
-    for wrong in found.wrongs.iter().take(10) {
-        println!("  {wrong}");
-    }
-    if !found.wrongs.is_empty() {
-        println!("NO RESULT: {} answers were wrong", found.wrongs.len());
-    }
-    Ok(found.wrongs.is_empty())
+    report.problems = found.wrongs.iter().take(WRONGS_TOLD).cloned().collect();
+    tell(&mut report, &found);
+    report.finish(&args.report, complete)
 }
 
 /// The crowds, the long entity last; their ids are of this run alone.
@@ -321,7 +313,6 @@ impl Cell {
         latencies: &Latencies,
         mut rounds: Vec<Round>,
     ) -> Self {
-        let seconds = rounds.iter().map(|round| round.seconds).collect();
         rounds.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let middle = rounds[rounds.len() / 2];
         // Few long entities make less than one per second.
@@ -337,41 +328,83 @@ impl Cell {
             events_read: middle.stats.loaded_events,
             latency_ms: latencies.percentiles(),
             cpu: middle.cpu,
-            seconds,
         }
     }
 }
 
-fn table(cells: &[Cell]) -> Table {
-    let mut table = Table::new([
-        "events each",
-        "entities",
-        "snapshots",
-        "callers",
-        "entities/s",
-        "events/s",
-        "read",
-        "p50 ms",
-        "p99 ms",
-        "cores",
-        "own",
-    ]);
-    for cell in cells {
-        table.row([
-            grouped(exact(cell.events_each)),
-            grouped(f64::from(cell.entities)),
-            if cell.snapshots { "yes" } else { "no" }.into(),
-            cell.callers.to_string(),
-            rate(cell.entities_per_second),
-            grouped(cell.events_per_second),
-            grouped(exact(cell.events_read)),
-            format!("{:.2}", cell.latency_ms.p50),
-            format!("{:.2}", cell.latency_ms.p99),
-            format!("{:.2}", cell.cpu.machine_cores),
-            format!("{:.2}", cell.cpu.own_cores),
+fn tell(report: &mut Report, found: &Found) {
+    report.finding = sentence(&found.cells, &found.catch_up);
+    if found
+        .cells
+        .iter()
+        .any(|cell| cell.events_each != found.cells[0].events_each)
+    {
+        let over = |title, y| {
+            Chart::lines(
+                title,
+                LOADED,
+                ("events each", Scale::Log),
+                (&[y], Scale::Log),
+            )
+            .by("loaded")
+        };
+        report.chart(over("Entities loaded per second", "entities/s"));
+        report.chart(over("Time until an entity answers (p99)", "p99"));
+    }
+    let columns = [
+        ("loaded", Unit::Words),
+        ("events each", Unit::Count),
+        ("entities", Unit::Count),
+        ("callers", Unit::Count),
+        ("entities/s", Unit::Count),
+        ("events/s", Unit::Count),
+        ("events read", Unit::Count),
+        ("p50", Unit::Millis),
+        ("p99", Unit::Millis),
+        ("cores busy", Unit::Cores),
+        ("of them in this process", Unit::Cores),
+    ];
+    let mut table = Table::new(LOADED, columns);
+    for cell in &found.cells {
+        let how = if cell.snapshots {
+            "with snapshots"
+        } else {
+            "from events"
+        };
+        let callers = several(f64::from(cell.callers), "caller");
+        table.row(cells![
+            format!("{how}, {callers}"),
+            cell.events_each,
+            cell.entities,
+            cell.callers,
+            cell.entities_per_second,
+            cell.events_per_second,
+            cell.events_read,
+            cell.latency_ms.p50,
+            cell.latency_ms.p99,
+            cell.cpu.machine_cores,
+            cell.cpu.own_cores,
         ]);
     }
-    table
+    report.table(table);
+    let columns = [
+        ("events in the log", Unit::Count),
+        ("events/s, page by page", Unit::Count),
+        ("events/s, by a subscription", Unit::Count),
+    ];
+    let mut table = Table::new(
+        "A projection that reads the whole log after a restart",
+        columns,
+    );
+    let catch_up = found.catch_up;
+    if catch_up.events > 0 {
+        table.row(cells![
+            catch_up.events,
+            catch_up.pages_per_second,
+            catch_up.subscription_per_second
+        ]);
+    }
+    report.table(table);
 }
 
 /// A rate, with decimals if it is small.
@@ -452,7 +485,7 @@ mod tests {
     }
 
     /// Small crowds, and what the line then tells.
-    async fn small(store: &str) -> serde_json::Value {
+    async fn small(store: &str) -> Report {
         let dir = tempfile::tempdir().unwrap();
         let store = match store {
             "" => format!("sqlite:{}", dir.path().join("lab.db").display()),
@@ -469,46 +502,41 @@ mod tests {
         serde_json::from_str(&text).unwrap()
     }
 
-    fn look(line: &serde_json::Value) {
+    fn look(report: &Report) {
+        assert!(report.kind == "recovery" && report.is_valid(), "{report}");
+        let tables: Vec<&Table> = report.tables().collect();
+        let rows = tables[0].rows.iter().map(|row| {
+            let number = |column: &str| {
+                row.cells[tables[0].column(column).unwrap()]
+                    .number()
+                    .unwrap()
+            };
+            assert!(number("entities/s") > 0.0);
+            let [entities, each, read] = ["entities", "events each", "events read"].map(number);
+            let snapshots = row.cells[0].told(Unit::Words).starts_with("with snapshots");
+            // With snapshots fewer events are read.
+            assert!(if snapshots {
+                read < entities * each
+            } else {
+                read == entities * each
+            });
+            (entities, each, number("callers"), snapshots)
+        });
         assert_eq!(
-            (&line["kind"], &line["valid"]),
-            (&"recovery".into(), &true.into()),
-            "{line:#}"
-        );
-        let number = |value: &serde_json::Value| value.as_u64().unwrap();
-        let cells = line["result"]["cells"].as_array().unwrap();
-        let told: Vec<(u64, u64, u64, bool)> = cells
-            .iter()
-            .map(|cell| {
-                assert!(cell["entities_per_second"].as_f64().unwrap() > 0.0);
-                assert_eq!(cell["seconds"].as_array().unwrap().len(), 2);
-                let (entities, each) = (number(&cell["entities"]), number(&cell["events_each"]));
-                let snapshots = cell["snapshots"].as_bool().unwrap();
-                // With snapshots fewer events are read.
-                let read = number(&cell["events_read"]);
-                assert!(if snapshots {
-                    read < entities * each
-                } else {
-                    read == entities * each
-                });
-                (entities, each, number(&cell["callers"]), snapshots)
-            })
-            .collect();
-        assert_eq!(
-            told,
+            rows.collect::<Vec<_>>(),
             [
-                (20, 3, 2, false),
-                (20, 3, 9, false),
-                (3, 20, 2, false),
-                (3, 20, 2, true),
-                (3, 20, 3, false),
-                (3, 20, 3, true),
-                (1, 150, 1, false),
-                (1, 150, 1, true),
+                (20.0, 3.0, 2.0, false),
+                (20.0, 3.0, 9.0, false),
+                (3.0, 20.0, 2.0, false),
+                (3.0, 20.0, 2.0, true),
+                (3.0, 20.0, 3.0, false),
+                (3.0, 20.0, 3.0, true),
+                (1.0, 150.0, 1.0, false),
+                (1.0, 150.0, 1.0, true),
             ]
         );
         // Snapshots are events too.
-        assert!(number(&line["result"]["catch_up"]["events"]) >= 60 + 60 + 150);
+        assert!(tables[1].rows[0].cells[0].number().unwrap() >= 60.0 + 60.0 + 150.0);
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -540,7 +568,6 @@ mod tests {
                 ..Percentiles::default()
             },
             cpu: CpuUse::default(),
-            seconds: Vec::new(),
         };
         let cells = [
             cell(10, 10, false, 4_000.0),

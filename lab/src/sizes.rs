@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::failure::{Context, Result, fail};
 use crate::random::Random;
-use crate::report::Table;
+use crate::record::Table;
 use crate::target::SMALLEST_BYTES;
 use crate::units::grouped;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gesta_core::{EventStore, StoreInfo};
 use gesta_pgtest::FaultProxy;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::endpoint::{self, Endpoint};
 use crate::failure::{Context, Failure, Result, fail};
@@ -49,7 +49,8 @@ impl StoreArgs {
 }
 
 /// What is known about a store.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StoreFacts {
     /// Its URL without the password.
     pub url: String,
@@ -58,7 +59,7 @@ pub struct StoreFacts {
     /// The database and its version.
     pub engine: String,
     /// `full`, `weakened` or `none`.
-    pub durability: &'static str,
+    pub durability: String,
     /// The settings behind it.
     pub durability_detail: String,
     /// This life of the store.
@@ -324,7 +325,7 @@ pub async fn database_facts(url: &str, round_trip: Duration) -> Result<StoreFact
         url: endpoint::redacted(url),
         backend: "postgres".into(),
         engine: format!("PostgreSQL {version}"),
-        durability,
+        durability: durability.into(),
         durability_detail,
         incarnation: String::new(),
         logs: 0,
@@ -345,7 +346,7 @@ fn facts(
         url: endpoint::redacted(url),
         backend: info.backend.clone(),
         engine: info.engine.clone(),
-        durability: info.durability.name(),
+        durability: info.durability.name().into(),
         durability_detail: info.durability.detail().to_owned(),
         incarnation: info.incarnation.to_string(),
         logs: info.logs,

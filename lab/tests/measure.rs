@@ -10,6 +10,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use gesta_lab::report::{Cell, Part, Report};
 use serde_json::Value;
 
 fn lab(directory: &Path, arguments: &[&str]) -> Output {
@@ -38,12 +39,16 @@ fn quick_answers_with_a_page() {
     let arguments = ["quick", "--phase", "200ms", "--no-open", "--sizes", "300"];
     let output = lab(directory.path(), &arguments);
     let line = line(directory.path(), &output);
-    let read_back = &line["result"]["read_back"];
-    assert!(read_back["acknowledged"].as_u64().unwrap() > 100, "{line}");
-    assert_eq!(read_back["lost"], 0);
-    assert_eq!(line["result"]["closed"].as_array().unwrap().len(), 4);
-    let sentences = line["result"]["verdict"]["sentences"].as_array().unwrap();
-    assert!(sentences.len() >= 3, "{line}");
+    let report: Report = serde_json::from_value(line).unwrap();
+    let read_back = &report.checks[0].read_back;
+    assert!(
+        read_back.acknowledged > 100 && read_back.is_clean(),
+        "{report}"
+    );
+    assert_eq!(report.tables().next().unwrap().rows.len(), 4, "{report}");
+    let is_text = |part: &&Part| matches!(part, Part::Text(_));
+    assert!(report.finding.contains("The limit is"), "{report}");
+    assert!(report.parts.iter().filter(is_text).count() >= 2, "{report}");
     let page = std::fs::read_to_string(directory.path().join("gesta-lab.html")).unwrap();
     assert!(page.contains("What this database carries"));
     let mut left: Vec<String> = std::fs::read_dir(directory.path())
@@ -123,26 +128,31 @@ fn distance_is_measured() {
     ];
     let output = lab(directory.path(), &arguments);
     let line = line(directory.path(), &output);
-    let cells = line["result"]["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 6, "{line}");
-    for cell in cells {
-        assert_eq!(cell["read_back"]["lost"], 0, "{cell}");
-        assert!(
-            cell["phase"]["latency_ms"]["count"].as_u64().unwrap() > 0,
-            "{cell}"
-        );
+    let report: Report = serde_json::from_value(line).unwrap();
+    assert!(
+        report.checks.len() == 6 && report.checks.iter().all(|check| check.read_back.is_clean())
+    );
+    let table = report
+        .tables()
+        .find(|table| table.title == "Every figure")
+        .unwrap();
+    assert_eq!(table.rows.len(), 6, "{report}");
+    let at = |name: &str| {
+        table
+            .columns
+            .iter()
+            .position(|column| column.name == name)
+            .unwrap()
+    };
+    for row in &table.rows {
+        let number = |name: &str| row.cells[at(name)].number().unwrap();
+        assert!(number("events/s") > 0.0, "{row:?}");
         // Five round trips each way for one, at least one for the others.
-        let floor = match (
-            cell["form"].as_str().unwrap(),
-            cell["round_trip_ms"].as_f64().unwrap(),
-        ) {
-            ("separate", rtt) => rtt * 4.9,
-            (_, rtt) => rtt * 0.95,
+        let floor = match row.cells[at("way")] == Cell::from("separate statements") {
+            true => number("round trip") * 4.9,
+            false => number("round trip") * 0.95,
         };
-        assert!(
-            cell["phase"]["latency_ms"]["p50"].as_f64().unwrap() >= floor,
-            "{cell}"
-        );
+        assert!(number("p50") >= floor, "{row:?}");
     }
 }
 

@@ -13,7 +13,7 @@ use super::{Common, Finished, start};
 use crate::failure::Result;
 use crate::histogram::{Latencies, Percentiles};
 use crate::host::CpuMeter;
-use crate::report::Table;
+use crate::record::Table;
 use crate::store;
 use crate::units::grouped;
 

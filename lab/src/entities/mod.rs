@@ -16,7 +16,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Result;
-use crate::report::{Record, ReportArgs};
+use crate::record::Record;
+use crate::report::ReportArgs;
 use crate::store::{Opened, StoreArgs};
 use crate::units;
 

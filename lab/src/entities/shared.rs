@@ -16,7 +16,7 @@ use super::{Common, Finished, start};
 use crate::failure::Result;
 use crate::histogram::Latencies;
 use crate::random::Random;
-use crate::report::Table;
+use crate::record::Table;
 use crate::store::{self, Opened};
 use crate::units::grouped;
 

@@ -1,10 +1,13 @@
 //! The machine and the settings behind the figures, and the method in a few plain sentences.
 
-use super::html::{Html, el};
-use super::lines::{Line, Lines};
-use super::numbers::{count, gibibytes, millis};
-use super::section::{Section, bullets, heading, started};
-use super::table::{Cell, Emphasis, Table, details, figure, words};
+use maud::{Markup, html};
+
+use super::section::{name, table};
+use super::verdict::is_weak;
+use super::{bullets, details};
+use crate::cells;
+use crate::report::numbers::{gibibytes, moment};
+use crate::report::{Report, Table, Unit, Whose};
 
 const METHOD: [&str; 6] = [
     "Closed loop: a fixed number of callers, each of which sends the next request when the last is answered; it shows the most that can be carried, \
@@ -17,292 +20,208 @@ const METHOD: [&str; 6] = [
     "Noise: the same is measured in several rounds, and ± is half of the range of the rounds; a difference smaller than the noise says nothing.",
     "The load generator runs on a machine too: its processor time and how late its own timers are is recorded, and a figure that it limited is marked.",
 ];
+const WORDS: [(&str, &str); 6] = [
+    (
+        "event",
+        "a fact that is stored once and never changed, such as “seat 7 was reserved”",
+    ),
+    (
+        "append",
+        "one request that stores one or more events of one stream; answered when they are safe",
+    ),
+    (
+        "stream",
+        "the events of one thing, such as one order, in their order",
+    ),
+    (
+        "p50, p99, p99.9",
+        "half, 99 % and 99.9 % of the requests took this long or less",
+    ),
+    (
+        "connection, caller, worker",
+        "someone who has one request under way at a time",
+    ),
+    ("1 ms", "a thousandth of a second"),
+];
+/// Most runs that are named with their settings.
+const NAMES_MAX: usize = 3;
 
-pub(super) fn section(lines: &Lines) -> Section {
-    let mut body = heading("Method");
-    body.push(bullets(METHOD.map(str::to_owned)));
-    body.push(machines(lines));
-    body.push(databases(lines));
-    body.push(details("Every run", runs(lines)));
-    Section {
-        lead: None,
-        id: "machine",
-        title: "Machine, settings and method",
-        finding: finding(lines),
-        is_result: true,
-        body,
+/// The words of the page.
+pub(super) fn glossary() -> Markup {
+    html! { dl.words { @for (word, meaning) in WORDS { div { dt { (word) } dd { (meaning) } } } } }
+}
+
+/// The section.
+pub(super) fn draw(reports: &[Report]) -> Markup {
+    html! {
+        section id="machine" {
+            h2 { "Machine, settings and method" }
+            p.finding { (finding(reports)) }
+            h3 { "Method" }
+            (bullets(&METHOD.map(str::to_owned)))
+            (table(&machines(reports)))
+            (table(&databases(reports)))
+            (settings(reports))
+            (details("Every run", &table(&runs(reports))))
+        }
     }
 }
 
-fn machine(line: &Line) -> [String; 4] {
-    let host = line.get("host");
-    let memory = host
-        .get("memory_bytes")
-        .number()
-        .filter(|memory| *memory > 0.0);
-    [
-        host.get("cpu").told(),
-        host.get("cores").told(),
-        memory.map_or_else(|| "–".into(), gibibytes),
-        host.get("system").told(),
-    ]
-}
-
-/// Groups of runs with the same facts, and how many they are.
-fn grouped<const N: usize>(
-    lines: &Lines,
-    of: impl Fn(&Line) -> Option<[String; N]>,
-) -> Vec<([String; N], usize)> {
-    let mut all: Vec<([String; N], usize)> = Vec::new();
-    for facts in lines.all.iter().filter_map(of) {
+/// Runs with the same facts; the first of each kind of facts comes first.
+fn grouped<'a, F: PartialEq>(
+    reports: &'a [Report],
+    of: impl Fn(&'a Report) -> Option<F>,
+) -> Vec<(F, Vec<&'a Report>)> {
+    let mut all: Vec<(F, Vec<&Report>)> = Vec::new();
+    for report in reports {
+        let Some(facts) = of(report) else { continue };
         match all.iter_mut().find(|(known, _)| *known == facts) {
-            Some((_, times)) => *times += 1,
-            None => all.push((facts, 1)),
+            Some((_, runs)) => runs.push(report),
+            None => all.push((facts, vec![report])),
         }
     }
     all
 }
 
-fn finding(lines: &Lines) -> String {
-    let machines = grouped(lines, |line| Some(machine(line)));
-    let first = match machines.first() {
-        Some(([cpu, cores, memory, _], _)) if machines.len() == 1 => {
-            format!("All was measured on one machine: {cpu}, {cores} cores, {memory}")
-        }
+fn finding(reports: &[Report]) -> String {
+    let machines = grouped(reports, |report| Some(&report.host));
+    let first = match machines.as_slice() {
+        [(host, _)] => format!(
+            "All was measured on one machine: {}, {} cores, {}",
+            host.cpu,
+            host.cores,
+            gibibytes(bytes(host.memory_bytes))
+        ),
         _ => format!(
             "These runs come from {} machines: compare within one only",
             machines.len()
         ),
     };
-    let weak: Vec<&Line> = lines
-        .all
-        .iter()
-        .filter(|line| durability(line).is_some_and(|word| word != "full"))
-        .collect();
-    let known = lines.all.iter().any(|line| durability(line).is_some());
-    let durable = match (known, weak.is_empty()) {
+    let known = reports.iter().any(|report| report.store.is_some());
+    let durable = match (known, reports.iter().any(is_weak)) {
         (false, _) => "",
-        (true, true) => "; every acknowledgement meant that the event was safe on disk",
-        (true, false) => "; not every acknowledgement meant that the event was safe on disk",
+        (true, false) => "; every acknowledgement meant that the event was safe on disk",
+        (true, true) => "; not every acknowledgement meant that the event was safe on disk",
     };
     format!("{first}{durable}.")
 }
 
-/// What an acknowledgement meant: the weakest of the run's targets.
-pub(super) fn durability(line: &Line) -> Option<&str> {
-    let own = line.get("store.durability").text();
-    let targets = line.result().get("targets");
-    let peers = line.result().get("peers");
-    let of_targets = targets
-        .items()
-        .filter_map(|one| one.get("facts.durability").text());
-    // A peer whose acknowledgements mean something else is told apart in its table.
-    let of_peers = peers
-        .items()
-        .filter(|one| one.get("comparable").flag() != Some(false))
-        .filter_map(|one| one.get("durability").text())
-        .filter(|word| !word.is_empty());
-    let mut all: Vec<&str> = own.into_iter().chain(of_targets).chain(of_peers).collect();
-    all.sort_by_key(|word| match *word {
-        "none" => 0,
-        "full" => 2,
-        _ => 1,
-    });
-    all.first().copied()
+#[expect(clippy::cast_precision_loss, reason = "bytes of a machine's memory")]
+fn bytes(bytes: u64) -> f64 {
+    bytes as f64
 }
 
-fn machines(lines: &Lines) -> Html {
-    let mut table = Table::new(
-        "Machines",
-        &["processor", "cores", "memory", "system", "runs"],
-    );
-    for ([cpu, cores, memory, system], times) in grouped(lines, |line| Some(machine(line))) {
-        table.row(vec![
-            words(cpu),
-            figure(cores),
-            figure(memory),
-            words(system),
-            figure(times.to_string()),
+fn machines(reports: &[Report]) -> Table {
+    let columns = [
+        ("processor", Unit::Words),
+        ("cores", Unit::Count),
+        ("memory", Unit::Words),
+        ("system", Unit::Words),
+        ("runs", Unit::Count),
+    ];
+    let mut table = Table::new("Machines", columns);
+    for (host, runs) in grouped(reports, |report| Some(&report.host)) {
+        let memory = gibibytes(bytes(host.memory_bytes));
+        table.row(cells![
+            &host.cpu,
+            host.cores,
+            memory,
+            &host.system,
+            runs.len()
         ]);
     }
-    table.draw()
+    table
 }
 
-fn databases(lines: &Lines) -> Html {
-    let facts = grouped(lines, |line| {
-        let store = line.get("store");
-        store.is_there().then(|| {
-            ["engine", "durability", "durability_detail"].map(|member| store.get(member).told())
-        })
+fn databases(reports: &[Report]) -> Table {
+    let columns = [
+        ("database", Unit::Words),
+        ("durability", Unit::Words),
+        ("by these settings", Unit::Words),
+        ("runs", Unit::Count),
+    ];
+    let mut table = Table::new("Databases", columns);
+    let facts = grouped(reports, |report| {
+        let store = report.store.as_ref()?;
+        Some((&store.engine, &store.durability, &store.durability_detail))
     });
-    let mut table = Table::new(
-        "Databases",
-        &["database", "durability", "by these settings", "runs"],
-    );
-    for ([engine, durability, detail], times) in facts {
-        let emphasis = if durability == "full" {
-            Emphasis::Plain
+    for ((engine, durability, detail), runs) in facts {
+        let whose = if durability == "full" {
+            Whose::Other
         } else {
-            Emphasis::Bad
+            Whose::Bad
         };
-        table.styled(
-            emphasis,
-            vec![
-                words(engine),
-                words(durability),
-                words(detail),
-                figure(times.to_string()),
-            ],
-        );
+        table.row_of(whose, cells![engine, durability, detail, runs.len()]);
     }
-    let of_targets = lines.all.iter().flat_map(|line| {
-        line.result().get("targets").items().map(|target| {
-            ["engine", "durability", "durability_detail"]
-                .map(|member| target.get("facts").get(member).told())
-        })
-    });
-    let mut known: Vec<[String; 3]> = Vec::new();
-    for facts in of_targets {
-        if !known.contains(&facts) {
-            let [engine, durability, detail] = facts.clone();
-            table.row(vec![
-                words(engine),
-                words(durability),
-                words(detail),
-                Cell::Unknown,
-            ]);
-            known.push(facts);
-        }
-    }
-    let mut all = table.draw();
-    all.push(settings(lines));
-    all
+    table
 }
-
-/// Settings by name, and the runs that had them.
-type Settings<'a> = (Vec<(&'a str, String)>, Vec<String>);
 
 /// Each set of settings once, with the runs that had it.
-fn settings(lines: &Lines) -> Html {
-    let mut sets: Vec<Settings<'_>> = Vec::new();
-    for line in &lines.all {
-        let set: Vec<(&str, String)> = line
-            .get("store.settings")
-            .members()
-            .map(|(name, value)| (name, value.told()))
-            .collect();
-        if set.is_empty() {
-            continue;
-        }
-        match sets.iter_mut().find(|(known, _)| *known == set) {
-            Some((_, runs)) => runs.push(line.name()),
-            None => sets.push((set, vec![line.name()])),
-        }
-    }
-    let several = sets.len() > 1;
-    let tables = sets.into_iter().map(|(set, runs)| {
-        let mut table = Table::new("Settings of the database", &["setting", "value"]);
-        for (name, value) in set {
-            table.row(vec![words(name), words(value)]);
-        }
-        let of = match runs.as_slice() {
-            _ if !several => "Settings of the database".into(),
-            [first, _, _, _, ..] => {
-                let more = runs.len() - 1;
-                format!("Settings of the database in {first} and {more} others")
-            }
-            few => format!("Settings of the database in {}", few.join(", ")),
-        };
-        details(&of, table.draw())
+fn settings(reports: &[Report]) -> Markup {
+    let sets = grouped(reports, |report| {
+        let settings = &report.store.as_ref()?.settings;
+        (!settings.is_empty()).then_some(settings)
     });
-    tables.collect()
+    let several = sets.len() > 1;
+    html! { @for (set, runs) in sets {
+        @let of = match runs.len() {
+            _ if !several => String::new(),
+            many if many > NAMES_MAX => format!(" in {} and {} others", name(runs[0]), many - 1),
+            _ => format!(" in {}", runs.iter().map(|run| name(run)).collect::<Vec<_>>().join(", ")),
+        };
+        @let rows = {
+            let mut rows = Table::new("Settings of the database", [("setting", Unit::Words), ("value", Unit::Words)]);
+            set.iter().for_each(|(name, value)| rows.row(cells![name, value]));
+            rows
+        };
+        (details(&format!("Settings of the database{of}"), &table(&rows)))
+    } }
 }
 
-fn runs(lines: &Lines) -> Html {
+fn runs(reports: &[Report]) -> Table {
+    let columns = [
+        "kind",
+        "began (UTC)",
+        "commit",
+        "build",
+        "database",
+        "address",
+        "durability",
+        "seed",
+        "finished",
+        "result",
+    ];
+    let columns = columns.map(|column| (column, Unit::Words));
     let mut table = Table::new(
         "Runs",
-        &[
-            "kind",
-            "began (UTC)",
-            "commit",
-            "build",
-            "database",
-            "address",
-            "durability",
-            "round trip added",
-            "seed",
-            "finished",
-            "result",
-        ],
+        columns
+            .into_iter()
+            .chain([("round trip added", Unit::Millis)]),
     );
-    for line in &lines.all {
-        let away = line.get("store.round_trip_ms").number();
-        let is_valid = line.is_valid();
-        let yes = |yes: bool| words(if yes { "yes" } else { "no" });
-        table.styled(
-            if is_valid {
-                Emphasis::Plain
-            } else {
-                Emphasis::Bad
-            },
-            vec![
-                words(line.kind.as_str()),
-                words(started(line)),
-                words(line.get("commit").told()),
-                words(line.get("build").told()),
-                words(line.engine().unwrap_or_default()),
-                words(line.get("store").text_or_empty("url")),
-                words(durability(line).unwrap_or_default()),
-                away.map_or(Cell::Unknown, |away| figure(millis(away))),
-                line.get("seed")
-                    .number()
-                    .map_or(Cell::Unknown, |seed| figure(seed_told(seed))),
-                yes(line.get("complete").flag() == Some(true)),
-                yes(is_valid),
+    for report in reports {
+        let whose = if report.is_valid() {
+            Whose::Other
+        } else {
+            Whose::Bad
+        };
+        let yes = |yes: bool| if yes { "yes" } else { "no" };
+        let store = report.store.as_ref();
+        table.row_of(
+            whose,
+            cells![
+                &report.kind,
+                moment(&report.started),
+                &report.commit,
+                &report.build,
+                store.map(|store| &store.engine),
+                store.map(|store| &store.url),
+                store.map(|store| &store.durability),
+                report.seed.to_string(),
+                yes(report.complete),
+                yes(report.is_valid()),
+                store.map(|store| store.round_trip_ms)
             ],
         );
     }
-    table.draw()
-}
-
-/// A seed is a name, not a quantity.
-fn seed_told(seed: f64) -> String {
-    if seed.fract() == 0.0 {
-        format!("{seed:.0}")
-    } else {
-        count(seed)
-    }
-}
-
-/// The words of the page.
-pub(super) fn glossary() -> Html {
-    const WORDS: [(&str, &str); 6] = [
-        (
-            "event",
-            "a fact that is stored once and never changed, such as “seat 7 was reserved”",
-        ),
-        (
-            "append",
-            "one request that stores one or more events of one stream; answered when they are safe",
-        ),
-        (
-            "stream",
-            "the events of one thing, such as one order, in their order",
-        ),
-        (
-            "p50, p99, p99.9",
-            "half, 99 % and 99.9 % of the requests took this long or less",
-        ),
-        (
-            "connection, caller, worker",
-            "someone who has one request under way at a time",
-        ),
-        ("1 ms", "a thousandth of a second"),
-    ];
-    let items = WORDS.iter().map(|(word, meaning)| {
-        el("div")
-            .with(el("dt").with(*word))
-            .with(el("dd").with(*meaning))
-    });
-    el("dl").class("words").all(items).into()
+    table
 }

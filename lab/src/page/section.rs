@@ -1,213 +1,290 @@
-//! What a section of the page is made of, and what all sections share.
+//! A section: all runs of one kind. Runs with the same setting make a group, whose newest run is shown in the open.
 
-use super::chart::Role;
-use super::html::{Html, el};
-use super::lines::Line;
-use super::look::Look;
-use super::numbers::{bytes, count, millis, moment};
-use super::table::details;
+use std::collections::BTreeMap;
 
-/// A part of the page.
-#[derive(Debug, Clone)]
-pub(super) struct Section {
-    /// Names it in addresses.
-    pub(super) id: &'static str,
-    pub(super) title: &'static str,
-    /// One sentence that says what was found.
-    pub(super) finding: String,
-    /// What stands above everything else, if it is not the finding.
-    pub(super) lead: Option<String>,
-    /// False if what is shown is no result.
-    pub(super) is_result: bool,
-    pub(super) body: Html,
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::{agree, chart, details};
+use crate::cells;
+use crate::report::numbers::{Unit, moment};
+use crate::report::{Cell, Fact, Part, Report, Table, Whose};
+
+/// Sections come in this order, others after them as they come.
+const ORDER: [&str; 10] = [
+    "quick",
+    "compare-peers",
+    "schemas",
+    "latency",
+    "tags",
+    "recovery",
+    "soak",
+    "reservation",
+    "reservation-kill",
+    "locking",
+];
+/// Words longer than this want a wide column.
+const LONG: usize = 22;
+
+/// Runs of one kind.
+pub(super) struct Section<'a> {
+    kind: &'a str,
+    groups: Vec<Vec<&'a Report>>,
 }
 
-impl Section {
-    /// Above everything else.
-    pub(super) fn headline(&self) -> &str {
-        self.lead.as_deref().unwrap_or(&self.finding)
+/// The run in a few words.
+pub(super) fn name(report: &Report) -> String {
+    format!("{} of {}", report.kind, began(report))
+}
+
+fn began(report: &Report) -> String {
+    match report.started.as_str() {
+        "" => "unknown time".into(),
+        started => format!("{} UTC", moment(started)),
+    }
+}
+
+impl<'a> Section<'a> {
+    /// The sections of these runs.
+    pub(super) fn all(reports: &'a [Report]) -> Vec<Self> {
+        let mut sections: Vec<Self> = Vec::new();
+        for report in reports {
+            match sections
+                .iter_mut()
+                .find(|section| section.kind == report.kind)
+            {
+                Some(section) => section.add(report),
+                None => sections.push(Self {
+                    kind: &report.kind,
+                    groups: vec![vec![report]],
+                }),
+            }
+        }
+        for section in &mut sections {
+            for group in &mut section.groups {
+                let key = |report: &Report| (report.is_valid(), report.started.clone());
+                group.sort_by_key(|report| std::cmp::Reverse(key(report)));
+            }
+            section.groups.sort_by_key(|group| !group[0].is_valid());
+        }
+        let place = |section: &Self| ORDER.iter().position(|kind| *kind == section.kind);
+        sections.sort_by_key(|section| place(section).unwrap_or(ORDER.len()));
+        sections
+    }
+
+    fn add(&mut self, report: &'a Report) {
+        let mut groups = self.groups.iter_mut();
+        match groups.find(|group| group[0].setting == report.setting) {
+            Some(group) => group.push(report),
+            None => self.groups.push(vec![report]),
+        }
+    }
+
+    /// Names it in addresses.
+    pub(super) fn id(&self) -> String {
+        let letters = self.kind.chars();
+        let id = letters.map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
+        id.collect()
+    }
+
+    pub(super) fn title(&self) -> &str {
+        match self.groups[0][0].title.as_str() {
+            "" => self.kind,
+            title => title,
+        }
+    }
+
+    /// What was found, by setting; nothing of what is no result.
+    pub(super) fn findings(&self) -> Vec<&str> {
+        let newest = self.groups.iter().map(|group| group[0]);
+        let results = newest.filter(|report| report.is_valid());
+        results.map(|report| report.finding.as_str()).collect()
     }
 
     /// The markup.
-    pub(super) fn draw(self) -> Html {
-        let mark = (!self.is_result).then(|| el("strong").class("no-result").with("No result"));
-        el("section")
-            .attr("id", self.id)
-            .with(el("h2").with(self.title))
-            .with(
-                el("p")
-                    .class("finding")
-                    .with(mark)
-                    .with(if self.is_result { "" } else { " " })
-                    .with(self.finding),
-            )
-            .with(self.body)
-            .into()
+    pub(super) fn draw(&self) -> Markup {
+        html! {
+            section id=(self.id()) {
+                h2 { (self.title()) }
+                @for (number, group) in self.groups.iter().enumerate() {
+                    @if self.groups.len() > 1 {
+                        @if number > 0 { h3 { (group[0].setting) } }
+                        @else { p.setting { (group[0].setting) } }
+                    }
+                    (finding(group[0]))
+                    @if let Some(sentence) = agree::sentence(group) { p { (sentence) } }
+                    (body(group[0]))
+                    @for older in &group[1..] {
+                        @let what = format!("The run of {}{}", began(older), if older.is_valid() { "" } else { ", which is no result" });
+                        (details(&what, &html! { (finding(older)) (body(older)) }))
+                    }
+                }
+            }
+        }
     }
 }
 
-/// The newest first, those that are no result after all others.
-pub(super) fn newest_first<'a>(mut lines: Vec<&'a Line>) -> Vec<&'a Line> {
-    lines.reverse();
-    lines.sort_by(|a, b| {
-        let key = |line: &'a Line| (line.is_valid(), line.get("started").text());
-        key(b).cmp(&key(a))
-    });
-    lines
+fn finding(report: &Report) -> Markup {
+    let text = match report.finding.as_str() {
+        "" => "The run does not say what it found.",
+        finding => finding,
+    };
+    html! { p.finding { @if !report.is_valid() { strong.no-result { "No result" } " " } (text) } }
 }
 
-/// The newest run in the open, those before it folded away.
-pub(super) fn runs(lines: &[&Line], draw: impl Fn(&Line) -> Html) -> Html {
-    let mut all = Html::default();
-    for (number, line) in lines.iter().enumerate() {
-        if number == 0 {
-            all.push(draw(line));
+fn is_chart(part: &Part, folded: bool) -> bool {
+    matches!(part, Part::Chart(chart) if chart.folded == folded)
+}
+
+fn body(report: &Report) -> Markup {
+    let looks = chart::Looks::of(report);
+    let same = |a: &Part, b: &Part| {
+        [true, false]
+            .iter()
+            .any(|folded| is_chart(a, *folded) && is_chart(b, *folded))
+    };
+    html! {
+        // Charts that follow each other stand side by side where there is room.
+        @for parts in report.parts.chunk_by(same) {
+            @match &parts[0] {
+                Part::Chart(first) => {
+                    @let charts = html! { div.charts { @for part in parts {
+                        @if let Part::Chart(chart) = part { (chart::draw(chart, report, &looks)) }
+                    } } };
+                    @if first.folded { (details("More charts", &charts)) } @else { (charts) }
+                }
+                Part::Text(text) => { p { (text) } }
+                Part::Facts(facts) => { (cards(facts)) }
+                Part::Table(one) => {
+                    @if one.folded { (details(&one.title, &table(one))) } @else { (table(one)) }
+                }
+            }
+        }
+        (details("What was read back", &table(&checks(report))))
+        (details("Parameters", &table(&parameters(report))))
+    }
+}
+
+fn cards(facts: &[Fact]) -> Markup {
+    html! { dl.cards { @for fact in facts { div.card {
+        dt { (fact.name) }
+        dd.value { (fact.value.told(fact.unit)) }
+        @if !fact.note.is_empty() { dd { (fact.note) } }
+    } } } }
+}
+
+/// A table: the first cell of a row names it, numbers stand on the right, a wide table scrolls in its own box.
+pub(super) fn table(table: &Table) -> Markup {
+    let columns = table.known();
+    let is_figures = |column: usize| {
+        let mut rows = table.rows.iter();
+        column > 0 && rows.any(|row| matches!(row.cells.get(column), Some(Cell::Number(_))))
+    };
+    html! { @if !table.rows.is_empty() && !table.columns.is_empty() {
+        div.scroll role="region" tabindex="0" aria-label=(table.title) { table {
+            caption { (table.title) }
+            thead { tr { @for column in &columns {
+                th.figure[is_figures(*column)] scope="col" { (table.columns[*column].name) }
+            } } }
+            tbody { @for (number, row) in table.rows.iter().enumerate() {
+                tr.ours[row.whose == Whose::Ours].bad[row.whose == Whose::Bad].published[row.whose == Whose::Published] {
+                    @for column in &columns { (cell(table, number, *column)) }
+                }
+            } }
+        } }
+    } }
+}
+
+fn cell(table: &Table, row: usize, column: usize) -> Markup {
+    let cell = table.rows[row].cells.get(column).unwrap_or(&Cell::Unknown);
+    let told = cell.told(table.columns[column].unit);
+    let is_long = matches!(cell, Cell::Words(text) if text.chars().count() > LONG);
+    let is_figure = match cell {
+        Cell::Words(_) => false,
+        Cell::Number(_) => true,
+        Cell::Unknown => table.columns[column].unit != Unit::Words,
+    };
+    let is_best = table.is_best(row, column);
+    html! {
+        @if column == 0 { th.long[is_long] scope="row" { (told) } }
+        @else { td.long[is_long].figure[is_figure].best[is_best] { (told) } }
+    }
+}
+
+/// What was read back, and what was found.
+fn checks(report: &Report) -> Table {
+    let found = ["lost", "doubled", "misplaced", "altered", "uninvited"];
+    let heads = ["what", "acknowledged", "found"].into_iter().chain(found);
+    let unit = |head| {
+        if head == "what" {
+            Unit::Words
         } else {
-            let mut what = format!("The run of {} on {}", line.started(), engine(line));
-            if !line.is_valid() {
-                what.push_str(", which is no result");
-            }
-            all.push(details(&what, draw(line)));
+            Unit::Count
         }
-    }
-    all
-}
-
-/// A paragraph.
-pub(super) fn paragraph(text: impl Into<String>) -> Html {
-    let text: String = text.into();
-    el("p").with(text).into()
-}
-
-/// A heading within a section.
-pub(super) fn heading(text: &str) -> Html {
-    el("h3").with(text).into()
-}
-
-/// A list.
-pub(super) fn bullets(items: impl IntoIterator<Item = String>) -> Html {
-    let items: Vec<_> = items.into_iter().map(|item| el("li").with(item)).collect();
-    if items.is_empty() {
-        return Html::default();
-    }
-    el("ul").all(items).into()
-}
-
-/// Charts side by side where there is room.
-pub(super) fn side_by_side(charts: impl IntoIterator<Item = Html>) -> Html {
-    el("div").class("charts").all(charts).into()
-}
-
-/// The database without what the packager added: `PostgreSQL 15.18`.
-pub(super) fn engine(line: &Line) -> String {
-    short_engine(line.engine().unwrap_or("an unknown database"))
-}
-
-/// The same of a text.
-pub(super) fn short_engine(engine: &str) -> String {
-    engine.split(" (").next().unwrap_or(engine).to_owned()
-}
-
-/// When a run began, without the zone.
-pub(super) fn started(line: &Line) -> String {
-    moment(line.get("started").text().unwrap_or("unknown time"))
-}
-
-/// Sizes of events in words: `500 bytes`, `21.7 kB on average (published 2024)`.
-pub(super) fn sizes(sizes: Look<'_>) -> Option<String> {
-    let mean = sizes.get("mean_bytes").number()?;
-    let name = sizes.text_or_empty("name");
-    let name = name.split(", mean ").next().unwrap_or(name);
-    let is_fixed = name.is_empty() || name.ends_with(" bytes") || name.parse::<f64>().is_ok();
-    Some(if is_fixed {
-        bytes(mean)
-    } else {
-        format!("{} on average ({name})", bytes(mean))
-    })
-}
-
-/// True if a name is that of a Gesta.
-pub(super) fn is_ours(name: &str) -> bool {
-    name == "gesta" || name.starts_with("gesta-") || name.starts_with("gesta ")
-}
-
-/// How each name looks: Gesta always the same, the others by their place among all others.
-pub(super) struct Looks(Vec<String>);
-
-impl Looks {
-    /// For these names.
-    pub(super) fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut others: Vec<String> = Vec::new();
-        for name in names {
-            if name != "gesta" && !others.iter().any(|other| other == name) {
-                others.push(name.to_owned());
-            }
-        }
-        Self(others)
-    }
-
-    /// The look of a name.
-    pub(super) fn of_name(&self, name: &str) -> Role {
-        match self.0.iter().position(|other| other == name) {
-            Some(number) => Role::Other(number),
-            None => Role::Ours,
-        }
-    }
-}
-
-/// Rate and latency of a phase, for the pointer.
-pub(super) fn phase_tip(phase: Look<'_>) -> String {
-    let mut tip = format!(
-        "{} events/s, half within {}, 99 % within {}",
-        count(phase.number_or_0("events_per_second")),
-        millis(phase.number_or_0("latency_ms.p50")),
-        millis(phase.number_or_0("latency_ms.p99")),
+    };
+    let columns = heads.map(|head| (head, unit(head)));
+    let mut table = Table::new(
+        "What was read back after the load",
+        columns.chain([("time", Unit::Seconds)]),
     );
-    if let Some(limit) = phase.get("generator_limit").text() {
-        tip.push_str("; ");
-        tip.push_str(limit);
-    }
-    tip
-}
-
-/// Least and most.
-pub(super) fn range(values: &[f64]) -> Option<(f64, f64)> {
-    let least = values.iter().copied().reduce(f64::min)?;
-    let most = values.iter().copied().reduce(f64::max)?;
-    Some((least, most))
-}
-
-/// Values without repetition, ascending.
-pub(super) fn distinct(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    values.dedup();
-    values
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_in_words() {
-        let of = |name: &str, mean: f64| {
-            let value = serde_json::json!({"name": name, "mean_bytes": mean});
-            sizes(Look::at(&value)).map(|text| text.replace('\u{a0}', " "))
+    for check in &report.checks {
+        let is = &check.read_back;
+        let whose = if is.is_clean() {
+            Whose::Other
+        } else {
+            Whose::Bad
         };
-        assert_eq!(of("500 bytes", 500.0).unwrap(), "500 bytes");
-        assert_eq!(
-            of("orders", 21_677.0).unwrap(),
-            "21.7 kB on average (orders)"
+        let what = if check.what.is_empty() {
+            "everything"
+        } else {
+            &check.what
+        };
+        table.row_of(
+            whose,
+            cells![
+                what,
+                is.acknowledged,
+                is.found,
+                is.lost,
+                is.doubled,
+                is.misplaced,
+                is.altered,
+                is.uninvited,
+                is.seconds
+            ],
         );
-        assert_eq!(sizes(Look::at(&serde_json::Value::Null)), None);
     }
+    table
+}
 
-    #[test]
-    fn gesta_looks_like_gesta() {
-        let looks = Looks::of(["gesta", "a", "gesta-http", "a"]);
-        assert_eq!(looks.of_name("gesta"), Role::Ours);
-        assert_eq!(looks.of_name("a"), Role::Other(0));
-        assert_eq!(looks.of_name("gesta-http"), Role::Other(1));
+/// The parameters of the run, by their paths.
+fn parameters(report: &Report) -> Table {
+    let mut all = BTreeMap::new();
+    flatten(&report.workload, "", &mut all);
+    let mut table = Table::new(
+        "Parameters of the run",
+        [("parameter", Unit::Words), ("value", Unit::Words)],
+    );
+    for (name, value) in all {
+        table.row(cells![name, value]);
+    }
+    table
+}
+
+fn flatten(value: &Value, path: &str, all: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members {
+                let path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                flatten(value, &path, all);
+            }
+        }
+        Value::Null => {}
+        Value::String(text) => drop(all.insert(path.into(), text.clone())),
+        value => drop(all.insert(path.into(), value.to_string())),
     }
 }

@@ -12,27 +12,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::bound;
+use crate::cells;
 use crate::entities::hot;
 use crate::failure::{Context, Result, fail};
 use crate::histogram::Percentiles;
 use crate::host::Host;
 use crate::page;
 use crate::read;
-use crate::report::{Record, Table};
+use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit};
 use crate::sizes::Sizes;
 use crate::store;
-use crate::target::{
-    self, Claims, Embedded, Events, GestaTarget, Load, Phase, PhaseRun, ReadBack, Target,
-};
+use crate::target::{self, Claims, Embedded, Events, GestaTarget, Load, Phase, PhaseRun, Target};
 use crate::units::{self, grouped};
 use crate::workload::{PayloadKind, Run, Workload, WorkloadArgs};
 
-use verdict::{Measured, Open, Verdict};
+use verdict::{Measured, Open};
 
 /// Callers of the closed loop.
 const CALLERS: [u32; 4] = [1, 8, 64, 256];
@@ -40,6 +38,10 @@ const CALLERS: [u32; 4] = [1, 8, 64, 256];
 const OPEN_CALLERS: u32 = 256;
 /// Events per stream.
 const STREAM_EVENTS: u64 = 20;
+/// The table of the closed loop.
+const CLOSED: &str = "Each caller waits for its answer (closed loop)";
+/// The table of the open loop.
+const OPEN: &str = "Appends come by a schedule (open loop)";
 /// Callers of one entity.
 const COMMAND_CALLERS: [u32; 2] = [1, 64];
 
@@ -62,9 +64,8 @@ pub(crate) struct QuickArgs {
     /// Seed of sizes and contents.
     #[arg(long, default_value_t = 7)]
     seed: u64,
-    /// File that gets one JSON line per run.
-    #[arg(long, default_value = "gesta-lab.jsonl")]
-    results: PathBuf,
+    #[command(flatten)]
+    report: ReportArgs,
     /// The page.
     #[arg(short, long, default_value = "gesta-lab.html")]
     output: PathBuf,
@@ -74,7 +75,7 @@ pub(crate) struct QuickArgs {
 }
 
 /// Commands to one entity.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 struct Commands {
     callers: u32,
     commands_per_second: f64,
@@ -87,16 +88,17 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
         return fail("--phase 0: each figure needs time on the clock");
     }
     let sizes = Sizes::named(&args.sizes)?;
-    let mut record = Record::begin("quick", args.seed);
+    let mut report = Report::begin("quick", "What this database carries", args.seed);
     // Beside the results, so on a disk, which a folder for temporary files may not be.
     let beside = args
+        .report
         .results
         .parent()
         .filter(|dir| !dir.as_os_str().is_empty());
     let folder = tempfile::Builder::new()
         .prefix("gesta-lab-")
         .tempdir_in(beside.unwrap_or(Path::new(".")))
-        .context(args.results.display())?;
+        .context(args.report.results.display())?;
     let mut server = None;
     let url = match &args.store {
         None => format!("sqlite:{}", folder.path().join("quick.db").display()),
@@ -127,35 +129,25 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
             ..Measured::default()
         },
     };
-    record.store = Some(gesta.opened().await?.facts.clone());
+    report.store = Some(gesta.opened().await?.facts.clone());
     quick.all(&gesta, stop).await?;
     let read_back = target::check(gesta.as_ref(), &quick.events, &quick.claims).await?;
     gesta.remove().await?;
-    let verdict = quick.measured.verdict();
-    record.workload = json!({
+    report.workload = json!({
         "sizes": {"name": sizes.name, "mean_bytes": sizes.mean().round()},
         "phase_seconds": args.phase.as_secs_f64(),
         "events_per_append": 1, "events_per_stream": STREAM_EVENTS,
     });
-    record.result = quick.figures(&verdict, &read_back);
-    record.complete = !stop.is_cancelled();
-    record.problems = read_back
-        .complaint()
-        .into_iter()
-        .chain(quick.wrongs.clone())
-        .collect();
-    record.valid = record.problems.is_empty();
-    record.save_to(&args.results)?;
-    quick.print(&verdict);
-    for problem in &record.problems {
-        println!("NO RESULT: {problem}");
-    }
+    report.problems = std::mem::take(&mut quick.wrongs);
+    report.check("", &read_back);
+    quick.tell(&mut report, &sizes.name);
+    let valid = report.finish(&args.report, !stop.is_cancelled())?;
     // The page is of this run alone, whatever else the file of results holds.
     let alone = folder.path().join("quick.jsonl");
-    record.save_to(&alone)?;
+    report.save(&alone)?;
     page::write(&[alone], &args.output)?;
     show(args);
-    Ok(record.valid)
+    Ok(valid)
 }
 
 struct Quick<'a> {
@@ -187,7 +179,7 @@ impl Quick<'_> {
             let run = self.load(callers, None, stop).await?;
             let pipelines = gesta.opened().await?.pipelines().unwrap_or_default();
             let phase = run.figures(callers, Embedded::Yes);
-            eprintln!("{}", told(&phase));
+            eprintln!("{}", phase.told());
             let peak = self
                 .measured
                 .closed
@@ -216,7 +208,7 @@ impl Quick<'_> {
             eprint!("steady {}/s: ", grouped(rate));
             let run = self.load(OPEN_CALLERS, Some(rate), stop).await?;
             let phase = run.figures(OPEN_CALLERS, Embedded::Yes);
-            eprintln!("{}", told(&phase));
+            eprintln!("{}", phase.told());
             let step = Open { rate, phase };
             tried.push((rate, step.is_good()));
             self.measured.open.push(step);
@@ -311,52 +303,129 @@ impl Quick<'_> {
         Ok(())
     }
 
-    fn figures(&self, verdict: &Verdict, read_back: &ReadBack) -> serde_json::Value {
+    fn tell(&self, report: &mut Report, sizes: &str) {
         let is = &self.measured;
-        json!({
-            "batches_per_second": is.batches_per_second.round(),
-            "bare_commits_per_second": is.bare_commits_per_second,
-            "closed": is.closed,
-            "open": is.open,
-            "read_events_per_second": is.read_events_per_second,
-            "delivery_ms": self.delivery,
-            "commands": self.commands,
-            "disk_bytes_per_event": is.disk_bytes_per_event,
-            "verdict": verdict,
-            "read_back": read_back,
-        })
+        let verdict = is.verdict();
+        let (first, others) = verdict.sentences.split_at(verdict.sentences.len().min(2));
+        report.finding = first.join(" ");
+        let plan = verdict.plan_events_per_second;
+        let commands = self.commands.iter().map(|one| one.commands_per_second);
+        report.fact("plan for", Unit::Count, plan, "events/s");
+        report.fact(
+            "size of an event",
+            Unit::Bytes,
+            is.mean_bytes.round(),
+            sizes,
+        );
+        let alone = "a second, one after the other, without Gesta";
+        report.fact(
+            "commits of one bare INSERT",
+            Unit::Count,
+            is.bare_commits_per_second,
+            alone,
+        );
+        report.fact(
+            "reading from the beginning",
+            Unit::Count,
+            is.read_events_per_second,
+            "events/s",
+        );
+        let after = "or less after the acknowledgement, for 99 of 100 events";
+        report.fact(
+            "delivery to a live subscriber",
+            Unit::Millis,
+            is.delivery_p99_ms,
+            after,
+        );
+        let stored = "a second, each stored before it is answered";
+        report.fact(
+            "commands to one entity",
+            Unit::Count,
+            commands.reduce(f64::max),
+            stored,
+        );
+        report.fact(
+            "disk per event",
+            Unit::Bytes,
+            is.disk_bytes_per_event,
+            "with its indexes",
+        );
+        for sentence in others {
+            report.text(sentence);
+        }
+        self.charts(report, plan);
+        self.tables(report);
     }
 
-    fn print(&self, verdict: &Verdict) {
-        let mut table = Table::new(["load", "events/s", "p50 ms", "p99 ms", "p99.9 ms", "cores"]);
-        let closed = self.measured.closed.iter();
-        let closed = closed.map(|phase| (counted(phase.connections), phase));
-        let open = self.measured.open.iter();
-        let open = open.map(|open| (format!("steady {}/s", grouped(open.rate)), &open.phase));
-        for (name, phase) in closed.chain(open) {
-            table.row([
-                name,
-                grouped(phase.events_per_second),
-                format!("{:.2}", phase.latency_ms.p50),
-                format!("{:.2}", phase.latency_ms.p99),
-                format!("{:.2}", phase.latency_ms.p999),
-                format!("{:.2}", phase.cpu.machine_cores),
+    fn charts(&self, report: &mut Report, plan: Option<f64>) {
+        let chart = Chart::lines(
+            "Events per second over callers",
+            CLOSED,
+            ("callers", Scale::Log),
+            (&["events/s"], Scale::Linear),
+        );
+        report.chart(
+            chart.note("Each caller waits for its answer before it appends again (closed loop)."),
+        );
+        let mut chart = Chart::lines(
+            "Time until an append is stored, over the load",
+            OPEN,
+            ("events/s offered", Scale::Linear),
+            (&["p99", "p50", "p99.9"], Scale::Log),
+        );
+        if let Some(plan) = plan {
+            chart = chart.mark(plan, format!("plan for {} events/s", grouped(plan)));
+        }
+        let note = "Appends come by a schedule and wait for nobody (open loop); time counts from when each was due. \
+                    The arrow is the rate to plan for; a cross marks a load that was not kept up with.";
+        report.chart(chart.y_name("time until stored").stop("kept up").note(note));
+    }
+
+    fn tables(&self, report: &mut Report) {
+        let mut closed = Table::new(
+            CLOSED,
+            [("callers", Unit::Count)].into_iter().chain(Phase::COLUMNS),
+        );
+        for phase in &self.measured.closed {
+            closed.row([cells![phase.connections], phase.cells()].concat());
+        }
+        report.table(closed);
+        let columns = [("events/s offered", Unit::Count), ("kept up", Unit::Words)];
+        let mut open = Table::new(OPEN, columns.into_iter().chain(Phase::COLUMNS));
+        for step in &self.measured.open {
+            let kept_up = (!step.has_kept_up()).then_some("no");
+            open.row([cells![step.rate, kept_up], step.phase.cells()].concat());
+        }
+        report.table(open);
+        let percentiles = ["p50", "p99", "p99.9"].map(|name| (name, Unit::Millis));
+        let columns = [("callers", Unit::Count), ("commands/s", Unit::Count)];
+        let mut commands = Table::new(
+            "Commands to one entity",
+            columns.into_iter().chain(percentiles),
+        );
+        for one in &self.commands {
+            let latency = &one.latency_ms;
+            commands.row(cells![
+                one.callers,
+                one.commands_per_second,
+                latency.p50,
+                latency.p99,
+                latency.p999
             ]);
         }
-        println!("{table}");
-        for sentence in &verdict.sentences {
-            println!("{sentence}");
+        report.table(commands);
+        let columns = [("events", Unit::Count)].into_iter().chain(percentiles);
+        let mut delivery = Table::new("Delivery to a live subscriber", columns);
+        if let Some(latency) = self.delivery.filter(|latency| latency.count > 0) {
+            delivery.row(cells![
+                latency.count,
+                latency.p50,
+                latency.p99,
+                latency.p999
+            ]);
         }
+        report.table(delivery);
     }
-}
-
-fn told(phase: &Phase) -> String {
-    format!(
-        "{} events/s, p50 {:.2} ms, p99 {:.2} ms",
-        grouped(phase.events_per_second),
-        phase.latency_ms.p50,
-        phase.latency_ms.p99
-    )
 }
 
 #[expect(

@@ -1,7 +1,5 @@
 //! What the figures of `quick` mean, in words: how much to plan for, what the limit is, what else to know.
 
-use serde::Serialize;
-
 use crate::target::Phase;
 use crate::units::grouped;
 
@@ -17,21 +15,23 @@ const BUSY: f64 = 0.85;
 const MOSTLY: f64 = 0.6;
 
 /// An open-loop step.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub(super) struct Open {
     /// Events per second offered.
     pub(super) rate: f64,
-    #[serde(flatten)]
     pub(super) phase: Phase,
 }
 
 impl Open {
     /// It was carried, and with a good 99th percentile.
     pub(super) fn is_good(&self) -> bool {
+        self.has_kept_up() && self.phase.latency_ms.p99 <= P99_MS_MAX
+    }
+
+    /// What was offered was acknowledged, however late.
+    pub(super) fn has_kept_up(&self) -> bool {
         let phase = &self.phase;
-        phase.events_per_second >= self.rate * CARRIED
-            && phase.latency_ms.count > 0
-            && phase.latency_ms.p99 <= P99_MS_MAX
+        phase.events_per_second >= self.rate * CARRIED && phase.latency_ms.count > 0
     }
 }
 
@@ -53,11 +53,10 @@ pub(super) struct Measured {
 }
 
 /// The answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Verdict {
     /// None if no load was carried well.
     pub(super) plan_events_per_second: Option<f64>,
-    pub(super) limit: String,
     pub(super) sentences: Vec<String>,
 }
 
@@ -138,7 +137,6 @@ impl Measured {
         self.tell_of_disk(plan, &mut sentences);
         Verdict {
             plan_events_per_second: plan,
-            limit,
             sentences,
         }
     }
@@ -277,31 +275,28 @@ mod tests {
         assert_eq!(verdict.plan_events_per_second, None);
         assert!(verdict.sentences[0].contains("no number to plan with"));
         let nothing = Measured::default().verdict();
-        assert!(nothing.limit.contains("nothing was measured"));
+        assert!(nothing.sentences[1].contains("nothing was measured"));
     }
 
     #[test]
     fn the_limit_is_named() {
         let mut is = measured();
-        assert!(is.verdict().limit.starts_with("the one writer"));
+        assert!(is.limit().starts_with("the one writer"));
         is.batches_per_second = 4_000.0;
         assert!(
-            is.verdict()
-                .limit
-                .starts_with("the disk: commits fill 80 %"),
+            is.limit().starts_with("the disk: commits fill 80 %"),
             "{}",
             is.limit()
         );
         is.closed[1].cpu.machine_cores = 1.8;
         assert!(
-            is.verdict()
-                .limit
+            is.limit()
                 .starts_with("the processors: at the peak 1.8 of 2")
         );
         is.closed[1].cpu.machine_cores = 0.5;
         is.round_trip_ms = 5.0;
         is.closed[0].latency_ms.p50 = 5.6;
-        assert!(is.verdict().limit.starts_with("the distance"));
+        assert!(is.limit().starts_with("the distance"));
     }
 
     #[test]

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Result, fail};
 use crate::read_back;
-use crate::report::Record;
+use crate::record::Record;
 use crate::store::{self, Opened};
 use crate::workload::Run;
 

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Result};
 use crate::host::{CpuMeter, CpuUse};
-use crate::report::Table;
+use crate::record::Table;
 use crate::reservation::drive::{Drive, Phase};
 use crate::reservation::generator::Generator;
 use crate::reservation::measure::PhaseResult;

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::Result;
 use crate::histogram::median;
-use crate::report::{Record, ReportArgs, Table};
+use crate::record::{Record, Table};
+use crate::report::ReportArgs;
 use crate::sizes::Sizes;
 use crate::store;
 use crate::target::ReadBack;

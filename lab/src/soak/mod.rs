@@ -38,7 +38,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::failure::{Result, fail};
 use crate::histogram::{Percentiles, median};
 use crate::read_back;
-use crate::report::{Record, Table};
+use crate::record::{Record, Table};
 use crate::store::{self, Opened};
 use crate::units::grouped;
 

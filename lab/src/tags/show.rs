@@ -2,7 +2,7 @@
 
 use super::cell::FormResult;
 use super::form::Form;
-use crate::report::Table;
+use crate::record::Table;
 use crate::units::grouped;
 
 /// All forms at one number of older events.

@@ -57,6 +57,7 @@ impl Claims {
 
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct ReadBack {
     /// Events that were acknowledged.
     pub acknowledged: u64,

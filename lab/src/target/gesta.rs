@@ -150,7 +150,7 @@ impl Target for GestaTarget {
         let facts = &opened.facts;
         Ok(TargetFacts {
             engine: facts.engine.clone(),
-            durability: facts.durability.into(),
+            durability: facts.durability.clone(),
             durability_detail: facts.durability_detail.clone(),
             note: match self.logs {
                 1 => "every worker has an append under way; they share the store's one writing connection".into(),

@@ -17,6 +17,7 @@ use super::{Append, AppendError, Claims, Events, Session, Target};
 use crate::failure::{Context, Result, fail};
 use crate::histogram::{Latencies, Percentiles};
 use crate::host::{CpuMeter, CpuUse};
+use crate::report::{Cell, Unit, causes};
 
 /// Pause before an append is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
@@ -111,6 +112,49 @@ pub struct Phase {
     pub generator_limit: Option<String>,
     /// False if it was interrupted.
     pub complete: bool,
+}
+
+impl Phase {
+    /// The columns of a table of phases.
+    pub const COLUMNS: [(&'static str, Unit); 10] = [
+        ("events/s", Unit::Count),
+        ("p50", Unit::Millis),
+        ("p99", Unit::Millis),
+        ("p99.9", Unit::Millis),
+        ("longest", Unit::Millis),
+        ("cores busy", Unit::Cores),
+        ("generator late (p99)", Unit::Millis),
+        ("tried again", Unit::Words),
+        ("errors", Unit::Words),
+        ("generator", Unit::Words),
+    ];
+
+    /// The cells of these columns.
+    #[must_use]
+    pub fn cells(&self) -> Vec<Cell> {
+        let latency = Some(self.latency_ms).filter(|latency| latency.count > 0);
+        crate::cells![
+            self.events_per_second,
+            latency.map(|latency| latency.p50),
+            latency.map(|latency| latency.p99),
+            latency.map(|latency| latency.p999),
+            latency.map(|latency| latency.max),
+            self.cpu.machine_cores,
+            self.lag_ms.p99,
+            causes(&self.retries),
+            causes(&self.errors),
+            self.generator_limit.as_ref(),
+        ]
+    }
+
+    /// Rate and latency in a few words.
+    #[must_use]
+    pub fn told(&self) -> String {
+        let latency = &self.latency_ms;
+        let rate = Unit::Count.told(self.events_per_second);
+        let [p50, p99] = [latency.p50, latency.p99].map(|value| Unit::Millis.told(value));
+        format!("{rate} events/s, p50 {p50}, p99 {p99}")
+    }
 }
 
 impl PhaseRun {

@@ -37,7 +37,8 @@ use crate::child::ProgramArgs;
 use crate::failure::{Context, Failure, Result, fail};
 use crate::histogram::{Latencies, Percentiles};
 use crate::random::{Bag, Random};
-use crate::report::{self, ReportArgs, Table};
+use crate::record::Table;
+use crate::report::ReportArgs;
 use crate::units;
 use crate::workload::Run;
 
@@ -130,7 +131,7 @@ struct FaultLine {
 
 /// The command. True if no promise was broken.
 pub(crate) async fn run(args: &TortureArgs, stop: &CancellationToken) -> Result<bool> {
-    let mut line = report::Record::begin("torture", args.seed);
+    let mut line = crate::record::Record::begin("torture", args.seed);
     let program = if args.servers > 0 {
         args.program.find()?
     } else {

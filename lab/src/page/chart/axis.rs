@@ -1,40 +1,44 @@
 //! Axes: from values to places, and where the labels stand.
 
 use super::room;
-use crate::page::numbers::Unit;
-
-/// How values are spread.
-#[derive(Debug, Clone, PartialEq)]
-pub(in crate::page) enum Scale {
-    /// From 0.
-    Linear,
-    /// Each factor of ten takes the same room.
-    Log,
-    /// Values 0, 1, 2 … are steps with these names.
-    Steps(Vec<String>),
-}
+use crate::report::{Cell, Column, Scale, Unit};
 
 /// An axis.
 #[derive(Debug, Clone)]
-pub(in crate::page) struct Axis {
-    pub(super) label: String,
+pub(super) struct Axis {
+    pub(super) name: String,
     pub(super) scale: Scale,
     pub(super) unit: Unit,
+    /// Of steps, the values in their order.
+    pub(super) steps: Vec<Cell>,
 }
 
 impl Axis {
-    /// With this label.
-    pub(in crate::page) fn new(label: &str, scale: Scale, unit: Unit) -> Self {
+    /// Of a column with these values.
+    pub(super) fn new<'a>(
+        column: &Column,
+        scale: Scale,
+        cells: impl Iterator<Item = &'a Cell>,
+    ) -> Self {
+        let mut steps: Vec<Cell> = Vec::new();
+        if scale == Scale::Steps {
+            for cell in cells.filter(|cell| **cell != Cell::Unknown) {
+                if !steps.contains(cell) {
+                    steps.push(cell.clone());
+                }
+            }
+        }
         Self {
-            label: label.into(),
+            name: column.name.clone(),
             scale,
-            unit,
+            unit: column.unit,
+            steps,
         }
     }
 
     /// True if a value has a place.
     pub(super) fn takes(&self, value: f64) -> bool {
-        match &self.scale {
+        match self.scale {
             Scale::Log => value > 1e-9 && value < 1e18,
             _ => (0.0..1e18).contains(&value),
         }
@@ -44,10 +48,10 @@ impl Axis {
     pub(super) fn laid(&self, values: &[f64], from: f64, to: f64) -> Laid<'_> {
         let least = values.iter().copied().fold(f64::MAX, f64::min);
         let most = values.iter().copied().fold(f64::MIN, f64::max);
-        let (low, high) = match &self.scale {
+        let (low, high) = match self.scale {
             Scale::Linear => (0.0, if most > 0.0 { most } else { 1.0 }),
-            Scale::Log => (round_down(least), round_up(most)),
-            Scale::Steps(names) => (-0.4, names.len().max(1) as f64 - 0.6),
+            Scale::Log => (round_down(least), nice_step(most)),
+            Scale::Steps => (-0.4, self.steps.len().max(1) as f64 - 0.6),
         };
         let high = if high > low { high } else { low * 10.0 };
         Laid {
@@ -91,10 +95,12 @@ impl Laid<'_> {
 
     /// Values with their labels, at most about so many.
     pub(super) fn ticks(&self, ticks_max: usize) -> Vec<(f64, String)> {
-        let values = match &self.axis.scale {
-            Scale::Steps(names) => {
-                let named = names.iter().enumerate();
-                return named.map(|(i, name)| (i as f64, name.clone())).collect();
+        let values = match self.axis.scale {
+            Scale::Steps => {
+                let named = self.axis.steps.iter().enumerate();
+                return named
+                    .map(|(i, step)| (i as f64, step.told(self.axis.unit)))
+                    .collect();
             }
             Scale::Linear => {
                 let step = nice_step(self.high / ticks_max as f64);
@@ -105,9 +111,14 @@ impl Laid<'_> {
             }
             Scale::Log => self.log_ticks(ticks_max),
         };
-        let labelled = values.into_iter();
-        labelled
-            .map(|value| (value, self.axis.unit.tick(value)))
+        self.labelled(&values)
+    }
+
+    /// These values with their labels.
+    pub(super) fn labelled(&self, values: &[f64]) -> Vec<(f64, String)> {
+        let values = values.iter();
+        values
+            .map(|value| (*value, self.axis.unit.tick(*value)))
             .collect()
     }
 
@@ -158,16 +169,24 @@ fn round_down(value: f64) -> f64 {
     fitting.unwrap_or(&1.0) * ten
 }
 
-fn round_up(value: f64) -> f64 {
-    nice_step(value)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ticks(scale: Scale, values: &[f64], max: usize) -> Vec<String> {
-        let axis = Axis::new("x", scale, Unit::Count);
+    fn axis(scale: Scale, unit: Unit) -> Axis {
+        let column = Column {
+            name: "x".into(),
+            unit,
+            better: None,
+        };
+        Axis::new(
+            &column,
+            scale,
+            [Cell::from(0), Cell::from(5), Cell::from(5)].iter(),
+        )
+    }
+
+    fn ticks(axis: &Axis, values: &[f64], max: usize) -> Vec<String> {
         let laid = axis.laid(values, 0.0, 300.0).rounded(max);
         laid.ticks(max)
             .into_iter()
@@ -177,29 +196,31 @@ mod tests {
 
     #[test]
     fn ticks_are_round_numbers() {
+        let linear = axis(Scale::Linear, Unit::Count);
         assert_eq!(
-            ticks(Scale::Linear, &[0.0, 11_300.0], 5),
+            ticks(&linear, &[0.0, 11_300.0], 5),
             ["0", "2,500", "5,000", "7,500", "10k", "12.5k"]
         );
         assert_eq!(
-            ticks(Scale::Linear, &[0.0], 5),
+            ticks(&linear, &[0.0], 5),
             ["0", "0.2", "0.4", "0.6", "0.8", "1"]
         );
+        let log = axis(Scale::Log, Unit::Count);
         assert_eq!(
-            ticks(Scale::Log, &[3.0, 180.0], 7),
+            ticks(&log, &[3.0, 180.0], 7),
             ["2", "5", "10", "20", "50", "100", "200"]
         );
         assert_eq!(
-            ticks(Scale::Log, &[1.0, 1e6], 7),
+            ticks(&log, &[1.0, 1e6], 7),
             ["1", "10", "100", "1,000", "10k", "100k", "1M"]
         );
-        let steps = Scale::Steps(vec!["0 ms".into(), "5 ms".into()]);
-        assert_eq!(ticks(steps, &[0.0, 1.0], 5), ["0 ms", "5 ms"]);
+        let steps = axis(Scale::Steps, Unit::Millis);
+        assert_eq!(ticks(&steps, &[0.0, 1.0], 5), ["0\u{a0}ms", "5\u{a0}ms"]);
     }
 
     #[test]
     fn values_have_their_places() {
-        let log = Axis::new("y", Scale::Log, Unit::Millis);
+        let log = axis(Scale::Log, Unit::Millis);
         let laid = log.laid(&[1.0, 100.0], 0.0, 100.0);
         assert!((laid.at(10.0) - 50.0).abs() < 0.001);
         assert!(!log.takes(0.0) && !log.takes(-1.0) && log.takes(0.5));

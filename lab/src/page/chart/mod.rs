@@ -1,25 +1,26 @@
-//! Charts as inline SVG: lines over linear, logarithmic or named steps, bars with ranges, dots on a logarithmic axis.
+//! Charts as inline SVG: lines over linear, logarithmic or named steps, and bars with ranges.
 //!
 //! Every chart is drawn twice, for wide and for narrow places, and the style sheet shows the one that fits: so letters
 //! keep their size on a phone without a script. Colours are classes, defined for both themes by the style sheet; since
 //! colour alone tells some people nothing, each series has a shape of its own too, and a name at its end or in the legend.
 
 mod axis;
+mod bars;
 mod lines;
-mod rows;
+mod pick;
 
-pub(super) use axis::{Axis, Scale};
-pub(super) use lines::{LineChart, Mark, Point, Series};
-pub(super) use rows::{Bar, Bars, Dot, DotRow, Dots};
+use maud::{Markup, Render, html};
 
-use super::html::{Element, Html, el};
+use crate::report::{Chart, Report, Shape};
+pub(super) use pick::Looks;
+use pick::Picked;
 
 /// Width of a letter of the charts, rather too much than too little.
 const LETTER: f64 = 6.9;
 
 /// Whose figures these are, which decides how they look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+enum Role {
     /// Gesta's.
     Ours,
     /// Another's, by number.
@@ -40,41 +41,37 @@ impl Role {
         }
     }
 
-    /// A mark of the series' shape.
-    fn shape(self, x: f64, y: f64) -> Element {
+    /// A mark of the series' shape, with this class.
+    fn shape(self, x: f64, y: f64, class: &str) -> Markup {
+        const SHAPES: [&[(f64, f64)]; 5] = [
+            &[(-3.8, -3.8), (3.8, -3.8), (3.8, 3.8), (-3.8, 3.8)],
+            &[(0.0, -4.8), (4.6, 3.6), (-4.6, 3.6)],
+            &[(0.0, -5.2), (5.2, 0.0), (0.0, 5.2), (-5.2, 0.0)],
+            &[(0.0, 4.8), (4.6, -3.6), (-4.6, -3.6)],
+            &[(-1.7, -5.0), (1.7, -5.0), (1.7, 5.0), (-1.7, 5.0)],
+        ];
         let number = match self {
             Role::Ours => 0,
             Role::Other(n) => n + 1,
             Role::Published(n) => n + 2,
         };
-        let polygon = |points: &[(f64, f64)]| {
-            let at: Vec<String> = points
-                .iter()
-                .map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy))
-                .collect();
-            el("polygon").attr("points", at.join(" "))
+        let Some(corners) = (number % 6).checked_sub(1).map(|shape| SHAPES[shape]) else {
+            return html! { circle class=(class) cx=(N(x)) cy=(N(y)) r="4.2" {} };
         };
-        match number % 6 {
-            0 => circle(x, y, 4.2),
-            1 => polygon(&[(-3.8, -3.8), (3.8, -3.8), (3.8, 3.8), (-3.8, 3.8)]),
-            2 => polygon(&[(0.0, -4.8), (4.6, 3.6), (-4.6, 3.6)]),
-            3 => polygon(&[(0.0, -5.2), (5.2, 0.0), (0.0, 5.2), (-5.2, 0.0)]),
-            4 => polygon(&[(0.0, 4.8), (4.6, -3.6), (-4.6, -3.6)]),
-            _ => polygon(&[
-                (-1.7, -5.0),
-                (1.7, -5.0),
-                (1.7, -1.7),
-                (5.0, -1.7),
-                (5.0, 1.7),
-                (1.7, 1.7),
-                (1.7, 5.0),
-                (-1.7, 5.0),
-                (-1.7, 1.7),
-                (-5.0, 1.7),
-                (-5.0, -1.7),
-                (-1.7, -1.7),
-            ]),
-        }
+        let at = corners
+            .iter()
+            .map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy));
+        html! { polygon class=(class) points=(at.collect::<Vec<_>>().join(" ")) {} }
+    }
+}
+
+/// A coordinate, with one digit after the point.
+struct N(f64);
+
+impl Render for N {
+    fn render_to(&self, out: &mut String) {
+        use std::fmt::Write as _;
+        let _ = write!(out, "{:.1}", self.0);
     }
 }
 
@@ -85,104 +82,82 @@ struct Place {
     is_narrow: bool,
 }
 
-const WIDE: Place = Place {
-    width: 560.0,
-    is_narrow: false,
-};
-const NARROW: Place = Place {
-    width: 340.0,
-    is_narrow: true,
-};
+const PLACES: [(Place, &str); 2] = [
+    (
+        Place {
+            width: 560.0,
+            is_narrow: false,
+        },
+        "wide",
+    ),
+    (
+        Place {
+            width: 340.0,
+            is_narrow: true,
+        },
+        "narrow",
+    ),
+];
 
-/// What the figure around a drawing says.
-struct Caption<'a> {
-    title: &'a str,
-    /// For those who do not see the drawing.
-    description: &'a str,
-    /// What each look means.
-    legend: Vec<(Role, String)>,
-    /// Beside the looks, in words.
-    note: Option<&'a str>,
-}
-
-/// A figure with both drawings; `draw` returns a drawing and its height.
-fn figure(caption: &Caption<'_>, draw: impl Fn(Place) -> (Html, f64)) -> Html {
-    let drawing = |place: Place, class: &str| {
-        let (inner, height) = draw(place);
-        el("svg")
-            .class(class)
-            .attr("viewBox", format!("0 0 {:.0} {height:.0}", place.width))
-            .attr("role", "img")
-            .with(el("title").with(caption.title))
-            .with(el("desc").with(caption.description))
-            .with(inner)
-    };
-    let legend = caption.legend.iter().map(|(role, name)| {
-        let sample = el("svg")
-            .class("sample")
-            .attr("viewBox", "0 0 26 12")
-            .attr("aria-hidden", "true")
-            .with(
-                el("g")
-                    .class(role.class())
-                    .with(line((1.0, 6.0), (25.0, 6.0)).class("line"))
-                    .with(role.shape(13.0, 6.0).class("shape")),
-            );
-        el("li").with(sample).with(name.as_str())
-    });
-    let legend: Vec<Element> = legend.collect();
-    let mut all = el("figure")
-        .class("chart")
-        .with(el("figcaption").with(caption.title))
-        .with(drawing(WIDE, "wide"))
-        .with(drawing(NARROW, "narrow"));
-    if !legend.is_empty() {
-        all = all.with(el("ul").class("legend").all(legend));
+/// The figure of a chart of this report.
+pub(super) fn draw(chart: &Chart, report: &Report, looks: &Looks) -> Markup {
+    let picked = Picked::of(chart, report, looks);
+    html! {
+        figure.chart {
+            figcaption { (chart.title) }
+            @for (place, class) in PLACES {
+                @let (inner, height) = drawing(chart, &picked, place);
+                svg class=(class) viewBox=(format!("0 0 {:.0} {height:.0}", place.width)) role="img" {
+                    title { (chart.title) }
+                    desc { (picked.told()) }
+                    (inner)
+                }
+            }
+            // A single line needs no legend: the axis says what it is.
+            @if chart.shape == Shape::Lines && picked.series.len() > 1 {
+                ul.legend { @for series in &picked.series {
+                    li { (sample(series.role)) (series.name) }
+                } }
+            }
+            @if let Some(note) = &chart.note { p.note { (note) } }
+        }
     }
-    if let Some(note) = caption.note {
-        all = all.with(el("p").class("note").with(note));
+}
+
+fn sample(role: Role) -> Markup {
+    html! {
+        svg.sample viewBox="0 0 26 12" aria-hidden="true" {
+            g class=(role.class()) { (line("line", (1.0, 6.0), (25.0, 6.0))) (role.shape(13.0, 6.0, "shape")) }
+        }
     }
-    all.into()
 }
 
-fn line(from: (f64, f64), to: (f64, f64)) -> Element {
-    el("line")
-        .attr("x1", format!("{:.1}", from.0))
-        .attr("y1", format!("{:.1}", from.1))
-        .attr("x2", format!("{:.1}", to.0))
-        .attr("y2", format!("{:.1}", to.1))
+/// A drawing and its height.
+fn drawing(chart: &Chart, picked: &Picked, place: Place) -> (Markup, f64) {
+    if picked.series.iter().all(|series| series.points.is_empty()) {
+        return (
+            text("", (place.width / 2.0, 40.0), "middle", "no figures"),
+            80.0,
+        );
+    }
+    match chart.shape {
+        Shape::Lines => lines::drawing(chart, picked, place),
+        Shape::Bars => bars::drawing(picked, place),
+    }
 }
 
-fn circle(x: f64, y: f64, radius: f64) -> Element {
-    el("circle")
-        .attr("cx", format!("{x:.1}"))
-        .attr("cy", format!("{y:.1}"))
-        .attr("r", radius)
-}
-
-fn rect(x: f64, y: f64, width: f64, height: f64) -> Element {
-    el("rect")
-        .attr("x", format!("{x:.1}"))
-        .attr("y", format!("{y:.1}"))
-        .attr("width", format!("{:.1}", width.max(0.0)))
-        .attr("height", format!("{:.1}", height.max(0.0)))
+fn line(class: &str, from: (f64, f64), to: (f64, f64)) -> Markup {
+    html! { line class=(class) x1=(N(from.0)) y1=(N(from.1)) x2=(N(to.0)) y2=(N(to.1)) {} }
 }
 
 /// Text that begins, ends or has its middle at a place.
-fn text(x: f64, y: f64, anchor: &'static str, text: &str) -> Element {
-    el("text")
-        .attr("x", format!("{x:.1}"))
-        .attr("y", format!("{y:.1}"))
-        .attr("text-anchor", anchor)
-        .with(text)
+fn text(class: &str, (x, y): (f64, f64), anchor: &str, text: &str) -> Markup {
+    html! { text class=(class) x=(N(x)) y=(N(y)) text-anchor=(anchor) { (text) } }
 }
 
 /// Something with a text that is shown when the pointer is there.
-fn tipped(inner: impl Into<Html>, tip: &str) -> Element {
-    el("g")
-        .class("point")
-        .with(el("title").with(tip))
-        .with(inner)
+fn tipped(inner: &Markup, tip: &str) -> Markup {
+    html! { g.point { title { (tip) } (inner) } }
 }
 
 /// Room that a text needs.
@@ -201,10 +176,8 @@ fn fitted(text: &str, width: f64) -> String {
         return text.to_owned();
     }
     let letters: Vec<char> = text.chars().collect();
-    let kept = (1..letters.len())
-        .rev()
-        .find(|kept| room_of(kept + 1) <= width)
-        .unwrap_or(0);
+    let fits = |kept: &usize| room_of(kept + 1) <= width;
+    let kept = (1..letters.len()).rev().find(fits).unwrap_or(0);
     let (head, tail) = (kept / 2, kept - kept / 2);
     let head: String = letters[..head].iter().collect();
     let tail: String = letters[letters.len() - tail..].iter().collect();
@@ -213,27 +186,32 @@ fn fitted(text: &str, width: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::numbers::Unit;
     use super::*;
+    use crate::cells;
+    use crate::report::{Scale, Table, Unit, Whose};
 
-    fn chart(points: Vec<(f64, f64)>, y: Scale) -> String {
-        let points = points.into_iter().map(|(x, y)| Point::new(x, y, "tip"));
-        let chart = LineChart {
-            title: "T <1>".into(),
-            description: "D".into(),
-            x: Axis::new("callers", Scale::Linear, Unit::Count),
-            y: Axis::new("p99", y, Unit::Millis),
-            series: vec![Series::new("Gesta & co", Role::Ours, points.collect())],
-            limits: vec![(100.0, "limit".into())],
-            marks: vec![Mark::new(5.0, "a fault")],
-            note: None,
-        };
-        chart.draw().into_string()
+    fn drawn(points: &[(f64, f64)], scales: (Scale, Scale), shape: Shape) -> String {
+        let mut report = Report::default();
+        let columns = [
+            ("way", Unit::Words),
+            ("callers", Unit::Count),
+            ("p99", Unit::Millis),
+        ];
+        let mut table = Table::new("T", columns);
+        for (x, y) in points {
+            table.row_of(Whose::Ours, cells!["Gesta & co", *x, *y]);
+        }
+        report.table(table);
+        let chart = Chart::lines("T <1>", "T", ("callers", scales.0), (&["p99"], scales.1));
+        let chart = chart.by("way").limit(100.0, "limit").mark(5.0, "a fault");
+        let chart = Chart { shape, ..chart };
+        draw(&chart, &report, &Looks::of(&report)).into_string()
     }
 
     #[test]
     fn a_chart_has_both_sizes_a_title_a_description_and_its_points() {
-        let html = chart(vec![(1.0, 2.0), (10.0, 30.0)], Scale::Log);
+        let points = [(1.0, 2.0), (10.0, 30.0)];
+        let html = drawn(&points, (Scale::Linear, Scale::Log), Shape::Lines);
         let document = roxmltree::Document::parse(&html).unwrap();
         let drawings = |class: &str| {
             let all = document.descendants();
@@ -242,17 +220,18 @@ mod tests {
         };
         assert_eq!((drawings("wide"), drawings("narrow")), (1, 1));
         assert_eq!(drawings("point"), 2 * 3, "two points and a mark, twice");
-        assert!(html.contains("<title>T &lt;1&gt;</title><desc>D</desc>"));
-        assert!(html.contains("Gesta &amp; co"));
+        let told = "<title>T &lt;1&gt;</title><desc>Gesta &amp; co: 2\u{a0}ms at 1, 30\u{a0}ms at 10</desc>";
+        assert!(html.contains(told), "{html}");
     }
 
     #[test]
     fn odd_numbers_make_no_odd_drawing() {
         let odd = [0.0, -3.0, 1e300, 1e-300, 5.0];
-        for scale in [Scale::Linear, Scale::Log] {
-            for x in odd {
-                for y in odd {
-                    let html = chart(vec![(x, y), (y, x)], scale.clone());
+        let scales = [Scale::Linear, Scale::Log, Scale::Steps];
+        for (x, y) in odd.iter().flat_map(|x| odd.map(|y| (*x, y))) {
+            for (a, b) in scales.iter().flat_map(|a| scales.map(|b| (*a, b))) {
+                for shape in [Shape::Lines, Shape::Bars] {
+                    let html = drawn(&[(x, y), (y, x)], (a, b), shape);
                     assert!(
                         !html.contains("NaN") && !html.contains("inf"),
                         "{x} {y}: {html}"
@@ -260,7 +239,8 @@ mod tests {
                 }
             }
         }
-        assert!(chart(Vec::new(), Scale::Log).contains("no figures"));
+        let nothing = drawn(&[], (Scale::Log, Scale::Log), Shape::Lines);
+        assert!(nothing.contains("no figures"));
     }
 
     #[test]

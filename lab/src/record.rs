@@ -1,12 +1,8 @@
-//! Results: one JSON line per run for machines, a table for people.
-//!
-//! Charts come only from the lines, so a line carries all that is needed to judge it: commit and
-//! build, host, database with version and settings, durability, workload, seed, figures, errors,
-//! and whether it is a result at all.
+//! The older form of results, of the commands that do not give a `Report` yet.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gesta_core::{Clock, SystemClock};
 use serde::Serialize;
@@ -14,52 +10,45 @@ use serde_json::Value;
 
 use crate::failure::{Context, Result};
 use crate::host::{self, Host};
+use crate::report::ReportArgs;
 use crate::store::StoreFacts;
 
 /// Version of the shape of a line.
-pub(crate) const FORMAT: u32 = 1;
-
-/// Where results go.
-#[derive(Debug, Clone, clap::Args)]
-pub struct ReportArgs {
-    /// File that gets one JSON line per run.
-    #[arg(long, default_value = "gesta-lab.jsonl")]
-    pub results: PathBuf,
-}
+const FORMAT: u32 = 1;
 
 /// One line.
 #[derive(Debug, Clone, Serialize)]
-pub struct Record {
+pub(crate) struct Record {
     format: u32,
     /// The command.
-    pub kind: &'static str,
+    pub(crate) kind: &'static str,
     /// When it began.
-    pub started: String,
+    pub(crate) started: String,
     commit: String,
     build: &'static str,
     host: Host,
     /// The store; none for a command that uses several.
-    pub store: Option<StoreFacts>,
+    pub(crate) store: Option<StoreFacts>,
     /// Parameters.
-    pub workload: Value,
+    pub(crate) workload: Value,
     /// Seed.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Figures.
-    pub result: Value,
+    pub(crate) result: Value,
     /// Errors by kind.
-    pub errors: Value,
+    pub(crate) errors: Value,
     /// False if the run was interrupted: the figures are of what there was.
-    pub complete: bool,
+    pub(crate) complete: bool,
     /// False if something was lost, doubled, misplaced or wrongly refused: then this is no result.
-    pub valid: bool,
+    pub(crate) valid: bool,
     /// Why this is no result, or what keeps targets from being compared, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
 }
 
 impl Record {
     /// A line that begins now.
-    pub fn begin(kind: &'static str, seed: u64) -> Self {
+    pub(crate) fn begin(kind: &'static str, seed: u64) -> Self {
         Self {
             format: FORMAT,
             kind,
@@ -79,12 +68,12 @@ impl Record {
     }
 
     /// Appends the line to the file of results, in one write.
-    pub fn save(&self, args: &ReportArgs) -> Result<()> {
+    pub(crate) fn save(&self, args: &ReportArgs) -> Result<()> {
         self.save_to(&args.results)
     }
 
     /// The same, to a file.
-    pub fn save_to(&self, file: &Path) -> Result<()> {
+    pub(crate) fn save_to(&self, file: &Path) -> Result<()> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');
         OpenOptions::new()
@@ -98,20 +87,20 @@ impl Record {
 
 /// A table with aligned columns; the first is left-aligned, the others right-aligned.
 #[derive(Debug, Default)]
-pub struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these column heads.
-    pub fn new<const N: usize>(heads: [&str; N]) -> Self {
+    pub(crate) fn new<const N: usize>(heads: [&str; N]) -> Self {
         let mut table = Self::default();
         table.row(heads.map(str::to_owned));
         table
     }
 
     /// Adds a row.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
 }
@@ -137,49 +126,5 @@ impl std::fmt::Display for Table {
             writeln!(f, "{}", line.trim_end())?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_carries_what_is_needed_to_judge_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let args = ReportArgs {
-            results: dir.path().join("results.jsonl"),
-        };
-        let mut record = Record::begin("append", 7);
-        record.result = serde_json::json!({"events_per_second": 1.5});
-        record.save(&args).unwrap();
-        record.save(&args).unwrap();
-        let text = std::fs::read_to_string(&args.results).unwrap();
-        assert_eq!(text.lines().count(), 2);
-        for line in text.lines() {
-            let line: Value = serde_json::from_str(line).unwrap();
-            let keys: Vec<&str> = line
-                .as_object()
-                .unwrap()
-                .keys()
-                .map(String::as_str)
-                .collect();
-            for key in [
-                "format", "kind", "started", "commit", "build", "host", "store", "workload",
-                "seed", "result", "errors", "complete", "valid",
-            ] {
-                assert!(keys.contains(&key), "{key} is missing");
-            }
-            assert_eq!(line["seed"], 7);
-            assert_eq!(line["valid"], false);
-            assert!(line["host"]["cores"].as_u64().unwrap() > 0);
-        }
-    }
-
-    #[test]
-    fn columns_are_aligned() {
-        let mut table = Table::new(["name", "n"]);
-        table.row(["größe".into(), "10".into()]);
-        assert_eq!(table.to_string(), "name    n\ngröße  10\n");
     }
 }

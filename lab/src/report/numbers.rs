@@ -1,43 +1,60 @@
 //! Numbers as people write them, with their units. Between a number and its unit the line does not break.
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::grouped;
 
 /// Does not break.
 const SPACE: char = '\u{a0}';
 
-/// What an axis or a column counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+/// What a column, a fact or an axis counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Nothing: words.
+    #[default]
+    Words,
     /// Things, or things per second.
     Count,
     /// Milliseconds.
     Millis,
+    /// Seconds.
+    Seconds,
     /// Bytes.
     Bytes,
+    /// A share of one.
+    Share,
+    /// How many times something is another.
+    Times,
+    /// Processor time in cores.
+    Cores,
 }
 
 impl Unit {
     /// A label of an axis: short.
-    pub(super) fn tick(self, value: f64) -> String {
+    pub(crate) fn tick(self, value: f64) -> String {
         match self {
-            Unit::Count => short(value),
-            Unit::Millis => millis(value),
-            Unit::Bytes => bytes(value),
+            Unit::Count | Unit::Words => short(value),
+            other => other.told(value),
         }
     }
 
-    /// In a sentence.
-    pub(super) fn told(self, value: f64) -> String {
+    /// A value with its unit.
+    pub(crate) fn told(self, value: f64) -> String {
         match self {
-            Unit::Count => count(value),
+            Unit::Count | Unit::Words => count(value),
             Unit::Millis => millis(value),
+            Unit::Seconds => seconds(value),
             Unit::Bytes => bytes(value),
+            Unit::Share => percent(value),
+            Unit::Times => by(value),
+            Unit::Cores => trimmed(value, 2),
         }
     }
 }
 
 /// A count or rate: `12,345`, `0.7`.
-pub(super) fn count(value: f64) -> String {
+pub(crate) fn count(value: f64) -> String {
     if value.abs() >= 1e15 {
         return format!("{value:.1e}");
     }
@@ -66,7 +83,7 @@ fn short(value: f64) -> String {
 }
 
 /// `0.42 ms`, `5.3 ms`, `120 ms`, `1.2 s`.
-pub(super) fn millis(value: f64) -> String {
+pub(crate) fn millis(value: f64) -> String {
     let size = value.abs();
     if size >= 999.5 {
         seconds(value / 1_000.0)
@@ -85,7 +102,7 @@ pub(super) fn millis(value: f64) -> String {
 }
 
 /// `0.5 s`, `42 s`, `12 min`, `3.5 h`.
-pub(super) fn seconds(value: f64) -> String {
+pub(crate) fn seconds(value: f64) -> String {
     let size = value.abs();
     if size >= 5_400.0 {
         format!("{}{SPACE}h", trimmed(value / 3_600.0, 1))
@@ -101,7 +118,7 @@ pub(super) fn seconds(value: f64) -> String {
 }
 
 /// `231 bytes`, `21.7 kB`, `1.5 GB`: powers of a thousand.
-pub(super) fn bytes(value: f64) -> String {
+pub(crate) fn bytes(value: f64) -> String {
     let size = value.abs();
     let (scale, unit) = match size {
         _ if size >= 999.5e9 => (1e12, "TB"),
@@ -117,24 +134,34 @@ pub(super) fn bytes(value: f64) -> String {
 }
 
 /// Memory of a machine, in powers of 1,024.
-pub(super) fn gibibytes(value: f64) -> String {
+pub(crate) fn gibibytes(value: f64) -> String {
     format!("{}{SPACE}GiB", trimmed(value / f64::from(1 << 30), 1))
 }
 
 /// `6 %` of a share of one.
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     let digits = usize::from(percent.abs() < 9.95 && percent != 0.0);
     format!("{}{SPACE}%", trimmed(percent, digits))
 }
 
 /// `5.3 times`; `0.02 times`.
-pub(super) fn times(ratio: f64) -> String {
+pub(crate) fn times(ratio: f64) -> String {
     format!("{}{SPACE}times", factor(ratio))
 }
 
+/// `2.4 to 5.5 times`, of several ratios.
+pub(crate) fn times_between(ratios: &[f64]) -> String {
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = ratios.iter().copied().fold(0.0, f64::max);
+    if most > least * 1.005 {
+        return format!("{} to {}", factor(least), times(most));
+    }
+    times(most)
+}
+
 /// `5.3×`.
-pub(super) fn by(ratio: f64) -> String {
+pub(crate) fn by(ratio: f64) -> String {
     format!("{}×", factor(ratio))
 }
 
@@ -148,7 +175,7 @@ fn factor(ratio: f64) -> String {
 }
 
 /// At most so many decimals, without zeros at the end.
-pub(super) fn trimmed(value: f64, decimals: usize) -> String {
+pub(crate) fn trimmed(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let text = if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.')
@@ -163,7 +190,7 @@ pub(super) fn trimmed(value: f64, decimals: usize) -> String {
 }
 
 /// `one`, `two`, … `nine`, `10`: a small number in a sentence.
-pub(super) fn spelled(count: usize) -> String {
+pub(crate) fn spelled(count: usize) -> String {
     const WORDS: [&str; 10] = [
         "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
     ];
@@ -173,18 +200,18 @@ pub(super) fn spelled(count: usize) -> String {
 }
 
 /// `1 line`, `2 lines`.
-pub(super) fn plural(count: usize, one: &str) -> String {
+pub(crate) fn plural(count: usize, one: &str) -> String {
     format!("{count}{SPACE}{one}{}", if count == 1 { "" } else { "s" })
 }
 
 /// `1 caller`, `1,000 callers`, of a number that was measured.
-pub(super) fn several(number: f64, one: &str) -> String {
+pub(crate) fn several(number: f64, one: &str) -> String {
     let s = if number == 1.0 { "" } else { "s" };
     format!("{}{SPACE}{one}{s}", count(number))
 }
 
 /// `a`, `a and b`, `a, b and c`.
-pub(super) fn list(words: &[String]) -> String {
+pub(crate) fn list(words: &[String]) -> String {
     match words {
         [] => String::new(),
         [one] => one.clone(),
@@ -193,7 +220,7 @@ pub(super) fn list(words: &[String]) -> String {
 }
 
 /// A text with its first letter large.
-pub(super) fn capitalised(text: &str) -> String {
+pub(crate) fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {
         Some(first) => first.to_uppercase().chain(letters).collect(),
@@ -202,7 +229,7 @@ pub(super) fn capitalised(text: &str) -> String {
 }
 
 /// `2026-11-21 10:59` of `2026-11-21T10:59:48.942865Z`; another text as it is.
-pub(super) fn moment(started: &str) -> String {
+pub(crate) fn moment(started: &str) -> String {
     match (started.get(..10), started.get(10..11), started.get(11..16)) {
         (Some(day), Some("T"), Some(time)) => format!("{day} {time}"),
         _ => started.to_owned(),
