@@ -98,6 +98,17 @@ pub trait EventStore: Send + Sync + 'static {
     ///
     /// # Errors
     /// `Unavailable`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// let info = store.info().await?;
+    /// println!("{} on {}, {} logs, heads {:?}", info.incarnation, info.backend, info.logs, info.heads);
+    /// # Ok(()) }
+    /// ```
     async fn info(&self) -> Result<StoreInfo>;
 
     /// Whether an append can succeed now, as far as can be told without appending.
@@ -109,6 +120,18 @@ pub trait EventStore: Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// Safe.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// if let Err(error) = store.ready().await {
+    ///     println!("appends fail at present: {error}");
+    /// }
+    /// # Ok(()) }
+    /// ```
     async fn ready(&self) -> Result<()>;
 
     /// Appends events to one stream, or to several streams of one log, whole or not at all.
@@ -121,6 +144,23 @@ pub trait EventStore: Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the append: it is stored whole or not at all. Retry with the same ids to learn which.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// let cart = StreamId::new("cart-1")?;
+    /// let added = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// // The id is made once, before the first attempt, and is the same in every attempt.
+    /// let append = Append::to(cart, ExpectedRevision::NoStream, vec![added.with_id(EventId::random())]);
+    /// let first = store.append(append.clone()).await?;
+    /// let again = store.append(append).await?;
+    /// assert_eq!(first, again);
+    /// assert_eq!(first.streams[0].first_revision, Revision(0));
+    /// # Ok(()) }
+    /// ```
     async fn append(&self, request: Append) -> Result<Appended>;
 
     /// Reads one page of a stream.
@@ -130,6 +170,30 @@ pub trait EventStore: Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// Safe.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let cart = StreamId::new("cart-1")?;
+    /// let mut request = ReadStream::forwards(cart).limit(100);
+    /// loop {
+    ///     let page = store.read_stream(request.clone()).await?;
+    ///     for event in &page.events {
+    ///         println!("{} {}", event.revision, event.event_type);
+    ///     }
+    ///     match page.next {
+    ///         Some(next) if !page.end => request = request.from(StreamFrom::Revision(next)),
+    ///         _ => break,
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage>;
 
     /// Reads one page of all events.
@@ -139,6 +203,31 @@ pub trait EventStore: Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// Safe.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let carts = Filter::query(Query { categories: vec!["cart".into()], ..Query::default() });
+    /// let mut request = ReadAll::forwards().filter(carts);
+    /// loop {
+    ///     let page = store.read_all(request.clone()).await?;
+    ///     for event in &page.events {
+    ///         println!("{} {} {}", event.position, event.stream, event.event_type);
+    ///     }
+    ///     // With a filter a page may be empty before the end.
+    ///     if page.end {
+    ///         break;
+    ///     }
+    ///     request = request.from(AllFrom::Checkpoint(page.next));
+    /// }
+    /// # Ok(()) }
+    /// ```
     async fn read_all(&self, request: ReadAll) -> Result<AllPage>;
 
     /// Reads one page of the streams that exist.
@@ -148,6 +237,21 @@ pub trait EventStore: Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// Safe.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let request = ListStreams { prefix: "cart-".into(), after: None, limit: 100 };
+    /// let page = store.list_streams(request).await?;
+    /// assert_eq!(page.streams[0].stream.as_str(), "cart-1");
+    /// # Ok(()) }
+    /// ```
     async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage>;
 
     /// Deletes a stream. Its events stay readable through all events until they are scavenged.
@@ -158,12 +262,44 @@ pub trait EventStore: Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// As [`append`](EventStore::append).
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let cart = StreamId::new("cart-1")?;
+    /// let request = DeleteStream {
+    ///     stream: cart.clone(),
+    ///     expected: ExpectedRevision::Exact(Revision(0)),
+    ///     kind: DeleteKind::Soft,
+    /// };
+    /// store.delete_stream(request).await?;
+    /// let error = store.read_stream(ReadStream::forwards(cart)).await.expect_err("it is deleted");
+    /// assert!(matches!(error.kind(), ErrorKind::StreamNotFound(_)));
+    /// # Ok(()) }
+    /// ```
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted>;
 
     /// The metadata of a stream; empty if none were set.
     ///
     /// # Errors
     /// `StreamTombstoned`, `Unavailable`, `Corrupt`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// let record = store.stream_metadata(StreamId::new("cart-1")?).await?;
+    /// assert_eq!(record.metadata.json(), "{}");
+    /// # Ok(()) }
+    /// ```
     async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord>;
 
     /// Replaces the metadata of a stream.
@@ -173,6 +309,24 @@ pub trait EventStore: Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// As [`append`](EventStore::append).
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// let cart = StreamId::new("cart-1")?;
+    /// let request = SetStreamMetadata {
+    ///     stream: cart.clone(),
+    ///     // A claim about the metadata, not about the stream.
+    ///     expected: ExpectedRevision::NoStream,
+    ///     metadata: StreamMetadata::parse(r#"{"$maxCount": 100, "owner": "shop"}"#)?,
+    /// };
+    /// store.set_stream_metadata(request).await?;
+    /// assert_eq!(store.stream_metadata(cart).await?.metadata.max_count, Some(100));
+    /// # Ok(()) }
+    /// ```
     async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted>;
 
     /// Begins an endless read: catches up, then goes on live, without a gap and without a double.
@@ -180,12 +334,47 @@ pub trait EventStore: Send + Sync + 'static {
     /// # Errors
     /// `InvalidArgument`, `InvalidCheckpoint` (other incarnation, or above the head),
     /// `StreamTombstoned`, `Unavailable`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let cart = SubscribeTo::Stream(StreamId::new("cart-1")?);
+    /// let mut messages = store.subscribe(Subscribe { to: cart, from: SubscribeFrom::Start }).await?;
+    /// while let Some(message) = messages.next().await {
+    ///     match message? {
+    ///         SubscriptionMessage::Event { event, checkpoint } => {
+    ///             println!("{}; resume after it with {checkpoint}", event.event_type);
+    ///         }
+    ///         SubscriptionMessage::Checkpoint(checkpoint) => println!("nothing for us up to {checkpoint}"),
+    ///         // What follows is live; the example ends here.
+    ///         SubscriptionMessage::CaughtUp(_) => break,
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription>;
 
     /// Lets queued appends finish, ends subscriptions, closes the database. Later calls get `Unavailable`.
     ///
     /// # Errors
     /// `Unavailable` if the queue could not be drained.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// store.shutdown().await?;
+    /// assert!(store.info().await.is_err());
+    /// # Ok(()) }
+    /// ```
     async fn shutdown(&self) -> Result<()>;
 }
 
