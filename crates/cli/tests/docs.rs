@@ -250,7 +250,7 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
     blocks.map(block).collect()
 }
 
-/// Goal: the page about monitoring names every metric that a server shows, and none that it does not show.
+/// Goal: the page about monitoring names every metric that a server shows, and neither it nor the alerts name another one.
 #[test]
 fn the_page_about_monitoring_names_every_metric() {
     let page = std::fs::read_to_string(root().join("docs/operating/monitoring.md")).unwrap();
@@ -279,6 +279,8 @@ fn the_page_about_monitoring_names_every_metric() {
     for name in &shown {
         assert!(page.contains(name), "{name} is not on the page");
     }
+    let alerts = std::fs::read_to_string(root().join("docs/operating/alerts.yml")).unwrap();
+    let page = page + &alerts;
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     for word in page
         .split(|c| !is_part(c))
