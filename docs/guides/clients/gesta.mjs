@@ -61,14 +61,15 @@ export async function* follow(base, { after = "start", path = "/all", parameters
   for (let attempt = 0; ; attempt += 1) {
     url.search = new URLSearchParams({ ...parameters, after });
     const silence = new AbortController();
-    const isAlive = () => setTimeout(() => silence.abort(), SILENCE_MAX);
-    let timer = isAlive();
+    const abortWhenSilent = () => setTimeout(() => silence.abort(), SILENCE_MAX);
+    let timer = abortWhenSilent();
+    const received = () => {
+      clearTimeout(timer);
+      timer = abortWhenSilent();
+    };
     try {
       const answer = await open(url, { signal: silence.signal });
-      for await (const message of messages(answer.body, () => {
-        clearTimeout(timer);
-        timer = isAlive();
-      })) {
+      for await (const message of messages(answer.body, received)) {
         attempt = 0;
         if (message.event === "error") throw new Problem(message.data);
         after = message.id;
