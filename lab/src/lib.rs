@@ -13,35 +13,27 @@
 )]
 
 mod append;
-mod beside;
-mod bound;
 mod child;
-mod compare;
 mod endpoint;
 mod entities;
 pub mod failure;
 mod fill;
 pub mod histogram;
 pub mod host;
-mod http;
 pub mod journals;
 mod latency;
-mod load;
 mod locking;
 pub mod page;
 mod postgres;
 mod quick;
 pub mod random;
 mod read;
-mod read_back;
 mod record;
 mod recovery;
 pub mod report;
 mod reservation;
 mod schemas;
-mod servers;
 pub mod sizes;
-mod snapshot;
 mod soak;
 pub mod stop;
 pub mod store;
@@ -89,14 +81,8 @@ struct Cli {
 enum Command {
     /// Appends under load, then reads everything back.
     Append(append::AppendArgs),
-    /// The bare append statement in a loop, without Gesta.
-    Bound(bound::BoundArgs),
-    /// Gesta against the bare database, alternating.
-    Compare(compare::CompareArgs),
     /// The entity runtime: how fast, how large, and whether it keeps its word.
     Entities(entities::EntitiesArgs),
-    /// Appends over HTTP with wrk.
-    Http(http::HttpArgs),
     /// What distance costs: separate statements, one bundled statement, Gesta's pipeline.
     Latency(latency::LatencyArgs),
     /// The entity in memory against load, decide, append with optimistic locking.
@@ -117,10 +103,6 @@ enum Command {
     Schemas(schemas::SchemasArgs),
     /// Sizes of events: the query that reads them off a table of your own, or what a file of them says.
     Sizes(sizes::SizesArgs),
-    /// Equal load on several servers of one database.
-    Servers(servers::ServersArgs),
-    /// Appends while another session holds an old snapshot of the database.
-    Snapshot(snapshot::SnapshotArgs),
     /// Hours of mixed load with faults: does anything grow, is anything lost?
     Soak(soak::SoakArgs),
     /// Reading by tag: polled journals and Gesta's subscriptions, with few and many older events.
@@ -134,10 +116,7 @@ async fn dispatch(command: Command) -> Result<bool> {
     let stop = stop::on_interrupt();
     match command {
         Command::Append(args) => append::run(&args, &stop).await,
-        Command::Bound(args) => bound::run(&args, &stop).await,
-        Command::Compare(args) => compare::run(&args, &stop).await,
         Command::Entities(args) => entities::run(&args, &stop).await,
-        Command::Http(args) => http::run(&args, &stop).await,
         Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,
         Command::Quick(args) => quick::run(&args, &stop).await,
@@ -148,8 +127,6 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::ReservationKill(args) => reservation::run_kill(&args, &stop).await,
         Command::Schemas(args) => schemas::run(&args, &stop).await,
         Command::Sizes(args) => sizes::run(&args),
-        Command::Servers(args) => servers::run(&args, &stop).await,
-        Command::Snapshot(args) => snapshot::run(&args, &stop).await,
         Command::Soak(args) => soak::run(&args, &stop).await,
         Command::Tags(args) => tags::run(&args, &stop).await,
         Command::Torture(args) => torture::run(&args, &stop).await,

@@ -60,6 +60,24 @@ impl Sizes {
         Self::of(format!("{bytes} bytes"), vec![class])
     }
 
+    /// The same, also if the events have no room for their mark.
+    ///
+    /// # Errors
+    /// The size is above 16 MiB.
+    pub(crate) fn exactly(bytes: usize) -> Result<Self> {
+        let mut sizes = Self::fixed(bytes.max(SMALLEST_BYTES))?;
+        #[expect(clippy::cast_precision_loss, reason = "at most 16 MiB")]
+        let average = bytes as f64;
+        sizes.name = format!("{bytes} bytes");
+        sizes.classes = vec![Class {
+            count: 1,
+            smallest: bytes,
+            largest: bytes,
+            average,
+        }];
+        Ok(sizes)
+    }
+
     /// The published distribution.
     ///
     /// # Panics

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{EventStore, StoreInfo};
+use gesta_core::{Checkpoint, EventStore, Place, StoreInfo};
 use gesta_pgtest::FaultProxy;
 use serde::{Deserialize, Serialize};
 
@@ -29,23 +29,6 @@ pub(crate) struct StoreArgs {
     /// Logs of a store that is created by this run.
     #[arg(long, default_value_t = 1)]
     pub(crate) logs: u16,
-}
-
-impl StoreArgs {
-    /// A second store like this one: another schema of the same PostgreSQL database, or another server.
-    pub(crate) fn beside(&self) -> Result<Self> {
-        let store = match Endpoint::parse(&self.store) {
-            Some(endpoint) if endpoint.is_postgres() => {
-                endpoint::with_parameter(&self.store, "schema", "gesta_lab_logs")
-            }
-            _ if self.store == NEW_SERVER => self.store.clone(),
-            _ => return fail("several logs need PostgreSQL"),
-        };
-        Ok(Self {
-            store,
-            ..self.clone()
-        })
-    }
 }
 
 /// What is known about a store.
@@ -149,21 +132,6 @@ impl Opened {
             Some(store) => Ok(Arc::clone(store)),
             None => fail("entities need a store on a database, not a server or `memory:`"),
         }
-    }
-
-    /// URL of the PostgreSQL database, not delayed.
-    pub(crate) fn database_url(&self) -> Result<&str> {
-        match self.observable() {
-            Some(url) => Ok(url),
-            None => fail("this needs a store on PostgreSQL, reached directly"),
-        }
-    }
-
-    /// The same, if there is one.
-    pub(crate) fn observable(&self) -> Option<&str> {
-        Endpoint::parse(&self.url)
-            .filter(Endpoint::is_postgres)
-            .map(|_| self.url.as_str())
     }
 }
 
@@ -311,6 +279,15 @@ async fn open_either(
     };
     let store = gesta::open_database(url, options).await?;
     Ok((Arc::clone(&store) as Arc<dyn EventStore>, Some(store)))
+}
+
+/// Where the store ends now: the check of a later run begins here.
+pub(crate) async fn end_of(store: &dyn EventStore) -> Result<Checkpoint> {
+    let info = store.info().await.context("reading the store's head")?;
+    Ok(Checkpoint {
+        incarnation: info.incarnation,
+        place: Place::Logs(info.heads),
+    })
 }
 
 /// What is known about a PostgreSQL database, whatever is in it.

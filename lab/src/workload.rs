@@ -173,11 +173,6 @@ impl Workload {
         &self.payloads[usize::try_from(at).expect("an index")]
     }
 
-    /// The type of the events.
-    pub(crate) fn event_type(&self) -> &EventType {
-        &self.event_type
-    }
-
     /// The metadata of the events.
     pub(crate) fn metadata(&self) -> &Bytes {
         &self.metadata

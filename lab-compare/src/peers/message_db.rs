@@ -171,6 +171,7 @@ impl Target for MessageDbTarget {
                 mark: mark.unwrap_or_default(),
                 // `jsonb` is another form of the data.
                 bytes: None,
+                whole: None,
             });
         }
         Ok(())

@@ -185,6 +185,7 @@ impl Target for UmaDbTarget {
                     revision,
                     mark: Events::mark_in(&stored.event.data),
                     bytes: Some(stored.event.data.len() as u64),
+                    whole: None,
                 });
             }
         }

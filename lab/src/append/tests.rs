@@ -8,8 +8,10 @@ use gesta_core::{Result, *};
 use gesta_memory::MemoryStore;
 use gesta_testkit::{Around, Outer};
 
-use super::{Arc, CancellationToken, LoadArgs, Measured, Opened, WorkloadArgs, measure};
-use crate::load::Claim;
+use super::modes::rounded;
+use super::*;
+use crate::store::Opened;
+use crate::target::{PhaseRun, ReadBack};
 use crate::workload::PayloadKind;
 
 /// What the store does to one append out of fifty.
@@ -82,112 +84,122 @@ impl Around for Broken {
     }
 }
 
-async fn measured(breach: Breach, expected: Claim) -> Measured {
-    let store: Arc<dyn EventStore> = Arc::new(Outer(Broken {
+fn load(waiters: u32, events: u64, rate: f64, duration: Duration) -> Load {
+    Load {
+        first_worker: 0,
+        workers: waiters,
+        events,
+        events_per_stream: 30 * events,
+        streams: 5,
+        rate: Some(rate),
+        warm_up: Duration::from_millis(20),
+        duration,
+    }
+}
+
+async fn loaded(
+    store: Arc<dyn EventStore>,
+    expected: Expected,
+    load: &Load,
+    stop: &CancellationToken,
+) -> (PhaseRun, ReadBack) {
+    let opened = Opened::of(store).await.unwrap();
+    let target = GestaTarget::of(opened).appending(expected, "{}".into());
+    let target: Arc<dyn Target> = Arc::new(target);
+    let sizes = Sizes::exactly(50).unwrap();
+    let events = Arc::new(Events::new(sizes, PayloadKind::Json, 1, 1));
+    let (run, claims) = target::run(&target, &events, load, stop).await.unwrap();
+    let found = target::check(target.as_ref(), &events, &claims).await;
+    (run, found.unwrap())
+}
+
+async fn measured(breach: Breach, expected: Expected) -> (PhaseRun, ReadBack) {
+    let store = Arc::new(Outer(Broken {
         inner: MemoryStore::new(),
         breach,
         count: AtomicU64::new(0),
     }));
-    let load = LoadArgs {
-        waiters: 4,
-        events: 3,
-        expected,
-        rate: Some(2_000.0),
-        warm_up: Duration::from_millis(20),
-        duration: Duration::from_millis(150),
-    };
-    let workload = WorkloadArgs {
-        streams: 20,
-        payload: 50,
-        payload_kind: PayloadKind::Json,
-        metadata: 36,
-        seed: 1,
-    };
-    let opened = Opened::of(store).await.unwrap();
-    let stop = CancellationToken::new();
-    measure(&opened, &load, &workload, &stop).await.unwrap()
+    let load = load(4, 3, 2_000.0, Duration::from_millis(150));
+    loaded(store, expected, &load, &CancellationToken::new()).await
 }
 
 #[tokio::test]
 async fn a_sound_store_passes_with_every_claim() {
-    for claim in [Claim::Any, Claim::Exact] {
-        let run = measured(Breach::None, claim).await;
+    for expected in [Expected::Any, Expected::Exact] {
+        let (run, found) = measured(Breach::None, expected).await;
         assert!(
-            run.is_valid(),
-            "{:?} {:?}",
-            run.read_back,
-            run.outcome.wrongs
+            found.is_clean() && run.errors.is_empty(),
+            "{found:?} {run:?}"
         );
-        assert!(run.outcome.complete && run.outcome.appends > 50);
-        assert_eq!(run.read_back.found, run.read_back.acknowledged);
-        assert_eq!(
-            run.outcome.latencies.percentiles().count,
-            run.outcome.appends
-        );
+        assert!(run.complete && run.appends > 50);
+        assert_eq!(found.found, found.acknowledged);
+        assert_eq!(run.latencies.percentiles().count, run.appends);
     }
 }
 
 #[tokio::test]
 async fn a_dropped_event_is_caught() {
-    let run = measured(Breach::Drop, Claim::Any).await;
-    assert!(!run.is_valid() && run.read_back.lost > 0);
-    assert_eq!(
-        run.read_back.found + run.read_back.lost,
-        run.read_back.acknowledged
-    );
+    let (_, found) = measured(Breach::Drop, Expected::Any).await;
+    assert!(found.lost > 0, "{found:?}");
+    assert_eq!(found.found + found.lost, found.acknowledged);
 }
 
 #[tokio::test]
 async fn a_doubled_event_is_caught() {
-    let run = measured(Breach::Double, Claim::Any).await;
-    assert!(!run.is_valid() && run.read_back.doubled > 0);
+    let (_, found) = measured(Breach::Double, Expected::Any).await;
+    assert!(found.doubled > 0, "{found:?}");
 }
 
 #[tokio::test]
 async fn a_wrong_answer_is_caught() {
-    let run = measured(Breach::WrongRevision, Claim::Any).await;
-    assert!(!run.is_valid() && run.read_back.misplaced > 0);
+    let (_, found) = measured(Breach::WrongRevision, Expected::Any).await;
+    assert!(found.misplaced > 0, "{found:?}");
 }
 
 #[tokio::test]
 async fn a_changed_payload_is_caught() {
-    let run = measured(Breach::Alter, Claim::Any).await;
-    assert!(!run.is_valid() && run.read_back.altered > 0);
+    let (_, found) = measured(Breach::Alter, Expected::Any).await;
+    assert!(found.altered > 0, "{found:?}");
 }
 
 #[tokio::test]
 async fn a_stored_refusal_is_caught() {
-    let run = measured(Breach::RefuseStored, Claim::Exact).await;
-    assert!(!run.is_valid() && run.read_back.uninvited > 0 && !run.outcome.wrongs.is_empty());
+    let (run, found) = measured(Breach::RefuseStored, Expected::Exact).await;
+    assert!(found.uninvited > 0 && !run.errors.is_empty(), "{found:?}");
 }
 
 #[tokio::test]
 async fn a_passing_error_is_counted_and_tried_again() {
-    let run = measured(Breach::Busy, Claim::Any).await;
-    assert!(run.is_valid(), "{:?}", run.read_back);
-    assert!(run.outcome.errors["overloaded"] > 0);
+    let (run, found) = measured(Breach::Busy, Expected::Any).await;
+    assert!(found.is_clean() && run.errors.is_empty(), "{found:?}");
+    assert!(run.retries["overloaded"] > 0);
+}
+
+#[test]
+fn batch_sizes_are_whole_and_in_range() {
+    assert_eq!(rounded(0.0), 1);
+    assert_eq!(rounded(101.6), 102);
+    assert_eq!(rounded(1e12), 100_000);
+}
+
+#[test]
+fn what_appends_are_held_against_is_named() {
+    assert_eq!(Against::parse("bare"), Ok(Against::Bare));
+    assert_eq!(Against::parse("insert"), Ok(Against::Insert));
+    assert_eq!(Against::parse("2-logs"), Ok(Against::Logs(2)));
+    for bad in ["", "bound", "logs", "0-logs", "2"] {
+        assert!(Against::parse(bad).is_err(), "{bad}");
+    }
 }
 
 #[tokio::test]
 async fn an_interrupted_run_is_a_partial_result() {
     let stop = CancellationToken::new();
-    let opened = Opened::of(Arc::new(MemoryStore::new())).await.unwrap();
-    let load = LoadArgs {
-        waiters: 2,
-        events: 1,
-        expected: Claim::Any,
-        rate: Some(500.0),
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let load = Load {
         warm_up: Duration::ZERO,
-        duration: Duration::from_secs(3_600),
+        ..load(2, 1, 500.0, Duration::from_secs(3_600))
     };
-    let workload = WorkloadArgs {
-        streams: 2,
-        payload: 5,
-        payload_kind: PayloadKind::Random,
-        metadata: 0,
-        seed: 1,
-    };
-    let store = Arc::clone(&opened.store);
     let stopper = async {
         // Stops once something is stored.
         let mut all = store
@@ -200,8 +212,8 @@ async fn an_interrupted_run_is_a_partial_result() {
         all.next_event().await.unwrap();
         stop.cancel();
     };
-    let (run, ()) = tokio::join!(measure(&opened, &load, &workload, &stop), stopper);
-    let run = run.unwrap();
-    assert!(run.is_valid() && !run.outcome.complete);
-    assert!(run.outcome.seconds < 60.0 && run.read_back.acknowledged > 0);
+    let running = loaded(Arc::clone(&store), Expected::Any, &load, &stop);
+    let ((run, found), ()) = tokio::join!(running, stopper);
+    assert!(found.is_clean() && !run.complete);
+    assert!(run.seconds < 60.0 && found.acknowledged > 0);
 }

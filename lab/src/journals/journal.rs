@@ -165,5 +165,6 @@ fn stored(row: &Row) -> Result<Stored> {
         revision: u64::try_from(revision)?,
         mark: Events::mark_in(row.try_get(2)?),
         bytes: bytes.map(u64::try_from).transpose()?,
+        whole: None,
     })
 }

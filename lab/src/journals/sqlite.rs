@@ -253,6 +253,7 @@ fn read(path: &Path, prefix: &str, pages: &mpsc::Sender<Vec<Stored>>) -> Result<
             revision: u64::try_from(revision).unwrap_or(u64::MAX),
             mark: Events::mark_in(&head),
             bytes: u64::try_from(bytes).ok(),
+            whole: None,
         })
     })?;
     let mut page = Vec::with_capacity(PAGE);

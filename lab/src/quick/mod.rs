@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::bound;
+use crate::append::bare;
 use crate::cells;
 use crate::entities::hot;
 use crate::failure::{Context, Result, fail};
@@ -226,15 +226,15 @@ impl Quick<'_> {
             seed: self.args.seed,
         };
         let workload = Workload::new(&workload, Run::random());
-        let plan = bound::Plan {
+        let plan = bare::Plan {
             url: &self.url,
-            form: bound::Form::BareInsert,
+            form: bare::Form::BareInsert,
             workload: &workload,
             warm_up: Duration::from_millis(500),
             duration: self.args.phase.min(Duration::from_secs(2)),
         };
-        let bound = bound::measure(&plan, stop).await?;
-        Ok((bound.events > 0).then_some(bound.events_per_second))
+        let bare = bare::measure(&plan, stop).await?;
+        Ok((bare.events > 0).then_some(bare.events_per_second))
     }
 
     async fn load(

@@ -29,11 +29,11 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
+use gesta_core::AllFrom;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Result, fail};
-use crate::read_back;
 use crate::record::Record;
 use crate::store::{self, Opened};
 use crate::workload::Run;
@@ -75,7 +75,9 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
     };
     let shows = find_out(args).await?;
     let from = match &opened {
-        Some(opened) => Some(read_back::mark(opened.store.as_ref()).await?),
+        Some(opened) => Some(AllFrom::Checkpoint(
+            store::end_of(opened.store.as_ref()).await?,
+        )),
         None => None,
     };
     let (own_args, own_stop) = (args.clone(), stop.clone());

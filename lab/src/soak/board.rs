@@ -11,8 +11,7 @@ use tokio::sync::Notify;
 use super::plan::Plan;
 use super::slices::FaultLine;
 use crate::histogram::Latencies;
-use crate::load::error_name;
-use crate::target::PhaseRun;
+use crate::target::{PhaseRun, error_name};
 
 /// Acknowledgements whose time is remembered, per writer, for the time until delivery.
 const ACKNOWLEDGEMENTS_KEPT: usize = 256;

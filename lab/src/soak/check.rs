@@ -10,10 +10,10 @@ use gesta_core::{AllFrom, ReadAll, RecordedEvent};
 
 use super::board::Board;
 use super::door::Door;
-use super::plan::{Target, Which, answer_digest};
+use super::plan::{Target, Which};
 use super::writers::Claim;
 use crate::failure::{Context, Failure, Result};
-use crate::target::ReadBack;
+use crate::target::{ReadBack, first_time};
 
 /// Events per page.
 const PAGE: usize = 5_000;
@@ -106,7 +106,7 @@ impl Checker<'_> {
         }
         self.compare_place(which, n, event);
         if n < claim.acknowledged {
-            let digest = answer_digest(which, event.revision.0, event.position.0);
+            let digest = which.digest(event.revision.0, event.position.0);
             self.places[which.writer] = self.places[which.writer].wrapping_add(digest);
         }
     }
@@ -160,18 +160,6 @@ impl Checker<'_> {
         }
         self.result
     }
-}
-
-/// Remembers the number; false if it was known.
-fn first_time(seen: &mut Vec<u64>, number: u64) -> bool {
-    let word = usize::try_from(number / 64).expect("an index");
-    if word >= seen.len() {
-        seen.resize(word + 1, 0);
-    }
-    let bit = 1 << (number % 64);
-    let first = seen[word] & bit == 0;
-    seen[word] |= bit;
-    first
 }
 
 fn place(event: &RecordedEvent) -> String {

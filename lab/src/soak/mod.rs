@@ -24,7 +24,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gesta_core::{AllFrom, Checkpoint};
+use gesta_core::Checkpoint;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -37,7 +37,6 @@ use self::slices::{Slice, growth, quarter, quiet, typical, verdict};
 use crate::endpoint::{self, Endpoint};
 use crate::failure::{Result, fail};
 use crate::histogram::{Percentiles, median};
-use crate::read_back;
 use crate::record::{Record, Table};
 use crate::store::{self, Opened};
 use crate::units::grouped;
@@ -104,10 +103,7 @@ async fn start_of(opened: &Opened) -> Result<Checkpoint> {
             "soak needs a store with one log: its subscribers tell by the order what is missing",
         );
     }
-    match read_back::mark(opened.store.as_ref()).await? {
-        AllFrom::Checkpoint(checkpoint) => Ok(checkpoint),
-        other => fail(format!("the store ends nowhere: {other:?}")),
-    }
+    store::end_of(opened.store.as_ref()).await
 }
 
 /// The faults that are wanted and fit.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use gesta_core::{Append, EventId, ExpectedRevision, Revision, StreamId};
 
 use crate::random::Random;
+use crate::target::digest;
 use crate::workload::Workload;
 
 /// Of so many appends in a row the last goes to a shared stream.
@@ -46,6 +47,13 @@ pub(super) struct Which {
     pub(super) writer: usize,
     /// Its number among the writer's events.
     pub(super) event: u64,
+}
+
+impl Which {
+    /// What an answer said about the event, as a number; the sum of such numbers tells two histories apart.
+    pub(super) fn digest(self, revision: u64, position: u64) -> u64 {
+        digest(Plan::number(self.writer, self.event), revision, position)
+    }
 }
 
 impl Plan {
@@ -118,12 +126,6 @@ impl Plan {
 /// The number of a writer's append that is the `own`-th to one of its own streams.
 fn nth_own(own: u64) -> u64 {
     own + own / (SHARED_EVERY - 1)
-}
-
-/// What an answer said about an event, as a number; the sum of such numbers tells two histories apart.
-pub(super) fn answer_digest(which: Which, revision: u64, position: u64) -> u64 {
-    let event = Plan::number(which.writer, which.event);
-    Random::fork(event ^ position.rotate_left(32), revision).next()
 }
 
 #[cfg(test)]
@@ -199,9 +201,9 @@ mod tests {
             writer: 1,
             event: 2,
         };
-        let one = answer_digest(which, 3, 4);
-        assert_eq!(one, answer_digest(which, 3, 4));
-        assert_ne!(one, answer_digest(which, 4, 3));
-        assert_ne!(one, answer_digest(Which { writer: 2, ..which }, 3, 4));
+        let one = which.digest(3, 4);
+        assert_eq!(one, which.digest(3, 4));
+        assert_ne!(one, which.digest(4, 3));
+        assert_ne!(one, Which { writer: 2, ..which }.digest(3, 4));
     }
 }

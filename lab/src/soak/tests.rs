@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use gesta_core::{AllFrom, EventStore};
+use gesta_core::EventStore;
 use tokio_util::sync::CancellationToken;
 
 use super::args::SoakArgs;
@@ -167,9 +167,7 @@ async fn a_run_ends_with_its_events_or_when_it_is_stopped() {
 
 /// A short soak without faults on a store of the test's own.
 async fn on(store: Arc<dyn EventStore>, line: &str, stop: &CancellationToken) -> Outcome {
-    let AllFrom::Checkpoint(start) = crate::read_back::mark(store.as_ref()).await.unwrap() else {
-        panic!("a checkpoint");
-    };
+    let start = crate::store::end_of(store.as_ref()).await.unwrap();
     let mut world = World {
         door: Door::new(store, None),
         proxy: None,

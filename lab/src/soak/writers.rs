@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
 use super::door::Door;
-use super::plan::{Target, Which, answer_digest};
+use super::plan::{Target, Which};
 
 /// Pause before an append that the store could not take is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -155,7 +155,7 @@ impl Writer {
             };
             // Events of one append are neighbours in the log; the answer names the last.
             let position = (appended.position.0 + 1 + j).saturating_sub(events);
-            let digest = answer_digest(which, first + j, position);
+            let digest = which.digest(first + j, position);
             self.answers = self.answers.wrapping_add(digest);
         }
     }

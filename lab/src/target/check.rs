@@ -7,8 +7,9 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::{Events, Stored, Target};
+use super::{Events, Place, Stored, Target};
 use crate::failure::Result;
+use crate::random::Random;
 
 /// Most findings that are told in words.
 const FINDINGS_MAX: usize = 10;
@@ -23,6 +24,25 @@ struct Claim {
     acknowledged: u64,
     /// Events sent, those without an answer too.
     sent: u64,
+    /// Sum of the digests of the places that the answers named; none if they named none.
+    answers: Option<u64>,
+}
+
+/// A place of an event as a number; the sum of such numbers tells two histories apart.
+pub(crate) fn digest(event: u64, revision: u64, position: u64) -> u64 {
+    Random::fork(event ^ position.rotate_left(32), revision).next()
+}
+
+/// Remembers a number by one bit; false if it was known.
+pub(crate) fn first_time(seen: &mut Vec<u64>, number: u64) -> bool {
+    let word = usize::try_from(number / 64).expect("an index");
+    if word >= seen.len() {
+        seen.resize(word + 1, 0);
+    }
+    let bit = 1 << (number % 64);
+    let first = seen[word] & bit == 0;
+    seen[word] |= bit;
+    first
 }
 
 impl Claims {
@@ -36,6 +56,18 @@ impl Claims {
     pub fn acknowledged(&mut self, stream: u64, events: u64) {
         self.sent(stream, events);
         self.0.entry(stream).or_default().acknowledged = events;
+    }
+
+    /// The answer to an append of so many events, the first with this revision, named this place.
+    pub fn placed(&mut self, stream: u64, first: u64, events: u64, place: Place) {
+        let claim = self.0.entry(stream).or_default();
+        let answers = claim.answers.get_or_insert(0);
+        for n in 0..events {
+            // Events of one append are neighbours in the log; the answer names the last.
+            let position = (place.position + 1 + n).saturating_sub(events);
+            let digest = digest(first + n, place.revision + n, position);
+            *answers = answers.wrapping_add(digest);
+        }
     }
 
     /// Events from this revision on were refused: they must not be there.
@@ -67,7 +99,7 @@ pub struct ReadBack {
     pub lost: u64,
     /// Stored more than once.
     pub doubled: u64,
-    /// Stored in another stream or at another revision than they were appended to.
+    /// Stored in another stream or at another revision than they were appended to, or elsewhere than the answer said.
     pub misplaced: u64,
     /// Stored with other contents.
     pub altered: u64,
@@ -128,6 +160,7 @@ pub async fn check(target: &dyn Target, events: &Events, claims: &Claims) -> Res
         events,
         claims,
         seen: HashMap::with_capacity(claims.0.len()),
+        places: HashMap::new(),
         result: ReadBack::default(),
     };
     target
@@ -143,6 +176,8 @@ struct Checker<'a> {
     claims: &'a Claims,
     /// One bit per revision of each stream.
     seen: HashMap<u64, Vec<u64>>,
+    /// Of each stream the sum of the digests of places where acknowledged events are stored.
+    places: HashMap<u64, u64>,
     result: ReadBack,
 }
 
@@ -172,42 +207,56 @@ impl Checker<'_> {
             self.result
                 .finding(|| format!("{} has not {bytes} bytes", place(stored)));
         }
-        let sent = self.claims.0.get(&of.stream).map_or(0, |claim| claim.sent);
-        if of.revision >= sent {
+        if let Some(whole) = &stored.whole
+            && whole.data != self.events.data_of(of)
+        {
+            self.result.altered += 1;
+            self.result
+                .finding(|| format!("{} has other contents", place(stored)));
+        }
+        let claim = self.claims.0.get(&of.stream).copied().unwrap_or_default();
+        if let Some(whole) = &stored.whole
+            && of.revision < claim.acknowledged
+        {
+            let sum = self.places.entry(of.stream).or_default();
+            let digest = digest(of.revision, stored.revision, whole.position);
+            *sum = sum.wrapping_add(digest);
+        }
+        if of.revision >= claim.sent {
             self.result.uninvited += 1;
             self.result
                 .finding(|| format!("{} was not sent, or refused", place(stored)));
         }
-        if !self.first_time(of.stream, of.revision) {
+        if !first_time(self.seen.entry(of.stream).or_default(), of.revision) {
             self.result.doubled += 1;
             self.result
                 .finding(|| format!("{} is stored twice", place(stored)));
         }
     }
 
-    fn first_time(&mut self, stream: u64, revision: u64) -> bool {
-        let bits = self.seen.entry(stream).or_default();
-        let word = usize::try_from(revision / 64).expect("revisions have 12 bits");
-        if word >= bits.len() {
-            bits.resize(word + 1, 0);
-        }
-        let bit = 1 << (revision % 64);
-        let first = bits[word] & bit == 0;
-        bits[word] |= bit;
-        first
-    }
-
     fn finish(mut self) -> ReadBack {
         for (stream, claim) in &self.claims.0 {
             self.result.acknowledged += claim.acknowledged;
+            let lost_before = self.result.lost;
+            let seen = self.seen.entry(*stream).or_default();
             for revision in 0..claim.acknowledged {
-                if self.first_time(*stream, revision) {
+                if first_time(seen, revision) {
                     self.result.lost += 1;
                     self.result.finding(|| {
                         let name = self.events.stream_name(*stream);
                         format!("revision {revision} of {name}, acknowledged, is not stored")
                     });
                 }
+            }
+            let stored = self.places.get(stream).copied().unwrap_or(0);
+            if claim.answers.is_some_and(|answers| answers != stored)
+                && self.result.lost == lost_before
+                && self.result.is_clean()
+            {
+                self.result.misplaced += 1;
+                let name = self.events.stream_name(*stream);
+                self.result
+                    .finding(|| format!("the answers named other places of {name} than the log"));
             }
         }
         self.result

@@ -10,14 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
+use super::socket::Connection;
 use super::{Append, AppendError, Session, Stored, Target, TargetFacts};
-use crate::failure::{Context, Result, fail};
-use crate::reservation::{
-    Call, Fact, Op, Outcome, SEATS_MAX, Shows, judge, parse, probe, write_request,
-};
+use crate::failure::{Result, fail};
+use crate::reservation::{Call, Fact, Op, Outcome, SEATS_MAX, Shows, judge, probe, write_request};
 use crate::workload::Run;
 
 /// Most seats of a show, so most events of a stream but one.
@@ -26,8 +23,6 @@ const SEATS: u16 = SEATS_MAX;
 const TRIES: u32 = 100;
 /// Pause in between.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Bytes read at once.
-const READ_BYTES: usize = 16 * 1024;
 
 /// A cinema behind an address.
 #[derive(Debug)]
@@ -60,6 +55,14 @@ impl CinemaTarget {
         Ok(Self {
             address,
             shared: Arc::new(Shared { shows, streams }),
+        })
+    }
+
+    async fn session(&self) -> Result<CinemaSession> {
+        Ok(CinemaSession {
+            connection: Connection::open(self.address).await?,
+            host: self.address.to_string(),
+            shared: Arc::clone(&self.shared),
         })
     }
 }
@@ -112,14 +115,11 @@ impl Target for CinemaTarget {
     }
 
     async fn connect(&self) -> Result<Box<dyn Session>> {
-        Ok(Box::new(CinemaSession {
-            connection: Connection::open(self.address).await?,
-            shared: Arc::clone(&self.shared),
-        }))
+        Ok(Box::new(self.session().await?))
     }
 
     async fn read_back(&self, prefix: &str, see: &mut (dyn FnMut(Stored) + Send)) -> Result<()> {
-        let mut connection = Connection::open(self.address).await?;
+        let mut session = self.session().await?;
         let marks = {
             let streams = self.shared.streams.lock().expect("no panic under the lock");
             streams.marks.clone()
@@ -133,7 +133,7 @@ impl Target for CinemaTarget {
                 show,
                 seat: 0,
             };
-            let (outcome, fact, status) = connection.insist(op, &self.shared.shows).await?;
+            let (outcome, fact, status) = session.insist(op).await?;
             let seats = match (outcome, fact) {
                 (Outcome::Accepted, Fact::Seats(seats)) => seats,
                 (_, Fact::Absent) => continue,
@@ -147,6 +147,7 @@ impl Target for CinemaTarget {
                     revision,
                     mark,
                     bytes: None,
+                    whole: None,
                 });
             }
         }
@@ -164,6 +165,8 @@ impl Target for CinemaTarget {
 
 struct CinemaSession {
     connection: Connection,
+    /// What the header names.
+    host: String,
     shared: Arc<Shared>,
 }
 
@@ -188,7 +191,7 @@ impl Session for CinemaSession {
                 seat: revision - 1,
             },
         };
-        match self.connection.ask(op, &self.shared.shows).await {
+        match self.ask(op).await {
             Ok((Outcome::Accepted, ..)) => Ok(()),
             Ok((Outcome::Refused, _, status)) => Err(AppendError::Retry(status.to_string())),
             Ok((Outcome::Rejected, _, status)) => {
@@ -202,29 +205,11 @@ impl Session for CinemaSession {
     }
 }
 
-struct Connection {
-    socket: TcpStream,
-    address: SocketAddr,
-    received: Vec<u8>,
-    sent: Vec<u8>,
-}
-
-impl Connection {
-    async fn open(address: SocketAddr) -> Result<Self> {
-        let socket = TcpStream::connect(address).await.context(address)?;
-        socket.set_nodelay(true)?;
-        Ok(Self {
-            socket,
-            address,
-            received: Vec::new(),
-            sent: Vec::new(),
-        })
-    }
-
+impl CinemaSession {
     /// Asks again while the server is overloaded.
-    async fn insist(&mut self, op: Op, shows: &Shows) -> Result<(Outcome, Fact, u16)> {
+    async fn insist(&mut self, op: Op) -> Result<(Outcome, Fact, u16)> {
         for _ in 0..TRIES {
-            let answer = self.ask(op, shows).await?;
+            let answer = self.ask(op).await?;
             if answer.0 != Outcome::Refused {
                 return Ok(answer);
             }
@@ -233,35 +218,14 @@ impl Connection {
         fail(format!("the server was overloaded {TRIES} times in a row"))
     }
 
-    async fn ask(&mut self, op: Op, shows: &Shows) -> Result<(Outcome, Fact, u16)> {
-        self.sent.clear();
-        write_request(
-            &mut self.sent,
-            self.address.to_string().as_bytes(),
-            op,
-            shows,
-        );
-        self.socket.write_all(&self.sent).await?;
-        self.received.clear();
-        let mut chunks = Vec::new();
-        loop {
-            let before = self.received.len();
-            self.received.resize(before + READ_BYTES, 0);
-            let count = self.socket.read(&mut self.received[before..]).await?;
-            self.received.truncate(before + count);
-            match parse(&self.received, count == 0, &mut chunks) {
-                Ok(Some(answer)) => {
-                    let judged = judge(op.call, answer.status, answer.body, shows);
-                    let keep = answer.keep;
-                    if !keep {
-                        *self = Self::open(self.address).await?;
-                    }
-                    return Ok((judged.outcome, judged.fact, judged.status));
-                }
-                Ok(None) if count > 0 => {}
-                Ok(None) => return fail("the connection was closed before the answer"),
-                Err(_) => return fail("the answer is not HTTP"),
-            }
-        }
+    async fn ask(&mut self, op: Op) -> Result<(Outcome, Fact, u16)> {
+        let shows = &self.shared.shows;
+        let mut request = Vec::new();
+        write_request(&mut request, self.host.as_bytes(), op, shows);
+        let judge = |status, body: &[u8]| {
+            let judged = judge(op.call, status, body, shows);
+            (judged.outcome, judged.fact, judged.status)
+        };
+        self.connection.ask(&request, judge).await
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The data of each event begin with its mark: its id as 32 hexadecimal digits. JSON data are
 //! `{"mark":"…","text":"…"}`, other data the mark and then noise. A target shows the marks of what it stores, and
-//! each tells which event it must be; nothing needs to be remembered per event.
+//! each tells which event it must be; nothing needs to be remembered per event. Data that are too short for a mark have
+//! none; they are for targets that show ids.
 //! Numbers: 28 bits of the worker, 22 of its stream, 12 of the revision: 62 bits.
 
 use bytes::Bytes;
@@ -118,6 +119,12 @@ impl Events {
             .draw(&mut self.random((of.stream << REVISION_BITS) | of.revision))
     }
 
+    /// The data of an event.
+    #[must_use]
+    pub fn data_of(&self, of: NumberOf) -> Bytes {
+        self.event((of.stream << REVISION_BITS) | of.revision).data
+    }
+
     fn random(&self, number: u64) -> Random {
         Random::fork(self.seed, number)
     }
@@ -131,6 +138,12 @@ impl Events {
         let mut mark = [0; MARK_BYTES];
         let mark = id.as_simple().encode_lower(&mut mark).as_bytes();
         match self.kind {
+            PayloadKind::Json if bytes < SMALLEST_BYTES => {
+                data.extend_from_slice(&short_json(bytes, &self.text[from..from + bytes]));
+            }
+            PayloadKind::Random if bytes < MARK_BYTES => {
+                data.extend_from_slice(&self.text[from..from + bytes]);
+            }
             PayloadKind::Json => {
                 data.extend_from_slice(OPENING.as_bytes());
                 data.extend_from_slice(mark);
@@ -177,6 +190,14 @@ impl Stream<'_> {
         revisions
             .map(|revision| self.events.event((self.number << REVISION_BITS) | revision))
             .collect()
+    }
+}
+
+/// JSON of exactly so many bytes with a piece of this text, or a number if there is no room for text.
+fn short_json(bytes: usize, text: &[u8]) -> Vec<u8> {
+    match bytes.checked_sub(br#"{"p":""}"#.len()) {
+        Some(room) => [br#"{"p":""#, &text[..room], br#""}"#].concat(),
+        None => vec![b'7'; bytes],
     }
 }
 
@@ -254,6 +275,19 @@ mod tests {
             smallest.stream(ME, 0).events(0..1)[0].data.len(),
             SMALLEST_BYTES
         );
+    }
+
+    #[test]
+    fn data_too_short_for_a_mark_are_json_of_the_size_asked_for() {
+        for bytes in [0, 1, 7, 8, 9, 36, 50, 57] {
+            let sizes = Sizes::exactly(bytes).unwrap();
+            let events = Events::new(sizes, PayloadKind::Json, 1, 7);
+            for event in events.stream(ME, 0).events(0..20) {
+                assert_eq!(event.data.len(), bytes);
+                let json = serde_json::from_slice::<serde_json::Value>(&event.data);
+                assert!(json.is_ok() || bytes == 0, "{event:?}");
+            }
+        }
     }
 
     #[test]

@@ -1,18 +1,22 @@
 //! Gesta as a target: in this process on a database, behind HTTP, or in memory.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use gesta_core::{
-    AllFrom, ContentType, EventData, EventId, EventStore, EventType, ExpectedRevision, ReadAll,
-    Revision, StreamId,
+    AllFrom, ContentType, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision,
+    ReadAll, RecordedEvent, Revision, StreamId,
 };
 use tokio::sync::Mutex;
 
-use super::{Append, AppendError, Events, Session, Stored, Target, TargetFacts};
+use super::load::OUTCOME_UNKNOWN;
+use super::socket::Connection;
+use super::{Append, AppendError, Place, Session, Stored, Target, TargetFacts, Whole};
 use crate::endpoint::{self, Endpoint};
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Context, Failure, Result, fail};
 use crate::postgres;
 use crate::store::{self, Opened};
 
@@ -20,6 +24,27 @@ use crate::store::{self, Opened};
 const PAGE: usize = 1_000;
 /// Type of all events.
 const EVENT_TYPE: &str = "lab-event";
+/// The schema of a PostgreSQL database that the store is made in.
+const SCHEMA: &str = "gesta_lab_gesta";
+
+/// What appends expect of their stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Expected {
+    /// Nothing.
+    Any,
+    /// The exact revision.
+    Exact,
+}
+
+/// What events have, beside their data.
+#[derive(Debug, Clone)]
+struct Form {
+    event_type: EventType,
+    content_type: ContentType,
+    metadata: Bytes,
+    expected: Expected,
+}
 
 /// A Gesta store.
 pub struct GestaTarget {
@@ -28,23 +53,29 @@ pub struct GestaTarget {
     url: String,
     logs: u16,
     round_trip: Duration,
-    /// The PostgreSQL schema that is dropped and made anew; none: the store is used as it is.
-    schema: Option<String>,
+    /// True if the PostgreSQL schema is dropped and made anew; else the store is used as it is.
+    drops_schema: bool,
+    /// The folder of a file that was made for this target.
+    folder: Option<tempfile::TempDir>,
     compression: Option<String>,
-    content_type: ContentType,
+    form: Form,
+    /// Requests are written by hand on a connection of each worker.
+    bare: bool,
     opened: Mutex<Option<Arc<Opened>>>,
 }
 
 impl GestaTarget {
     /// The store at a URL, by way of a delay. On PostgreSQL it is made anew in a schema of its own, with this
     /// compression of the data if one is named; another store is used as it is.
+    ///
+    /// # Panics
+    /// Never: the name of the type is valid.
     #[must_use]
     pub fn new(url: &str, round_trip: Duration, compression: Option<&str>) -> Self {
         let is_postgres = Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres());
-        let schema = is_postgres.then(|| "gesta_lab_gesta".to_owned());
-        let url = match &schema {
-            Some(schema) => endpoint::with_parameter(url, "schema", schema),
-            None => url.to_owned(),
+        let url = match is_postgres {
+            true => endpoint::with_parameter(url, "schema", SCHEMA),
+            false => url.to_owned(),
         };
         let (name, title) = if url.starts_with("http://") {
             ("gesta-http", "Gesta, through its HTTP server")
@@ -57,9 +88,16 @@ impl GestaTarget {
             url,
             logs: 1,
             round_trip,
-            schema,
+            drops_schema: is_postgres,
+            folder: None,
             compression: compression.map(str::to_owned),
-            content_type: ContentType::Json,
+            form: Form {
+                event_type: EventType::new(EVENT_TYPE).expect("a valid type"),
+                content_type: ContentType::Json,
+                metadata: Bytes::new(),
+                expected: Expected::Exact,
+            },
+            bare: false,
             opened: Mutex::default(),
         }
     }
@@ -79,8 +117,8 @@ impl GestaTarget {
     /// ones itself, by LZ4; not if the table is to compress otherwise.
     #[must_use]
     pub fn opaque(mut self) -> Self {
-        self.content_type = ContentType::Binary;
-        if self.schema.is_some() && !matches!(self.compression.as_deref(), None | Some("lz4")) {
+        self.form.content_type = ContentType::Binary;
+        if self.drops_schema && !matches!(self.compression.as_deref(), None | Some("lz4")) {
             self.url = endpoint::with_parameter(&self.url, "compression", "database");
         }
         self
@@ -94,6 +132,67 @@ impl GestaTarget {
         self
     }
 
+    /// The same with this claim in each append and these metadata at each event.
+    pub(crate) fn appending(mut self, expected: Expected, metadata: Bytes) -> Self {
+        self.form.expected = expected;
+        self.form.metadata = metadata;
+        self
+    }
+
+    /// The same, but a SQLite store is a new file beside the named one, which goes with this target. An index over many
+    /// streams becomes slower with every million rows; whoever compares two ways to write needs equal tables.
+    pub(crate) fn fresh(mut self) -> Result<Self> {
+        let Some(path) = self.url.strip_prefix("sqlite:") else {
+            return Ok(self);
+        };
+        let path = Path::new(path.split('?').next().unwrap_or(path));
+        let parent = path
+            .parent()
+            .filter(|dir| dir.is_dir() && !dir.as_os_str().is_empty());
+        let folder = tempfile::Builder::new()
+            .prefix(SCHEMA)
+            .tempdir_in(parent.unwrap_or(Path::new(".")))
+            .context("making a folder")?;
+        self.url = format!("sqlite:{}", folder.path().join("store.db").display());
+        self.folder = Some(folder);
+        Ok(self)
+    }
+
+    /// The same with requests of the HTTP interface written by hand, on a connection of each worker.
+    pub(crate) fn bare(mut self) -> Self {
+        self.bare = true;
+        self
+    }
+
+    /// Another process on this store, at its own distance.
+    pub(crate) fn again(&self, round_trip: Duration) -> Self {
+        let Form {
+            expected, metadata, ..
+        } = self.form.clone();
+        let mut again = Self::new(&self.url, round_trip, None).appending(expected, metadata);
+        again.drops_schema = false;
+        again.logs = self.logs;
+        again
+    }
+
+    /// A store that is open already.
+    #[cfg(test)]
+    pub(crate) fn of(opened: Opened) -> Self {
+        let mut target = Self::new(&opened.url, Duration::ZERO, None);
+        target.opened = Mutex::new(Some(Arc::new(opened)));
+        target
+    }
+
+    /// Its URL, not delayed, with the schema.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The schema or the file is made for this target and removed afterwards.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.drops_schema || self.folder.is_some()
+    }
+
     /// The open store.
     pub(crate) async fn opened(&self) -> Result<Arc<Opened>> {
         let mut opened = self.opened.lock().await;
@@ -104,15 +203,44 @@ impl GestaTarget {
         Ok(Arc::clone(opened.insert(new)))
     }
 
+    /// Writes out what the database holds back, where that is allowed, so that no earlier work burdens what comes next.
+    pub(crate) async fn settle(&self) -> Result<()> {
+        if self.drops_schema {
+            let client = postgres::connect(&self.url).await?;
+            // Only superusers and pg_checkpoint may.
+            let _ = client.batch_execute("CHECKPOINT").await;
+        }
+        Ok(())
+    }
+
     async fn drop_schema(&self) -> Result<()> {
-        if let Some(schema) = &self.schema {
+        if self.drops_schema {
             let client = postgres::connect(&self.url).await?;
             client
-                .batch_execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE"))
+                .batch_execute(&format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE"))
                 .await
                 .context("dropping the store of an earlier run")?;
         }
         Ok(())
+    }
+
+    /// How an event is shown. The mark is the id; of an event with another type or other metadata nothing is known.
+    fn stored(&self, event: &RecordedEvent) -> Stored {
+        let is_whole =
+            event.event_type == self.form.event_type && event.metadata == self.form.metadata;
+        Stored {
+            stream: event.stream.to_string(),
+            revision: event.revision.0,
+            mark: match is_whole {
+                true => event.id.0.as_simple().to_string(),
+                false => format!("{} with other metadata", event.event_type),
+            },
+            bytes: Some(event.data.len() as u64),
+            whole: Some(Whole {
+                position: event.position.0,
+                data: event.data.clone(),
+            }),
+        }
     }
 }
 
@@ -137,9 +265,9 @@ impl Target for GestaTarget {
     async fn prepare(&self) -> Result<()> {
         self.drop_schema().await?;
         self.opened().await?;
-        if let (Some(schema), Some(compression)) = (&self.schema, &self.compression) {
+        if let Some(compression) = self.compression.as_ref().filter(|_| self.drops_schema) {
             let client = postgres::connect(&self.url).await?;
-            let sql = postgres::compression_sql(&format!("{schema}.events"), "data", compression);
+            let sql = postgres::compression_sql(&format!("{SCHEMA}.events"), "data", compression);
             client.batch_execute(&sql).await.context("compression")?;
         }
         Ok(())
@@ -160,12 +288,22 @@ impl Target for GestaTarget {
     }
 
     async fn connect(&self) -> Result<Box<dyn Session>> {
-        let store = Arc::clone(&self.opened().await?.store);
-        let event_type = EventType::new(EVENT_TYPE)?;
+        let form = self.form.clone();
+        if self.bare {
+            let Some(endpoint) = Endpoint::parse(&self.url) else {
+                return fail(format!("{:?} is no server, http://…", self.url));
+            };
+            let address = endpoint.address()?;
+            return Ok(Box::new(BareSession {
+                connection: Connection::open(address).await?,
+                host: address.to_string(),
+                form,
+            }));
+        }
         Ok(Box::new(GestaSession {
-            store,
-            event_type,
-            content_type: self.content_type,
+            store: Arc::clone(&self.opened().await?.store),
+            form,
+            place: None,
         }))
     }
 
@@ -174,16 +312,11 @@ impl Target for GestaTarget {
         let mut request = ReadAll::forwards().limit(PAGE);
         loop {
             let page = store.read_all(request.clone()).await.context("read-back")?;
-            for event in &page.events {
-                if event.stream.as_str().starts_with(prefix) {
-                    see(Stored {
-                        stream: event.stream.to_string(),
-                        revision: event.revision.0,
-                        mark: Events::mark_in(&event.data),
-                        bytes: Some(event.data.len() as u64),
-                    });
-                }
-            }
+            let own = |event: &&RecordedEvent| event.stream.as_str().starts_with(prefix);
+            page.events
+                .iter()
+                .filter(own)
+                .for_each(|event| see(self.stored(event)));
             if page.end {
                 return Ok(());
             }
@@ -192,9 +325,9 @@ impl Target for GestaTarget {
     }
 
     async fn disk_bytes(&self) -> Result<Option<u64>> {
-        match &self.schema {
-            Some(schema) => postgres::schema_bytes(&self.url, schema).await.map(Some),
-            None => Ok(store::file_bytes(&self.url)),
+        match self.drops_schema {
+            true => postgres::schema_bytes(&self.url, SCHEMA).await.map(Some),
+            false => Ok(store::file_bytes(&self.url)),
         }
     }
 
@@ -217,8 +350,8 @@ impl Target for GestaTarget {
 
 struct GestaSession {
     store: Arc<dyn EventStore>,
-    event_type: EventType,
-    content_type: ContentType,
+    form: Form,
+    place: Option<Place>,
 }
 
 #[async_trait]
@@ -226,22 +359,114 @@ impl Session for GestaSession {
     async fn append(&mut self, append: &Append<'_>) -> std::result::Result<(), AppendError> {
         let failed = |error: gesta_core::Error| AppendError::Failed(error.to_string());
         let stream = StreamId::new(append.stream).map_err(failed)?;
-        let expected = match append.revision.checked_sub(1) {
-            None => ExpectedRevision::NoStream,
-            Some(last) => ExpectedRevision::Exact(Revision(last)),
+        let expected = match (self.form.expected, append.revision.checked_sub(1)) {
+            (Expected::Any, _) => ExpectedRevision::Any,
+            (Expected::Exact, None) => ExpectedRevision::NoStream,
+            (Expected::Exact, Some(last)) => ExpectedRevision::Exact(Revision(last)),
         };
         let events = append.events.iter().map(|event| EventData {
             id: Some(EventId(event.id)),
-            content_type: self.content_type,
-            ..EventData::json(self.event_type.clone(), event.data.clone())
+            content_type: self.form.content_type,
+            metadata: self.form.metadata.clone(),
+            ..EventData::json(self.form.event_type.clone(), event.data.clone())
         });
         let request = gesta_core::Append::to(stream, expected, events.collect());
         match self.store.append(request).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.is_retryable() => Err(AppendError::Retry(
-                crate::load::error_name(error.kind()).into(),
-            )),
+            Ok(appended) => {
+                self.place = Some(Place {
+                    revision: appended.streams[0].first_revision.0,
+                    position: appended.position.0,
+                });
+                Ok(())
+            }
+            Err(error) if error.is_retryable() => {
+                Err(AppendError::Retry(error_name(error.kind()).into()))
+            }
             Err(error) => Err(AppendError::Failed(Failure::from(error).0)),
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        self.place
+    }
+}
+
+/// One name per kind of error.
+pub(crate) fn error_name(kind: &ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::InvalidArgument { .. } => "invalid_argument",
+        ErrorKind::WrongExpectedRevision { .. } => "wrong_expected_revision",
+        ErrorKind::StreamNotFound(_) => "stream_not_found",
+        ErrorKind::StreamTombstoned(_) => "stream_tombstoned",
+        ErrorKind::InvalidCheckpoint(_) => "invalid_checkpoint",
+        ErrorKind::Overloaded(_) => "overloaded",
+        ErrorKind::Unavailable(_) => "unavailable",
+        ErrorKind::OutcomeUnknown(_) => OUTCOME_UNKNOWN,
+        ErrorKind::Refused(_) => "refused",
+        ErrorKind::Corrupt(_) => "corrupt",
+        _ => "other",
+    }
+}
+
+/// A worker's own connection to the HTTP server.
+struct BareSession {
+    connection: Connection,
+    /// What the header names.
+    host: String,
+    form: Form,
+}
+
+impl BareSession {
+    fn request(&self, append: &Append<'_>) -> Vec<u8> {
+        let mut body = Vec::with_capacity(256);
+        let expected = match (self.form.expected, append.revision.checked_sub(1)) {
+            (Expected::Any, _) => "\"any\"".to_owned(),
+            (Expected::Exact, None) => "\"no_stream\"".to_owned(),
+            (Expected::Exact, Some(last)) => last.to_string(),
+        };
+        body.extend_from_slice(format!(r#"{{"expected":{expected},"events":["#).as_bytes());
+        for (n, event) in append.events.iter().enumerate() {
+            let comma = if n > 0 { "," } else { "" };
+            let (id, kind) = (event.id, &self.form.event_type);
+            let head = format!(r#"{comma}{{"id":"{id}","type":"{kind}","data":"#);
+            body.extend_from_slice(head.as_bytes());
+            body.extend_from_slice(&event.data);
+            if !self.form.metadata.is_empty() {
+                body.extend_from_slice(br#","metadata":"#);
+                body.extend_from_slice(&self.form.metadata);
+            }
+            body.push(b'}');
+        }
+        body.extend_from_slice(b"]}");
+        let head = format!(
+            "POST /streams/{} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            append.stream,
+            self.host,
+            body.len()
+        );
+        [head.as_bytes(), &body].concat()
+    }
+}
+
+#[async_trait]
+impl Session for BareSession {
+    async fn append(&mut self, append: &Append<'_>) -> std::result::Result<(), AppendError> {
+        if self.form.content_type != ContentType::Json {
+            return Err(AppendError::Failed("bare requests carry JSON alone".into()));
+        }
+        let request = self.request(append);
+        let judge = |status, body: &[u8]| match status {
+            200..=299 => Ok(()),
+            429 | 503 => Err(AppendError::Retry(status.to_string())),
+            504 => Err(AppendError::Retry(OUTCOME_UNKNOWN.into())),
+            _ => {
+                let said = String::from_utf8_lossy(body);
+                Err(AppendError::Failed(format!("{status} {said}")))
+            }
+        };
+        match self.connection.ask(&request, judge).await {
+            Ok(answer) => answer,
+            Err(failure) => Err(AppendError::Unknown(failure.0)),
         }
     }
 }

@@ -28,9 +28,12 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(20);
 /// How long after the end an append may still take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Sessions that are opened at the same time.
-const CONNECTING_MAX: u32 = 20;
+const CONNECTING_MAX: usize = 20;
 /// How often this process looks how late it is.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// A cause of another try that leaves open whether the append is stored.
+pub(super) const OUTCOME_UNKNOWN: &str = "outcome_unknown";
 
 /// A share of all cores above which the generator is the limit, if the target is not in the same process.
 const OWN_SHARE_MAX: f64 = 0.9;
@@ -234,6 +237,20 @@ pub async fn run(
     load: &Load,
     stop: &CancellationToken,
 ) -> Result<(PhaseRun, Claims)> {
+    let (runs, claims) = run_all(std::slice::from_ref(target), events, load, stop).await?;
+    Ok((runs.into_iter().next().unwrap_or_default(), claims))
+}
+
+/// Runs the load on several targets, which store to the same place; workers are shared equally. One run per target.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) async fn run_all(
+    targets: &[Arc<dyn Target>],
+    events: &Arc<Events>,
+    load: &Load,
+    stop: &CancellationToken,
+) -> Result<(Vec<PhaseRun>, Claims)> {
     if load.events == 0
         || !load.events_per_stream.is_multiple_of(load.events)
         || load.events_per_stream > 4_096
@@ -243,7 +260,7 @@ pub async fn run(
             load.events_per_stream, load.events
         ));
     }
-    let sessions = connect(target, load.workers).await?;
+    let sessions = connect(targets, load.workers).await?;
     let begin = Instant::now();
     let clock = Clock {
         begin,
@@ -254,9 +271,9 @@ pub async fn run(
     let tasks: Vec<_> = sessions
         .into_iter()
         .zip(load.first_worker..)
-        .map(|(session, number)| {
+        .map(|((target, session), number)| {
             let worker = Loop {
-                target: Arc::clone(target),
+                target: Arc::clone(&targets[target]),
                 session,
                 events: Arc::clone(events),
                 load: *load,
@@ -265,38 +282,45 @@ pub async fn run(
                 claims: Claims::default(),
                 failures: 0,
             };
-            tokio::spawn(worker.run(number))
+            (target, tokio::spawn(worker.run(number)))
         })
         .collect();
     let (cpu, lag) = watch(&clock).await;
     let complete = !clock.over.is_cancelled();
     let end = Instant::now().min(clock.to);
     clock.over.cancel();
-    let (mut all, mut claims) = (PhaseRun::default(), Claims::default());
-    for task in tasks {
+    let (mut runs, mut claims) = (vec![PhaseRun::default(); targets.len()], Claims::default());
+    for (target, task) in tasks {
         let (run, claimed) = task.await?;
-        all.add(run);
+        runs[target].add(run);
         claims.add(claimed);
     }
-    all.complete = complete;
-    all.seconds = end.saturating_duration_since(clock.from).as_secs_f64();
-    (all.cpu, all.lag) = (cpu, lag);
-    Ok((all, claims))
+    for run in &mut runs {
+        run.complete = complete;
+        run.seconds = end.saturating_duration_since(clock.from).as_secs_f64();
+        (run.cpu, run.lag) = (cpu, lag.clone());
+    }
+    Ok((runs, claims))
 }
 
+type Connected = (usize, Box<dyn Session>);
+
 /// A session for each worker, some at a time: one after the other would take minutes at a distance.
-async fn connect(target: &Arc<dyn Target>, workers: u32) -> Result<Vec<Box<dyn Session>>> {
+async fn connect(targets: &[Arc<dyn Target>], workers: u32) -> Result<Vec<Connected>> {
     let mut sessions = Vec::new();
-    let mut left = workers;
-    while left > 0 {
+    let numbers: Vec<usize> = (0..workers as usize).collect();
+    for some in numbers.chunks(CONNECTING_MAX) {
         let mut connecting = tokio::task::JoinSet::new();
-        for _ in 0..left.min(CONNECTING_MAX) {
-            let target = Arc::clone(target);
-            connecting.spawn(async move { target.connect().await });
+        for number in some {
+            let at = number % targets.len();
+            let target = Arc::clone(&targets[at]);
+            connecting.spawn(async move {
+                let session = target.connect().await;
+                session.map(|session| (at, session))
+            });
         }
-        left -= left.min(CONNECTING_MAX);
         while let Some(session) = connecting.join_next().await {
-            sessions.push(session?.context(target.name())?);
+            sessions.push(session?.context(targets[0].name())?);
         }
     }
     Ok(sessions)
@@ -392,6 +416,7 @@ impl Loop {
     async fn append(&mut self, number: u64, append: &Append<'_>, intended: Instant) -> bool {
         let after = append.revision + append.events.len() as u64;
         self.claims.sent(number, after);
+        let mut is_open = false;
         loop {
             let answer = tokio::select! {
                 biased;
@@ -401,6 +426,10 @@ impl Loop {
             let error = match answer {
                 Ok(()) => {
                     self.claims.acknowledged(number, after);
+                    if let Some(place) = self.session.place() {
+                        let (first, events) = (append.revision, append.events.len() as u64);
+                        self.claims.placed(number, first, events, place);
+                    }
                     self.acknowledge(append, intended);
                     return true;
                 }
@@ -408,9 +437,12 @@ impl Loop {
             };
             match error {
                 AppendError::Retry(cause) => {
+                    is_open |= cause == OUTCOME_UNKNOWN;
                     *self.run.retries.entry(cause).or_default() += 1;
                     if self.clock.over.is_cancelled() {
-                        self.claims.refused(number, append.revision);
+                        if !is_open {
+                            self.claims.refused(number, append.revision);
+                        }
                         return false;
                     }
                     tokio::time::sleep(RETRY_PAUSE).await;

@@ -11,6 +11,7 @@ mod cinema;
 mod events;
 mod gesta;
 mod load;
+mod socket;
 
 #[cfg(test)]
 mod tests;
@@ -23,9 +24,12 @@ use uuid::Uuid;
 use crate::failure::Result;
 
 pub use check::{Claims, ReadBack, check};
+pub(crate) use check::{digest, first_time};
 pub use cinema::CinemaTarget;
 pub use events::{Events, MARK_BYTES, NumberOf, SMALLEST_BYTES};
 pub use gesta::GestaTarget;
+pub(crate) use gesta::{Expected, error_name};
+pub(crate) use load::run_all;
 pub use load::{Embedded, Load, Phase, PhaseRun, run};
 
 /// One event to append.
@@ -70,6 +74,26 @@ pub struct Stored {
     pub mark: String,
     /// Length of the stored data; none if the target stores another form of it (such as `jsonb`).
     pub bytes: Option<u64>,
+    /// What else a target shows that keeps everything; none: it does not.
+    pub whole: Option<Whole>,
+}
+
+/// All that is stored of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whole {
+    /// Its place in the order of all events.
+    pub position: u64,
+    /// Its data.
+    pub data: Bytes,
+}
+
+/// Where an append was stored, as its answer said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Revision of the first event.
+    pub revision: u64,
+    /// Position of the last event.
+    pub position: u64,
 }
 
 /// What is known about a target.
@@ -128,4 +152,9 @@ pub trait Target: Send + Sync {
 pub trait Session: Send {
     /// Appends; an `Ok` means: durably stored, as [`TargetFacts::durability`] says.
     async fn append(&mut self, append: &Append<'_>) -> std::result::Result<(), AppendError>;
+
+    /// Where the last append that was acknowledged is stored, if its answer said so. Then [`Stored::whole`] must be shown.
+    fn place(&self) -> Option<Place> {
+        None
+    }
 }

@@ -108,6 +108,7 @@ impl Target for LyingTarget {
                     revision: revision + shift,
                     mark: Events::mark_in(&event.data),
                     bytes: Some(event.data.len() as u64),
+                    whole: None,
                 };
                 if self.0.lie == Lie::Double && n == 0 && revision == 0 {
                     see(one.clone());

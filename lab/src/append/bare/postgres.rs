@@ -1,4 +1,4 @@
-//! `bound` on PostgreSQL: arrays through `unnest`, or one row at a time, each statement its own transaction.
+//! The bare statement on PostgreSQL: arrays through `unnest`, or one row at a time, each statement its own transaction.
 
 use std::time::Instant;
 
@@ -6,31 +6,27 @@ use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Bound, Clocked, Form, Places, Plan, SCHEMA};
-use crate::beside::Beside;
+use super::{Bare, Clocked, Form, Places, Plan};
 use crate::failure::{Context, Result};
 use crate::postgres;
 
-pub(super) async fn measure(
-    plan: &Plan<'_>,
-    beside: &Beside,
-    stop: &CancellationToken,
-) -> Result<Bound> {
-    let client = postgres::connect(beside.url()).await?;
+pub(super) async fn measure(plan: &Plan<'_>, url: &str, stop: &CancellationToken) -> Result<Bare> {
+    let client = postgres::connect(url).await?;
+    let (_, schema) = url.rsplit_once("schema=").unwrap_or_default();
     client
-        .batch_execute(&format!("SET search_path = {SCHEMA}"))
+        .batch_execute(&format!("SET search_path = {schema}"))
         .await
         .context("choosing the schema")?;
     fill(&client, plan, stop).await
 }
 
-async fn fill(client: &Client, plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound> {
+async fn fill(client: &Client, plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bare> {
     let mut places = Places::new(plan.workload);
     let batch = client
-        .prepare(include_str!("../../sql/insert_batch.sql"))
+        .prepare(include_str!("../../../sql/insert_batch.sql"))
         .await?;
     let one = client
-        .prepare(include_str!("../../sql/insert_one.sql"))
+        .prepare(include_str!("../../../sql/insert_one.sql"))
         .await?;
     let mut clocked = Clocked::start(plan);
     let mut columns = Columns::default();

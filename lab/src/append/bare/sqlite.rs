@@ -1,4 +1,4 @@
-//! `bound` on SQLite: a prepared insert in a loop, a transaction per batch, with the settings of Gesta's writing connection.
+//! The bare statement on SQLite: a prepared insert in a loop, a transaction per batch, with the settings of Gesta's writing connection.
 //!
 //! As in Gesta, checkpoints run beside the inserts, on a thread and connection of their own; only when the
 //! log has grown long does the inserting thread start it again from its beginning.
@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, params};
 use tokio_util::sync::CancellationToken;
 
-use super::{Bound, Clocked, Places, Plan};
-use crate::beside::Beside;
+use super::{Bare, Clocked, Places, Plan};
 use crate::failure::{Context, Result, fail};
 
 /// How often the log is copied into the file.
@@ -20,8 +19,8 @@ const CHECKPOINT_EVERY: Duration = Duration::from_millis(50);
 /// Pages of the log after which it is started again (32 MiB).
 const RESTART_PAGES: i64 = 8_000;
 
-pub(super) fn measure(plan: &Plan<'_>, beside: &Beside, stop: &CancellationToken) -> Result<Bound> {
-    let path = beside.url().trim_start_matches("sqlite:");
+pub(super) fn measure(plan: &Plan<'_>, url: &str, stop: &CancellationToken) -> Result<Bare> {
+    let path = url.trim_start_matches("sqlite:");
     tokio::task::block_in_place(|| fill(Path::new(path), plan, stop))
 }
 
@@ -40,7 +39,7 @@ fn open(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
-fn fill(path: &Path, plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound> {
+fn fill(path: &Path, plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bare> {
     let conn = open(path)?;
     let over = Arc::new(AtomicBool::new(false));
     let pages = Arc::new(AtomicI64::new(0));
@@ -61,8 +60,8 @@ fn insert(
     plan: &Plan<'_>,
     stop: &CancellationToken,
     pages: &AtomicI64,
-) -> Result<Bound> {
-    let mut statement = conn.prepare(include_str!("../../sql/insert_sqlite.sql"))?;
+) -> Result<Bare> {
+    let mut statement = conn.prepare(include_str!("../../../sql/insert_sqlite.sql"))?;
     let mut places = Places::new(plan.workload);
     let mut clocked = Clocked::start(plan);
     let metadata: &[u8] = plan.workload.metadata();

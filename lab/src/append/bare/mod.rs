@@ -1,8 +1,8 @@
-//! `bound`: what the bare database carries: the append statement in a loop on one connection, without the pipeline.
+//! What the bare database carries: the append statement in a loop on one connection, without the pipeline.
 //!
-//! The table is Gesta's own: a store is made beside the measured one, closed, and filled by plain
-//! statements. No chain, no expected revisions, no answers to callers: nothing that waits for each
-//! answer can be faster with the same rows, indexes, durability and one connection.
+//! The table is Gesta's own: a store is made, closed, and filled by plain statements. No chain, no expected revisions, no
+//! answers to callers: nothing that waits for each answer can be faster with the same rows, indexes, durability and one
+//! connection.
 
 mod postgres;
 mod sqlite;
@@ -10,46 +10,17 @@ mod sqlite;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::beside::Beside;
 use crate::failure::{Result, fail};
 use crate::histogram::{Latencies, Percentiles};
 use crate::host::{CpuMeter, CpuUse};
 use crate::random::Random;
-use crate::record::{Record, Table};
-use crate::report::ReportArgs;
-use crate::store::{self, StoreArgs};
-use crate::units::{self, grouped};
-use crate::workload::{Run, Workload, WorkloadArgs};
-
-/// Inserts batches into a table like Gesta's, without Gesta.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct BoundArgs {
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
-    #[command(flatten)]
-    pub(crate) workload: WorkloadArgs,
-    #[command(flatten)]
-    pub(crate) report: ReportArgs,
-    /// Events per statement and commit.
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) batch: u32,
-    /// A plain one-row INSERT and its commit, instead of arrays.
-    #[arg(long)]
-    pub(crate) bare_insert: bool,
-    /// Time before the clock starts.
-    #[arg(long, default_value = "2s", value_parser = units::duration)]
-    pub(crate) warm_up: Duration,
-    /// Time on the clock.
-    #[arg(long, default_value = "15s", value_parser = units::duration)]
-    pub(crate) duration: Duration,
-}
+use crate::target::{GestaTarget, Target as _};
+use crate::workload::Workload;
 
 /// How batches are inserted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Many rows per commit.
     Batch(u32),
@@ -83,7 +54,7 @@ pub(crate) struct Plan<'a> {
 
 /// What the bare database did.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Bound {
+pub(crate) struct Bare {
     /// Rate.
     pub(crate) events_per_second: f64,
     /// Events inserted on the clock.
@@ -98,73 +69,21 @@ pub(crate) struct Bound {
     pub(crate) valid: bool,
 }
 
-/// The schema of the table, or the beginning of its folder's name.
-const SCHEMA: &str = "gesta_lab_bound";
-
 /// Runs it, on whichever database the URL names.
-pub(crate) async fn measure(plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bound> {
-    let Some(beside) = Beside::of(plan.url, SCHEMA)? else {
-        return fail("bound is for postgres:// and sqlite: stores");
-    };
-    beside.clear().await?;
-    let made = store::open_store(beside.url(), 1).await?;
-    made.shutdown().await?;
-    drop(made);
-    beside.settle().await?;
-    let bound = match plan.url.starts_with("sqlite:") {
-        true => sqlite::measure(plan, &beside, stop),
-        false => postgres::measure(plan, &beside, stop).await,
-    };
-    beside.clear().await?;
-    bound
-}
-
-/// The command.
-pub(crate) async fn run(args: &BoundArgs, stop: &CancellationToken) -> Result<bool> {
-    let mut record = Record::begin("bound", args.workload.seed);
-    let opened = store::open(&args.store).await?;
-    let form = if args.bare_insert {
-        Form::BareInsert
-    } else {
-        Form::Batch(args.batch)
-    };
-    let workload = Workload::new(&args.workload, Run::random());
-    let plan = Plan {
-        url: &opened.url,
-        form,
-        workload: &workload,
-        warm_up: args.warm_up,
-        duration: args.duration,
-    };
-    let bound = measure(&plan, stop).await?;
-    record.store = Some(opened.facts.clone());
-    record.workload = json!({ "form": form, "events": args.workload, "duration_seconds": args.duration.as_secs_f64() });
-    record.result = json!(bound);
-    (record.complete, record.valid) = (!stop.is_cancelled(), bound.valid);
-    record.save(&args.report)?;
-    print!("{}", table(&[("bound".into(), form, &bound)]));
-    opened.store.shutdown().await?;
-    Ok(bound.valid)
-}
-
-/// One row per run.
-pub(crate) fn table(runs: &[(String, Form, &Bound)]) -> Table {
-    let mut table = Table::new([
-        "run", "batch", "events/s", "p50 ms", "p99 ms", "max ms", "cores", "own",
-    ]);
-    for (name, form, bound) in runs {
-        table.row([
-            name.clone(),
-            form.events().to_string(),
-            grouped(bound.events_per_second),
-            format!("{:.2}", bound.latency_ms.p50),
-            format!("{:.2}", bound.latency_ms.p99),
-            format!("{:.2}", bound.latency_ms.max),
-            format!("{:.2}", bound.cpu.machine_cores),
-            format!("{:.2}", bound.cpu.own_cores),
-        ]);
+pub(crate) async fn measure(plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bare> {
+    let store = GestaTarget::new(plan.url, Duration::ZERO, None).fresh()?;
+    if !store.is_fresh() {
+        return fail("the bare statement is for postgres:// and sqlite: stores");
     }
-    table
+    store.prepare().await?;
+    store.close().await?;
+    store.settle().await?;
+    let bare = match plan.url.starts_with("sqlite:") {
+        true => sqlite::measure(plan, store.url(), stop),
+        false => postgres::measure(plan, store.url(), stop).await,
+    };
+    store.remove().await?;
+    bare
 }
 
 /// Which stream, revision and position the next event has.
@@ -246,7 +165,7 @@ impl Clocked {
     }
 
     /// `stored` is what the table holds, `inserted` what was sent.
-    fn finish(self, stored: u64, inserted: u64) -> Bound {
+    fn finish(self, stored: u64, inserted: u64) -> Bare {
         // An interrupted run ends with its last statement.
         let end = if Instant::now() >= self.to {
             self.to
@@ -260,7 +179,7 @@ impl Clocked {
         } else {
             0.0
         };
-        Bound {
+        Bare {
             events_per_second: rate.round(),
             events: self.events,
             seconds,

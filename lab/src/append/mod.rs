@@ -1,0 +1,300 @@
+//! `append`: appends under load, their latencies, and the proof that everything acknowledged is stored.
+//!
+//! One load, and what it can be held against: the bare statement or a store with more logs, alternating, so that both
+//! meet the machine at the same hours (`--against`); the same load while another session keeps an old snapshot open
+//! (`--old-snapshot`); several servers of one database (`--servers`). Every run begins with an empty store, unless
+//! the store is reached over HTTP.
+
+pub(crate) mod bare;
+mod figures;
+mod modes;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::child::{ProgramArgs, Server};
+use crate::failure::{Result, fail};
+use crate::report::{Chart, Report, ReportArgs, Scale};
+use crate::sizes::Sizes;
+use crate::store::{self, StoreArgs};
+use crate::target::{self, Embedded, Events, Expected, GestaTarget, Load, Target};
+use crate::units;
+use crate::workload::{Run as RunId, Workload, WorkloadArgs};
+
+use figures::Run;
+
+/// Most events of a stream.
+const STREAM_EVENTS_MAX: u64 = 4_000;
+/// Rounds of a comparison.
+const ROUNDS: u32 = 5;
+
+/// Appends under load, then reads everything back.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub(crate) struct AppendArgs {
+    #[command(flatten)]
+    #[serde(skip)]
+    store: StoreArgs,
+    #[command(flatten)]
+    workload: WorkloadArgs,
+    #[command(flatten)]
+    #[serde(skip)]
+    program: ProgramArgs,
+    #[command(flatten)]
+    #[serde(skip)]
+    report: ReportArgs,
+    /// Appends under way at once; several numbers are measured one after the other.
+    #[arg(long, value_delimiter = ',', default_value = "40", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    waiters: Vec<u32>,
+    /// Events per append.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    events: u64,
+    /// What appends expect of their stream.
+    #[arg(long, value_enum, default_value_t = Expected::Any)]
+    expected: Expected,
+    /// Appends per second, on a schedule, instead of as many as there can be.
+    #[arg(long, value_parser = units::rate)]
+    rate: Option<f64>,
+    /// Time before the clock starts.
+    #[arg(long, default_value = "2s", value_parser = units::duration)]
+    #[serde(skip)]
+    warm_up: Duration,
+    /// Time on the clock.
+    #[arg(long, default_value = "15s", value_parser = units::duration)]
+    #[serde(skip)]
+    duration: Duration,
+    /// How often everything is measured; medians count. Default: once, and 5 times with --against.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Against something else, alternating.
+    #[arg(long, value_parser = Against::parse, conflicts_with_all = ["old_snapshot", "servers"])]
+    against: Option<Against>,
+    /// Measure while another session's snapshot stays open for so long; --duration is one slice (PostgreSQL only).
+    #[arg(long, value_parser = units::duration, conflicts_with = "servers")]
+    #[serde(skip)]
+    old_snapshot: Option<Duration>,
+    /// So many stores share the database; --waiters is the total (PostgreSQL only).
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    servers: u16,
+    /// Extra round trip of the last of several servers, for example 5ms.
+    #[arg(long, default_value = "0", value_parser = units::duration)]
+    #[serde(skip)]
+    far: Duration,
+    /// Start Gesta's server on this store and append over HTTP.
+    #[arg(long)]
+    serve: bool,
+    /// Over HTTP: write requests by hand, on a connection of each waiter, instead of by the client library.
+    #[arg(long)]
+    bare_requests: bool,
+    /// The share that must be reached: of what is held against, of the rate without the snapshot, or of a server's fair
+    /// share of what it has alone. A miss is exit code 1.
+    #[arg(long)]
+    floor: Option<f64>,
+}
+
+/// What appends are held against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Against {
+    /// The bare statement at the batch size that the appends had.
+    Bare,
+    /// A plain one-row INSERT and its commit.
+    Insert,
+    /// Gesta with this many logs.
+    Logs(u16),
+}
+
+impl Against {
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        match (text, text.strip_suffix("-logs").map(str::parse)) {
+            ("bare", _) => Ok(Self::Bare),
+            ("insert", _) => Ok(Self::Insert),
+            (_, Some(Ok(logs @ 1..))) => Ok(Self::Logs(logs)),
+            _ => Err(format!(
+                "{text:?} is not bare, insert, or a number of logs such as 2-logs"
+            )),
+        }
+    }
+}
+
+/// The command. True if everything was read back and the floor was reached.
+pub(crate) async fn run(args: &AppendArgs, stop: &CancellationToken) -> Result<bool> {
+    let mut report = Report::begin("append", args.title(), args.workload.seed);
+    let mut server = None;
+    let mut url = store::resolve(&args.store.store, &mut server)?;
+    let files = tempfile::tempdir()?;
+    let mut served = None;
+    if args.serve {
+        let log = files.path().join("server.log");
+        let server = Server::start(&args.program.find()?, &url, &log).await?;
+        url = served.insert(server).url();
+    }
+    if (args.servers > 1 || args.old_snapshot.is_some()) && !url.starts_with("postgres") {
+        return fail("--servers and --old-snapshot are about PostgreSQL");
+    }
+    let mut lab = Lab::new(args, url, stop)?;
+    let facts = lab.target().await?;
+    report.store = Some(facts.opened().await?.facts.clone());
+    facts.remove().await?;
+    match (args.against, args.old_snapshot) {
+        (Some(against), _) => lab.alternating(against).await?,
+        (_, Some(hold)) => lab.old_snapshot(hold).await?,
+        _ if args.servers > 1 => lab.servers().await?,
+        _ => lab.plain().await?,
+    }
+    report.workload = json!(args);
+    report.workload["warm_up_seconds"] = json!(args.warm_up.as_secs_f64());
+    report.workload["duration_seconds"] = json!(args.duration.as_secs_f64());
+    report.workload["far_ms"] = json!(args.far.as_secs_f64() * 1_000.0);
+    lab.tell(&mut report);
+    let complete = !stop.is_cancelled();
+    let is_missed = complete && lab.misses_floor();
+    if is_missed {
+        report.caution("The floor was missed.");
+    }
+    let is_result = report.finish(&args.report, complete)?;
+    drop(served);
+    Ok(is_result && !is_missed)
+}
+
+impl AppendArgs {
+    fn title(&self) -> &'static str {
+        match (self.against, self.old_snapshot) {
+            (Some(Against::Logs(_)), _) => "Appends to several logs",
+            (Some(_), _) => "Appends against the bare database",
+            (_, Some(_)) => "Appends under an old snapshot",
+            _ if self.servers > 1 => "Appends of several servers",
+            _ => "Appends",
+        }
+    }
+}
+
+/// A measurement under way.
+struct Lab<'a> {
+    args: &'a AppendArgs,
+    url: String,
+    sizes: Sizes,
+    workload: Workload,
+    stop: &'a CancellationToken,
+    runs: Vec<Run>,
+    /// What was found, in a sentence.
+    finding: String,
+    /// What is compared with the floor.
+    share: Option<f64>,
+}
+
+impl<'a> Lab<'a> {
+    fn new(args: &'a AppendArgs, url: String, stop: &'a CancellationToken) -> Result<Self> {
+        Ok(Self {
+            args,
+            url,
+            sizes: Sizes::exactly(args.workload.payload)?,
+            workload: Workload::new(&args.workload, RunId::random()),
+            stop,
+            runs: Vec::new(),
+            finding: String::new(),
+            share: None,
+        })
+    }
+
+    fn misses_floor(&self) -> bool {
+        let floor = self.floor().zip(self.share);
+        floor.is_some_and(|(floor, share)| share < floor)
+    }
+
+    /// What was measured.
+    fn tell(&self, report: &mut Report) {
+        report.finding.clone_from(&self.finding);
+        for run in &self.runs {
+            run.tell(report);
+        }
+        let (x, y) = (("run", Scale::Steps), (&["events/s"][..], Scale::Linear));
+        report.chart(Chart::lines(
+            "Events per second, run by run",
+            figures::TITLE,
+            x,
+            y,
+        ));
+        report.table(figures::table(&self.runs));
+    }
+
+    fn new_target(&self, logs: u16) -> Result<GestaTarget> {
+        let metadata = self.workload.metadata().clone();
+        let target = GestaTarget::new(&self.url, self.args.store.rtt, None)
+            .with_logs(logs)
+            .appending(self.args.expected, metadata);
+        match self.args.bare_requests {
+            true => target.bare().fresh(),
+            false => target.fresh(),
+        }
+    }
+
+    /// A store that is made for one run; the named one if it is reached over HTTP.
+    async fn target(&self) -> Result<Arc<GestaTarget>> {
+        self.target_of(self.args.store.logs).await
+    }
+
+    async fn target_of(&self, logs: u16) -> Result<Arc<GestaTarget>> {
+        let target = self.new_target(logs)?;
+        target.prepare().await?;
+        target.settle().await?;
+        Ok(Arc::new(target))
+    }
+
+    /// Loads targets that share a store, and reads back. One run for each; the first has what was read back.
+    async fn load(
+        &self,
+        name: &str,
+        targets: &[Arc<GestaTarget>],
+        waiters: u32,
+    ) -> Result<Vec<Run>> {
+        let args = self.args;
+        let load = Load {
+            first_worker: 0,
+            workers: waiters,
+            events: args.events,
+            events_per_stream: STREAM_EVENTS_MAX / args.events * args.events,
+            streams: (args.workload.streams / waiters).max(1),
+            rate: args.rate,
+            warm_up: args.warm_up,
+            duration: args.duration,
+        };
+        let (sizes, kind) = (self.sizes.clone(), args.workload.payload_kind);
+        let events = Arc::new(Events::new(sizes, kind, 1, args.workload.seed));
+        let mut before = Vec::new();
+        for target in targets {
+            before.push(target.opened().await?.pipelines());
+        }
+        let all: Vec<Arc<dyn Target>> = targets
+            .iter()
+            .map(|target| Arc::clone(target) as Arc<dyn Target>)
+            .collect();
+        let (loaded, claims) = target::run_all(&all, &events, &load, self.stop).await?;
+        let mut runs = Vec::new();
+        for ((target, loaded), before) in targets.iter().zip(loaded).zip(before) {
+            let now = target.opened().await?.pipelines();
+            let embedded = match target.is_embedded() {
+                true => Embedded::Yes,
+                false => Embedded::No,
+            };
+            let share = waiters / u32::try_from(targets.len())?;
+            runs.push(Run {
+                name: name.to_owned(),
+                phase: loaded.figures(share, embedded),
+                pipelines: now.zip(before).map(|(now, before)| now.since(before)),
+                read_back: None,
+            });
+        }
+        runs[0].read_back = Some(target::check(all[0].as_ref(), &events, &claims).await?);
+        for run in &runs {
+            eprintln!("{}: {}", run.name, run.phase.told());
+        }
+        Ok(runs)
+    }
+}
