@@ -36,4 +36,4 @@ pub use keys::KEY_BYTES_MAX;
 pub use kind::EntityType;
 pub use scenario::Scenario;
 pub use snapshot::Snapshots;
-pub use stats::Stats;
+pub use stats::{Stat, Stats};

@@ -2,30 +2,56 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The name of a number, what it means, and its value.
+pub type Stat = (&'static str, &'static str, u64);
+
 macro_rules! stats {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    (counters: $(#[doc = $help:literal] $counter:ident,)* gauges: $(#[doc = $meaning:literal] $gauge:ident,)*) => {
         /// What a runtime has done since it was started, and what it holds now.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub struct Stats {
-            $($(#[$doc])* pub $name: u64,)*
+            $(#[doc = $help] pub $counter: u64,)*
+            $(#[doc = $meaning] pub $gauge: u64,)*
+        }
+
+        impl Stats {
+            /// What was done since the start: these numbers only grow.
+            pub fn counters(&self) -> impl Iterator<Item = Stat> {
+                [$((stringify!($counter), help($help), self.$counter),)*].into_iter()
+            }
+
+            /// What is held now.
+            pub fn gauges(&self) -> impl Iterator<Item = Stat> {
+                [$((stringify!($gauge), help($meaning), self.$gauge),)*].into_iter()
+            }
         }
 
         /// The same, being counted.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
-            $(pub(crate) $name: Counter,)*
+            $(pub(crate) $counter: Counter,)*
+            $(pub(crate) $gauge: Counter,)*
         }
 
         impl Counters {
             pub(crate) fn snapshot(&self) -> Stats {
-                Stats { $($name: self.$name.get(),)* }
+                Stats {
+                    $($counter: self.$counter.get(),)*
+                    $($gauge: self.$gauge.get(),)*
+                }
             }
         }
     };
 }
 
+/// A doc comment without the blank before it and its full stop.
+fn help(doc: &'static str) -> &'static str {
+    doc.trim().trim_end_matches('.')
+}
+
 stats! {
+    counters:
     /// Commands accepted, their events durable.
     commands,
     /// Commands rejected by their entity.
@@ -66,6 +92,7 @@ stats! {
     snapshots_left_out,
     /// Snapshots found but of no use: another version, unreadable, or of another history.
     snapshots_ignored,
+    gauges:
     /// Entities in memory now.
     active,
     /// Entities being loaded now.

@@ -45,6 +45,8 @@ struct EntitiesGuide;
 struct ConsumersGuide;
 
 mod database;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod restore;
 pub mod schema;
 mod url;

@@ -5,7 +5,6 @@ mod all;
 mod backup;
 mod import;
 mod open_files;
-mod pipeline_metrics;
 mod progress;
 mod serve;
 mod stream;

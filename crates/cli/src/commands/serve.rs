@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
+use gesta::metrics::PipelineMetrics;
 use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::open_files;
-use super::pipeline_metrics::PipelineMetrics;
 use crate::args::{Global, Serve};
 use crate::config::{Config, FILE_VARIABLE, Flags, Layers};
 use crate::exit::{Code, Failure, Outcome};
@@ -40,7 +40,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let store = database.start(&options)?;
     let info = store.info().await?;
     let mut registry = gesta_server::Registry::default();
-    registry.register_collector(Box::new(PipelineMetrics(Arc::clone(&store))));
+    registry.register_collector(Box::new(PipelineMetrics::new(Arc::clone(&store))));
     let shared: Arc<dyn EventStore> = store;
     let server = bound
         .with_backups(Arc::new(Backups(database)))

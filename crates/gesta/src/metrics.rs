@@ -1,9 +1,14 @@
-//! What the append pipelines did, as metrics of the server: read when they are asked for.
+//! What stores and entities have done, as metrics of `prometheus-client`: read when they are asked for.
+//!
+//! Why collectors: the numbers are counted where the work is done; nothing is counted twice.
+//! Not here: the registry and its text, which are the application's.
 
 use std::fmt;
 use std::sync::Arc;
 
 use gesta_append::PipelineStats;
+use gesta_entity::Stats;
+use gesta_store::Store;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -11,9 +16,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// Name, help and value of a counter.
-type Counter = (&'static str, &'static str, fn(&PipelineStats) -> u64);
+type PipelineCounter = (&'static str, &'static str, fn(&PipelineStats) -> u64);
 
-const COUNTERS: [Counter; 7] = [
+const PIPELINE_COUNTERS: [PipelineCounter; 7] = [
     (
         "gesta_pipeline_batches",
         "Batches sent to the database, missed ones included",
@@ -51,8 +56,16 @@ const COUNTERS: [Counter; 7] = [
     ),
 ];
 
-/// The pipelines of a store.
-pub(super) struct PipelineMetrics(pub(super) Arc<gesta::Store>);
+/// What the append pipelines of a store have done, with the number of the log as label: `gesta_pipeline_…`.
+pub struct PipelineMetrics(Arc<Store>);
+
+impl PipelineMetrics {
+    /// Metrics of this store, to be registered as a collector.
+    #[must_use]
+    pub fn new(store: Arc<Store>) -> Self {
+        Self(store)
+    }
+}
 
 impl fmt::Debug for PipelineMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,7 +77,7 @@ impl Collector for PipelineMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let logs = self.0.pipeline_stats();
         let label = |log: usize| [("log", log.to_string())];
-        for (name, help, value) in COUNTERS {
+        for (name, help, value) in PIPELINE_COUNTERS {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (log, stats) in logs.iter().enumerate() {
                 ConstCounter::new(value(stats)).encode(family.encode_family(&label(log))?)?;
@@ -74,9 +87,46 @@ impl Collector for PipelineMetrics {
         let name = "gesta_pipeline_queued_events";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (log, stats) in logs.iter().enumerate() {
-            let queued = i64::try_from(stats.queued_events).unwrap_or(i64::MAX);
-            ConstGauge::new(queued).encode(family.encode_family(&label(log))?)?;
+            gauge(stats.queued_events).encode(family.encode_family(&label(log))?)?;
         }
         Ok(())
     }
+}
+
+/// What a runtime of entities has done: each number of [`Stats`] under its name.
+pub struct EntityMetrics<F> {
+    stats: F,
+}
+
+impl<F: Fn() -> Stats> EntityMetrics<F> {
+    /// Metrics of the runtime whose statistics `stats` returns, to be registered as a collector. Their names have no
+    /// prefix; register them in a `sub_registry_with_prefix`.
+    pub fn new(stats: F) -> Self {
+        Self { stats }
+    }
+}
+
+impl<F> fmt::Debug for EntityMetrics<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EntityMetrics")
+    }
+}
+
+impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for EntityMetrics<F> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let stats = (self.stats)();
+        for (name, help, value) in stats.counters() {
+            let counter = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value).encode(counter)?;
+        }
+        for (name, help, value) in stats.gauges() {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            gauge(value).encode(metric)?;
+        }
+        Ok(())
+    }
+}
+
+fn gauge(value: u64) -> ConstGauge<i64> {
+    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
 }
