@@ -4,21 +4,11 @@ use std::sync::Arc;
 
 use gesta::{EventStore, Options, Store};
 
-use crate::http::{App, Server, ServerConfig, StartError};
-use crate::metrics::Requests;
-use crate::read_model::{Location, ReadModel};
-use crate::shows::{Settings, Shows};
-
-/// How to run.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// URL of the store.
-    pub store: String,
-    /// Where to serve.
-    pub server: ServerConfig,
-    /// How shows are run.
-    pub shows: Settings,
-}
+use crate::config::Config;
+use crate::http::{self, App, Server, StartError};
+use crate::metrics::Metrics;
+use crate::read_model::{self, ReadModel};
+use crate::shows::Shows;
 
 /// Why the application did not start, or did not stop well.
 #[derive(Debug, thiserror::Error)]
@@ -47,34 +37,20 @@ impl Application {
     /// # Cancel safety
     /// Dropping the future leaves what was started running until the process ends.
     pub async fn start(config: Config) -> Result<Self, Error> {
-        // First: a store that does not exist would be made for nothing.
-        config.server.check()?;
+        // First, so that what is refused leaves no new store behind.
+        let listener = http::bind(&config).await?;
+        let views = read_model::beside(&config.store)?;
         let store = gesta::open_database(&config.store, Options::creating()).await?;
-        match Self::start_on(&store, config).await {
-            Ok(application) => Ok(application),
-            Err(error) => {
-                store.shutdown().await?;
-                Err(error)
-            }
-        }
-    }
-
-    async fn start_on(store: &Arc<Store>, config: Config) -> Result<Self, Error> {
-        let location = Location::beside(&config.store)?;
+        let shows = Shows::start(Arc::clone(&store) as _, &config)?;
+        let read_model = ReadModel::start(Arc::clone(&store) as _, views);
         let app = Arc::new(App {
-            shows: Shows::start(Arc::clone(store) as _, config.shows)?,
-            read_model: ReadModel::start(Arc::clone(store) as _, location),
-            store: Arc::clone(store),
-            requests: Requests::default(),
+            metrics: Metrics::new(&store, &shows, read_model.stats()),
+            store,
+            shows,
+            read_model,
         });
-        match crate::http::start(config.server, Arc::clone(&app)).await {
-            Ok(server) => Ok(Self { server, app }),
-            Err(error) => {
-                app.shows.shutdown().await;
-                app.read_model.shutdown().await;
-                Err(error.into())
-            }
-        }
+        let server = Server::start(listener, &app, config);
+        Ok(Self { server, app })
     }
 
     /// What it runs on.

@@ -61,58 +61,41 @@ pub struct Show {
 
 /// What is asked of a show.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Command {
-    /// Set up a show with seats 0 to `max_seats - 1`.
+    /// Set up a show with seats 0 to `max_seats - 1`, 1 to [`SEATS_MAX`] of them.
     CreateShow {
-        /// Its identity.
         show_id: Uuid,
-        /// What is shown.
         title: String,
-        /// How many seats it has: 1 to [`SEATS_MAX`].
         max_seats: u32,
     },
     /// Take a seat.
-    ReserveSeat {
-        /// Its number.
-        seat: u32,
-    },
+    ReserveSeat { seat: u32 },
     /// Give a seat back.
-    CancelReservation {
-        /// Its number.
-        seat: u32,
-    },
+    CancelReservation { seat: u32 },
 }
 
 /// What has happened to a show.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Event {
     /// It was set up.
     ShowCreated {
-        /// Its identity.
         show_id: Uuid,
-        /// What is shown.
         title: Box<str>,
-        /// Its seats.
         seats: Vec<Seat>,
-        /// When.
         at: Timestamp,
     },
     /// A seat was taken.
     SeatReserved {
-        /// The show.
         show_id: Uuid,
-        /// The seat.
         seat: u32,
-        /// When.
         at: Timestamp,
     },
     /// A seat was given back.
     SeatReservationCancelled {
-        /// The show.
         show_id: Uuid,
-        /// The seat.
         seat: u32,
-        /// When.
         at: Timestamp,
     },
 }
@@ -230,13 +213,12 @@ impl Show {
         if !self.exists() {
             return Err(Rejection::ShowNotExists);
         }
-        let seat = index_of(number).and_then(|index| self.seats.get(index));
+        let seat = self.seats.get(number as usize);
         seat.copied().ok_or(Rejection::SeatNotExists)
     }
 
     fn set_status(&mut self, number: u32, status: SeatStatus) {
-        let seat = index_of(number).and_then(|index| self.seats.get_mut(index));
-        if let Some(seat) = seat {
+        if let Some(seat) = self.seats.get_mut(number as usize) {
             seat.status = status;
         }
     }
@@ -247,10 +229,6 @@ impl Seat {
         status: SeatStatus::Available,
         price: INITIAL_PRICE,
     };
-}
-
-fn index_of(number: u32) -> Option<usize> {
-    usize::try_from(number).ok()
 }
 
 impl Rejection {

@@ -4,9 +4,9 @@
 //! Invariant: numbers of fields and names of types are never reused for something else.
 //! Not here: what the events mean (`domain`), their bytes (`messages`).
 
-use gesta::Timestamp;
-use gesta::entity::{CodecError, Encoded, EventCodec, ProtoEvents, Stored};
-use prost::Message as _;
+use gesta::entity::{CodecError, Encoded, EventCodec, Stored};
+use gesta::{ContentType, EventType, Timestamp};
+use prost::Message;
 use uuid::Uuid;
 
 use crate::domain::{Command, Event, Price, Seat, SeatStatus, Show};
@@ -27,112 +27,86 @@ const CURRENCY: &str = "EUR";
 pub const SNAPSHOT_VERSION: u32 = 2;
 
 /// The codec of the events of shows.
-///
-/// # Errors
-/// None: the names are valid.
-pub fn codec() -> gesta::Result<impl EventCodec<Event>> {
-    let messages = ProtoEvents::<Message>::new()
-        .event(SHOW_CREATED, Message::Created, |message| match message {
-            Message::Created(created) => Some(created),
-            _ => None,
-        })
-        .event(SEAT_RESERVED, Message::Reserved, |message| match message {
-            Message::Reserved(reserved) => Some(reserved),
-            _ => None,
-        })
-        .event(
-            SEAT_RESERVATION_CANCELLED,
-            Message::Cancelled,
-            |message| match message {
-                Message::Cancelled(cancelled) => Some(cancelled),
-                _ => None,
-            },
-        )
-        .build()?;
-    Ok(ShowEvents { messages })
-}
-
-/// An event in its form on disk.
-enum Message {
-    Created(messages::ShowCreated),
-    Reserved(messages::SeatReserved),
-    Cancelled(messages::SeatReservationCancelled),
-}
-
-/// Turns the domain's events into messages and back; the messages into bytes and back is the inner codec's part.
-struct ShowEvents {
-    messages: ProtoEvents<Message>,
-}
+#[derive(Clone, Copy, Debug)]
+pub struct ShowEvents;
 
 impl EventCodec<Event> for ShowEvents {
     fn encode(&self, event: &Event) -> Result<Encoded, CodecError> {
-        self.messages.encode(&Message::from(event))
+        let (event_type, data) = match event {
+            Event::ShowCreated {
+                show_id,
+                title,
+                seats,
+                at,
+            } => {
+                let created = messages::ShowCreated {
+                    show_id: show_id.to_string(),
+                    title: title.to_string(),
+                    seats: stored_seats(seats),
+                    created_at: at.as_micros(),
+                };
+                (SHOW_CREATED, created.encode_to_vec())
+            }
+            Event::SeatReserved { show_id, seat, at } => {
+                (SEAT_RESERVED, stored_change(*show_id, *seat, *at))
+            }
+            Event::SeatReservationCancelled { show_id, seat, at } => (
+                SEAT_RESERVATION_CANCELLED,
+                stored_change(*show_id, *seat, *at),
+            ),
+        };
+        let event_type = EventType::new(event_type)
+            .map_err(|error| CodecError::Unwritable(error.to_string()))?;
+        Ok(Encoded {
+            event_type,
+            content_type: ContentType::Binary,
+            data: data.into(),
+        })
     }
 
     fn decode(&self, stored: Stored<'_>) -> Result<Event, CodecError> {
-        let message = self.messages.decode(stored)?;
-        Event::try_from(message).map_err(|detail| CodecError::Malformed {
+        let event = match stored.event_type {
+            SHOW_CREATED => show_created(stored.data),
+            SEAT_RESERVED => change_of_seat(stored.data)
+                .map(|(show_id, seat, at)| Event::SeatReserved { show_id, seat, at }),
+            SEAT_RESERVATION_CANCELLED => change_of_seat(stored.data)
+                .map(|(show_id, seat, at)| Event::SeatReservationCancelled { show_id, seat, at }),
+            unknown => return Err(CodecError::UnknownType(unknown.to_owned())),
+        };
+        event.map_err(|detail| CodecError::Malformed {
             event_type: stored.event_type.to_owned(),
             detail,
         })
     }
 }
 
-impl From<&Event> for Message {
-    fn from(event: &Event) -> Self {
-        match event {
-            Event::ShowCreated {
-                show_id,
-                title,
-                seats,
-                at,
-            } => Message::Created(messages::ShowCreated {
-                show_id: show_id.to_string(),
-                title: title.to_string(),
-                seats: stored_seats(seats),
-                created_at: at.as_micros(),
-            }),
-            Event::SeatReserved { show_id, seat, at } => {
-                Message::Reserved(messages::SeatReserved {
-                    show_id: show_id.to_string(),
-                    seat_number: *seat,
-                    reserved_at: at.as_micros(),
-                })
-            }
-            Event::SeatReservationCancelled { show_id, seat, at } => {
-                Message::Cancelled(messages::SeatReservationCancelled {
-                    show_id: show_id.to_string(),
-                    seat_number: *seat,
-                    cancelled_at: at.as_micros(),
-                })
-            }
-        }
-    }
+fn show_created(data: &[u8]) -> Result<Event, String> {
+    let created: messages::ShowCreated = read(data)?;
+    Ok(Event::ShowCreated {
+        show_id: show_id(&created.show_id)?,
+        title: created.title.into(),
+        seats: seats(&created.seats)?,
+        at: Timestamp(created.created_at),
+    })
 }
 
-impl TryFrom<Message> for Event {
-    type Error = String;
+fn stored_change(show_id: Uuid, seat: u32, at: Timestamp) -> Vec<u8> {
+    let changed = messages::SeatChanged {
+        show_id: show_id.to_string(),
+        seat_number: seat,
+        changed_at: at.as_micros(),
+    };
+    changed.encode_to_vec()
+}
 
-    fn try_from(message: Message) -> Result<Self, String> {
-        Ok(match message {
-            Message::Created(created) => Event::ShowCreated {
-                show_id: show_id(&created.show_id)?,
-                title: created.title.into(),
-                seats: seats(&created.seats)?,
-                at: Timestamp(created.created_at),
-            },
-            Message::Reserved(reserved) => Event::SeatReserved {
-                show_id: show_id(&reserved.show_id)?,
-                seat: reserved.seat_number,
-                at: Timestamp(reserved.reserved_at),
-            },
-            Message::Cancelled(cancelled) => Event::SeatReservationCancelled {
-                show_id: show_id(&cancelled.show_id)?,
-                seat: cancelled.seat_number,
-                at: Timestamp(cancelled.cancelled_at),
-            },
-        })
-    }
+fn change_of_seat(data: &[u8]) -> Result<(Uuid, u32, Timestamp), String> {
+    let changed: messages::SeatChanged = read(data)?;
+    let at = Timestamp(changed.changed_at);
+    Ok((show_id(&changed.show_id)?, changed.seat_number, at))
+}
+
+fn read<M: Message + Default>(data: &[u8]) -> Result<M, String> {
+    M::decode(data).map_err(|error| error.to_string())
 }
 
 /// What tells a command from another one with the same idempotency key. Never changes: a hash of it is stored.
@@ -168,7 +142,7 @@ pub fn snapshot_of(show: &Show) -> Result<Vec<u8>, String> {
 /// # Errors
 /// What is wrong with the bytes.
 pub fn show_of(snapshot: &[u8]) -> Result<Show, String> {
-    let snapshot = messages::ShowSnapshot::decode(snapshot).map_err(|error| error.to_string())?;
+    let snapshot: messages::ShowSnapshot = read(snapshot)?;
     Ok(Show {
         id: show_id(&snapshot.show_id)?,
         title: snapshot.title.into(),
@@ -181,8 +155,7 @@ pub fn show_of(snapshot: &[u8]) -> Result<Show, String> {
 /// # Errors
 /// What is wrong with the bytes.
 pub fn seats_created(data: &[u8]) -> Result<usize, String> {
-    let created = messages::ShowCreated::decode(data).map_err(|error| error.to_string())?;
-    Ok(created.seats.len())
+    read(data).map(|created: messages::ShowCreated| created.seats.len())
 }
 
 fn show_id(text: &str) -> Result<Uuid, String> {
@@ -227,23 +200,15 @@ fn seat((number, stored): (u32, &messages::Seat)) -> Result<Seat, String> {
 
 /// Reads `100.00`, and nothing that is written differently.
 fn price(money: &messages::Money) -> Option<Price> {
-    let (whole, cents) = money.amount.split_once('.')?;
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if money.currency != CURRENCY || cents.len() != 2 || !digits(whole) || !digits(cents) {
-        return None;
-    }
-    let cents: u32 = cents.parse().ok()?;
-    let total = whole.parse::<u32>().ok()?.checked_mul(100)?;
-    Some(Price {
-        cents: total.checked_add(cents)?,
-    })
+    let cents = money.amount.replacen('.', "", 1).parse().ok()?;
+    let price = Price { cents };
+    (money.currency == CURRENCY && price.to_string() == money.amount).then_some(price)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::INITIAL_PRICE;
-    use gesta::ContentType;
 
     const ID: Uuid = Uuid::from_u128(0x0190_57a6_3f0e_7c3a_9d1b_2f6c_5e4a_8b70);
     const AT: Timestamp = Timestamp(1_790_000_000_000_001);
@@ -262,8 +227,7 @@ mod tests {
     }
 
     fn encoded(event: &Event) -> Encoded {
-        let codec = codec().expect("valid names");
-        codec.encode(event).expect("every event has a form")
+        ShowEvents.encode(event).expect("every event has a form")
     }
 
     fn decoded(event_type: &str, data: &[u8]) -> Result<Event, CodecError> {
@@ -272,7 +236,7 @@ mod tests {
             content_type: ContentType::Binary,
             data: &bytes::Bytes::copy_from_slice(data),
         };
-        codec().expect("valid names").decode(stored)
+        ShowEvents.decode(stored)
     }
 
     /// The bytes on disk must never change: old events stay readable only if new ones look the same.

@@ -1,13 +1,15 @@
 //! The cinema: shows whose seats are reserved and given back, as an example of an application on event-sourced entities.
 //!
-//! Read `domain` first: it is all of the application's rules. Then `events` (how they are stored), `shows` (how shows
-//! run), `read_model` (what is derived from them), `http` (how they are reached).
+//! Read it in this order: `domain` (all of the rules, pure), `events` (how they are stored), `shows` (how shows run on
+//! a store), `read_model` (what is derived from their events), `http` (how users reach them), `application` (how all
+//! of it is started and stopped).
 
 pub mod application;
+pub mod config;
 pub mod domain;
 pub mod events;
 pub mod http;
-pub mod messages;
-pub mod metrics;
+mod messages;
+mod metrics;
 pub mod read_model;
 pub mod shows;

@@ -1,56 +1,43 @@
 //! The binary: reads the command line, runs the application, stops it on Ctrl-C or SIGTERM.
 
-mod args;
-
+use std::error::Error as _;
 use std::process::ExitCode;
 
 use clap::Parser;
 use gesta::{ErrorKind, EventStore};
 use gesta_cinema::application::{Application, Error};
+use gesta_cinema::config::Config;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::Args;
+/// The allocator of `gesta`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Why the process ends without success.
-enum Failure {
-    /// A message and the exit code that fits it.
-    Message(u8, String),
-    Application(Error),
-}
+/// Why the process ends without success: the exit code and a message.
+struct Failure(u8, String);
 
-impl<E: Into<Error>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Failure::Application(error.into())
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure(code_of(&error), with_causes(&error))
     }
 }
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let outcome = match runtime {
-        Ok(runtime) => {
-            let outcome = runtime.block_on(run(&args));
-            runtime.shutdown_background();
-            outcome
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Config::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure(code, message)) => {
+            eprintln!("error: {message}");
+            ExitCode::from(code)
         }
-        Err(error) => Err(Failure::Message(1, error.to_string())),
-    };
-    let (code, message) = match outcome {
-        Ok(()) => return ExitCode::SUCCESS,
-        Err(Failure::Message(code, message)) => (code, message),
-        Err(Failure::Application(error)) => (code_of(&error), with_causes(&error)),
-    };
-    eprintln!("error: {message}");
-    ExitCode::from(code)
+    }
 }
 
-async fn run(args: &Args) -> Result<(), Failure> {
-    start_log(&args.log)?;
-    let application = Application::start(args.config()).await?;
+async fn run(config: Config) -> Result<(), Failure> {
+    start_log(&config.log)?;
     let mut terminate =
-        signal(SignalKind::terminate()).map_err(|error| Failure::Message(1, error.to_string()))?;
+        signal(SignalKind::terminate()).map_err(|error| Failure(1, error.to_string()))?;
+    let application = Application::start(config).await?;
     greet(&application).await?;
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
@@ -59,15 +46,18 @@ async fn run(args: &Args) -> Result<(), Failure> {
     tracing::info!("stopping: running requests are answered; once more stops at once");
     tokio::select! {
         stopped = application.shutdown() => stopped?,
-        _ = tokio::signal::ctrl_c() => return Err(Failure::Message(130, "stopped at once".into())),
+        _ = tokio::signal::ctrl_c() => {
+            eprintln!("error: stopped at once");
+            std::process::exit(130);
+        }
     }
     tracing::info!("stopped");
     Ok(())
 }
 
 /// Tells what runs and where.
-async fn greet(application: &Application) -> Result<(), Failure> {
-    let info = application.store().info().await.map_err(Error::from)?;
+async fn greet(application: &Application) -> Result<(), Error> {
+    let info = application.store().info().await?;
     tracing::info!(
         backend = %info.backend,
         engine = %info.engine,
@@ -88,13 +78,13 @@ async fn greet(application: &Application) -> Result<(), Failure> {
 /// Sends log lines to standard error.
 fn start_log(filter: &str) -> Result<(), Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
-        .map_err(|error| Failure::Message(2, format!("log filter {filter:?}: {error}")))?;
+        .map_err(|error| Failure(2, format!("log filter {filter:?}: {error}")))?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .try_init()
-        .map_err(|error| Failure::Message(1, format!("log: {error}")))
+        .map_err(|error| Failure(1, format!("log: {error}")))
 }
 
 /// The exit codes of `gesta`, as far as they can come up.
@@ -113,13 +103,11 @@ fn code_of(error: &Error) -> u8 {
 /// The message, then each cause that adds something.
 fn with_causes(error: &Error) -> String {
     let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let text = error.to_string();
+    for cause in std::iter::successors(error.source(), |cause| (*cause).source()) {
+        let text = cause.to_string();
         if !message.contains(&text) {
             message = format!("{message}: {text}");
         }
-        cause = error.source();
     }
     message
 }

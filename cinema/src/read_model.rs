@@ -5,30 +5,27 @@
 //! Invariants: rows and checkpoint change in one transaction, and only if the checkpoint is still the one that the
 //! changes begin after. So nothing is counted twice or left out, whatever fails, and even if several processes keep
 //! the same rows: one of them moves the checkpoint on, the others stand by.
-//! Not here: SQL (`sqlite`, `postgres`).
+//! Not here: following the events (`worker`), SQL (`sqlite`, `postgres`).
 
-mod batch;
-mod location;
 mod postgres;
 mod sqlite;
 mod worker;
 
+use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use gesta::EventStore;
-use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use prometheus_client::metrics::counter::Counter;
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::read_model::batch::Batch;
-pub use crate::read_model::location::Location;
+use crate::read_model::postgres::PostgresViews;
+use crate::read_model::sqlite::SqliteViews;
 use crate::read_model::worker::Worker;
-
-/// Most pages that are read at once; further callers wait.
-const PAGES_AT_ONCE_MAX: usize = 8;
 
 /// Why the read model cannot answer or go on.
 #[derive(Debug, thiserror::Error)]
@@ -40,124 +37,117 @@ pub enum Error {
     #[error("{0}")]
     Store(#[from] gesta::Error),
     /// An event cannot be read. Going on without it would count wrongly for ever.
-    #[error("event at position {position} of stream {stream} cannot be read: {detail}")]
-    Unreadable {
-        /// Its stream.
-        stream: String,
-        /// Its position.
-        position: u64,
-        /// What is wrong.
-        detail: String,
-    },
+    #[error("event {0}")]
+    Unreadable(String),
 }
 
 /// The seats of one show.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AvailableSeats {
     /// The show.
     pub show_id: Uuid,
     /// How many of its seats can be reserved.
+    #[serde(rename = "availableSeats")]
     pub available: i64,
 }
 
-/// Whether a change was made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Moved {
-    /// It was.
-    Yes,
-    /// The checkpoint was not the expected one: another process has gone on. Nothing was changed.
-    No,
+/// Changes of the numbers of available seats between two checkpoints.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Batch {
+    /// The checkpoint that they begin after; empty for the first.
+    from: String,
+    /// The checkpoint that they reach.
+    to: String,
+    /// What to add, by show. A new show adds its seats to nothing.
+    changes: HashMap<Uuid, i64>,
+    /// How many events were counted.
+    events: u64,
 }
 
 /// Where the rows are kept. Each method is one transaction, and opens a connection if there is none.
 #[async_trait]
-trait Views: Send + Sync + 'static {
+pub(crate) trait Views: Send + Sync + 'static {
     /// The checkpoint; empty before the first event. Makes the tables if they are missing.
     async fn checkpoint(&self) -> Result<String, Error>;
 
-    /// Adds the changes and moves the checkpoint on, if it still is what the batch begins after.
-    async fn apply(&self, batch: &Batch) -> Result<Moved, Error>;
+    /// Adds the changes and moves the checkpoint on. False if it is not what the batch begins after, because another
+    /// process has moved it: then nothing was changed.
+    async fn apply(&self, batch: &Batch) -> Result<bool, Error>;
 
-    /// Removes all rows and the checkpoint, if it still is this one.
-    async fn clear(&self, checkpoint: &str) -> Result<Moved, Error>;
+    /// Removes all rows and the checkpoint. False if it is not this one; then nothing was changed.
+    async fn clear(&self, checkpoint: &str) -> Result<bool, Error>;
 
-    /// Rows behind `after`, in order of their ids.
+    /// Rows after this show, in order of their ids.
     async fn page(&self, after: Option<Uuid>, limit: u16) -> Result<Vec<AvailableSeats>, Error>;
 }
 
-/// What the read model has done since it was started.
-#[derive(Debug, Default)]
-pub struct Stats {
-    /// Events counted.
-    pub events: AtomicU64,
-    /// Transactions that stored them.
-    pub batches: AtomicU64,
-    /// Times it began again from the first event.
-    pub rebuilds: AtomicU64,
-    /// Times something failed; it tried again.
-    pub failures: AtomicU64,
-    /// Times another process was ahead.
-    pub stood_by: AtomicU64,
+/// The place for rows next to the store at `url`.
+pub(crate) fn beside(url: &str) -> gesta::Result<Arc<dyn Views>> {
+    match url.split_once(':') {
+        Some(("sqlite", path)) => Ok(Arc::new(SqliteViews::beside(path))),
+        Some(("postgres" | "postgresql", _)) => Ok(Arc::new(PostgresViews::beside(url)?)),
+        _ => Err(gesta::Error::invalid(
+            "store",
+            "must be sqlite:PATH, sqlite::memory: or postgres://…",
+        )),
+    }
 }
 
-impl Stats {
-    fn add(counter: &AtomicU64, count: u64) {
-        counter.fetch_add(count, Ordering::Relaxed);
-    }
+/// What the read model has done since it was started.
+#[derive(Debug, Default, Clone)]
+pub struct Stats {
+    /// Events counted.
+    pub events: Counter,
+    /// Transactions that stored them.
+    pub batches: Counter,
+    /// Times it began again from the first event.
+    pub rebuilds: Counter,
+    /// Times something failed; it tried again.
+    pub failures: Counter,
+    /// Times another process was ahead.
+    pub stood_by: Counter,
 }
 
 /// A running read model.
 pub struct ReadModel {
     views: Arc<dyn Views>,
-    /// Pages that are read at once: however many ask, the database is not theirs alone.
-    pages: Semaphore,
-    stats: Arc<Stats>,
+    stats: Stats,
     stopping: CancellationToken,
-    worker: tokio::sync::Mutex<Option<JoinHandle<()>>>,
+    worker: TaskTracker,
 }
 
-impl std::fmt::Debug for ReadModel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for ReadModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReadModel").finish_non_exhaustive()
     }
 }
 
 impl ReadModel {
-    /// Starts to keep the rows at `location` for the shows of `store`. A database that is away is waited for.
-    /// Must be called within a tokio runtime.
-    #[must_use]
-    pub fn start(store: Arc<dyn EventStore>, location: Location) -> Self {
-        Self::start_with(store, location.open())
-    }
-
-    fn start_with(store: Arc<dyn EventStore>, views: Arc<dyn Views>) -> Self {
-        let stopping = CancellationToken::new();
-        let stats = Arc::new(Stats::default());
-        let worker = Worker::new(store, Arc::clone(&views), Arc::clone(&stats));
-        let worker = tokio::spawn(worker.run(stopping.clone()));
+    /// Starts to keep rows of the shows of `store`. A database that is away is waited for. Must be called within a
+    /// tokio runtime.
+    pub(crate) fn start(store: Arc<dyn EventStore>, views: Arc<dyn Views>) -> Self {
+        let (stats, stopping) = (Stats::default(), CancellationToken::new());
+        let worker = TaskTracker::new();
+        let following = Worker::new(store, Arc::clone(&views), stats.clone());
+        worker.spawn(following.run(stopping.clone()));
         Self {
             views,
-            pages: Semaphore::new(PAGES_AT_ONCE_MAX),
             stats,
             stopping,
-            worker: tokio::sync::Mutex::new(Some(worker)),
+            worker,
         }
     }
 
-    /// Shows behind `after`, in order of their ids. What was just reserved may not be counted yet.
+    /// Shows after this one, in order of their ids. What was just reserved may not be counted yet.
     ///
     /// # Errors
     /// [`Error::Database`].
-    ///
-    /// # Cancel safety
-    /// Only reads.
     pub async fn page(
         &self,
         after: Option<Uuid>,
         limit: u16,
     ) -> Result<Vec<AvailableSeats>, Error> {
-        // It is never closed.
-        let _place = self.pages.acquire().await.ok();
         self.views.page(after, limit).await
     }
 
@@ -170,11 +160,8 @@ impl ReadModel {
     /// Stops counting. What was not stored is counted after the next start.
     pub async fn shutdown(&self) {
         self.stopping.cancel();
-        if let Some(worker) = self.worker.lock().await.take()
-            && let Err(error) = worker.await
-        {
-            tracing::error!(%error, "the read model broke down");
-        }
+        self.worker.close();
+        self.worker.wait().await;
     }
 }
 

@@ -2,44 +2,20 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
-use gesta::entity::{Config, Entities, EntityType, Error, Request, Snapshots, Stats};
+use gesta::entity::{Entities, EntityType, Error, Request, Snapshots, Stats};
 use gesta::{ContentType, OwnerStore, SystemClock};
 use uuid::Uuid;
 
+use crate::config::Config;
 use crate::domain::{Command, Rejection, Show};
-use crate::events::{self, CATEGORY, SNAPSHOT_VERSION};
-
-/// What answers of `GET /shows/{id}` rest on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reads {
-    /// The state, confirmed by the store: nothing that was stored before the call is missing.
-    Confirmed,
-    /// The state as this process knows it: changes by another process may be missing.
-    Stale,
-}
-
-/// How shows are run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Settings {
-    /// Most commands that may wait, over all shows.
-    pub commands_max: usize,
-    /// Most shows in memory.
-    pub active_max: usize,
-    /// How long a show that nobody uses stays in memory.
-    pub idle_after: Duration,
-    /// Events between two snapshots of a show; 0 for none.
-    pub snapshot_every: u64,
-    /// What reads rest on.
-    pub reads: Reads,
-}
+use crate::events::{self, CATEGORY, SNAPSHOT_VERSION, ShowEvents};
 
 /// All shows. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Shows {
     entities: Entities<Show>,
-    reads: Reads,
+    stale_reads: bool,
 }
 
 impl Shows {
@@ -47,28 +23,28 @@ impl Shows {
     ///
     /// # Errors
     /// None: all names are valid.
-    pub fn start(store: Arc<dyn OwnerStore>, settings: Settings) -> gesta::Result<Self> {
-        let mut kind = EntityType::new(CATEGORY, events::codec()?)?
-            .idempotent_replies_by(events::form_of_command);
-        if settings.snapshot_every > 0 {
+    pub fn start(store: Arc<dyn OwnerStore>, config: &Config) -> gesta::Result<Self> {
+        let mut kind =
+            EntityType::new(CATEGORY, ShowEvents)?.idempotent_replies_by(events::form_of_command);
+        if config.snapshot_every > 0 {
             let snapshots = Snapshots::with(
                 SNAPSHOT_VERSION,
                 ContentType::Binary,
                 events::snapshot_of,
                 events::show_of,
             );
-            kind = kind.snapshots(snapshots.every(settings.snapshot_every));
+            kind = kind.snapshots(snapshots.every(config.snapshot_every));
         }
-        let config = Config {
-            commands_max: settings.commands_max,
-            reads_max: settings.commands_max,
-            active_max: settings.active_max,
-            idle_after: settings.idle_after,
-            ..Config::default()
+        let runtime = gesta::entity::Config {
+            commands_max: config.commands_max,
+            reads_max: config.commands_max,
+            active_max: config.active_max,
+            idle_after: config.idle_after,
+            ..gesta::entity::Config::default()
         };
         Ok(Self {
-            entities: Entities::start(store, kind, config, Arc::new(SystemClock)),
-            reads: settings.reads,
+            entities: Entities::start(store, kind, runtime, Arc::new(SystemClock)),
+            stale_reads: config.stale_reads,
         })
     }
 
@@ -89,24 +65,20 @@ impl Shows {
             command,
             idempotency_key,
         };
-        let id = show_id.hyphenated();
-        let done = self
-            .entities
-            .submit(id.encode_lower(&mut Uuid::encode_buffer()), request);
-        done.await.map(|done| done.reply)
+        let done = self.entities.submit(&show_id.to_string(), request).await;
+        done.map(|done| done.reply)
     }
 
-    /// A show; `None` if it was not created.
+    /// A show; `None` if it was not created. With `--stale-reads` changes by another process may be missing.
     ///
     /// # Errors
     /// Why there is no answer.
     pub async fn show(&self, show_id: Uuid) -> Result<Option<Show>, Error<Infallible>> {
-        let mut buffer = Uuid::encode_buffer();
-        let id: &str = show_id.hyphenated().encode_lower(&mut buffer);
+        let id = show_id.to_string();
         let read = |show: &Show| show.exists().then(|| show.clone());
-        match self.reads {
-            Reads::Confirmed => self.entities.read(id, read).await,
-            Reads::Stale => self.entities.read_stale(id, read).await,
+        match self.stale_reads {
+            false => self.entities.read(&id, read).await,
+            true => self.entities.read_stale(&id, read).await,
         }
     }
 

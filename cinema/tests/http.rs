@@ -7,26 +7,23 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gesta_cinema::application::{Application, Config};
-use gesta_cinema::http::ServerConfig;
-use gesta_cinema::shows::{Reads, Settings};
+use clap::Parser;
+use gesta_cinema::application::Application;
+use gesta_cinema::config::Config;
 use support::{Client, DEADLINE};
 
 const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 const OTHER: &str = "01890a5d-ac96-774b-bcce-b302099a8058";
 
 fn config(store: &str) -> Config {
-    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
     Config {
         store: store.into(),
-        server: ServerConfig::at(any_port),
-        shows: Settings {
-            commands_max: 1_000,
-            active_max: 1_000,
-            idle_after: Duration::from_secs(600),
-            snapshot_every: 3,
-            reads: Reads::Confirmed,
-        },
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        commands_max: 1_000,
+        active_max: 1_000,
+        idle_after: Duration::from_secs(600),
+        snapshot_every: 3,
+        ..Config::parse_from(["cinema"])
     }
 }
 
@@ -277,7 +274,7 @@ async fn what_is_not_http_or_endless_is_turned_away() {
 #[tokio::test]
 async fn a_connection_without_requests_is_closed() {
     let mut config = config("sqlite::memory:");
-    config.server.idle_max = Duration::from_millis(100);
+    config.connection_idle_max = Duration::from_millis(100);
     let (application, mut client) = start(config).await;
     // The head of a request that never ends, and silence: both are given up.
     client.send(b"GET /health HTTP/1.1\r\nhost: ").await;
@@ -447,8 +444,8 @@ async fn too_many_commands_are_refused_while_reads_go_on() {
         gesta_pgtest::fresh_schema()
     );
     let mut config = config(&url);
-    config.shows.commands_max = 5;
-    config.shows.reads = Reads::Stale;
+    config.commands_max = 5;
+    config.stale_reads = true;
     let (application, mut client) = start(config).await;
     assert_eq!(client.create(ID, 100).await.status, 201);
     assert_eq!(client.create(OTHER, 1).await.status, 201);
@@ -481,7 +478,7 @@ async fn too_many_commands_are_refused_while_reads_go_on() {
 #[tokio::test]
 async fn other_machines_are_kept_out() {
     let mut config = config("sqlite::memory:");
-    config.server.listen = SocketAddr::from(([0, 0, 0, 0], 0));
+    config.listen = SocketAddr::from(([0, 0, 0, 0], 0));
     let error = Application::start(config).await.expect_err("refused");
     assert!(error.to_string().contains("--insecure"), "{error}");
 }

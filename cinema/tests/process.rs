@@ -25,12 +25,13 @@ struct Process {
 fn command(folder: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cinema"));
     command.args(args).current_dir(folder.path()).env_clear();
+    // Any port that is free, unless the arguments name another.
+    command.env("CINEMA_LISTEN", "127.0.0.1:0");
     command
 }
 
 fn start(folder: &TempDir, args: &[&str]) -> Process {
     let mut command = command(folder, args);
-    command.args(["--listen", "127.0.0.1:0"]);
     let mut child = command.stderr(Stdio::piped()).spawn().expect("spawned");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     let address = lines

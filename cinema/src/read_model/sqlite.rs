@@ -4,14 +4,14 @@
 //! (`synchronous=NORMAL`), rows and checkpoint together; they are counted again.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
+use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::batch::Batch;
-use super::{AvailableSeats, Error, Moved, Views};
+use super::{AvailableSeats, Batch, Error, Views};
 
 const TABLES: &str = "
     PRAGMA journal_mode = WAL;
@@ -37,20 +37,23 @@ const READ_PAGE: &str = "
 
 /// Rows in a file, or in memory.
 pub(super) struct SqliteViews {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     path: Option<PathBuf>,
-    connection: Mutex<Option<Connection>>,
+    connection: Arc<Mutex<Option<Connection>>>,
 }
 
 impl SqliteViews {
-    pub(super) fn new(path: Option<PathBuf>) -> Self {
-        let connection = Mutex::new(None);
-        Self {
-            shared: Arc::new(Shared { path, connection }),
-        }
+    /// Next to the store that the URL `sqlite:rest` names.
+    pub(super) fn beside(rest: &str) -> Self {
+        let path = rest.split_once('?').map_or(rest, |(path, _)| path);
+        let path = match path.strip_prefix("//").unwrap_or(path) {
+            ":memory:" => None,
+            path => {
+                let stem = path.strip_suffix(".db").unwrap_or(path);
+                Some(format!("{stem}.views.db").into())
+            }
+        };
+        let connection = Arc::default();
+        Self { path, connection }
     }
 
     /// Runs `work` on the connection, on a thread that may block. After an error a new one is opened.
@@ -58,19 +61,16 @@ impl SqliteViews {
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let shared = Arc::clone(&self.shared);
+        let mut place = Arc::clone(&self.connection).lock_owned().await;
+        let path = self.path.clone();
         let run = move || {
-            let mut place = shared
-                .connection
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
             let mut connection = match place.take() {
                 Some(connection) => connection,
-                None => shared.connect()?,
+                None => connect(path.as_ref())?,
             };
             let done = work(&mut connection);
             // What is in memory must stay.
-            if done.is_ok() || shared.path.is_none() {
+            if done.is_ok() || path.is_none() {
                 *place = Some(connection);
             }
             done
@@ -81,15 +81,13 @@ impl SqliteViews {
     }
 }
 
-impl Shared {
-    fn connect(&self) -> rusqlite::Result<Connection> {
-        let connection = match &self.path {
-            Some(path) => Connection::open(path)?,
-            None => Connection::open_in_memory()?,
-        };
-        connection.execute_batch(TABLES)?;
-        Ok(connection)
-    }
+fn connect(path: Option<&PathBuf>) -> rusqlite::Result<Connection> {
+    let connection = match path {
+        Some(path) => Connection::open(path)?,
+        None => Connection::open_in_memory()?,
+    };
+    connection.execute_batch(TABLES)?;
+    Ok(connection)
 }
 
 #[async_trait]
@@ -102,35 +100,33 @@ impl Views for SqliteViews {
         .await
     }
 
-    async fn apply(&self, batch: &Batch) -> Result<Moved, Error> {
+    async fn apply(&self, batch: &Batch) -> Result<bool, Error> {
         let batch = batch.clone();
         self.with(move |connection| {
             let transaction = connection.transaction()?;
-            if transaction.execute(MOVE_CHECKPOINT, params![batch.from, batch.to])? == 0 {
-                return Ok(Moved::No);
-            }
-            {
+            let moved = transaction.execute(MOVE_CHECKPOINT, params![batch.from, batch.to])? > 0;
+            if moved {
                 let mut add = transaction.prepare_cached(ADD_SEATS)?;
                 for (show_id, change) in batch.changes {
                     add.execute(params![show_id.as_bytes(), change])?;
                 }
             }
             transaction.commit()?;
-            Ok(Moved::Yes)
+            Ok(moved)
         })
         .await
     }
 
-    async fn clear(&self, checkpoint: &str) -> Result<Moved, Error> {
+    async fn clear(&self, checkpoint: &str) -> Result<bool, Error> {
         let checkpoint = checkpoint.to_owned();
         self.with(move |connection| {
             let transaction = connection.transaction()?;
-            if transaction.execute(MOVE_CHECKPOINT, params![checkpoint, ""])? == 0 {
-                return Ok(Moved::No);
+            let moved = transaction.execute(MOVE_CHECKPOINT, params![checkpoint, ""])? > 0;
+            if moved {
+                transaction.execute("DELETE FROM cinema_available_seats", [])?;
             }
-            transaction.execute("DELETE FROM cinema_available_seats", [])?;
             transaction.commit()?;
-            Ok(Moved::Yes)
+            Ok(moved)
         })
         .await
     }
@@ -149,5 +145,21 @@ impl Views for SqliteViews {
             rows.collect()
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_lies_next_to_the_store() {
+        let beside = |rest: &str| SqliteViews::beside(rest).path;
+        assert_eq!(beside(":memory:"), None);
+        assert_eq!(
+            beside("data/cinema.db"),
+            Some("data/cinema.views.db".into())
+        );
+        assert_eq!(beside("///x/s?readers=2"), Some("/x/s.views.db".into()));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use gesta::entity::EventCodec;
 use gesta::{EventData, EventStoreExt, ExpectedRevision, Options, Store, Timestamp};
@@ -35,9 +35,10 @@ impl Cinema {
     }
 
     async fn append(&self, show_id: Uuid, events: &[Event]) {
-        let codec = crate::events::codec().expect("valid names");
         let stored = |event: &Event| {
-            let form = codec.encode(event).expect("every event has a form");
+            let form = crate::events::ShowEvents
+                .encode(event)
+                .expect("every event has a form");
             EventData::binary(form.event_type, form.data)
         };
         let events = events.iter().map(stored).collect();
@@ -96,8 +97,13 @@ impl Cinema {
         assert!(in_time.is_ok(), "found {found:?}, expected {expected:?}");
     }
 
-    fn model(&self, location: &Location) -> ReadModel {
-        ReadModel::start(Arc::clone(&self.store) as _, location.clone())
+    /// A read model with the rows beside the store at this URL.
+    fn model(&self, url: &str) -> ReadModel {
+        self.model_on(beside(url).expect("a place"))
+    }
+
+    fn model_on(&self, views: Arc<dyn Views>) -> ReadModel {
+        ReadModel::start(Arc::clone(&self.store) as _, views)
     }
 
     async fn close(self) {
@@ -109,8 +115,8 @@ fn show(number: u128) -> Uuid {
     Uuid::from_u128(number)
 }
 
-fn get(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
+fn get(counter: &Counter) -> u64 {
+    counter.get()
 }
 
 fn url_in(folder: &Path) -> String {
@@ -120,11 +126,10 @@ fn url_in(folder: &Path) -> String {
 /// Counting, pages, a restart of the read model, events of others.
 async fn counts_and_resumes(url: &str) {
     let mut cinema = Cinema::open(url).await;
-    let location = Location::beside(url).expect("a place");
     for number in 1..=3 {
         cinema.create(show(number), 10).await;
     }
-    let model = cinema.model(&location);
+    let model = cinema.model(url);
     cinema.until_counted(&model).await;
     cinema.reserve(show(2), 4).await;
     let data = EventData::json(gesta::EventType::new("other").expect("valid"), "{}");
@@ -145,7 +150,7 @@ async fn counts_and_resumes(url: &str) {
     assert_eq!(get(&model.stats().events), 8);
 
     cinema.reserve(show(1), 5).await;
-    let model = cinema.model(&location);
+    let model = cinema.model(url);
     cinema.until_counted(&model).await;
     model.shutdown().await;
     assert_eq!(
@@ -172,7 +177,7 @@ async fn seats_are_counted_in_postgres() {
 #[tokio::test]
 async fn seats_are_counted_in_memory() {
     let mut cinema = Cinema::open("sqlite::memory:").await;
-    let model = cinema.model(&Location::Memory);
+    let model = cinema.model("sqlite::memory:");
     cinema.create(show(1), 3).await;
     cinema.until_counted(&model).await;
     model.shutdown().await;
@@ -180,16 +185,16 @@ async fn seats_are_counted_in_memory() {
 }
 
 /// Rows of a store that was replaced are not added to, but made again.
-async fn is_rebuilt(mut old: Cinema, mut new: Cinema, location: &Location) {
+async fn is_rebuilt(mut old: Cinema, mut new: Cinema, rows_beside: &str) {
     old.create(show(1), 50).await;
     old.create(show(9), 50).await;
-    let model = old.model(location);
+    let model = old.model(rows_beside);
     old.until_counted(&model).await;
     model.shutdown().await;
     old.close().await;
 
     new.create(show(1), 20).await;
-    let model = new.model(location);
+    let model = new.model(rows_beside);
     new.until_counted(&model).await;
     assert_eq!(get(&model.stats().rebuilds), 1);
     model.shutdown().await;
@@ -201,13 +206,12 @@ async fn another_life_of_the_store_is_counted_anew() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let memory = "sqlite::memory:";
     let (old, new) = (Cinema::open(memory).await, Cinema::open(memory).await);
-    let location = Location::File(folder.path().join("views.db"));
-    is_rebuilt(old, new, &location).await;
+    is_rebuilt(old, new, &url_in(folder.path())).await;
 
     let Some(server) = shared() else { return };
     let url = format!("{}?schema={}", server.url(), fresh_schema());
     let (old, new) = (Cinema::open(&url).await, Cinema::open(memory).await);
-    is_rebuilt(old, new, &Location::beside(&url).expect("a place")).await;
+    is_rebuilt(old, new, &url).await;
 }
 
 /// Fails now and then: before the transaction, or after it, as if the answer was lost.
@@ -235,14 +239,14 @@ impl Views for Faulty {
         self.inner.checkpoint().await
     }
 
-    async fn apply(&self, batch: &Batch) -> Result<Moved, Error> {
+    async fn apply(&self, batch: &Batch) -> Result<bool, Error> {
         self.fails()?;
         let moved = self.inner.apply(batch).await;
         self.fails()?;
         moved
     }
 
-    async fn clear(&self, checkpoint: &str) -> Result<Moved, Error> {
+    async fn clear(&self, checkpoint: &str) -> Result<bool, Error> {
         self.inner.clear(checkpoint).await
     }
 
@@ -258,9 +262,8 @@ async fn failures_neither_lose_nor_double() {
     let mut random = StdRng::seed_from_u64(seed);
     let folder = tempfile::tempdir().expect("temporary folder");
     let mut cinema = Cinema::open("sqlite::memory:").await;
-    let location = Location::File(folder.path().join("views.db"));
     let faulty = Arc::new(Faulty {
-        inner: location.open(),
+        inner: beside(&url_in(folder.path())).expect("a place"),
         random: std::sync::Mutex::new(StdRng::seed_from_u64(seed)),
         failed: AtomicU32::new(0),
     });
@@ -269,8 +272,7 @@ async fn failures_neither_lose_nor_double() {
     }
     // The read model is killed in the middle of its work as well: each round has one of its own.
     for _ in 0..6 {
-        let store = Arc::clone(&cinema.store) as _;
-        let model = ReadModel::start_with(store, Arc::clone(&faulty) as _);
+        let model = cinema.model_on(Arc::clone(&faulty) as _);
         for _ in 0..random.random_range(1..20) {
             let (number, seats) = (random.random_range(1..=5), random.random_range(1..=3));
             cinema.reserve(show(number), seats).await;
@@ -280,7 +282,7 @@ async fn failures_neither_lose_nor_double() {
         }
         model.shutdown().await;
     }
-    let model = ReadModel::start_with(Arc::clone(&cinema.store) as _, Arc::clone(&faulty) as _);
+    let model = cinema.model_on(Arc::clone(&faulty) as _);
     cinema.until_counted(&model).await;
     assert!(faulty.failed.load(Ordering::Relaxed) > 0);
     model.shutdown().await;
@@ -293,9 +295,8 @@ async fn a_database_that_goes_away_is_waited_for() {
     let url = format!("{}?schema={}", server.url(), fresh_schema());
     let mut cinema = Cinema::open(&url).await;
     let proxy = FaultProxy::start(server.addr()).expect("a proxy");
-    let location = Location::beside(&proxy.url(&url)).expect("a place");
     proxy.refuse_connections(true);
-    let model = cinema.model(&location);
+    let model = cinema.model(&proxy.url(&url));
     cinema.create(show(1), 100).await;
     assert!(model.page(None, 1).await.is_err());
     proxy.refuse_connections(false);
@@ -316,9 +317,8 @@ async fn several_processes_keep_the_same_rows() {
     let Some(server) = shared() else { return };
     let url = format!("{}?schema={}", server.url(), fresh_schema());
     let mut cinema = Cinema::open(&url).await;
-    let location = Location::beside(&url).expect("a place");
     cinema.create(show(1), 100).await;
-    let models = [cinema.model(&location), cinema.model(&location)];
+    let models = [cinema.model(&url), cinema.model(&url)];
     for _ in 0..20 {
         cinema.reserve(show(1), 2).await;
     }
@@ -335,7 +335,7 @@ async fn several_processes_keep_the_same_rows() {
 #[tokio::test]
 async fn what_cannot_be_read_stops_the_count() {
     let mut cinema = Cinema::open("sqlite::memory:").await;
-    let model = cinema.model(&Location::Memory);
+    let model = cinema.model("sqlite::memory:");
     cinema.create(show(1), 3).await;
     cinema.until_counted(&model).await;
     let event_type = gesta::EventType::new(crate::events::SHOW_CREATED).expect("valid");
@@ -364,4 +364,9 @@ async fn what_cannot_be_read_stops_the_count() {
     cinema.until_counted(&model).await;
     model.shutdown().await;
     cinema.close().await;
+}
+
+#[test]
+fn rows_lie_beside_no_other_kind_of_store() {
+    assert!(beside("mysql://h/d").is_err());
 }
