@@ -385,6 +385,18 @@ pub trait EventStoreExt: EventStore {
     ///
     /// # Errors
     /// As [`EventStore::append`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// let added = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// let appended = store.append_to("cart-1", ExpectedRevision::NoStream, vec![added]).await?;
+    /// assert_eq!(appended.streams[0].last_revision, Revision(0));
+    /// # Ok(()) }
+    /// ```
     async fn append_to(
         &self,
         stream: &str,
@@ -399,6 +411,20 @@ pub trait EventStoreExt: EventStore {
     ///
     /// # Errors
     /// As [`EventStore::read_stream`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let events = store.read_whole_stream("cart-1").await?;
+    /// assert_eq!(events[0].event_type.as_str(), "item-added");
+    /// # Ok(()) }
+    /// ```
     async fn read_whole_stream(&self, stream: &str) -> Result<Vec<RecordedEvent>> {
         let mut request = ReadStream::forwards(StreamId::new(stream)?);
         let mut events = Vec::new();
@@ -416,6 +442,20 @@ pub trait EventStoreExt: EventStore {
     ///
     /// # Errors
     /// As [`EventStore::read_stream`]; `EventNotFound` if it is not readable.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let event = store.read_event(StreamId::new("cart-1")?, Revision(0)).await?;
+    /// assert_eq!(event.event_type.as_str(), "item-added");
+    /// # Ok(()) }
+    /// ```
     async fn read_event(&self, stream: StreamId, revision: Revision) -> Result<RecordedEvent> {
         let request = ReadStream {
             stream: stream.clone(),
@@ -433,6 +473,21 @@ pub trait EventStoreExt: EventStore {
     ///
     /// # Errors
     /// As [`EventStore::read_all`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// for event in store.read_everything().await? {
+    ///     println!("{} {} {}", event.position, event.stream, event.event_type);
+    /// }
+    /// # Ok(()) }
+    /// ```
     async fn read_everything(&self) -> Result<Vec<RecordedEvent>> {
         let mut request = ReadAll::forwards();
         let mut events = Vec::new();
