@@ -177,6 +177,9 @@ fn prose_wraps() {
 /// Goal: the commands of the pages do what the pages say, at least without an error.
 #[test]
 fn commands_of_the_pages_run() {
+    if !support::is_installed("curl") {
+        return;
+    }
     let mut run = 0;
     for (path, text) in pages() {
         let says_so = text
@@ -248,6 +251,104 @@ fn blocks(text: &str, language: &str) -> Vec<String> {
     let blocks = text.split(&begin).skip(1);
     let block = |rest: &str| rest.split_once("\n```").expect("a block ends").0.to_owned();
     blocks.map(block).collect()
+}
+
+/// What differs from run to run in the answers of a server, or from store to store.
+const VOLATILE: [&str; 9] = [
+    "checkpoint",
+    "next",
+    "id",
+    "created",
+    "incarnation",
+    "backend",
+    "engine",
+    "durability",
+    "capabilities",
+];
+
+/// Goal: the page about HTTP shows what a server answers, but for what differs from run to run.
+#[test]
+fn the_page_about_http_shows_what_a_server_answers() {
+    if !support::is_installed("curl") {
+        return;
+    }
+    let page = std::fs::read_to_string(root().join("docs/reference/http.md")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&folder.path().join("gesta.db")));
+    let mut compared = 0;
+    for block in blocks(&page, "console") {
+        for (command, expected) in commands(&block) {
+            // A subscription does not end.
+            if command.contains("curl -N") {
+                continue;
+            }
+            let mut shell = Command::new("bash");
+            shell.args(["-c", &command.replacen("curl", "curl -sS", 1)]);
+            shell.current_dir(folder.path()).env("B", &server.url);
+            let actual = shell.output().unwrap();
+            assert!(actual.status.success(), "{command}\n{}", stderr(&actual));
+            let actual = stdout(&actual);
+            let documents = |text: &str| -> Vec<serde_json::Value> {
+                let lines = text.lines().filter(|line| line.starts_with('{'));
+                lines
+                    .map(|line| masked(serde_json::from_str(line).unwrap()))
+                    .collect()
+            };
+            let (shown, answered) = (documents(&expected), documents(&actual));
+            assert!(
+                shown.is_empty() || shown == answered,
+                "{command}\nshown: {expected}\nanswered: {actual}"
+            );
+            for head in expected
+                .lines()
+                .filter(|line| !line.starts_with('{') && !line.is_empty())
+            {
+                assert!(
+                    actual.lines().any(|line| line == head),
+                    "{command}: {head} is not in {actual}"
+                );
+            }
+            compared += shown.len();
+        }
+    }
+    assert!(compared > 10, "{compared} answers were compared");
+    server.stop();
+}
+
+/// The commands of a block, which begin with `$ ` and go on while a quotation is open, each with what it prints.
+fn commands(block: &str) -> Vec<(String, String)> {
+    let mut commands: Vec<(String, String)> = Vec::new();
+    for line in block.lines() {
+        let is_open = |text: &str| text.matches('\'').count() % 2 == 1;
+        match (line.strip_prefix("$ "), commands.last_mut()) {
+            (Some(command), _) => commands.push((command.to_owned(), String::new())),
+            (None, Some((command, _))) if is_open(command) => *command += &format!("\n{line}"),
+            (None, Some((_, printed))) => *printed += &format!("{line}\n"),
+            (None, None) => panic!("a block begins with output: {line}"),
+        }
+    }
+    commands
+}
+
+/// A document without the values that differ from run to run; whether they are there is kept.
+fn masked(document: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match document {
+        Value::Object(fields) => {
+            let mask = |(name, value): (String, Value)| {
+                let is_volatile = VOLATILE.contains(&name.as_str()) && !value.is_null();
+                let value = if is_volatile {
+                    Value::Bool(true)
+                } else {
+                    masked(value)
+                };
+                (name, value)
+            };
+            fields.into_iter().map(mask).collect()
+        }
+        Value::Array(values) => values.into_iter().map(masked).collect(),
+        other => other,
+    }
 }
 
 /// Goal: the page about monitoring names every metric that a server shows, and neither it nor the alerts name another one.

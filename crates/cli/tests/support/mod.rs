@@ -79,6 +79,17 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
 }
 
+/// False, said aloud, if a program that a test needs is not installed; with `CI` set that is a failure.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let version = Command::new(program).arg("--version").output();
+    let is_installed = version.is_ok_and(|output| output.status.success());
+    if !is_installed {
+        assert!(std::env::var_os("CI").is_none(), "no {program}");
+        eprintln!("SKIPPED: no {program}; what needs it was not run");
+    }
+    is_installed
+}
+
 /// Waits until something is so.
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
