@@ -351,6 +351,46 @@ fn masked(document: serde_json::Value) -> serde_json::Value {
     }
 }
 
+/// The commands that a help page lists.
+fn commands_of(arguments: &[&str]) -> Vec<String> {
+    let help = support::succeed(&[arguments, &["--help"]].concat());
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    // A description that goes on in the next line is indented further.
+    let entries = lines
+        .take_while(|line| !line.is_empty())
+        .filter(|line| !line.starts_with("   "));
+    let names = entries.filter_map(|line| line.split_whitespace().next());
+    names
+        .filter(|name| *name != "help")
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Goal: the page about the command line has every command.
+#[test]
+fn the_page_about_the_command_line_has_every_command() {
+    let page = std::fs::read_to_string(root().join("docs/reference/cli.md")).unwrap();
+    let mut checked = 0;
+    for command in commands_of(&[]) {
+        let parts = commands_of(&[&command]);
+        let names = match parts.is_empty() {
+            true => vec![command],
+            false => parts
+                .iter()
+                .map(|part| format!("{command} {part}"))
+                .collect(),
+        };
+        for name in names {
+            assert!(
+                page.contains(&format!("`{name}`")),
+                "{name} is not on the page"
+            );
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "{checked} commands were found");
+}
+
 /// Goal: the page about monitoring names every metric that a server shows, and neither it nor the alerts name another one.
 #[test]
 fn the_page_about_monitoring_names_every_metric() {
