@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gesta_core::{Checkpoint, EventId, EventType, ExpectedRevision, Revision, StreamId, Tag};
+use gesta_wire::Expected;
 use uuid::Uuid;
 
 use crate::units::Span;
@@ -455,14 +456,12 @@ fn revision(text: &str) -> Result<Revision, String> {
 }
 
 fn expected(text: &str) -> Result<ExpectedRevision, String> {
-    match text {
-        "any" => Ok(ExpectedRevision::Any),
-        "no-stream" | "no_stream" => Ok(ExpectedRevision::NoStream),
-        "stream-exists" | "stream_exists" => Ok(ExpectedRevision::StreamExists),
-        _ => revision(text)
-            .map(ExpectedRevision::Exact)
-            .map_err(|_| "must be any, no-stream, stream-exists or a revision".into()),
+    if let Some(expected) = Expected::named(&text.replace('-', "_")) {
+        return Ok(expected.0);
     }
+    revision(text)
+        .map(ExpectedRevision::Exact)
+        .map_err(|_| "must be any, no-stream, stream-exists or a revision".into())
 }
 
 fn after_revision(text: &str) -> Result<After<Revision>, String> {

@@ -1,9 +1,10 @@
-//! Addresses of calls: percent-encoding that no name can escape.
+//! Addresses of calls.
 
 use gesta_core::{Error, Filter, Result, StreamId};
+use gesta_wire::percent;
+use gesta_wire::request::QueryBody;
 use hyper::Uri;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
-use serde::Serialize;
 
 /// Longest path with query that servers take, with some room.
 const PATH_BYTES_MAX: usize = 64_000;
@@ -80,7 +81,7 @@ impl Path {
 
     pub(crate) fn of_stream(stream: &StreamId, rest: &str) -> Self {
         let mut path = Self::of("/streams/");
-        path.encode(stream.as_str());
+        percent::encode(&mut path.text, stream.as_str());
         path.text.push_str(rest);
         path
     }
@@ -91,7 +92,7 @@ impl Path {
         self.has_query = true;
         self.text.push_str(name);
         self.text.push('=');
-        self.encode(value.as_ref());
+        percent::encode(&mut self.text, value.as_ref());
         self
     }
 
@@ -100,46 +101,10 @@ impl Path {
         if filter.any_of.is_empty() {
             return self;
         }
-        let queries: Vec<QueryDocument<'_>> = filter
-            .any_of
-            .iter()
-            .map(|query| QueryDocument {
-                types: query.types.iter().map(|t| t.as_str()).collect(),
-                tags: query.tags.iter().map(|t| t.as_str()).collect(),
-                stream_prefixes: &query.stream_prefixes,
-                categories: &query.categories,
-            })
-            .collect();
+        let queries: Vec<QueryBody> = filter.any_of.iter().map(QueryBody::from).collect();
         let json = serde_json::to_string(&queries).unwrap_or_default();
         self.with("filter", json)
     }
-
-    fn encode(&mut self, text: &str) {
-        const HEX: &[u8; 16] = b"0123456789ABCDEF";
-        // A path segment of dots alone would mean another path.
-        let only_dots = text.bytes().all(|b| b == b'.');
-        for byte in text.bytes() {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
-                    self.text.push(char::from(byte));
-                }
-                b'.' if !only_dots => self.text.push('.'),
-                byte => {
-                    self.text.push('%');
-                    self.text.push(char::from(HEX[usize::from(byte >> 4)]));
-                    self.text.push(char::from(HEX[usize::from(byte & 15)]));
-                }
-            }
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct QueryDocument<'a> {
-    types: Vec<&'a str>,
-    tags: Vec<&'a str>,
-    stream_prefixes: &'a [String],
-    categories: &'a [String],
 }
 
 #[cfg(test)]

@@ -17,9 +17,6 @@
 
 mod address;
 mod backup;
-mod decode;
-mod encode;
-mod problem;
 mod sse;
 mod store;
 mod transport;

@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use futures::StreamExt;
 use gesta_core::{Error, Result, Subscription, SubscriptionMessage};
+use gesta_wire::event;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
-use crate::{decode, problem};
+use crate::transport;
 
 /// Largest message: the largest event in base64, with its names and tags.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -103,13 +104,13 @@ fn understood(message: &Message) -> Result<Option<SubscriptionMessage>> {
     };
     Ok(Some(match message.name.as_str() {
         "event" => SubscriptionMessage::Event {
-            event: decode::event(&message.data)?.into(),
+            event: event::read_event(&message.data)?.into(),
             checkpoint: checkpoint()?,
         },
         "checkpoint" => SubscriptionMessage::Checkpoint(checkpoint()?),
         "caught_up" => SubscriptionMessage::CaughtUp(checkpoint()?),
         "error" => {
-            return Err(problem::error(&message.data)
+            return Err(transport::told(&message.data)
                 .unwrap_or_else(|| Error::unavailable("the server ended the subscription")));
         }
         _ => return Ok(None),

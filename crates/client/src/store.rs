@@ -8,13 +8,15 @@ use gesta_core::{
     SetStreamMetadata, StoreInfo, StreamFrom, StreamId, StreamMetadata, StreamMetadataRecord,
     StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
 };
+use gesta_wire::answer::{self, AppendedSeveral, AppendedTo, Info, Stored, Streams};
+use gesta_wire::{Expected, event, request};
 use hyper::Method;
 use hyper::header::ETAG;
 use tokio_util::sync::CancellationToken;
 
 use crate::address::Path;
+use crate::sse;
 use crate::transport::{Call, Config, Transport};
-use crate::{decode, encode, sse};
 
 /// A store on a server, reached through its HTTP API. Cheap to clone; clones share connections.
 ///
@@ -81,7 +83,8 @@ fn direction(direction: Direction) -> &'static str {
 #[async_trait]
 impl EventStore for HttpStore {
     async fn info(&self) -> Result<StoreInfo> {
-        decode::info(&self.get(Path::of("/info")).await?)
+        let info: Info = answer::read(&self.get(Path::of("/info")).await?)?;
+        info.try_into()
     }
 
     /// Asks the server, which asks its store.
@@ -94,13 +97,14 @@ impl EventStore for HttpStore {
         match request.streams.as_slice() {
             [part] => {
                 let path = Path::of_stream(&part.stream, "");
-                let body = encode::append_to(part);
-                decode::appended_to(&self.write(Method::POST, path, body).await?)
+                let body = request::append_to(part);
+                let answer = self.write(Method::POST, path, body).await?;
+                Ok(answer::read::<AppendedTo<'_>>(&answer)?.into())
             }
             _ => {
-                let body = encode::append_several(&request);
+                let body = request::append_several(&request);
                 let answer = self.write(Method::POST, Path::of("/append"), body).await?;
-                decode::appended_several(&answer)
+                Ok(answer::read::<AppendedSeveral<'_>>(&answer)?.into())
             }
         }
     }
@@ -116,7 +120,7 @@ impl EventStore for HttpStore {
             .with("from", from)
             .with("direction", direction(request.direction))
             .with("limit", request.limit.to_string());
-        decode::stream_page(&self.get(path).await?)
+        event::read_stream_page(&self.get(path).await?)
     }
 
     async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
@@ -131,7 +135,7 @@ impl EventStore for HttpStore {
             .with("direction", direction(request.direction))
             .with("limit", request.limit.to_string())
             .with_filter(&request.filter);
-        decode::all_page(&self.get(path).await?)
+        event::read_all_page(&self.get(path).await?)
     }
 
     async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
@@ -142,7 +146,7 @@ impl EventStore for HttpStore {
         if let Some(after) = &request.after {
             path = path.with("after", after.as_str());
         }
-        decode::streams_page(&self.get(path).await?)
+        Ok(answer::read::<Streams<'_>>(&self.get(path).await?)?.into())
     }
 
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
@@ -151,9 +155,10 @@ impl EventStore for HttpStore {
             DeleteKind::Tombstone => "true",
         };
         let path = Path::of_stream(&request.stream, "")
-            .with("expected", encode::expected(request.expected))
+            .with("expected", Expected(request.expected).to_string())
             .with("tombstone", tombstone);
-        decode::deleted(&self.write(Method::DELETE, path, Bytes::new()).await?)
+        let stored = self.write(Method::DELETE, path, Bytes::new()).await?;
+        answer::read::<Stored<'_>>(&stored).map(Into::into)
     }
 
     async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
@@ -178,9 +183,10 @@ impl EventStore for HttpStore {
 
     async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
         let path = Path::of_stream(&request.stream, "/metadata")
-            .with("expected", encode::expected(request.expected));
+            .with("expected", Expected(request.expected).to_string());
         let body = request.metadata.json().clone();
-        decode::deleted(&self.write(Method::PUT, path, body).await?)
+        let stored = self.write(Method::PUT, path, body).await?;
+        answer::read::<Stored<'_>>(&stored).map(Into::into)
     }
 
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gesta_core::{Error, ErrorKind, Result};
+use gesta_wire::problem::Document;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
@@ -14,7 +15,6 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::address::{Base, Path};
-use crate::problem;
 
 /// Largest answer: a page of the largest events in base64, with their names and tags.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -178,9 +178,14 @@ impl Transport {
         }
         let (head, body) = response.into_parts();
         let body = whole(body, effect).await?;
-        Err(problem::error(&body)
+        Err(told(&body)
             .unwrap_or_else(|| effect.error(format!("the server answered {}", head.status))))
     }
+}
+
+/// The error that a problem document tells of; `None` if it is not one of this API.
+pub(crate) fn told(json: &[u8]) -> Option<Error> {
+    Document::read(json)?.into_error().map(Error::new)
 }
 
 async fn whole(body: Incoming, effect: Effect) -> Result<Bytes> {

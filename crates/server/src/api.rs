@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use gesta_core::StreamId;
+use gesta_wire::{shortened, shown};
 use hyper::body::Incoming;
 use hyper::header::{
     ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName,
@@ -86,7 +87,7 @@ fn check_frame(state: &State, parts: &Parts) -> Result<()> {
             problem::UNSUPPORTED,
             format!(
                 "Transfer-Encoding must be chunked, found {}",
-                uri::shown(&String::from_utf8_lossy(found.as_bytes()))
+                shown(&String::from_utf8_lossy(found.as_bytes()))
             ),
         )
         .field("Transfer-Encoding")),
@@ -95,7 +96,7 @@ fn check_frame(state: &State, parts: &Parts) -> Result<()> {
 
 fn misdirected(headers: &HeaderMap) -> Problem {
     let found = headers.get(HOST).map_or(&b""[..], HeaderValue::as_bytes);
-    let found = uri::shown(&String::from_utf8_lossy(found));
+    let found = shown(&String::from_utf8_lossy(found));
     let detail = format!(
         "Host must be localhost or an address, found {found}; a server that has other names needs --insecure"
     );
@@ -191,11 +192,11 @@ impl<'a> Call<'a> {
     fn no_such_call(&self) -> Problem {
         let (method, path) = (&self.parts.method, self.parts.uri.path());
         if self.matched.route == Route::Unknown {
-            let path = uri::shown(path);
+            let path = shown(path);
             return Problem::new(problem::NOT_FOUND, format!("there is nothing at {path}"));
         }
         let (template, allow) = (self.matched.route.template(), self.matched.route.allow());
-        let method = uri::shortened(method.as_str(), 20);
+        let method = shortened(method.as_str(), 20);
         let detail = format!("{template} has no method {method}, only {allow}");
         Problem::new(problem::METHOD_NOT_ALLOWED, detail).allowing(allow)
     }
@@ -248,18 +249,14 @@ pub(crate) fn with_type(status: StatusCode, media_type: HeaderValue, body: Answe
 pub(crate) fn show(problem: &Problem) -> Answer {
     let document = problem.to_json();
     let length = document.len();
-    let mut answer = with_type(
-        problem.kind.status,
-        PROBLEM_JSON,
-        AnswerBody::whole(document),
-    );
+    let mut answer = with_type(problem.status(), PROBLEM_JSON, AnswerBody::whole(document));
     let headers = answer.headers_mut();
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
     if let Some(allow) = problem.allow() {
         headers.insert(ALLOW, HeaderValue::from_static(allow));
     }
-    if problem.kind.status == StatusCode::SERVICE_UNAVAILABLE {
+    if problem.status() == StatusCode::SERVICE_UNAVAILABLE {
         headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
     }
     answer

@@ -3,26 +3,19 @@
 //! Invariants: unknown and repeated fields are refused, and JSON that many readers could not read again.
 //! Not here: reading JSON strictly (`document`), the limits of events and appends (`gesta_core`), reading the body (`body`).
 
-use std::fmt;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use gesta_core::{
-    Append, ContentType, EventData, EventId, EventType, ExpectedRevision, Revision, StreamAppend,
-    StreamId, Tag, Tags, limits,
+    Append, ContentType, EventData, EventId, EventType, StreamAppend, StreamId, Tag, Tags, limits,
 };
-use serde::Deserialize;
-use serde::de::{Deserializer, Visitor};
+use gesta_wire::json::{Bounded, DEPTH_MAX, Object, Text, is_too_deep};
+use gesta_wire::request::{AppendBody, EventBody, Events, PartBody, SeveralBody};
+use gesta_wire::shown;
 use serde_json::value::RawValue;
 
-use crate::document::{Bounded, DEPTH_MAX, Object, Text, is_too_deep, parse, whole};
+use crate::document::parse;
 use crate::problem::{Problem, Result};
-use crate::uri::shown;
-
-/// What an expected revision must be; reads on from the name of the field.
-pub(crate) const EXPECTED_RULE: &str =
-    r#"must be "any", "no_stream", "stream_exists" or a revision from 0 to 9223372036854775806"#;
 
 /// A whole request body.
 #[derive(Debug)]
@@ -52,7 +45,7 @@ pub(crate) fn append_to(stream: StreamId, payload: &Payload) -> Result<Append> {
 
 /// Decodes the body of an append to several streams.
 pub(crate) fn append_several(payload: &Payload) -> Result<Append> {
-    let Object(body): Object<SeveralBody<'_>> = parse(&payload.bytes, "")?;
+    let Object(body): Object<SeveralBody<&RawValue>> = parse(&payload.bytes, "")?;
     let mut streams = Vec::with_capacity(body.appends.0.len());
     let mut events_count = 0;
     for (i, raw) in body.appends.0.into_iter().enumerate() {
@@ -79,115 +72,7 @@ pub(crate) fn append_several(payload: &Payload) -> Result<Append> {
     Ok(Append { streams })
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AppendBody<'a> {
-    #[serde(default)]
-    expected: Expected,
-    #[serde(borrow)]
-    events: Bounded<Object<EventBody<'a>>, { limits::APPEND_EVENTS_MAX }>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SeveralBody<'a> {
-    #[serde(borrow)]
-    appends: Bounded<&'a RawValue, { limits::APPEND_STREAMS_MAX }>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PartBody<'a> {
-    #[serde(borrow)]
-    stream: Text<'a>,
-    #[serde(default)]
-    expected: Expected,
-    #[serde(borrow)]
-    events: Bounded<Object<EventBody<'a>>, { limits::APPEND_EVENTS_MAX }>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EventBody<'a> {
-    #[serde(borrow, default)]
-    id: Option<Text<'a>>,
-    #[serde(borrow, rename = "type")]
-    event_type: Text<'a>,
-    #[serde(borrow, default)]
-    content_type: Option<Text<'a>>,
-    /// `null` is data too, unlike for the other fields.
-    #[serde(borrow, default, deserialize_with = "present")]
-    data: Option<&'a RawValue>,
-    /// Not `null` either: it stands for the data.
-    #[serde(borrow, default, deserialize_with = "present_text")]
-    data_base64: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    metadata: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    metadata_base64: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    tags: Option<Bounded<Text<'a>, { limits::TAGS_MAX }>>,
-}
-
-fn present<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> std::result::Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
-}
-
-#[derive(Default)]
-struct Expected(ExpectedRevision);
-
-impl<'de> Deserialize<'de> for Expected {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Claim;
-        impl Visitor<'_> for Claim {
-            type Value = Expected;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(EXPECTED_RULE.trim_start_matches("must be "))
-            }
-
-            fn visit_u64<E: serde::de::Error>(self, n: u64) -> std::result::Result<Expected, E> {
-                if n > Revision::MAX.0 {
-                    return Err(E::custom(format!("{EXPECTED_RULE}, found {n}")));
-                }
-                Ok(Expected(ExpectedRevision::Exact(Revision(n))))
-            }
-
-            fn visit_f64<E: serde::de::Error>(self, n: f64) -> std::result::Result<Expected, E> {
-                match whole(n) {
-                    Some(n) => self.visit_u64(n),
-                    None => Err(E::custom(format!("{EXPECTED_RULE}, found {n}"))),
-                }
-            }
-
-            fn visit_str<E: serde::de::Error>(
-                self,
-                text: &str,
-            ) -> std::result::Result<Expected, E> {
-                Ok(Expected(match text {
-                    "any" => ExpectedRevision::Any,
-                    "no_stream" => ExpectedRevision::NoStream,
-                    "stream_exists" => ExpectedRevision::StreamExists,
-                    other => {
-                        return Err(E::custom(format!(
-                            "{EXPECTED_RULE}, found {}",
-                            shown(other)
-                        )));
-                    }
-                }))
-            }
-        }
-        deserializer.deserialize_any(Claim)
-    }
-}
-
-fn events<const MAX: usize>(
-    payload: &Payload,
-    prefix: &str,
-    bodies: Bounded<Object<EventBody<'_>>, MAX>,
-) -> Result<Vec<EventData>> {
+fn events(payload: &Payload, prefix: &str, bodies: Events<'_>) -> Result<Vec<EventData>> {
     let mut events = Vec::with_capacity(bodies.0.len());
     for (i, Object(body)) in bodies.0.into_iter().enumerate() {
         let event = event(payload, body)
@@ -266,12 +151,6 @@ fn event(payload: &Payload, body: EventBody<'_>) -> std::result::Result<EventDat
     })
 }
 
-fn present_text<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> std::result::Result<Option<Text<'de>>, D::Error> {
-    Text::deserialize(deserializer).map(Some)
-}
-
 /// JSON as it stands in the body.
 fn json(payload: &Payload, field: &str, found: &RawValue) -> std::result::Result<Bytes, Wrong> {
     if is_too_deep(found.get().as_bytes()) {
@@ -333,6 +212,7 @@ fn tags<const MAX: usize>(texts: Bounded<Text<'_>, MAX>) -> std::result::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gesta_core::{ExpectedRevision, Revision};
 
     fn payload(text: impl Into<Bytes>) -> Payload {
         Payload {
@@ -552,7 +432,7 @@ mod tests {
         ];
         for (body, field) in cases {
             let problem = one(body).expect_err(body);
-            let json = String::from_utf8(problem.to_json().to_vec()).expect("text");
+            let json = String::from_utf8(problem.to_json()).expect("text");
             assert!(
                 json.contains(&format!("\"field\":\"{field}\"")),
                 "{body}: {json}"
@@ -587,7 +467,7 @@ mod tests {
             (r#"{"appends":[7]}"#, "appends[0]"),
         ] {
             let json = several(body).expect_err(body).to_json();
-            let json = String::from_utf8(json.to_vec()).expect("text");
+            let json = String::from_utf8(json).expect("text");
             assert!(
                 json.contains(&format!("\"field\":\"{field}\"")),
                 "{body}: {json}"
@@ -603,7 +483,7 @@ mod tests {
         ] {
             let body = [b"{\"events\":[", part, b"]}"].concat();
             let problem = append_to(stream(), &payload(body)).expect_err("refused");
-            assert_eq!(problem.kind, crate::problem::INVALID_ARGUMENT);
+            assert_eq!(problem.kind, gesta_wire::problem::INVALID_ARGUMENT);
         }
         let one = r#"{"type":"T","data":1}"#;
         let many = vec![one; limits::APPEND_EVENTS_MAX + 1].join(",");

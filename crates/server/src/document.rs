@@ -2,125 +2,17 @@
 //!
 //! Why two passes on errors: the first pass is plain and fast; only a text that it refuses is read a
 //! second time, slowly, to learn the path of the field.
-//! Invariants: an object is only read from an object (serde alone would take a list of its values too); no list grows
-//! beyond its limit, so a text cannot take much more memory than its own size.
+//! Not here: what is read (`gesta_wire`).
 
-use std::borrow::Cow;
-use std::fmt;
-use std::marker::PhantomData;
-
+use gesta_wire::problem::INVALID_ARGUMENT;
+use gesta_wire::shortened;
 use serde::Deserialize;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::DeserializeOwned;
 
-use crate::problem::{INVALID_ARGUMENT, Problem, Result};
-use crate::uri::shortened;
+use crate::problem::{Problem, Result};
 
 /// Longest text of a decoding error, in bytes: it may repeat what the body contains.
 const DETAIL_BYTES_MAX: usize = 400;
-
-/// Deepest nesting of JSON that is stored and shown as JSON: many readers, serde's among them, give up below.
-pub(crate) const DEPTH_MAX: usize = 128;
-
-/// True if valid JSON is nested deeper than [`DEPTH_MAX`].
-pub(crate) fn is_too_deep(json: &[u8]) -> bool {
-    // Each level takes two bytes.
-    if json.len() <= 2 * DEPTH_MAX {
-        return false;
-    }
-    let (mut depth, mut in_text) = (0_usize, false);
-    let mut bytes = json.iter();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'\\' if in_text => drop(bytes.next()),
-            b'"' => in_text = !in_text,
-            b'[' | b'{' if !in_text => {
-                depth += 1;
-                if depth > DEPTH_MAX {
-                    return true;
-                }
-            }
-            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    false
-}
-
-/// An object, from a JSON object and nothing else.
-pub(crate) struct Object<T>(pub(crate) T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Members<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
-            type Value = Object<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(
-                self,
-                map: A,
-            ) -> std::result::Result<Self::Value, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
-            }
-        }
-        deserializer.deserialize_map(Members(PhantomData))
-    }
-}
-
-/// A list that stops at its limit instead of filling the memory.
-pub(crate) struct Bounded<T, const MAX: usize>(pub(crate) Vec<T>);
-
-impl<T, const MAX: usize> Default for Bounded<T, MAX> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T, MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct List<T, const MAX: usize>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
-            type Value = Bounded<T, MAX>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a list of at most {MAX}")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(
-                self,
-                mut seq: A,
-            ) -> std::result::Result<Self::Value, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = seq.next_element()? {
-                    if items.len() == MAX {
-                        return Err(A::Error::custom(format!("must be a list of at most {MAX}")));
-                    }
-                    items.push(item);
-                }
-                Ok(Bounded(items))
-            }
-        }
-        deserializer.deserialize_seq(List(PhantomData))
-    }
-}
-
-/// A text, borrowed from the body where it has no escapes.
-#[derive(Deserialize)]
-#[serde(transparent)]
-pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
-
-/// A whole number that is written as a fraction, `1.0` or `1e3`: JSON Schema calls it an integer.
-pub(crate) fn whole(number: f64) -> Option<u64> {
-    if number.fract() != 0.0 || number < 0.0 {
-        return None;
-    }
-    // Its digits are exact; a conversion would hide what does not fit.
-    format!("{number:.0}").trim_start_matches('-').parse().ok()
-}
 
 /// Decodes any small JSON text of a request, such as the value of a parameter.
 pub(crate) fn parse_owned<T: DeserializeOwned>(text: &str, prefix: &str) -> Result<T> {

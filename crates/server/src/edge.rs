@@ -412,10 +412,11 @@ fn substitute(status: u16) -> Bytes {
             "the head of the request is not valid HTTP/1.1",
         ),
     };
-    let document = Problem::new(kind, detail).to_json();
+    let problem = Problem::new(kind, detail);
+    let document = problem.to_json();
     let mut answer = format!(
         "HTTP/1.1 {}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
-        kind.status,
+        problem.status(),
         document.len()
     )
     .into_bytes();

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
 use gesta_core::{EventId, LogId, Position, SharedEvent, Timestamp};
+use gesta_wire::event::{Framing, bytes_max, write_event};
 
 use crate::body::{Budget, Reservation};
-use crate::encode::{self, Framing};
 use crate::problem::Result;
 
 /// Small entries: recent events, found by their position.
@@ -79,7 +79,7 @@ impl EncodedEvents {
     pub(crate) fn append(&self, out: &mut Vec<u8>, event: &SharedEvent) {
         // An event read for one subscriber alone, while it catches up, is not shared.
         if Arc::strong_count(event) == 1 || Self::is_large(event) {
-            return encode::event(out, event, Framing::Line);
+            return write_event(out, event, Framing::Line);
         }
         let slot = usize::try_from(event.position.0).unwrap_or(0) % EVENTS_MAX;
         let mut slot = locked(&self.slots[slot]);
@@ -87,7 +87,7 @@ impl EncodedEvents {
             Some((known, line)) if Arc::ptr_eq(known, event) => out.extend_from_slice(line),
             _ => {
                 let from = out.len();
-                encode::event(out, event, Framing::Line);
+                write_event(out, event, Framing::Line);
                 *slot = Some((event.clone(), Bytes::copy_from_slice(&out[from..])));
             }
         }
@@ -101,11 +101,11 @@ impl EncodedEvents {
         let large = self.place_of(event);
         if large.0.get().is_none() {
             let mut held = budget.reservation_of_subscriptions();
-            held.set(encode::bytes_max(event))?;
+            held.set(bytes_max(event))?;
             // Whoever comes at the same time waits here for the first.
             large.0.get_or_init(|| {
-                let mut json = Vec::with_capacity(encode::bytes_max(event));
-                encode::event(&mut json, event, Framing::Line);
+                let mut json = Vec::with_capacity(bytes_max(event));
+                write_event(&mut json, event, Framing::Line);
                 json.shrink_to_fit();
                 held.shrink_to(json.len());
                 Line { json, _held: held }

@@ -6,12 +6,12 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use gesta_wire::shown;
 use hyper::Version;
 use hyper::header::HOST;
 use hyper::http::request::Parts;
 
 use crate::problem::{MALFORMED_REQUEST, Problem, Result};
-use crate::uri::shown;
 
 /// Refuses a request whose `Host` is missing where it must be, repeated, or no host (RFC 9112, section 3.2).
 pub(crate) fn check(request: &Parts) -> Result<()> {

@@ -9,18 +9,22 @@ use gesta_core::{
     AllFrom, Checkpoint, Direction, EventStore, EventStoreExt, EventType, Filter, ListStreams,
     Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamFrom, Tag, limits,
 };
+use gesta_wire::answer::{self, Streams};
+use gesta_wire::event::{self, Framing, write_event};
+use gesta_wire::json::{Bounded, Object};
+use gesta_wire::percent::Plus;
+use gesta_wire::request::QueryBody;
+use gesta_wire::shown;
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue};
-use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::{Answer, Call, json, with_type};
 use crate::body::{AnswerBody, BrokenOff, Reservation};
-use crate::document::{Bounded, Object};
+use crate::document;
 use crate::problem::{self, Problem, Result};
 use crate::state::State;
-use crate::uri::{self, Parameters, Plus, shown};
-use crate::{document, encode};
+use crate::uri::{self, Parameters, percent_decode};
 
 const NDJSON: &str = "application/x-ndjson";
 
@@ -59,7 +63,7 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
     let mut held = call.state.budget.reservation();
     let page = {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        encode::stream_page(&call.state.store.read_stream(request).await?)
+        event::write_stream_page(&call.state.store.read_stream(request).await?)
     };
     held.grow(page.len())?;
     Ok(document(page, held))
@@ -89,7 +93,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
     let mut held = call.state.budget.reservation();
     let page = {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        encode::all_page(&call.state.store.read_all(request).await?)
+        event::write_all_page(&call.state.store.read_all(request).await?)
     };
     held.grow(page.len())?;
     Ok(document(page, held))
@@ -99,14 +103,14 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
 pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     let stream = call.stream()?;
-    let text = uri::percent_decode("revision", call.revision(), Plus::Itself)?;
+    let text = percent_decode("revision", call.revision(), Plus::Itself)?;
     let revision = revision("revision", &text)?;
     let mut held = call.state.budget.reservation();
     let mut out = Vec::new();
     {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
         let event = call.state.store.read_event(stream, revision).await?;
-        encode::event(&mut out, &event, encode::Framing::Document);
+        write_event(&mut out, &event, Framing::Document);
     }
     held.grow(out.len())?;
     Ok(document(out.into(), held))
@@ -141,7 +145,7 @@ pub(crate) async fn streams(call: &Call<'_>) -> Result<Answer> {
     request.validate()?;
     let _turn = call.state.reads.acquire().await.map_err(stopping)?;
     let page = call.state.store.list_streams(request).await?;
-    Ok(json(StatusCode::OK, encode::streams_page(&page)))
+    Ok(json(StatusCode::OK, answer::write(&Streams::from(&page))))
 }
 
 fn document(bytes: Bytes, held: Reservation) -> Answer {
@@ -186,20 +190,6 @@ pub(crate) fn checkpoint(field: &str, text: &str) -> Result<Checkpoint> {
         .map_err(|error| Problem::invalid_at(field, &error))
 }
 
-/// One query of the parameter `filter`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct QueryDocument {
-    #[serde(default)]
-    types: Vec<String>,
-    #[serde(default)]
-    tags: Vec<String>,
-    #[serde(default)]
-    stream_prefixes: Vec<String>,
-    #[serde(default)]
-    categories: Vec<String>,
-}
-
 /// The filter that the parameters make: one query from `type`, `tag`, `stream_prefix` and
 /// `category`, or any queries from `filter`, a JSON list of them.
 pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
@@ -207,7 +197,7 @@ pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
     let simple = query(
         "",
         ["type", "tag", "stream_prefix", "category"],
-        QueryDocument {
+        QueryBody {
             types: owned(parameters.many("type")?),
             tags: owned(parameters.many("tag")?),
             stream_prefixes: owned(parameters.many("stream_prefix")?),
@@ -223,7 +213,7 @@ pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
             ));
         }
         Some(text) => {
-            let queries: Bounded<Object<QueryDocument>, { limits::FILTER_VALUES_MAX }> =
+            let queries: Bounded<Object<QueryBody>, { limits::FILTER_VALUES_MAX }> =
                 document::parse_owned(&text, "filter")?;
             let names = ["types", "tags", "stream_prefixes", "categories"];
             let any_of = queries
@@ -239,7 +229,7 @@ pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
     Ok(filter)
 }
 
-fn query(prefix: &str, names: [&str; 4], document: QueryDocument) -> Result<Query> {
+fn query(prefix: &str, names: [&str; 4], document: QueryBody) -> Result<Query> {
     let [types, tags, stream_prefixes, categories] = names.map(|name| format!("{prefix}{name}"));
     Ok(Query {
         types: each(document.types, |t| {
@@ -314,7 +304,7 @@ impl Lines {
                 let limit = self.left.min(PAGE_EVENTS);
                 let (events, end) = self.reader.page(&*self.state.store, limit).await?;
                 self.end = end;
-                (events.len(), encode::lines(&events))
+                (events.len(), event::write_lines(&events))
             };
             self.left = self.left.saturating_sub(count);
             held.grow(lines.len())?;
@@ -359,7 +349,7 @@ async fn lines(call: &Call<'_>, reader: Reader, limit: Option<usize>) -> Result<
                 return Some((Ok(page), Some((held, lines.ahead()))));
             }
             Ok((_, Ok(None))) => return None,
-            Ok((_, Err(problem))) => problem.detail,
+            Ok((_, Err(problem))) => problem.detail.clone(),
             Err(error) => format!("a read ended early: {error}"),
         };
         tracing::warn!(detail, "answer breaks off");

@@ -211,7 +211,7 @@ fn begin(out: &mut Vec<u8>, checkpoint: &Checkpoint, name: &str) {
 
 fn show_checkpoint(out: &mut Vec<u8>, checkpoint: &Checkpoint) {
     out.extend_from_slice(b"{\"checkpoint\":");
-    crate::json::plain(out, checkpoint);
+    gesta_wire::json::plain(out, checkpoint);
     out.push(b'}');
 }
 

@@ -1,6 +1,7 @@
 //! Calls about the server itself.
 
 use gesta_core::limits;
+use gesta_wire::answer::{self, Info};
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use serde::Serialize;
@@ -38,38 +39,12 @@ pub(crate) fn openapi(call: &Call<'_>) -> Result<Answer> {
 }
 
 #[derive(Serialize)]
-struct Info {
+struct ServerInfo {
     name: &'static str,
     version: &'static str,
-    backend: String,
-    engine: String,
-    incarnation: String,
-    logs: u16,
-    heads: Vec<u64>,
-    durability: Durability,
-    capabilities: Capabilities,
-    idempotency: Idempotency,
+    #[serde(flatten)]
+    store: Info,
     limits: Limits,
-}
-
-#[derive(Serialize)]
-struct Durability {
-    level: &'static str,
-    detail: String,
-}
-
-#[derive(Serialize)]
-struct Capabilities {
-    persistent: bool,
-    shared: bool,
-    several_logs: bool,
-    batches_in_flight_max: usize,
-}
-
-#[derive(Serialize)]
-struct Idempotency {
-    time_ms: u64,
-    positions: u64,
 }
 
 #[derive(Serialize)]
@@ -92,23 +67,10 @@ struct Limits {
 pub(crate) async fn info(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     let info = call.state.store.info().await?;
-    Ok(document(&Info {
+    Ok(document(&ServerInfo {
         name: "gesta",
         version: env!("CARGO_PKG_VERSION"),
-        durability: Durability {
-            level: info.durability.name(),
-            detail: info.durability.detail().to_owned(),
-        },
-        capabilities: Capabilities {
-            persistent: info.capabilities.persistent,
-            shared: info.capabilities.shared,
-            several_logs: info.capabilities.several_logs,
-            batches_in_flight_max: info.capabilities.batches_in_flight_max,
-        },
-        idempotency: Idempotency {
-            time_ms: u64::try_from(info.idempotency.time.as_millis()).unwrap_or(u64::MAX),
-            positions: info.idempotency.positions,
-        },
+        store: info.into(),
         limits: Limits {
             stream_name_bytes_max: limits::STREAM_NAME_BYTES_MAX,
             event_type_bytes_max: limits::EVENT_TYPE_BYTES_MAX,
@@ -123,11 +85,6 @@ pub(crate) async fn info(call: &Call<'_>) -> Result<Answer> {
             filter_values_max: limits::FILTER_VALUES_MAX,
             request_body_bytes_max: call.state.config.body_bytes_max,
         },
-        heads: info.heads.iter().map(|head| head.0).collect(),
-        incarnation: info.incarnation.to_string(),
-        logs: info.logs,
-        backend: info.backend,
-        engine: info.engine,
     }))
 }
 
@@ -168,7 +125,5 @@ pub(crate) async fn metrics(call: &Call<'_>) -> Result<Answer> {
 }
 
 fn document(value: &impl Serialize) -> Answer {
-    let mut out = Vec::with_capacity(1_024);
-    crate::json::value(&mut out, value);
-    json(StatusCode::OK, out)
+    json(StatusCode::OK, answer::write(value))
 }

@@ -2,53 +2,15 @@
 
 use std::borrow::Cow;
 
-use gesta_core::{ExpectedRevision, Revision, StreamId, limits};
+use gesta_core::{ExpectedRevision, StreamId, limits};
+use gesta_wire::percent::{self, Plus};
+use gesta_wire::{Expected, shortened, shown};
 
 use crate::problem::{Problem, Result};
 
-/// Decodes `%XX`. With `plus_is_space`, as query strings have it, `+` stands for a space.
+/// Decodes `%XX`.
 pub(crate) fn percent_decode<'a>(field: &str, raw: &'a str, plus: Plus) -> Result<Cow<'a, str>> {
-    let special = |b: &u8| *b == b'%' || (*b == b'+' && plus == Plus::Space);
-    if !raw.as_bytes().iter().any(special) {
-        return Ok(Cow::Borrowed(raw));
-    }
-    let mut decoded = Vec::with_capacity(raw.len());
-    let mut bytes = raw.bytes();
-    while let Some(byte) = bytes.next() {
-        decoded.push(match byte {
-            b'%' => {
-                let digits = (bytes.next().and_then(hex), bytes.next().and_then(hex));
-                let (Some(high), Some(low)) = digits else {
-                    return Err(Problem::invalid(
-                        field,
-                        "must be percent-encoded: two hexadecimal digits follow each %",
-                    ));
-                };
-                high << 4 | low
-            }
-            b'+' if plus == Plus::Space => b' ',
-            other => other,
-        });
-    }
-    String::from_utf8(decoded)
-        .map(Cow::Owned)
-        .map_err(|_| Problem::invalid(field, "must be UTF-8 once it is percent-decoded"))
-}
-
-/// What `+` stands for: itself in paths, a space in query strings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Plus {
-    Itself,
-    Space,
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
+    percent::decode(raw, plus).map_err(|rule| Problem::invalid(field, rule))
 }
 
 /// The stream that a path segment names.
@@ -92,19 +54,6 @@ pub(crate) fn number(field: &str, text: &str, max: u64) -> Result<u64> {
                 ),
             )
         })
-}
-
-/// A text from a request in quotes, shortened.
-pub(crate) fn shown(text: &str) -> String {
-    format!("{:?}", shortened(text, 60))
-}
-
-/// At most `bytes_max` bytes of a text, cut between characters.
-pub(crate) fn shortened(text: &str, bytes_max: usize) -> Cow<'_, str> {
-    if text.len() <= bytes_max {
-        return Cow::Borrowed(text);
-    }
-    Cow::Owned(format!("{}…", &text[..text.floor_char_boundary(bytes_max)]))
 }
 
 /// The parameters of a query string. Each must be asked for: [`Parameters::end`] refuses the others.
@@ -169,39 +118,18 @@ impl<'a> Parameters<'a> {
 
     /// `expected=`; `any` if absent.
     pub(crate) fn expected(&self) -> Result<ExpectedRevision> {
-        let value = self.one("expected")?;
-        match value.as_deref() {
-            None | Some("any") => Ok(ExpectedRevision::Any),
-            Some("no_stream") => Ok(ExpectedRevision::NoStream),
-            Some("stream_exists") => Ok(ExpectedRevision::StreamExists),
-            Some(text) => match number("expected", text, Revision::MAX.0) {
-                Ok(revision) => Ok(ExpectedRevision::Exact(Revision(revision))),
-                Err(_) => Err(Problem::invalid(
-                    "expected",
-                    format!("{}, found {}", crate::decode::EXPECTED_RULE, shown(text)),
-                )),
-            },
-        }
+        let Some(text) = self.one("expected")? else {
+            return Ok(ExpectedRevision::Any);
+        };
+        text.parse::<Expected>()
+            .map(|expected| expected.0)
+            .map_err(|rule| Problem::invalid("expected", rule))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn percent_encoding_is_read_strictly() {
-        let read = |raw| percent_decode("stream", raw, Plus::Itself).map_err(|p| p.detail);
-        assert_eq!(read("cart-1").as_deref(), Ok("cart-1"));
-        assert_eq!(read("a%2Fb+%C3%BC%e2%98%83").as_deref(), Ok("a/b+ü☃"));
-        for bad in ["%", "a%2", "%zz", "%+1", "%ff", "%C3%28", "%ed%a0%80"] {
-            assert!(read(bad).is_err(), "{bad}");
-        }
-        assert_eq!(
-            percent_decode("q", "a+b%2B", Plus::Space).as_deref(),
-            Ok("a b+")
-        );
-    }
 
     #[test]
     fn unknown_and_repeated_parameters_are_refused_by_name() {

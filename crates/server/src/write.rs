@@ -1,17 +1,17 @@
 //! Calls that write: appends, deletes, stream metadata.
 
 use gesta_core::{Append, DeleteKind, DeleteStream, SetStreamMetadata, StreamMetadata, limits};
+use gesta_wire::answer::{self, AppendedSeveral, AppendedTo, Stored};
+use gesta_wire::json::{DEPTH_MAX, is_too_deep};
+use gesta_wire::shown;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
 use crate::api::{Answer, Call, json};
 use crate::body::{RequestBody, Reservation};
 use crate::decode::{self, Payload};
-use crate::document::{DEPTH_MAX, is_too_deep};
-use crate::encode;
 use crate::metrics::AppendSize;
 use crate::problem::{self, Problem, Result};
-use crate::uri::shown;
 
 /// `POST /streams/{stream}`
 pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
@@ -23,7 +23,10 @@ pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result
     drop(payload);
     let appended = append(call, request).await?;
     drop(held);
-    Ok(json(StatusCode::CREATED, encode::appended_to(&appended)))
+    Ok(json(
+        StatusCode::CREATED,
+        answer::write(&AppendedTo::of(&appended)),
+    ))
 }
 
 /// `POST /append`
@@ -37,7 +40,7 @@ pub(crate) async fn append_several(call: &Call<'_>, body: &mut RequestBody) -> R
     drop(held);
     Ok(json(
         StatusCode::CREATED,
-        encode::appended_several(&appended),
+        answer::write(&AppendedSeveral::from(&appended)),
     ))
 }
 
@@ -68,7 +71,7 @@ pub(crate) async fn delete(call: &Call<'_>) -> Result<Answer> {
         kind,
     };
     let deleted = call.state.store.delete_stream(request).await?;
-    Ok(json(StatusCode::OK, encode::deleted(&deleted)))
+    Ok(json(StatusCode::OK, answer::write(&Stored::from(&deleted))))
 }
 
 /// `PUT /streams/{stream}/metadata`
@@ -93,7 +96,7 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
         metadata: StreamMetadata::parse(document)?,
     };
     let set = call.state.store.set_stream_metadata(request).await?;
-    Ok(json(StatusCode::OK, encode::deleted(&set)))
+    Ok(json(StatusCode::OK, answer::write(&Stored::from(&set))))
 }
 
 /// Bodies must say that they are JSON. A page of another site cannot make a browser send that

@@ -1,22 +1,31 @@
-//! Encoding of answers: events, pages, and where an append went. Data goes out byte for byte.
+//! Events and pages of them. Data goes out byte for byte, and comes back so.
 //!
+//! Why written by hand: stored JSON is written as it is, with the space around it, which no serializer of values keeps.
 //! Invariants: `data` and `metadata` are only shown as JSON if they are JSON, not nested deeper than clients can read; in texts of one event
 //! a line, also only if they have no line break, which JSON allows between its tokens. Otherwise
 //! they are shown as `data_base64` and `metadata_base64`.
 
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use gesta_core::{
-    AllPage, Appended, AppendedStream, ContentType, Deleted, RecordedEvent, StreamPage, StreamsPage,
+    AllPage, ContentType, EventId, EventType, LogId, Position, RecordedEvent, Result, Revision,
+    StreamPage, Tag, Tags, Timestamp,
 };
+use serde::Deserialize;
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
-use crate::document::is_too_deep;
-use crate::json::{key, number, optional_number, plain, string, value};
+use crate::answer::{self, CheckpointText, unreadable};
+use crate::json::{is_too_deep, key, number, optional_number, plain, string, value};
+use crate::request;
 
 /// What surrounds an event, and so what its bytes must not contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Framing {
+pub enum Framing {
     /// A JSON document: anything goes.
     Document,
     /// One event a line.
@@ -27,7 +36,8 @@ pub(crate) enum Framing {
 const EVENT_FIELDS_BYTES: usize = 384;
 
 /// Most bytes that the event takes, about: all its bytes in base64.
-pub(crate) fn bytes_max(event: &RecordedEvent) -> usize {
+#[must_use]
+pub fn bytes_max(event: &RecordedEvent) -> usize {
     let tags: usize = event
         .tags
         .as_slice()
@@ -38,7 +48,8 @@ pub(crate) fn bytes_max(event: &RecordedEvent) -> usize {
     EVENT_FIELDS_BYTES + 2 * names + event.payload_bytes() / 3 * 4 + 8
 }
 
-pub(crate) fn event(out: &mut Vec<u8>, event: &RecordedEvent, framing: Framing) {
+/// Appends an event.
+pub fn write_event(out: &mut Vec<u8>, event: &RecordedEvent, framing: Framing) {
     out.reserve(EVENT_FIELDS_BYTES + event.payload_bytes());
     out.extend_from_slice(b"{\"stream\":");
     string(out, event.stream.as_str());
@@ -96,7 +107,7 @@ fn is_json(bytes: &[u8], framing: Framing) -> bool {
 }
 
 fn base64(out: &mut Vec<u8>, bytes: &[u8]) {
-    plain(out, base64::display::Base64Display::new(bytes, &STANDARD));
+    plain(out, Base64Display::new(bytes, &STANDARD));
 }
 
 fn events(out: &mut Vec<u8>, events: &[RecordedEvent]) {
@@ -105,7 +116,7 @@ fn events(out: &mut Vec<u8>, events: &[RecordedEvent]) {
         if i > 0 {
             out.push(b',');
         }
-        event(out, recorded, Framing::Document);
+        write_event(out, recorded, Framing::Document);
     }
     out.push(b']');
 }
@@ -117,7 +128,9 @@ fn page_capacity(events: &[RecordedEvent]) -> usize {
         .sum()
 }
 
-pub(crate) fn stream_page(page: &StreamPage) -> Bytes {
+/// A page of a stream.
+#[must_use]
+pub fn write_stream_page(page: &StreamPage) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(&page.events));
     events(&mut out, &page.events);
     key(&mut out, "end");
@@ -130,7 +143,9 @@ pub(crate) fn stream_page(page: &StreamPage) -> Bytes {
     out.into()
 }
 
-pub(crate) fn all_page(page: &AllPage) -> Bytes {
+/// A page of all events.
+#[must_use]
+pub fn write_all_page(page: &AllPage) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(&page.events));
     events(&mut out, &page.events);
     key(&mut out, "end");
@@ -142,117 +157,157 @@ pub(crate) fn all_page(page: &AllPage) -> Bytes {
 }
 
 /// Events as lines of their own.
-pub(crate) fn lines(events: &[RecordedEvent]) -> Bytes {
+#[must_use]
+pub fn write_lines(events: &[RecordedEvent]) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(events));
     for recorded in events {
-        event(&mut out, recorded, Framing::Line);
+        write_event(&mut out, recorded, Framing::Line);
         out.push(b'\n');
     }
     out.into()
 }
 
-pub(crate) fn streams_page(page: &StreamsPage) -> Bytes {
-    let mut out = Vec::with_capacity(64 + page.streams.len() * 64);
-    out.extend_from_slice(b"{\"streams\":[");
-    for (i, info) in page.streams.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(b"{\"stream\":");
-        string(&mut out, info.stream.as_str());
-        key(&mut out, "last_revision");
-        number(&mut out, info.last_revision.0);
-        out.push(b'}');
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(borrow)]
+    stream: Cow<'a, str>,
+    revision: u64,
+    log: u16,
+    position: u64,
+    id: Uuid,
+    #[serde(borrow, rename = "type")]
+    event_type: Cow<'a, str>,
+    #[serde(borrow)]
+    created: Cow<'a, str>,
+    #[serde(borrow)]
+    content_type: Cow<'a, str>,
+    #[serde(borrow, default, deserialize_with = "request::present")]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    data_base64: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    metadata: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    metadata_base64: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    tags: Vec<Cow<'a, str>>,
+}
+
+impl Event<'_> {
+    fn recorded(self, answer: &[u8]) -> Result<RecordedEvent> {
+        let base64 = |text: &str| {
+            STANDARD
+                .decode(text)
+                .map(Bytes::from)
+                .map_err(|error| unreadable("base64 cannot be read").caused_by(error))
+        };
+        let data = match (self.data, self.data_base64) {
+            (Some(raw), None) => Bytes::copy_from_slice(with_space(answer, raw.get())),
+            (None, Some(text)) => base64(&text)?,
+            _ => return Err(unreadable("an event needs either data or data_base64")),
+        };
+        let metadata = match (self.metadata, self.metadata_base64) {
+            (Some(raw), _) => Bytes::copy_from_slice(with_space(answer, raw.get())),
+            (None, Some(text)) => base64(&text)?,
+            (None, None) => Bytes::new(),
+        };
+        let content_type = [ContentType::Json, ContentType::Binary]
+            .into_iter()
+            .find(|known| known.as_str() == self.content_type)
+            .ok_or_else(|| unreadable("an event has an unknown content_type"))?;
+        let tags = self
+            .tags
+            .iter()
+            .map(|t| Tag::from_stored(t.as_ref().into()));
+        Ok(RecordedEvent {
+            stream: answer::stream(&self.stream),
+            revision: Revision(self.revision),
+            log: LogId(self.log),
+            position: Position(self.position),
+            id: EventId(self.id),
+            event_type: EventType::from_stored(self.event_type.as_ref().into()),
+            created: Timestamp::parse(&self.created)
+                .map_err(|error| unreadable("created cannot be read").caused_by(error))?,
+            content_type,
+            data,
+            metadata,
+            tags: Tags::from_stored(tags.collect()),
+        })
     }
-    out.push(b']');
-    key(&mut out, "next");
-    match &page.next {
-        Some(next) => string(&mut out, next.as_str()),
-        None => out.extend_from_slice(b"null"),
+}
+
+/// A value with the space around it: the server writes stored JSON as it is, between its own
+/// punctuation, and a parser drops the space that belongs to it.
+fn with_space<'a>(answer: &'a [u8], value: &str) -> &'a [u8] {
+    let from = value.as_ptr().addr().wrapping_sub(answer.as_ptr().addr());
+    let to = from.saturating_add(value.len());
+    let (Some(before), Some(after)) = (answer.get(..from), answer.get(to..)) else {
+        return &[];
+    };
+    let space = |b: &&u8| matches!(b, b' ' | b'\t' | b'\n' | b'\r');
+    let from = from - before.iter().rev().take_while(space).count();
+    let to = to + after.iter().take_while(space).count();
+    &answer[from..to]
+}
+
+/// Reads one event.
+///
+/// # Errors
+/// `Corrupt` if it is none.
+pub fn read_event(json: &[u8]) -> Result<RecordedEvent> {
+    answer::read::<Event<'_>>(json)?.recorded(json)
+}
+
+fn recorded(json: &[u8], documents: Vec<Event<'_>>) -> Result<Vec<RecordedEvent>> {
+    documents.into_iter().map(|d| d.recorded(json)).collect()
+}
+
+/// Reads a page of a stream.
+///
+/// # Errors
+/// `Corrupt` if it is none.
+pub fn read_stream_page(json: &[u8]) -> Result<StreamPage> {
+    #[derive(Deserialize)]
+    struct Page<'a> {
+        #[serde(borrow)]
+        events: Vec<Event<'a>>,
+        next: Option<u64>,
+        end: bool,
+        last_revision: u64,
     }
-    out.push(b'}');
-    out.into()
+    let page: Page<'_> = answer::read(json)?;
+    Ok(StreamPage {
+        events: recorded(json, page.events)?,
+        next: page.next.map(Revision),
+        end: page.end,
+        last_revision: Revision(page.last_revision),
+    })
 }
 
-fn appended_stream(out: &mut Vec<u8>, part: &AppendedStream) {
-    out.extend_from_slice(b"{\"stream\":");
-    string(out, part.stream.as_str());
-    key(out, "first_revision");
-    number(out, part.first_revision.0);
-    key(out, "last_revision");
-    number(out, part.last_revision.0);
-}
-
-/// The answer to an append to one stream.
-pub(crate) fn appended_to(appended: &Appended) -> Bytes {
-    let mut out = Vec::with_capacity(256);
-    if let Some(part) = appended.streams.first() {
-        appended_stream(&mut out, part);
-        out.push(b',');
-    } else {
-        out.push(b'{');
+/// Reads a page of all events.
+///
+/// # Errors
+/// `Corrupt` if it is none.
+pub fn read_all_page(json: &[u8]) -> Result<AllPage> {
+    #[derive(Deserialize)]
+    struct Page<'a> {
+        #[serde(borrow)]
+        events: Vec<Event<'a>>,
+        next: CheckpointText<'a>,
+        end: bool,
     }
-    place(
-        &mut out,
-        appended.log.0,
-        appended.position.0,
-        &appended.checkpoint,
-    );
-    out.into()
-}
-
-/// The answer to an append to several streams.
-pub(crate) fn appended_several(appended: &Appended) -> Bytes {
-    let mut out = Vec::with_capacity(128 + appended.streams.len() * 128);
-    out.extend_from_slice(b"{\"streams\":[");
-    for (i, part) in appended.streams.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        appended_stream(&mut out, part);
-        key(&mut out, "position");
-        number(&mut out, part.position.0);
-        out.push(b'}');
-    }
-    out.extend_from_slice(b"],");
-    place(
-        &mut out,
-        appended.log.0,
-        appended.position.0,
-        &appended.checkpoint,
-    );
-    out.into()
-}
-
-/// The answer to a delete or a change of metadata.
-pub(crate) fn deleted(deleted: &Deleted) -> Bytes {
-    let mut out = Vec::with_capacity(128);
-    out.push(b'{');
-    place(
-        &mut out,
-        deleted.log.0,
-        deleted.position.0,
-        &deleted.checkpoint,
-    );
-    out.into()
-}
-
-fn place(out: &mut Vec<u8>, log: u16, position: u64, checkpoint: &gesta_core::Checkpoint) {
-    out.extend_from_slice(b"\"log\":");
-    number(out, u64::from(log));
-    key(out, "position");
-    number(out, position);
-    key(out, "checkpoint");
-    plain(out, checkpoint);
-    out.push(b'}');
+    let page: Page<'_> = answer::read(json)?;
+    Ok(AllPage {
+        events: recorded(json, page.events)?,
+        next: page.next.0.into_owned(),
+        end: page.end,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gesta_core::{
-        EventId, EventType, LogId, Position, Revision, StreamId, Tag, Tags, Timestamp,
-    };
+    use gesta_core::StreamId;
 
     fn recorded(
         content_type: ContentType,
@@ -285,7 +340,9 @@ mod tests {
         framing: Framing,
     ) -> String {
         let mut out = Vec::new();
-        event(&mut out, &recorded(content_type, data, metadata), framing);
+        let event = recorded(content_type, data, metadata);
+        write_event(&mut out, &event, framing);
+        assert_eq!(read_event(&out).expect("readable"), event);
         let text = String::from_utf8(out).expect("text");
         serde_json::from_str::<serde_json::Value>(&text).expect("JSON");
         text

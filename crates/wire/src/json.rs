@@ -1,0 +1,158 @@
+//! JSON: reading objects and lists strictly, and writing straight into a buffer, for which small answers need no tree of values.
+//!
+//! Invariants: an object is only read from an object (serde alone would take a list of its values too); no list grows
+//! beyond its limit, so a text cannot take much more memory than its own size.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+/// Deepest nesting of JSON that is stored and shown as JSON: many readers, serde's among them, give up below.
+pub const DEPTH_MAX: usize = 128;
+
+/// True if valid JSON is nested deeper than [`DEPTH_MAX`].
+#[must_use]
+pub fn is_too_deep(json: &[u8]) -> bool {
+    // Each level takes two bytes.
+    if json.len() <= 2 * DEPTH_MAX {
+        return false;
+    }
+    let (mut depth, mut in_text) = (0_usize, false);
+    let mut bytes = json.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' if in_text => drop(bytes.next()),
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                if depth > DEPTH_MAX {
+                    return true;
+                }
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
+/// An object, from a JSON object and nothing else.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Members<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Members<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                map: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Members(PhantomData))
+    }
+}
+
+/// A list that stops at its limit instead of filling the memory.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub struct Bounded<T, const MAX: usize>(pub Vec<T>);
+
+impl<T, const MAX: usize> Default for Bounded<T, MAX> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct List<T, const MAX: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for List<T, MAX> {
+            type Value = Bounded<T, MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MAX}")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut seq: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = seq.next_element()? {
+                    if items.len() == MAX {
+                        return Err(A::Error::custom(format!("must be a list of at most {MAX}")));
+                    }
+                    items.push(item);
+                }
+                Ok(Bounded(items))
+            }
+        }
+        deserializer.deserialize_seq(List(PhantomData))
+    }
+}
+
+/// A text, borrowed from the body where it has no escapes.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
+
+/// A whole number that is written as a fraction, `1.0` or `1e3`: JSON Schema calls it an integer.
+#[must_use]
+pub fn whole(number: f64) -> Option<u64> {
+    if number.fract() != 0.0 || number < 0.0 {
+        return None;
+    }
+    // Its digits are exact; a conversion would hide what does not fit.
+    format!("{number:.0}").trim_start_matches('-').parse().ok()
+}
+
+/// Appends a value. Writing to memory cannot fail, and no value here can refuse to be written.
+pub fn value(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
+    let written = serde_json::to_writer(out, value);
+    debug_assert!(written.is_ok(), "JSON of a plain value: {written:?}");
+}
+
+/// Appends a string with its quotes.
+pub fn string(out: &mut Vec<u8>, text: &str) {
+    value(out, text);
+}
+
+/// Appends a number.
+pub fn number(out: &mut Vec<u8>, number: u64) {
+    value(out, &number);
+}
+
+/// Appends a number or `null`.
+pub fn optional_number(out: &mut Vec<u8>, number: Option<u64>) {
+    value(out, &number);
+}
+
+/// Appends `,"name":`, for every member of an object but the first.
+pub fn key(out: &mut Vec<u8>, name: &str) {
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":");
+}
+
+/// Appends something that shows itself without quotes or backslashes, in quotes.
+pub fn plain(out: &mut Vec<u8>, shown: impl std::fmt::Display) {
+    use std::io::Write;
+    out.push(b'"');
+    let written = write!(out, "{shown}");
+    debug_assert!(written.is_ok(), "writing to memory: {written:?}");
+    out.push(b'"');
+}

@@ -1,0 +1,381 @@
+//! Problem documents (RFC 9457): the one form of every error answer, and the one table between [`ErrorKind`] and problem.
+//!
+//! Why `detail` of some kinds is the kind's own text only: a client rebuilds the same [`ErrorKind`]
+//! from `type` and the members, without loss.
+//! Invariants: a document never carries the cause of an error; causes go to the log.
+
+use gesta_core::{ErrorKind, Revision, StreamId};
+use serde::{Deserialize, Serialize};
+
+use crate::Expected;
+use crate::json;
+
+/// What every problem type starts with.
+const TYPE_PREFIX: &str = "urn:gesta:problem:";
+
+/// A kind of problem: the stable end of its type, a title for people, its status, and the error that a client makes of it.
+#[derive(Debug)]
+pub struct Kind {
+    /// The end of the type.
+    pub name: &'static str,
+    /// For people.
+    pub title: &'static str,
+    /// The HTTP status.
+    pub status: u16,
+    /// `None` if only the status tells.
+    error: fn(String, Members) -> Option<ErrorKind>,
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Kind {}
+
+macro_rules! kinds {
+    ($($constant:ident, $name:literal, $status:literal, $title:literal, $error:expr;)*) => {
+        $(
+            #[doc = $title]
+            pub const $constant: &Kind = &Kind { name: $name, title: $title, status: $status, error: $error };
+        )*
+        /// All kinds of problems.
+        pub const KINDS: &[&Kind] = &[$($constant),*];
+    };
+}
+
+kinds! {
+    INVALID_ARGUMENT, "invalid_argument", 400, "The request breaks a rule", invalid;
+    MALFORMED_REQUEST, "malformed_request", 400, "The request is not valid HTTP", invalid;
+    URI_TOO_LONG, "uri_too_long", 414, "The address is too long", invalid;
+    HEAD_TOO_LARGE, "head_too_large", 431, "The head of the request is too large", invalid;
+    NOT_FOUND, "not_found", 404, "There is no such address", |why, _| Some(ErrorKind::Unsupported(why));
+    STREAM_NOT_FOUND, "stream_not_found", 404, "There is no such stream", |_, of| Some(ErrorKind::StreamNotFound(of.stream()?));
+    EVENT_NOT_FOUND, "event_not_found", 404, "There is no such event", event_not_found;
+    METHOD_NOT_ALLOWED, "method_not_allowed", 405, "The address has no such method", |why, _| Some(ErrorKind::Unsupported(why));
+    REQUEST_TIMEOUT, "request_timeout", 408, "The body took too long to arrive", |why, _| Some(ErrorKind::Unavailable(why));
+    WRONG_EXPECTED_REVISION, "wrong_expected_revision", 409, "The stream is not as expected", wrong_expected_revision;
+    INVALID_CHECKPOINT, "invalid_checkpoint", 409, "The checkpoint cannot be used with this store",
+        |why, _| Some(ErrorKind::InvalidCheckpoint(why));
+    STREAM_TOMBSTONED, "stream_tombstoned", 410, "The stream was closed for ever", |_, of| Some(ErrorKind::StreamTombstoned(of.stream()?));
+    PAYLOAD_TOO_LARGE, "payload_too_large", 413, "The body is too large", invalid;
+    UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", 415, "The body has another media type than JSON", invalid;
+    MISDIRECTED_REQUEST, "misdirected_request", 421, "The server does not answer to this name", |_, _| None;
+    REFUSED, "refused", 422, "The database refused the events for what they contain", |why, _| Some(ErrorKind::Refused(why));
+    UNSUPPORTED, "unsupported", 501, "The store cannot do this", |why, _| Some(ErrorKind::Unsupported(why));
+    OVERLOADED, "overloaded", 503, "A queue is full; nothing was written", |why, _| Some(ErrorKind::Overloaded(why));
+    UNAVAILABLE, "unavailable", 503, "The store does not answer; nothing was written", |why, _| Some(ErrorKind::Unavailable(why));
+    OUTCOME_UNKNOWN, "outcome_unknown", 504, "It is not known whether the events were stored",
+        |why, _| Some(ErrorKind::OutcomeUnknown(why));
+    CORRUPT, "corrupt", 500, "Stored data cannot be read", |why, _| Some(ErrorKind::Corrupt(why));
+    SCHEMA, "schema", 500, "The store has another schema than the server", |why, _| Some(ErrorKind::Schema(why));
+    INTERNAL, "internal", 500, "The server failed", |_, _| None;
+}
+
+/// The other direction of the table.
+impl From<&ErrorKind> for Document {
+    fn from(kind: &ErrorKind) -> Self {
+        let of_stream = |problem, stream: &StreamId| {
+            let mut document = Self::new(problem, kind.to_string());
+            document.members.stream = Some(stream.to_string());
+            document
+        };
+        match kind {
+            ErrorKind::InvalidArgument { field, rule } => Self::invalid(field, rule),
+            ErrorKind::WrongExpectedRevision {
+                stream,
+                expected,
+                actual,
+            } => {
+                let mut document = of_stream(WRONG_EXPECTED_REVISION, stream);
+                document.members.expected = Some(Expected(*expected));
+                document.members.actual = Some(actual.map(|revision| revision.0));
+                document
+            }
+            ErrorKind::StreamNotFound(stream) => of_stream(STREAM_NOT_FOUND, stream),
+            ErrorKind::StreamTombstoned(stream) => of_stream(STREAM_TOMBSTONED, stream),
+            ErrorKind::EventNotFound { stream, revision } => {
+                let mut document = of_stream(EVENT_NOT_FOUND, stream);
+                document.members.revision = Some(revision.0);
+                document
+            }
+            ErrorKind::InvalidCheckpoint(why) => Self::new(INVALID_CHECKPOINT, why),
+            ErrorKind::Overloaded(why) => Self::new(OVERLOADED, why),
+            ErrorKind::Unavailable(why) => Self::new(UNAVAILABLE, why),
+            ErrorKind::OutcomeUnknown(why) => Self::new(OUTCOME_UNKNOWN, why),
+            ErrorKind::Refused(why) => Self::new(REFUSED, why),
+            ErrorKind::Corrupt(why) => Self::new(CORRUPT, why),
+            ErrorKind::Schema(why) => Self::new(SCHEMA, why),
+            ErrorKind::Unsupported(why) => Self::new(UNSUPPORTED, why),
+            _ => Self::new(INTERNAL, "an error of a kind that has no problem type yet"),
+        }
+    }
+}
+
+/// The detail reads on from the field.
+fn invalid(detail: String, of: Members) -> Option<ErrorKind> {
+    let field = of.field.unwrap_or_else(|| "request".into());
+    let rule = detail
+        .strip_prefix(&field)
+        .unwrap_or(&detail)
+        .trim_start_matches(':')
+        .trim_start()
+        .to_owned();
+    Some(ErrorKind::InvalidArgument { field, rule })
+}
+
+fn event_not_found(_: String, of: Members) -> Option<ErrorKind> {
+    Some(ErrorKind::EventNotFound {
+        stream: of.stream()?,
+        revision: Revision(of.revision?),
+    })
+}
+
+fn wrong_expected_revision(_: String, of: Members) -> Option<ErrorKind> {
+    Some(ErrorKind::WrongExpectedRevision {
+        stream: of.stream()?,
+        expected: of.expected?.0,
+        actual: of.actual.flatten().map(Revision),
+    })
+}
+
+/// One problem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    /// Which.
+    pub kind: &'static Kind,
+    /// What is wrong, for people.
+    pub detail: String,
+    /// What only some kinds tell.
+    pub members: Box<Members>,
+}
+
+/// What only some kinds of problems tell.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Members {
+    /// The part of the request that breaks a rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// The stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    /// The revision that is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// The claim of the writer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
+    /// The last revision of the stream, `null` if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actual: Option<Option<u64>>,
+}
+
+impl Members {
+    fn stream(&self) -> Option<StreamId> {
+        Some(StreamId::from_stored(self.stream.as_deref()?.into()))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Text<M> {
+    #[serde(rename = "type", default)]
+    kind: String,
+    #[serde(default)]
+    title: String,
+    #[serde(default)]
+    status: u16,
+    #[serde(default)]
+    detail: String,
+    #[serde(flatten)]
+    members: M,
+}
+
+impl Document {
+    /// A problem without members.
+    #[must_use]
+    pub fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+            members: Box::default(),
+        }
+    }
+
+    /// A request that breaks a rule: `rule` reads on from `field`.
+    #[must_use]
+    pub fn invalid(field: impl Into<String>, rule: impl AsRef<str>) -> Self {
+        let field = field.into();
+        let mut document = Self::new(INVALID_ARGUMENT, format!("{field} {}", rule.as_ref()));
+        document.members.field = Some(field);
+        document
+    }
+
+    /// The document as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256);
+        let text = Text {
+            kind: format!("{TYPE_PREFIX}{}", self.kind.name),
+            title: self.kind.title.to_owned(),
+            status: self.kind.status,
+            detail: self.detail.clone(),
+            members: &*self.members,
+        };
+        json::value(&mut out, &text);
+        out
+    }
+
+    /// Reads a document; `None` if it is not one of this API.
+    #[must_use]
+    pub fn read(json: &[u8]) -> Option<Self> {
+        let text: Text<Members> = serde_json::from_slice(json).ok()?;
+        let name = text.kind.strip_prefix(TYPE_PREFIX)?;
+        Some(Self {
+            kind: KINDS.iter().find(|kind| kind.name == name)?,
+            detail: text.detail,
+            members: Box::new(text.members),
+        })
+    }
+
+    /// The error that it tells of; `None` if only the status tells.
+    #[must_use]
+    pub fn into_error(self) -> Option<ErrorKind> {
+        (self.kind.error)(self.detail, *self.members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::{Error, ExpectedRevision};
+
+    fn show(kind: ErrorKind) -> (u16, String) {
+        let error = Error::new(kind).caused_by("a secret");
+        let document = Document::from(error.kind());
+        let text = String::from_utf8(document.to_json()).expect("text");
+        assert!(!text.contains("secret"), "{text}");
+        let parsed: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(parsed["status"], document.kind.status);
+        let read = Document::read(text.as_bytes()).expect("readable");
+        let found = read.into_error().expect("an error");
+        assert_eq!(format!("{found:?}"), format!("{:?}", error.kind()));
+        (
+            document.kind.status,
+            text.split_once(",\"detail\"").expect("detail").1.to_owned(),
+        )
+    }
+
+    #[test]
+    fn every_kind_has_its_status_and_members() {
+        let stream = StreamId::new("a\"b").expect("valid");
+        let text = || "why".to_owned();
+        let cases = [
+            (
+                ErrorKind::InvalidArgument {
+                    field: "limit".into(),
+                    rule: "must be 1".into(),
+                },
+                400,
+                r#":"limit must be 1","field":"limit"}"#,
+            ),
+            (
+                ErrorKind::WrongExpectedRevision {
+                    stream: stream.clone(),
+                    expected: ExpectedRevision::Exact(Revision(3)),
+                    actual: Some(Revision(5)),
+                },
+                409,
+                r#":"stream a\"b is not as expected: expected revision 3, found revision 5","stream":"a\"b","expected":3,"actual":5}"#,
+            ),
+            (
+                ErrorKind::WrongExpectedRevision {
+                    stream: stream.clone(),
+                    expected: ExpectedRevision::StreamExists,
+                    actual: None,
+                },
+                409,
+                r#":"stream a\"b is not as expected: expected stream exists, found no stream","stream":"a\"b","expected":"stream_exists","actual":null}"#,
+            ),
+            (
+                ErrorKind::StreamNotFound(stream.clone()),
+                404,
+                r#":"stream a\"b not found","stream":"a\"b"}"#,
+            ),
+            (
+                ErrorKind::StreamTombstoned(stream.clone()),
+                410,
+                r#":"stream a\"b has a tombstone","stream":"a\"b"}"#,
+            ),
+            (
+                ErrorKind::EventNotFound {
+                    stream,
+                    revision: Revision(7),
+                },
+                404,
+                r#":"event 7 of stream a\"b not found","stream":"a\"b","revision":7}"#,
+            ),
+            (ErrorKind::InvalidCheckpoint(text()), 409, r#":"why"}"#),
+            (ErrorKind::Overloaded(text()), 503, r#":"why"}"#),
+            (ErrorKind::Unavailable(text()), 503, r#":"why"}"#),
+            (ErrorKind::OutcomeUnknown(text()), 504, r#":"why"}"#),
+            (ErrorKind::Refused(text()), 422, r#":"why"}"#),
+            (ErrorKind::Corrupt(text()), 500, r#":"why"}"#),
+            (ErrorKind::Schema(text()), 500, r#":"why"}"#),
+            (ErrorKind::Unsupported(text()), 501, r#":"why"}"#),
+        ];
+        for (kind, status, rest) in cases {
+            assert_eq!(show(kind), (status, rest.to_owned()));
+        }
+    }
+
+    /// Goal: the table of problem types in the reference is the one that the server uses.
+    #[test]
+    fn every_problem_type_is_documented() {
+        let reference = include_str!("../../../docs/reference/http.md");
+        for kind in KINDS {
+            let row = format!("| `urn:gesta:problem:{}` | {} |", kind.name, kind.status);
+            assert!(reference.contains(&row), "missing in http.md: {row}");
+        }
+    }
+
+    /// Goal: a client takes every code of the table, and no other.
+    #[test]
+    fn every_code_is_read_as_it_was_written() {
+        for kind in KINDS {
+            let mut document = Document::new(kind, "why");
+            *document.members = Members {
+                field: Some("limit".into()),
+                stream: Some("cart-1".into()),
+                revision: Some(7),
+                expected: Some(Expected::default()),
+                actual: Some(Some(8)),
+            };
+            assert_eq!(
+                Document::read(&document.to_json()).as_ref(),
+                Some(&document)
+            );
+            let is_told_by_status = [MISDIRECTED_REQUEST, INTERNAL].contains(kind);
+            assert_eq!(
+                document.into_error().is_none(),
+                is_told_by_status,
+                "{}",
+                kind.name
+            );
+        }
+        for bad in [
+            "",
+            "{}",
+            r#"{"type":"urn:gesta:problem:odd"}"#,
+            r#"{"type":"about:blank"}"#,
+        ] {
+            assert_eq!(Document::read(bad.as_bytes()), None);
+        }
+        let bare = Document::read(br#"{"type":"urn:gesta:problem:stream_not_found"}"#);
+        assert_eq!(
+            bare.expect("known").into_error(),
+            None,
+            "it names no stream"
+        );
+    }
+}
