@@ -26,17 +26,36 @@ struct Language {
     interpreter: &'static str,
     add_items: &'static str,
     count_items: &'static str,
+    /// How a program is given as an argument, and one that appends at a wrong revision and prints the problem.
+    inline: &'static [&'static str],
+    append_at_wrong_revision: &'static str,
 }
 
 const PYTHON: Language = Language {
     interpreter: "python3",
     add_items: "add_items.py",
     count_items: "count_items.py",
+    inline: &["-c"],
+    append_at_wrong_revision: r#"
+import gesta, os
+try:
+    gesta.append(os.environ["B"], "cart-1", [{"type": "item-added", "data": {}}], expected=7)
+except gesta.Problem as problem:
+    print(problem.kind, problem.document["actual"])
+"#,
 };
 const JAVASCRIPT: Language = Language {
     interpreter: "node",
     add_items: "add_items.mjs",
     count_items: "count_items.mjs",
+    inline: &["--input-type=module", "-e"],
+    append_at_wrong_revision: r#"
+const { append } = await import(`${process.cwd()}/gesta.mjs`);
+const events = [{ type: "item-added", data: {} }];
+await append(process.env.B, "cart-1", events, { expected: 7 }).catch((problem) => {
+  console.log(problem.kind, problem.document.actual);
+});
+"#,
 };
 
 impl Language {
@@ -44,11 +63,19 @@ impl Language {
         support::is_installed(self.interpreter)
     }
 
-    fn program(self, name: &str, arguments: &[&str]) -> Command {
+    /// The interpreter, in the folder of the clients.
+    fn interpreter(self) -> Command {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/clients");
         let mut command = Command::new(self.interpreter);
-        command.arg(folder.join(name)).args(arguments);
-        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+            .current_dir(folder)
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+
+    fn program(self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = self.interpreter();
+        command.arg(name).args(arguments);
         command
     }
 
@@ -202,6 +229,35 @@ fn appends_survive_a_killed_server(language: Language) {
     assert_eq!(stored(&url), items);
 }
 
+/// Goal: a refusal is raised at once and not repeated, with what the server says.
+fn a_refusal_is_raised(language: Language) {
+    if !language.is_installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&folder.path().join("gesta.db")));
+    assert!(
+        language
+            .add(&server.url, &items(2))
+            .wait()
+            .unwrap()
+            .success()
+    );
+    let mut command = language.interpreter();
+    command
+        .args(language.inline)
+        .arg(language.append_at_wrong_revision);
+    let output = command.env("B", &server.url).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(support::stdout(&output), "wrong_expected_revision 1\n");
+    let metrics = support::get(server.address(), "/metrics");
+    assert!(
+        metrics.contains("gesta_appends_total{outcome=\"wrong_expected_revision\"} 1\n"),
+        "{metrics}"
+    );
+    assert_eq!(stored(&server.url), items(2));
+}
+
 /// Goal: a consumer that is killed, and whose server is killed, goes on where it was; each event is counted once. After a restore of
 /// the store it counts again from the start.
 fn a_consumer_survives_restarts(language: Language) {
@@ -270,6 +326,11 @@ macro_rules! tests {
             #[test]
             fn appends_survive_a_killed_server() {
                 super::appends_survive_a_killed_server($language);
+            }
+
+            #[test]
+            fn a_refusal_is_raised() {
+                super::a_refusal_is_raised($language);
             }
 
             #[test]
