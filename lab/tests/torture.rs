@@ -2,22 +2,26 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+use std::path::Path;
 use std::process::Command;
+
+use gesta_testkit::depth;
 
 /// Goal: servers and databases that are killed, cut and paused break no promise.
 #[test]
 fn a_short_torture_breaks_no_promise() {
-    // The server stands beside this program; built here, because nothing else of this crate needs it.
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "gesta-cli"]);
-    if !cfg!(debug_assertions) {
-        build.arg("--release");
-    }
-    assert!(build.status().unwrap().success());
+    let lab = Path::new(env!("CARGO_BIN_EXE_gesta-lab"));
+    let server = lab.with_file_name("gesta");
+    assert!(
+        server.exists(),
+        "{}: build gesta-cli first",
+        server.display()
+    );
+    let rounds = depth::count("4", "50");
     let directory = tempfile::tempdir().unwrap();
-    let mut torture = Command::new(env!("CARGO_BIN_EXE_gesta-lab"));
+    let mut torture = Command::new(lab);
     torture
-        .args(["torture", "--rounds", "12", "--results"])
+        .args(["torture", "--rounds", rounds, "--results"])
         .arg(directory.path().join("results.jsonl"));
     match gesta_pgtest::shared() {
         Some(_) => torture.args(["--servers", "2"]),

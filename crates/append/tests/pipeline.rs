@@ -17,6 +17,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use gesta_append::{Config, Pipeline};
 use gesta_core::*;
+use gesta_testkit::depth;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use support::{Fault, Sim, eventually, start_with};
@@ -642,10 +643,7 @@ async fn shutdown_drains_and_then_refuses() {
 /// each append is stored exactly once, where its answer says, and revisions have no gaps.
 #[tokio::test]
 async fn random_faults_with_two_processes_lose_and_double_nothing() {
-    let seed = std::env::var("GESTA_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or_else(|| rand::rng().random());
+    let seed = depth::seed();
     println!("GESTA_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let sim = Sim::new(4);

@@ -5,7 +5,7 @@
 //! elsewhere after 18 s; with a primary whose commits waited for a lost standby it took 36 s. What holds now: appends go
 //! on at most five seconds after another host accepts writes, nothing acknowledged is lost, and nothing is stored twice.
 //!
-//! `GESTA_FAILOVER_ROUNDS` sets the number of fail-overs of each test; the normal tests make two or one.
+//! The deep form of each test makes 20 fail-overs, the quick one two or one.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,6 +25,7 @@ use gesta_core::{
     Append, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, StreamId,
 };
 use gesta_pgtest::{Cluster, Replication, SilentHost};
+use gesta_testkit::depth;
 use support::Server;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -35,13 +36,6 @@ const CALLERS: usize = 16;
 const GOES_ON_WITHIN: Duration = Duration::from_secs(5);
 /// Appends of every caller before a fault and after it.
 const APPENDS: usize = 10;
-
-fn rounds(normally: usize) -> usize {
-    let named = std::env::var("GESTA_FAILOVER_ROUNDS").ok();
-    named.map_or(normally, |rounds| {
-        rounds.parse().expect("GESTA_FAILOVER_ROUNDS is a number")
-    })
-}
 
 /// What becomes of the primary.
 #[derive(Clone, Copy, Debug)]
@@ -261,7 +255,7 @@ async fn hung_and_frozen_first_hosts_stop_appends_for_a_moment_only() {
         .into_iter()
         .map(Fault::Frozen)
         .cycle()
-        .take(rounds(1))
+        .take(depth::count(1, 20))
         .collect();
     run(&mut cluster, &url, &faults).await;
 }
@@ -274,6 +268,6 @@ async fn synchronous_fail_overs_lose_and_double_nothing() {
     };
     let url = cluster.url();
     let both = [Fault::Killed, Fault::CutOff];
-    let faults: Vec<Fault> = both.into_iter().cycle().take(rounds(2)).collect();
+    let faults: Vec<Fault> = both.into_iter().cycle().take(depth::count(2, 20)).collect();
     run(&mut cluster, &url, &faults).await;
 }

@@ -5,7 +5,7 @@
 //! an error, old checkpoints were accepted as soon as the log had grown past them, and the servers kept the old incarnation.
 //! What holds now: what is checked in `Round::check`.
 //!
-//! `GESTA_FAILOVER_ROUNDS` says how many rounds run (1 if absent). In every second one the old primary is left running, out of
+//! The quick form plays one round, the deep one 20. In every second one the old primary is left running, out of
 //! reach of the servers.
 
 #![allow(
@@ -26,6 +26,7 @@ use std::time::Duration;
 use gesta_client::HttpStore;
 use gesta_core::*;
 use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema, shared};
+use gesta_testkit::depth;
 use support::{PATIENCE, Server, succeed};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -426,9 +427,7 @@ impl ReadToEnd for HttpStore {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fail_over_that_loses_commits_under_load() {
-    let rounds = std::env::var("GESTA_FAILOVER_ROUNDS");
-    let rounds: usize = rounds.map_or(1, |rounds| rounds.parse().expect("a number"));
-    for round in 0..rounds {
+    for round in 0..depth::count(1, 20) {
         let Some(it) = Round::begin().await else {
             return;
         };

@@ -11,20 +11,13 @@ use std::time::{Duration, Instant};
 
 use gesta_simulation::choices::Choices;
 use gesta_simulation::schedule::Trace;
+use gesta_testkit::depth;
 
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable} must be a number, found {text:?}")),
-    )
-}
-
-/// Goal: no schedule of faults breaks a promise. `GESTA_SEED` replays; `GESTA_SIMULATION_SECONDS` says for how long.
+/// Goal: no schedule of faults breaks a promise. `GESTA_SEED` replays.
 #[test]
 fn random_schedules_break_no_promise() {
-    let first = number("GESTA_SEED").unwrap_or_else(rand::random);
-    let seconds = number("GESTA_SIMULATION_SECONDS").unwrap_or(20);
+    let first = depth::seed();
+    let seconds = depth::count(20, 1_200);
     println!("GESTA_SEED={first}");
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut done = 0;

@@ -12,6 +12,7 @@
 //! * [`model`]: random operations must give the same answers as the reference store;
 //! * [`broken`]: stores with a planted fault, each of which must fail a case: the tests of the tests;
 //! * [`faulty`]: a store whose database fails on purpose, for tests of applications too;
+//! * [`depth`]: how much random tests try, and with which seed;
 //! * [`Around`]: a store around another one, for tests that change one thing;
 //! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored.
 //!
@@ -28,6 +29,7 @@
 mod around;
 pub mod broken;
 pub mod cases;
+pub mod depth;
 mod factory;
 pub mod faulty;
 pub mod history;

@@ -3,7 +3,7 @@
 //! Each round makes a fresh store under test and a [`MemoryStore`], does the same random operations on
 //! both, compares every answer, and in the end everything that can be read. A failing round is shrunk
 //! to the shortest operations that still fail.
-//! The seed is printed; `GESTA_SEED` repeats a run, `GESTA_ROUNDS` sets the number of rounds.
+//! The seed is printed, and `GESTA_SEED` repeats a run.
 //!
 //! Answers are compared without what may differ: incarnations, times, ids made by the store.
 
@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
+use crate::depth;
 use crate::factory::StoreFactory;
-use crate::suite::{from_environment, say, seed};
+use crate::suite::say;
 
-/// Rounds, unless `GESTA_ROUNDS` says otherwise.
-const ROUNDS: u32 = 24;
+/// Rounds of the quick form, and of the deep one.
+const ROUNDS: (u32, u32) = (24, 1_000);
 /// Most attempts to shorten a failing round; each makes a fresh store.
 const SHRINK_ATTEMPTS_MAX: u32 = 300;
 /// How long one round may take.
@@ -29,14 +30,13 @@ const ROUND_DEADLINE: Duration = Duration::from_secs(120);
 /// # Panics
 /// If an answer differs: with the seed and the shortest operations found.
 pub async fn properties(factory: &dyn StoreFactory) {
-    let seed = seed();
-    let rounds = from_environment("GESTA_ROUNDS").unwrap_or(ROUNDS.into());
+    let seed = depth::seed();
     say(&format!(
         "SEED of the properties of {}: GESTA_SEED={seed}",
         factory.name()
     ));
     let config = Config {
-        cases: u32::try_from(rounds).expect("GESTA_ROUNDS is below 2^32"),
+        cases: depth::count(ROUNDS.0, ROUNDS.1),
         max_shrink_iters: SHRINK_ATTEMPTS_MAX,
         failure_persistence: None,
         ..Config::default()

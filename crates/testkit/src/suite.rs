@@ -88,24 +88,6 @@ pub(crate) fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// The seed of random tests: `GESTA_SEED`, or a new one.
-pub(crate) fn seed() -> u64 {
-    from_environment("GESTA_SEED").unwrap_or_else(|| {
-        let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
-        high ^ low
-    })
-}
-
-/// A number from the environment.
-///
-/// # Panics
-/// If it is no number.
-pub(crate) fn from_environment(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    let number = value.parse();
-    Some(number.unwrap_or_else(|_| panic!("{name} must be a number, found {value:?}")))
-}
-
 /// Makes one test per case of the suite for the stores of a factory.
 ///
 /// The expression is evaluated once per test. Wrap several uses in modules:

@@ -4,7 +4,7 @@
 //! Each history has a seed: two processes on one database with random faults, callers that wait or do not, foreigners
 //! that append behind everybody's back, passivation, snapshots, restarts, bounds that are met. `check` says what must
 //! hold of it; faults planted in the store below the runtime must be found.
-//! `GESTA_HISTORIES` says how many histories are played (10,000), `GESTA_SEED` plays one of them alone.
+//! `GESTA_SEED` plays one of them alone.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,26 +20,13 @@ mod play;
 
 use check::{Broken, check};
 use gesta_entity::Stats;
+use gesta_testkit::depth;
 use gesta_testkit::faulty::Random;
 use history::Answer;
 use play::{Plant, play};
 
 /// Played at once, each share by a test of its own.
 const SHARES: u64 = 4;
-
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable}={text} is no number")),
-    )
-}
-
-/// A seed that no run before had.
-fn fresh_seed() -> u64 {
-    let (seed, _) = gesta_core::EventId::random().0.as_u64_pair();
-    Random::new(seed).number()
-}
 
 /// Plays one history and tells what is wrong with it.
 fn judge(seed: u64, plant: Plant) -> Vec<check::Violation> {
@@ -49,12 +36,12 @@ fn judge(seed: u64, plant: Plant) -> Vec<check::Violation> {
 
 /// Plays a share of the histories.
 fn prove(share: u64) {
-    let seeds = match number("GESTA_SEED") {
+    let seeds = match depth::seed_asked_for() {
         Some(seed) if share == 0 => vec![seed],
         Some(_) => Vec::new(),
         None => {
-            let count = number("GESTA_HISTORIES").unwrap_or(10_000);
-            let mut random = Random::new(fresh_seed());
+            let count: u64 = depth::count(2_000, 20_000);
+            let mut random = Random::new(depth::seed());
             (0..count / SHARES + u64::from(share < count % SHARES))
                 .map(|_| random.number())
                 .collect()

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
+use gesta_testkit::depth;
 
 use crate::client::{Raw, Server, config, soon};
 
@@ -136,14 +137,10 @@ async fn a_tombstone_and_a_stop_end_it_with_a_problem() {
 }
 
 /// Goal: every subscriber gets every event once and in order, however many there are.
-/// `GESTA_SUBSCRIBERS` and `GESTA_BURST_EVENTS` make it larger.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_subscribers_get_everything_in_order() {
-    let from_environment = |name: &str, default: usize| {
-        std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
-    };
-    let subscribers = from_environment("GESTA_SUBSCRIBERS", 50);
-    let burst = from_environment("GESTA_BURST_EVENTS", 1_000);
+    let subscribers = depth::count(50, 500);
+    let burst: usize = depth::count(1_000, 10_000);
     let server = Server::start().await;
     let mut tasks = Vec::new();
     for _ in 0..subscribers {

@@ -9,9 +9,10 @@ use gesta_core::{
 };
 
 use super::payloads::noise;
+use crate::depth;
 use crate::factory::{StoreFactory, TestStore};
 use crate::faulty::Random;
-use crate::suite::{say, seed, skip};
+use crate::suite::{say, skip};
 use crate::support::*;
 
 /// A new store, and the same for owners.
@@ -126,7 +127,7 @@ pub async fn equal_reads_of_single_streams(factory: &dyn StoreFactory) {
     let Some((store, owner)) = owned(factory).await else {
         return;
     };
-    let seed = seed();
+    let seed = depth::seed();
     say(&format!(
         "SEED of loads of {}: GESTA_SEED={seed}",
         factory.name()

@@ -1,0 +1,57 @@
+//! How much random tests try, and with which seed: the one place that reads `GESTA_TEST_DEPTH` and `GESTA_SEED`.
+//!
+//! The quick form runs before every change lands, with a fresh seed each time, so that breadth grows over the days. The deep
+//! form (`scripts/test --deep`) is for releases and for changes of what the tests are about.
+
+/// How much random tests try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Seconds for each test.
+    Quick,
+    /// Minutes for each test.
+    Deep,
+}
+
+impl Depth {
+    /// What `GESTA_TEST_DEPTH` says, `quick` or `deep`; quick if it is not set.
+    ///
+    /// # Panics
+    /// If it says anything else.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        match std::env::var("GESTA_TEST_DEPTH").as_deref() {
+            Err(std::env::VarError::NotPresent) | Ok("quick") => Self::Quick,
+            Ok("deep") => Self::Deep,
+            other => panic!("GESTA_TEST_DEPTH must be quick or deep, found {other:?}"),
+        }
+    }
+}
+
+/// The count of the quick form, or that of the deep form if `GESTA_TEST_DEPTH` says so.
+#[must_use]
+pub fn count<T>(quick: T, deep: T) -> T {
+    match Depth::from_environment() {
+        Depth::Quick => quick,
+        Depth::Deep => deep,
+    }
+}
+
+/// The seed that `GESTA_SEED` asks for.
+///
+/// # Panics
+/// If it is no number.
+#[must_use]
+pub fn seed_asked_for() -> Option<u64> {
+    let text = std::env::var("GESTA_SEED").ok()?;
+    let seed = text.parse();
+    Some(seed.unwrap_or_else(|_| panic!("GESTA_SEED must be a number, found {text:?}")))
+}
+
+/// The seed of a random test: the one that `GESTA_SEED` asks for, or a fresh one. The test must print it.
+#[must_use]
+pub fn seed() -> u64 {
+    seed_asked_for().unwrap_or_else(|| {
+        let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+        high ^ low
+    })
+}
