@@ -16,11 +16,11 @@ use gesta_core::{
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::cells;
 use crate::entities::tally::{Command, Event, Tally};
 use crate::failure::Result;
 use crate::histogram::{Latencies, Percentiles};
-use crate::record::{Record, Table};
-use crate::report::ReportArgs;
+use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, numbers};
 use crate::store::{self, StoreArgs};
 use crate::units::{self, grouped};
 
@@ -65,7 +65,7 @@ struct Measured {
 
 /// The command. True if every accepted command is stored once.
 pub(crate) async fn run(args: &LockingArgs, stop: &CancellationToken) -> Result<bool> {
-    let mut record = Record::begin("locking", 0);
+    let mut report = Report::begin("locking", "The entity in memory, and optimistic locking", 0);
     let opened = store::open(&args.store).await?;
     let owner = opened.owner()?;
     let kind = EntityType::new("held", JsonEvents::<Event>::new())?;
@@ -75,16 +75,7 @@ pub(crate) async fn run(args: &LockingArgs, stop: &CancellationToken) -> Result<
         Config::default(),
         Arc::new(SystemClock),
     );
-    let mut table = Table::new([
-        "entities",
-        "in memory/s",
-        "p99 ms",
-        "optimistic/s",
-        "p99 ms",
-        "decisions each",
-        "ratio",
-    ]);
-    let (mut lines, mut lost) = (Vec::new(), 0_i128);
+    let (mut rows, mut lost) = (Vec::new(), 0_i128);
     for entities in &args.entities {
         if stop.is_cancelled() {
             break;
@@ -99,49 +90,78 @@ pub(crate) async fn run(args: &LockingArgs, stop: &CancellationToken) -> Result<
             let measured = measure(&way, *entities, args, stop).await?;
             let stored = last_position(&opened.store).await? - before;
             lost += i128::from(stored) - i128::from(measured.accepted);
+            eprintln!(
+                "{entities} entities: {} commands/s",
+                grouped(measured.per_second)
+            );
             pair.push(measured);
         }
-        let [memory, optimistic] = pair.as_slice() else {
-            continue;
-        };
-        let ratio = memory.per_second / optimistic.per_second.max(1.0);
-        table.row([
-            grouped_count(*entities),
-            grouped(memory.per_second),
-            format!("{:.1}", memory.latency.p99),
-            grouped(optimistic.per_second),
-            format!("{:.1}", optimistic.latency.p99),
-            format!("{:.2}", optimistic.decisions),
-            format!("{ratio:.1}"),
-        ]);
-        lines.push(json!({ "entities": entities, "in_memory": line(memory), "optimistic": line(optimistic), "ratio": ratio }));
+        rows.push((*entities, pair));
     }
-    print!("{table}");
     if lost != 0 {
-        println!("NO RESULT: stored events and accepted commands differ by {lost}");
+        report.problem(format!(
+            "stored events and accepted commands differ by {lost}"
+        ));
     }
-    record.store = Some(opened.facts.clone());
-    record.workload = json!({
+    report.store = Some(opened.facts.clone());
+    report.workload = json!({
         "callers": args.callers, "commands_each": args.commands_each, "duration_seconds": args.duration.as_secs_f64(),
     });
-    record.result = json!(lines);
-    (record.complete, record.valid) = (!stop.is_cancelled(), lost == 0);
-    record.save(&args.report)?;
+    tell(&mut report, &rows);
+    let valid = report.finish(&args.report, !stop.is_cancelled())?;
     held.shutdown().await;
     opened.store.shutdown().await?;
-    Ok(lost == 0)
+    Ok(valid)
 }
 
-fn line(measured: &Measured) -> serde_json::Value {
-    json!({
-        "per_second": measured.per_second, "latency_ms": measured.latency,
-        "decisions_each": measured.decisions, "failures": measured.failures,
-    })
-}
-
-fn grouped_count(count: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "only for people")]
-    grouped(count as f64)
+/// The report: with so many entities, in memory and with optimistic locking.
+fn tell(report: &mut Report, rows: &[(u64, Vec<Measured>)]) {
+    const WAYS: &str = "Commands with fewer and fewer entities";
+    let columns = [
+        ("entities", Unit::Count),
+        ("in memory", Unit::Count),
+        ("optimistic locking", Unit::Count),
+        ("times as many", Unit::Times),
+        ("p99 in memory", Unit::Millis),
+        ("p99 optimistic", Unit::Millis),
+        ("decisions per command, optimistic", Unit::Count),
+        ("failed", Unit::Count),
+    ];
+    let (mut table, mut ratios) = (Table::new(WAYS, columns), Vec::new());
+    for (entities, pair) in rows {
+        if let [memory, optimistic] = pair.as_slice() {
+            let ratio = memory.per_second / optimistic.per_second.max(1.0);
+            ratios.push(ratio);
+            table.row(cells![
+                *entities,
+                memory.per_second,
+                optimistic.per_second,
+                ratio,
+                memory.latency.p99,
+                optimistic.latency.p99,
+                optimistic.decisions,
+                memory.failures + optimistic.failures,
+            ]);
+        }
+    }
+    report.finding = match ratios.as_slice() {
+        [] => "Interrupted before anything was measured.".into(),
+        ratios => format!(
+            "With the entity in memory, {} as many commands as with optimistic locking.",
+            numbers::times_between(ratios)
+        ),
+    };
+    let ways = (&["in memory", "optimistic locking"][..], Scale::Log);
+    report.chart(
+        Chart::lines(
+            "Commands per second over entities",
+            WAYS,
+            ("entities", Scale::Log),
+            ways,
+        )
+        .y_name("commands/s"),
+    );
+    report.table(table);
 }
 
 async fn last_position(store: &Arc<dyn EventStore>) -> Result<u64> {

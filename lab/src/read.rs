@@ -7,16 +7,15 @@ use gesta_core::{
     AllFrom, EventStore, Filter, ReadAll, ReadStream, StreamFrom, StreamId, Subscribe,
     SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
-use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::cells;
 use crate::failure::{Context, Result, fail};
 use crate::fill::{Fill, fill};
 use crate::histogram::{Latencies, Percentiles, median};
 use crate::host::{CpuMeter, CpuUse};
-use crate::record::{Record, Table};
-use crate::report::ReportArgs;
+use crate::report::{Report, ReportArgs, Table, Unit};
 use crate::store::{self, StoreArgs};
 use crate::units::grouped;
 use crate::workload::{Run, Workload, WorkloadArgs};
@@ -93,7 +92,7 @@ pub(crate) async fn subscribing(
 }
 
 /// One pass.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Pass {
     events: u64,
     seconds: f64,
@@ -114,7 +113,7 @@ impl Pass {
 
 /// The command. True if every pass saw every event.
 pub(crate) async fn run(args: &ReadArgs, stop: &CancellationToken) -> Result<bool> {
-    let mut record = Record::begin("read", args.workload.seed);
+    let mut report = Report::begin("read", "Reading", args.workload.seed);
     let opened = store::open(&args.store).await?;
     let workload = Arc::new(Workload::new(&args.workload, Run::random()));
     let stored: u64 = opened.facts.heads.iter().sum();
@@ -144,45 +143,68 @@ pub(crate) async fn run(args: &ReadArgs, stop: &CancellationToken) -> Result<boo
         .chain(&passes[1])
         .map(|p| p.events)
         .collect();
-    let valid = !complete || (counts.windows(2).all(|w| w[0] == w[1]) && counts[0] <= heads);
-    record.store = Some(opened.facts.clone());
-    record.workload = json!({
+    if complete && (counts.windows(2).any(|w| w[0] != w[1]) || counts[0] > heads) {
+        report.problem(format!(
+            "passes saw different numbers of events: {counts:?}, head {heads}"
+        ));
+    }
+    report.store = Some(opened.facts.clone());
+    report.workload = json!({
         "events": args.events, "page": args.page, "rounds": args.rounds,
         "stream_reads": args.stream_reads, "payload": args.workload,
     });
-    let names = ["whole_log", "whole_log_decoded", "random_streams"];
-    let mut table = Table::new([
-        "read",
-        "events",
-        "events/s (median)",
-        "page p50 ms",
-        "p99 ms",
-        "cores",
-        "own",
-    ]);
-    for (name, passes) in names.iter().zip(&passes).filter(|(_, p)| !p.is_empty()) {
-        let rates: Vec<f64> = passes.iter().map(Pass::rate).collect();
-        record.result[*name] =
-            json!({ "events_per_second_median": median(&rates).round(), "passes": passes });
-        let last = passes[passes.len() - 1];
-        table.row([
-            (*name).to_owned(),
-            grouped_count(last.events),
-            grouped(median(&rates)),
-            format!("{:.2}", last.page_ms.p50),
-            format!("{:.2}", last.page_ms.p99),
-            format!("{:.2}", last.cpu.machine_cores),
-            format!("{:.2}", last.cpu.own_cores),
-        ]);
-    }
-    (record.complete, record.valid) = (complete, valid);
-    record.save(&args.report)?;
-    print!("{table}");
-    if !valid {
-        println!("NO RESULT: passes saw different numbers of events: {counts:?}, head {heads}");
-    }
+    tell(&mut report, &passes);
+    let valid = report.finish(&args.report, complete)?;
     opened.store.shutdown().await?;
     Ok(valid)
+}
+
+/// The report of these passes: the whole log, the same decoded, random streams.
+fn tell(report: &mut Report, passes: &[Vec<Pass>; 3]) {
+    let rate = |passes: &Vec<Pass>| median(&passes.iter().map(Pass::rate).collect::<Vec<_>>());
+    let [whole, _, streams] = passes;
+    report.finding = match (whole.is_empty(), streams.is_empty()) {
+        (true, _) => "Interrupted before anything was read.".into(),
+        (false, true) => format!(
+            "The whole log is read at {} events/s.",
+            grouped(rate(whole))
+        ),
+        (false, false) => format!(
+            "The whole log is read at {} events/s, single streams at {}.",
+            grouped(rate(whole)),
+            grouped(rate(streams))
+        ),
+    };
+    let columns = [
+        ("what", Unit::Words),
+        ("events", Unit::Count),
+        ("events/s (median)", Unit::Count),
+        ("page p50", Unit::Millis),
+        ("page p99", Unit::Millis),
+        ("cores busy", Unit::Cores),
+        ("of them in this process", Unit::Cores),
+    ];
+    let mut table = Table::new("Reading", columns);
+    let names = [
+        "the whole log",
+        "the whole log, decoded",
+        "streams chosen at random",
+    ];
+    for (name, passes) in names.iter().zip(passes) {
+        if let Some(last) = passes.last() {
+            let (pages, cpu) = (last.page_ms, last.cpu);
+            table.row(cells![
+                *name,
+                last.events,
+                rate(passes),
+                pages.p50,
+                pages.p99,
+                cpu.machine_cores,
+                cpu.own_cores
+            ]);
+        }
+    }
+    report.table(table);
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for people")]

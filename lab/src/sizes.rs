@@ -8,9 +8,10 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::cells;
 use crate::failure::{Context, Result, fail};
 use crate::random::Random;
-use crate::record::Table;
+use crate::report::{Table, Unit};
 use crate::target::SMALLEST_BYTES;
 use crate::units::grouped;
 
@@ -240,7 +241,6 @@ pub(crate) struct SizesArgs {
 }
 
 /// The command.
-#[expect(clippy::cast_precision_loss, reason = "counts of events fit")]
 pub(crate) fn run(args: &SizesArgs) -> Result<bool> {
     if let (Some(table), Some(column)) = (&args.table, &args.column) {
         println!("{}", query(table, column));
@@ -251,14 +251,19 @@ pub(crate) fn run(args: &SizesArgs) -> Result<bool> {
         return Ok(true);
     }
     let sizes = Sizes::named(&args.sizes)?;
-    let mut table = Table::new(["events", "smallest", "largest", "average"]);
+    let columns = [
+        ("events", Unit::Count),
+        ("smallest", Unit::Bytes),
+        ("largest", Unit::Bytes),
+        ("average", Unit::Bytes),
+    ];
+    let mut table = Table::new("Sizes", columns);
     for class in &sizes.classes {
-        let bytes = |bytes: usize| grouped(bytes as f64);
-        table.row([
-            grouped(class.count as f64),
-            bytes(class.smallest),
-            bytes(class.largest),
-            grouped(class.average),
+        table.row(cells![
+            class.count,
+            class.smallest,
+            class.largest,
+            class.average
         ]);
     }
     print!("{table}");

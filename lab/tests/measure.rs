@@ -7,11 +7,11 @@
     reason = "tests"
 )]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use gesta_lab::report::{Cell, Part, Report};
-use serde_json::Value;
+use gesta_lab::report::{Cell, Part, Report, Unit};
 
 fn lab(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gesta-lab"));
@@ -20,16 +20,16 @@ fn lab(directory: &Path, arguments: &[&str]) -> Output {
 }
 
 /// The last line of the results of a run.
-fn line(directory: &Path, output: &Output) -> Value {
+fn line(directory: &Path, output: &Output) -> Report {
     let said = format!(
         "{}\n{}",
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
     let lines = std::fs::read_to_string(directory.join("gesta-lab.jsonl")).expect(&said);
-    let line: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
-    assert_eq!(line["complete"], true, "{said}");
-    line
+    let report: Report = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert!(report.complete, "{said}");
+    report
 }
 
 /// Goal: `quick` on the embedded store leaves a line, a page, and nothing else.
@@ -38,8 +38,7 @@ fn quick_answers_with_a_page() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = ["quick", "--phase", "200ms", "--no-open", "--sizes", "300"];
     let output = lab(directory.path(), &arguments);
-    let line = line(directory.path(), &output);
-    let report: Report = serde_json::from_value(line).unwrap();
+    let report = line(directory.path(), &output);
     let read_back = &report.checks[0].read_back;
     assert!(
         read_back.acknowledged > 100 && read_back.is_clean(),
@@ -84,27 +83,34 @@ fn schemas_are_measured() {
         "500",
     ];
     let output = lab(directory.path(), &arguments);
-    let line = line(directory.path(), &output);
-    let targets = line["result"]["targets"].as_array().unwrap();
-    assert_eq!(targets.len(), 2, "{line}");
-    for target in targets {
-        assert_eq!(target["facts"]["durability"], "full");
-        let rounds = target["rounds"].as_array().unwrap();
-        assert_eq!(rounds.len(), 2, "{target}");
-        for round in rounds {
-            let connections: Vec<u64> = round["phases"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|phase| phase["connections"].as_u64().unwrap())
-                .collect();
-            assert_eq!(connections, [2, 4], "{round}");
-            assert_eq!(round["read_back"]["lost"], 0);
-            assert!(
-                round["read_back"]["acknowledged"].as_u64().unwrap() > 0,
-                "{round}"
-            );
-        }
+    let report = line(directory.path(), &output);
+    assert_eq!(report.store.as_ref().unwrap().durability, "full");
+    assert_eq!(report.tables().next().unwrap().rows.len(), 2, "{report}");
+    assert_eq!(report.checks.len(), 4, "two schemas, two rounds");
+    let read_backs = report.checks.iter().map(|check| &check.read_back);
+    assert!(
+        read_backs
+            .clone()
+            .all(|found| found.is_clean() && found.acknowledged > 0),
+        "{report}"
+    );
+    let phases = report
+        .tables()
+        .find(|table| table.title == "Every phase")
+        .unwrap();
+    let schemas: BTreeSet<String> = phases
+        .rows
+        .iter()
+        .map(|row| row.cells[0].told(Unit::Words))
+        .collect();
+    assert_eq!(schemas.len(), 2, "{schemas:?}");
+    for schema in &schemas {
+        let of = phases
+            .rows
+            .iter()
+            .filter(|row| row.cells[0].told(Unit::Words) == *schema);
+        let connections: Vec<f64> = of.map(|row| row.cells[2].number().unwrap()).collect();
+        assert_eq!(connections, [2.0, 4.0, 2.0, 4.0], "{schema}: {report}");
     }
 }
 
@@ -127,8 +133,7 @@ fn distance_is_measured() {
         "1s",
     ];
     let output = lab(directory.path(), &arguments);
-    let line = line(directory.path(), &output);
-    let report: Report = serde_json::from_value(line).unwrap();
+    let report = line(directory.path(), &output);
     assert!(
         report.checks.len() == 6 && report.checks.iter().all(|check| check.read_back.is_clean())
     );

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::child::{ProgramArgs, Server};
 use crate::failure::{Result, fail};
+use crate::report::numbers::{list, millis};
 use crate::report::{Chart, Report, ReportArgs, Scale};
 use crate::sizes::Sizes;
 use crate::store::{self, StoreArgs};
@@ -148,6 +149,7 @@ pub(crate) async fn run(args: &AppendArgs, stop: &CancellationToken) -> Result<b
         _ if args.servers > 1 => lab.servers().await?,
         _ => lab.plain().await?,
     }
+    report.setting = args.setting();
     report.workload = json!(args);
     report.workload["warm_up_seconds"] = json!(args.warm_up.as_secs_f64());
     report.workload["duration_seconds"] = json!(args.duration.as_secs_f64());
@@ -172,6 +174,22 @@ impl AppendArgs {
             _ if self.servers > 1 => "Appends of several servers",
             _ => "Appends",
         }
+    }
+
+    /// What must be the same in runs that are compared, in words.
+    fn setting(&self) -> String {
+        let waiters: Vec<String> = self.waiters.iter().map(u32::to_string).collect();
+        let (waiters, bytes) = (list(&waiters), self.workload.payload);
+        let rtt = self.store.rtt.as_secs_f64() * 1_000.0;
+        let away = match self.store.rtt.is_zero() {
+            true => String::new(),
+            false => format!(", {} away", millis(rtt)),
+        };
+        format!(
+            "{}: {waiters} waiters × {} events of {bytes} bytes{away}",
+            self.title(),
+            self.events
+        )
     }
 }
 

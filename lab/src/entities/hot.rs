@@ -9,11 +9,12 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::tally::{Book, Command, Tally};
-use super::{Common, Finished, start};
+use super::{Common, start};
+use crate::cells;
 use crate::failure::Result;
 use crate::histogram::{Latencies, Percentiles};
 use crate::host::CpuMeter;
-use crate::record::Table;
+use crate::report::{Table, Unit};
 use crate::store;
 use crate::units::grouped;
 
@@ -67,36 +68,44 @@ pub(crate) async fn run(args: &HotArgs, stop: &CancellationToken) -> Result<bool
     wrongs.extend(many.failures);
     let rate = per_second(many.commands, many.seconds);
     let (one, all) = (alone.latencies.percentiles(), many.latencies.percentiles());
-    let mut table = Table::new(["callers", "commands/s", "p50 ms", "p99 ms", "max ms"]);
+    let mut report =
+        args.common
+            .report("entities-hot", "One entity, many callers", &opened, &wrongs);
+    report.workload = json!({ "callers": args.callers, "ahead": args.ahead, "duration_seconds": args.common.duration.as_secs_f64() });
+    report.finding = format!(
+        "One entity answers {} commands/s of {} callers, p99 {}; one caller alone gets {}.",
+        grouped(rate),
+        args.callers,
+        Unit::Millis.told(all.p99),
+        grouped(per_second(alone.commands, alone.seconds))
+    );
+    let columns = [("callers", Unit::Count), ("commands/s", Unit::Count)];
+    let latencies = ["p50", "p99", "p99.9", "longest"].map(|name| (name, Unit::Millis));
+    let mut table = Table::new(
+        "Commands of one entity",
+        columns.into_iter().chain(latencies),
+    );
     for (callers, rate, p) in [
         (1, per_second(alone.commands, alone.seconds), one),
         (args.callers, rate, all),
     ] {
-        table.row([
-            callers.to_string(),
-            grouped(rate),
-            format!("{:.2}", p.p50),
-            format!("{:.2}", p.p99),
-            format!("{:.2}", p.max),
-        ]);
+        table.row(cells![callers, rate, p.p50, p.p99, p.p999, p.max]);
     }
-    print!("{table}");
-    println!(
-        "{acknowledged} acknowledged commands found, {:.2} cores",
-        cpu.machine_cores
+    report.table(table);
+    report.fact(
+        "acknowledged commands found again",
+        Unit::Count,
+        acknowledged,
+        "",
     );
-    let finished = Finished {
-        workload: json!({ "callers": args.callers, "ahead": args.ahead, "duration_seconds": args.common.duration.as_secs_f64() }),
-        result: json!({
-            "commands_per_second": rate, "latency_ms": all, "cpu": cpu, "pipelines": pipelines,
-            "one_caller_per_second": per_second(alone.commands, alone.seconds), "one_caller_latency_ms": one,
-            "acknowledged": acknowledged,
-        }),
-        errors: json!({}),
-        complete: !stop.is_cancelled(),
-        wrongs,
-    };
-    let valid = args.common.save(&opened, "entities-hot", finished)?;
+    report.fact("cores busy", Unit::Cores, cpu.machine_cores, "");
+    report.fact(
+        "batches",
+        Unit::Count,
+        pipelines.map(|pipelines| pipelines.batches),
+        "",
+    );
+    let valid = report.finish(&args.common.report, !stop.is_cancelled())?;
     opened.store.shutdown().await?;
     Ok(valid)
 }

@@ -8,9 +8,10 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::tally::Tally;
-use super::{Common, Finished, start};
+use super::{Common, start};
 use crate::failure::Result;
 use crate::host;
+use crate::report::Unit;
 use crate::store;
 
 /// Memory of many idle entities.
@@ -65,23 +66,22 @@ pub(crate) async fn run(args: &MemoryArgs, stop: &CancellationToken) -> Result<b
     let (after, held) = (host::resident_bytes(), stats.active - active_before);
     let each = after.saturating_sub(before) / held.max(1);
     let state = size_of::<Tally>();
-    println!(
-        "{held} idle entities: {each} bytes each, {state} of them the state; the process holds {} MiB",
-        after >> 20
-    );
     let wrongs = if each > args.ceiling {
         vec![format!("{each} bytes each is above {}", args.ceiling)]
     } else {
         vec![]
     };
-    let finished = Finished {
-        workload: json!({ "entities": args.entities }),
-        result: json!({ "bytes_each": each, "state_bytes": state, "held": held, "resident_bytes": after }),
-        errors: json!({}),
-        complete: !stop.is_cancelled(),
-        wrongs,
-    };
-    let valid = args.common.save(&opened, "entities-memory", finished)?;
+    let mut report = args.common.report(
+        "entities-memory",
+        "Memory of idle entities",
+        &opened,
+        &wrongs,
+    );
+    report.workload = json!({ "entities": args.entities, "ceiling": args.ceiling });
+    report.finding = format!("An idle entity takes {each} bytes, {state} of them its state.");
+    report.fact("idle entities", Unit::Count, held, "");
+    report.fact("the process holds", Unit::Bytes, after, "");
+    let valid = report.finish(&args.common.report, !stop.is_cancelled())?;
     entities.shutdown().await;
     opened.store.shutdown().await?;
     Ok(valid)

@@ -12,12 +12,10 @@ use std::time::Duration;
 
 use gesta::entity::{Config, Entities, EntityType, JsonEvents, Snapshots};
 use gesta_core::{OwnerStore, SystemClock};
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Result;
-use crate::record::Record;
-use crate::report::ReportArgs;
+use crate::report::{Report, ReportArgs};
 use crate::store::{Opened, StoreArgs};
 use crate::units;
 
@@ -55,32 +53,20 @@ struct Common {
     duration: Duration,
 }
 
-impl Common {
-    fn save(&self, opened: &Opened, kind: &'static str, run: Finished) -> Result<bool> {
-        let mut record = Record::begin(kind, self.seed);
-        record.store = Some(opened.facts.clone());
-        record.workload = run.workload;
-        record.result = run.result;
-        record.errors = run.errors;
-        (record.complete, record.valid) = (run.complete, run.wrongs.is_empty());
-        record.save(&self.report)?;
-        for wrong in run.wrongs.iter().take(10) {
-            println!("  {wrong}");
-        }
-        if !run.wrongs.is_empty() {
-            println!("NO RESULT: {} violations", run.wrongs.len());
-        }
-        Ok(run.wrongs.is_empty())
-    }
-}
+/// Most wrong answers that are told.
+const WRONGS_TOLD: usize = 10;
 
-/// What is reported of a run.
-struct Finished {
-    workload: Value,
-    result: Value,
-    errors: Value,
-    complete: bool,
-    wrongs: Vec<String>,
+impl Common {
+    /// A report on this store, of what was found wrong first.
+    fn report(&self, kind: &str, title: &str, opened: &Opened, wrongs: &[String]) -> Report {
+        let mut report = Report::begin(kind, title, self.seed);
+        report.store = Some(opened.facts.clone());
+        report.problems = wrongs.iter().take(WRONGS_TOLD).cloned().collect();
+        if wrongs.len() > WRONGS_TOLD {
+            report.problem(format!("and {} more", wrongs.len() - WRONGS_TOLD));
+        }
+        report
+    }
 }
 
 /// The command. True if the run is a result.

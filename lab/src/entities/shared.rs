@@ -12,11 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::hot::per_second;
 use super::tally::{Book, Command};
-use super::{Common, Finished, start};
+use super::{Common, start};
+use crate::cells;
 use crate::failure::Result;
 use crate::histogram::Latencies;
 use crate::random::Random;
-use crate::record::Table;
+use crate::report::numbers::percent;
+use crate::report::{Table, Unit};
 use crate::store::{self, Opened};
 use crate::units::grouped;
 
@@ -95,16 +97,6 @@ pub(crate) async fn run(args: &SharedArgs, stop: &CancellationToken) -> Result<b
         }
         running.push((entities, commands, tasks));
     }
-    let mut table = Table::new([
-        "process",
-        "commands/s",
-        "share",
-        "p50 ms",
-        "p99 ms",
-        "decided again",
-        "reloads",
-        "unavailable",
-    ]);
     let (mut rows, mut wrongs) = (Vec::new(), Vec::new());
     let seconds = args.common.duration.as_secs_f64();
     for (entities, commands, mut tasks) in running {
@@ -126,53 +118,64 @@ pub(crate) async fn run(args: &SharedArgs, stop: &CancellationToken) -> Result<b
             entities.stats(),
         ));
     }
-    let total: u64 = rows.iter().map(|(commands, ..)| commands).sum();
-    let mut shares = Vec::new();
-    for (process, (commands, latencies, unavailable, stats)) in rows.iter().enumerate() {
-        let share = per_second(*commands, 1.0) / per_second(total, 1.0).max(1.0);
-        let p = latencies.percentiles();
-        table.row([
-            process.to_string(),
-            grouped(per_second(*commands, seconds)),
-            format!("{:.0} %", share * 100.0),
-            format!("{:.2}", p.p50),
-            format!("{:.2}", p.p99),
-            stats.decided_again.to_string(),
-            stats.reloads.to_string(),
-            unavailable.to_string(),
-        ]);
-        shares.push(share);
-    }
-    print!("{table}");
     let (acknowledged, found) = book.check(first.store.as_ref()).await?;
     wrongs.extend(found);
-    println!("{acknowledged} acknowledged commands compared with the store");
-    let starved = shares.iter().any(|share| *share < args.floor);
-    if starved {
-        println!(
-            "STARVED: a process has less than {:.0} %",
-            args.floor * 100.0
-        );
-    }
-    let latencies: Vec<_> = rows
+    let total: u64 = rows.iter().map(|(commands, ..)| commands).sum();
+    let share = |commands: u64| per_second(commands, 1.0) / per_second(total, 1.0).max(1.0);
+    let starved = rows
         .iter()
-        .map(|(_, latencies, ..)| latencies.percentiles())
-        .collect();
-    let finished = Finished {
-        workload: json!({
-            "entities": args.entities, "callers": args.callers, "processes": args.processes, "looks": args.looks,
-            "duration_seconds": seconds,
-        }),
-        result: json!({
-            "commands_per_second": per_second(total, seconds), "shares": shares, "latency_ms_each": latencies,
-            "acknowledged": acknowledged, "starved": starved,
-            "decided_again_each": rows.iter().map(|(.., stats)| stats.decided_again).collect::<Vec<_>>(),
-        }),
-        errors: json!({ "unavailable": rows.iter().map(|(_, _, refused, _)| refused).sum::<u64>() }),
-        complete: !stop.is_cancelled(),
-        wrongs,
-    };
-    let valid = args.common.save(&first, "entities-shared", finished)?;
+        .any(|(commands, ..)| share(*commands) < args.floor);
+    let mut report = args.common.report(
+        "entities-shared",
+        "Several processes on the same entities",
+        &first,
+        &wrongs,
+    );
+    report.workload = json!({
+        "entities": args.entities, "callers": args.callers, "processes": args.processes, "looks": args.looks,
+        "floor": args.floor, "duration_seconds": seconds,
+    });
+    report.finding = format!(
+        "{} processes answered {} commands/s together; {} acknowledged commands were compared with the store{}.",
+        args.processes,
+        grouped(per_second(total, seconds)),
+        grouped(per_second(acknowledged, 1.0)),
+        if starved { "; one of them starved" } else { "" }
+    );
+    if starved {
+        report.caution(format!(
+            "a process had less than {} of the commands",
+            percent(args.floor)
+        ));
+    }
+    let columns = [
+        ("process", Unit::Count),
+        ("commands/s", Unit::Count),
+        ("share", Unit::Share),
+        ("p50", Unit::Millis),
+        ("p99", Unit::Millis),
+        ("decided again", Unit::Count),
+        ("reloads", Unit::Count),
+        ("unavailable", Unit::Count),
+    ];
+    let mut table = Table::new("Processes", columns);
+    for (process, (commands, latencies, unavailable, stats)) in rows.iter().enumerate() {
+        let p = latencies.percentiles();
+        let rate = per_second(*commands, seconds);
+        let (again, reloads) = (stats.decided_again, stats.reloads);
+        table.row(cells![
+            process,
+            rate,
+            share(*commands),
+            p.p50,
+            p.p99,
+            again,
+            reloads,
+            *unavailable
+        ]);
+    }
+    report.table(table);
+    let valid = report.finish(&args.common.report, !stop.is_cancelled())?;
     for opened in all {
         opened.store.shutdown().await?;
     }

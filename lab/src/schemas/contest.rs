@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::steps::{Ended, Limits, Steps, told};
@@ -27,15 +26,6 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub(super) fn figures(&self) -> Value {
-        json!({
-            "phases": self.phases,
-            "ended": self.ended.as_ref().map(ToString::to_string),
-            "read_back": self.read_back,
-            "disk_bytes_per_event": self.disk_bytes_per_event.map(f64::round),
-        })
-    }
-
     /// Why and where it ended, for a table.
     pub(super) fn ended_at(&self) -> String {
         let connections = self.phases.last().map_or(0, |phase| phase.connections);
@@ -43,6 +33,11 @@ impl Round {
             None | Some(Ended::LargestLoad) => Ended::LargestLoad.to_string(),
             Some(ended) => format!("{ended} at {connections} connections"),
         }
+    }
+
+    /// True if it was stopped before the largest load.
+    pub(super) fn was_stopped(&self) -> bool {
+        !matches!(self.ended, None | Some(Ended::LargestLoad))
     }
 }
 
@@ -93,10 +88,6 @@ impl Contest {
 
     pub(super) fn is_complete(&self) -> bool {
         self.complete
-    }
-
-    pub(super) fn facts(&self, name: &str) -> Option<&TargetFacts> {
-        self.facts.get(name)
     }
 
     pub(super) fn all_facts(&self) -> impl Iterator<Item = (&String, &TargetFacts)> {

@@ -8,9 +8,12 @@
 
 mod contest;
 mod line_up;
+mod published;
+mod ranking;
 mod steps;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -18,17 +21,15 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Result;
-use crate::histogram::median;
-use crate::record::{Record, Table};
-use crate::report::ReportArgs;
+use crate::report::{Report, ReportArgs};
 use crate::sizes::Sizes;
 use crate::store;
-use crate::target::ReadBack;
-use crate::units::{self, grouped};
+use crate::units;
 use crate::workload::PayloadKind;
 
-use contest::{Contest, Round};
-use steps::{Best, Limits, Steps};
+use contest::Contest;
+use ranking::Ranking;
+use steps::{Limits, Steps};
 
 /// Events per second of the field's journal schemas and of Gesta, over rising numbers of connections.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -143,20 +144,13 @@ pub(crate) async fn run(args: &SchemasArgs, stop: &CancellationToken) -> Result<
     let targets = line_up::targets(args, &url, steps).await?;
     let mut contest = Contest::new(args, steps, sizes, targets, &url);
     contest.run(stop).await?;
-    let result = Ranking::of(&contest, args);
-    let mut record = Record::begin("schemas", args.seed);
+    let mut report = Report::begin("schemas", "Journal schemas", args.seed);
     if url.starts_with("postgres") {
-        record.store = Some(store::database_facts(&url, args.rtt).await?);
+        report.store = Some(store::database_facts(&url, args.rtt).await?);
     }
-    record.workload = parameters(args, contest.sizes());
-    record.result = result.figures();
-    record.errors = json!({});
-    record.complete = contest.is_complete();
-    record.problems = result.problems.clone();
-    record.valid = result.problems.is_empty();
-    record.save(&args.report)?;
-    result.print();
-    Ok(record.valid)
+    report.workload = parameters(args, contest.sizes());
+    Ranking::of(&contest, args).tell(&mut report);
+    report.finish(&args.report, contest.is_complete())
 }
 
 fn parameters(args: &SchemasArgs, sizes: &Sizes) -> Value {
@@ -172,191 +166,6 @@ fn parameters(args: &SchemasArgs, sizes: &Sizes) -> Value {
         value.as_object_mut().expect("an object").remove(text);
     }
     value
-}
-
-/// All schemas with what their rounds came to.
-struct Ranking<'a> {
-    contest: &'a Contest,
-    rows: Vec<Row<'a>>,
-    noise: f64,
-    problems: Vec<String>,
-}
-
-struct Row<'a> {
-    name: &'a str,
-    title: &'a str,
-    rounds: &'a [Round],
-    /// Of the round in the middle.
-    best: Option<Best>,
-    best_by_round: Vec<f64>,
-    noise: f64,
-}
-
-impl<'a> Ranking<'a> {
-    fn of(contest: &'a Contest, args: &SchemasArgs) -> Self {
-        let limits = limits(args);
-        let mut rows: Vec<Row> = contest
-            .entries()
-            .map(|(target, rounds)| Row::of(target.name(), target.title(), rounds, &limits))
-            .collect();
-        rows.sort_by(|a, b| b.rate().total_cmp(&a.rate()));
-        let noise = rows.iter().map(|row| row.noise).fold(0.0, f64::max);
-        let problems = problems(&rows, contest);
-        Self {
-            contest,
-            rows,
-            noise,
-            problems,
-        }
-    }
-
-    fn figures(&self) -> Value {
-        let targets: Vec<Value> = self
-            .rows
-            .iter()
-            .map(|row| row.figures(self.contest))
-            .collect();
-        json!({
-            "targets": targets,
-            "control_events_per_second": self.contest.controls(),
-            "control_noise": steps::noise(self.contest.controls()),
-            "noise": self.noise,
-        })
-    }
-
-    fn print(&self) {
-        let mut table = Table::new([
-            "schema",
-            "best events/s",
-            "+-",
-            "connections",
-            "p99 ms",
-            "of the best",
-            "retries",
-            "disk bytes/event",
-            "ended by",
-        ]);
-        let first = self.rows.first().map_or(0.0, Row::rate);
-        for row in &self.rows {
-            table.row(row.cells(first));
-        }
-        print!("{table}");
-        println!(
-            "noise: rounds of one schema differ by up to ±{:.0} %, the machine itself (a bare INSERT in between) by ±{:.0} %",
-            self.noise * 100.0,
-            steps::noise(self.contest.controls()) * 100.0
-        );
-        for problem in &self.problems {
-            println!("NO RESULT: {problem}");
-        }
-    }
-}
-
-impl<'a> Row<'a> {
-    fn of(name: &'a str, title: &'a str, rounds: &'a [Round], limits: &Limits) -> Self {
-        let bests: Vec<Option<Best>> = rounds.iter().map(|r| limits.best(&r.phases)).collect();
-        let best_by_round: Vec<f64> = bests
-            .iter()
-            .map(|best| best.map_or(0.0, |best| best.events_per_second))
-            .collect();
-        let middle = median(&best_by_round);
-        let distance = |best: &Best| (best.events_per_second - middle).abs();
-        let best = bests
-            .into_iter()
-            .flatten()
-            .min_by(|a, b| distance(a).total_cmp(&distance(b)))
-            .map(|best| Best {
-                events_per_second: middle,
-                ..best
-            });
-        Self {
-            name,
-            title,
-            rounds,
-            best,
-            noise: steps::noise(&best_by_round),
-            best_by_round,
-        }
-    }
-
-    fn rate(&self) -> f64 {
-        self.best.map_or(0.0, |best| best.events_per_second)
-    }
-
-    fn figures(&self, contest: &Contest) -> Value {
-        json!({
-            "name": self.name,
-            "title": self.title,
-            "facts": contest.facts(self.name),
-            "rounds": self.rounds.iter().map(Round::figures).collect::<Vec<_>>(),
-            "best": self.best,
-            "best_by_round": self.best_by_round,
-            "noise": self.noise,
-        })
-    }
-
-    fn cells(&self, first: f64) -> Vec<String> {
-        let phases = self.rounds.iter().flat_map(|round| &round.phases);
-        let retries: u64 = phases.flat_map(|phase| phase.retries.values()).sum();
-        let disk = self
-            .rounds
-            .iter()
-            .find_map(|round| round.disk_bytes_per_event);
-        let ended: BTreeSet<String> = self.rounds.iter().map(Round::ended_at).collect();
-        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-        vec![
-            self.name.to_owned(),
-            grouped(self.rate()),
-            format!("{:.0} %", self.noise * 100.0),
-            or_dash(self.best.map(|best| best.connections.to_string())),
-            or_dash(self.best.map(|best| format!("{:.1}", best.p99_ms))),
-            format!(
-                "{:.2}",
-                if first > 0.0 {
-                    self.rate() / first
-                } else {
-                    0.0
-                }
-            ),
-            retries.to_string(),
-            or_dash(disk.map(grouped)),
-            ended.into_iter().collect::<Vec<_>>().join("; "),
-        ]
-    }
-}
-
-/// What keeps this from being a result.
-fn problems(rows: &[Row<'_>], contest: &Contest) -> Vec<String> {
-    let mut problems = Vec::new();
-    for row in rows {
-        for round in row.rounds {
-            if let Some(complaint) = round.read_back.as_ref().and_then(ReadBack::complaint) {
-                problems.push(format!("{}: {complaint}", row.name));
-            }
-        }
-        // A phase in which the generator was the limit says little about a schema's best.
-        let best = row.best.map(|best| best.connections);
-        let phases = row.rounds.iter().flat_map(|round| &round.phases);
-        let limited = phases
-            .filter(|phase| Some(phase.connections) == best)
-            .find_map(|phase| phase.generator_limit.clone());
-        if let Some(limit) = limited {
-            problems.push(format!("{}: at its best, {limit}", row.name));
-        }
-    }
-    let durabilities: BTreeSet<String> = contest
-        .all_facts()
-        .map(|(name, facts)| format!("{name} {}", facts.durability))
-        .collect();
-    let kinds: BTreeSet<&str> = contest
-        .all_facts()
-        .map(|(_, facts)| facts.durability.as_str())
-        .collect();
-    if kinds.len() > 1 {
-        let all: Vec<String> = durabilities.into_iter().collect();
-        problems.push(format!("durability differs: {}", all.join(", ")));
-    }
-    problems
 }
 
 fn limits(args: &SchemasArgs) -> Limits {

@@ -33,8 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
 use crate::postgres::Watch;
-use crate::record::Record;
-use crate::report::ReportArgs;
+use crate::report::{Report, ReportArgs};
 use crate::store;
 use crate::units::{self, grouped};
 use crate::workload::{PayloadKind, WorkloadArgs};
@@ -127,8 +126,8 @@ pub(crate) async fn run(args: &TagsArgs, stop: &CancellationToken) -> Result<boo
     } else {
         args.store.clone()
     };
-    let mut record = Record::begin("tags", args.seed);
-    record.store = Some(store::database_facts(&url, Duration::ZERO).await?);
+    let mut report = Report::begin("tags", "Reading by tag", args.seed);
+    report.store = Some(store::database_facts(&url, Duration::ZERO).await?);
     let watch = Watch::start(Some(&url)).await?;
     if !watch.counts_statements() {
         eprintln!(
@@ -145,23 +144,14 @@ pub(crate) async fn run(args: &TagsArgs, stop: &CancellationToken) -> Result<boo
         sweep: Vec::new(),
     };
     let outcome = lab.all(stop).await;
-    record.workload = args.parameters();
-    record.result = json!({
-        "forms": lab.forms,
-        "readers_sweep": lab.sweep.iter().map(sweep_figures).collect::<Vec<_>>(),
-        "counted_by": watch.method(),
-        "sentences": show::sentences(&lab.forms, &lab.sweep),
-    });
-    record.complete = outcome.is_ok() && !stop.is_cancelled();
-    record.valid = lab.is_valid();
-    record.problems = lab.problems();
+    report.workload = args.parameters();
+    show::tell(&mut report, &lab.forms, &lab.sweep, watch.method());
     if let Err(failure) = &outcome {
-        record.problems.push(failure.to_string());
+        report.problem(failure.to_string());
     }
-    record.save(&args.report)?;
-    lab.print();
+    let valid = report.finish(&args.report, outcome.is_ok() && !stop.is_cancelled())?;
     outcome?;
-    Ok(lab.is_valid())
+    Ok(valid)
 }
 
 impl TagsArgs {
@@ -344,68 +334,4 @@ impl Lab<'_> {
         }
         Ok(result)
     }
-
-    fn measured(&self) -> impl Iterator<Item = &FormResult> {
-        self.forms.iter().chain(&self.sweep)
-    }
-
-    /// Polled forms may miss events, and then have no result; Gesta may not.
-    fn is_valid(&self) -> bool {
-        let is_gesta = |result: &&FormResult| result.name == Form::Gesta.name();
-        self.measured().any(FormResult::is_right)
-            && self.measured().filter(is_gesta).all(FormResult::is_right)
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let wrong = self.measured().filter(|result| !result.is_right());
-        let mut problems: Vec<String> = wrong
-            .map(|result| {
-                let faults: Vec<String> = result.faults().collect();
-                format!(
-                    "{} with {} readers and {} older events: {}",
-                    result.name,
-                    result.readers,
-                    result.older,
-                    faults.join("; ")
-                )
-            })
-            .collect();
-        problems.dedup();
-        problems
-    }
-
-    fn print(&self) {
-        for &older in &self.args.older {
-            let results: Vec<&FormResult> =
-                self.forms.iter().filter(|r| r.older == older).collect();
-            if !results.is_empty() {
-                println!(
-                    "{} events, {} readers by tag, {} older events",
-                    grouped(cell::float(self.args.events)),
-                    self.args.readers,
-                    grouped(cell::float(older))
-                );
-                println!("{}", show::forms(&results));
-            }
-        }
-        if !self.sweep.is_empty() {
-            println!("the same burst for other numbers of readers, without older events");
-            println!("{}", show::sweep(&self.sweep));
-        }
-        for sentence in show::sentences(&self.forms, &self.sweep) {
-            println!("{sentence}");
-        }
-        println!("queries counted by {}", self.watch.method());
-    }
-}
-
-fn sweep_figures(result: &FormResult) -> Value {
-    json!({
-        "name": result.name, "title": result.title, "readers": result.readers,
-        "queries": result.burst.queries, "append_queries": result.burst.append_queries,
-        "database_ms": result.burst.database_ms,
-        "idle_queries_per_second": result.idle_queries_per_second,
-        "seconds_to_last": result.burst.seconds_to_last,
-        "complete_readers": result.burst.complete_readers, "faults": result.burst.faults,
-    })
 }

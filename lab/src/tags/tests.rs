@@ -103,7 +103,10 @@ async fn every_form_is_measured_and_only_polled_ones_cost_more_for_more_readers(
         }
     }
     assert_eq!(schemas_left(&url).await, 0);
-    assert!(lab.is_valid());
+    let mut report = Report::begin("tags", "Tags", 7);
+    show::tell(&mut report, &lab.forms, &lab.sweep, "");
+    report.end(true);
+    assert!(report.valid, "{report}");
 
     if watch.counts_statements() {
         let queries = |name: &str| -> Vec<u64> {
