@@ -2,6 +2,9 @@
 //!
 //! How: each layer is a TOML table of the same form; a later one replaces values of an earlier one,
 //! and the sum is read into [`Config`]. A variable `GESTA_SECTION_KEY` stands for `key` in `[section]`.
+//! Why not a crate for layered configuration: such a crate would replace the eleven lines of `merge`. What takes room
+//! here is what those crates do not do: they take `_` either for the end of a section or for a part of a key, but names
+//! of variables here have both; and errors name the file with its line, or the variable, and never show a value.
 //! Invariants: unknown keys of a file are refused, with the line; the defaults are those of the
 //! crates that use them; `reference.toml` documents every key (a test compares).
 
@@ -158,14 +161,22 @@ pub(crate) struct Layers<'a> {
     pub(crate) flags: Flags,
 }
 
-/// What the command line says about the configuration.
-#[derive(Debug, Default)]
+/// What the command line says about the configuration: a part of [`Config`].
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Flags {
     pub(crate) store: Option<String>,
     pub(crate) listen: Option<String>,
+    /// Left out unless it is given, so that a file or a variable can say it too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
-    pub(crate) log_format: Option<LogFormat>,
-    pub(crate) log_filter: Option<String>,
+    pub(crate) log: LogFlags,
+}
+
+/// The part of [`Log`].
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct LogFlags {
+    pub(crate) format: Option<LogFormat>,
+    pub(crate) filter: Option<String>,
 }
 
 impl Config {
@@ -177,7 +188,7 @@ impl Config {
         }
         let (environment, warnings) = read_environment(&layers.environment)?;
         merge(&mut sum, environment);
-        merge(&mut sum, layers.flags.table()?);
+        merge(&mut sum, table_of(&layers.flags)?);
         let config: Config = sum
             .try_into()
             .map_err(|error| refuse("configuration", &error))?;
@@ -212,34 +223,6 @@ impl Config {
             )));
         }
         Ok(())
-    }
-}
-
-impl Flags {
-    fn table(&self) -> Outcome<Table> {
-        let mut table = Table::new();
-        let mut log = Table::new();
-        if let Some(store) = &self.store {
-            table.insert("store".into(), store.clone().into());
-        }
-        if let Some(listen) = &self.listen {
-            table.insert("listen".into(), listen.clone().into());
-        }
-        if self.insecure {
-            table.insert("insecure".into(), true.into());
-        }
-        if let Some(format) = self.log_format {
-            let format =
-                Value::try_from(format).map_err(|error| Failure::other(error.to_string()))?;
-            log.insert("format".into(), format);
-        }
-        if let Some(filter) = &self.log_filter {
-            log.insert("filter".into(), filter.clone().into());
-        }
-        if !log.is_empty() {
-            table.insert("log".into(), log.into());
-        }
-        Ok(table)
     }
 }
 
@@ -350,8 +333,8 @@ fn merge(into: &mut Table, from: Table) {
     }
 }
 
-fn table_of(config: &Config) -> Outcome<Table> {
-    Table::try_from(config).map_err(|error| Failure::other(format!("configuration: {error}")))
+fn table_of(layer: &impl Serialize) -> Outcome<Table> {
+    Table::try_from(layer).map_err(|error| Failure::other(format!("configuration: {error}")))
 }
 
 fn refuse(what: &str, error: &toml::de::Error) -> Failure {

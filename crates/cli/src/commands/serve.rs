@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::open_files;
 use crate::args::{Global, Serve};
-use crate::config::{Config, FILE_VARIABLE, Flags, Layers};
+use crate::config::{Config, FILE_VARIABLE, Flags, Layers, LogFlags};
 use crate::exit::{Code, Failure, Outcome};
 use crate::units::Span;
 
@@ -133,8 +133,10 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
             store: global.store,
             listen: serve.listen.clone(),
             insecure: serve.insecure,
-            log_format: global.log_format,
-            log_filter: global.log_filter,
+            log: LogFlags {
+                format: global.log_format,
+                filter: global.log_filter,
+            },
         },
     })
 }
