@@ -23,6 +23,8 @@ use gesta_core::{
 };
 use gesta_pgtest::Server;
 use gesta_postgres::{Config, PostgresBackend};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use tokio_postgres::{Client, NoTls, Statement};
 
 const CHAINED: &str = include_str!("../sql/insert_events.sql");
@@ -59,15 +61,12 @@ struct Heads {
     position: i64,
     writer: i64,
     revisions: Vec<i64>,
-    random: u64,
+    random: StdRng,
 }
 
 impl Heads {
     fn next_stream(&mut self) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        usize::try_from(self.random % STREAMS as u64).expect("small")
+        self.random.random_range(0..STREAMS)
     }
 
     fn columns(&mut self, events: usize) -> Columns {
@@ -308,7 +307,7 @@ async fn start(server: &Server, schema: &str, time: Duration) -> Bench {
             position: 0,
             writer: 1,
             revisions: vec![-1; STREAMS],
-            random: 0x9e37_79b9_7f4a_7c15,
+            random: StdRng::seed_from_u64(7),
         },
         backend,
         time,

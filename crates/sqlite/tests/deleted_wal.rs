@@ -13,10 +13,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{Author, Random, event, open, read_all, verify};
+use common::{Author, event, open, read_all, verify};
 use gesta_core::ErrorKind;
 use gesta_core::backend::Backend;
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
+use gesta_testkit::faulty::Random;
 
 /// Tells the child where to work, and how long its write-ahead log may be.
 const CHILD_HOME: &str = "GESTA_DELETED_WAL_HOME";
@@ -106,7 +107,7 @@ fn refused(home: &Path) -> String {
 async fn a_killed_store_is_never_refused() {
     for wal_bytes in [64 * 1024, 32 * 1024 * 1024] {
         let home = tempfile::tempdir().expect("dir");
-        let mut random = Random(wal_bytes + 7);
+        let mut random = Random::new(wal_bytes + 7);
         for kill in 0..KILLS {
             // The first kills come before anything is acknowledged, and right after it.
             let events = if kill < 3 { kill } else { random.below(120) };

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Author, LOG, Random, event, open, stream, whole_log};
+use common::{Author, LOG, event, open, stream, whole_log};
 use gesta_core::backend::{Backend, StreamSlice};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
@@ -13,6 +13,7 @@ use gesta_core::{
 };
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
 use gesta_store::Store;
+use gesta_testkit::faulty::Random;
 
 fn slice(author: &Author, name: &str) -> StreamSlice {
     StreamSlice {
@@ -171,7 +172,7 @@ async fn large_payloads_end_a_page_early_but_never_empty_it() {
 async fn filters_give_what_their_definition_says() {
     let backend = SqliteBackend::open(SqliteConfig::memory()).expect("opens");
     let mut author = Author::new(&backend).await;
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let (streams, types, tags) = (
         ["cart-1", "cart-2", "order-1", "x", "$$cart-1"],
         ["A", "B", "C"],

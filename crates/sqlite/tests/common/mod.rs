@@ -202,16 +202,3 @@ pub(crate) fn strace() -> Option<Command> {
         .expect("stderr");
     None
 }
-
-/// Deterministic numbers (`xorshift64*`, Vigna).
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let wide = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
-        usize::try_from(wide).expect("31 bits") % limit
-    }
-}

@@ -18,11 +18,12 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use common::{Author, Event, Random, event, open, read_all, strace, verify};
+use common::{Author, Event, event, open, read_all, strace, verify};
 use disk::{Disk, Survivors};
 use gesta_core::backend::Backend;
 use gesta_sql::verify::audit;
 use gesta_sqlite::{SqliteBackend, SqliteConfig, Synchronous};
+use gesta_testkit::faulty::Random;
 use trace::{Call, Step};
 
 /// Tells the child where to work, and how: `full` or `off`.
@@ -44,7 +45,7 @@ const WRONG_ENOUGH: usize = 20;
 
 /// The events of one batch, the same in every run.
 fn events_of(batch: usize) -> Vec<Event> {
-    let mut random = Random(u64::try_from(batch).expect("small") + 1);
+    let mut random = Random::new(u64::try_from(batch).expect("small") + 1);
     (0..1 + random.below(6))
         .map(|number| {
             let size = random.below(if batch.is_multiple_of(9) { 30_000 } else { 900 });
@@ -192,7 +193,7 @@ async fn check_content(
 
 /// Lets the power fail at many moments; returns what is wrong, with the moment.
 async fn fail_at_many_moments(steps: &[Step]) -> Vec<String> {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new(0x9e37_79b9_7f4a_7c15);
     let mut moments: BTreeSet<usize> = (0..MOMENTS).map(|_| random.below(steps.len())).collect();
     moments.extend(
         steps
@@ -246,7 +247,7 @@ async fn replay_to_the_end(steps: &[Step]) {
         }
     }
     let image = tempfile::tempdir().expect("dir");
-    disk.write_image(image.path(), Survivors::All, &mut Random(1));
+    disk.write_image(image.path(), Survivors::All, &mut Random::new(1));
     let backend = open(&image.path().join("gesta.db"));
     assert_eq!(read_all(&backend).await.len(), Plan::new().data.len());
     assert!(verify(&backend).await.is_healthy());
