@@ -27,8 +27,6 @@ const USER_PAUSE: f64 = 0.25;
 pub(crate) enum Unit {
     /// Requests a second, as --open.
     Requests,
-    /// New users a second, as --users.
-    Users,
     /// Connections, as --closed.
     Connections,
 }
@@ -65,7 +63,7 @@ pub(crate) struct ReservationArgs {
     #[serde(skip)]
     pub(crate) store: Option<String>,
     /// Overload: so many times --sustainable for --duration, between the peak of a closed loop and --sustainable again.
-    #[arg(long, requires = "sustainable", conflicts_with_all = ["open", "users", "steps"])]
+    #[arg(long, requires = "sustainable", conflicts_with_all = ["open", "steps"])]
     pub(crate) overload: Option<f64>,
     /// Requests a second that the application carries.
     #[arg(long)]
@@ -79,14 +77,11 @@ pub(crate) struct ReservationArgs {
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub(crate) struct LoadArgs {
     /// Closed loop: so many users with a connection each. Default: 64.
-    #[arg(long, conflicts_with_all = ["open", "users", "steps"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, conflicts_with_all = ["open", "steps"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) closed: Option<u32>,
     /// Strict open loop: so many requests a second, each counted from its intended start.
-    #[arg(long, conflicts_with_all = ["users", "steps"])]
-    pub(crate) open: Option<f64>,
-    /// New users a second, each with one request after the other.
     #[arg(long, conflicts_with = "steps")]
-    pub(crate) users: Option<f64>,
+    pub(crate) open: Option<f64>,
     /// Rising load, FROM:STEP:TO, until the stop rule ends it.
     #[arg(long, value_parser = Steps::parse)]
     pub(crate) steps: Option<Steps>,
@@ -109,7 +104,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, default_value = "30s", value_parser = units::duration)]
     #[serde(serialize_with = "seconds")]
     pub(crate) duration: Duration,
-    /// Connections of the open loop and of arriving users. Default: 512; overload: 4096.
+    /// Connections of the open loop. Default: 512; overload: 4096.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) connections: Option<u32>,
     /// Users of the open loop, who take turns. Default: as many as make a request every 250 ms.
@@ -181,7 +176,6 @@ impl LoadArgs {
             return loads
                 .map(|load| match self.by {
                     Unit::Requests => (format!("{load} req/s"), self.open_at(load)),
-                    Unit::Users => (format!("{load} users/s"), Drive::Arrivals(load)),
                     Unit::Connections => (
                         format!("{load:.0} connections"),
                         Drive::Closed(load.round().clamp(1.0, 1e5) as usize),
@@ -189,10 +183,9 @@ impl LoadArgs {
                 })
                 .collect();
         }
-        let one = match (self.open, self.users) {
-            (Some(rate), _) => (format!("{rate} req/s"), self.open_at(rate)),
-            (_, Some(rate)) => (format!("{rate} users/s"), Drive::Arrivals(rate)),
-            _ => (
+        let one = match self.open {
+            Some(rate) => (format!("{rate} req/s"), self.open_at(rate)),
+            None => (
                 format!("{} connections", self.closed.unwrap_or(64)),
                 self.closed_loop(),
             ),
@@ -219,10 +212,9 @@ impl LoadArgs {
 
     /// Refuses what cannot be meant.
     pub(crate) fn check(&self) -> Result<()> {
-        let rates = [self.open, self.users];
         let good = |rate: &f64| (0.01..=10_000_000.0).contains(rate);
-        if !rates.iter().flatten().all(good) {
-            return fail("a rate is a number of requests or users a second");
+        if !self.open.iter().all(good) {
+            return fail("--open is a number of requests a second");
         }
         if !(Duration::from_micros(20)..=Duration::from_millis(10)).contains(&self.tick) {
             return fail("--tick is between 20us and 10ms");

@@ -1,4 +1,4 @@
-//! Who sends what and when: closed loop, strict open loop, arriving users; phase after phase.
+//! Who sends what and when: closed loop or strict open loop, phase after phase.
 //!
 //! Open loop: command `c` belongs to user `c` modulo users and is intended at its place in the schedule. While the
 //! user's request before is under way it waits, and waiting counts. So no queue is needed: a user's backlog is the
@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use mio::Events;
 use nix::time::{ClockId, clock_gettime};
-use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Result;
@@ -21,12 +20,9 @@ use crate::reservation::script::User;
 
 /// The user of scheduled reads.
 pub(crate) const READER: u32 = u32::MAX - 1;
-/// Most virtual users.
-const USERS_MAX: usize = 4_000_000;
 
 /// How requests come.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Drive {
     /// So many users, each with the next request as soon as the last is answered.
     Closed(usize),
@@ -37,8 +33,6 @@ pub(crate) enum Drive {
         /// Users.
         users: usize,
     },
-    /// So many new users a second, each with one request after the other until its work is done.
-    Arrivals(f64),
 }
 
 /// A stretch of load.
@@ -85,8 +79,6 @@ pub(crate) struct Course {
     reads: Option<Pace>,
     commands_due: u64,
     reads_due: u64,
-    /// Arrivals: users that are away.
-    away: Vec<u32>,
     own_from: Option<Duration>,
     /// What it came to.
     pub(crate) result: PhaseResult,
@@ -96,7 +88,6 @@ impl Course {
     fn new(phase: Phase, begin: u64, servers: usize) -> Self {
         let (commands, reads) = match phase.drive {
             Drive::Open { rate, .. } => (rate * (1.0 - phase.reads), rate * phase.reads),
-            Drive::Arrivals(rate) => (rate, 0.0),
             Drive::Closed(_) => (0.0, 0.0),
         };
         let from = begin + nanos(phase.warm_up);
@@ -109,7 +100,6 @@ impl Course {
             reads: Pace::new(begin, reads),
             commands_due: 0,
             reads_due: 0,
-            away: Vec::new(),
             own_from: None,
             result: PhaseResult {
                 by_target: vec![[0; 2]; servers],
@@ -177,32 +167,19 @@ impl Generator {
 
     /// Makes the users of a phase, before its clock starts.
     fn prepare(&mut self, phase: &Phase) {
-        let count = match phase.drive {
-            Drive::Closed(users) | Drive::Open { users, .. } => users,
-            Drive::Arrivals(_) => 0,
-        };
-        while self.riders.len() < count.min(USERS_MAX) {
-            let user = match phase.drive {
-                Drive::Arrivals(_) => User::default(),
-                _ => self.script.user(),
-            };
+        let (Drive::Closed(users) | Drive::Open { users, .. }) = phase.drive;
+        while self.riders.len() < users {
             self.riders.push(Rider {
-                user,
+                user: self.script.user(),
                 ..Rider::default()
             });
         }
     }
 
     fn enter(&mut self, phase: Phase, begin: u64) -> Result<()> {
-        let mut course = Course::new(phase, begin, self.targets.len());
+        let course = Course::new(phase, begin, self.targets.len());
         for rider in &mut self.riders {
             rider.turns = 0;
-        }
-        if let Drive::Arrivals(_) = phase.drive {
-            let away = (0_u32..).zip(&self.riders);
-            course
-                .away
-                .extend(away.filter(|(_, r)| !r.busy).map(|(number, _)| number));
         }
         self.courses.push(course);
         self.issuing = true;
@@ -288,9 +265,7 @@ impl Generator {
             }
         }
         let takers = course.turn_takers();
-        if let Some(pace) = course.commands
-            && takers > 0
-        {
+        if let Some(pace) = course.commands {
             for (first, rider) in (0..takers).zip(&self.riders) {
                 let mut turn = rider.turns;
                 while first + turn * takers < course.commands_due {
@@ -310,13 +285,9 @@ impl Generator {
         let (commands, reads) = (course.commands, course.reads);
         if let Some(pace) = commands {
             while let Some(due) = self.next_due(pace, now, |course| &mut course.commands_due) {
-                if takers > 0 {
-                    let rider = usize::try_from(due % takers).expect("an index");
-                    if !self.riders[rider].busy {
-                        self.take_turn(rider, pace, takers, pace.at(due));
-                    }
-                } else {
-                    self.arrive(pace.at(due));
+                let rider = usize::try_from(due % takers).expect("an index");
+                if !self.riders[rider].busy {
+                    self.take_turn(rider, pace, takers, pace.at(due));
                 }
             }
         }
@@ -361,20 +332,6 @@ impl Generator {
             intended,
             ready: ready.max(intended),
         });
-    }
-
-    /// A new user comes.
-    fn arrive(&mut self, intended: u64) {
-        let away = self.courses.last_mut().and_then(|c| c.away.pop());
-        let user = match away {
-            Some(user) => user,
-            None if self.riders.len() < USERS_MAX => {
-                self.riders.push(Rider::default());
-                number(self.riders.len() - 1)
-            }
-            None => return,
-        };
-        self.wish_next(user, intended);
     }
 
     /// The user's next request can be sent at once.
@@ -512,9 +469,8 @@ impl Generator {
             return;
         }
         let index = job.user as usize;
-        let mut over = false;
         if job.op.call != Call::Read {
-            over = self.script.settle(&mut self.riders[index].user, outcome);
+            self.script.settle(&mut self.riders[index].user, outcome);
         }
         self.riders[index].busy = false;
         if !self.issuing {
@@ -528,8 +484,6 @@ impl Generator {
             Drive::Closed(users) if index < users && now < course.end => {
                 self.wish_next(job.user, now);
             }
-            Drive::Arrivals(_) if over => course.away.push(job.user),
-            Drive::Arrivals(_) if now < course.end => self.wish_next(job.user, now),
             Drive::Open { users, .. } if index < users => {
                 let takers = course.turn_takers();
                 let turn = self.riders[index].turns;

@@ -7,8 +7,6 @@
 //! Invariant: no false alarm; what is too entangled to decide is counted as such.
 //! Not here: what the store holds (`stored`). Seats are judged one by one, a read as one look at each of its seats.
 
-use serde::Serialize;
-
 use crate::reservation::ledger::{Entry, Ledger, NEVER, Reading, What};
 
 /// Most findings told in words.
@@ -19,7 +17,7 @@ const OPEN_MAX: usize = 64;
 const WORLDS_MAX: usize = 4_096;
 
 /// What the check found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Judgement {
     /// Seats that somebody asked for.
     pub(crate) seats: u64,
@@ -40,7 +38,6 @@ pub(crate) struct Judgement {
     /// Seats with too much at once to decide.
     pub(crate) undecided: u64,
     /// The first findings in words.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) findings: Vec<String>,
 }
 

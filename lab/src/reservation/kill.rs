@@ -10,12 +10,12 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::cells;
 use crate::child::{Program, Server};
 use crate::failure::{Result, fail};
 use crate::histogram::Latencies;
 use crate::random::Random;
-use crate::record::{Record, Table};
-use crate::report::ReportArgs;
+use crate::report::{Report, ReportArgs, Table, Unit};
 use crate::reservation::drive::{Drive, Phase};
 use crate::reservation::generator::{Generator, Settings};
 use crate::reservation::model::SEATS_MAX;
@@ -82,7 +82,6 @@ pub(crate) struct KillArgs {
 
 /// What a database went through.
 struct Survived {
-    database: Database,
     kills: u32,
     restarts: Latencies,
     verdict: Verdict,
@@ -92,52 +91,53 @@ struct Survived {
 
 /// The command. True if nothing was lost or doubled.
 pub(crate) async fn run(args: &KillArgs, stop: &CancellationToken) -> Result<bool> {
-    let mut clean = true;
-    let mut table = Table::new([
-        "database",
-        "kills",
-        "acknowledged",
-        "unknown",
-        "lost",
-        "held twice",
-        "stale",
-        "restart p50 ms",
-        "restart max ms",
-    ]);
-    let mut told = Vec::new();
+    let title = "A cinema that is killed";
+    let mut report = Report::begin("reservation-kill", title, args.seed);
+    report.workload = json!(args);
+    let columns = [
+        ("database", Unit::Words),
+        ("kills", Unit::Count),
+        ("acknowledged", Unit::Count),
+        ("unknown", Unit::Count),
+        ("restart p50", Unit::Millis),
+        ("longest", Unit::Millis),
+    ];
+    let mut table = Table::new("Every database", columns);
+    let (mut complete, mut kills, mut sentences) = (true, 0, Vec::new());
     for database in &args.databases {
-        let mut record = Record::begin("reservation-kill", args.seed);
         let survived = survive(args, *database, stop).await?;
         let (verdict, restarts) = (&survived.verdict, survived.restarts.percentiles());
-        record.store = Some(survived.store.clone());
-        record.workload = json!(args);
-        record.result = json!({
-            "database": survived.database, "kills": survived.kills, "restart_ms": restarts, "check": verdict,
-        });
-        record.complete = survived.complete;
-        record.valid = verdict.is_clean();
-        record.save(&args.report)?;
-        clean = clean && verdict.is_clean();
-        let lost = verdict.answers.lost + verdict.events.as_ref().map_or(0, |events| events.lost);
-        table.row([
-            format!("{database:?}").to_lowercase(),
-            survived.kills.to_string(),
-            verdict.acknowledged.to_string(),
-            verdict.answers.unknown.to_string(),
-            lost.to_string(),
-            verdict.answers.held_twice.to_string(),
-            verdict.answers.stale.to_string(),
-            format!("{:.1}", restarts.p50),
-            format!("{:.1}", restarts.max),
+        let name = survived.store.backend.as_str();
+        let unknown = verdict.answers.unknown;
+        table.row(cells![
+            name,
+            survived.kills,
+            verdict.acknowledged,
+            unknown,
+            restarts.p50,
+            restarts.max,
         ]);
-        told.push(survived);
+        let problems = verdict.problems().into_iter();
+        report
+            .problems
+            .extend(problems.map(|problem| format!("{name}: {problem}")));
+        sentences.push(format!("{name}: {}", verdict.sentence()));
+        kills += survived.kills;
+        complete &= survived.complete;
+        report.store = Some(survived.store);
     }
-    print!("{table}");
-    for survived in told {
-        println!("{:?}:", survived.database);
-        survived.verdict.print();
-    }
-    Ok(clean)
+    let kept = if report.problems.is_empty() {
+        "nothing"
+    } else {
+        "something"
+    };
+    report.finding =
+        format!("After {kills} kills {kept} that was acknowledged was lost or doubled.");
+    report.table(table);
+    sentences
+        .into_iter()
+        .for_each(|sentence| report.text(sentence));
+    report.finish(&args.report, complete)
 }
 
 async fn survive(
@@ -201,7 +201,6 @@ async fn survive(
     let facts = opened.facts.clone();
     opened.store.shutdown().await?;
     Ok(Survived {
-        database,
         kills,
         restarts,
         complete: kills == args.kills,

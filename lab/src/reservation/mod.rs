@@ -30,12 +30,13 @@ mod fake;
 mod tests;
 
 use gesta_core::AllFrom;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::cells;
 use crate::failure::{Failure, Result, fail};
-use crate::record::Record;
-use crate::store::{self, Opened};
+use crate::report::{Report, Table, Unit};
+use crate::store;
 use crate::workload::Run;
 
 pub(crate) use args::ReservationArgs;
@@ -60,14 +61,13 @@ const PREPARING: usize = 64;
 struct Measured {
     generator: Generator,
     steps: Vec<Step>,
-    overload: Option<Value>,
     verdict: Verdict,
 }
 
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Result<bool> {
     args.load.check()?;
-    let mut record = Record::begin("reservation", args.seed);
+    let mut report = Report::begin("reservation", "Seats of a cinema", args.seed);
     let trees = args.trees()?;
     let opened = match &args.store {
         Some(url) => Some(store::open_url(url, std::time::Duration::ZERO, 1).await?),
@@ -86,11 +86,15 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
         let ledger = &measured.generator.ledger;
         verdict::add_events(&mut measured.verdict, opened.store.as_ref(), from, ledger).await?;
     }
-    report(&mut record, args, opened.as_ref(), &measured)?;
+    report.store = opened.as_ref().map(|opened| opened.facts.clone());
+    report.workload = json!(args);
+    tell(&mut report, args, &measured);
     if let Some(opened) = &opened {
         opened.store.shutdown().await?;
     }
-    Ok(measured.verdict.is_clean())
+    let steps = &measured.steps;
+    let complete = steps.iter().all(|step| step.result.complete) && !steps.is_empty();
+    report.finish(&args.report, complete)
 }
 
 /// Runs what blocks on a thread of its own.
@@ -131,17 +135,14 @@ fn measure(
     stop: &CancellationToken,
 ) -> Result<Measured> {
     let mut generator = prepared(args, shows, stop)?;
-    let (steps, overload) = if args.overload.is_some() {
-        let (steps, figures) = overload::run(&mut generator, args, trees, stop)?;
-        (steps, Some(figures))
-    } else {
-        (drive_steps(&mut generator, args, trees, stop)?, None)
+    let steps = match args.overload {
+        Some(_) => overload::run(&mut generator, args, trees, stop)?,
+        None => drive_steps(&mut generator, args, trees, stop)?,
     };
     let verdict = verdict::of_answers(&mut generator, &CancellationToken::new())?;
     Ok(Measured {
         generator,
         steps,
-        overload,
         verdict,
     })
 }
@@ -205,43 +206,6 @@ fn drive_steps(
     Ok(steps)
 }
 
-fn report(
-    record: &mut Record,
-    args: &ReservationArgs,
-    opened: Option<&Opened>,
-    measured: &Measured,
-) -> Result<()> {
-    let Measured {
-        steps,
-        overload,
-        verdict,
-        ..
-    } = measured;
-    record.store = opened.map(|opened| opened.facts.clone());
-    record.workload = json!(args);
-    record.result = json!({
-        "steps": steps.iter().map(Step::figures).collect::<Vec<_>>(),
-        "highest_good": highest_good(args, steps),
-        "overload": overload,
-        "check": verdict,
-    });
-    let total = |outcome: Outcome| -> u64 {
-        let of = |step: &Step| step.result.measures.over(|_, o| o == outcome).count;
-        steps.iter().map(of).sum()
-    };
-    record.errors = json!({
-        "refused": total(Outcome::Refused),
-        "rejected": total(Outcome::Rejected),
-        "failed": total(Outcome::Failed),
-        "unsent": steps.iter().map(|step| step.result.measures.unsent()).sum::<u64>(),
-    });
-    record.complete = steps.iter().all(|step| step.result.complete) && !steps.is_empty();
-    record.valid = verdict.is_clean();
-    record.save(&args.report)?;
-    print(args, measured);
-    Ok(())
-}
-
 /// The last step that the stop rule did not end.
 fn highest_good<'a>(args: &ReservationArgs, steps: &'a [Step]) -> Option<&'a str> {
     args.load.steps?;
@@ -249,46 +213,40 @@ fn highest_good<'a>(args: &ReservationArgs, steps: &'a [Step]) -> Option<&'a str
     steps.iter().rev().find(good).map(|step| step.name.as_str())
 }
 
-fn print(args: &ReservationArgs, measured: &Measured) {
-    print!("{}", step::table(&measured.steps));
-    if let [step] = measured.steps.as_slice() {
-        print!("\n{}", step::call_table(step));
+fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
+    let steps = &measured.steps;
+    let last = steps
+        .last()
+        .map_or(0.0, |step| step.result.accepted_per_second());
+    report.finding = match highest_good(args, steps) {
+        Some(step) => format!("The highest good step is {step}."),
+        None => format!("{last:.0} requests/s were accepted."),
+    };
+    if let Ok(three) = <&[Step; 3]>::try_from(steps.as_slice())
+        && args.overload.is_some()
+    {
+        overload::tell(report, three);
     }
-    for step in &measured.steps {
-        if let Some(why) = step.generator_limit() {
-            println!(
-                "{}: {why}: the figures are those of the generator",
-                step.name
-            );
-        }
-        for (cause, count) in &step.result.errors {
-            println!("{}: {count} x {cause}", step.name);
-        }
-        if args.urls.len() > 1 {
-            println!("{}: {}", step.name, shares(step));
-        }
+    step::tell(report, steps);
+    if args.urls.len() > 1 {
+        report.table(shares(steps));
     }
-    if let Some(step) = highest_good(args, &measured.steps) {
-        println!("highest good step: {step}");
-    }
-    if let Some(figures) = &measured.overload {
-        overload::print(figures);
-    }
-    measured.verdict.print();
+    measured.verdict.tell(report);
 }
 
-/// What each server did of the commands.
-#[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
-fn shares(step: &Step) -> String {
-    let all: u64 = step
-        .result
-        .by_target
-        .iter()
-        .map(|[commands, _]| commands)
-        .sum();
-    let of = step.result.by_target.iter().map(|[commands, reads]| {
-        let share = *commands as f64 / all.max(1) as f64 * 100.0;
-        format!("{commands} commands ({share:.0} %), {reads} reads")
-    });
-    of.collect::<Vec<_>>().join("; ")
+/// What each server did of each step.
+fn shares(steps: &[Step]) -> Table {
+    let columns = [
+        ("step", Unit::Words),
+        ("server", Unit::Count),
+        ("commands accepted", Unit::Count),
+        ("reads", Unit::Count),
+    ];
+    let mut table = Table::new("Every server", columns);
+    for step in steps {
+        for (server, [commands, reads]) in step.result.by_target.iter().enumerate() {
+            table.row(cells![&step.name, server, *commands, *reads]);
+        }
+    }
+    table
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::cells;
 use crate::failure::{Failure, Result, fail};
+use crate::report::{Report, Table, Unit};
 use crate::reservation::args::ReservationArgs;
 use crate::reservation::drive::Phase;
 use crate::reservation::generator::Generator;
@@ -20,13 +21,13 @@ const PEAK_MAX: Duration = Duration::from_secs(20);
 /// Longest look at the recovery.
 const RECOVERY_MAX: Duration = Duration::from_secs(20);
 
-/// Runs the three phases; their steps, and what the mode is about.
+/// Runs the three phases: the peak, the overload, and what comes after it.
 pub(crate) fn run(
     generator: &mut Generator,
     args: &ReservationArgs,
     trees: &[Tree],
     stop: &CancellationToken,
-) -> Result<(Vec<Step>, Value)> {
+) -> Result<Vec<Step>> {
     let (Some(factor), Some(sustainable)) = (args.overload, args.sustainable) else {
         return fail("--overload needs --sustainable");
     };
@@ -53,66 +54,59 @@ pub(crate) fn run(
     eprintln!("{factor} x {sustainable} req/s, then {sustainable} req/s");
     let phases = [("overload".into(), over), ("afterwards".into(), after)];
     steps.extend(step::run(generator, &phases, trees, stop)?);
-    let [peak, over, after] = steps.as_slice() else {
-        return Err(Failure(
+    match steps.len() {
+        3 => Ok(steps),
+        _ => Err(Failure(
             "interrupted before there was anything to tell".into(),
-        ));
-    };
-    let figures = figures(peak, over, after);
-    Ok((steps, figures))
-}
-
-fn figures(peak: &Step, over: &Step, after: &Step) -> Value {
-    let (best, good) = (
-        peak.result.accepted_per_second(),
-        over.result.accepted_per_second(),
-    );
-    let ratio = if best > 0.0 { good / best } else { 0.0 };
-    let measures = &over.result.measures;
-    json!({
-        "peak_per_second": best.round(),
-        "goodput_per_second": good.round(),
-        "goodput_ratio": (ratio * 1_000.0).round() / 1_000.0,
-        "refused_ms": measures.over(|_, outcome| outcome == Outcome::Refused),
-        "reads_ms": measures.over(|call, outcome| (call, outcome) == (Call::Read, Outcome::Accepted)),
-        "reads_not_answered": measures.over(|call, outcome| call == Call::Read && outcome != Outcome::Accepted).count,
-        "accepted_ms": measures.over(|call, outcome| call != Call::Read && outcome == Outcome::Accepted),
-        "lag_ms": over.result.lag.percentiles(),
-        "recovered_after_ms": after.result.good_after().map(|time| time.as_secs_f64() * 1_000.0),
-        "recovery_slots": after.result.slots.iter().take(50).collect::<Vec<_>>(),
-    })
-}
-
-/// Tells people.
-pub(crate) fn print(figures: &Value) {
-    let ms = |name: &str, figure: &str| figures[name][figure].as_f64().unwrap_or(0.0);
-    println!(
-        "overload: goodput {} of {} requests/s at the peak: {:.1} %",
-        figures["goodput_per_second"],
-        figures["peak_per_second"],
-        figures["goodput_ratio"].as_f64().unwrap_or(0.0) * 100.0
-    );
-    for (name, what) in [
-        ("refused_ms", "refused"),
-        ("reads_ms", "reads"),
-        ("accepted_ms", "accepted commands"),
-        ("lag_ms", "generator's lag"),
-    ] {
-        println!(
-            "  {what}: {} x, p50 {:.2} ms, p99 {:.2} ms, p99.9 {:.2} ms, max {:.2} ms",
-            figures[name]["count"],
-            ms(name, "p50"),
-            ms(name, "p99"),
-            ms(name, "p999"),
-            ms(name, "max")
-        );
+        )),
     }
-    let recovered = match figures["recovered_after_ms"].as_f64() {
-        Some(millis) => format!("recovered after {millis} ms"),
-        None => "NOT recovered".into(),
-    };
-    println!(
-        "  reads not answered: {}; {recovered} (then a second with 99 % accepted in time)",
-        figures["reads_not_answered"]
+}
+
+/// The share of the peak that was accepted under overload.
+pub(crate) fn goodput(peak: &Step, over: &Step) -> f64 {
+    let best = peak.result.accepted_per_second();
+    match best > 0.0 {
+        true => over.result.accepted_per_second() / best,
+        false => 0.0,
+    }
+}
+
+/// Tells what the mode is about.
+pub(crate) fn tell(report: &mut Report, [peak, over, after]: &[Step; 3]) {
+    let measures = &over.result.measures;
+    report.finding = format!(
+        "Under overload {:.0} requests/s are accepted, {:.1} % of the {:.0} at the peak.",
+        over.result.accepted_per_second(),
+        goodput(peak, over) * 100.0,
+        peak.result.accepted_per_second(),
     );
+    let recovered = after.result.good_after();
+    report.fact(
+        "recovered after",
+        Unit::Millis,
+        recovered.map(|time| time.as_secs_f64() * 1_000.0),
+        "of the sustainable load, then a second with 99 % accepted in time",
+    );
+    if recovered.is_none() {
+        report.caution("The application did not recover while it was watched.");
+    }
+    let unread = measures.over(|call, outcome| call == Call::Read && outcome != Outcome::Accepted);
+    report.fact("reads not answered", Unit::Count, unread.count, "");
+    let columns = [("under overload", Unit::Words)];
+    let mut table = Table::new("Overload", columns.into_iter().chain(step::LATENCY));
+    let accepted = |read: bool| {
+        measures.over(|call, outcome| (call == Call::Read) == read && outcome == Outcome::Accepted)
+    };
+    for (name, p) in [
+        (
+            "refused",
+            measures.over(|_, outcome| outcome == Outcome::Refused),
+        ),
+        ("reads", accepted(true)),
+        ("accepted commands", accepted(false)),
+        ("generator's lag", over.result.lag.percentiles()),
+    ] {
+        table.row([cells![name], step::latency_cells(&p)].concat());
+    }
+    report.table(table);
 }

@@ -3,18 +3,18 @@
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::cells;
 use crate::failure::{Failure, Result};
+use crate::histogram::Percentiles;
 use crate::host::{CpuMeter, CpuUse};
-use crate::record::Table;
+use crate::report::{Cell, Chart, Report, Scale, Table, Unit};
 use crate::reservation::drive::{Drive, Phase};
 use crate::reservation::generator::Generator;
 use crate::reservation::measure::PhaseResult;
 use crate::reservation::model::{Call, Outcome};
 use crate::reservation::processes::Tree;
-use crate::units::grouped;
 
 /// Time between the decision to start and the first intended start.
 const HEAD_START: Duration = Duration::from_millis(20);
@@ -126,154 +126,116 @@ impl Step {
         }
     }
 
+    fn tell_of_trouble(&self, report: &mut Report) {
+        let name = &self.name;
+        if let Some(why) = self.generator_limit() {
+            report.caution(format!(
+                "{name}: {why}: the figures are those of the generator."
+            ));
+        }
+        for (cause, count) in &self.result.errors {
+            report.caution(format!("{name}: {count} x {cause}."));
+        }
+    }
+
     fn is_closed(&self) -> bool {
         matches!(self.drive, Drive::Closed(_))
     }
 
-    /// Everything, for a line.
-    pub(crate) fn figures(&self) -> Value {
-        let result = &self.result;
-        let mut cpu = Map::new();
-        for (name, cores) in &self.cpu.trees {
-            cpu.insert(format!("{name}_cores"), json!(cores));
-        }
-        cpu.insert(
-            "machine_cores".into(),
-            json!(self.cpu.machine.machine_cores),
-        );
-        cpu.insert("generator_cores".into(), json!(rounded(result.own_share())));
-        let answered: Map<String, Value> = Outcome::ALL
-            .iter()
-            .map(|outcome| {
-                let count = result.answered[*outcome as usize];
-                (outcome.name().to_owned(), json!(count))
-            })
-            .collect();
-        let by_target: Vec<Value> = result
-            .by_target
-            .iter()
-            .map(|[commands, reads]| json!({"commands_accepted": commands, "reads": reads}))
-            .collect();
-        json!({
-            "name": self.name,
-            "drive": self.drive,
-            "seconds": rounded(result.seconds),
-            "answered": answered,
-            "answered_per_second": result.answered_per_second().round(),
-            "accepted_per_second": result.accepted_per_second().round(),
-            "latency_ms": result.measures.figures(),
-            "warm_up_latency_ms": result.warm_up.figures(),
-            "lag_ms": result.lag.percentiles(),
-            "connection_wait_ms": result.connection_wait.percentiles(),
-            "turn_wait_ms": result.turn_wait.percentiles(),
-            "unsent": result.measures.unsent(),
-            "cpu": cpu,
-            "generator_micros_per_request": result.own_micros_per_request(),
-            "generator_limit": self.generator_limit(),
-            "by_server": by_target,
-            "errors": result.errors,
-            "complete": result.complete,
-        })
-    }
-
-    fn cores(&self, name: &str) -> String {
-        let of: Vec<String> = self
-            .cpu
-            .trees
-            .iter()
-            .filter(|(tree, _)| tree.starts_with(name))
-            .map(|(_, cores)| format!("{cores:.2}"))
-            .collect();
-        if of.is_empty() {
-            "-".into()
-        } else {
-            of.join("+")
-        }
+    fn cores(&self, name: &str) -> Option<f64> {
+        let of = self.cpu.trees.iter();
+        let of = of.filter(|(tree, _)| tree.starts_with(name));
+        of.map(|(_, cores)| *cores).reduce(|sum, cores| sum + cores)
     }
 }
 
-fn rounded(value: f64) -> f64 {
-    (value * 1_000.0).round() / 1_000.0
+/// Title of the table of steps.
+pub(crate) const STEPS: &str = "Steps";
+/// Title of the table of calls.
+pub(crate) const CALLS: &str = "Every kind of call";
+/// What is told of latencies.
+pub(crate) const LATENCY: [(&str, Unit); 6] = [
+    ("requests", Unit::Count),
+    ("p50", Unit::Millis),
+    ("p99", Unit::Millis),
+    ("p99.9", Unit::Millis),
+    ("p99.99", Unit::Millis),
+    ("longest", Unit::Millis),
+];
+
+/// The cells of these columns.
+pub(crate) fn latency_cells(p: &Percentiles) -> Vec<Cell> {
+    cells![p.count, p.p50, p.p99, p.p999, p.p9999, p.max]
 }
 
-/// One row per step.
-pub(crate) fn table(steps: &[Step]) -> Table {
-    let mut table = Table::new([
-        "step",
-        "answers/s",
-        "accepted/s",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-        "p99.99 ms",
-        "max ms",
-        "503",
-        "4xx",
-        "failed",
-        "unsent",
-        "app",
-        "db",
-        "own",
-        "us/req",
-        "lag p99",
-        "conn p99",
-    ]);
+/// Tells of the steps: a row and a line of the chart for each, and each kind of call.
+pub(crate) fn tell(report: &mut Report, steps: &[Step]) {
+    let first = [
+        ("step", Unit::Words),
+        ("answers/s", Unit::Count),
+        ("accepted/s", Unit::Count),
+    ];
+    let last = [
+        ("refused", Unit::Count),
+        ("rejected", Unit::Count),
+        ("failed", Unit::Count),
+        ("unsent", Unit::Count),
+        ("application", Unit::Cores),
+        ("database", Unit::Cores),
+        ("machine", Unit::Cores),
+        ("generator", Unit::Cores),
+        ("µs per request", Unit::Count),
+        ("generator late (p99)", Unit::Millis),
+        ("wait for a connection (p99)", Unit::Millis),
+        ("wait for the turn (p99)", Unit::Millis),
+    ];
+    let columns = first.into_iter().chain(LATENCY).chain(last);
+    let mut table = Table::new(STEPS, columns);
+    let place = [
+        ("step", Unit::Words),
+        ("call", Unit::Words),
+        ("outcome", Unit::Words),
+    ];
+    let mut calls = Table::new(CALLS, place.into_iter().chain(LATENCY));
+    calls.folded = steps.len() > 1;
     for step in steps {
         let result = &step.result;
-        let p = result.measures.overall();
-        let count = |outcome: Outcome| result.measures.over(|_, o| o == outcome).count.to_string();
-        table.row([
-            step.name.clone(),
-            grouped(result.answered_per_second()),
-            grouped(result.accepted_per_second()),
-            format!("{:.2}", p.p50),
-            format!("{:.2}", p.p99),
-            format!("{:.2}", p.p999),
-            format!("{:.2}", p.p9999),
-            format!("{:.2}", p.max),
+        let count = |outcome: Outcome| result.measures.over(|_, o| o == outcome).count;
+        let first = cells![
+            &step.name,
+            result.answered_per_second(),
+            result.accepted_per_second()
+        ];
+        let last = cells![
             count(Outcome::Refused),
             count(Outcome::Rejected),
             count(Outcome::Failed),
-            result.measures.unsent().to_string(),
+            result.measures.unsent(),
             step.cores("application"),
             step.cores("database"),
-            format!("{:.2}", result.own_share()),
-            format!("{:.1}", result.own_micros_per_request()),
-            format!("{:.2}", result.lag.percentiles().p99),
-            format!("{:.2}", result.connection_wait.percentiles().p99),
-        ]);
-    }
-    table
-}
-
-/// One row per kind of call and outcome of a step.
-pub(crate) fn call_table(step: &Step) -> Table {
-    let mut table = Table::new([
-        "call",
-        "outcome",
-        "count",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-        "p99.99 ms",
-        "max ms",
-    ]);
-    for call in Call::ALL {
-        for outcome in Outcome::ALL {
-            let p = step.result.measures.over(|c, o| (c, o) == (call, outcome));
-            if p.count > 0 {
-                table.row([
-                    call.name().to_owned(),
-                    outcome.name().to_owned(),
-                    p.count.to_string(),
-                    format!("{:.2}", p.p50),
-                    format!("{:.2}", p.p99),
-                    format!("{:.2}", p.p999),
-                    format!("{:.2}", p.p9999),
-                    format!("{:.2}", p.max),
-                ]);
+            step.cpu.machine.machine_cores,
+            result.own_share(),
+            result.own_micros_per_request(),
+            result.lag.percentiles().p99,
+            result.connection_wait.percentiles().p99,
+            result.turn_wait.percentiles().p99,
+        ];
+        table.row([first, latency_cells(&result.measures.overall()), last].concat());
+        for call in Call::ALL {
+            for outcome in Outcome::ALL {
+                let p = result.measures.over(|c, o| (c, o) == (call, outcome));
+                if p.count > 0 {
+                    let place = cells![&step.name, call.name(), outcome.name()];
+                    calls.row([place, latency_cells(&p)].concat());
+                }
             }
         }
+        step.tell_of_trouble(report);
     }
-    table
+    if steps.len() > 1 {
+        let (x, y) = (("step", Scale::Steps), (&["p50", "p99"][..], Scale::Log));
+        report.chart(Chart::lines("Latency, step by step", STEPS, x, y));
+    }
+    report.table(table);
+    report.table(calls);
 }

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 
 use gesta_core::{AllFrom, EventStore, ReadAll, RecordedEvent};
 use prost::Message as _;
-use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{Context, Result};
@@ -28,7 +27,7 @@ pub(crate) struct SeatEvent {
 }
 
 /// What the check found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StoredCheck {
     /// Events of this run.
     pub(crate) events: u64,
@@ -41,7 +40,6 @@ pub(crate) struct StoredCheck {
     /// Events that cannot be understood.
     pub(crate) unreadable: u64,
     /// The first findings in words.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) findings: Vec<String>,
 }
 

@@ -94,7 +94,7 @@ async fn a_difficult_server_that_keeps_its_word_is_found_clean() {
     for more in [
         "--closed 8 --reads 0.2 --scenario concurrent",
         "--open 2000 --connections 16 --active-users 40 --reads 0.2 --scenario serial",
-        "--users 300 --connections 16 --scenario concurrent",
+        "--open 2000 --connections 16 --scenario concurrent",
     ] {
         let run = measured(&[&fake], more).await;
         assert!(run.verdict.is_clean(), "{more}: {:?}", run.verdict);
@@ -231,12 +231,17 @@ async fn overload_is_told_with_its_recovery() {
     let more = "--overload 3 --sustainable 200 --closed 4 --connections 16 --reads 0.1";
     let run = measured(&[&fake], more).await;
     assert_eq!(run.steps.len(), 3);
-    let figures = run.overload.unwrap();
-    assert!(figures["goodput_ratio"].as_f64().unwrap() > 0.0);
-    assert!(figures["refused_ms"]["count"].as_u64().unwrap() > 0);
-    assert!(figures["reads_ms"]["count"].as_u64().unwrap() > 0);
+    assert!(overload::goodput(&run.steps[0], &run.steps[1]) > 0.0);
+    let mut report = Report::begin("reservation", "", 0);
+    tell(&mut report, &args(&[&fake], more), &run);
+    let table = report.tables().find(|table| table.title == "Overload");
+    for (row, name) in table.unwrap().rows.iter().zip(["refused", "reads"]) {
+        assert_eq!(row.cells[0], name.into());
+        assert!(row.cells[1].number().unwrap() > 0.0, "{row:?}");
+    }
     // It refuses a third for ever.
-    assert!(figures["recovered_after_ms"].is_null(), "{figures}");
+    let recovered = run.steps[2].result.good_after();
+    assert!(recovered.is_none() && report.cautions.iter().any(|c| c.contains("not recover")));
 }
 
 /// Goal: the command writes a line that tells everything, and says no when a promise was broken.
@@ -263,17 +268,25 @@ async fn the_line_of_a_run_is_complete() {
             (&line["kind"], &line["valid"]),
             (&"reservation".into(), &valid.into())
         );
-        let step = &line["result"]["steps"][0];
-        for key in [
-            "latency_ms",
-            "lag_ms",
-            "connection_wait_ms",
-            "cpu",
-            "generator_micros_per_request",
+        let report: Report = serde_json::from_value(line.clone()).unwrap();
+        let table = report
+            .tables()
+            .find(|table| table.title == step::STEPS)
+            .unwrap();
+        for name in [
+            "p99.99",
+            "generator late (p99)",
+            "machine",
+            "µs per request",
         ] {
-            assert!(!step[key].is_null(), "{key}");
+            let at = table.column(name).expect(name);
+            assert!(table.rows[0].cells[at].number().is_some(), "{name}");
         }
-        assert!(step["latency_ms"]["all"]["p9999"].as_f64().unwrap() > 0.0);
+        let told = report
+            .problems
+            .iter()
+            .any(|problem| problem.contains("not as was acknowledged"));
+        assert_eq!(told, !valid, "{:?}", report.problems);
         assert_eq!(line["workload"]["duration"], 0.3);
     }
 }

@@ -1,11 +1,10 @@
 //! Whether a run is a result: every answer can be true, and everything acknowledged is there.
 
-use serde::Serialize;
-
 use gesta_core::{AllFrom, EventStore};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Result;
+use crate::report::Report;
 use crate::reservation::generator::Generator;
 use crate::reservation::history::{self, Judgement};
 use crate::reservation::ledger::Ledger;
@@ -13,7 +12,7 @@ use crate::reservation::model::{Call, Op};
 use crate::reservation::stored::{self, StoredCheck};
 
 /// All checks of a run.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Verdict {
     /// Reservations and cancellations acknowledged.
     pub(crate) acknowledged: u64,
@@ -22,7 +21,6 @@ pub(crate) struct Verdict {
     /// Answers that no request of the run deserves.
     pub(crate) wrong: u64,
     /// The first of them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wrongs: Vec<String>,
     /// Shows that could not be read at the end.
     pub(crate) unread: u64,
@@ -41,39 +39,49 @@ impl Verdict {
             && self.events.as_ref().is_none_or(StoredCheck::is_clean)
     }
 
-    /// Tells people.
-    pub(crate) fn print(&self) {
-        if self.is_clean() {
-            let Judgement {
-                unknown,
-                reads,
-                seats,
-                ..
-            } = self.answers;
-            println!(
-                "checked: all {} acknowledged requests hold in {seats} seats of {} shows ({reads} reads, {unknown} unknown outcomes)",
-                self.acknowledged, self.shows
-            );
-            if let Some(events) = &self.events {
-                println!("checked: {} events in the store agree", events.events);
-            }
-            return;
-        }
+    /// In a sentence.
+    pub(crate) fn sentence(&self) -> String {
+        let (answers, shows) = (&self.answers, self.shows);
+        let events = self.events.as_ref().map_or(String::new(), |events| {
+            format!("; {} events in the store were compared", events.events)
+        });
+        format!(
+            "{} requests were acknowledged about {} seats of {shows} shows, {} reads were answered, {} outcomes stayed unknown{events}.",
+            self.acknowledged, answers.seats, answers.reads, answers.unknown
+        )
+    }
+
+    /// What keeps the run from being a result.
+    pub(crate) fn problems(&self) -> Vec<String> {
         let a = &self.answers;
-        println!(
-            "NO RESULT: held twice {}, cancelled twice {}, stale {}, lost {}, undecided {}, wrong answers {}, unread {}",
-            a.held_twice, a.cancelled_twice, a.stale, a.lost, a.undecided, self.wrong, self.unread
-        );
+        let mut counts = vec![
+            (a.held_twice, "seats were held twice"),
+            (a.cancelled_twice, "free seats were cancelled"),
+            (a.stale, "answers were stale"),
+            (a.lost, "seats are not as was acknowledged"),
+            (a.undecided, "seats cannot be decided"),
+            (self.wrong, "answers were wrong"),
+            (self.unread, "shows could not be read at the end"),
+        ];
         if let Some(e) = &self.events {
-            println!(
-                "  in the store: held twice {}, lost {}, uninvited {}, unreadable {}",
-                e.held_twice, e.lost, e.uninvited, e.unreadable
-            );
+            counts.extend([
+                (e.held_twice, "events reserve or free what was so already"),
+                (e.lost, "acknowledged events are not stored"),
+                (e.uninvited, "events are stored that nobody asked for"),
+                (e.unreadable, "events cannot be understood"),
+            ]);
         }
+        let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+        let told = counts.map(|(count, what)| format!("{count} {what}"));
         let of_events = self.events.iter().flat_map(|events| &events.findings);
-        for finding in self.wrongs.iter().chain(&a.findings).chain(of_events) {
-            println!("  {finding}");
-        }
+        let findings = self.wrongs.iter().chain(&a.findings).chain(of_events);
+        told.chain(findings.cloned()).collect()
+    }
+
+    /// Tells of the checks.
+    pub(crate) fn tell(&self, report: &mut Report) {
+        report.text(self.sentence());
+        report.problems.extend(self.problems());
     }
 }
 
