@@ -17,6 +17,7 @@ mod child;
 mod endpoint;
 mod entities;
 pub mod failure;
+mod faults;
 mod fill;
 pub mod histogram;
 pub mod host;

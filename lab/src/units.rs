@@ -25,6 +25,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * factor).map_err(|error| format!("{text:?}: {error}"))
 }
 
+/// Writes a duration as a number of seconds.
+pub(crate) fn seconds<S: serde::Serializer>(
+    duration: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(duration.as_secs_f64())
+}
+
 /// Reads a count: a number, in thousands with `k`, in millions with `m`, such as `500k` or `1.5m`.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     let text = text.trim();

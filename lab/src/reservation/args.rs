@@ -14,7 +14,7 @@ use crate::reservation::model::SEATS_MAX;
 use crate::reservation::pace::{Steps, StopRule};
 use crate::reservation::processes::{self, Tree};
 use crate::reservation::script::Scenario;
-use crate::units;
+use crate::units::{self, seconds};
 
 /// How long an open loop goes on with its backlog after its end.
 const GRACE: Duration = Duration::from_secs(1);
@@ -121,13 +121,6 @@ pub(crate) struct LoadArgs {
     #[arg(long, default_value = "10s", value_parser = units::duration)]
     #[serde(serialize_with = "seconds")]
     pub(crate) timeout: Duration,
-}
-
-fn seconds<S: serde::Serializer>(
-    duration: &Duration,
-    serializer: S,
-) -> std::result::Result<S::Ok, S::Error> {
-    serializer.serialize_f64(duration.as_secs_f64())
 }
 
 fn share(text: &str) -> std::result::Result<f64, String> {

@@ -133,7 +133,7 @@ async fn a_seat_sold_twice_is_found() {
     // So few seats that users meet on them.
     let run = measured(
         &[&fake],
-        "--closed 16 --scenario concurrent --shows 1 --seats 2",
+        "--closed 16 --scenario concurrent --shows 3 --seats 2",
     )
     .await;
     assert!(run.verdict.answers.held_twice > 0, "{:?}", run.verdict);

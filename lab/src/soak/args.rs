@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use super::faults::{Kind, Severity, seconds};
 use super::plan::WRITERS_MAX;
+use crate::faults::{Fault, Strength};
 use crate::report::ReportArgs;
 use crate::store::StoreArgs;
-use crate::units;
+use crate::units::{self, seconds};
 use crate::workload::WorkloadArgs;
+
+/// How long a database that was ended stays away.
+const AWAY: Duration = Duration::from_secs(1);
 
 /// Hours of mixed load with faults, then the read-back.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -64,7 +67,30 @@ pub(crate) struct SoakArgs {
     /// Only these faults. Default: all that fit the store.
     #[arg(long, value_enum, value_delimiter = ',')]
     #[serde(skip)]
-    pub(crate) faults: Vec<Kind>,
-    #[command(flatten)]
-    pub(crate) severity: Severity,
+    pub(crate) faults: Vec<Fault>,
+    /// How long the database is frozen.
+    #[arg(long, default_value = "5s", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds", rename = "freeze_seconds")]
+    pub(crate) freeze: Duration,
+    /// Extra round trip of a delay.
+    #[arg(long, default_value = "50ms", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds", rename = "delay_seconds")]
+    pub(crate) delay: Duration,
+    /// How long a delay lasts.
+    #[arg(long, default_value = "10s", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds", rename = "delay_for_seconds")]
+    pub(crate) delay_for: Duration,
+}
+
+impl SoakArgs {
+    /// How hard faults are.
+    pub(super) fn strength(&self) -> Strength {
+        Strength {
+            time: Duration::ZERO,
+            freeze: self.freeze,
+            delay: self.delay,
+            delay_for: self.delay_for,
+            away: AWAY,
+        }
+    }
 }

@@ -6,26 +6,23 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use gesta_core::{AllFrom, ReadAll, RecordedEvent};
+use gesta_core::{AllFrom, RecordedEvent};
 
 use super::board::Board;
-use super::door::Door;
 use super::plan::{Target, Which};
 use super::writers::Claim;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Context, Result};
+use crate::faults::{CurrentStore, ask};
 use crate::target::{ReadBack, first_time};
 
-/// Events per page.
-const PAGE: usize = 5_000;
 /// Most findings that are told in words.
 const FINDINGS_MAX: usize = 10;
 /// How long the store may be unavailable.
 const PATIENCE: Duration = Duration::from_secs(60);
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reads everything behind `from` and compares it with what the writers were told.
 pub(super) async fn check(
-    door: &Door,
+    store: &CurrentStore,
     board: &Board,
     from: AllFrom,
     claims: &[Claim],
@@ -40,24 +37,10 @@ pub(super) async fn check(
         last_position: 0,
         result: ReadBack::default(),
     };
-    let mut request = ReadAll::forwards().from(from).limit(PAGE);
-    let mut patience = Instant::now() + PATIENCE;
-    loop {
-        match door.store().read_all(request.clone()).await {
-            Ok(page) => {
-                page.events.iter().for_each(|event| checker.look(event));
-                if page.end {
-                    break;
-                }
-                request.from = AllFrom::Checkpoint(page.next);
-                patience = Instant::now() + PATIENCE;
-            }
-            Err(error) if error.is_retryable() && Instant::now() < patience => {
-                tokio::time::sleep(RETRY_PAUSE).await;
-            }
-            Err(error) => return Err(Failure::from(error)).context("read-back"),
-        }
-    }
+    let see = |event: RecordedEvent| checker.look(&event);
+    ask::read_all(store, from, PATIENCE, see)
+        .await
+        .context("read-back")?;
     let mut result = checker.finish();
     result.seconds = begin.elapsed().as_secs_f64();
     Ok(result)

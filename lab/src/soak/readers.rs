@@ -7,8 +7,8 @@ use gesta_core::{ReadStream, Result, StreamId};
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
-use super::door::Door;
 use super::plan::{Target, Which};
+use crate::faults::CurrentStore;
 use crate::random::Random;
 
 /// Events that are read from the end of a shared stream, whose length has no bound.
@@ -19,7 +19,7 @@ pub(super) struct Reader {
     pub(super) random: Random,
     pub(super) from: Instant,
     pub(super) interval: Duration,
-    pub(super) door: Arc<Door>,
+    pub(super) store: Arc<CurrentStore>,
     pub(super) board: Arc<Board>,
     pub(super) over: CancellationToken,
 }
@@ -70,7 +70,7 @@ impl Reader {
         let plan = &self.board.plan;
         let limit = usize::try_from(plan.events_per_stream()).unwrap_or(usize::MAX);
         let request = ReadStream::forwards(stream.clone()).limit(limit.min(10_000));
-        let page = self.door.store().read_stream(request).await?;
+        let page = self.store.get().read_stream(request).await?;
         let event = n * plan.per_append;
         let id = plan.id(Which { writer, event });
         let found = page.events.iter().find(|event| event.revision.0 == first);
@@ -84,7 +84,7 @@ impl Reader {
 
     async fn shared(&self, stream: StreamId) -> Result<()> {
         let request = ReadStream::backwards(stream.clone()).limit(SHARED_LIMIT);
-        let page = self.door.store().read_stream(request).await?;
+        let page = self.store.get().read_stream(request).await?;
         let ordered = page
             .events
             .windows(2)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gesta_core::{AllFrom, Checkpoint, Position};
+use gesta_core::{AllFrom, Checkpoint};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -12,18 +12,20 @@ use tokio_util::sync::CancellationToken;
 use super::args::SoakArgs;
 use super::board::{Board, Live};
 use super::check;
-use super::door::Door;
-use super::faults::{Kind, Schedule, World};
-use super::followers::{Follower, Manner, Reached};
+use super::followers::{Follower, Reached};
 use super::plan::Plan;
 use super::readers::Reader;
-use super::slices::{FaultLine, Slice, faults_between};
+use super::schedule::{self, Schedule};
+use super::slices::{self, FaultLine, Slice, faults_between, growth, verdict};
 use super::writers::{Claim, Pace, Writer};
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
+use crate::faults::tails::{Manner, Tail};
+use crate::faults::{CurrentStore, Fault, World};
 use crate::host::{CpuMeter, CpuUse, resident_bytes};
 use crate::postgres;
 use crate::random::Random;
+use crate::report::{Report, Unit};
 use crate::store;
 use crate::target::{Embedded, ReadBack};
 use crate::units::grouped;
@@ -56,6 +58,7 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// True if nothing was found wrong.
+    #[cfg(test)]
     pub(super) fn is_clean(&self) -> bool {
         self.finding_count == 0 && self.read_back.as_ref().is_some_and(ReadBack::is_clean)
     }
@@ -69,24 +72,29 @@ impl Outcome {
         sum
     }
 
-    /// What is wrong, or keeps the figures from being what they seem, in words.
+    /// What is wrong, in words.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = self.findings.clone();
         if self.finding_count > self.findings.len() as u64 {
             problems.push(format!("{} findings in all", self.finding_count));
         }
-        match &self.read_back {
-            None => problems.push("the store could not be read back".into()),
-            Some(read_back) => problems.extend(read_back.complaint()),
+        if self.read_back.is_none() {
+            problems.push("the store could not be read back".into());
         }
+        problems
+    }
+
+    /// What keeps the figures from being what they seem, in words.
+    fn cautions(&self) -> Vec<String> {
+        let mut cautions = Vec::new();
         let limits: Vec<&str> = self
             .slices
             .iter()
             .filter_map(|slice| slice.generator_limit.as_deref())
             .collect();
         if let Some(first) = limits.first() {
-            problems.push(format!(
-                "in {} of {} slices the load generator was the limit: {first}",
+            cautions.push(format!(
+                "In {} of {} slices the load generator was the limit: {first}.",
                 limits.len(),
                 self.slices.len()
             ));
@@ -94,12 +102,32 @@ impl Outcome {
         if let Some(last) = self.slices.last()
             && exact(last.behind) > self.rate.max(1.0)
         {
-            problems.push(format!(
-                "the rate could not be kept: {} appends were due at the end and not begun",
+            cautions.push(format!(
+                "The rate could not be kept: {} appends were due at the end and not begun.",
                 grouped(exact(last.behind))
             ));
         }
-        problems
+        cautions
+    }
+
+    /// Tells everything.
+    pub(super) fn tell(&self, report: &mut Report) {
+        report.finding = verdict(growth(&self.slices));
+        report.fact("peak", Unit::Count, self.peak, "appends/s of a closed loop");
+        report.fact("offered", Unit::Count, self.rate, "appends/s");
+        report.table(slices::quarters(&self.slices));
+        report.table(slices::fault_table(&self.faults));
+        report.chart(slices::chart(&self.faults));
+        report.table(slices::table(&self.slices));
+        for (kind, count) in self.errors() {
+            let note = "answers and ends of subscriptions that were errors, then tried again";
+            report.fact(kind, Unit::Count, count, note);
+        }
+        report.problems.extend(self.problems());
+        report.cautions.extend(self.cautions());
+        if let Some(read_back) = &self.read_back {
+            report.check("everything acknowledged", read_back);
+        }
     }
 }
 
@@ -149,7 +177,7 @@ pub(super) type Save<'a> = &'a mut (dyn FnMut(&Slice, usize, u64) + Send);
 /// Runs everything. Whatever is begun is over when this returns.
 pub(super) async fn soak(
     args: &SoakArgs,
-    kinds: Vec<Kind>,
+    kinds: Vec<Fault>,
     world: &mut World,
     start: Checkpoint,
     disk: &Disk,
@@ -159,15 +187,9 @@ pub(super) async fn soak(
     if args.slice.is_zero() || args.duration.is_zero() {
         return fail("--slice and --duration must not be 0");
     }
-    let stored = world
-        .door
-        .store()
-        .info()
-        .await?
-        .heads
-        .iter()
-        .map(|h| h.0)
-        .sum();
+    let store = Arc::clone(&world.entries[0].store);
+    let heads = store.get().info().await?.heads;
+    let stored = heads.iter().map(|head| head.0).sum();
     let plan = Plan {
         workload: Arc::new(Workload::new(&args.workload, Run::random())),
         per_append: u64::from(args.events),
@@ -180,11 +202,11 @@ pub(super) async fn soak(
         disk,
         slices: watch::Sender::new(0),
     };
-    let (followers_over, followed, mut followers) = lab.follow(world, &start);
+    let (followers_over, followed, mut followers) = lab.follow(&store, &start);
     let mut writers: Vec<Writer> = (0..writers).map(Writer::new).collect();
     let mut peak = None;
     if args.rate.is_none() {
-        (writers, peak) = lab.peak(world, writers, stop).await?;
+        (writers, peak) = lab.peak(&store, writers, stop).await?;
     }
     let rate = args
         .rate
@@ -195,13 +217,12 @@ pub(super) async fn soak(
         .load(kinds, world, writers, rate.max(0.1), save, stop)
         .await?;
     let claims: Vec<Claim> = writers.iter().map(|w| w.claim(&lab.board)).collect();
-    lab.wait_for_followers(&world.door, &followed, &claims)
-        .await;
+    lab.wait_for_followers(&store, &followed, &claims).await;
     followers_over.cancel();
     while followers.join_next().await.is_some() {}
     eprintln!("reading everything back");
     let from = AllFrom::Checkpoint(start);
-    let read_back = match check::check(&world.door, &lab.board, from, &claims).await {
+    let read_back = match check::check(&store, &lab.board, from, &claims).await {
         Ok(read_back) => Some(read_back),
         Err(failure) => {
             lab.board.finding(failure.to_string());
@@ -236,45 +257,44 @@ type Followed = Vec<(String, Arc<Mutex<Reached>>)>;
 impl Lab<'_> {
     fn follow(
         &self,
-        world: &World,
+        store: &Arc<CurrentStore>,
         start: &Checkpoint,
     ) -> (CancellationToken, Followed, JoinSet<()>) {
         let (over, mut all, mut tasks) = (CancellationToken::new(), Vec::new(), JoinSet::new());
         for number in 0..=self.args.subscribers {
             let (name, manner) = match number {
-                0 => ("the catching-up subscriber".into(), Manner::CatchingUp),
-                n => (format!("live subscriber {n}"), Manner::Live),
+                0 => (
+                    "the catching-up subscriber".into(),
+                    Manner::SubscribeRestless,
+                ),
+                n => (format!("live subscriber {n}"), Manner::Subscribe),
             };
-            let reached = Arc::new(Mutex::new(Reached {
-                position: Position(0),
-                next: vec![0; self.board.writers()],
-            }));
-            all.push((name.clone(), Arc::clone(&reached)));
-            let follower = Follower {
+            let sink = Follower::new(&name, number > 0, &self.board, start);
+            all.push((name.clone(), sink.reached()));
+            let tail = Tail {
                 name,
                 manner,
-                door: Arc::clone(&world.door),
-                board: Arc::clone(&self.board),
-                slices: self.slices.subscribe(),
+                store: Arc::clone(store),
+                let_go: self.slices.subscribe(),
                 over: over.clone(),
-                reached,
+                sink,
             };
-            tasks.spawn(follower.run(start.clone()));
+            tasks.spawn(tail.run(Some(start.clone())));
         }
         (over, all, tasks)
     }
 
     fn write(
         &self,
-        world: &World,
+        store: &Arc<CurrentStore>,
         writers: Vec<Writer>,
         pace: Pace,
         over: &CancellationToken,
     ) -> JoinSet<Writer> {
         let mut tasks = JoinSet::new();
         for writer in writers {
-            let (door, board) = (Arc::clone(&world.door), Arc::clone(&self.board));
-            tasks.spawn(writer.run(pace, door, board, over.clone()));
+            let (store, board) = (Arc::clone(store), Arc::clone(&self.board));
+            tasks.spawn(writer.run(pace, store, board, over.clone()));
         }
         tasks
     }
@@ -282,13 +302,13 @@ impl Lab<'_> {
     /// The closed loop: appends per second.
     async fn peak(
         &self,
-        world: &World,
+        store: &Arc<CurrentStore>,
         writers: Vec<Writer>,
         stop: &CancellationToken,
     ) -> Result<(Vec<Writer>, Option<f64>)> {
         eprintln!("looking for the peak of a closed loop");
         let (over, before, begin) = (stop.child_token(), self.board.events(), Instant::now());
-        let tasks = self.write(world, writers, Pace::Closed, &over);
+        let tasks = self.write(store, writers, Pace::Closed, &over);
         tokio::select! {
             () = tokio::time::sleep(self.args.peak) => {}
             () = over.cancelled() => {}
@@ -302,7 +322,7 @@ impl Lab<'_> {
 
     async fn load(
         &self,
-        kinds: Vec<Kind>,
+        kinds: Vec<Fault>,
         world: &mut World,
         writers: Vec<Writer>,
         rate: f64,
@@ -317,7 +337,8 @@ impl Lab<'_> {
             from,
             interval: interval(self.args.writers, rate),
         };
-        let writing = self.write(world, writers, pace, &over);
+        let store = Arc::clone(&world.entries[0].store);
+        let writing = self.write(&store, writers, pace, &over);
         let mut others = JoinSet::new();
         others.spawn(lag(Arc::clone(&self.board), over.clone()));
         let reads = self.args.reads.unwrap_or(rate / 10.0).max(0.1);
@@ -326,7 +347,7 @@ impl Lab<'_> {
                 random: Random::fork(self.args.workload.seed, 5_000 + u64::from(number)),
                 from,
                 interval: interval(self.args.readers, reads),
-                door: Arc::clone(&world.door),
+                store: Arc::clone(&store),
                 board: Arc::clone(&self.board),
                 over: over.clone(),
             };
@@ -338,14 +359,14 @@ impl Lab<'_> {
             .is_none()
             .then_some(self.args.duration);
         let (every, seed) = (self.args.fault_every, self.args.workload.seed);
-        let mut schedule = Schedule::new(every, end, self.args.severity, kinds, seed);
+        let mut schedule = Schedule::new(every, end, self.args.strength(), kinds, seed);
         let (slices, (), writers) = tokio::join!(
             async {
                 let slices = self.slices(rate, save, &over).await;
                 over.cancel();
                 slices
             },
-            world.run(&mut schedule, &self.board, &over),
+            schedule::run(&mut schedule, world, &self.board, &over),
             async {
                 // If every writer was refused, there is nothing to wait for.
                 let writers = ended(writing).await;
@@ -427,7 +448,6 @@ impl Lab<'_> {
             deliver_ms: live.deliveries.percentiles(),
             lag_ms: phase.lag_ms,
             behind,
-            disk_bytes,
             disk_bytes_per_event: disk_bytes
                 .filter(|_| events_total > 0)
                 .map(|bytes| (exact(bytes) / exact(events_total)).round()),
@@ -440,8 +460,13 @@ impl Lab<'_> {
     }
 
     /// Waits until every follower is at the end of the log; then it must have had everything.
-    async fn wait_for_followers(&self, door: &Door, followed: &Followed, claims: &[Claim]) {
-        let end = match door.store().info().await {
+    async fn wait_for_followers(
+        &self,
+        store: &CurrentStore,
+        followed: &Followed,
+        claims: &[Claim],
+    ) {
+        let end = match store.get().info().await {
             Ok(info) => info.heads.first().copied().unwrap_or_default(),
             Err(error) => {
                 let text = format!("the end of the log is not known: {error}");

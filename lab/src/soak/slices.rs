@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
+use crate::cells;
 use crate::histogram::{Percentiles, median};
 use crate::host::CpuUse;
+use crate::report::{Cell, Chart, Scale, Table, Unit, causes};
 
 /// What happened in one slice.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Slice {
     /// When it began, from the beginning of the load.
     pub(super) from_seconds: f64,
@@ -28,9 +28,7 @@ pub(super) struct Slice {
     pub(super) lag_ms: Percentiles,
     /// Appends that were due at its end and not begun.
     pub(super) behind: u64,
-    /// Tables and indexes, or files.
-    pub(super) disk_bytes: Option<u64>,
-    /// The same over `events_total`.
+    /// Bytes of tables and indexes, or files, over `events_total`.
     pub(super) disk_bytes_per_event: Option<f64>,
     /// Memory of this process at its end.
     pub(super) memory_bytes: u64,
@@ -41,12 +39,11 @@ pub(super) struct Slice {
     /// Kinds of the faults in it, until the load had recovered.
     pub(super) faults: Vec<String>,
     /// Why the generator was the limit, if it was.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) generator_limit: Option<String>,
 }
 
 /// One fault as it is reported.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct FaultLine {
     /// When it began.
     pub(super) at_seconds: f64,
@@ -54,6 +51,119 @@ pub(super) struct FaultLine {
     pub(super) kind: String,
     /// From its beginning until an append was acknowledged that began after its end; none if none was.
     pub(super) healed_after_seconds: Option<f64>,
+}
+
+/// Title of the table of slices.
+pub(super) const SLICES: &str = "Slices";
+
+/// What is told of a slice, and of a quarter of them.
+const COLUMNS: [(&str, Unit); 10] = [
+    ("events", Unit::Count),
+    ("events/s", Unit::Count),
+    ("append p50", Unit::Millis),
+    ("append p99", Unit::Millis),
+    ("append p99.9", Unit::Millis),
+    ("read p99", Unit::Millis),
+    ("deliver p99", Unit::Millis),
+    ("disk per event", Unit::Bytes),
+    ("own memory", Unit::Bytes),
+    ("cores busy", Unit::Cores),
+];
+
+/// The cells of these columns: medians over slices, and where they end.
+fn cells_of(slices: &[&Slice]) -> Vec<Cell> {
+    // A slice in which nothing was answered has no latency.
+    let latency = |figure: fn(&Slice) -> (Percentiles, f64)| {
+        typical(slices, |slice| {
+            let (all, figure) = figure(slice);
+            (all.count > 0).then_some(figure)
+        })
+    };
+    let end = slices.last();
+    cells![
+        end.map(|slice| slice.events_total),
+        typical(slices, |slice| Some(slice.events_per_second)),
+        latency(|s| (s.append_ms, s.append_ms.p50)),
+        latency(|s| (s.append_ms, s.append_ms.p99)),
+        latency(|s| (s.append_ms, s.append_ms.p999)),
+        latency(|s| (s.read_ms, s.read_ms.p99)),
+        latency(|s| (s.deliver_ms, s.deliver_ms.p99)),
+        typical(slices, |slice| slice.disk_bytes_per_event),
+        end.map(|slice| slice.memory_bytes),
+        typical(slices, |slice| Some(slice.cpu.machine_cores)),
+    ]
+}
+
+/// One row per slice.
+pub(super) fn table(slices: &[Slice]) -> Table {
+    let last = [
+        ("generator late (p99)", Unit::Millis),
+        ("due, not begun", Unit::Count),
+        ("faults", Unit::Words),
+        ("errors", Unit::Words),
+    ];
+    let columns = [("at", Unit::Seconds)]
+        .into_iter()
+        .chain(COLUMNS)
+        .chain(last);
+    let mut table = Table::new(SLICES, columns).folded();
+    for slice in slices {
+        let at = cells![slice.from_seconds + slice.seconds];
+        let last = cells![
+            slice.lag_ms.p99,
+            slice.behind,
+            slice.faults.join(", "),
+            causes(&slice.errors)
+        ];
+        table.row([at, cells_of(&[slice]), last].concat());
+    }
+    table
+}
+
+/// One row per quarter: medians over the slices without a fault.
+pub(super) fn quarters(slices: &[Slice]) -> Table {
+    let columns = [("quarter", Unit::Words)].into_iter().chain(COLUMNS);
+    let mut table = Table::new("Medians over the slices without a fault", columns);
+    for (number, name) in (0..4).zip(["first", "second", "third", "last"]) {
+        let of = quarter(slices, number);
+        if !of.is_empty() {
+            table.row([cells![name], cells_of(&quiet(of))].concat());
+        }
+    }
+    table
+}
+
+/// Latencies over time, with the faults.
+pub(super) fn chart(faults: &[FaultLine]) -> Chart {
+    let names = ["append p50", "append p99", "read p99", "deliver p99"];
+    let (x, y) = (("at", Scale::Linear), (&names[..], Scale::Log));
+    let chart = Chart::lines("Latency, slice by slice", SLICES, x, y).y_name("latency");
+    faults.iter().fold(chart, |chart, fault| {
+        chart.mark(fault.at_seconds, fault.kind.clone())
+    })
+}
+
+/// One row per kind of fault; the last may not have healed before the end.
+pub(super) fn fault_table(faults: &[FaultLine]) -> Table {
+    let mut kinds: BTreeMap<&str, (usize, Vec<f64>)> = BTreeMap::new();
+    for fault in faults {
+        let (times, healed) = kinds.entry(&fault.kind).or_default();
+        *times += 1;
+        healed.extend(fault.healed_after_seconds);
+    }
+    let columns = [
+        ("fault", Unit::Words),
+        ("times", Unit::Count),
+        ("healed", Unit::Count),
+        ("load back after (median)", Unit::Seconds),
+        ("longest", Unit::Seconds),
+    ];
+    let mut table = Table::new("Faults", columns);
+    for (kind, (times, healed)) in kinds {
+        let longest = healed.iter().copied().fold(0.0, f64::max);
+        table.row(cells![kind, times, healed.len(), median(&healed), longest]);
+    }
+    table
 }
 
 /// The faults between two moments; one that has not healed lasts.
@@ -69,7 +179,7 @@ pub(super) fn faults_between(faults: &[FaultLine], from: f64, to: f64) -> Vec<St
 }
 
 /// How the last quarter compares with the second: the first is warm-up.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Growth {
     /// Medians over the slices of a quarter, those without a fault if there are any.
     pub(super) second_p99_ms: f64,

@@ -9,10 +9,10 @@ use gesta_core::EventStore;
 use tokio_util::sync::CancellationToken;
 
 use super::args::SoakArgs;
-use super::door::Door;
-use super::faults::World;
 use super::run::{Disk, Outcome, behind, soak};
-use super::slices::Slice;
+use super::slices::{SLICES, Slice};
+use crate::faults::{CurrentStore, World};
+use crate::report::{Cell, Part, Report, Table, Unit};
 use crate::torture::bumpy::{Breach, Bumpy};
 
 #[derive(Debug, Parser)]
@@ -25,7 +25,7 @@ fn args(line: &str) -> SoakArgs {
     Cli::parse_from(std::iter::once("soak").chain(line.split_whitespace())).args
 }
 
-type Line = serde_json::Value;
+type Line = Report;
 
 fn lines(results: &Path) -> Vec<Line> {
     let text = std::fs::read_to_string(results).unwrap_or_default();
@@ -64,51 +64,53 @@ fn never(_: &[Line]) -> bool {
     false
 }
 
-fn array(value: &Line) -> &[Line] {
-    value.as_array().unwrap()
+fn table<'a>(line: &'a Line, title: &str) -> &'a Table {
+    let found = line.tables().find(|table| table.title == title);
+    found.unwrap_or_else(|| panic!("no table {title:?}: {line:?}"))
+}
+
+/// The values of a column.
+fn column<'a>(table: &'a Table, name: &str) -> Vec<&'a Cell> {
+    let at = table.column(name).expect(name);
+    table.rows.iter().map(|row| &row.cells[at]).collect()
+}
+
+fn numbers(table: &Table, name: &str) -> Vec<f64> {
+    let cells = column(table, name).into_iter();
+    cells.filter_map(Cell::number).collect()
 }
 
 /// What every short soak must tell. Returns the kinds of its faults that have healed.
-fn look(lines: &[Line]) -> Vec<&str> {
+fn look(lines: &[Line]) -> Vec<String> {
     let (soak, told) = lines.split_last().unwrap();
     assert_eq!(
-        (&soak["kind"], &soak["valid"]),
-        (&"soak".into(), &true.into()),
-        "{soak:#}"
+        (soak.kind.as_str(), soak.valid, soak.piece),
+        ("soak", true, false)
     );
-    let result = &soak["result"];
-    let slices = array(&result["slices"]);
-    assert_eq!(slices.len(), told.len());
-    for (number, line) in told.iter().enumerate() {
+    let slices = table(soak, SLICES);
+    assert_eq!(slices.rows.len(), told.len());
+    for (line, row) in told.iter().zip(&slices.rows) {
         assert_eq!(
-            (&line["kind"], &line["complete"]),
-            (&"soak-slice".into(), &false.into())
+            (line.kind.as_str(), line.piece, line.complete),
+            ("soak", true, false)
         );
-        assert_eq!(line["result"]["number"], number);
-        assert_eq!(line["result"]["slice"], slices[number]);
+        assert_eq!(line.started, soak.started);
+        assert_eq!(table(line, SLICES).rows, std::slice::from_ref(row));
     }
-    let events = |name: &str| result["read_back"][name].as_u64().unwrap();
-    assert!(events("acknowledged") > 100, "{soak:#}");
-    assert_eq!(events("acknowledged"), events("found"));
-    let count = |of: &str| {
-        let counts = slices
-            .iter()
-            .map(|slice| slice[of]["count"].as_u64().unwrap());
-        counts.sum::<u64>()
-    };
-    assert!(count("append_ms") > 0 && count("read_ms") > 0 && count("deliver_ms") > 0);
-    assert!(
-        slices
-            .iter()
-            .any(|slice| slice["disk_bytes"].as_u64() > Some(0))
-    );
-    assert!(result["verdict"].is_string());
-    let healed = array(&result["faults"])
-        .iter()
-        .filter(|fault| fault["healed_after_seconds"].as_f64() > Some(0.0));
-    healed
-        .map(|fault| fault["kind"].as_str().unwrap())
-        .collect()
+    let read_back = &soak.checks[0].read_back;
+    assert!(read_back.acknowledged > 100, "{soak:?}");
+    assert_eq!(read_back.acknowledged, read_back.found);
+    for name in ["append p99", "read p99", "deliver p99", "disk per event"] {
+        assert!(
+            numbers(slices, name).iter().any(|value| *value > 0.0),
+            "{name}"
+        );
+    }
+    assert!(!soak.finding.is_empty());
+    let faults = table(soak, "Faults");
+    let rows = faults.rows.iter();
+    let healed = rows.filter(|row| row.cells[2].number() > Some(0.0));
+    healed.map(|row| row.cells[0].told(Unit::Words)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,12 +119,12 @@ async fn sqlite_is_closed_and_opened_under_load_and_keeps_its_word() {
     let (valid, lines) = command(line, never).await;
     assert!(valid);
     assert_eq!(lines.len(), 7);
-    assert_eq!(lines[6]["complete"], true);
-    assert!(look(&lines).contains(&"reopen"));
+    assert!(lines[6].complete);
+    assert!(look(&lines).contains(&"reopen".to_owned()));
 }
 
 /// The kinds of the faults in PostgreSQL's soak.
-const HURT: [&str; 3] = ["cut", "freeze", "database_kill"];
+const HURT: [&str; 3] = ["database_cut", "database_freeze", "database_kill"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_is_cut_frozen_and_killed_under_load_and_keeps_its_word() {
@@ -131,21 +133,31 @@ async fn postgres_is_cut_frozen_and_killed_under_load_and_keeps_its_word() {
         return;
     }
     let all_healed = |lines: &[Line]| {
-        let faults = |line: &Line| array(&line["result"]["slice"]["faults"]).to_vec();
-        let seen: Vec<Line> = lines.iter().flat_map(faults).collect();
-        HURT.iter().all(|kind| seen.contains(&(*kind).into()))
-            && lines.last().is_some_and(|line| faults(line).is_empty())
+        let faults = |line: &Line| {
+            let cells = column(table(line, SLICES), "faults").into_iter();
+            cells.map(|cell| cell.told(Unit::Words)).collect::<String>()
+        };
+        let seen: String = lines.iter().map(faults).collect();
+        // Nothing is told as a dash.
+        HURT.iter().all(|kind| seen.contains(kind))
+            && lines.last().is_some_and(|line| faults(line) == "–")
     };
     let line = "--store postgres:new --duration 2m --slice 500ms --peak 300ms --share 0.2 --writers 16 \
-        --reads 50 --fault-every 1s --faults cut,freeze,database-kill --freeze 300ms --streams 20";
+        --reads 50 --fault-every 1s --faults database-cut,database-freeze,database-kill --freeze 300ms --streams 20";
     let (valid, lines) = command(line, all_healed).await;
     assert!(valid);
     let healed = look(&lines);
-    assert!(HURT.iter().all(|kind| healed.contains(kind)), "{healed:?}");
+    let has_healed = |kind: &&str| healed.iter().any(|name| name == kind);
+    assert!(HURT.iter().all(has_healed), "{healed:?}");
     let soak = lines.last().unwrap();
     // It was stopped: all that there was is told.
-    assert_eq!(soak["complete"], false);
-    assert!(soak["result"]["peak_appends_per_second"].as_f64() > Some(0.0));
+    assert!(!soak.complete);
+    let facts = soak.parts.iter().find_map(|part| match part {
+        Part::Facts(facts) => Some(facts),
+        _ => None,
+    });
+    let peak = facts.unwrap().iter().find(|fact| fact.name == "peak");
+    assert!(peak.unwrap().value.number() > Some(0.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,8 +165,7 @@ async fn a_run_ends_with_its_events_or_when_it_is_stopped() {
     let line = "--until-events 500 --rate 400 --writers 4 --fault-every 0 --slice 10s --streams 20";
     let (valid, lines) = command(line, never).await;
     assert!(valid);
-    let result = &lines.last().unwrap()["result"];
-    let acknowledged = result["read_back"]["acknowledged"].as_u64().unwrap();
+    let acknowledged = lines.last().unwrap().checks[0].read_back.acknowledged;
     assert!((500..1_000).contains(&acknowledged), "{acknowledged}");
 
     let stop = CancellationToken::new();
@@ -168,12 +179,8 @@ async fn a_run_ends_with_its_events_or_when_it_is_stopped() {
 /// A short soak without faults on a store of the test's own.
 async fn on(store: Arc<dyn EventStore>, line: &str, stop: &CancellationToken) -> Outcome {
     let start = crate::store::end_of(store.as_ref()).await.unwrap();
-    let mut world = World {
-        door: Door::new(store, None),
-        proxy: None,
-        round_trip: Duration::ZERO,
-        server: None,
-    };
+    let store = CurrentStore::new(store, None);
+    let mut world = World::around(store, None, Duration::ZERO, None).unwrap();
     let args = args(&format!("{line} --reads 200 --streams 20"));
     let mut ignore = |_: &Slice, _: usize, _: u64| {};
     soak(

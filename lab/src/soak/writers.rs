@@ -3,17 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gesta_core::{Append, Appended, Revision};
+use gesta_core::{Appended, Revision};
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
-use super::door::Door;
 use super::plan::{Target, Which};
-
-/// Pause before an append that the store could not take is tried again.
-const RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// How long after the end an append is still asked for.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::faults::CurrentStore;
+use crate::faults::ask::{Answer, Attempt, ask};
 
 /// When appends are intended.
 #[derive(Debug, Clone, Copy)]
@@ -47,12 +43,6 @@ pub(super) struct Claim {
     pub(super) answers: u64,
 }
 
-enum Answer {
-    Stored(Appended),
-    Refused(String),
-    None,
-}
-
 impl Writer {
     pub(super) fn new(number: usize) -> Self {
         Self {
@@ -77,7 +67,7 @@ impl Writer {
     pub(super) async fn run(
         mut self,
         pace: Pace,
-        door: Arc<Door>,
+        store: Arc<CurrentStore>,
         board: Arc<Board>,
         over: CancellationToken,
     ) -> Self {
@@ -87,7 +77,7 @@ impl Writer {
                 break;
             };
             turn += 1;
-            self.append(intended, &door, &board, &over).await;
+            self.append(intended, &store, &board, &over).await;
         }
         self
     }
@@ -115,7 +105,7 @@ impl Writer {
     async fn append(
         &mut self,
         intended: Instant,
-        door: &Door,
+        store: &CurrentStore,
         board: &Board,
         over: &CancellationToken,
     ) {
@@ -123,16 +113,21 @@ impl Writer {
         let request = board.plan.append(self.number, n);
         board.append_begun();
         let mut begun = Instant::now();
-        match answer(&request, &mut begun, door, board, over).await {
+        let answer = ask(store, &request, over, |attempt| match attempt {
+            Attempt::Begins => begun = Instant::now(),
+            Attempt::Ended(Ok(_)) => {}
+            Attempt::Ended(Err(error)) => board.error("append", error.kind()),
+        });
+        match answer.await {
             Answer::Stored(appended) => {
                 self.learn(n, &appended, board);
                 board.acknowledged(self.number, n, intended, begun);
             }
-            Answer::Refused(text) => {
-                board.finding(format!("writer {}: {text}", self.number));
+            Answer::Refused(error) => {
+                board.finding(format!("writer {}: refused wrongly: {error}", self.number));
                 self.ended = true;
             }
-            Answer::None => self.open = true,
+            Answer::Open => self.open = true,
         }
     }
 
@@ -166,40 +161,6 @@ fn due(writer: usize, turn: u32, writers: usize, interval: Duration) -> Duration
     #[expect(clippy::cast_precision_loss, reason = "small counts")]
     let phase = writer as f64 / writers as f64;
     interval.mul_f64(f64::from(turn) + phase)
-}
-
-/// Asks until there is an answer; `begun` is when the last attempt was.
-async fn answer(
-    request: &Append,
-    begun: &mut Instant,
-    door: &Door,
-    board: &Board,
-    over: &CancellationToken,
-) -> Answer {
-    let given_up = async {
-        over.cancelled().await;
-        tokio::time::sleep(PATIENCE).await;
-    };
-    let asked = async {
-        loop {
-            *begun = Instant::now();
-            match door.store().append(request.clone()).await {
-                Ok(appended) => return Answer::Stored(appended),
-                Err(error) => {
-                    board.error("append", error.kind());
-                    if !error.is_retryable() {
-                        return Answer::Refused(format!("refused wrongly: {error}"));
-                    }
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                }
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        answer = asked => answer,
-        () = given_up => Answer::None,
-    }
 }
 
 #[cfg(test)]

@@ -6,10 +6,7 @@
 
 #[cfg(test)]
 pub(crate) mod bumpy;
-mod faults;
 mod record;
-mod tails;
-mod world;
 mod writers;
 
 use std::collections::BTreeMap;
@@ -18,27 +15,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gesta_core::{AllFrom, EventStore, Filter, Position, ReadAll, RecordedEvent};
-use gesta_testkit::history::{Report, Violation};
+use gesta_core::{AllFrom, Filter, Position, RecordedEvent};
+use gesta_testkit::history;
+use gesta_testkit::history::Violation;
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::faults::{Ending, restart};
-
-use self::faults::Fault;
-use self::record::{Counts, SharedRecord};
-use self::tails::{Manner, Tail, TailLog};
-use self::world::{DatabaseKind, Plan, World};
+use self::record::{Counts, SharedRecord, TailLog, Tailed};
 use self::writers::Writer;
+use crate::cells;
 use crate::child::ProgramArgs;
-use crate::failure::{Context, Failure, Result, fail};
-use crate::histogram::{Latencies, Percentiles};
+use crate::failure::{Context, Result, fail};
+use crate::faults::tails::{Manner, Tail};
+use crate::faults::world::{DatabaseKind, Plan};
+use crate::faults::{CurrentStore, Fault, Strength, World, ask, inflict};
+use crate::histogram::Latencies;
 use crate::random::{Bag, Random};
-use crate::record::Table;
-use crate::report::ReportArgs;
+use crate::report::{Report, ReportArgs, Table, Unit};
 use crate::units;
 use crate::workload::Run;
 
@@ -50,11 +46,13 @@ const ARRIVAL_WITHIN: Duration = Duration::from_secs(60);
 const DATABASE_AWAY_MAX: Duration = Duration::from_secs(10);
 /// The whole store must have been read this soon.
 const READ_WITHIN: Duration = Duration::from_secs(300);
+/// Most violations that are told.
+const TOLD_MAX: usize = 50;
 /// How often waits look.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Real processes, one fault per round, nothing may be lost.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, clap::Args, Serialize)]
 pub(crate) struct TortureArgs {
     /// Rounds in total, one fault each.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
@@ -73,6 +71,7 @@ pub(crate) struct TortureArgs {
     pub(crate) embedded: u32,
     /// Extra round trip between the last server and the database, for example 5ms.
     #[arg(long, default_value = "0", value_parser = units::duration)]
+    #[serde(skip)]
     pub(crate) far: Duration,
     /// Logs of the store on PostgreSQL.
     #[arg(long, default_value_t = 1)]
@@ -82,17 +81,22 @@ pub(crate) struct TortureArgs {
     pub(crate) writers: u32,
     /// Pause of a writer between two appends.
     #[arg(long, default_value = "10ms", value_parser = units::duration)]
+    #[serde(skip)]
     pub(crate) pause: Duration,
     /// Only these faults.
     #[arg(long, value_enum, value_delimiter = ',')]
+    #[serde(skip)]
     pub(crate) faults: Vec<Fault>,
     /// A folder on a small file system (a tmpfs of 1 GiB, say): SQLite files go there and the disk gets full.
     /// For PostgreSQL set TMPDIR to it too.
     #[arg(long)]
+    #[serde(skip)]
     pub(crate) small_disk: Option<PathBuf>,
     #[command(flatten)]
+    #[serde(skip)]
     pub(crate) program: ProgramArgs,
     #[command(flatten)]
+    #[serde(skip)]
     pub(crate) report: ReportArgs,
 }
 
@@ -113,88 +117,144 @@ struct Outcome {
     resumed: u64,
     violations: Vec<String>,
     violation_count: u64,
-    report: Report,
+    report: history::Report,
     complete: bool,
-}
-
-impl Outcome {
-    fn is_clean(&self) -> bool {
-        self.violation_count == 0 && self.report.is_clean()
-    }
-}
-
-#[derive(Serialize)]
-struct FaultLine {
-    rounds: u32,
-    recovery_ms: Percentiles,
 }
 
 /// The command. True if no promise was broken.
 pub(crate) async fn run(args: &TortureArgs, stop: &CancellationToken) -> Result<bool> {
-    let mut line = crate::record::Record::begin("torture", args.seed);
-    let program = if args.servers > 0 {
-        args.program.find()?
-    } else {
-        PathBuf::new()
+    let mut report = Report::begin("torture", "Kills, cuts, delays and lost replies", args.seed);
+    let program = match args.servers {
+        0 => PathBuf::new(),
+        _ => args.program.find()?,
     };
     let mut outcomes = Vec::new();
     for (number, database) in args.databases.iter().enumerate() {
         if stop.is_cancelled() {
             break;
         }
-        let plan = Plan {
-            database: *database,
-            servers: if *database == DatabaseKind::Sqlite {
-                args.servers.min(1)
-            } else {
-                args.servers
-            },
-            embedded: match database {
-                DatabaseKind::Sqlite => u32::from(args.servers == 0),
-                DatabaseKind::Postgres => args.embedded,
-            },
-            far: args.far,
-            logs: if *database == DatabaseKind::Sqlite {
-                1
-            } else {
-                args.logs
-            },
-            small_disk: args.small_disk.clone(),
-            program: program.clone(),
-        };
+        let plan = args.plan(*database, program.clone());
         let seed = args.seed.wrapping_add(number as u64);
         let outcome = run_world(args, &plan, rounds_of(args, *database), seed, stop).await?;
-        print!("{}", describe(&outcome));
         outcomes.push(outcome);
     }
-    let clean = outcomes.iter().all(Outcome::is_clean);
-    line.workload = json!({
-        "rounds": args.rounds, "servers": args.servers, "embedded": args.embedded, "logs": args.logs, "writers": args.writers,
-        "far_ms": args.far.as_secs_f64() * 1_000.0, "databases": args.databases, "small_disk": args.small_disk.is_some(),
-    });
-    line.result = outcomes.iter().map(figures).collect();
-    line.complete = outcomes.len() == args.databases.len() && outcomes.iter().all(|o| o.complete);
-    line.valid = clean;
-    line.save(&args.report)?;
+    report.workload = json!(args);
+    report.workload["far_ms"] = json!(args.far.as_secs_f64() * 1_000.0);
+    report.workload["small_disk"] = json!(args.small_disk.is_some());
+    for outcome in &outcomes {
+        outcome.tell(&mut report);
+    }
     let rounds: u32 = outcomes.iter().map(|outcome| outcome.rounds).sum();
-    let word = if clean {
-        "every promise was kept"
-    } else {
-        "PROMISES WERE BROKEN"
+    let sum = |count: fn(&history::Report) -> usize| -> usize {
+        outcomes.iter().map(|outcome| count(&outcome.report)).sum()
     };
-    let acknowledged: usize = outcomes
-        .iter()
-        .map(|outcome| outcome.report.acknowledged)
-        .sum();
-    let stored: usize = outcomes
-        .iter()
-        .map(|outcome| outcome.report.events_stored)
-        .sum();
-    println!(
-        "{rounds} rounds, {acknowledged} appends acknowledged, {stored} events stored, seed {}: {word}",
-        args.seed
+    report.finding = format!(
+        "{rounds} rounds, {} appends acknowledged, {} events stored, seed {}: {}.",
+        sum(|report| report.acknowledged),
+        sum(|report| report.events_stored),
+        args.seed,
+        match report.problems.is_empty() {
+            true => "every promise was kept",
+            false => "PROMISES WERE BROKEN",
+        }
     );
-    Ok(clean)
+    let complete = outcomes.len() == args.databases.len() && outcomes.iter().all(|o| o.complete);
+    report.finish(&args.report, complete)
+}
+
+impl TortureArgs {
+    fn plan(&self, database: DatabaseKind, program: PathBuf) -> Plan {
+        let is_sqlite = database == DatabaseKind::Sqlite;
+        Plan {
+            database,
+            servers: if is_sqlite {
+                self.servers.min(1)
+            } else {
+                self.servers
+            },
+            embedded: match is_sqlite {
+                true => u32::from(self.servers == 0),
+                false => self.embedded,
+            },
+            far: self.far,
+            logs: if is_sqlite { 1 } else { self.logs },
+            small_disk: self.small_disk.clone(),
+            program,
+        }
+    }
+}
+
+impl Outcome {
+    /// A table of the faults and one of the answers, and every promise that was broken.
+    fn tell(&self, report: &mut Report) {
+        let database = format!("{:?}", self.database);
+        let columns = [
+            ("fault", Unit::Words),
+            ("rounds", Unit::Count),
+            ("back after (median)", Unit::Millis),
+            ("longest", Unit::Millis),
+        ];
+        let mut faults = Table::new(format!("Faults on {database}"), columns);
+        for (fault, per) in &self.per_fault {
+            let p = per.recovery.percentiles();
+            faults.row(cells![fault.name(), per.rounds, p.p50, p.max]);
+        }
+        report.table(faults);
+        let columns = [("way to the store", Unit::Words)];
+        let counted = [
+            "acknowledged",
+            "events",
+            "refused",
+            "unavailable",
+            "unknown",
+            "unknown, excused",
+            "open",
+        ];
+        let columns = columns
+            .into_iter()
+            .chain(counted.map(|name| (name, Unit::Count)));
+        let mut counts = Table::new(format!("Answers on {database}"), columns);
+        for (name, c) in &self.counts {
+            counts.row(cells![
+                name,
+                c.acknowledged,
+                c.events,
+                c.refused,
+                c.unavailable,
+                c.unknown,
+                c.unknown_excused,
+                c.open,
+            ]);
+        }
+        report.table(counts);
+        let broken = broken(&self.report);
+        let told: Vec<String> = broken
+            .iter()
+            .map(|(what, count)| format!("{what} {count}"))
+            .collect();
+        report.text(format!(
+            "{database}: {}; {}; tails resumed {} times.",
+            self.report,
+            told.join(", "),
+            self.resumed
+        ));
+        let of_checker = self
+            .report
+            .violations
+            .iter()
+            .take(TOLD_MAX)
+            .map(ToString::to_string);
+        let all = self.violations.iter().cloned().chain(of_checker);
+        report
+            .problems
+            .extend(all.map(|problem| format!("{database}: {problem}")));
+        let more = self
+            .violation_count
+            .saturating_sub(self.violations.len() as u64);
+        if more > 0 {
+            report.problem(format!("{database}: and {more} more"));
+        }
+    }
 }
 
 /// SQLite has fewer kinds of faults.
@@ -226,7 +286,7 @@ async fn run_world(
         resumed: 0,
         violations: Vec::new(),
         violation_count: 0,
-        report: Report::default(),
+        report: history::Report::default(),
         complete: false,
     };
     lab.wait_for_progress(Instant::now())
@@ -270,7 +330,7 @@ async fn run_world(
 /// The faults that are wanted and fit.
 fn faults_of(args: &TortureArgs, world: &World) -> Result<Vec<Fault>> {
     let wanted = if args.faults.is_empty() {
-        Fault::ALL
+        Fault::TORTURE
     } else {
         &args.faults
     };
@@ -350,7 +410,7 @@ impl Lab {
         lab
     }
 
-    fn follow(&mut self, name: String, manner: Manner, store: &Arc<dyn EventStore>) {
+    fn follow(&mut self, name: String, manner: Manner, store: &Arc<CurrentStore>) {
         let log = Arc::new(TailLog::default());
         let id = self.record.history.tailer(&name, Vec::new(), Filter::ALL);
         self.tail_logs.push((name.clone(), Arc::clone(&log)));
@@ -360,11 +420,13 @@ impl Lab {
             store: Arc::clone(store),
             let_go: self.let_go.subscribe(),
             over: self.tails_over.clone(),
-            record: Arc::clone(&self.record),
-            id,
-            log,
+            sink: Tailed {
+                record: Arc::clone(&self.record),
+                id,
+                log,
+            },
         };
-        self.tails.spawn(tail.run());
+        self.tails.spawn(tail.run(None));
     }
 
     /// One fault; returns how long after its end everybody worked again.
@@ -376,7 +438,9 @@ impl Lab {
     ) -> Result<Duration> {
         self.record.round_begins(fault);
         let begin = Instant::now();
-        faults::inflict(fault, world, random).await?;
+        let strength = Strength::of(Duration::from_millis(200 + random.next() % 1_300));
+        let over = CancellationToken::new();
+        inflict(fault, &strength, world, random, &over).await?;
         if begin.elapsed() > DATABASE_AWAY_MAX {
             self.record.excuse_round();
         }
@@ -481,116 +545,20 @@ impl Lab {
 
 /// The whole store, tried for as long as a store may need to come back.
 async fn read_everything(world: &World) -> Result<Vec<RecordedEvent>> {
-    let store = &world.entries[0].store;
-    let (mut request, mut events) = (ReadAll::forwards().limit(5_000), Vec::new());
-    let deadline = Instant::now() + RECOVERY_WITHIN;
-    loop {
-        match store.read_all(request.clone()).await {
-            Ok(page) => {
-                events.extend(page.events);
-                if page.end {
-                    return Ok(events);
-                }
-                request.from = AllFrom::Checkpoint(page.next);
-            }
-            Err(error) if error.is_retryable() && Instant::now() < deadline => {
-                tokio::time::sleep(LOOK).await
-            }
-            Err(error) => return Err(Failure::from(error)),
-        }
-    }
-}
-
-fn figures(outcome: &Outcome) -> serde_json::Value {
-    let faults: BTreeMap<String, FaultLine> = outcome
-        .per_fault
-        .iter()
-        .map(|(fault, per)| {
-            (
-                fault.name(),
-                FaultLine {
-                    rounds: per.rounds,
-                    recovery_ms: per.recovery.percentiles(),
-                },
-            )
-        })
-        .collect();
-    let counts: BTreeMap<&String, &Counts> = outcome
-        .counts
-        .iter()
-        .map(|(name, counts)| (name, counts))
-        .collect();
-    json!({
-        "database": outcome.database, "rounds": outcome.rounds, "faults": faults, "counts": counts,
-        "tails_resumed": outcome.resumed, "violations": outcome.violation_count, "told": outcome.violations,
-        "checker": {
-            "appends": outcome.report.requests, "attempts": outcome.report.attempts,
-            "acknowledged": outcome.report.acknowledged, "refused": outcome.report.refused,
-            "unknown_stored": outcome.report.unknown_stored, "unknown_absent": outcome.report.unknown_absent,
-            "events_stored": outcome.report.events_stored, "events_tailed": outcome.report.events_tailed,
-            "broken": broken(&outcome.report),
-            "first": outcome.report.violations.iter().take(50).map(ToString::to_string).collect::<Vec<_>>(),
-        },
-    })
-}
-
-fn describe(outcome: &Outcome) -> String {
-    let mut faults = Table::new(["fault", "rounds", "back after ms (median)", "max"]);
-    for (fault, per) in &outcome.per_fault {
-        let p = per.recovery.percentiles();
-        faults.row([
-            fault.name(),
-            per.rounds.to_string(),
-            format!("{:.0}", p.p50),
-            format!("{:.0}", p.max),
-        ]);
-    }
-    let mut counts = Table::new([
-        "entry",
-        "acknowledged",
-        "events",
-        "share",
-        "refused",
-        "unavailable",
-        "unknown",
-        "unknown, excused",
-        "open",
-    ]);
-    let total: u64 = outcome.counts.iter().map(|(_, c)| c.acknowledged).sum();
-    for (name, c) in &outcome.counts {
-        counts.row([
-            name.clone(),
-            c.acknowledged.to_string(),
-            c.events.to_string(),
-            format!("{} %", c.acknowledged * 100 / total.max(1)),
-            c.refused.to_string(),
-            c.unavailable.to_string(),
-            c.unknown.to_string(),
-            c.unknown_excused.to_string(),
-            c.open.to_string(),
-        ]);
-    }
-    let broken: Vec<String> = broken(&outcome.report)
-        .iter()
-        .map(|(what, count)| format!("{what} {count}"))
-        .collect();
-    let mut text = format!(
-        "{:?}: {} rounds, tails resumed {} times\n{faults}{counts}{}\n{}; without need unknown or other {}\n",
-        outcome.database,
-        outcome.rounds,
-        outcome.resumed,
-        outcome.report,
-        broken.join(", "),
-        outcome.violation_count
-    );
-    for finding in outcome.violations.iter().take(40) {
-        text.push_str(&format!("  {finding}\n"));
-    }
-    text
+    let mut events = Vec::new();
+    let see = |event| events.push(event);
+    ask::read_all(
+        &world.entries[0].store,
+        AllFrom::Start,
+        RECOVERY_WITHIN,
+        see,
+    )
+    .await?;
+    Ok(events)
 }
 
 /// How often each promise was broken; those of the acceptance also if never.
-fn broken(report: &Report) -> BTreeMap<&'static str, u64> {
+fn broken(report: &history::Report) -> BTreeMap<&'static str, u64> {
     let mut counts: BTreeMap<&'static str, u64> =
         ["lost", "stored_twice", "gaps", "below_a_passed_position"]
             .into_iter()

@@ -1,33 +1,23 @@
 //! What happened during a torture run, beside the history that the checker judges: counts of answers,
 //! and which unknown outcomes are excused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gesta_core::{Appended, ErrorKind};
-use gesta_testkit::history::History;
-use serde::Serialize;
+use gesta_core::{ErrorKind, LogId, Position, RecordedEvent};
+use gesta_testkit::history::{History, TailerId};
 
-use super::faults::Fault;
+use crate::faults::Fault;
+use crate::faults::ask::Answer;
+use crate::faults::tails::Sink;
 
 /// Most violations told in words.
 const TOLD_MAX: usize = 50;
 
-/// The last word on one append.
-#[derive(Debug, Clone)]
-pub(crate) enum Answer {
-    /// Stored here.
-    Acknowledged(Appended),
-    /// Not stored.
-    Refused(ErrorKind),
-    /// Given up without an answer.
-    Open,
-}
-
 /// Counts of answers.
-#[derive(Debug, Default, Clone, Serialize)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Counts {
     /// Appends acknowledged.
     pub(crate) acknowledged: u64,
@@ -153,7 +143,7 @@ impl Record {
         let mut counts = self.counts.lock().unwrap();
         let counts = counts.entry(entry).or_default();
         match answer {
-            Answer::Acknowledged(_) => {
+            Answer::Stored(_) => {
                 counts.acknowledged += 1;
                 counts.events += events as u64;
             }
@@ -190,3 +180,54 @@ impl Record {
 
 /// Shared by all tasks of a run.
 pub(crate) type SharedRecord = Arc<Record>;
+
+/// How far a tail is.
+#[derive(Debug, Default)]
+pub(crate) struct TailLog {
+    ends: Mutex<HashMap<LogId, Position>>,
+    resumed: AtomicU64,
+}
+
+impl TailLog {
+    /// The last position per log.
+    pub(crate) fn ends(&self) -> HashMap<LogId, Position> {
+        self.ends.lock().unwrap().clone()
+    }
+
+    /// How often it resumed.
+    pub(crate) fn resumed(&self) -> u64 {
+        self.resumed.load(Ordering::Relaxed)
+    }
+}
+
+/// What a tail receives goes into the history. In the end it must be exactly the stored log: whatever a tail does not
+/// have although it stands before a position that the tail has passed became visible too late.
+pub(crate) struct Tailed {
+    /// Where everything is written down.
+    pub(crate) record: SharedRecord,
+    /// The tail in the history.
+    pub(crate) id: TailerId,
+    /// How far it is.
+    pub(crate) log: Arc<TailLog>,
+}
+
+impl Sink for Tailed {
+    fn received(&mut self, event: &RecordedEvent) {
+        let (log, position) = (event.log, event.position);
+        self.log.ends.lock().unwrap().insert(log, position);
+        self.record.history.saw(self.id, event);
+    }
+
+    fn broken(&mut self, _: &gesta_core::Error) {
+        self.log.resumed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn wrong(&mut self, text: String) {
+        self.record.violation(text);
+    }
+
+    fn let_go(&mut self, at: Option<gesta_core::Checkpoint>) -> Option<gesta_core::Checkpoint> {
+        self.log.resumed.fetch_add(1, Ordering::Relaxed);
+        at
+    }
+}

@@ -11,14 +11,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::broken;
 use super::bumpy::{Breach, Bumpy};
-use super::record::{Record, SharedRecord};
-use super::tails::{Manner, Tail, TailLog};
+use super::record::{Record, SharedRecord, TailLog, Tailed};
 use super::writers::Writer;
+use crate::faults::CurrentStore;
+use crate::faults::tails::{Manner, Tail};
 
 /// Writers and tails at work until a number of appends were tried; then the verdict.
 async fn tortured(breach: Breach) -> (Report, SharedRecord) {
     let store = Arc::new(Bumpy::store(breach));
-    let shared: Arc<dyn EventStore> = store.clone();
+    let shared = CurrentStore::new(Arc::clone(&store) as Arc<dyn EventStore>, None);
     let record = Arc::new(Record::default());
     let (writers_over, tails_over) = (CancellationToken::new(), CancellationToken::new());
     let (let_go, listener) = watch::channel(0);
@@ -29,17 +30,16 @@ async fn tortured(breach: Breach) -> (Report, SharedRecord) {
         let id = record
             .history
             .tailer("tail", Vec::new(), gesta_core::Filter::ALL);
+        let record = Arc::clone(&record);
         let tail = Tail {
-            id,
             name: format!("{manner:?}"),
             manner,
             store: Arc::clone(&shared),
             let_go: listener.clone(),
             over: tails_over.clone(),
-            record: Arc::clone(&record),
-            log,
+            sink: Tailed { record, id, log },
         };
-        tails.push(tokio::spawn(tail.run()));
+        tails.push(tokio::spawn(tail.run(None)));
     }
     for number in 0..4 {
         let writer = Writer {

@@ -6,20 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gesta_core::{
-    Append, Appended, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision,
-    Revision, StreamAppend, StreamId,
+    Append, ErrorKind, EventData, EventId, EventType, ExpectedRevision, Revision, StreamAppend,
+    StreamId,
 };
 use tokio_util::sync::CancellationToken;
 
 use gesta_testkit::history::Outcome;
 
-use super::record::{Answer, SharedRecord};
+use super::record::SharedRecord;
+use crate::faults::CurrentStore;
+use crate::faults::ask::{Answer, Attempt, ask};
 use crate::random::Random;
 
-/// Pause before an attempt is made again.
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// How long after the end of the run an append is still asked for.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Streams that a writer has for itself.
 const OWN_STREAMS: usize = 20;
 /// Streams that all writers share.
@@ -34,7 +32,7 @@ pub(crate) struct Writer {
     /// Which entry to the store it uses.
     pub(crate) entry: usize,
     /// The store.
-    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) store: Arc<CurrentStore>,
     /// Pause between appends.
     pub(crate) pause: Duration,
     /// Seed of its choices.
@@ -117,7 +115,7 @@ impl Writer {
 
     fn learn_own(&self, memory: &mut Memory, streams: &[usize], answer: &Answer) {
         match answer {
-            Answer::Acknowledged(appended) => {
+            Answer::Stored(appended) => {
                 for (i, part) in streams.iter().zip(&appended.streams) {
                     let first = memory.own[*i].map_or(Revision(0), Revision::next);
                     if part.first_revision != first {
@@ -130,8 +128,8 @@ impl Writer {
                     memory.own[*i] = Some(part.last_revision);
                 }
             }
-            Answer::Refused(kind) => {
-                self.record.violation(format!("refused wrongly: {kind}"));
+            Answer::Refused(error) => {
+                self.record.violation(format!("refused wrongly: {error}"));
             }
             // Only when the run is over.
             Answer::Open => {}
@@ -150,8 +148,8 @@ impl Writer {
             ExpectedRevision::Any,
             events(&mut memory.random),
         );
-        if let Answer::Refused(kind) = self.append(append).await {
-            self.record.violation(format!("refused wrongly: {kind}"));
+        if let Answer::Refused(error) = self.append(append).await {
+            self.record.violation(format!("refused wrongly: {error}"));
         }
     }
 
@@ -164,8 +162,8 @@ impl Writer {
             ExpectedRevision::NoStream,
             events(&mut memory.random),
         );
-        if let Answer::Refused(kind) = self.append(append).await {
-            self.record.violation(format!("refused wrongly: {kind}"));
+        if let Answer::Refused(error) = self.append(append).await {
+            self.record.violation(format!("refused wrongly: {error}"));
         }
     }
 
@@ -177,64 +175,50 @@ impl Writer {
             memory.contested[i].map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact);
         let append = Append::to(stream(name), expected, events(&mut memory.random));
         match self.append(append).await {
-            Answer::Acknowledged(appended) => {
+            Answer::Stored(appended) => {
                 memory.contested[i] = Some(appended.streams[0].last_revision)
             }
-            Answer::Refused(ErrorKind::WrongExpectedRevision { actual, .. }) => {
-                if actual == memory.contested[i] {
-                    self.record.violation(format!(
-                        "refused {expected} although the stream is at {actual:?}"
-                    ));
+            Answer::Refused(error) => match error.kind() {
+                ErrorKind::WrongExpectedRevision { actual, .. } => {
+                    if *actual == memory.contested[i] {
+                        self.record.violation(format!(
+                            "refused {expected} although the stream is at {actual:?}"
+                        ));
+                    }
+                    memory.contested[i] = *actual;
                 }
-                memory.contested[i] = actual;
-            }
-            Answer::Refused(kind) => self.record.violation(format!("refused wrongly: {kind}")),
+                _ => self.record.violation(format!("refused wrongly: {error}")),
+            },
             Answer::Open => {}
         }
     }
 
-    /// Appends, as often as it takes to get an answer.
+    /// Appends, as often as it takes to get an answer. Every attempt is written down.
     async fn append(&self, request: Append) -> Answer {
-        let answer = self.answer(&request).await;
-        self.record.answered(self.entry, request.events(), &answer);
-        answer
-    }
-
-    async fn answer(&self, request: &Append) -> Answer {
-        loop {
-            let begun = Instant::now();
-            let written_down = self.record.history.begin(request);
-            let attempt = tokio::select! {
-                biased;
-                attempt = self.store.append(request.clone()) => attempt,
-                () = self.given_up() => return Answer::Open,
-            };
-            self.record
-                .history
-                .end(written_down, Outcome::from(&attempt));
-            match attempt {
-                Ok(appended) => return self.acknowledged(begun, appended),
-                Err(error) if error.is_retryable() => {
-                    self.record.attempt_failed(self.entry, error.kind(), begun);
-                    tokio::select! {
-                        () = tokio::time::sleep(RETRY_PAUSE) => {}
-                        () = self.given_up() => return Answer::Open,
-                    }
-                }
-                Err(error) => return Answer::Refused(error.kind().clone()),
+        let (record, mut begun, mut written) = (&self.record, Instant::now(), None);
+        let answer = ask(&self.store, &request, &self.over, |attempt| match attempt {
+            Attempt::Begins => {
+                begun = Instant::now();
+                written = Some(record.history.begin(&request));
             }
+            Attempt::Ended(outcome) => {
+                if let Some(written) = written.take() {
+                    record.history.end(written, Outcome::from(outcome));
+                }
+                if let Err(error) = outcome
+                    && error.is_retryable()
+                {
+                    record.attempt_failed(self.entry, error.kind(), begun);
+                }
+            }
+        })
+        .await;
+        if let Answer::Stored(_) = answer {
+            let micros = u64::try_from((begun - self.epoch).as_micros()).unwrap_or(u64::MAX);
+            self.progress.fetch_max(micros, Ordering::AcqRel);
         }
-    }
-
-    fn acknowledged(&self, begun: Instant, appended: Appended) -> Answer {
-        let micros = u64::try_from((begun - self.epoch).as_micros()).unwrap_or(u64::MAX);
-        self.progress.fetch_max(micros, Ordering::AcqRel);
-        Answer::Acknowledged(appended)
-    }
-
-    async fn given_up(&self) {
-        self.over.cancelled().await;
-        tokio::time::sleep(PATIENCE).await;
+        record.answered(self.entry, request.events(), &answer);
+        answer
     }
 }
 

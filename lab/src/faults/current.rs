@@ -1,4 +1,4 @@
-//! The way to the store: always the one that is open now.
+//! The store that is open now: one that is closed and opened again is another.
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -8,16 +8,16 @@ use gesta_core::EventStore;
 use crate::failure::{Result, fail};
 use crate::store;
 
-/// The way to the store.
-pub(super) struct Door {
+/// A store that can be closed and opened again while others use it.
+pub(crate) struct CurrentStore {
     store: RwLock<Arc<dyn EventStore>>,
     /// Where to open it again; none if what is in it would be lost or is not ours to close.
     url: Option<String>,
 }
 
-impl Door {
-    /// To an open store.
-    pub(super) fn new(store: Arc<dyn EventStore>, url: Option<String>) -> Arc<Self> {
+impl CurrentStore {
+    /// An open store.
+    pub(crate) fn new(store: Arc<dyn EventStore>, url: Option<String>) -> Arc<Self> {
         Arc::new(Self {
             store: RwLock::new(store),
             url,
@@ -25,22 +25,22 @@ impl Door {
     }
 
     /// The store that is open now; one that was just closed says that it is unavailable.
-    pub(super) fn store(&self) -> Arc<dyn EventStore> {
+    pub(crate) fn get(&self) -> Arc<dyn EventStore> {
         let store = self.store.read().expect("no panic under the lock");
         Arc::clone(&store)
     }
 
     /// True if it can be closed and opened again.
-    pub(super) fn can_reopen(&self) -> bool {
+    pub(crate) fn can_reopen(&self) -> bool {
         self.url.is_some()
     }
 
     /// Closes the store and opens it again.
-    pub(super) async fn reopen(&self) -> Result<()> {
+    pub(crate) async fn reopen(&self) -> Result<()> {
         let Some(url) = &self.url else {
             return fail("this store cannot be opened again");
         };
-        self.store().shutdown().await?;
+        self.get().shutdown().await?;
         let opened = store::open_url(url, Duration::ZERO, 1).await?;
         *self.store.write().expect("no panic under the lock") = opened.store;
         Ok(())

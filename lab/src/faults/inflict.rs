@@ -1,4 +1,4 @@
-//! The faults: what each does, how it heals, and whether it excuses an unknown outcome.
+//! What each fault does, and how it heals.
 //!
 //! Every fault is over when [`inflict`] returns: processes run, connections can be made, locks are free.
 
@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use gesta_pgtest::LoseReply;
 use nix::sys::signal::Signal;
-use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
-use super::world::{Database, World};
+use super::Fault;
+use super::world::World;
 use crate::failure::{Context, Failure, Result, fail};
 use crate::postgres;
 use crate::random::Random;
@@ -16,113 +17,43 @@ use crate::random::Random;
 /// How long a reply to be lost is waited for: there may be no append meanwhile.
 const REPLY_WITHIN: Duration = Duration::from_secs(5);
 
-/// One kind of fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Fault {
-    /// `kill -9` of a server; it is started again.
-    ServerKill,
-    /// An orderly stop of a server; it is started again.
-    ServerStop,
-    /// A server is suspended and goes on.
-    ServerPause,
-    /// `kill -9` of the database's process that appends; the database throws everybody out and recovers.
-    BackendKill,
-    /// The database's processes for Gesta are ended by an administrator.
-    BackendTerminate,
-    /// The process that appends is suspended for longer than Gesta waits: its statement lands after the reconnect.
-    BackendPause,
-    /// `kill -9` of the whole database; it is started again.
-    DatabaseKill,
-    /// An orderly restart of the database.
-    DatabaseRestart,
-    /// Connections to the database are cut.
-    DatabaseCut,
-    /// Connections to the database are cut and refused for a while.
-    DatabaseRefuse,
-    /// Every byte to and from the database takes longer.
-    DatabaseDelay,
-    /// Connections to the database fall silent, then break.
-    DatabaseHalfOpen,
-    /// Connections to the database fall silent and never speak again; new ones work.
-    DatabaseSilent,
-    /// An append is committed, its reply is lost.
-    ReplyLost,
-    /// A statement is held on its way for longer than Gesta waits, then lands.
-    RequestHeld,
-    /// Another session keeps an old snapshot open.
-    SnapshotOpen,
-    /// Another session locks the table of events for a while.
-    TableLocked,
-    /// Connections of clients to a server are cut.
-    ClientsCut,
-    /// Connections of clients to a server fall silent for a while; nothing is lost.
-    ClientsFrozen,
-    /// A server's answers to clients are lost, then their connections break.
-    AnswersLost,
-    /// No space is left where the database keeps its files; then there is again.
-    DiskFull,
+/// How hard faults are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Strength {
+    /// How long most faults last, some half or twice of it.
+    pub(crate) time: Duration,
+    /// How long the database is frozen.
+    pub(crate) freeze: Duration,
+    /// Extra round trip of a delay.
+    pub(crate) delay: Duration,
+    /// How long a delay lasts.
+    pub(crate) delay_for: Duration,
+    /// How long a database that was ended stays away.
+    pub(crate) away: Duration,
 }
 
-impl Fault {
-    /// All of them.
-    pub(crate) const ALL: &[Fault] = &[
-        Fault::ServerKill,
-        Fault::ServerStop,
-        Fault::ServerPause,
-        Fault::BackendKill,
-        Fault::BackendTerminate,
-        Fault::BackendPause,
-        Fault::DatabaseKill,
-        Fault::DatabaseRestart,
-        Fault::DatabaseCut,
-        Fault::DatabaseRefuse,
-        Fault::DatabaseDelay,
-        Fault::DatabaseHalfOpen,
-        Fault::DatabaseSilent,
-        Fault::ReplyLost,
-        Fault::RequestHeld,
-        Fault::SnapshotOpen,
-        Fault::TableLocked,
-        Fault::ClientsCut,
-        Fault::ClientsFrozen,
-        Fault::AnswersLost,
-        Fault::DiskFull,
-    ];
-
-    /// True if clients may get *outcome unknown*: nobody was left to tell them, or no way to.
-    pub(crate) fn excuses_unknown(self) -> bool {
-        matches!(
-            self,
-            Fault::ServerKill | Fault::ServerStop | Fault::ClientsCut | Fault::AnswersLost
-        )
-    }
-
-    /// True if this world can suffer it.
-    pub(crate) fn fits(self, world: &World) -> bool {
-        let postgres = matches!(world.database, Database::Postgres(_));
-        match self {
-            Fault::ServerKill
-            | Fault::ServerStop
-            | Fault::ServerPause
-            | Fault::ClientsCut
-            | Fault::ClientsFrozen
-            | Fault::AnswersLost => world.has_servers(),
-            Fault::DiskFull => world.small_disk.is_some(),
-            _ => postgres,
+impl Strength {
+    /// Everything in proportion to this time.
+    pub(crate) fn of(time: Duration) -> Self {
+        Self {
+            time,
+            freeze: time,
+            delay: time / 10,
+            delay_for: time * 2,
+            away: time,
         }
     }
-
-    /// Its name in the table.
-    pub(crate) fn name(self) -> String {
-        let value = serde_json::to_value(self).unwrap_or_default();
-        value.as_str().unwrap_or_default().to_owned()
-    }
 }
 
-/// Lets it happen, and heals it.
-pub(crate) async fn inflict(fault: Fault, world: &mut World, random: &mut Random) -> Result<()> {
-    let some_time = Duration::from_millis(200 + random.next() % 1_300);
+/// Lets it happen, and heals it; sooner if the run is over.
+pub(crate) async fn inflict(
+    fault: Fault,
+    strength: &Strength,
+    world: &mut World,
+    random: &mut Random,
+    over: &CancellationToken,
+) -> Result<()> {
+    let some_time = strength.time;
     match fault {
         Fault::ServerKill | Fault::ServerStop | Fault::ServerPause => {
             server_fault(fault, world, random, some_time).await
@@ -130,13 +61,17 @@ pub(crate) async fn inflict(fault: Fault, world: &mut World, random: &mut Random
         Fault::BackendKill | Fault::BackendTerminate | Fault::BackendPause => {
             backend_fault(fault, world, random).await
         }
-        Fault::DatabaseKill => restart(world.postgres()?, Ending::Kill, some_time).await,
-        Fault::DatabaseRestart => restart(world.postgres()?, Ending::Stop, some_time).await,
+        Fault::DatabaseKill => world.restart_database(Ending::Kill, strength.away).await,
+        Fault::DatabaseRestart => world.restart_database(Ending::Stop, strength.away).await,
         Fault::SnapshotOpen | Fault::TableLocked => session_fault(fault, world, some_time).await,
         Fault::ClientsCut | Fault::ClientsFrozen | Fault::AnswersLost => {
             clients_fault(fault, world, random, some_time).await
         }
         Fault::DiskFull => disk_fault(world, some_time).await,
+        Fault::Reopen => world.some_store(random)?.reopen().await,
+        Fault::DatabaseCut | Fault::DatabaseFreeze | Fault::DatabaseDelay => {
+            link_fault(fault, strength, world, random, over).await
+        }
         _ => network_fault(fault, world, random, some_time).await,
     }
 }
@@ -174,7 +109,7 @@ async fn server_fault(
 
 async fn backend_fault(fault: Fault, world: &mut World, random: &mut Random) -> Result<()> {
     let longer_than_answers = world.answer_timeout + Duration::from_millis(1_000);
-    let database = world.postgres()?;
+    let database = world.database()?;
     let session = postgres::connect(&database.url()).await?;
     if fault == Fault::BackendTerminate {
         session
@@ -229,24 +164,33 @@ pub(crate) enum Ending {
     Stop,
 }
 
-/// Ends a database, and starts it again after a while.
-pub(crate) async fn restart(
-    database: &mut gesta_pgtest::Server,
-    ending: Ending,
-    away: Duration,
-) -> Result<()> {
-    let text = |error: Box<dyn std::error::Error + Send + Sync>| Failure(error.to_string());
-    tokio::task::block_in_place(|| match ending {
-        Ending::Kill => database.kill_9(),
-        Ending::Stop => database.stop(),
-    })
-    .map_err(text)?;
-    tokio::time::sleep(away).await;
-    tokio::task::block_in_place(|| database.restart()).map_err(text)
+impl World {
+    /// Ends the database, and starts it again after a while. On a thread of its own, since it blocks: the task that asks for
+    /// it may do other things too, and a connection of theirs that was opened and has said nothing yet keeps a database
+    /// from ending, for a minute.
+    pub(crate) async fn restart_database(&mut self, ending: Ending, away: Duration) -> Result<()> {
+        let Some(mut server) = self.postgres.take() else {
+            return fail("there is no database to restart");
+        };
+        let restarted = tokio::task::spawn_blocking(move || {
+            let ended = match ending {
+                Ending::Kill => server.kill_9(),
+                Ending::Stop => server.stop(),
+            };
+            let outcome = ended.and_then(|()| {
+                std::thread::sleep(away);
+                server.restart()
+            });
+            (server, outcome)
+        });
+        let (server, outcome) = restarted.await?;
+        self.postgres = Some(server);
+        outcome.map_err(|error| Failure(error.to_string()))
+    }
 }
 
 async fn session_fault(fault: Fault, world: &mut World, some_time: Duration) -> Result<()> {
-    let database = world.postgres()?;
+    let database = world.database()?;
     let session = postgres::connect(&database.url()).await?;
     let sql = match fault {
         Fault::SnapshotOpen => {
@@ -309,19 +253,13 @@ async fn network_fault(
 ) -> Result<()> {
     let answer_timeout = world.answer_timeout;
     let link = world.some_link(random)?;
-    let (proxy, usual) = (&link.proxy, link.delay);
+    let proxy = &link.proxy;
     match fault {
         Fault::DatabaseRefuse => {
             proxy.refuse_connections(true);
             proxy.cut_all();
             tokio::time::sleep(some_time * 2).await;
             proxy.refuse_connections(false);
-        }
-        Fault::DatabaseDelay => {
-            let delay = usual + some_time / 20;
-            proxy.set_delay(delay, delay);
-            tokio::time::sleep(some_time * 2).await;
-            proxy.set_delay(usual, usual);
         }
         Fault::DatabaseHalfOpen => {
             proxy.set_half_open(true);
@@ -351,6 +289,38 @@ async fn network_fault(
                 return fail("no append was committed while its reply should have been lost");
             }
             link.lost += 1;
+        }
+        _ => return fail(format!("{} is nothing of the network", fault.name())),
+    }
+    Ok(())
+}
+
+/// What any connection to a database or server can suffer.
+async fn link_fault(
+    fault: Fault,
+    strength: &Strength,
+    world: &mut World,
+    random: &mut Random,
+    over: &CancellationToken,
+) -> Result<()> {
+    let link = world.some_link(random)?;
+    let (proxy, usual) = (&link.proxy, link.round_trip);
+    let lasts = async |time: Duration| {
+        tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            () = over.cancelled() => {}
+        }
+    };
+    match fault {
+        Fault::DatabaseFreeze => {
+            proxy.freeze(true);
+            lasts(strength.freeze).await;
+            proxy.freeze(false);
+        }
+        Fault::DatabaseDelay => {
+            proxy.set_round_trip(usual + strength.delay);
+            lasts(strength.delay_for).await;
+            proxy.set_round_trip(usual);
         }
         _ => {
             proxy.cut_all();
@@ -389,4 +359,35 @@ fn fill_up(path: &std::path::Path) -> std::io::Result<()> {
     }
     std::fs::remove_file(path)?;
     Err(std::io::Error::other("--small-disk is larger than 4 GiB"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::faults::CurrentStore;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_restart_of_the_database_leaves_the_rest_of_its_task_running() {
+        let Some(server) = gesta_pgtest::Server::start().unwrap() else {
+            return;
+        };
+        let pid = nix::unistd::Pid::from_raw(server.pid().unwrap());
+        let store = Arc::new(gesta_memory::MemoryStore::new());
+        let store = CurrentStore::new(store, None);
+        let mut world = World::around(store, None, Duration::ZERO, Some(server)).unwrap();
+        // A database that is suspended does not end. What lets it go on is in the same task as what ends it.
+        let signal = |signal| nix::sys::signal::kill(pid, signal).unwrap();
+        signal(nix::sys::signal::SIGSTOP);
+        let (restarted, ()) = tokio::join!(
+            world.restart_database(Ending::Stop, Duration::from_secs(1)),
+            async {
+                tokio::task::yield_now().await;
+                signal(nix::sys::signal::SIGCONT);
+            }
+        );
+        restarted.unwrap();
+        assert_ne!(world.postgres.unwrap().pid(), Some(pid.as_raw()));
+    }
 }

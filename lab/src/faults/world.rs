@@ -1,13 +1,13 @@
-//! The world of a torture run: a database, servers on it, and proxies on every connection.
+//! What can be hurt: a database, servers on it, stores of this process, and proxies on every connection.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::EventStore;
 use gesta_pgtest::FaultProxy;
 use tempfile::TempDir;
 
+use super::CurrentStore;
 use crate::child::Server;
 use crate::failure::{Context, Failure, Result, fail};
 use crate::random::Random;
@@ -45,34 +45,26 @@ pub(crate) struct Plan {
     pub(crate) program: PathBuf,
 }
 
-/// The database.
-pub(crate) enum Database {
-    /// PostgreSQL.
-    Postgres(Box<gesta_pgtest::Server>),
-    /// SQLite: the URL of the store.
-    Sqlite(String),
-}
-
 /// One way to the store.
 pub(crate) struct Entry {
     /// For people.
     pub(crate) name: String,
     /// The store as clients see it.
-    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) store: Arc<CurrentStore>,
     /// Between clients and the server.
     clients: Option<FaultProxy>,
     /// The server process.
     server: Option<Server>,
-    /// Between Gesta and PostgreSQL.
-    database: Option<Link>,
+    /// Between Gesta and its database, or between this process and a server that was there before.
+    link: Option<Link>,
 }
 
-/// A connection to PostgreSQL that can be hurt.
+/// Connections that can be hurt.
 pub(crate) struct Link {
     /// Where the faults are.
     pub(crate) proxy: FaultProxy,
-    /// Its usual delay each way.
-    pub(crate) delay: Duration,
+    /// Its usual extra round trip.
+    pub(crate) round_trip: Duration,
     /// Replies lost so far.
     pub(crate) lost: u64,
 }
@@ -81,8 +73,8 @@ pub(crate) struct Link {
 pub(crate) struct World {
     /// The ways to the store.
     pub(crate) entries: Vec<Entry>,
-    /// The database.
-    pub(crate) database: Database,
+    /// The PostgreSQL server that was started for this run.
+    pub(crate) postgres: Option<gesta_pgtest::Server>,
     /// Where the disk can be filled.
     pub(crate) small_disk: Option<PathBuf>,
     /// How long Gesta waits for a silent database.
@@ -91,35 +83,58 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts everything.
-    pub(crate) async fn start(plan: &Plan) -> Result<Self> {
-        let files = match &plan.small_disk {
+    /// A world without any way to a store yet.
+    fn empty(small_disk: Option<PathBuf>, postgres: Option<gesta_pgtest::Server>) -> Result<Self> {
+        let files = match &small_disk {
             Some(dir) => TempDir::new_in(dir),
             None => TempDir::new(),
         }?;
-        let database = match plan.database {
-            DatabaseKind::Postgres => Database::Postgres(Box::new(store::new_server()?)),
-            DatabaseKind::Sqlite => Database::Sqlite(format!(
-                "sqlite:{}",
-                files.path().join("torture.db").display()
-            )),
-        };
-        let mut world = Self {
+        Ok(Self {
             entries: Vec::new(),
-            database,
-            small_disk: plan.small_disk.clone(),
+            postgres,
+            small_disk,
             answer_timeout: ANSWER_TIMEOUT,
             files,
+        })
+    }
+
+    /// One store of this process.
+    pub(crate) fn around(
+        store: Arc<CurrentStore>,
+        proxy: Option<FaultProxy>,
+        round_trip: Duration,
+        postgres: Option<gesta_pgtest::Server>,
+    ) -> Result<Self> {
+        let mut world = Self::empty(None, postgres)?;
+        world.entries.push(Entry {
+            name: "the store".into(),
+            store,
+            clients: None,
+            server: None,
+            link: proxy.map(|proxy| Link {
+                proxy,
+                round_trip,
+                lost: 0,
+            }),
+        });
+        Ok(world)
+    }
+
+    /// Starts everything that a plan names.
+    pub(crate) async fn start(plan: &Plan) -> Result<Self> {
+        let postgres = match plan.database {
+            DatabaseKind::Postgres => Some(store::new_server()?),
+            DatabaseKind::Sqlite => None,
         };
+        let mut world = Self::empty(plan.small_disk.clone(), postgres)?;
         let count = plan.servers + plan.embedded;
         if count == 0 || (plan.database == DatabaseKind::Sqlite && count > 1) {
             return fail("a world needs a server or an embedded store; on SQLite just one of them");
         }
         for number in 0..count {
-            let far = if number + 1 == count && count > 1 {
-                plan.far
-            } else {
-                Duration::ZERO
+            let far = match number + 1 == count && count > 1 {
+                true => plan.far,
+                false => Duration::ZERO,
             };
             let entry = world.enter(plan, number, far).await?;
             world.entries.push(entry);
@@ -128,46 +143,47 @@ impl World {
     }
 
     async fn enter(&self, plan: &Plan, number: u32, far: Duration) -> Result<Entry> {
-        let (url, database) = match &self.database {
-            Database::Sqlite(url) => (url.clone(), None),
-            Database::Postgres(server) => {
+        let (url, link) = match &self.postgres {
+            None => {
+                let file = self.files.path().join("torture.db");
+                (format!("sqlite:{}", file.display()), None)
+            }
+            Some(server) => {
                 let proxy = FaultProxy::to_postgres(server.addr()).context("starting a proxy")?;
-                proxy.set_delay(far / 2, far / 2);
+                proxy.set_round_trip(far);
                 let seconds = self.answer_timeout.as_secs();
                 let url = format!("{}?answer_timeout={seconds}", proxy.url(&server.url()));
-                (
-                    url,
-                    Some(Link {
-                        proxy,
-                        delay: far / 2,
-                        lost: 0,
-                    }),
-                )
+                let link = Link {
+                    proxy,
+                    round_trip: far,
+                    lost: 0,
+                };
+                (url, Some(link))
             }
         };
-        if number >= plan.servers {
-            let store = store::open_store(&url, plan.logs).await?;
-            let name = format!("embedded {number}");
-            return Ok(Entry {
-                name,
-                store,
-                clients: None,
-                server: None,
-                database,
-            });
+        let (mut name, mut way) = (format!("embedded {number}"), url);
+        let (mut server, mut clients) = (None, None);
+        if number < plan.servers {
+            name = format!("server {number}");
+            let log = self.files.path().join(format!("{name}.log"));
+            let started = Server::start(&plan.program, &way, &log).await?;
+            let proxy = FaultProxy::start(started.address()).context("starting a proxy")?;
+            way = format!("http://{}", proxy.addr());
+            (server, clients) = (Some(started), Some(proxy));
         }
-        let log = self.files.path().join(format!("server-{number}.log"));
-        let server = Server::start(&plan.program, &url, &log).await?;
-        let clients = FaultProxy::start(server.address()).context("starting a proxy")?;
-        let store = store::open_store(&format!("http://{}", clients.addr()), plan.logs).await?;
-        let name = format!("server {number}");
+        let store = store::open_store(&way, plan.logs).await?;
         Ok(Entry {
             name,
-            store,
-            clients: Some(clients),
-            server: Some(server),
-            database,
+            store: CurrentStore::new(store, None),
+            clients,
+            server,
+            link,
         })
+    }
+
+    /// True if there are connections to a database or server that can be hurt.
+    pub(crate) fn has_links(&self) -> bool {
+        self.entries.iter().any(|entry| entry.link.is_some())
     }
 
     /// True if there are server processes.
@@ -176,11 +192,17 @@ impl World {
     }
 
     /// The PostgreSQL server.
-    pub(crate) fn postgres(&mut self) -> Result<&mut gesta_pgtest::Server> {
-        match &mut self.database {
-            Database::Postgres(server) => Ok(server),
-            Database::Sqlite(_) => fail("there is no PostgreSQL here"),
+    pub(crate) fn database(&mut self) -> Result<&mut gesta_pgtest::Server> {
+        match &mut self.postgres {
+            Some(server) => Ok(server),
+            None => fail("there is no PostgreSQL here"),
         }
+    }
+
+    /// One of the stores that can be opened again.
+    pub(crate) fn some_store(&self, random: &mut Random) -> Result<&CurrentStore> {
+        let stores = self.entries.iter().map(|entry| entry.store.as_ref());
+        pick(stores.filter(|store| store.can_reopen()).collect(), random)
     }
 
     /// One of the servers.
@@ -205,12 +227,12 @@ impl World {
         )
     }
 
-    /// One of the connections to PostgreSQL.
+    /// One of the links.
     pub(crate) fn some_link(&mut self, random: &mut Random) -> Result<&mut Link> {
         pick(
             self.entries
                 .iter_mut()
-                .filter_map(|e| e.database.as_mut())
+                .filter_map(|e| e.link.as_mut())
                 .collect(),
             random,
         )
@@ -218,7 +240,7 @@ impl World {
 
     /// Starts again what a fault may have ended: a full disk ends PostgreSQL, or closes a SQLite store until it is opened anew.
     pub(crate) async fn revive(&mut self) -> Result<()> {
-        if let Database::Postgres(server) = &mut self.database
+        if let Some(server) = &mut self.postgres
             && crate::postgres::connect(&server.url()).await.is_err()
         {
             tokio::task::block_in_place(|| server.restart())

@@ -1,0 +1,92 @@
+//! Asking until there is an answer, whatever happens meanwhile.
+
+use std::time::{Duration, Instant};
+
+use gesta_core::{AllFrom, Append, Appended, Error, ReadAll, RecordedEvent};
+use tokio_util::sync::CancellationToken;
+
+use super::CurrentStore;
+use crate::failure::{Failure, Result};
+
+/// Pause before an attempt is made again.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// How long after the end of a run an append is still asked for.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Events per page.
+const PAGE: usize = 5_000;
+
+/// The last word on one append.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// Stored here.
+    Stored(Appended),
+    /// Not stored.
+    Refused(Error),
+    /// Given up without an answer: it may be stored or not.
+    Open,
+}
+
+/// What happens while an append is asked for.
+pub(crate) enum Attempt<'a> {
+    /// An attempt begins.
+    Begins,
+    /// It has ended.
+    Ended(&'a gesta_core::Result<Appended>),
+}
+
+/// Appends, with the same event ids as often as it takes to get an answer; gives up some time after the end of the run.
+pub(crate) async fn ask(
+    store: &CurrentStore,
+    request: &Append,
+    over: &CancellationToken,
+    mut told: impl FnMut(Attempt<'_>),
+) -> Answer {
+    let given_up = async {
+        over.cancelled().await;
+        tokio::time::sleep(PATIENCE).await;
+    };
+    let asked = async {
+        loop {
+            told(Attempt::Begins);
+            let attempt = store.get().append(request.clone()).await;
+            told(Attempt::Ended(&attempt));
+            match attempt {
+                Ok(appended) => return Answer::Stored(appended),
+                Err(error) if error.is_retryable() => tokio::time::sleep(RETRY_PAUSE).await,
+                Err(error) => return Answer::Refused(error),
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        answer = asked => answer,
+        () = given_up => Answer::Open,
+    }
+}
+
+/// Shows the whole log from a place on. The store may be unavailable for so long.
+pub(crate) async fn read_all(
+    store: &CurrentStore,
+    from: AllFrom,
+    patience: Duration,
+    mut see: impl FnMut(RecordedEvent),
+) -> Result<()> {
+    let mut request = ReadAll::forwards().from(from).limit(PAGE);
+    let mut deadline = Instant::now() + patience;
+    loop {
+        match store.get().read_all(request.clone()).await {
+            Ok(page) => {
+                page.events.into_iter().for_each(&mut see);
+                if page.end {
+                    return Ok(());
+                }
+                request.from = AllFrom::Checkpoint(page.next);
+                deadline = Instant::now() + patience;
+            }
+            Err(error) if error.is_retryable() && Instant::now() < deadline => {
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => return Err(Failure::from(error)),
+        }
+    }
+}
