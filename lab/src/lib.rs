@@ -29,7 +29,6 @@ mod postgres;
 mod quick;
 pub mod random;
 mod read;
-mod record;
 mod recovery;
 pub mod report;
 mod reservation;
