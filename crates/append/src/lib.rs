@@ -22,7 +22,7 @@ use std::time::Duration;
 use gesta_core::backend::{Backend, CommitObserver};
 use gesta_core::{
     Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, IdempotencyWindow, LogId,
-    Result, SetStreamMetadata, Submission,
+    MetadataSet, Result, SetStreamMetadata, Submission,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
@@ -182,19 +182,25 @@ impl Pipeline {
     /// # Errors
     /// As [`gesta_core::EventStore::delete_stream`].
     pub async fn delete(&self, request: DeleteStream) -> Result<Deleted> {
-        self.call(vec![command::of_delete(request)])
-            .await
-            .map(deleted)
+        let deleted = self.call(vec![command::of_delete(request)]).await?;
+        Ok(Deleted {
+            log: deleted.log,
+            position: deleted.position,
+            checkpoint: deleted.checkpoint,
+        })
     }
 
     /// Sets the metadata of a stream of this log.
     ///
     /// # Errors
     /// As [`gesta_core::EventStore::set_stream_metadata`].
-    pub async fn set_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
-        self.call(vec![command::of_set_metadata(request)])
-            .await
-            .map(deleted)
+    pub async fn set_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
+        let set = self.call(vec![command::of_set_metadata(request)]).await?;
+        Ok(MetadataSet {
+            log: set.log,
+            position: set.position,
+            checkpoint: set.checkpoint,
+        })
     }
 
     /// What the pipeline has done so far.
@@ -309,12 +315,4 @@ fn failed() -> Error {
 
 fn closed() -> Error {
     Error::unavailable("the store is shutting down").during("append")
-}
-
-fn deleted(appended: Appended) -> Deleted {
-    Deleted {
-        log: appended.log,
-        position: appended.position,
-        checkpoint: appended.checkpoint,
-    }
 }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::{
     AllFrom, AllPage, Append, Appended, Checkpoint, DeleteKind, DeleteStream, Deleted, Direction,
-    Error, EventStore, Filter, ListStreams, ReadAll, ReadStream, Result, Revision,
+    Error, EventStore, Filter, ListStreams, MetadataSet, ReadAll, ReadStream, Result, Revision,
     SetStreamMetadata, StoreInfo, StreamFrom, StreamId, StreamMetadata, StreamMetadataRecord,
     StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
 };
@@ -181,7 +181,7 @@ impl EventStore for HttpStore {
         })
     }
 
-    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
         let path = Path::of_stream(&request.stream, "/metadata")
             .with("expected", Expected(request.expected).to_string());
         let body = request.metadata.json().clone();

@@ -10,9 +10,9 @@ use gesta_client::HttpStore;
 use gesta_core::{
     AllPage, Append, Appended, Checkpoint, DeleteStream, Deleted, Error, ErrorKind, EventData,
     EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, Incarnation, ListStreams,
-    Query, ReadAll, ReadStream, Result, Revision, SetStreamMetadata, StoreInfo, StreamId,
-    StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeFrom,
-    SubscribeTo, Subscription, SubscriptionMessage,
+    MetadataSet, Query, ReadAll, ReadStream, Result, Revision, SetStreamMetadata, StoreInfo,
+    StreamId, StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe,
+    SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
 };
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Handle, Registry};
@@ -74,7 +74,7 @@ impl EventStore for Failing {
     async fn stream_metadata(&self, _: StreamId) -> Result<StreamMetadataRecord> {
         self.error()
     }
-    async fn set_stream_metadata(&self, _: SetStreamMetadata) -> Result<Deleted> {
+    async fn set_stream_metadata(&self, _: SetStreamMetadata) -> Result<MetadataSet> {
         self.error()
     }
     async fn subscribe(&self, _: Subscribe) -> Result<Subscription> {

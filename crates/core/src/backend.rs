@@ -461,10 +461,7 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The smaller form in which this backend wants to store these data, if it has one. Runs in the task of whoever appends, so that
     /// costly work is not done one event after the other in the task that forms batches.
-    fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes> {
-        let _ = (stream, content_type, data);
-        None
-    }
+    fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes>;
 
     /// Opens a connection that appends to `log`.
     ///

@@ -34,9 +34,9 @@ pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
 pub use owner::{After, LoadFrom, LoadStream, OnOutcome, OwnerStore, Submission};
 pub use request::{
     AllFrom, AllPage, Append, Appended, AppendedStream, DeleteKind, DeleteStream, Deleted,
-    Direction, ExpectedRevision, ListStreams, ReadAll, ReadStream, SetStreamMetadata, SharedEvent,
-    StreamAppend, StreamFrom, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe,
-    SubscribeFrom, SubscribeTo,
+    Direction, ExpectedRevision, ListStreams, MetadataSet, ReadAll, ReadStream, SetStreamMetadata,
+    SharedEvent, StreamAppend, StreamFrom, StreamInfo, StreamMetadataRecord, StreamPage,
+    StreamsPage, Subscribe, SubscribeFrom, SubscribeTo,
 };
 pub use slice::{SLICES, log_of, routing_key, slice_of};
 pub use store::{EventStore, EventStoreExt, Subscription, SubscriptionMessage};

@@ -473,9 +473,20 @@ pub struct DeleteStream {
     pub kind: DeleteKind,
 }
 
-/// The answer to a delete or a change of metadata.
+/// The answer to a delete.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Deleted {
+    /// The log of the stream.
+    pub log: LogId,
+    /// Position of the event that records the change.
+    pub position: Position,
+    /// A checkpoint right after it.
+    pub checkpoint: Checkpoint,
+}
+
+/// The answer to a change of metadata.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MetadataSet {
     /// The log of the stream.
     pub log: LogId,
     /// Position of the event that records the change.

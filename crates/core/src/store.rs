@@ -14,7 +14,7 @@ use crate::ids::{Revision, StreamId};
 use crate::info::StoreInfo;
 use crate::request::{
     AllFrom, AllPage, Append, Appended, DeleteStream, Deleted, Direction, ExpectedRevision,
-    ListStreams, ReadAll, ReadStream, SetStreamMetadata, SharedEvent, StreamFrom,
+    ListStreams, MetadataSet, ReadAll, ReadStream, SetStreamMetadata, SharedEvent, StreamFrom,
     StreamMetadataRecord, StreamPage, StreamsPage, Subscribe,
 };
 
@@ -327,7 +327,7 @@ pub trait EventStore: Send + Sync + 'static {
     /// assert_eq!(store.stream_metadata(cart).await?.metadata.max_count, Some(100));
     /// # Ok(()) }
     /// ```
-    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted>;
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet>;
 
     /// Begins an endless read: catches up, then goes on live, without a gap and without a double.
     ///

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use gesta_core::{
     AllFrom, AllPage, Append, Appended, Capabilities, Checkpoint, Clock, DeleteStream, Deleted,
     Direction, Durability, ErrorKind, EventStore, IdempotencyWindow, Incarnation, ListStreams,
-    LogId, Position, ReadAll, ReadStream, RecordedEvent, Result, SetStreamMetadata, StoreInfo,
-    StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription, SystemClock,
-    Timestamp, limits,
+    LogId, MetadataSet, Position, ReadAll, ReadStream, RecordedEvent, Result, SetStreamMetadata,
+    StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
+    SystemClock, Timestamp, limits,
 };
 use tokio::sync::watch;
 
@@ -191,14 +191,6 @@ impl MemoryStore {
             }),
         }
     }
-
-    fn changed(&self, (log, position): (LogId, Position)) -> Deleted {
-        Deleted {
-            log,
-            position,
-            checkpoint: self.inner.after(log, position),
-        }
-    }
 }
 
 #[async_trait]
@@ -261,8 +253,12 @@ impl EventStore for MemoryStore {
 
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
         let deleted = self.inner.change(|state, now| state.delete(&request, now));
-        let deleted = deleted.map_err(|error| error.during("delete stream"))?;
-        Ok(self.changed(deleted))
+        let (log, position) = deleted.map_err(|error| error.during("delete stream"))?;
+        Ok(Deleted {
+            log,
+            position,
+            checkpoint: self.inner.after(log, position),
+        })
     }
 
     async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
@@ -275,12 +271,16 @@ impl EventStore for MemoryStore {
         record.map_err(|error| error.during("read metadata"))
     }
 
-    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
         let set = self
             .inner
             .change(|state, now| state.set_metadata(request, now));
-        let set = set.map_err(|error| error.during("set metadata"))?;
-        Ok(self.changed(set))
+        let (log, position) = set.map_err(|error| error.during("set metadata"))?;
+        Ok(MetadataSet {
+            log,
+            position,
+            checkpoint: self.inner.after(log, position),
+        })
     }
 
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {

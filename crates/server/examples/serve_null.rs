@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use gesta_core::{
     AllPage, Append, Appended, AppendedStream, Checkpoint, DeleteStream, Deleted, Error,
-    EventStore, Incarnation, ListStreams, LogId, Position, ReadAll, ReadStream, Result, Revision,
-    SetStreamMetadata, StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage,
-    Subscribe, Subscription,
+    EventStore, Incarnation, ListStreams, LogId, MetadataSet, Position, ReadAll, ReadStream,
+    Result, Revision, SetStreamMetadata, StoreInfo, StreamId, StreamMetadataRecord, StreamPage,
+    StreamsPage, Subscribe, Subscription,
 };
 use gesta_server::{Config, Registry};
 
@@ -65,7 +65,7 @@ impl EventStore for NullStore {
     async fn stream_metadata(&self, _: StreamId) -> Result<StreamMetadataRecord> {
         nothing()
     }
-    async fn set_stream_metadata(&self, _: SetStreamMetadata) -> Result<Deleted> {
+    async fn set_stream_metadata(&self, _: SetStreamMetadata) -> Result<MetadataSet> {
         nothing()
     }
     async fn subscribe(&self, _: Subscribe) -> Result<Subscription> {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::{
     Backend, BackendInfo, Batch, EventLookup, EventRef, History, LoadRequest, Loaded, LoadedMeta,
@@ -14,8 +15,8 @@ use gesta_core::backend::{
     StoredId, StreamHead, StreamSlice, WriterEpoch,
 };
 use gesta_core::{
-    Capabilities, Durability, Error, EventId, EventType, Incarnation, Lifecycle, LogId, Position,
-    Result, Revision, StreamId, Visibility,
+    Capabilities, ContentType, Durability, Error, EventId, EventType, Incarnation, Lifecycle,
+    LogId, Position, Result, Revision, StreamId, Visibility,
 };
 
 /// A row that was stored at some time, in some history.
@@ -365,6 +366,10 @@ impl Backend for Database {
             number: self.state().history,
             incarnation: Incarnation(uuid::Uuid::nil()),
         }
+    }
+
+    fn pack(&self, _: &StreamId, _: ContentType, _: &Bytes) -> Option<Bytes> {
+        None
     }
 
     async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {

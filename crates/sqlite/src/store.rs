@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::{
     Backend, BackendInfo, CurrentHistory, EventLookup, EventRef, History, LoadRequest, Loaded,
@@ -17,7 +18,8 @@ use gesta_core::backend::{
     StreamSlice,
 };
 use gesta_core::{
-    Capabilities, Durability, Error, Incarnation, LogId, Position, Result, StreamId, Visibility,
+    Capabilities, ContentType, Durability, Error, Incarnation, LogId, Position, Result, StreamId,
+    Visibility,
 };
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -448,6 +450,10 @@ impl Backend for SqliteBackend {
 
     fn history(&self) -> History {
         self.history.get()
+    }
+
+    fn pack(&self, _: &StreamId, _: ContentType, _: &Bytes) -> Option<Bytes> {
+        None
     }
 
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {

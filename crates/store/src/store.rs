@@ -11,8 +11,9 @@ use gesta_core::backend::{Backend, BackendInfo, CommitObserver, History, Purpose
 use gesta_core::limits::LOGS_MAX;
 use gesta_core::{
     AllPage, Append, Appended, Clock, DeleteStream, Deleted, Error, EventStore, IdempotencyWindow,
-    ListStreams, LogId, Position, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo,
-    StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription, log_of,
+    ListStreams, LogId, MetadataSet, Position, ReadAll, ReadStream, Result, SetStreamMetadata,
+    StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
+    log_of,
 };
 use gesta_tail::Hub;
 
@@ -184,7 +185,7 @@ impl Store {
         self.pipeline_of(log)?.delete(request).await
     }
 
-    async fn set_metadata_valid(&self, request: SetStreamMetadata) -> Result<Deleted> {
+    async fn set_metadata_valid(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
         refuse_metadata_stream(&request.stream)?;
         let log = self.log_of(&request.stream);
         self.pipeline_of(log)?.set_metadata(request).await
@@ -272,7 +273,7 @@ impl EventStore for Store {
         record.map_err(|error| error.during("read metadata"))
     }
 
-    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
         let set = self.set_metadata_valid(request).await;
         set.map_err(|error| error.during("set metadata"))
     }

@@ -4,9 +4,9 @@ use std::ops::Deref;
 
 use async_trait::async_trait;
 use gesta_core::{
-    AllPage, Append, Appended, DeleteStream, Deleted, EventStore, ListStreams, ReadAll, ReadStream,
-    Result, SetStreamMetadata, StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage,
-    Subscribe, Subscription,
+    AllPage, Append, Appended, DeleteStream, Deleted, EventStore, ListStreams, MetadataSet,
+    ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo, StreamId, StreamMetadataRecord,
+    StreamPage, StreamsPage, Subscribe, Subscription,
 };
 
 /// What a store around another one does itself. [`Outer`] makes a store of it.
@@ -82,7 +82,7 @@ impl<T: Around> EventStore for Outer<T> {
         self.0.inner().stream_metadata(stream).await
     }
 
-    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
         self.0.inner().set_stream_metadata(request).await
     }
 

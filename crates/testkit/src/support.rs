@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use gesta_core::{
     AllFrom, Appended, Checkpoint, Clock, DeleteKind, DeleteStream, Deleted, EventData, EventId,
-    EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, ListStreams, Query, ReadAll,
-    ReadStream, RecordedEvent, Result, Revision, SetStreamMetadata, SharedEvent, StreamId,
-    StreamInfo, StreamMetadata, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
+    EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, ListStreams, MetadataSet,
+    Query, ReadAll, ReadStream, RecordedEvent, Result, Revision, SetStreamMetadata, SharedEvent,
+    StreamId, StreamInfo, StreamMetadata, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
     SubscriptionMessage, Tag, Tags, Timestamp,
 };
 
@@ -109,7 +109,7 @@ pub async fn set_metadata(
     name: &str,
     expected: ExpectedRevision,
     json: &str,
-) -> Result<Deleted> {
+) -> Result<MetadataSet> {
     let request = SetStreamMetadata {
         stream: stream(name),
         expected,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use gesta_core::{
     Appended, AppendedStream, Capabilities, Checkpoint, Deleted, Durability, Error,
-    IdempotencyWindow, Incarnation, LogId, Position, Result, Revision, StoreInfo, StreamId,
-    StreamInfo, StreamsPage,
+    IdempotencyWindow, Incarnation, LogId, MetadataSet, Position, Result, Revision, StoreInfo,
+    StreamId, StreamInfo, StreamsPage,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
@@ -67,25 +67,31 @@ pub struct Stored<'a> {
     pub checkpoint: CheckpointText<'a>,
 }
 
-impl<'a> From<&'a Deleted> for Stored<'a> {
-    fn from(deleted: &'a Deleted) -> Self {
-        Self {
-            log: deleted.log.0,
-            position: deleted.position.0,
-            checkpoint: CheckpointText(Cow::Borrowed(&deleted.checkpoint)),
+macro_rules! stored {
+    ($answer:ident) => {
+        impl<'a> From<&'a $answer> for Stored<'a> {
+            fn from(answer: &'a $answer) -> Self {
+                Self {
+                    log: answer.log.0,
+                    position: answer.position.0,
+                    checkpoint: CheckpointText(Cow::Borrowed(&answer.checkpoint)),
+                }
+            }
         }
-    }
-}
 
-impl From<Stored<'_>> for Deleted {
-    fn from(stored: Stored<'_>) -> Self {
-        Self {
-            log: LogId(stored.log),
-            position: Position(stored.position),
-            checkpoint: stored.checkpoint.0.into_owned(),
+        impl From<Stored<'_>> for $answer {
+            fn from(stored: Stored<'_>) -> Self {
+                Self {
+                    log: LogId(stored.log),
+                    position: Position(stored.position),
+                    checkpoint: stored.checkpoint.0.into_owned(),
+                }
+            }
         }
-    }
+    };
 }
+stored!(Deleted);
+stored!(MetadataSet);
 
 /// The answer to an append to one stream.
 #[derive(Debug, Serialize, Deserialize)]

@@ -140,7 +140,7 @@ impl EventStore for Planted {
         self.store.stream_metadata(stream).await
     }
 
-    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<Deleted> {
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
         self.store.set_stream_metadata(request).await
     }
 

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -175,6 +176,10 @@ impl Backend for MemoryBackend {
 
     fn history(&self) -> History {
         self.history.get()
+    }
+
+    fn pack(&self, _: &StreamId, _: ContentType, _: &Bytes) -> Option<Bytes> {
+        None
     }
 
     async fn open_writer(&self, _log: LogId) -> Result<Box<dyn LogWriter>> {

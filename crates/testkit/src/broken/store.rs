@@ -6,8 +6,9 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, EventStore, EventStoreExt, ListStreams,
-    LogId, Position, ReadAll, ReadStream, Result, Revision, SetStreamMetadata, StoreInfo, StreamId,
-    StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
+    LogId, MetadataSet, Position, ReadAll, ReadStream, Result, Revision, SetStreamMetadata,
+    StoreInfo, StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe,
+    Subscription,
 };
 use gesta_memory::MemoryStore;
 
@@ -104,7 +105,7 @@ impl EventStore for BrokenStore {
         self.inner.stream_metadata(self.folded(stream)).await
     }
 
-    async fn set_stream_metadata(&self, mut request: SetStreamMetadata) -> Result<Deleted> {
+    async fn set_stream_metadata(&self, mut request: SetStreamMetadata) -> Result<MetadataSet> {
         request.stream = self.folded(request.stream);
         self.inner.set_stream_metadata(request).await
     }

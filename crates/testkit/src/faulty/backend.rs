@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::*;
 use gesta_core::*;
@@ -264,6 +265,10 @@ impl Backend for FaultyBackend {
 
     fn history(&self) -> History {
         self.history.get()
+    }
+
+    fn pack(&self, _: &StreamId, _: ContentType, _: &Bytes) -> Option<Bytes> {
+        None
     }
 
     async fn open_writer(&self, _: LogId) -> Result<Box<dyn LogWriter>> {

@@ -5,9 +5,9 @@ use std::fmt::Debug;
 
 use gesta_core::{
     AllFrom, Append, Appended, Checkpoint, DeleteStream, Deleted, Direction, Error, EventData,
-    EventId, EventStore, EventStoreExt, ExpectedRevision, Filter, Incarnation, Place, Position,
-    ReadAll, ReadStream, RecordedEvent, Revision, SetStreamMetadata, StreamFrom, StreamMetadata,
-    SubscribeFrom, Tags, Timestamp,
+    EventId, EventStore, EventStoreExt, ExpectedRevision, Filter, Incarnation, MetadataSet, Place,
+    Position, ReadAll, ReadStream, RecordedEvent, Revision, SetStreamMetadata, StreamFrom,
+    StreamMetadata, SubscribeFrom, Tags, Timestamp,
 };
 use gesta_memory::{Config, MemoryStore};
 use uuid::Uuid;
@@ -119,7 +119,8 @@ impl World {
                 };
                 let tested = self.tested.delete_stream(request.clone()).await;
                 let model = self.model.delete_stream(request).await;
-                self.same_change(tested, model)
+                let plain = |it: Deleted| (it.log, it.position, it.checkpoint.place);
+                same_answer(tested.map(plain), model.map(plain), Errors::Exactly)
             }
             Operation::SetMetadata(name, claim, json) => {
                 let request = SetStreamMetadata {
@@ -129,7 +130,8 @@ impl World {
                 };
                 let tested = self.tested.set_stream_metadata(request.clone()).await;
                 let model = self.model.set_stream_metadata(request).await;
-                self.same_change(tested, model)
+                let plain = |it: MetadataSet| (it.log, it.position, it.checkpoint.place);
+                same_answer(tested.map(plain), model.map(plain), Errors::Exactly)
             }
             Operation::AppendMetadata(name, claim, json, ids) => {
                 let name = format!("$${name}");
@@ -240,15 +242,6 @@ impl World {
         let tested = tested.map(|answer| self.plain_answer(answer, self.tested_incarnation));
         let model = model.map(|answer| self.plain_answer(answer, self.model_incarnation));
         same_answer(tested, model, errors)
-    }
-
-    fn same_change(
-        &self,
-        tested: gesta_core::Result<Deleted>,
-        model: gesta_core::Result<Deleted>,
-    ) -> Result<(), String> {
-        let plain = |deleted: Deleted| (deleted.log, deleted.position, deleted.checkpoint.place);
-        same_answer(tested.map(plain), model.map(plain), Errors::Exactly)
     }
 
     fn plain_answer(&self, mut answer: Appended, incarnation: Incarnation) -> Appended {
