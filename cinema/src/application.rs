@@ -40,7 +40,7 @@ impl Application {
         // First, so that what is refused leaves no new store behind.
         let listener = http::bind(&config).await?;
         let views = read_model::beside(&config.store)?;
-        let store = gesta::open_database(&config.store, Options::creating()).await?;
+        let store = Options::creating().open_database(&config.store).await?;
         let shows = Shows::start(Arc::clone(&store) as _, &config)?;
         let read_model = ReadModel::start(Arc::clone(&store) as _, views);
         let app = Arc::new(App {

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use gesta::entity::{Entities, EntityType, Error, Request, Snapshots, Stats};
-use gesta::{ContentType, OwnerStore, SystemClock};
+use gesta::entity::{Builder, Entities, EntityType, Error, Request, Snapshots, Stats};
+use gesta::{ContentType, OwnerStore};
 use uuid::Uuid;
 
 use crate::config::Config;
@@ -43,7 +43,7 @@ impl Shows {
             ..gesta::entity::Config::default()
         };
         Ok(Self {
-            entities: Entities::start(store, kind, runtime, Arc::new(SystemClock)),
+            entities: Builder::new().config(runtime).start(store, kind),
             stale_reads: config.stale_reads,
         })
     }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gesta::entity::{Config, Context, Decider, Entities, EntityType, JsonEvents};
+use gesta::entity::{Context, Decider, Entities, EntityType, JsonEvents};
 use gesta_core::{
     ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, OwnerStore,
-    Revision, SystemClock,
+    Revision,
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -69,12 +69,7 @@ pub(crate) async fn run(args: &LockingArgs, stop: &CancellationToken) -> Result<
     let opened = store::open(&args.store).await?;
     let owner = opened.owner()?;
     let kind = EntityType::new("held", JsonEvents::<Event>::new())?;
-    let held = Entities::start(
-        Arc::clone(&owner) as Arc<dyn OwnerStore>,
-        kind,
-        Config::default(),
-        Arc::new(SystemClock),
-    );
+    let held = Entities::start(Arc::clone(&owner) as Arc<dyn OwnerStore>, kind);
     let (mut rows, mut lost) = (Vec::new(), 0_i128);
     for entities in &args.entities {
         if stop.is_cancelled() {

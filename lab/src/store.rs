@@ -277,7 +277,7 @@ async fn open_either(
         logs,
         ..gesta::Options::creating()
     };
-    let store = gesta::open_database(url, options).await?;
+    let store = options.open_database(url).await?;
     Ok((Arc::clone(&store) as Arc<dyn EventStore>, Some(store)))
 }
 

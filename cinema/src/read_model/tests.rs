@@ -25,7 +25,8 @@ struct Cinema {
 
 impl Cinema {
     async fn open(url: &str) -> Self {
-        let store = gesta::open_database(url, Options::creating())
+        let store = Options::creating()
+            .open_database(url)
             .await
             .expect("opened");
         Self {

@@ -140,7 +140,7 @@ async fn connect(global: &Global, missing: Missing) -> Outcome<Arc<dyn EventStor
         missing,
         ..gesta::Options::default()
     };
-    Ok(gesta::open(&url, options).await?)
+    Ok(options.open(&url).await?)
 }
 
 /// Runs `work` on a store that exists and closes the store afterwards, also after Ctrl-C.

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use gesta_core::capacity::{Capacity, Permit, Refusal};
-use gesta_core::{Clock, OwnerStore, Result as StoreResult, StreamId, slice_of};
+use gesta_core::{Clock, OwnerStore, Result as StoreResult, StreamId, SystemClock, slice_of};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -24,6 +24,57 @@ use crate::stats::{Counters, Stats};
 /// instead, what was handed over is still carried out, in the background.
 pub struct Entities<D: Decider> {
     shared: Arc<Shared<D>>,
+}
+
+/// Starts runtimes with other bounds or another clock than [`Entities::start`].
+pub struct Builder {
+    config: Config,
+    clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Builder").field(&self.config).finish()
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Builder {
+    /// The default bounds, the system's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            config: Config::default(),
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// Other bounds and times.
+    #[must_use]
+    pub fn config(self, config: Config) -> Self {
+        Self { config, ..self }
+    }
+
+    /// Another source of the time that `decide` is told and events are stored at.
+    #[must_use]
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Starts a runtime on a store. Must be called within a tokio runtime.
+    #[must_use]
+    pub fn start<D: Decider>(
+        self,
+        store: Arc<dyn OwnerStore>,
+        entity_type: EntityType<D>,
+    ) -> Entities<D> {
+        Entities::start_with(self, store, entity_type)
+    }
 }
 
 impl<D: Decider> Clone for Entities<D> {
@@ -68,13 +119,17 @@ impl<D: Decider> Shared<D> {
 }
 
 impl<D: Decider> Entities<D> {
-    /// Starts a runtime on a store. Must be called within a tokio runtime.
+    /// Starts a runtime on a store, with the default bounds and the system's clock. [`Builder`] sets others.
+    /// Must be called within a tokio runtime.
     #[must_use]
-    pub fn start(
+    pub fn start(store: Arc<dyn OwnerStore>, entity_type: EntityType<D>) -> Self {
+        Builder::new().start(store, entity_type)
+    }
+
+    fn start_with(
+        Builder { config, clock }: Builder,
         store: Arc<dyn OwnerStore>,
         entity_type: EntityType<D>,
-        config: Config,
-        clock: Arc<dyn Clock>,
     ) -> Self {
         let count = match config.shards {
             0 => std::thread::available_parallelism().map_or(1, usize::from),

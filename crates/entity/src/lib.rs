@@ -30,7 +30,7 @@ pub use codec::{CodecError, Encoded, EventCodec, JsonEvents, JsonEventsBuilder, 
 pub use codec::{ProtoEvents, ProtoEventsBuilder};
 pub use config::Config;
 pub use decider::{Context, Decider};
-pub use entities::Entities;
+pub use entities::{Builder, Entities};
 pub use error::Error;
 pub use keys::KEY_BYTES_MAX;
 pub use kind::EntityType;

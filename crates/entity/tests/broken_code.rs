@@ -10,10 +10,10 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use gesta_core::{ContentType, OwnerStore, SystemClock, Tag};
+use gesta_core::{ContentType, OwnerStore, Tag};
 use gesta_entity::{
-    CodecError, Config, Context, Decider, Encoded, Entities, EntityType, Error, EventCodec,
-    JsonEvents, Request, Snapshots, Stored,
+    Builder, CodecError, Config, Context, Decider, Encoded, Entities, EntityType, Error,
+    EventCodec, JsonEvents, Request, Snapshots, Stored,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -142,7 +142,7 @@ fn snapshots() -> Snapshots<Fragile> {
 }
 
 async fn store() -> Arc<gesta::Store> {
-    let opened = gesta::open_database("sqlite::memory:", gesta::Options::creating());
+    let opened = gesta::open_database("sqlite::memory:");
     opened.await.unwrap()
 }
 
@@ -163,7 +163,7 @@ fn start(store: &Arc<gesta::Store>, snapshots: Option<Snapshots<Fragile>>) -> En
         ..Config::default()
     };
     let store = Arc::clone(store) as Arc<dyn OwnerStore>;
-    Entities::start(store, kind, config, Arc::new(SystemClock))
+    Builder::new().config(config).start(store, kind)
 }
 
 /// Sends a command between two of another entity; all three are handed over at once.

@@ -14,11 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::limits::EVENT_BYTES_MAX;
-use gesta_core::{
-    EventData, EventId, EventStoreExt, EventType, ExpectedRevision, OwnerStore, SystemClock,
-};
+use gesta_core::{EventData, EventId, EventStoreExt, EventType, ExpectedRevision, OwnerStore};
 use gesta_entity::{
-    Config, Context, Decider, Done, Entities, EntityType, Error, JsonEvents, Request, Snapshots,
+    Builder, Config, Context, Decider, Done, Entities, EntityType, Error, JsonEvents, Request,
+    Snapshots,
 };
 use serde::{Deserialize, Serialize};
 use support::{Account, Command, Insufficient, config, start, store};
@@ -96,7 +95,7 @@ async fn keys_are_bounded_by_count_and_by_bytes() {
         // From events alone: a newer version has no use for the snapshots.
         let newer = support::account_type().snapshots(Snapshots::json(2));
         let owner = Arc::clone(&store) as Arc<dyn OwnerStore>;
-        let accounts = Entities::start(owner, newer, bounded, Arc::new(SystemClock));
+        let accounts = Builder::new().config(bounded).start(owner, newer);
         let young = deposit(&accounts, 1, &format!("{round}-0098"))
             .await
             .unwrap();
@@ -223,12 +222,9 @@ async fn a_snapshot_too_large_leaves_the_oldest_keys_out() {
             ..config()
         };
         let owner = Arc::clone(&store) as Arc<dyn OwnerStore>;
-        Entities::start(
-            owner,
-            kind.idempotent_replies(),
-            config,
-            Arc::new(SystemClock),
-        )
+        Builder::new()
+            .config(config)
+            .start(owner, kind.idempotent_replies())
     };
     let entities = start();
     for n in 0..20 {

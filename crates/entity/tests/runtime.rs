@@ -7,8 +7,8 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{EventStore, EventStoreExt, ExpectedRevision, OwnerStore, Revision, SystemClock};
-use gesta_entity::{Config, Entities, Error, Request};
+use gesta_core::{EventStore, EventStoreExt, ExpectedRevision, OwnerStore, Revision};
+use gesta_entity::{Builder, Config, Error, Request};
 use support::{Account, Command, Insufficient, account_type, config, start, store};
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn snapshots_are_written_kept_to_one_and_ignored_when_of_no_use() {
     // A newer version of the program.
     let newer = account_type().snapshots(gesta_entity::Snapshots::json(2).every(10));
     let owner = Arc::clone(&store) as Arc<dyn OwnerStore>;
-    let accounts = Entities::start(owner, newer, config(), Arc::new(SystemClock));
+    let accounts = Builder::new().config(config()).start(owner, newer);
     assert_eq!(
         accounts.read("1", |account| account.balance).await.unwrap(),
         35

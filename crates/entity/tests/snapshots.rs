@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use gesta_core::{
     DeleteKind, DeleteStream, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision,
-    OwnerStore, SetStreamMetadata, StreamId, StreamMetadata, SystemClock,
+    OwnerStore, SetStreamMetadata, StreamId, StreamMetadata,
 };
-use gesta_entity::{Entities, Request};
+use gesta_entity::{Builder, Request};
 use gesta_testkit::faulty::{FaultyStore, World};
 use support::{Command, account_type, config, start, store};
 
@@ -102,7 +102,7 @@ async fn a_second_shutdown_waits_for_the_end_too() {
     let store = FaultyStore::on(&world, gesta_store::Config::default());
     let kind = account_type().snapshots(gesta_entity::Snapshots::json(1).every(1));
     let shared = store.share() as Arc<dyn OwnerStore>;
-    let accounts = Entities::start(shared, kind, config(), Arc::new(SystemClock));
+    let accounts = Builder::new().config(config()).start(shared, kind);
     store.set_round_trip(Duration::from_millis(5));
     let pending: Vec<_> = (0..10)
         .map(|_| accounts.submit("1", Request::new(Command::Deposit(1))))

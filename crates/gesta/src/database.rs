@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gesta_core::backend::{Backend, BackendInfo};
-use gesta_core::{Clock, Error, Result, SystemClock};
+use gesta_core::{Clock, Error, EventStore, Result, SystemClock};
 use gesta_sql::verify::{AuditSource, Progress, Report, audit};
 use gesta_store::{Config, Store};
 
@@ -53,6 +53,25 @@ impl Options {
             missing: Missing::Create,
             ..Self::default()
         }
+    }
+
+    /// Opens the store at `url` with these options, as [`open`](crate::open) does. They say nothing to a server.
+    ///
+    /// # Errors
+    /// As [`open`](crate::open).
+    pub async fn open(self, url: &str) -> Result<Arc<dyn EventStore>> {
+        if crate::url::is_server(url) {
+            return crate::connect(url);
+        }
+        Ok(self.open_database(url).await?)
+    }
+
+    /// Opens the store in the database at `url` with these options, as [`open_database`](crate::open_database) does.
+    ///
+    /// # Errors
+    /// As [`open_database`](crate::open_database).
+    pub async fn open_database(self, url: &str) -> Result<Arc<Store>> {
+        Database::open(url, &self).await?.start(&self)
     }
 }
 

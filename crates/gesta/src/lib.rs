@@ -1,14 +1,14 @@
 //! Gesta: an event store on the SQL database you already run.
 //!
 //! ```
-//! use gesta::{EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Options};
+//! use gesta::{EventData, EventStore, EventStoreExt, EventType, ExpectedRevision};
 //! use gesta::{StreamId, Subscribe, SubscribeFrom, SubscribeTo};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> gesta::Result<()> {
 //! // An embedded store: "sqlite:gesta.db" for a file, "postgres://user@host/db" for PostgreSQL, "http://host:port" for a
 //! // server (feature `client`).
-//! let store = gesta::open("sqlite::memory:", Options::creating()).await?;
+//! let store = gesta::open("sqlite::memory:").await?;
 //!
 //! let added = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
 //! store.append_to("cart-1", ExpectedRevision::NoStream, vec![added]).await?;
@@ -73,28 +73,24 @@ use std::sync::Arc;
 /// * `sqlite::memory:`: gone when it is closed;
 /// * `postgres://user:password@host:port/database`: PostgreSQL, for any number of processes (options
 ///   `?schema=`, `sslmode=`, `readers=`, …);
-/// * `http://host:port`: a server, with the feature `client`. The options say nothing to it, and it is asked for the first time
-///   by the first call.
+/// * `http://host:port`: a server, with the feature `client`. It is asked for the first time by the first call.
 ///
-/// A store that does not exist is made only with [`Options::creating`]. [`open_database`] gives the store of a
-/// database with what only it can do, such as owning entities and scavenging.
+/// A store that does not exist is made only by [`Options::creating`], unless it is in memory. [`open_database`] gives the store
+/// of a database with what only it can do, such as owning entities and scavenging.
 ///
 /// # Errors
 /// `InvalidArgument` for another scheme or a wrong option; `Unavailable`; `Schema` if there is no store, or it must be migrated
 /// or is newer than this program; `Unsupported` if the database cannot keep the contract, or this program was built without the feature.
-pub async fn open(url: &str, options: Options) -> Result<Arc<dyn EventStore>> {
-    if url::is_server(url) {
-        return connect(url);
-    }
-    Ok(open_database(url, options).await?)
+pub async fn open(url: &str) -> Result<Arc<dyn EventStore>> {
+    Options::default().open(url).await
 }
 
 /// Opens the store in the database at `url`, as [`open`] does, but not a server.
 ///
 /// # Errors
 /// As [`open`]; `InvalidArgument` for the URL of a server.
-pub async fn open_database(url: &str, options: Options) -> Result<Arc<Store>> {
-    Database::open(url, &options).await?.start(&options)
+pub async fn open_database(url: &str) -> Result<Arc<Store>> {
+    Options::default().open_database(url).await
 }
 
 #[cfg(feature = "client")]

@@ -23,7 +23,7 @@ async fn open(url: &str, logs: u16) -> Arc<Store> {
         logs,
         ..Options::creating()
     };
-    gesta::open_database(url, options).await.expect("opened")
+    options.open_database(url).await.expect("opened")
 }
 
 async fn append(store: &Store, stream: &str, count: usize) {

@@ -44,7 +44,7 @@ async fn a_store_is_made_used_checked_copied_and_begun_anew() {
     let url_b = url(&directory, "b.db");
     let second = schema::new_incarnation(&url_b).await.expect("begun");
     assert_ne!(first, second);
-    let restored = gesta::open(&url_b, options).await.expect("opened");
+    let restored = options.open(&url_b).await.expect("opened");
     assert_eq!(restored.read_everything().await.expect("readable"), events);
     let old = Checkpoint::in_log(first, 1, gesta::LogId(0), gesta::Position(1));
     let request = ReadAll::forwards().from(AllFrom::Checkpoint(old));
@@ -67,10 +67,7 @@ async fn wrong_urls_and_numbers_of_logs_are_refused() {
         ("sqlite:", Options::default()),
         ("sqlite::memory:", many),
     ] {
-        let error = gesta::open(url, options)
-            .await
-            .map(drop)
-            .expect_err("refused");
+        let error = options.open(url).await.map(drop).expect_err("refused");
         assert!(
             matches!(error.kind(), ErrorKind::InvalidArgument { .. }),
             "{error}"
@@ -89,7 +86,7 @@ async fn wrong_urls_and_numbers_of_logs_are_refused() {
 async fn a_store_is_made_only_when_asked_for() {
     let directory = tempfile::tempdir().expect("a directory");
     let url = url(&directory, "sub/a.db");
-    let error = gesta::open(&url, Options::default())
+    let error = gesta::open(&url)
         .await
         .map(drop)
         .expect_err("there is none");
@@ -97,15 +94,15 @@ async fn a_store_is_made_only_when_asked_for() {
     assert!(error.to_string().contains("sub/a.db"), "{error}");
     let refusing = format!("{url}?create=false");
     assert!(
-        gesta::open(&refusing, Options::creating()).await.is_err(),
+        Options::creating().open(&refusing).await.is_err(),
         "the URL says no"
     );
     assert_eq!(
         std::fs::read_dir(directory.path()).expect("lists").count(),
         0
     );
-    let store = gesta::open(&url, Options::creating()).await.expect("made");
+    let store = Options::creating().open(&url).await.expect("made");
     store.shutdown().await.expect("shut down");
-    let store = gesta::open(&url, Options::default()).await.expect("there");
+    let store = gesta::open(&url).await.expect("there");
     store.shutdown().await.expect("shut down");
 }

@@ -10,8 +10,8 @@ pub(crate) mod tally;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta::entity::{Config, Entities, EntityType, JsonEvents, Snapshots};
-use gesta_core::{OwnerStore, SystemClock};
+use gesta::entity::{Builder, Config, Entities, EntityType, JsonEvents, Snapshots};
+use gesta_core::OwnerStore;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Result;
@@ -93,10 +93,5 @@ pub(crate) fn start_with(
         entity_type = entity_type.snapshots(Snapshots::json(1).every(events));
     }
     let store = Arc::clone(store) as Arc<dyn OwnerStore>;
-    Ok(Entities::start(
-        store,
-        entity_type,
-        config,
-        Arc::new(SystemClock),
-    ))
+    Ok(Builder::new().config(config).start(store, entity_type))
 }

@@ -102,7 +102,7 @@ pub(super) async fn scavenge(url: &str, args: &Scavenge, output: &mut Output) ->
     if mode == RunMode::Real {
         confirm::ask(&args.confirm, "Hidden events are removed for ever")?;
     }
-    let store = gesta::open_database(url, Options::default()).await?;
+    let store = gesta::open_database(url).await?;
     let bar = ProgressBar::new_spinner();
     let report = store
         .scavenge(mode, |progress| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gesta_core::backend::Batch;
 use gesta_core::{ErrorKind, EventStore, OwnerStore, StreamId};
-use gesta_entity::{Config, Done, Entities, Error, PendingReply, Request, Stats};
+use gesta_entity::{Builder, Config, Done, Entities, Error, PendingReply, Request, Stats};
 use gesta_testkit::faulty::{FaultyStore, ForeignEvents, Random, RandomFaults, StoredEvent, World};
 use tokio::time::{sleep, timeout};
 
@@ -124,7 +124,10 @@ fn start(
 ) -> Entities<Chain> {
     let clock = store.world().clock();
     let chains = chain_type(snapshot_every);
-    Entities::start(plant(store.share()), chains, config.clone(), clock)
+    Builder::new()
+        .config(config.clone())
+        .clock(clock)
+        .start(plant(store.share()), chains)
 }
 
 /// Small enough that every bound is met.

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use gesta_core::{OwnerStore, SystemClock};
-use gesta_entity::{Config, Context, Decider, Entities, EntityType, JsonEvents, Snapshots};
+use gesta_core::OwnerStore;
+use gesta_entity::{
+    Builder, Config, Context, Decider, Entities, EntityType, JsonEvents, Snapshots,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,7 +72,7 @@ impl Decider for Account {
 }
 
 pub(crate) async fn store() -> Arc<gesta::Store> {
-    gesta::open_database("sqlite::memory:", gesta::Options::creating())
+    gesta::open_database("sqlite::memory:")
         .await
         .expect("opens")
 }
@@ -91,5 +93,5 @@ pub(crate) fn config() -> Config {
 
 pub(crate) fn start(store: &Arc<gesta::Store>, config: Config) -> Entities<Account> {
     let store = Arc::clone(store) as Arc<dyn OwnerStore>;
-    Entities::start(store, account_type(), config, Arc::new(SystemClock))
+    Builder::new().config(config).start(store, account_type())
 }
