@@ -163,20 +163,23 @@ impl EventData {
         EVENT_OVERHEAD_BYTES
             + self.payload_bytes()
             + self.event_type.as_str().len()
-            + tags_cost_bytes(&self.tags)
+            + self.tags.cost_bytes()
     }
 }
 
 /// What an event takes in memory beside its payload, names and tags, in bytes.
-const EVENT_OVERHEAD_BYTES: usize = 256;
+pub const EVENT_OVERHEAD_BYTES: usize = 256;
 /// What a tag takes in memory beside its text, in bytes.
 const TAG_OVERHEAD_BYTES: usize = 32;
 
-fn tags_cost_bytes(tags: &Tags) -> usize {
-    tags.as_slice()
-        .iter()
-        .map(|tag| tag.as_str().len() + TAG_OVERHEAD_BYTES)
-        .sum()
+impl Tags {
+    /// Memory that the tags hold, roughly, in bytes.
+    #[must_use]
+    pub fn cost_bytes(&self) -> usize {
+        let tags = self.as_slice().iter();
+        tags.map(|tag| tag.as_str().len() + TAG_OVERHEAD_BYTES)
+            .sum()
+    }
 }
 
 /// An event as it was stored.
@@ -220,6 +223,6 @@ impl RecordedEvent {
             + self.payload_bytes()
             + self.stream.as_str().len()
             + self.event_type.as_str().len()
-            + tags_cost_bytes(&self.tags)
+            + self.tags.cost_bytes()
     }
 }

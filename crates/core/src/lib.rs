@@ -26,7 +26,7 @@ pub use back_off::BackOff;
 pub use checkpoint::{Checkpoint, Place};
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use error::{Error, ErrorKind, Result};
-pub use event::{ContentType, EventData, RecordedEvent, Tags};
+pub use event::{ContentType, EVENT_OVERHEAD_BYTES, EventData, RecordedEvent, Tags};
 pub use filter::{Filter, Query};
 pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};

@@ -11,8 +11,8 @@ use futures::StreamExt;
 use gesta_core::backend::{LogSlice, Rows, StreamSlice, WriterEpoch};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
-    Direction, Error, EventId, EventType, LogId, Position, RecordedEvent, Result, StreamId, Tag,
-    Tags, Timestamp,
+    Direction, EVENT_OVERHEAD_BYTES, Error, EventId, EventType, LogId, Position, RecordedEvent,
+    Result, StreamId, Tag, Tags, Timestamp,
 };
 use gesta_sql::{RawRow, content_type_from_code, position_from_sql, revision_from_sql};
 use tokio_postgres::Row;
@@ -80,12 +80,14 @@ enum Payload {
 }
 
 impl Raw {
-    /// Size of data and metadata; as they are stored until they are here, then as they were appended.
-    pub(crate) fn payload_bytes(&self) -> usize {
-        match &self.payload {
+    /// Memory that the event will hold, but for its names, which events share. Data and metadata count as they are stored
+    /// until they are here, then as they were appended.
+    pub(crate) fn cost_bytes(&self) -> usize {
+        let payload = match &self.payload {
             Payload::Here { data, metadata } => length(self.content_type, data) + metadata.len(),
             Payload::Large(bytes) => *bytes,
-        }
+        };
+        EVENT_OVERHEAD_BYTES + payload + self.tags.cost_bytes()
     }
 }
 
@@ -167,7 +169,7 @@ pub(crate) async fn fetch(
     let mut bytes = 0;
     while let Some(row) = rows.next().await {
         let raw = raw_row(&row?, &mut arena)?;
-        bytes += raw.payload_bytes();
+        bytes += raw.cost_bytes();
         raws.push(raw);
         if bytes > bytes_left {
             return Ok(Page {
@@ -348,8 +350,8 @@ impl Filling {
         let mut bytes = self.bytes;
         let mut held = !self.events.is_empty();
         let end = raws.iter().position(|raw| {
-            let full = held && bytes + raw.payload_bytes() > PAGE_BYTES_MAX;
-            bytes += raw.payload_bytes();
+            let full = held && bytes + raw.cost_bytes() > PAGE_BYTES_MAX;
+            bytes += raw.cost_bytes();
             held = true;
             full
         });

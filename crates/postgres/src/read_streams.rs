@@ -140,11 +140,11 @@ impl Parts {
                 }
                 continue;
             }
-            if !raws.is_empty() && bytes + raw.payload_bytes() > PAGE_BYTES_MAX {
+            if !raws.is_empty() && bytes + raw.cost_bytes() > PAGE_BYTES_MAX {
                 cut = Some(place);
                 break;
             }
-            bytes += raw.payload_bytes();
+            bytes += raw.cost_bytes();
             *count += 1;
             raws.push(raw);
         }

@@ -196,13 +196,13 @@ impl Page<'_> {
         };
         let mut rows = self.store.backend.read_log(slice).await?;
         if self.events.is_empty() {
-            self.bytes = rows.events.iter().map(RecordedEvent::payload_bytes).sum();
+            self.bytes = rows.events.iter().map(RecordedEvent::cost_bytes).sum();
             self.events = rows.events;
             return Ok(rows.complete);
         }
         let fitting = rows.events.iter().take_while(|event| {
-            let fits = self.bytes + event.payload_bytes() <= PAGE_BYTES_MAX;
-            self.bytes += event.payload_bytes();
+            let fits = self.bytes + event.cost_bytes() <= PAGE_BYTES_MAX;
+            self.bytes += event.cost_bytes();
             fits
         });
         let fitting = fitting.count();

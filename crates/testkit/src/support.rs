@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use gesta_core::limits::{TAG_BYTES_MAX, TAGS_MAX};
 use gesta_core::{
     AllFrom, Appended, Checkpoint, Clock, DeleteKind, DeleteStream, Deleted, EventData, EventId,
     EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, ListStreams, MetadataSet,
@@ -39,6 +40,13 @@ pub fn stream(name: &str) -> StreamId {
 #[must_use]
 pub fn tag(name: &str) -> Tag {
     Tag::new(name).expect("a valid tag")
+}
+
+/// As many tags as an event can carry, each as long as a tag can be: 8 KiB.
+#[must_use]
+pub fn all_tags() -> Tags {
+    let tag = |number| tag(&format!("{number:02}{}", "x".repeat(TAG_BYTES_MAX - 2)));
+    Tags::new((0..TAGS_MAX).map(tag).collect()).expect("at the limit")
 }
 
 /// The claim that this is the last revision.

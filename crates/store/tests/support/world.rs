@@ -219,8 +219,8 @@ impl World {
         let mut read = |slice: &StreamSlice| {
             let mut rows = self.read_stream(slice);
             let taken = rows.events.iter().take_while(|event| {
-                full |= any && event.payload_bytes() > left;
-                left = left.saturating_sub(event.payload_bytes());
+                full |= any && event.cost_bytes() > left;
+                left = left.saturating_sub(event.cost_bytes());
                 any = true;
                 !full
             });
@@ -369,11 +369,12 @@ fn page<'a>(
     let mut last_writer = None;
     let mut bytes = 0;
     let left = rows.find(|stored| {
-        bytes += stored.row.data.len() + stored.row.metadata.len();
+        let event = stored.row.to_recorded(log);
+        bytes += event.cost_bytes();
         let fits = events.is_empty() || (events.len() < limit && bytes <= PAGE_BYTES_MAX);
         if fits {
             last_writer = Some(stored.writer);
-            events.push(stored.row.to_recorded(log));
+            events.push(event);
         }
         !fits
     });
