@@ -1,7 +1,7 @@
 //! What a lane keeps, asks for, and forgets.
 
 use super::*;
-use crate::testing::{batch, event};
+use crate::testing::{batch, event, tagged};
 
 fn lane(events_max: usize) -> Arc<Lane> {
     let pulse = Arc::new(watch::Sender::new(0));
@@ -105,6 +105,24 @@ fn too_much_behind_a_gap_is_read_instead() {
     lane.committed(0, &batch(2..=3));
     lane.committed(0, &batch(4..=5));
     assert_eq!(next(&lane), read(0, None));
+}
+
+/// Tags were free of charge once: what waited after a gap held 8 KiB more for each event than its bound knew.
+#[test]
+fn tags_count_against_the_bytes_that_wait_after_a_gap() {
+    let pulse = Arc::new(watch::Sender::new(0));
+    let lane = Arc::new(Lane::new(LogId(0), 100, 20 * 1024, pulse));
+    let _interest = lane.interest();
+    awaken(&lane, 0);
+    let mut large = batch(3..=5);
+    for row in &mut large.rows {
+        row.tags = tagged(1).tags.clone();
+    }
+    lane.committed(0, &batch(2..=2));
+    assert_eq!(next(&lane), read(0, Some(1)));
+    lane.committed(0, &large);
+    filled(&lane, 1..=1, None);
+    assert_eq!(next(&lane), read(1, None));
 }
 
 /// Goal: a message is only a hint. One that is wrong costs a look and moves nothing.
