@@ -11,6 +11,7 @@ use std::fmt;
 use bytes::Bytes;
 use gesta_core::{ContentType, EventType};
 
+mod by_serde;
 #[cfg(feature = "cbor")]
 mod cbor;
 mod json;
@@ -20,11 +21,12 @@ mod readable;
 mod tagged;
 mod upcast;
 
+pub use by_serde::{SerdeEvents, SerdeEventsBuilder};
 #[cfg(feature = "cbor")]
 pub(crate) use cbor::from_slice as read_cbor;
 #[cfg(feature = "cbor")]
-pub use cbor::{CborEvents, CborEventsBuilder};
-pub use json::{JsonEvents, JsonEventsBuilder};
+pub use cbor::{Cbor, CborEvents, CborEventsBuilder};
+pub use json::{Json, JsonEvents, JsonEventsBuilder};
 #[cfg(feature = "proto")]
 pub use proto::{ProtoEvents, ProtoEventsBuilder};
 

@@ -24,8 +24,11 @@ mod stats;
 
 pub use ask::{Done, PendingReply, Request};
 #[cfg(feature = "cbor")]
-pub use codec::{CborEvents, CborEventsBuilder};
-pub use codec::{CodecError, Encoded, EventCodec, JsonEvents, JsonEventsBuilder, Stored};
+pub use codec::{Cbor, CborEvents, CborEventsBuilder};
+pub use codec::{
+    CodecError, Encoded, EventCodec, Json, JsonEvents, JsonEventsBuilder, SerdeEvents,
+    SerdeEventsBuilder, Stored,
+};
 #[cfg(feature = "proto")]
 pub use codec::{ProtoEvents, ProtoEventsBuilder};
 pub use config::Config;

@@ -211,13 +211,24 @@ impl<S: Serializer> Serializer for ContentSerializer<'_, S> {
 
 /// Why a name and its content are no event.
 #[derive(Debug)]
-pub(super) enum ReadError<F> {
+pub enum ReadError<F> {
     /// The enum has no variant of this name.
     UnknownName,
     /// The type is no enum in the default representation.
     NotAnEnum,
     /// The content is not that of the variant, says the format.
     Content(F),
+}
+
+impl<F: ToString> ReadError<F> {
+    /// The same, with the words of the format.
+    pub(super) fn in_words(self) -> ReadError<String> {
+        match self {
+            Self::UnknownName => ReadError::UnknownName,
+            Self::NotAnEnum => ReadError::NotAnEnum,
+            Self::Content(error) => ReadError::Content(error.to_string()),
+        }
+    }
 }
 
 /// Reads the event with this name from the content that `content` holds.
