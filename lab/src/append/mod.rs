@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::child::{ProgramArgs, Server};
 use crate::failure::{Result, fail};
 use crate::report::numbers::{list, millis};
-use crate::report::{Chart, Report, ReportArgs, Scale};
+use crate::report::{Chart, Report, ReportArgs};
 use crate::sizes::Sizes;
 use crate::store::{self, StoreArgs};
 use crate::target::{self, Embedded, Events, Expected, GestaTarget, Load, Target};
@@ -232,13 +232,8 @@ impl<'a> Lab<'a> {
         for run in &self.runs {
             run.tell(report);
         }
-        let (x, y) = (("run", Scale::Steps), (&["events/s"][..], Scale::Linear));
-        report.chart(Chart::lines(
-            "Events per second, run by run",
-            figures::TITLE,
-            x,
-            y,
-        ));
+        let title = "Events per second, run by run";
+        report.chart(Chart::bars(title, figures::TITLE, "run", "events/s"));
         report.table(figures::table(&self.runs));
     }
 

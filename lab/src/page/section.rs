@@ -107,11 +107,10 @@ impl<'a> Section<'a> {
             section id=(self.id()) {
                 h2 { (self.title()) }
                 @for (number, group) in self.groups.iter().enumerate() {
-                    @if self.groups.len() > 1 {
-                        @if number > 0 { h3 { (group[0].setting) } }
-                        @else { p.setting { (group[0].setting) } }
-                    }
+                    // A section begins with what was found.
+                    @if number > 0 { h3 { (group[0].setting) } }
                     (finding(group[0]))
+                    @if number == 0 && self.groups.len() > 1 { p.setting { (group[0].setting) } }
                     @if let Some(sentence) = agree::sentence(group) { p { (sentence) } }
                     (body(group[0]))
                     @for older in &group[1..] {

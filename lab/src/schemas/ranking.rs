@@ -213,6 +213,7 @@ impl<'a> Ranking<'a> {
         report.chart(p99.y_name("99 of 100 appends are stored within"));
         report.table(self.best());
         report.table(published::table(self));
+        report.text(published::SOURCE);
         report.table(self.over_connections());
         report.table(self.driven());
         report.table(self.every_phase());

@@ -118,6 +118,25 @@ fn quick_says_what_to_plan_for_and_what_the_limit_is() {
 }
 
 #[test]
+fn schemas_are_drawn_as_bars_and_over_connections() {
+    let html = page_of("schemas");
+    let document = parsed(&html);
+    let figures = [
+        "the limit for a best rate",
+        "nested partitions collapse",
+        "Noise: rounds of the same schema",
+        "VirtusLab",
+    ];
+    shows(
+        &document,
+        "schemas",
+        "with 99 of 100 appends stored within 100 ms",
+        &figures,
+    );
+    assert_eq!(count(section(&document, "schemas"), "figure"), 3);
+}
+
+#[test]
 fn what_is_no_result_is_said_first_and_never_shown_as_one() {
     let (html, written) = page(&[fixture("odd")]);
     let document = parsed(&html);

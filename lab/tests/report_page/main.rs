@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use roxmltree::{Document, Node, ParsingOptions};
 
 /// Files of lines, one page each.
-const FIXTURES: [&str; 3] = ["quick", "experiments", "odd"];
+const FIXTURES: [&str; 5] = ["quick", "schemas", "experiments", "others", "odd"];
 /// What the hostile lines hold wherever a text may stand.
 const HOSTILE: &str =
     "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>";
