@@ -4,13 +4,12 @@ use std::path::PathBuf;
 
 use gesta_lab::failure::{Result, fail};
 use gesta_lab::histogram::median;
-use gesta_lab::report::{Record, ReportArgs};
-use serde_json::json;
+use gesta_lab::report::{Report, ReportArgs};
 use tokio_util::sync::CancellationToken;
 
 use crate::peer::{Measured, Peer, Round};
 use crate::peers;
-use crate::table::{PeerResult, grouped, table};
+use crate::table::{PeerResult, grouped, tell};
 use crate::workload::{Cell, Workload};
 use crate::world::World;
 
@@ -51,8 +50,8 @@ pub(crate) async fn run(args: &RunArgs, stop: &CancellationToken) -> Result<bool
         args.gesta.as_deref(),
         workload.connections(),
     )?;
-    let mut record = Record::begin("compare-peers", args.seed);
-    record.workload = serde_json::to_value(workload)?;
+    let mut report = Report::begin("compare-peers", "Beside other systems", args.seed);
+    report.workload = serde_json::to_value(workload)?;
     let mut contest = Contest {
         workload,
         seed: args.seed,
@@ -62,10 +61,8 @@ pub(crate) async fn run(args: &RunArgs, stop: &CancellationToken) -> Result<bool
         controls: Vec::new(),
     };
     contest.run(chosen).await;
-    contest.tell();
-    contest.fill(&mut record);
-    record.save(&args.report)?;
-    Ok(record.valid)
+    contest.fill(&mut report);
+    report.finish(&args.report, !stop.is_cancelled())
 }
 
 struct Contest<'a> {
@@ -188,42 +185,6 @@ impl Contest<'_> {
         (middle > 0.0).then(|| ((most - least) / 2.0 / middle * 1_000.0).round() / 1_000.0)
     }
 
-    fn tell(&self) {
-        println!("{}", table(&self.workload.cells(), &self.results));
-        for peer in self.results.iter().filter(|peer| !peer.cells.is_empty()) {
-            let about = &peer.about;
-            println!(
-                "{}: {}; {}; {}",
-                peer.name, about.engine, about.note, about.durability_detail
-            );
-            let cores = |of: fn(&crate::table::CellResult) -> f64| {
-                let cores: Vec<String> = peer
-                    .cells
-                    .iter()
-                    .map(|cell| format!("{:.2}", of(cell)))
-                    .collect();
-                cores.join(", ")
-            };
-            let own = cores(|cell| cell.phase.cpu.own_cores);
-            println!(
-                "  cores of the generator or library {own}; of the machine {}",
-                cores(|cell| cell.phase.cpu.machine_cores)
-            );
-        }
-        if let Some(noise) = self.noise() {
-            let told: Vec<String> = self.controls.iter().map(|rate| grouped(*rate)).collect();
-            println!(
-                "control before each peer, Gesta with {} workers: {} events/s, ±{:.0} %",
-                CONTROL.0,
-                told.join(", "),
-                noise * 100.0
-            );
-        }
-        for problem in self.problems() {
-            println!("! {problem}");
-        }
-    }
-
     /// What a reader must know, in sentences.
     fn problems(&self) -> Vec<String> {
         let mut problems: Vec<String> =
@@ -237,16 +198,30 @@ impl Contest<'_> {
         problems
     }
 
-    fn fill(&self, record: &mut Record) {
-        record.result = json!({
-            "peers": self.results,
-            "control_events_per_second": self.controls,
-            "noise": self.noise(),
-        });
-        record.problems = self.problems();
-        record.complete = !self.stop.is_cancelled();
-        let is_gesta = |peer: &&PeerResult| peer.name.starts_with("gesta");
-        record.valid = self.results.iter().filter(is_gesta).all(|peer| peer.valid)
-            && self.results.iter().any(PeerResult::is_result);
+    fn fill(&self, report: &mut Report) {
+        tell(report, &self.workload.cells(), &self.results);
+        for peer in self
+            .results
+            .iter()
+            .filter(|peer| peer.name.starts_with("gesta"))
+        {
+            for cell in &peer.cells {
+                let what = format!("{}, {} workers × {}", peer.title, cell.workers, cell.events);
+                report.check(what, &cell.read_back);
+            }
+        }
+        if !self.results.iter().any(PeerResult::is_result) {
+            report.problem("no system has a result");
+        }
+        report.cautions = self.problems();
+        if let Some(noise) = self.noise() {
+            let told: Vec<String> = self.controls.iter().map(|rate| grouped(*rate)).collect();
+            report.text(format!(
+                "Gesta was measured again before each of the others, to watch the machine: {} events/s with {} workers, ±{:.1} %.",
+                told.join(", "),
+                CONTROL.0,
+                noise * 100.0
+            ));
+        }
     }
 }

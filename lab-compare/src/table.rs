@@ -1,8 +1,8 @@
-//! The result of each peer, and the one table of all.
+//! The result of each peer, and what the report says of all: a finding, charts, one table, every figure.
 
-use gesta_lab::report::Table;
+use gesta_lab::cells;
+use gesta_lab::report::{self, Better, Chart, Report, Scale, Table, Unit, Whose};
 use gesta_lab::target::{Phase, ReadBack};
-use serde::Serialize;
 
 use crate::peer::{About, Measured};
 use crate::workload::Cell;
@@ -11,7 +11,7 @@ use crate::workload::Cell;
 const NO_RESULT: &str = "NO RESULT";
 
 /// One cell of a peer.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct CellResult {
     pub(crate) workers: u32,
     pub(crate) events: u64,
@@ -20,13 +20,10 @@ pub(crate) struct CellResult {
 }
 
 /// A peer.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct PeerResult {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// `gesta`, `peer`, or `floor` for what is no event store.
-    pub(crate) role: &'static str,
-    #[serde(flatten)]
     pub(crate) about: About,
     pub(crate) cells: Vec<CellResult>,
     /// Why it was not measured, or not to the end.
@@ -42,7 +39,6 @@ impl PeerResult {
         Self {
             name,
             title,
-            role: role(name),
             about: About::default(),
             cells: Vec::new(),
             skipped: None,
@@ -117,56 +113,156 @@ impl PeerResult {
         problems
     }
 
-    fn figures(&self, cell: Cell) -> String {
-        if self.cells.is_empty() {
-            return "–".into();
+    fn whose(&self) -> Whose {
+        if self.valid {
+            Whose::named(self.name)
+        } else {
+            Whose::Bad
         }
-        if !self.valid {
-            return NO_RESULT.into();
-        }
+    }
+
+    /// True if its figures stand against others': those of the bare database do not, since it is no event store.
+    fn is_ranked(&self) -> bool {
+        self.is_result() && self.comparable && self.name != FLOOR
+    }
+
+    /// What it did under this load; none if it broke its word.
+    fn phase(&self, cell: Cell) -> Option<&Phase> {
         let is_it =
             |found: &&CellResult| (found.workers, found.events) == (cell.workers, cell.events);
-        let Some(found) = self.cells.iter().find(is_it) else {
-            return "–".into();
+        self.cells
+            .iter()
+            .filter(|_| self.valid)
+            .find(is_it)
+            .map(|found| &found.phase)
+    }
+}
+
+/// What is no event store.
+const FLOOR: &str = "pgbench";
+const SYSTEMS: &str = "Events/s, by workers × events per append";
+const FIGURES: &str = "Every figure";
+
+/// What these peers did under these loads.
+pub(crate) fn tell(report: &mut Report, cells: &[Cell], peers: &[PeerResult]) {
+    report.finding = finding(cells, peers);
+    let mut batches: Vec<u64> = cells.iter().map(|cell| cell.events).collect();
+    batches.sort_unstable();
+    for batch in batches
+        .chunk_by(|a, b| a == b)
+        .filter(|batch| batch.len() > 1)
+    {
+        let events = batch[0];
+        let title = format!(
+            "{events} event{} per append",
+            if events == 1 { "" } else { "s" }
+        );
+        let chart = Chart::lines(
+            title,
+            FIGURES,
+            ("workers", Scale::Log),
+            (&["events/s"], Scale::Log),
+        );
+        report.chart(chart.by("system").only("events per append", events));
+    }
+    report.table(systems(cells, peers));
+    report.table(figures(peers));
+    let columns =
+        ["system", "by these settings", "how it is driven"].map(|name| (name, Unit::Words));
+    let mut driven = Table::new("How each is driven", columns).folded();
+    for peer in peers.iter().filter(|peer| !peer.about.note.is_empty()) {
+        driven.row_of(
+            peer.whose(),
+            cells![peer.title, &peer.about.durability_detail, &peer.about.note],
+        );
+    }
+    report.table(driven);
+}
+
+fn finding(cells: &[Cell], peers: &[PeerResult]) -> String {
+    let measured = peers.iter().filter(|peer| !peer.cells.is_empty()).count();
+    let best = |cell: Cell, ours: bool| {
+        let side = peers
+            .iter()
+            .filter(|peer| peer.is_ranked() && (peer.whose() == Whose::Ours) == ours);
+        let rates = side.filter_map(|peer| Some((peer.phase(cell)?.events_per_second, peer.title)));
+        rates.max_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let (mut ahead, mut losses) = (0, Vec::new());
+    for cell in cells {
+        let (Some((own, _)), Some((other, who))) = (best(*cell, true), best(*cell, false)) else {
+            continue;
         };
-        let (phase, latency) = (&found.phase, &found.phase.latency_ms);
-        let mark = if phase.generator_limit.is_some() || !phase.complete {
-            "*"
+        if other > own {
+            let ratio = other / own.max(1e-9);
+            losses.push(format!(
+                "{who} with {} ({ratio:.2} times)",
+                head(cell.workers, cell.events)
+            ));
         } else {
-            ""
-        };
-        let rate = grouped(phase.events_per_second);
-        format!(
-            "{rate}{mark} ({} / {})",
-            millis(latency.p50),
-            millis(latency.p99)
-        )
+            ahead += 1;
+        }
+    }
+    match (ahead, losses.len()) {
+        (0, 0) => format!("{measured} systems were measured."),
+        (all, 0) => {
+            format!("Of {measured} systems Gesta stored the most events at all {all} loads.")
+        }
+        (ahead, lost) => format!(
+            "Of {measured} systems Gesta stored the most events at {ahead} of {} loads; ahead of it: {}.",
+            ahead + lost,
+            losses.join(", ")
+        ),
     }
 }
 
-fn role(name: &str) -> &'static str {
-    match name {
-        "pgbench" => "floor",
-        _ if name.starts_with("gesta") => "gesta",
-        _ => "peer",
-    }
-}
-
-/// The table of all peers: a row for each, a column for each cell.
-pub(crate) fn table(cells: &[Cell], peers: &[PeerResult]) -> Table {
-    let mut table = Table::default();
-    let heads = ["events/s (p50 / p99 ms)", "version", "durable"].map(str::to_owned);
-    let columns = cells.iter().map(|cell| head(cell.workers, cell.events));
-    table.row(heads.into_iter().chain(columns));
+/// A row for each peer, a column for each load.
+fn systems(cells: &[Cell], peers: &[PeerResult]) -> Table {
+    let loads: Vec<String> = cells
+        .iter()
+        .map(|cell| head(cell.workers, cell.events))
+        .collect();
+    let mut columns = vec![("system".to_owned(), Unit::Words)];
+    columns.extend(loads.iter().map(|load| (load.clone(), Unit::Count)));
+    let about = ["version", "stores in", "durability", "not shown, because"];
+    columns.extend(about.map(|name| (name.to_owned(), Unit::Words)));
+    let better = |table: Table, load: &String| table.better(load, Better::More);
+    let mut table = loads.iter().fold(Table::new(SYSTEMS, columns), better);
     for peer in peers {
-        let durable = match (peer.about.durability.as_str(), peer.comparable) {
-            ("", _) => "–".to_owned(),
+        let rate = |cell: &Cell| match peer.phase(*cell) {
+            Some(phase) => phase.events_per_second.into(),
+            None if !peer.valid => report::Cell::from(NO_RESULT),
+            None => report::Cell::Unknown,
+        };
+        let durability = match (peer.about.durability.as_str(), peer.comparable) {
             (durability, true) => durability.to_owned(),
             (durability, false) => format!("{durability}: not comparable"),
         };
-        let begin = [peer.title.to_owned(), peer.about.version.clone(), durable];
-        let figures = cells.iter().map(|cell| peer.figures(*cell));
-        table.row(begin.into_iter().chain(figures));
+        let mut row = cells![peer.title];
+        row.extend(cells.iter().map(rate));
+        row.extend(cells![
+            &peer.about.version,
+            &peer.about.engine,
+            durability,
+            peer.skipped.as_ref()
+        ]);
+        table.row_of(peer.whose(), row);
+    }
+    table
+}
+
+fn figures(peers: &[PeerResult]) -> Table {
+    let columns = [
+        ("system", Unit::Words),
+        ("workers", Unit::Count),
+        ("events per append", Unit::Count),
+    ];
+    let mut table = Table::new(FIGURES, columns.into_iter().chain(Phase::COLUMNS)).folded();
+    for peer in peers.iter().filter(|peer| peer.valid) {
+        for cell in &peer.cells {
+            let place = cells![peer.title, cell.workers, cell.events];
+            table.row_of(peer.whose(), [place, cell.phase.cells()].concat());
+        }
     }
     table
 }
@@ -186,14 +282,6 @@ fn counted(causes: &std::collections::BTreeMap<String, u64>) -> String {
         .map(|(cause, count)| format!("{count} × {cause}"))
         .collect();
     causes.join(", ")
-}
-
-fn millis(value: f64) -> String {
-    if value < 10.0 {
-        format!("{value:.2}")
-    } else {
-        format!("{value:.0}")
-    }
 }
 
 /// A number with commas between thousands.
@@ -242,23 +330,34 @@ mod tests {
         weak.comparable = false;
         weak.about.durability = "weakened".into();
         let peers = [peer("good", 0), peer("bad", 3), absent, weak];
-        let text = table(&cells, &peers).to_string();
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 5);
+        let mut report = Report::begin("compare-peers", "Peers", 1);
+        tell(&mut report, &cells, &peers);
+        let text = report.to_string();
+        let row = |title: &str| {
+            let mut rows = text.lines().filter(|line| line.starts_with(title));
+            rows.next()
+                .unwrap_or_else(|| panic!("no {title} in {text}"))
+                .to_owned()
+        };
+        let heads = row("system");
         assert!(
-            lines[0].contains("1 worker ") && lines[0].contains("16 workers × 100"),
+            heads.contains("1 worker ") && heads.contains("16 workers × 100"),
             "{text}"
         );
+        let good = row("good");
+        assert!(good.contains("1,234") && good.contains("56,789"), "{text}");
+        let bad = row("bad");
         assert!(
-            lines[1].contains("1,234 (1.23 / 13)") && lines[1].contains("56,789 (1.23 / 13)"),
+            bad.matches(NO_RESULT).count() == 2 && !bad.contains("1,234"),
             "{text}"
         );
-        assert!(
-            lines[2].matches(NO_RESULT).count() == 2 && !lines[2].contains("1,234"),
-            "{text}"
-        );
-        assert!(lines[3].trim_end().ends_with('–'), "{text}");
-        assert!(lines[4].contains("weakened: not comparable"), "{text}");
+        assert!(row("absent").contains("not installed"), "{text}");
+        assert!(row("weak").contains("weakened: not comparable"), "{text}");
+        let every = report
+            .tables()
+            .find(|table| table.title == FIGURES)
+            .unwrap();
+        assert!(every.rows.iter().all(|row| row.cells[0] != "bad".into()));
         assert!(peers[0].is_result() && peers[0].problems().is_empty());
         assert!(!peers[1].is_result() && peers[1].problems()[0].contains("3 lost"));
         assert!(!peers[2].is_result() && peers[2].problems()[0].contains("not installed"));
@@ -280,22 +379,37 @@ mod tests {
                 && told.contains("interrupted"),
             "{told}"
         );
-        assert!(
-            table(&[Cell::new(1, 1)], &[peer])
-                .to_string()
-                .contains("5* (")
-        );
     }
 
+    /// Goal: every losing number is in the finding; what is not comparable, broke its word, or is no store is not ranked.
     #[test]
-    fn a_line_has_what_the_report_draws() {
-        let value = serde_json::to_value(peer("good", 0)).unwrap();
-        assert_eq!(value["role"], "peer");
-        assert_eq!((role("gesta-http"), role("pgbench")), ("gesta", "floor"));
-        for key in ["name", "version", "note", "durability", "cells", "skipped"] {
-            assert!(value.get(key).is_some(), "{key}");
-        }
-        assert_eq!(value["cells"][1]["read_back"]["acknowledged"], 10);
-        assert_eq!(value["cells"][1]["phase"]["events_per_second"], 56_789.0);
+    fn the_finding_names_who_is_ahead() {
+        let with = |name: &'static str, few: f64, many: f64, lost: u64| {
+            let mut peer = PeerResult::new(name, name);
+            peer.add(Cell::new(1, 1), measured(few, lost));
+            peer.add(Cell::new(16, 100), measured(many, 0));
+            peer
+        };
+        let cells = [Cell::new(1, 1), Cell::new(16, 100)];
+        let mut weak = with("weak", 9e9, 9e9, 0);
+        weak.comparable = false;
+        let floor = with(FLOOR, 9e9, 9e9, 0);
+        let mut peers = vec![
+            with("gesta", 1_000.0, 5_000.0, 0),
+            weak,
+            floor,
+            with("bad", 9e9, 9e9, 3),
+        ];
+        assert_eq!(finding(&cells, &peers), "4 systems were measured.");
+        peers.push(with("other", 900.0, 4_000.0, 0));
+        assert_eq!(
+            finding(&cells, &peers),
+            "Of 5 systems Gesta stored the most events at all 2 loads."
+        );
+        peers.push(with("quick", 1_160.0, 4_000.0, 0));
+        assert_eq!(
+            finding(&cells, &peers),
+            "Of 6 systems Gesta stored the most events at 1 of 2 loads; ahead of it: quick with 1 worker (1.16 times)."
+        );
     }
 }
