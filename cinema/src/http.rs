@@ -9,6 +9,7 @@ mod refusal;
 mod request;
 mod server;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get, patch, post};
 use axum::{Json, Router};
 use gesta::{EventStore, Store};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -155,28 +156,29 @@ struct ShowDocument<'a> {
 struct SeatDocument {
     number: usize,
     status: &'static str,
-    #[serde(serialize_with = "with_two_decimals")]
-    price: Price,
+    price: Option<Arc<RawValue>>,
 }
 
-/// A number such as `100.00`.
-fn with_two_decimals<S: Serializer>(price: &Price, serializer: S) -> Result<S::Ok, S::Error> {
-    let number = RawValue::from_string(price.to_string());
-    number
-        .map_err(serde::ser::Error::custom)?
-        .serialize(serializer)
+/// A number with two decimals, such as `100.00`.
+fn number(price: Price) -> Option<Arc<RawValue>> {
+    RawValue::from_string(price.to_string()).ok().map(Arc::from)
 }
 
 impl<'a> From<&'a Show> for ShowDocument<'a> {
     fn from(show: &'a Show) -> Self {
+        // A show has many seats, but few prices.
+        let mut prices = HashMap::new();
         let seats = show.seats.iter().enumerate();
-        let seats = seats.map(|(number, seat)| SeatDocument {
-            number,
+        let seats = seats.map(|(index, seat)| SeatDocument {
+            number: index,
             status: match seat.status {
                 SeatStatus::Available => "AVAILABLE",
                 SeatStatus::Reserved => "RESERVED",
             },
-            price: seat.price,
+            price: prices
+                .entry(seat.price.cents)
+                .or_insert_with(|| number(seat.price))
+                .clone(),
         });
         Self {
             id: show.id,
