@@ -13,8 +13,8 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::database::Database;
-use super::jdbc::{PAYLOAD, READ_BACK, TABLES};
-use super::journal::Design;
+use super::inserts::JDBC;
+use super::journal::{Design, Tables};
 use super::rows::{Answer, execute, millis, sequence, writer};
 use crate::failure::Result;
 use crate::target::{Append, AppendError, Event, Session};
@@ -26,6 +26,13 @@ const BATCH_ROWS_MAX: usize = 400;
 /// Transactions under way at once.
 const WRITERS: usize = 8;
 
+static TABLES: Tables = Tables {
+    name: "jdbc-batching",
+    title: "akka-persistence-jdbc 5, with its queue",
+    note: "untagged events; all workers share a queue of 1,000 appends and 8 connections, up to 400 rows per transaction",
+    ..JDBC
+};
+
 /// The design; the queue is opened by the first worker.
 #[derive(Default)]
 pub(super) struct Batching {
@@ -34,28 +41,8 @@ pub(super) struct Batching {
 
 #[async_trait]
 impl Design for Batching {
-    fn name(&self) -> &'static str {
-        "jdbc-batching"
-    }
-
-    fn title(&self) -> &'static str {
-        "akka-persistence-jdbc 5, with its queue"
-    }
-
-    fn note(&self) -> &'static str {
-        "untagged events; all workers share a queue of 1,000 appends and 8 connections, up to 400 rows per transaction"
-    }
-
-    fn tables(&self) -> &'static str {
-        TABLES
-    }
-
-    fn payload(&self) -> (&'static str, &'static str) {
-        PAYLOAD
-    }
-
-    fn read_back(&self) -> &'static str {
-        READ_BACK
+    fn tables(&self) -> &'static Tables {
+        &TABLES
     }
 
     async fn session(&self, database: &Arc<Database>) -> Result<Box<dyn Session>> {

@@ -12,10 +12,29 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::database::Database;
-use super::journal::Design;
+use super::journal::{Design, Tables};
 use super::rows::{Answer, command, execute, ids, payloads, query, rolled_back, version};
 use crate::failure::Result;
 use crate::target::{Append, AppendError, Session};
+
+const TABLES: Tables = Tables {
+    name: "eventstore",
+    title: "Elixir EventStore 1.3",
+    note: "each append is one statement of chained sub-queries that holds the row of $all until its commit",
+    extension: None,
+    create: include_str!("../../sql/journals/eventstore/create_tables.sql"),
+    payload: ("events", "data"),
+    read_back: include_str!("../../sql/journals/eventstore/read_back.sql"),
+};
+
+static BUNDLED: Tables = TABLES;
+
+static SEPARATE: Tables = Tables {
+    name: "eventstore-separate",
+    title: "Elixir EventStore's tables, separate statements",
+    note: "each append is a transaction of five round trips that holds the row of $all over one of them and the commit",
+    ..TABLES
+};
 
 pub(super) enum EventStore {
     /// An append is one statement.
@@ -26,41 +45,11 @@ pub(super) enum EventStore {
 
 #[async_trait]
 impl Design for EventStore {
-    fn name(&self) -> &'static str {
+    fn tables(&self) -> &'static Tables {
         match self {
-            EventStore::Bundled => "eventstore",
-            EventStore::Separate => "eventstore-separate",
+            EventStore::Bundled => &BUNDLED,
+            EventStore::Separate => &SEPARATE,
         }
-    }
-
-    fn title(&self) -> &'static str {
-        match self {
-            EventStore::Bundled => "Elixir EventStore 1.3",
-            EventStore::Separate => "Elixir EventStore's tables, separate statements",
-        }
-    }
-
-    fn note(&self) -> &'static str {
-        match self {
-            EventStore::Bundled => {
-                "each append is one statement of chained sub-queries that holds the row of $all until its commit"
-            }
-            EventStore::Separate => {
-                "each append is a transaction of five round trips that holds the row of $all over one of them and the commit"
-            }
-        }
-    }
-
-    fn tables(&self) -> &'static str {
-        include_str!("../../sql/journals/eventstore/create_tables.sql")
-    }
-
-    fn payload(&self) -> (&'static str, &'static str) {
-        ("events", "data")
-    }
-
-    fn read_back(&self) -> &'static str {
-        include_str!("../../sql/journals/eventstore/read_back.sql")
     }
 
     async fn session(&self, database: &Arc<Database>) -> Result<Box<dyn Session>> {

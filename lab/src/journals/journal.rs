@@ -14,33 +14,32 @@ use crate::target::{Events, Session, Stored, Target, TargetFacts};
 /// Rows that the read-back takes at a time.
 const PAGE: u16 = 10_000;
 
+/// The tables of a design.
+pub(super) struct Tables {
+    /// Name of the target; the schema's name follows from it.
+    pub(super) name: &'static str,
+    /// Name in tables.
+    pub(super) title: &'static str,
+    /// How it is driven, in one sentence.
+    pub(super) note: &'static str,
+    /// The extension that the tables need.
+    pub(super) extension: Option<&'static str>,
+    /// Statements that make the tables.
+    pub(super) create: &'static str,
+    /// Table and column of the events' data.
+    pub(super) payload: (&'static str, &'static str),
+    /// Reads back: binds the beginning of streams' names; shows stream, revision, beginning of the data, their length.
+    pub(super) read_back: &'static str,
+}
+
 /// One design: its tables and how they are written.
 #[async_trait]
 pub(super) trait Design: Send + Sync {
-    fn name(&self) -> &'static str;
-
-    fn title(&self) -> &'static str;
-
-    /// How it is driven, in one sentence.
-    fn note(&self) -> &'static str;
-
-    /// The extension that the tables need.
-    fn extension(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Statements that make the tables.
-    fn tables(&self) -> &'static str;
-
-    /// Table and column of the events' data.
-    fn payload(&self) -> (&'static str, &'static str);
-
-    /// Reads back: binds the beginning of streams' names; shows stream, revision, beginning of the data, their length.
-    fn read_back(&self) -> &'static str;
+    fn tables(&self) -> &'static Tables;
 
     /// The statements that read everything back together, where one would be too much.
     async fn read_backs(&self, _: &Client, _schema: &str, _prefix: &str) -> Result<Vec<String>> {
-        Ok(vec![self.read_back().to_owned()])
+        Ok(vec![self.tables().read_back.to_owned()])
     }
 
     /// Opens what a worker needs.
@@ -64,7 +63,7 @@ impl Journal {
         round_trip: Duration,
         compression: Option<&str>,
     ) -> Self {
-        let schema = format!("gesta_lab_{}", design.name().replace('-', "_"));
+        let schema = format!("gesta_lab_{}", design.tables().name.replace('-', "_"));
         Self {
             design,
             database: Arc::new(Database::new(url, schema, round_trip)),
@@ -76,22 +75,20 @@ impl Journal {
 #[async_trait]
 impl Target for Journal {
     fn name(&self) -> &str {
-        self.design.name()
+        self.design.tables().name
     }
 
     fn title(&self) -> &str {
-        self.design.title()
+        self.design.tables().title
     }
 
     async fn prepare(&self) -> Result<()> {
         self.close().await?;
-        let client = self
-            .database
-            .make(self.design.extension(), self.design.tables())
-            .await?;
+        let tables = self.design.tables();
+        let client = self.database.make(tables.extension, tables.create).await?;
         if let Some(compression) = &self.compression {
             // Partitions that are made later get it from their parent.
-            let (table, column) = self.design.payload();
+            let (table, column) = tables.payload;
             let sql = postgres::compression_sql(table, column, compression);
             client.batch_execute(&sql).await.context("compression")?;
         }
@@ -107,7 +104,7 @@ impl Target for Journal {
             engine: format!("PostgreSQL {version}"),
             durability: durability.into(),
             durability_detail,
-            note: self.design.note().into(),
+            note: self.design.tables().note.into(),
         })
     }
 

@@ -10,37 +10,27 @@ use async_trait::async_trait;
 use tokio_postgres::{Client, Statement};
 
 use super::database::Database;
-use super::journal::Design;
+use super::journal::{Design, Tables};
 use super::rows::{Answer, Json, command, query, rolled_back, version};
 use crate::failure::Result;
 use crate::target::{Append, AppendError, Event, Session};
+
+static TABLES: Tables = Tables {
+    name: "message-db",
+    title: "Message DB 1.3",
+    note: "each event is one call of write_message, which lets one transaction per category write at a time; data are jsonb",
+    extension: None,
+    create: include_str!("../../sql/journals/message_db/create_tables.sql"),
+    payload: ("messages", "data"),
+    read_back: include_str!("../../sql/journals/message_db/read_back.sql"),
+};
 
 pub(super) struct MessageDb;
 
 #[async_trait]
 impl Design for MessageDb {
-    fn name(&self) -> &'static str {
-        "message-db"
-    }
-
-    fn title(&self) -> &'static str {
-        "Message DB 1.3"
-    }
-
-    fn note(&self) -> &'static str {
-        "each event is one call of write_message, which lets one transaction per category write at a time; data are jsonb"
-    }
-
-    fn tables(&self) -> &'static str {
-        include_str!("../../sql/journals/message_db/create_tables.sql")
-    }
-
-    fn payload(&self) -> (&'static str, &'static str) {
-        ("messages", "data")
-    }
-
-    fn read_back(&self) -> &'static str {
-        include_str!("../../sql/journals/message_db/read_back.sql")
+    fn tables(&self) -> &'static Tables {
+        &TABLES
     }
 
     async fn session(&self, database: &Arc<Database>) -> Result<Box<dyn Session>> {

@@ -9,11 +9,10 @@
 //! Read `journal` first (what all have in common), then one design.
 //! Not here: snapshots and offsets of those systems, and reading by tag (`tags`).
 
-mod akka_net;
 mod batching;
 mod database;
 mod eventstore;
-mod jdbc;
+mod inserts;
 mod journal;
 mod message_db;
 mod r2dbc;
@@ -86,28 +85,38 @@ pub fn named(
     if name == SQLITE {
         return Ok(Arc::new(sqlite::SqliteJournal::new(url)?));
     }
-    if !Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
-        return fail(format!("the journal {name:?} needs PostgreSQL"));
-    }
     let design: Box<dyn Design> = match name {
-        "jdbc" => Box::new(jdbc::Jdbc),
         "jdbc-batching" => Box::new(batching::Batching::default()),
-        "plain" => Box::new(swissborg::Plain),
-        "partitioned" => Box::new(swissborg::Partitioned::new(swissborg::PARTITION)),
-        "nested" => Box::new(swissborg::Nested::new(swissborg::PARTITION)),
         "r2dbc" => Box::new(r2dbc::R2dbc),
-        "akka-net-tags" => Box::new(akka_net::AkkaNet::Tags),
-        "akka-net-csv" => Box::new(akka_net::AkkaNet::Csv),
         "eventstore" => Box::new(eventstore::EventStore::Bundled),
         SEPARATE => Box::new(eventstore::EventStore::Separate),
         "message-db" => Box::new(message_db::MessageDb),
-        _ => {
-            return fail(format!(
-                "no journal {name:?}; there are {}, {SQLITE}",
-                NAMES.join(", ")
-            ));
-        }
+        _ => match inserts::ALL.iter().find(|all| all.tables.name == name) {
+            Some(inserts) => Box::new(inserts),
+            None if NAMES.contains(&name) => {
+                return partitions(swissborg::PARTITION, name, url, round_trip, compression);
+            }
+            None => {
+                return fail(format!(
+                    "no journal {name:?}; there are {}, {SQLITE}",
+                    NAMES.join(", ")
+                ));
+            }
+        },
     };
+    journal(design, url, round_trip, compression)
+}
+
+fn journal(
+    design: Box<dyn Design>,
+    url: &str,
+    round_trip: Duration,
+    compression: Option<&str>,
+) -> Result<Arc<dyn Target>> {
+    if !Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
+        let name = design.tables().name;
+        return fail(format!("the journal {name:?} needs PostgreSQL"));
+    }
     Ok(Arc::new(Journal::new(design, url, round_trip, compression)))
 }
 
@@ -123,15 +132,21 @@ pub fn with_partitions_of(
     round_trip: Duration,
     compression: Option<&str>,
 ) -> Result<Arc<dyn Target>> {
-    let size = i64::from(size);
-    let design: Box<dyn Design> = match name {
-        _ if size == 0 => return fail("a partition holds at least one event"),
-        "partitioned" => Box::new(swissborg::Partitioned::new(size)),
-        "nested" => Box::new(swissborg::Nested::new(size)),
-        _ => return fail(format!("the journal {name:?} has no partitions")),
-    };
-    if !Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
-        return fail(format!("the journal {name:?} needs PostgreSQL"));
+    match size {
+        0 => fail("a partition holds at least one event"),
+        _ => partitions(size.into(), name, url, round_trip, compression),
     }
-    Ok(Arc::new(Journal::new(design, url, round_trip, compression)))
+}
+
+fn partitions(
+    size: i64,
+    name: &str,
+    url: &str,
+    round_trip: Duration,
+    compression: Option<&str>,
+) -> Result<Arc<dyn Target>> {
+    match swissborg::Partitions::named(name, size) {
+        Some(design) => journal(Box::new(design), url, round_trip, compression),
+        None => fail(format!("the journal {name:?} has no partitions")),
+    }
 }

@@ -11,7 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::database::Database;
-use super::journal::Design;
+use super::journal::{Design, Tables};
 use super::rows::{Answer, payloads, query, sequence, writer};
 use crate::failure::Result;
 use crate::target::{Append, Session};
@@ -19,32 +19,22 @@ use crate::target::{Append, Session};
 /// Slices, for ever.
 const SLICES: i32 = 1_024;
 
+static TABLES: Tables = Tables {
+    name: "r2dbc",
+    title: "akka-persistence-r2dbc",
+    note: "untagged events; each append is one INSERT and its own transaction, with a look at the event before",
+    extension: None,
+    create: include_str!("../../sql/journals/r2dbc/create_tables.sql"),
+    payload: ("event_journal", "event_payload"),
+    read_back: include_str!("../../sql/journals/r2dbc/read_back.sql"),
+};
+
 pub(super) struct R2dbc;
 
 #[async_trait]
 impl Design for R2dbc {
-    fn name(&self) -> &'static str {
-        "r2dbc"
-    }
-
-    fn title(&self) -> &'static str {
-        "akka-persistence-r2dbc"
-    }
-
-    fn note(&self) -> &'static str {
-        "untagged events; each append is one INSERT and its own transaction, with a look at the event before"
-    }
-
-    fn tables(&self) -> &'static str {
-        include_str!("../../sql/journals/r2dbc/create_tables.sql")
-    }
-
-    fn payload(&self) -> (&'static str, &'static str) {
-        ("event_journal", "event_payload")
-    }
-
-    fn read_back(&self) -> &'static str {
-        include_str!("../../sql/journals/r2dbc/read_back.sql")
+    fn tables(&self) -> &'static Tables {
+        &TABLES
     }
 
     async fn session(&self, database: &Arc<Database>) -> Result<Box<dyn Session>> {

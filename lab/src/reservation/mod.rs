@@ -40,13 +40,12 @@ use crate::store;
 use crate::workload::Run;
 
 pub(crate) use args::ReservationArgs;
-pub(crate) use judge::judge;
 pub(crate) use kill::{KillArgs, run as run_kill};
-pub(crate) use model::{Call, Fact, Op, Outcome, SEATS_MAX, Shows};
-pub(crate) use probe::probe;
-pub(crate) use wire::{parse, write_request};
+pub(crate) use wire::parse;
 
 use generator::Generator;
+use model::{Call, Op, Shows};
+use probe::probe;
 use processes::Tree;
 use script::{Scenario, Script};
 use step::Step;

@@ -9,7 +9,7 @@ use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
 use crate::journals;
 use crate::postgres;
-use crate::target::{CinemaTarget, GestaTarget, Target};
+use crate::target::{GestaTarget, Target};
 
 /// Connections beside those of the workers: for preparing, reading back, Gesta's own.
 const OTHERS: u32 = 12;
@@ -58,19 +58,12 @@ pub(super) async fn targets(
     Ok(all)
 }
 
-/// A server to measure beside the schemas: `http://…` is Gesta's, `cinema://host:port` a cinema.
+/// A server of Gesta to measure beside the schemas.
 fn also(url: &str, round_trip: Duration) -> Result<Arc<dyn Target>> {
-    if url.starts_with("http://") {
-        return Ok(Arc::new(GestaTarget::new(url, round_trip, None)));
+    if !url.starts_with("http://") {
+        return fail(format!("--also {url:?}: not a Gesta server, http://…"));
     }
-    match Endpoint::parse(url) {
-        Some(endpoint) if url.starts_with("cinema://") => {
-            Ok(Arc::new(CinemaTarget::find(endpoint.address()?)?))
-        }
-        _ => fail(format!(
-            "--also {url:?}: neither a Gesta server, http://…, nor a cinema, cinema://host:port"
-        )),
-    }
+    Ok(Arc::new(GestaTarget::new(url, round_trip, None)))
 }
 
 /// A server that refuses a connection in the middle would spoil the run.

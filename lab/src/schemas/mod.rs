@@ -45,8 +45,7 @@ pub(crate) struct SchemasArgs {
     /// Gesta with these numbers of logs: a log is one order of events with one writing connection.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     gesta_logs: Vec<u16>,
-    /// Servers to measure beside them: Gesta's, `http://host:port`, or an application with the cinema's HTTP interface,
-    /// `cinema://host:port`.
+    /// Gesta's servers to measure beside them, `http://host:port`.
     #[arg(long)]
     also: Vec<String>,
     /// Extra round trip to the database, for example 5ms.

@@ -7,7 +7,6 @@
 //! Not here: who appends when (`load`), what events look like (`events`).
 
 mod check;
-mod cinema;
 mod events;
 mod gesta;
 mod load;
@@ -25,7 +24,6 @@ use crate::failure::Result;
 
 pub use check::{Claims, ReadBack, check};
 pub(crate) use check::{digest, first_time};
-pub use cinema::CinemaTarget;
 pub use events::{Events, MARK_BYTES, NumberOf, SMALLEST_BYTES};
 pub use gesta::GestaTarget;
 pub(crate) use gesta::{Expected, error_name};
