@@ -16,7 +16,8 @@ use std::sync::Arc;
 use gesta_append::{Config, Pipeline};
 use gesta_core::ExpectedRevision::{Any, NoStream};
 use gesta_core::*;
-use support::{Fault, Sim, eventually, start_with};
+use support::start::start_with;
+use support::{Fault, Sim, eventually};
 
 /// Lists the names at the first stream that is looked up in vain.
 fn start(sim: &Arc<Sim>) -> Pipeline {

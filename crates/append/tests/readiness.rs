@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use gesta_append::Config;
 use gesta_core::*;
-use support::{Fault, PanicsOnce, Sim, eventually, start_observed, start_with};
+use support::start::{PanicsOnce, start_observed, start_with};
+use support::{Fault, Sim, eventually};
 use tokio::time::Instant;
 
 fn append(stream: &str) -> Append {

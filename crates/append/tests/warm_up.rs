@@ -16,7 +16,8 @@ use futures::future::join_all;
 use gesta_append::{Config, Pipeline};
 use gesta_core::ExpectedRevision::Any;
 use gesta_core::*;
-use support::{Sim, eventually, start_with};
+use support::start::start_with;
+use support::{Sim, eventually};
 
 /// The ids of so many positions are read and added together.
 const RANGE: u64 = 40_000;

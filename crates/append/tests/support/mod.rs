@@ -1,6 +1,8 @@
 //! A database in memory with scripted faults: executes chained inserts as a real one does, and can lose
 //! replies, refuse content, hold commits back and let lost statements land late.
 
+pub(crate) mod start;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -575,36 +577,4 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
         );
         tokio::task::yield_now().await;
     }
-}
-
-struct NoObserver;
-
-impl CommitObserver for NoObserver {
-    fn committed(&self, _: &Arc<Batch>) {}
-    fn look_behind(&self, _: LogId) {}
-}
-
-/// Panics when it is told of the first batch.
-pub(crate) struct PanicsOnce(pub(crate) std::sync::atomic::AtomicBool);
-
-impl CommitObserver for PanicsOnce {
-    fn committed(&self, _: &Arc<Batch>) {
-        let is_first = !self.0.swap(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(!is_first, "planned");
-    }
-    fn look_behind(&self, _: LogId) {}
-}
-
-/// A process that appends.
-pub(crate) fn start_with(sim: &Arc<Sim>, config: Config) -> Pipeline {
-    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
-    let clock = Arc::new(SystemClock);
-    Pipeline::start(backend, LogId(0), config, clock, Arc::new(NoObserver))
-}
-
-/// A process that appends, with an observer.
-pub(crate) fn start_observed(sim: &Arc<Sim>, observer: Arc<dyn CommitObserver>) -> Pipeline {
-    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
-    let clock = Arc::new(SystemClock);
-    Pipeline::start(backend, LogId(0), Config::default(), clock, observer)
 }

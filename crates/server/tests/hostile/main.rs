@@ -11,6 +11,7 @@
 )]
 
 mod generate;
+mod parameters;
 mod protocol;
 mod wire;
 

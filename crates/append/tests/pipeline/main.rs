@@ -7,7 +7,9 @@
     reason = "tests"
 )]
 
+mod faults;
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::HashMap;
@@ -20,7 +22,8 @@ use gesta_core::*;
 use gesta_testkit::depth;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::{Fault, Sim, eventually, start_with};
+use support::start::start_with;
+use support::{Fault, Sim, eventually};
 
 fn start(sim: &Arc<Sim>) -> Pipeline {
     start_with(sim, Config::default())
@@ -222,129 +225,6 @@ async fn a_retry_joins_the_attempt_in_flight() {
         );
     }
     assert_eq!(sim.events().len(), 3);
-}
-
-/// Goal: C7. The reply is lost, the request is lost, or the statement lands late: stored exactly once, and the caller learns where.
-#[tokio::test]
-async fn lost_connections_leave_no_outcome_unknown() {
-    for fault in [
-        Fault::LoseReply,
-        Fault::LoseRequest,
-        Fault::LandLate,
-        Fault::Fail,
-    ] {
-        let sim = Sim::new(4);
-        let p = start(&sim);
-        p.append(to("s", NoStream, vec![event("x")])).await.unwrap();
-        sim.fault(fault);
-        // Ids of the store: only the pipeline itself can keep these from being stored twice.
-        let plain = EventData::json(EventType::new("a").unwrap(), "{}");
-        let requests =
-            (0..50).map(|i| p.append(to(&format!("s-{}", i % 7), Any, vec![plain.clone()])));
-        for (answer, i) in join_all(requests).await.into_iter().zip(0..) {
-            let answer = answer.unwrap_or_else(|error| panic!("{fault:?} {i}: {error}"));
-            let row = sim
-                .events()
-                .into_iter()
-                .find(|row| row.position == answer.position)
-                .unwrap();
-            assert_eq!(row.stream, answer.streams[0].stream);
-        }
-        assert_eq!(sim.land_lost(), 0, "a lost statement can no longer land");
-        assert_eq!(sim.events().len(), 51, "{fault:?}");
-        sim.check();
-    }
-}
-
-/// Goal: C7. A statement that lands before its batch is sent again is recognised.
-#[tokio::test]
-async fn a_statement_that_lands_while_reconnecting_counts() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
-    p.append(to("s", NoStream, vec![event("x")])).await.unwrap();
-    sim.fault(Fault::LandLate);
-    let attempt = p.append(to(
-        "s",
-        Any,
-        vec![EventData::json(EventType::new("a").unwrap(), "{}")],
-    ));
-    let land = async {
-        eventually("the statement is under way", || sim.lost() == 1).await;
-        sim.set_down(true);
-        assert_eq!(sim.land_lost(), 1);
-        sim.set_down(false);
-    };
-    let (answer, ()) = tokio::join!(attempt, land);
-    assert_eq!(answer.unwrap().position, Position(2));
-    assert_eq!(sim.events().len(), 2);
-}
-
-/// A process has two batches in flight when another has appended one event: the first misses, and the second
-/// must miss as well, though the number of the row that it follows is there. Returns whether the store is sound.
-async fn second_batch_behind_a_missed_one(sim: &Arc<Sim>) -> bool {
-    let (a, b) = (start(sim), start(sim));
-    let plain = || {
-        to(
-            "s",
-            Any,
-            vec![EventData::json(EventType::new("a").unwrap(), "{}")],
-        )
-    };
-    a.append(plain()).await.unwrap();
-    b.append(to("t", Any, vec![event("a")])).await.unwrap();
-    sim.set_answering(false);
-    let (mut first, mut second) = (Box::pin(a.append(plain())), Box::pin(a.append(plain())));
-    assert!(futures::poll!(&mut first).is_pending());
-    eventually("the first batch is under way", || a.stats().batches == 2).await;
-    assert!(futures::poll!(&mut second).is_pending());
-    eventually("the second batch is under way", || a.stats().batches == 3).await;
-    let sound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sim.check())).is_ok();
-    if sound {
-        sim.set_answering(true);
-        assert!(first.await.is_ok() && second.await.is_ok());
-        sim.check();
-    }
-    sound
-}
-
-/// The story: comparing the predecessor's position alone left a hole in a stream. Naming the connection
-/// that wrote it closes that, and this test would notice the old way.
-#[tokio::test]
-async fn a_batch_behind_a_missed_one_misses_too() {
-    assert!(second_batch_behind_a_missed_one(&Sim::new(4)).await);
-    let broken = Sim::new(4);
-    broken.compare_numbers_only();
-    assert!(
-        !second_batch_behind_a_missed_one(&broken).await,
-        "the mistake must show"
-    );
-}
-
-/// Goal: reads under way hold all connections when a batch misses; recovery reads as well and must get one.
-#[tokio::test]
-async fn reads_under_way_do_not_starve_recovery() {
-    let sim = Sim::new(4);
-    let (a, b) = (start(&sim), start(&sim));
-    a.append(to("known", Any, vec![event("e")])).await.unwrap();
-    b.append(to("known", Any, vec![event("e")])).await.unwrap();
-    let a = Arc::new(a);
-    let append = |stream: &str| {
-        let (a, request) = (Arc::clone(&a), to(stream, Any, vec![event("e")]));
-        tokio::spawn(async move { a.append(request).await })
-    };
-    sim.set_loading(false);
-    let new = append("new");
-    eventually("one connection is in use", || sim.reading() == 1).await;
-    let newer = append("newer");
-    eventually("both connections are in use", || sim.reading() == 2).await;
-    let known = append("known");
-    eventually("its batch has missed", || a.stats().misses == 1).await;
-    sim.set_loading(true);
-    for append in [new, newer, known] {
-        let answer = tokio::time::timeout(Duration::from_secs(10), append).await;
-        answer.expect("answered").unwrap().unwrap();
-    }
-    sim.check();
 }
 
 /// Goal: of several parts, the first one that fails by itself decides, be it a mistaken retry or a tombstone.
@@ -595,34 +475,6 @@ async fn packing_large_data_holds_up_no_other_task() {
 }
 
 #[tokio::test]
-async fn a_database_that_stays_away_is_told_apart_from_an_unknown_outcome() {
-    let sim = Sim::new(4);
-    let p = start_with(
-        &sim,
-        Config {
-            give_up_after: Duration::from_millis(200),
-            ..Config::default()
-        },
-    );
-    p.append(to("s", Any, vec![event("a")])).await.unwrap();
-    sim.set_down(true);
-    let first = p.append(to("s", Any, vec![event("a")])).await.unwrap_err();
-    assert!(
-        matches!(first.kind(), ErrorKind::OutcomeUnknown(_)),
-        "{first}"
-    );
-    let second = p.append(to("s", Any, vec![event("a")])).await.unwrap_err();
-    assert!(
-        matches!(second.kind(), ErrorKind::Unavailable(_)),
-        "{second}"
-    );
-    sim.set_down(false);
-    p.append(to("s", Exact(Revision(0)), vec![event("a")]))
-        .await
-        .unwrap();
-}
-
-#[tokio::test]
 async fn shutdown_drains_and_then_refuses() {
     let sim = Sim::new(4);
     let p = start(&sim);
@@ -637,66 +489,4 @@ async fn shutdown_drains_and_then_refuses() {
     let error = p.append(to("s", Any, vec![event("a")])).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Unavailable(_)));
     assert_eq!(sim.events().len(), 100);
-}
-
-/// Goal: two processes, four batches in flight, random faults, retries of everything that is not a plain answer:
-/// each append is stored exactly once, where its answer says, and revisions have no gaps.
-#[tokio::test]
-async fn random_faults_with_two_processes_lose_and_double_nothing() {
-    let seed = depth::seed();
-    println!("GESTA_SEED={seed}");
-    let mut rng = StdRng::seed_from_u64(seed);
-    let sim = Sim::new(4);
-    let processes = [start(&sim), start(&sim)];
-    for _ in 0..40 {
-        for _ in 0..rng.random_range(0..4) {
-            let faults = [
-                Fault::LoseReply,
-                Fault::LoseRequest,
-                Fault::LandLate,
-                Fault::Fail,
-            ];
-            sim.fault(faults[rng.random_range(0..faults.len())]);
-        }
-        let requests: Vec<(usize, Append)> = (0..60)
-            .map(|_| {
-                let events = (0..rng.random_range(1..4))
-                    .map(|_| event(&format!("t{}", rng.random_range(0..5))))
-                    .collect();
-                (
-                    rng.random_range(0..2),
-                    to(&format!("s-{}", rng.random_range(0..8)), Any, events),
-                )
-            })
-            .collect();
-        let answers = join_all(
-            requests
-                .iter()
-                .map(|(process, request)| processes[*process].append(request.clone())),
-        )
-        .await;
-        if rng.random_bool(0.5) {
-            sim.land_lost();
-        }
-        let stored: HashMap<EventId, Vec<u64>> =
-            sim.events().iter().fold(HashMap::new(), |mut map, row| {
-                map.entry(row.id).or_default().push(row.revision.0);
-                map
-            });
-        for ((_, request), answer) in requests.iter().zip(answers) {
-            let answer = answer.unwrap();
-            for (event, revision) in request.streams[0]
-                .events
-                .iter()
-                .zip(answer.streams[0].first_revision.0..)
-            {
-                assert_eq!(
-                    stored.get(&event.id.unwrap()),
-                    Some(&vec![revision]),
-                    "seed {seed}"
-                );
-            }
-        }
-        sim.check();
-    }
 }

@@ -1,0 +1,35 @@
+//! Processes that append, each with its observer.
+
+use super::*;
+
+struct NoObserver;
+
+impl CommitObserver for NoObserver {
+    fn committed(&self, _: &Arc<Batch>) {}
+    fn look_behind(&self, _: LogId) {}
+}
+
+/// Panics when it is told of the first batch.
+pub(crate) struct PanicsOnce(pub(crate) std::sync::atomic::AtomicBool);
+
+impl CommitObserver for PanicsOnce {
+    fn committed(&self, _: &Arc<Batch>) {
+        let is_first = !self.0.swap(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(!is_first, "planned");
+    }
+    fn look_behind(&self, _: LogId) {}
+}
+
+/// A process that appends.
+pub(crate) fn start_with(sim: &Arc<Sim>, config: Config) -> Pipeline {
+    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
+    let clock = Arc::new(SystemClock);
+    Pipeline::start(backend, LogId(0), config, clock, Arc::new(NoObserver))
+}
+
+/// A process that appends, with an observer.
+pub(crate) fn start_observed(sim: &Arc<Sim>, observer: Arc<dyn CommitObserver>) -> Pipeline {
+    let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
+    let clock = Arc::new(SystemClock);
+    Pipeline::start(backend, LogId(0), Config::default(), clock, observer)
+}
