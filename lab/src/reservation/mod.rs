@@ -18,6 +18,7 @@ mod overload;
 mod pace;
 mod probe;
 mod processes;
+mod published;
 mod script;
 mod step;
 mod stored;
@@ -225,6 +226,9 @@ fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
         && args.overload.is_some()
     {
         overload::tell(report, three);
+    }
+    if args.overload.is_none() {
+        published::tell(report, steps);
     }
     step::tell(report, steps);
     if args.urls.len() > 1 {

@@ -117,7 +117,9 @@ impl Outcome {
         report.fact("offered", Unit::Count, self.rate, "appends/s");
         report.table(slices::quarters(&self.slices));
         report.table(slices::fault_table(&self.faults));
-        report.chart(slices::chart(&self.faults));
+        for chart in slices::charts(&self.faults) {
+            report.chart(chart);
+        }
         report.table(slices::table(&self.slices));
         for (kind, count) in self.errors() {
             let note = "answers and ends of subscriptions that were errors, then tried again";

@@ -133,14 +133,30 @@ pub(super) fn quarters(slices: &[Slice]) -> Table {
     table
 }
 
-/// Latencies over time, with the faults.
-pub(super) fn chart(faults: &[FaultLine]) -> Chart {
+/// Latencies over time, with the faults; and what changes as the log grows.
+pub(super) fn charts(faults: &[FaultLine]) -> [Chart; 3] {
     let names = ["append p50", "append p99", "read p99", "deliver p99"];
     let (x, y) = (("at", Scale::Linear), (&names[..], Scale::Log));
-    let chart = Chart::lines("Latency, slice by slice", SLICES, x, y).y_name("latency");
-    faults.iter().fold(chart, |chart, fault| {
+    let latency = Chart::lines("Latency, slice by slice", SLICES, x, y).y_name("latency");
+    let latency = faults.iter().fold(latency, |chart, fault| {
         chart.mark(fault.at_seconds, fault.kind.clone())
-    })
+    });
+    let grown = |title, y: &str, scale| {
+        Chart::lines(title, SLICES, ("events", Scale::Linear), (&[y], scale))
+    };
+    [
+        latency,
+        grown(
+            "p99 of appends over the size of the log",
+            "append p99",
+            Scale::Log,
+        ),
+        grown(
+            "Disk per event over the size of the log",
+            "disk per event",
+            Scale::Linear,
+        ),
+    ]
 }
 
 /// One row per kind of fault; the last may not have healed before the end.
