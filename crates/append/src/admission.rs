@@ -1,4 +1,4 @@
-//! The bound on everything that waits or is in flight: so many events, so many bytes, no more.
+//! The bound on everything that waits or is in flight in one pipeline, in events and in bytes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use gesta_core::{Error, ErrorKind, Result};
 
 use crate::command::Cost;
 
-/// What may wait or be in flight of events and bytes.
+/// The events and bytes that may wait or be in flight.
 pub(crate) type Admission = Capacity<2>;
 
 /// Admits a command, or refuses it at once. A single append larger than a bound is admitted when nothing else waits.

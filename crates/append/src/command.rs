@@ -9,7 +9,7 @@ use gesta_core::{
 };
 use tokio::time::Instant;
 
-/// What a command takes of everything that is bounded.
+/// How much a command takes of the two bounds of the admission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
     /// Number of events.
@@ -22,18 +22,19 @@ pub struct Cost {
 #[derive(Debug)]
 pub struct Command<T> {
     pub(crate) ticket: T,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<StreamPart>,
     pub(crate) cost: Cost,
     pub(crate) arrived: Instant,
     /// Order of arrival.
     pub(crate) sequence: u64,
-    /// It was part of a batch whose outcome is not known: it may be stored, or may yet be, right after this position.
+    /// Set if it was part of a batch whose outcome is not known: its events may be stored, or may yet be, right after
+    /// this position.
     pub(crate) in_doubt_after: Option<Position>,
-    /// It is stored, here; that is answered with the next commit, which proves that it is durable.
+    /// Where its events were found stored. It is answered with the next commit, which proves that they are durable.
     pub(crate) stored: Option<Vec<AppendedStream>>,
-    /// All that was in flight before it has committed: stored events can be compared.
+    /// True once every batch that was in flight before it has committed, so that stored events can be compared.
     pub(crate) rechecked: bool,
-    /// It is registered as an attempt that retries wait for.
+    /// True if it is registered as an attempt that retries wait for.
     pub(crate) registered: bool,
 }
 
@@ -46,7 +47,8 @@ impl<T> Command<T> {
         Ok(Self::new(ticket, of_append(request)?, arrived))
     }
 
-    /// The command to append events whose ids the caller does not know, as if the store had made them: it can't be retried.
+    /// The command to append events whose ids the caller does not know, as if the store had made them: it can't be
+    /// retried.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -91,7 +93,7 @@ impl<T> Command<T> {
     }
 
     /// A command that has just arrived.
-    pub(crate) fn new(ticket: T, parts: Vec<Part>, arrived: Instant) -> Self {
+    pub(crate) fn new(ticket: T, parts: Vec<StreamPart>, arrived: Instant) -> Self {
         let cost = cost_of(&parts);
         Self {
             ticket,
@@ -108,13 +110,13 @@ impl<T> Command<T> {
 
     /// True if it only asks whether its claims hold.
     pub(crate) fn is_question(&self) -> bool {
-        self.parts.iter().all(Part::is_question)
+        self.parts.iter().all(StreamPart::is_question)
     }
 }
 
 /// What is asked of one stream.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct StreamPart {
     /// The stream; for a change of metadata the stream that they describe.
     pub(crate) stream: StreamId,
     pub(crate) expected: ExpectedRevision,
@@ -148,13 +150,13 @@ pub(crate) enum Change {
 /// Who made the event ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdSource {
-    /// The client: a retry can be recognised.
+    /// The client made them: a retry can be recognised.
     Client,
-    /// The store.
+    /// The store made them: nobody can retry.
     Store,
 }
 
-impl Part {
+impl StreamPart {
     /// Lets the backend make its form of the data.
     pub(crate) fn pack(&mut self, backend: &dyn Backend) {
         let (Change::Events { events, .. } | Change::Owned { events, .. }) = &self.change else {
@@ -231,7 +233,7 @@ impl Part {
 }
 
 /// What these parts take.
-pub(crate) fn cost_of(parts: &[Part]) -> Cost {
+pub(crate) fn cost_of(parts: &[StreamPart]) -> Cost {
     let mut cost = Cost::default();
     for part in parts {
         match &part.change {
@@ -253,12 +255,12 @@ pub(crate) fn cost_of(parts: &[Part]) -> Cost {
 ///
 /// # Errors
 /// `InvalidArgument` if it breaks a limit.
-pub(crate) fn of_append(request: Append) -> Result<Vec<Part>> {
+pub(crate) fn of_append(request: Append) -> Result<Vec<StreamPart>> {
     request.validate()?;
     request.streams.into_iter().map(of_stream).collect()
 }
 
-fn of_stream(append: StreamAppend) -> Result<Part> {
+fn of_stream(append: StreamAppend) -> Result<StreamPart> {
     let StreamAppend {
         stream,
         expected,
@@ -280,7 +282,7 @@ fn of_stream(append: StreamAppend) -> Result<Part> {
             id,
             ids,
         };
-        return Ok(Part {
+        return Ok(StreamPart {
             stream: described,
             expected,
             change,
@@ -290,7 +292,7 @@ fn of_stream(append: StreamAppend) -> Result<Part> {
     for event in &mut events {
         event.id.get_or_insert_with(EventId::random);
     }
-    Ok(Part {
+    Ok(StreamPart {
         stream,
         expected,
         change: Change::Events { events, ids },
@@ -306,7 +308,7 @@ pub(crate) fn of_owner(
     stream: StreamId,
     after: After,
     mut events: Vec<EventData>,
-) -> Result<Vec<Part>> {
+) -> Result<Vec<StreamPart>> {
     if stream.described_stream().is_some() {
         return Err(Error::invalid(
             "stream",
@@ -329,7 +331,7 @@ pub(crate) fn of_owner(
             event.id.get_or_insert_with(EventId::random);
         }
     }
-    Ok(vec![Part {
+    Ok(vec![StreamPart {
         stream,
         expected,
         change: Change::Owned { after, events },
@@ -337,7 +339,7 @@ pub(crate) fn of_owner(
     }])
 }
 
-pub(crate) fn of_delete(request: DeleteStream) -> Part {
+pub(crate) fn of_delete(request: DeleteStream) -> StreamPart {
     let kind = match request.kind {
         DeleteKind::Soft => LifecycleChange::Deleted,
         DeleteKind::Tombstone => LifecycleChange::Tombstone,
@@ -350,7 +352,7 @@ pub(crate) fn of_delete(request: DeleteStream) -> Part {
     )
 }
 
-pub(crate) fn of_set_metadata(request: SetStreamMetadata) -> Part {
+pub(crate) fn of_set_metadata(request: SetStreamMetadata) -> StreamPart {
     lifecycle(
         request.stream,
         request.expected,
@@ -364,14 +366,14 @@ fn lifecycle(
     expected: ExpectedRevision,
     kind: LifecycleChange,
     metadata: StreamMetadata,
-) -> Part {
+) -> StreamPart {
     let change = Change::Lifecycle {
         kind,
         metadata,
         id: EventId::random(),
         ids: IdSource::Store,
     };
-    Part {
+    StreamPart {
         stream,
         expected,
         change,

@@ -1,7 +1,9 @@
-//! The task that connects the sequencer of one log with a backend: it brings commands, answers and time in, and does what comes out.
+//! The task that connects the sequencer of one log with a backend: it brings commands, answers and time in, and does
+//! what comes out.
 //!
-//! One task and no locks: everything that decides about an append happens in one place and in one order. The task is supervised: if
-//! it panics, whoever waits is told *outcome unknown*, and a new sequencer starts from what the database holds.
+//! One task and no locks: everything that decides about an append happens in one place and in one order. The task is
+//! supervised: if it panics, whoever waits is told *outcome unknown*, and a new sequencer starts from what the database
+//! holds.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -33,11 +35,11 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) reply: Reply,
-    /// Gives its room in the queue back when the command is answered.
+    /// Gives back what the command took of the admission, when it is answered.
     pub(crate) permit: Permit<2>,
 }
 
-/// The question why appends cannot succeed now, if so.
+/// The question why appends cannot succeed now; `None` is the answer if they can.
 pub(crate) type ReadyQuestion = oneshot::Sender<Option<String>>;
 
 /// What an engine needs.
@@ -50,13 +52,13 @@ pub(crate) struct Parts {
     pub(crate) stats: Arc<Stats>,
 }
 
-/// What comes in from callers; outlives an engine that panics.
+/// The channels from callers; they outlive an engine that panics.
 pub(crate) struct Callers {
     pub(crate) commands: mpsc::UnboundedReceiver<Command<Ticket>>,
     pub(crate) questions: mpsc::UnboundedReceiver<ReadyQuestion>,
 }
 
-/// Works until the callers are gone and everything is answered.
+/// Runs the pipeline until the callers are gone and everything is answered.
 pub(crate) async fn supervise(parts: Parts, mut callers: Callers) {
     loop {
         let work = Engine::new(&parts).run(&mut callers);
@@ -265,7 +267,7 @@ impl Engine {
                         .spawn(async move { (id, jobs::run(job, &*backend, log).await) });
                 }
                 Output::Committed(batch) => self.observer.committed(&batch),
-                Output::LookBehind => self.observer.look_behind(self.log),
+                Output::ReadLogEnd => self.observer.read_log_end(self.log),
                 Output::Answer(Ticket { reply, permit }, result) => {
                     drop(permit);
                     reply.send(result);

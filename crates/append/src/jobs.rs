@@ -1,7 +1,7 @@
-//! Doing the reads that the sequencer asks for, on a backend.
+//! Does the reads that the sequencer asks for, on a backend.
 //!
-//! They are tasks of their own: they hold connections of the store's pool, and nothing that waits for one of them may keep a
-//! connection that another needs.
+//! They are tasks of their own: they hold connections of the store's pool, and nothing that waits for one of them may
+//! keep a connection that another needs.
 
 use futures::{StreamExt, TryStreamExt, stream};
 use gesta_core::backend::{Backend, EventLookup, EventRef, Purpose, RowId};

@@ -4,9 +4,9 @@
 //! Invariants: appends of one stream keep their order; a caller is answered only after the commit.
 //! Not here: SQL (backend crates), reads, subscriptions.
 //!
-//! The life of an append: `admission` lets it in or refuses it; the backend may make its own form of large data, still in
-//! the caller's task (`command`); the `sequencer`, a pure core, decides it and forms batches; the `engine` connects the
-//! sequencer with the backend, which stores each batch by a chained insert; the caller is answered.
+//! The life of an append: `admission` lets it in or refuses it; the backend may make its own form of large data, still
+//! in the caller's task (`command`); the `sequencer`, a pure core, decides it and forms batches; the `engine` connects
+//! the sequencer with the backend, which stores each batch by a chained insert; the caller is answered.
 
 mod admission;
 pub mod command;
@@ -30,7 +30,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::admission::{Admission, admit};
-use crate::command::{Command, Cost, Part};
+use crate::command::{Command, Cost, StreamPart};
 use crate::engine::{Callers, Parts, ReadyQuestion, Ticket};
 use crate::reply::{OwnerReply, Reply};
 use crate::stats::Stats;
@@ -39,15 +39,15 @@ pub use crate::stats::PipelineStats;
 
 /// Data of more bytes than this are packed where a worker of the runtime may be blocked.
 const PACKED_IN_PLACE_MAX: usize = 1024 * 1024;
-/// A pipeline that does not say within this time whether it is ready is not.
+/// A pipeline that does not say within this time whether it is ready counts as not ready.
 const READY_ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Bounds and times of one pipeline (one log).
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Most events in one batch; an append larger than this travels alone.
+    /// Most events in one batch; an append larger than this is sent in a batch of its own.
     pub batch_events_max: usize,
-    /// Most bytes of data and metadata in one batch; an append larger than this travels alone.
+    /// Most bytes of data and metadata in one batch; an append larger than this is sent in a batch of its own.
     pub batch_bytes_max: usize,
     /// Most events that may wait or be in flight; beyond, appends are refused as overloaded.
     pub queue_events_max: usize,
@@ -55,8 +55,8 @@ pub struct Config {
     pub queue_bytes_max: usize,
     /// Streams whose last revision is kept in memory.
     pub streams_cached_max: usize,
-    /// Most names of streams of the log kept in memory (about ten bytes each), so that the first append to a new stream needs no
-    /// look at the database. If it has more, each of them is looked up. 0: always.
+    /// Most names of streams of the log kept in memory (about ten bytes each), so that the first append to a new stream
+    /// needs no lookup. If the log has more names, each new stream is looked up; with 0, always.
     pub names_max: usize,
     /// How many new streams are looked up before the names of all streams are read, in the background.
     pub names_listed_after: usize,
@@ -98,7 +98,7 @@ struct Shared {
     questions: mpsc::UnboundedSender<ReadyQuestion>,
     admission: Arc<Admission>,
     stats: Arc<Stats>,
-    /// Held while it is awaited, so that every caller of `shutdown` returns when the drain has ended.
+    /// The lock is held while the task is awaited, so that every caller of `shutdown` returns when the drain has ended.
     task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -157,7 +157,7 @@ impl Pipeline {
     /// As [`gesta_core::EventStore::append`].
     ///
     /// # Cancel safety
-    /// Once polled, the append goes on whether or not the future lives.
+    /// Once the future was polled, the append goes on even if the future is dropped.
     pub async fn append(&self, request: Append) -> Result<Appended> {
         self.call(command::of_append(request)?).await
     }
@@ -213,8 +213,8 @@ impl Pipeline {
     /// Whether appends can succeed at present.
     ///
     /// # Errors
-    /// `Unavailable` with the reason: commits have failed or are unanswered for some seconds, the connection is lost and does
-    /// not come back, the pipeline has failed, or it is shut down.
+    /// `Unavailable` with the reason: commits have failed or are unanswered for some seconds, the connection is lost
+    /// and does not come back, the pipeline has failed, or it is shut down.
     ///
     /// # Cancel safety
     /// Safe.
@@ -252,14 +252,14 @@ impl Pipeline {
         ended.map_err(|error| Error::unavailable("the append pipeline failed").caused_by(error))
     }
 
-    async fn call(&self, parts: Vec<Part>) -> Result<Appended> {
+    async fn call(&self, parts: Vec<StreamPart>) -> Result<Appended> {
         let (reply, answer) = oneshot::channel();
         self.enqueue(parts, Reply::Caller(reply));
         answer.await.unwrap_or_else(|_| Err(failed()))
     }
 
     /// Lets a command in, or refuses it at once.
-    fn enqueue(&self, mut parts: Vec<Part>, reply: Reply) {
+    fn enqueue(&self, mut parts: Vec<StreamPart>, reply: Reply) {
         let cost = command::cost_of(&parts);
         let permit = match admit(&self.shared.admission, cost) {
             Ok(permit) => permit,
@@ -279,9 +279,9 @@ impl Pipeline {
         }
     }
 
-    /// Lets the backend make its form of the data. The order of appends to a stream is that of these calls, so it is done here and not
-    /// in a task of its own; where it takes long, the runtime is told.
-    fn pack(&self, parts: &mut [Part], cost: Cost) {
+    /// Lets the backend make its form of the data. The order of appends to a stream is that of these calls, so it is
+    /// done here and not in a task of its own; where it takes long, the runtime is told.
+    fn pack(&self, parts: &mut [StreamPart], cost: Cost) {
         let pack = || {
             for part in parts {
                 part.pack(&*self.shared.backend);

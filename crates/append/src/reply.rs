@@ -1,9 +1,9 @@
-//! Who is told of the outcome of a command, exactly once.
+//! The receiver of the outcome of a command, which is called exactly once.
 
 use gesta_core::{Appended, OnOutcome, Result};
 use tokio::sync::oneshot;
 
-/// Who is told. If it is dropped without an answer, the pipeline has failed.
+/// The receiver of an outcome. If it is dropped without an answer, the pipeline has failed.
 #[derive(Debug)]
 pub(crate) enum Reply {
     /// A caller that waits, or has gone away.
@@ -22,7 +22,7 @@ impl Reply {
     }
 }
 
-/// Tells the owner exactly once, whatever happens.
+/// Calls the owner exactly once, also if it is dropped.
 pub(crate) struct OwnerReply(Option<OnOutcome>);
 
 impl OwnerReply {

@@ -1,16 +1,19 @@
-//! The sequencer: decides the appends of one log, forms batches of them, and says what is to be sent, read and answered.
+//! The sequencer: decides the appends of one log, forms batches of them, and says what is to be sent, read and
+//! answered.
 //!
-//! It is pure: it does no I/O, has no tasks and no clock. Inputs come in by [`Sequencer::on`], each with the time; after some
-//! of them [`Sequencer::work`] does everything that can be done without waiting for anyone; what the world shall do
-//! comes out as [`Output`]s, in order. The shell (`engine`) connects it with a backend, a simulation with a simulated one.
+//! It is pure: it does no I/O, has no tasks and no clock. Inputs come in by [`Sequencer::on`], each with the time;
+//! after some of them [`Sequencer::work`] does everything that can be done without waiting for anyone; what is to be
+//! done outside comes out as [`Output`]s, in order. The shell (`engine`) connects it with a backend, a simulation with
+//! a simulated one.
 //!
 //! * `queue`, `attempts`: commands that wait; `knowledge`: what is known of streams and ids; `judge`: do claims hold?
 //! * `forming`, `sending`: the batch being formed, and what follows its commit; `pace`, `turns`: when to send;
 //! * `looking_up`, `reads`, `job`, `lookup`: what is looked up;
-//! * `recovery`, `catch_up`: what happens when a batch does not commit; `late`, `trouble`: their memory.
+//! * `recovery`, `catch_up`: what happens when a batch does not commit; `late`: appends in doubt; `trouble`: pauses and
+//!   readiness.
 //!
-//! Decided is decided against the *tip*: all that was decided before, stored or not. So an answer without rows
-//! is not given before everything that it rests on has committed; it depends on a batch (`forming`).
+//! Commands are decided against the *tip*: all that was decided before, stored or not. So an answer without rows is not
+//! given before everything that it rests on has committed; it depends on a batch (`forming`).
 
 pub(crate) mod attempts;
 mod catch_up;
@@ -39,9 +42,9 @@ use gesta_core::{Appended, Error, ErrorKind, Incarnation, LogId, Result, StreamI
 use tokio::time::Instant;
 
 use self::attempts::Attempts;
-use self::forming::{Bounds, DependentAnswer, Forming, InFlight, Place};
+use self::forming::{Bounds, DependentAnswer, Forming, InFlight, Placement};
 use self::job::{Answer, Job, JobId};
-use self::judge::Verdict;
+use self::judge::Decision;
 use self::knowledge::{Assessment, Knowledge};
 use self::lookup::Found;
 use self::pace::Pace;
@@ -57,13 +60,13 @@ use crate::stats::Stats;
 /// The time of an input.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// For durations.
+    /// The time by which durations are measured.
     pub instant: Instant,
-    /// What events are stamped with.
+    /// The time that is stored with events.
     pub wall: Timestamp,
 }
 
-/// What happens to a sequencer.
+/// An input of the sequencer.
 #[derive(Debug)]
 pub enum Input<T> {
     /// A command arrives.
@@ -83,7 +86,7 @@ pub enum Input<T> {
     Close,
 }
 
-/// What a sequencer wants done, in this order.
+/// An output of the sequencer: something that is to be done, in the order of the outputs.
 #[derive(Debug)]
 pub enum Output<T> {
     /// Open a connection that appends.
@@ -94,19 +97,19 @@ pub enum Output<T> {
     Send(Arc<Batch>),
     /// Do a read.
     Read(JobId, Job),
-    /// The rows of this batch are durable; in the order of the log.
+    /// Tell the observer that the rows of this batch are durable. Batches come in the order of the log.
     Committed(Arc<Batch>),
-    /// The log may have more rows than were told by `Committed`: look.
-    LookBehind,
+    /// Tell the observer to read the end of the log: it may have more rows than the batches of `Committed`.
+    ReadLogEnd,
     /// Answer a command.
     Answer(T, Result<Appended>),
-    /// Tell the other processes.
+    /// Send a message to the other processes.
     Signal(Signal),
     /// Everything is answered and no command will come: this was the last output.
     Stopped,
 }
 
-/// What a sequencer is told at the start.
+/// What a sequencer needs to know at the start.
 #[derive(Debug, Clone)]
 pub struct Setting {
     /// Bounds and times.
@@ -115,7 +118,7 @@ pub struct Setting {
     pub log: LogId,
     /// Logs of the store.
     pub logs: u16,
-    /// The life of the store.
+    /// The incarnation of the store.
     pub incarnation: Incarnation,
     /// Batches that may be in flight at once.
     pub in_flight_max: usize,
@@ -126,7 +129,7 @@ pub struct Setting {
 struct Bisection {
     /// Most commands in one batch.
     commands_max: usize,
-    /// Commands up to this number are suspects.
+    /// The offending append is one of the commands up to this number.
     suspects_until: u64,
 }
 
@@ -150,7 +153,7 @@ pub struct Sequencer<T> {
     writer: Option<WriterEpoch>,
     /// The last row known to be committed.
     committed: LogEnd,
-    /// Oldest first.
+    /// Batches in flight, oldest first.
     in_flight: VecDeque<InFlight<T>>,
     forming: Forming<T>,
     queue: Queue<T>,
@@ -211,7 +214,7 @@ impl<T> Sequencer<T> {
             self.decide_inbox(now);
             self.start_reads(now);
             self.send_if_due(now);
-            self.take_turns(now);
+            self.hand_over_turn(now);
         }
         if self.is_closing && self.is_done() {
             self.stop();
@@ -236,20 +239,21 @@ impl<T> Sequencer<T> {
         [turn, read].into_iter().flatten().min()
     }
 
-    /// True if more commands should be brought: none while `enough` are still to be decided, but all while their age is watched.
+    /// True if more commands should be brought: none while `enough` are still to be decided, but all while their age is
+    /// watched.
     #[must_use]
     pub fn takes_commands(&self, enough: usize) -> bool {
         self.queue.inbox.len() < enough || !self.is_running()
     }
 
-    /// Why appends cannot succeed at present, if so.
+    /// Why appends cannot succeed at present; `None` if they can.
     #[must_use]
     pub fn why_not_ready(&self, now: Instant) -> Option<String> {
         let oldest = self.in_flight.front().map(|batch| batch.sent);
         self.trouble.why_not_ready(oldest, now)
     }
 
-    /// No command is unanswered.
+    /// True if no command is unanswered.
     fn is_done(&self) -> bool {
         self.queue.is_empty()
             && self.forming.is_empty()
@@ -258,7 +262,7 @@ impl<T> Sequencer<T> {
             && self.recovery.is_without_commands()
     }
 
-    /// Something waits to be sent.
+    /// True if something waits to be sent.
     fn has_work(&self) -> bool {
         !self.forming.is_empty() || !self.queue.is_empty()
     }
@@ -331,27 +335,27 @@ impl<T> Sequencer<T> {
             }
             Assessment::Judged(judged) => {
                 let nothing = vec![Found::Nothing; judged.len()];
-                let verdict = judge::verdict(&command.parts, &judged, nothing);
-                self.conclude(command, verdict, now);
+                let decision = judge::decision(&command.parts, &judged, nothing);
+                self.conclude(command, decision, now);
             }
         }
     }
 
-    /// Decides a command of which everything is known, and what was found of its events.
+    /// Decides a command of which everything is known; `found` says which of its events are stored.
     fn decide(&mut self, command: Command<T>, found: Vec<Found>, now: Now) {
         let judged = self.knowledge.judge_all(&command);
-        let verdict = judge::verdict(&command.parts, &judged, found);
-        self.conclude(command, verdict, now);
+        let decision = judge::decision(&command.parts, &judged, found);
+        self.conclude(command, decision, now);
     }
 
-    fn conclude(&mut self, mut command: Command<T>, verdict: Verdict, now: Now) {
-        match verdict {
-            Verdict::Place => self.place(command, now),
-            Verdict::Refuse(refusal) => {
+    fn conclude(&mut self, mut command: Command<T>, decision: Decision, now: Now) {
+        match decision {
+            Decision::Store => self.place(command, now),
+            Decision::Refuse(refusal) => {
                 self.forming
                     .depend(command, DependentAnswer::Refused(refusal));
             }
-            Verdict::Retry(stored) => {
+            Decision::Retry(stored) => {
                 self.stats.retries.add(1);
                 // It was seen, but its commit may still wait for a synchronous standby: the next commit tells.
                 command.stored = Some(stored.clone());
@@ -369,8 +373,8 @@ impl<T> Sequencer<T> {
         self.forming.place(command, &mut self.knowledge, place);
     }
 
-    fn place_after(&self, after: LogEnd, now: Timestamp) -> Place {
-        Place {
+    fn place_after(&self, after: LogEnd, now: Timestamp) -> Placement {
+        Placement {
             log: self.setting.log,
             logs: self.setting.logs,
             incarnation: self.setting.incarnation,
@@ -390,7 +394,7 @@ impl<T> Sequencer<T> {
     fn decide_waiting(&mut self, now: Now) {
         let mut blocked: HashSet<StreamId> = HashSet::new();
         for waiting in std::mem::take(&mut self.queue.waiting) {
-            let is_blocked = |part: &crate::command::Part| blocked.contains(&part.stream);
+            let is_blocked = |part: &crate::command::StreamPart| blocked.contains(&part.stream);
             let reads = &self.reads;
             let ready = waiting.lookup.is_none()
                 && !waiting.command.parts.iter().any(is_blocked)
@@ -416,8 +420,8 @@ impl<T> Sequencer<T> {
 
     // ---- other processes ----
 
-    /// Lets another process append if our time is up, and asks for the turn after it if we have work.
-    fn take_turns(&mut self, now: Now) {
+    /// Hands the write turn over if our time is up, and asks for the turn after it if we have work.
+    fn hand_over_turn(&mut self, now: Now) {
         let has_work = self.has_work();
         let now = now.instant;
         let mut signal = None;

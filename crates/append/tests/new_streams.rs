@@ -1,5 +1,5 @@
-//! New streams: once the names of all streams are known, the first append to a new one needs no look at the database, and
-//! is as safe as if it had looked.
+//! New streams: once the names of all streams are known, the first append to a new one needs no look at the database,
+//! and is as safe as if it had looked.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use gesta_core::*;
 use support::start::start_with;
 use support::{Fault, Sim, eventually};
 
-/// Lists the names at the first stream that is looked up in vain.
+/// Lists the names at the first stream that is looked up and not found.
 fn start(sim: &Arc<Sim>) -> Pipeline {
     let config = Config {
         names_listed_after: 1,
@@ -173,25 +173,26 @@ async fn what_is_created_during_the_listing_is_known() {
     sim.check();
 }
 
-/// Goal: a stream of a statement that was lost is not taken as new afterwards, whether it lands or is sent again.
+/// Goal: a stream of a statement that was lost is not taken as new afterwards, whether it commits late or is sent
+/// again.
 #[tokio::test]
 async fn a_stream_of_a_lost_statement_is_not_new() {
-    for lands in [false, true] {
+    for commits_late in [false, true] {
         let sim = Sim::new(4);
         let p = start(&sim);
         until_names_are_known(&p, "new").await;
-        sim.fault(Fault::LandLate);
+        sim.fault(Fault::CommitLate);
         let lost = to("lost", NoStream);
-        let land = async {
-            if lands {
+        let late_commit = async {
+            if commits_late {
                 eventually("the statement is under way", || sim.lost() == 1).await;
                 sim.set_down(true);
-                assert_eq!(sim.land_lost(), 1);
+                assert_eq!(sim.commit_lost(), 1);
                 sim.set_down(false);
             }
         };
-        let (answer, ()) = tokio::join!(p.append(lost.clone()), land);
-        assert_eq!(sim.land_lost(), 0);
+        let (answer, ()) = tokio::join!(p.append(lost.clone()), late_commit);
+        assert_eq!(sim.commit_lost(), 0);
         assert_eq!(p.append(lost).await.unwrap(), answer.unwrap());
         let refused = p.append(to("lost", NoStream)).await.unwrap_err();
         assert!(exists(&refused), "{refused}");
@@ -199,8 +200,8 @@ async fn a_stream_of_a_lost_statement_is_not_new() {
     }
 }
 
-/// Goal: after a fail-over that lost commits, another process has written below the row that we know. What it created there
-/// we have never seen.
+/// Goal: after a fail-over that lost commits, another process has written below the row that we know. What it created
+/// there we have never seen.
 #[tokio::test]
 async fn what_was_created_in_place_of_lost_commits_is_not_new() {
     let sim = Sim::new(4);

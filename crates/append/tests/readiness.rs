@@ -26,7 +26,8 @@ fn append(stream: &str) -> Append {
     Append::to(stream, ExpectedRevision::Any, vec![event])
 }
 
-/// An append to a full or read-only database waited for 30 s, though waiting could not help, and readiness was green meanwhile.
+/// An append to a full or read-only database waited for 30 s, though waiting could not help, and readiness was green
+/// meanwhile.
 #[tokio::test(start_paused = true)]
 async fn an_append_that_cannot_succeed_fails_at_once_and_readiness_says_why() {
     let sim = Sim::new(4);
@@ -47,8 +48,8 @@ async fn an_append_that_cannot_succeed_fails_at_once_and_readiness_says_why() {
     assert_eq!(sim.events().len(), 2);
 }
 
-/// An append whose commit was in doubt was said not to be stored if a lasting fault was met after part of the log had been read
-/// again. Found by the simulation, in its 834,591st schedule.
+/// An append whose commit was in doubt was said not to be stored if a lasting fault was met after part of the log had
+/// been read again. Found by the simulation, in its 834,591st schedule.
 #[tokio::test(start_paused = true)]
 async fn an_append_in_doubt_is_not_said_to_be_unstored_when_appends_are_refused_for_good() {
     let sim = Sim::new(4);
@@ -65,7 +66,8 @@ async fn an_append_in_doubt_is_not_said_to_be_unstored_when_appends_are_refused_
     );
     let (refused, ()) = tokio::join!(pipeline.append(three), async {
         eventually("the events are stored", || sim.events().len() == 4).await;
-        // The first of them is found, the gap behind it makes the pipeline forget, and then the end of the log cannot be read.
+        // The first of them is found, the gap after it makes the pipeline forget, and then the end of the log cannot be
+        // read.
         sim.scavenge(Position(3));
         sim.set_broken(true);
         sim.set_answering(true);
@@ -99,8 +101,8 @@ async fn a_commit_without_an_answer_is_no_readiness() {
     pipeline.ready().await.unwrap();
 }
 
-/// A panic in the task that appends ended all appends of the log until the process was started again. Now whoever waits is told that
-/// the outcome is unknown, and appends go on from what the database holds.
+/// A panic in the task that appends ended all appends of the log until the process was started again. Now whoever waits
+/// is told that the outcome is unknown, and appends go on from what the database holds.
 #[tokio::test(start_paused = true)]
 async fn a_panic_ends_the_appends_under_way_and_no_others() {
     let sim = Sim::new(4);

@@ -7,8 +7,8 @@
 //! position and its [`WriterEpoch`], a random number of the connection that stored it. An event id
 //! would not do: clients choose it, and a retry through another server can put the same id at the same position.
 //!
-//! Streams and event types are interned: the row id of a stream (or type) is the position of the first
-//! event that used it, so ids need no counter and a missed batch leaves none behind.
+//! Streams and event types are interned: the row id of a stream (or type) is the position of the first event that used
+//! it, so ids need no counter, and a batch that missed leaves none.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -119,11 +119,13 @@ pub enum BatchOutcome {
     Committed,
     /// Nothing stored: another row is the last of the log.
     Missed,
-    /// Nothing stored: the database refuses what the batch contains. Splitting it finds the guilty append.
+    /// Nothing stored: the database refuses what the batch contains. Splitting it finds the offending append.
     Refused(Error),
-    /// Nothing stored, for a passing reason (deadlock, serialization, lock time-out, full disk). Sending it again may work.
+    /// Nothing stored, for a passing reason (deadlock, serialization, lock time-out, full disk). Sending it again may
+    /// work.
     Failed(Error),
-    /// The connection died or durability is in doubt: it may be stored, may yet be stored, or not. The writer is of no more use.
+    /// The connection died or durability is in doubt: it may be stored, may yet be stored, or not. The writer must be
+    /// discarded.
     Unknown(Error),
 }
 
@@ -132,9 +134,9 @@ pub trait LogWriter: Send {
     /// Its number, stored with the rows it writes.
     fn epoch(&self) -> WriterEpoch;
 
-    /// Sends a batch. Batches reach the database in the order of these calls, each in a transaction of
-    /// its own on the one connection, whatever order the futures are polled in; up to
-    /// [`Capabilities::batches_in_flight_max`] may be pending. If one does not commit, every later one that was chained to it misses.
+    /// Sends a batch. Batches reach the database in the order of these calls, each in a transaction of its own on the
+    /// one connection, whatever order the futures are polled in; up to [`Capabilities::batches_in_flight_max`] may be
+    /// pending. If one does not commit, every later one that was chained to it misses.
     ///
     /// The answer of a batch must not be lost by dropping the future: the work goes on.
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome>;
@@ -145,18 +147,21 @@ pub trait CommitObserver: Send + Sync + 'static {
     /// The rows of `batch` are durable. Must not block.
     fn committed(&self, batch: &Arc<Batch>);
 
-    /// The log may hold more rows than were told, of a batch whose outcome was not known at first: look. Must not block.
-    fn look_behind(&self, log: LogId);
+    /// Asks the observer to read the end of the log, which may hold rows of a batch whose outcome was not known at
+    /// first. Must not block.
+    fn read_log_end(&self, log: LogId);
 }
 
 /// Which history of the store a process knows.
 ///
-/// A store has one history as long as the database loses no commit. After a fail-over or a restore that lost some, positions and
-/// revisions are used again for other events: nothing that was learned before may be combined with anything learned after.
+/// A store has one history as long as the database loses no commit. After a fail-over or a restore that lost some,
+/// positions and revisions are used again for other events: nothing that was learned before may be combined with
+/// anything learned after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct History {
     /// Counts, within this process, the changes that it has found. It has grown before any answer of the connection on
-    /// which the change was found is handed out: who finds the same number before and after some reads has read one history.
+    /// which the change was found is handed out: who finds the same number before and after some reads has read one
+    /// history.
     pub number: u64,
     /// The life of the store in this history: what checkpoints carry.
     pub incarnation: Incarnation,
@@ -194,7 +199,7 @@ impl CurrentHistory {
 /// Who waits for a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// An append: it must not wait behind reads that are slow or hang.
+    /// An append: it must not wait for reads that are slow or hang.
     Append,
     /// Anybody else.
     Read,
@@ -267,23 +272,23 @@ pub enum EventLookup {
     },
     /// Events at these positions.
     Positions(Vec<Position>),
-    /// Events with one of these pairs of stream and id, at or below position `until`, that are behind position `after` *or* not
-    /// older than `created_from`.
+    /// Events with one of these pairs of stream and id, at or below position `until`, that are after position `after`
+    /// *or* not older than `created_from`.
     Ids {
         /// The streams, each with an id.
         events: Vec<(RowId, EventId)>,
-        /// Only behind this position …
+        /// Looks up only events after this position, unless `created_from` includes them.
         after: Position,
-        /// … or not older than this.
+        /// Looks up also events that are not older than this, wherever they are.
         created_from: Timestamp,
-        /// And in any case up to here.
+        /// Looks up only events up to this position, in any case.
         until: Position,
     },
-    /// The next `limit` events of the log behind position `position`.
+    /// The next `limit` events of the log after position `position`.
     After {
-        /// Behind this position.
+        /// Looks up events after this position.
         position: Position,
-        /// How many at most.
+        /// Looks up at most so many events.
         limit: usize,
     },
 }
@@ -459,8 +464,8 @@ pub trait Backend: Send + Sync + 'static {
     /// The history that the answers of this backend belong to. No I/O; cheap.
     fn history(&self) -> History;
 
-    /// The smaller form in which this backend wants to store these data, if it has one. Runs in the task of whoever appends, so that
-    /// costly work is not done one event after the other in the task that forms batches.
+    /// The smaller form in which this backend wants to store these data, if it has one. Runs in the task of whoever
+    /// appends, so that costly work is not done one event after the other in the task that forms batches.
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes>;
 
     /// Opens a connection that appends to `log`.
@@ -492,7 +497,7 @@ pub trait Backend: Send + Sync + 'static {
         purpose: Purpose,
     ) -> Result<Vec<EventRef>>;
 
-    /// The ids of all events behind position `after`, up to `to`, in any order.
+    /// The ids of all events after position `after`, up to `to`, in any order.
     ///
     /// # Errors
     /// `Unavailable`.
@@ -504,11 +509,12 @@ pub trait Backend: Send + Sync + 'static {
     /// `Unavailable`, `Corrupt`.
     async fn read_stream(&self, slice: StreamSlice) -> Result<Rows>;
 
-    /// Reads parts of several streams of one log, all forwards, at best in one round trip; one answer per slice, in their order.
+    /// Reads parts of several streams of one log, all forwards, at best in one round trip; one answer per slice, in
+    /// their order.
     ///
     /// Together they hold at most [`PAGE_BYTES_MAX`](crate::limits::PAGE_BYTES_MAX), but at least one event if any
-    /// slice holds one; a backend may bound the rows as well. Slices that a bound ended, or that were never reached, are
-    /// not `complete` and may hold no event.
+    /// slice holds one; a backend may bound the rows as well. Slices that a bound ended, or that were never reached,
+    /// are not `complete` and may hold no event.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`.
@@ -532,7 +538,8 @@ pub trait Backend: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<StreamId>>;
 
-    /// Messages of the other processes that share the store; endless. A backend that is not shared gives a stream that stays silent.
+    /// Messages of the other processes that share the store; endless. A backend that is not shared gives a stream that
+    /// stays silent.
     fn signals(&self) -> BoxStream<'static, Signal>;
 
     /// Sends a message to the other processes. Best effort.

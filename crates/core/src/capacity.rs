@@ -1,7 +1,7 @@
 //! Capacity: a bound on what may be held at once, taken and given back.
 //!
-//! Why a lock and not a counter for each amount: who is refused must not hold anything, not even for a moment, or others that
-//! fit are refused because of it. Nothing is done under the lock but arithmetic.
+//! Why a lock and not a counter for each amount: who is refused must not hold anything, not even for a moment, or
+//! others that fit are refused because of it. Nothing is done under the lock but arithmetic.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -235,8 +235,8 @@ mod tests {
         assert_eq!((small.held(), capacity.taken()), ([2], [7]));
     }
 
-    /// What happened: four counters added first and looked then, so that a large append that was refused made appends be refused
-    /// that had room. What holds now: whoever is refused takes nothing, not even for a moment.
+    /// What happened: four counters added first and looked then, so that a large append that was refused made appends
+    /// be refused that had enough left. What holds now: whoever is refused takes nothing, not even for a moment.
     #[test]
     fn those_that_fit_are_taken_while_others_are_refused() {
         let capacity = Capacity::new([10, 100]);

@@ -40,7 +40,7 @@ pub enum Place {
 /// A place together with the incarnation of the store that it belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
-    /// The life of the store in which it was made.
+    /// The incarnation of the store in which it was made.
     pub incarnation: Incarnation,
     /// The place.
     pub place: Place,

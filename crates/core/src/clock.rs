@@ -62,8 +62,8 @@ impl fmt::Display for Timestamp {
 
 /// The text form of a moment from 1970 to 9999; `None` outside.
 ///
-/// Why by hand: each event that is read has a moment, and the general way costs 128-bit divisions. The date is found as in
-/// Howard Hinnant's `civil_from_days` (public domain), with years that begin in March.
+/// Why by hand: each event that is read has a moment, and the general way costs 128-bit divisions. The date is found as
+/// in Howard Hinnant's `civil_from_days` (public domain), with years that begin in March.
 fn text_since_1970(micros: i64) -> Option<[u8; 27]> {
     if !(0..=Timestamp::MAX.0).contains(&micros) {
         return None;

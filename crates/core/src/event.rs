@@ -156,8 +156,8 @@ impl EventData {
         self.data.len() + self.metadata.len()
     }
 
-    /// Memory that the event holds, roughly, in bytes: payload, tags, names and the structures themselves. Every bound on
-    /// memory counts this, so that no part of an event is free of charge.
+    /// Memory that the event holds, roughly, in bytes: payload, tags, names and the structures themselves. Every bound
+    /// on memory counts this, so that no part of an event is free of charge.
     #[must_use]
     pub fn cost_bytes(&self) -> usize {
         EVENT_OVERHEAD_BYTES

@@ -78,8 +78,8 @@ impl Filter {
         self.any_of.is_empty() || self.any_of.iter().any(Query::is_empty)
     }
 
-    /// Most positions that one page looks at. A filter of single tags is answered from an index, which has nothing but what
-    /// passes: there is no need of a bound. Any other may look at many events that do not pass.
+    /// Most positions that one page looks at. A filter of single tags is answered from an index, which has nothing but
+    /// what passes: there is no need of a bound. Any other may look at many events that do not pass.
     #[must_use]
     pub fn scan_max(&self) -> u64 {
         let by_tag_alone = |query: &Query| {

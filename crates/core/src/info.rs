@@ -26,7 +26,7 @@ impl Durability {
         }
     }
 
-    /// The settings behind it.
+    /// The settings that it rests on.
     #[must_use]
     pub fn detail(&self) -> &str {
         match self {

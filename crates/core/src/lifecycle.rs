@@ -85,7 +85,8 @@ fn whole_number(
 }
 
 impl StreamMetadata {
-    /// Checks and takes a JSON object. Keys: `$maxAge` (seconds ≥ 1), `$maxCount` (≥ 1), `$tb` (revision); others are kept as they are.
+    /// Checks and takes a JSON object. Keys: `$maxAge` (seconds ≥ 1), `$maxCount` (≥ 1), `$tb` (revision); others are
+    /// kept as they are.
     ///
     /// # Errors
     /// `InvalidArgument` if it is no JSON object, larger than 64 KiB, or a known key has another type or range.

@@ -1,6 +1,6 @@
 //! [`OwnerStore`]: what the owner of streams (the entity runtime) needs beyond [`EventStore`](crate::EventStore).
 //!
-//! Why a trait of its own: an owner decides ahead of the commits, so its appends must be handed over in order and at
+//! Why a trait of its own: an owner decides before the commits, so its appends must be handed over in order and at
 //! once, and each must fail if the one that it was decided upon did; and it loads thousands of streams after a restart.
 //! A store reached over a network cannot promise the first, so not every `EventStore` is an `OwnerStore`.
 
@@ -79,8 +79,8 @@ pub trait OwnerStore: EventStore {
     /// The outcome is as of [`EventStore::append`]: `WrongExpectedRevision` if `after` does not hold, …
     fn submit(&self, submission: Submission);
 
-    /// Reads a page of each of up to 1,000 streams, sharing round trips. One answer per request, in their order; each as
-    /// of [`EventStore::read_stream`]. A page may be short, even empty, without being the end: go on from `next`.
+    /// Reads a page of each of up to 1,000 streams, sharing round trips. One answer per request, in their order; each
+    /// as of [`EventStore::read_stream`]. A page may be short, even empty, without being the end: go on from `next`.
     ///
     /// # Errors
     /// `InvalidArgument`, `Unavailable`, `Corrupt`.

@@ -238,7 +238,7 @@ pub enum StreamFrom {
     Start,
     /// At this event, included. Backwards, a revision above the last one means the last one.
     Revision(Revision),
-    /// At the last event (backwards), or behind it (forwards).
+    /// At the last event (backwards), or after it (forwards).
     End,
 }
 
@@ -319,7 +319,7 @@ pub struct StreamPage {
     /// Revision to continue from. Forwards it is always there, also at the end; backwards it is
     /// `None` once the first readable event was reached.
     pub next: Option<Revision>,
-    /// True if nothing more lay ahead when the page was read.
+    /// True if nothing more was there when the page was read.
     pub end: bool,
     /// Last revision of the stream when the page was read.
     pub last_revision: Revision,
@@ -332,7 +332,7 @@ pub enum AllFrom {
     Start,
     /// Forwards: after this place. Backwards: the events up to this place, newest first.
     Checkpoint(Checkpoint),
-    /// Behind the last event.
+    /// After the last event.
     End,
 }
 
@@ -409,7 +409,7 @@ pub struct AllPage {
     pub events: Vec<RecordedEvent>,
     /// Where to continue.
     pub next: Checkpoint,
-    /// True if nothing more lay ahead when the page was read.
+    /// True if nothing more was there when the page was read.
     pub end: bool,
 }
 

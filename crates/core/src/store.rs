@@ -30,7 +30,8 @@ pub enum SubscriptionMessage {
     },
     /// Everything up to here was looked at; comes when a filter has skipped much.
     Checkpoint(Checkpoint),
-    /// The subscriber has seen all that was stored up to here; what follows is live. May come again after it fell behind.
+    /// The subscriber has seen all that was stored up to here; what follows is live. It may come again, after the
+    /// subscriber had to catch up again.
     CaughtUp(Checkpoint),
 }
 
@@ -143,7 +144,8 @@ pub trait EventStore: Send + Sync + 'static {
     /// `Unavailable`: nothing was written. `OutcomeUnknown`: retry with the same ids.
     ///
     /// # Cancel safety
-    /// Dropping the future does not undo the append: it is stored whole or not at all. Retry with the same ids to learn which.
+    /// Dropping the future does not undo the append: it is stored whole or not at all. Retry with the same ids to learn
+    /// which.
     ///
     /// # Examples
     /// ```

@@ -1,7 +1,8 @@
 //! The choices of a schedule: drawn at random and recorded, or replayed.
 //!
-//! A schedule is nothing but the list of its choices. So it is replayed exactly by its seed, and it is shrunk by leaving choices out and
-//! making them smaller: 0 is always the tamest choice, and a list that has ended goes on with zeros.
+//! A schedule is nothing but the list of its choices. So it is replayed exactly by its seed, and it is shrunk by
+//! leaving choices out and making them smaller: 0 is always the tamest choice, and a list that has ended goes on with
+//! zeros.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

@@ -1,7 +1,8 @@
 //! A database in memory: chained inserts, lookups, scavenging, and fail-overs that lose commits.
 //!
-//! It is as strict as a real one, and stricter: an insert that would break the contract although its condition holds (a revision
-//! used again, a row under the name of another stream) is reported as a violation, where a real one would store it.
+//! It is as strict as a real one, and stricter: an insert that would break the contract although its condition holds (a
+//! revision used again, a row under the name of another stream) is reported as a violation, where a real one would
+//! store it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -91,7 +92,8 @@ impl Database {
                 state.violate(format!("type {event_type} was created twice"));
             }
         }
-        // One moment per row: appends of one batch come one after the other, and an answer may rest on what is between two of them.
+        // One moment per row: appends of one batch come one after the other, and an answer may rest on what is between
+        // two of them.
         for row in &batch.rows {
             state.store(row, writer);
             state.advance([row.stream.clone()]);
@@ -343,7 +345,8 @@ fn not_simulated<T>() -> Result<T> {
     Err(Error::unavailable("not simulated"))
 }
 
-/// The reads that jobs do. Every answer is there at once: when a job is done, and when its answer arrives, the schedule says.
+/// The reads that jobs do. Every answer is there at once: when a job is done, and when its answer arrives, the schedule
+/// says.
 #[async_trait]
 impl Backend for Database {
     fn info(&self) -> Arc<BackendInfo> {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::database::Database;
 
-/// Events and bytes that the ring holds: few, so that subscribers fall behind it.
+/// Events and bytes that the ring holds: few, so that positions of subscribers often lie before it.
 const RING_EVENTS_MAX: usize = 6;
 const RING_BYTES_MAX: usize = usize::MAX;
 /// Events that a page holds.
@@ -90,8 +90,8 @@ impl Hub {
         self.lane.committed(history, batch);
     }
 
-    /// The log may hold more than was told.
-    pub fn look_behind(&self) {
+    /// Lets the hub read the end of the log, which may hold more rows than it was told of.
+    pub fn read_log_end(&self) {
         self.lane.doubt();
     }
 
@@ -225,7 +225,7 @@ impl Hub {
                 subscriber.position = covered;
                 true
             }
-            Ok(Taken::Behind(ring)) => {
+            Ok(Taken::BeforeRing(ring)) => {
                 let page = Read::Page(subscriber.position, ring);
                 self.reads.push_back((page, None));
                 true

@@ -1,12 +1,14 @@
 //! Deterministic simulation of the append pipeline.
 //!
-//! Why: the faults that break promises are schedules (a batch that is lost *and* a process that sleeps *and* a stream that is
-//! scavenged), and nobody thinks of all of them. Here the pure core of the pipeline runs in several simulated processes against one
-//! simulated database. Everything that can happen, happens in an order that a random generator gives: commits, misses,
-//! lost and late statements, deadlines that pass late, failing reads, fail-overs that lose commits, scavenging, restarts, retries.
-//! Every answer is checked against a model of the contract. A schedule that breaks a promise is replayed by its seed, and shrunk.
+//! Why: the faults that break promises are schedules (a batch that is lost *and* a process that sleeps *and* a stream
+//! that is scavenged), and nobody thinks of all of them. Here the pure core of the pipeline runs in several simulated
+//! processes against one simulated database. Everything that can happen, happens in an order that a random generator
+//! gives: commits, misses, lost and late statements, deadlines that pass late, failing reads, fail-overs that lose
+//! commits, scavenging, restarts, retries. Every answer is checked against a model of the contract. A schedule that
+//! breaks a promise is replayed by its seed, and shrunk.
 //!
-//! * `choices`: what a schedule is made of; `schedule`: what may happen; `process`, `hub`, `database`: those to whom it happens;
+//! * `choices`: what a schedule is made of; `schedule`: what may happen; `process`, `hub`, `database`: those to whom it
+//!   happens;
 //! * `model`: what was promised.
 
 pub mod choices;

@@ -146,8 +146,8 @@ impl Model {
         Ok(())
     }
 
-    /// A retry of an append whose events were scavenged, or whose stream was deleted in between, may be stored again: its events are not
-    /// there any more.
+    /// A retry of an append whose events were scavenged, or whose stream was deleted in between, may be stored again:
+    /// its events are not there any more.
     fn may_be_stored_again(&self, original: usize, stored: &Archive) -> bool {
         let repeated = self.records.iter().filter(|one| one.original == original);
         let asked = &self.records[original].asked;

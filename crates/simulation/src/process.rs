@@ -1,4 +1,5 @@
-//! One process that appends: its sequencer, its connection, its reads under way. The schedule decides when each of them goes on.
+//! One process that appends: its sequencer, its connection, its reads under way. The schedule decides when each of them
+//! goes on.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ pub struct Connection {
     sent: VecDeque<Arc<Batch>>,
     /// Executed, and not yet received, with the history in which it was executed.
     answers: VecDeque<(BatchOutcome, u64)>,
-    /// The client is told *unknown* for so many of the oldest batches whatever their answers are: it gave up waiting for them.
+    /// The client is told *unknown* for so many of the oldest batches whatever their answers are: it gave up waiting
+    /// for them.
     given_up: usize,
     /// The client has lost it: every answer is *unknown*.
     is_cut: bool,
@@ -118,7 +120,7 @@ impl Process {
                 Output::Send(batch) => self.send(batch),
                 Output::Read(id, job) => self.reads.push(Read::Asked(id, job)),
                 Output::Committed(batch) => self.hub.committed(self.history, &batch),
-                Output::LookBehind => self.hub.look_behind(),
+                Output::ReadLogEnd => self.hub.read_log_end(),
                 Output::Answer(ticket, result) => self.answers.push((ticket, result)),
                 Output::Signal(signal) => self.signals.push(signal),
                 Output::Stopped => self.is_stopped = true,
@@ -270,7 +272,8 @@ impl Process {
             .is_some_and(|connection| connection.given_up < connection.awaited)
     }
 
-    /// The deadline of the oldest batch passes, though its answer may be here already: noticed late, as after a pause of the process.
+    /// The deadline of the oldest batch passes, though its answer may be here already: noticed late, as after a pause
+    /// of the process.
     pub fn give_up(&mut self) {
         if let Some(connection) = &mut self.connection {
             connection.given_up += 1;
@@ -297,7 +300,8 @@ impl Process {
         sent.map(|batch| (batch, epoch)).collect()
     }
 
-    /// The sequencer recovers, and nothing is under way but the opening of a connection, or a pause before the next try.
+    /// The sequencer recovers, and nothing is under way but the opening of a connection, or a pause before the next
+    /// try.
     #[must_use]
     pub fn waits_for_connection(&self) -> bool {
         let awaits = |connection: &Connection| connection.awaited > 0;

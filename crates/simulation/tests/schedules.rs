@@ -48,8 +48,8 @@ fn a_schedule_is_replayed_by_its_choices() {
     }
 }
 
-/// A command was given up, and the retry that waited for it was decided again although it was as old: the sequencer asked to be woken
-/// at a time that had passed, for ever.
+/// A command was given up, and the retry that waited for it was decided again although it was as old: the sequencer
+/// asked to be woken at a time that had passed, for ever.
 #[test]
 fn a_retry_is_given_up_with_the_command_that_it_waited_for() {
     let choices = [

@@ -212,7 +212,7 @@ impl Page<'_> {
         Ok(rows.complete && whole)
     }
 
-    /// True if from this log on nothing is ahead, for a page that is full.
+    /// True if from this log on nothing more follows, for a page that is full.
     async fn is_all_read_from(&self, log: usize) -> Result<bool> {
         for log in log..self.at.len() {
             let end = self

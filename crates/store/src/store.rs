@@ -41,8 +41,8 @@ pub struct Store {
     hub: Arc<Hub>,
     idempotency: IdempotencyWindow,
     closed: AtomicBool,
-    /// The end, once somebody has shut the store down: a task of its own, so that all who do so wait for the same end, and
-    /// one who gives up waiting does not break it off.
+    /// The end, once somebody has shut the store down: a task of its own, so that all who do so wait for the same end,
+    /// and one who gives up waiting does not break it off.
     ended: OnceLock<Shared<BoxFuture<'static, Result<()>>>>,
 }
 
@@ -127,8 +127,8 @@ impl Store {
         Ok(())
     }
 
-    /// Runs reads that belong together, again if the history of the store has changed meanwhile: parts of two histories make no
-    /// answer, and rows of streams that were looked up in one are others in the next.
+    /// Runs reads that belong together, again if the history of the store has changed meanwhile: parts of two histories
+    /// make no answer, and rows of streams that were looked up in one are others in the next.
     pub(crate) async fn in_one_history<T, F: Future<Output = Result<T>>>(
         &self,
         reads: impl Fn(History) -> F,

@@ -70,7 +70,8 @@ impl Looked {
         self.lifecycle.as_ref().map_err(Clone::clone)
     }
 
-    /// The head of a stream to list: one that readers may see, or one whose metadata cannot be read, so that it is found.
+    /// The head of a stream to list: one that readers may see, or one whose metadata cannot be read, so that it is
+    /// found.
     fn listed(&self) -> Option<StreamHead> {
         let last = self.head.map(|head| head.last);
         let exists = |lifecycle: &Lifecycle| lifecycle.exists(last);

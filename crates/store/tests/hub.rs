@@ -27,8 +27,8 @@ fn range(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
     range.collect()
 }
 
-/// Goal: what another process has appended in between comes before what this one appended behind it,
-/// even if no message about it ever arrives.
+/// Goal: what another process has appended in between comes before what this one appended after it, even if no message
+/// about it ever arrives.
 #[tokio::test]
 async fn gaps_between_own_and_foreign_commits_are_filled_first() {
     let world = World::new(1);
@@ -246,7 +246,7 @@ async fn many_subscribers_from_the_same_place_share_pages() {
     assert!(reads < 300, "{reads} reads for 100 subscribers");
 }
 
-/// Goal: a database that is away for a while ends no subscription, whether it is live or behind.
+/// Goal: a database that is away for a while ends no subscription, whether it is live or catching up.
 #[tokio::test(start_paused = true)]
 async fn subscriptions_outlive_a_database_that_is_away() {
     let world = World::new(1);
@@ -256,7 +256,7 @@ async fn subscriptions_outlive_a_database_that_is_away() {
     );
     a.append_together("cart-1", 500).await;
     let mut live = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
-    let mut behind = a.subscribe(category("cart"), SubscribeFrom::Start).await;
+    let mut catching_up = a.subscribe(category("cart"), SubscribeFrom::Start).await;
     let mut one = a.subscribe_stream("cart-1", SubscribeFrom::Start).await;
     a.backend.away.store(true, Ordering::Relaxed);
     b.append_together("cart-1", 500).await;
@@ -271,7 +271,7 @@ async fn subscriptions_outlive_a_database_that_is_away() {
         back.away.store(false, Ordering::Relaxed);
     });
     assert_eq!(positions(&mut live, 500).await, range(501..=1_000));
-    assert_eq!(positions(&mut behind, 1_000).await, range(1..=1_000));
+    assert_eq!(positions(&mut catching_up, 1_000).await, range(1..=1_000));
     assert_eq!(positions(&mut one, 1_000).await, range(1..=1_000));
 }
 
@@ -319,8 +319,8 @@ async fn shutdown_ends_subscriptions() {
     assert!(is_unavailable(Some(refused.await.map(|_| ()))));
 }
 
-/// What happened: a second shutdown of the hub during the first, or after one that was given up, returned at once, while the other
-/// processes were not told of the last commits yet; who then closed the database broke that off.
+/// What happened: a second shutdown of the hub during the first, or after one that was given up, returned at once,
+/// while the other processes were not told of the last commits yet; who then closed the database broke that off.
 #[tokio::test(start_paused = true)]
 async fn every_shutdown_returns_when_the_others_were_told() {
     let backend = MemoryBackend::new(&World::new(1));
@@ -372,9 +372,10 @@ async fn a_log_that_moved_back_ends_its_subscribers() {
 
 /// Goal: after lost commits nothing that the hub has kept is used, and the old checkpoints stay refused.
 ///
-/// Others had filled the log up again beyond what was seen before anybody looked. Positions alone then looked right: live subscribers
-/// went on behind a gap, pages kept for those who are behind hid events of the new history, and a checkpoint that was refused once was
-/// accepted as soon as the log had grown past it. Now the hub compares the number of the history, and begins anew.
+/// Others had filled the log up again beyond what was seen before anybody looked. Positions alone then looked right:
+/// live subscribers went on after a gap, pages kept for those who catch up hid events of the new history, and a
+/// checkpoint that was refused once was accepted as soon as the log had grown past it. Now the hub compares the number
+/// of the history, and begins anew.
 #[tokio::test(start_paused = true)]
 async fn in_another_history_the_hub_begins_anew_and_old_checkpoints_are_refused_for_good() {
     let world = World::new(1);
@@ -390,15 +391,15 @@ async fn in_another_history_the_hub_begins_anew_and_old_checkpoints_are_refused_
     let mut stream = a.subscribe_stream("cart-1", SubscribeFrom::Start).await;
     let (events, old_in_stream) = until_caught_up(&mut stream).await;
     assert_eq!(events.len(), 40);
-    let mut behind = a.subscribe(Filter::ALL, SubscribeFrom::Start).await;
-    assert_eq!(positions(&mut behind, 10).await, range(1..=10));
+    let mut catching_up = a.subscribe(Filter::ALL, SubscribeFrom::Start).await;
+    assert_eq!(positions(&mut catching_up, 10).await, range(1..=10));
 
     world.lose(35);
     b.append("other-1", 60).await;
     let other = World::end(&world, LogId(0));
     assert!(other.position > Position(40));
     a.backend.begin_history();
-    for subscription in [&mut live, &mut stream, &mut behind] {
+    for subscription in [&mut live, &mut stream, &mut catching_up] {
         let error = loop {
             // What was at hand already is of the old history, as its checkpoints are.
             match next(subscription).await {

@@ -1,4 +1,4 @@
-//! Reads give the answers of the reference store; scavenging and reading ahead change none of them.
+//! Reads give the answers of the reference store; scavenging and reading in advance change none of them.
 
 #![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
 
@@ -257,7 +257,7 @@ async fn a_filtered_page_looks_at_a_bounded_part() {
     }
 }
 
-/// Goal: reading ahead gives the same events as reading page by page, in the same order.
+/// Goal: reading in advance gives the same events as reading page by page, in the same order.
 #[tokio::test]
 async fn reading_ahead_changes_nothing_but_the_speed() {
     for logs in [1, 3] {
@@ -431,9 +431,9 @@ async fn after_shutdown_all_is_unavailable() {
     );
 }
 
-/// What happened: one damaged metadata event failed every listing, every scavenge, and, where the database itself found the
-/// damage, all loads of entities that travelled together.
-/// What holds now: only what is asked of that stream fails, and says which stream it is.
+/// What happened: one damaged metadata event failed every listing, every scavenge, and, where the database itself found
+/// the damage, all loads of entities that travelled together. What holds now: only what is asked of that stream fails,
+/// and says which stream it is.
 #[tokio::test]
 async fn damaged_metadata_spoil_only_the_answers_about_their_stream() {
     for found_by_database in [false, true] {

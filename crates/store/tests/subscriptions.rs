@@ -210,7 +210,7 @@ async fn a_stream_is_followed_through_its_life() {
         revisions(&mut a.subscribe_stream("cart-1", after).await, 1).await,
         [3]
     );
-    // Truncated ahead of the end: live events are hidden until then.
+    // Truncated beyond the end: live events are hidden until then.
     set_metadata(&a, "cart-1", r#"{"$tb":6}"#).await;
     a.append("cart-1", 3).await;
     assert_eq!(revisions(&mut followed, 1).await, [6]);

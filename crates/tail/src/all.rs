@@ -1,8 +1,8 @@
 //! A subscription to all events: a cursor per log, the logs taken in turns.
 //!
-//! Invariants: at most one chunk of events is at hand, and `positions` says for each log up to where everything
-//! was *handed over* (or skipped by the filter), so any checkpoint is right. The wake-up is armed before
-//! looking, so none is missed.
+//! Invariants: at most one chunk of events is held, and `positions` says for each log up to where everything was
+//! *handed over* (or skipped by the filter), so any checkpoint is right. The wake-up is armed before looking, so none
+//! is missed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use gesta_core::{
 use tokio::sync::watch;
 
 use crate::matcher::Matcher;
-use crate::pages::Behind;
+use crate::pages::CatchUp;
 use crate::ring::Taken;
 use crate::{Membership, Shared, Subscriber, subscription};
 
@@ -27,26 +27,26 @@ const SKIPPED_LIVE_MAX: u64 = 10_000;
 /// Where the subscriber is in one log.
 struct Cursor {
     generation: u64,
-    /// What was stored when the subscriber began, or last fell behind.
+    /// The end of the log when the subscriber began, or when its position was last found to lie before the ring.
     target: Position,
-    /// Up to here a message has told a checkpoint.
+    /// The position in the last checkpoint that a message carried.
     told: Position,
 }
 
-/// Events of one log that are at hand.
+/// Events of one log that were taken and not yet handed over.
 #[derive(Default)]
 struct Chunk {
     log: usize,
     events: VecDeque<SharedEvent>,
-    /// All up to here is in it.
+    /// Every matching event of the log up to this position was taken.
     covered: Position,
     /// False once everything was handed over.
     open: bool,
 }
 
-struct Reader {
+struct AllSubscriber {
     hub: Arc<Shared>,
-    /// What the subscriber reads is of this history, and so are its checkpoints.
+    /// The history that the subscriber reads; its checkpoints name it too.
     history: History,
     filter: Filter,
     matcher: Matcher,
@@ -56,9 +56,9 @@ struct Reader {
     chunk: Chunk,
     /// The log whose turn it is.
     turn: usize,
-    /// Still to say: caught up.
+    /// True until the message that the subscriber has caught up is sent.
     catching_up: bool,
-    behind: Option<Behind>,
+    catch_up: Option<CatchUp>,
     ended: bool,
     _membership: Membership,
 }
@@ -72,7 +72,11 @@ pub(crate) async fn subscribe(
 }
 
 /// Looks where the subscriber begins; `None` if the history has changed meanwhile.
-async fn begin(hub: &Arc<Shared>, filter: &Filter, from: &SubscribeFrom) -> Result<Option<Reader>> {
+async fn begin(
+    hub: &Arc<Shared>,
+    filter: &Filter,
+    from: &SubscribeFrom,
+) -> Result<Option<AllSubscriber>> {
     let history = hub.backend.history();
     let logs = u16::try_from(hub.lanes.len()).unwrap_or(u16::MAX);
     let positions = match from {
@@ -112,7 +116,7 @@ async fn begin(hub: &Arc<Shared>, filter: &Filter, from: &SubscribeFrom) -> Resu
     let Some(cursors) = cursors else {
         return Ok(None);
     };
-    Ok(Some(Reader {
+    Ok(Some(AllSubscriber {
         history,
         matcher: Matcher::new(filter),
         filter: filter.clone(),
@@ -122,7 +126,7 @@ async fn begin(hub: &Arc<Shared>, filter: &Filter, from: &SubscribeFrom) -> Resu
         chunk: Chunk::default(),
         turn: 0,
         catching_up: true,
-        behind: None,
+        catch_up: None,
         ended: false,
         _membership: membership,
         hub: Arc::clone(hub),
@@ -142,7 +146,7 @@ fn check_not_above(positions: &[Position], ends: &[LogEnd]) -> Result<()> {
     Ok(())
 }
 
-impl Subscriber for Reader {
+impl Subscriber for AllSubscriber {
     async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
         while !self.ended {
             if let Some(message) = self.hand_over() {
@@ -162,8 +166,8 @@ impl Subscriber for Reader {
     }
 }
 
-impl Reader {
-    /// The next message out of the events at hand.
+impl AllSubscriber {
+    /// The next message out of the events that were taken.
     fn hand_over(&mut self) -> Option<SubscriptionMessage> {
         if !self.chunk.open {
             return None;
@@ -229,7 +233,7 @@ impl Reader {
         Checkpoint::logs(self.history.incarnation, self.positions.clone())
     }
 
-    /// Gets the next events at hand, waiting for them if there are none.
+    /// Takes the next events, and waits for them if there are none.
     async fn look(&mut self) -> Result<Option<SubscriptionMessage>> {
         // A busy subscriber lets the others have their turn.
         tokio::task::coop::consume_budget().await;
@@ -260,7 +264,7 @@ impl Reader {
             match lane.take(generation, position, &mut self.chunk.events)? {
                 Taken::Nothing => continue,
                 Taken::Events(covered) => self.open_chunk(log, covered),
-                Taken::Behind(ring) => self.read(log, ring).await?,
+                Taken::BeforeRing(ring) => self.read(log, ring).await?,
             }
             self.turn = (log + 1) % logs;
             return Ok(true);
@@ -287,9 +291,9 @@ impl Reader {
         self.chunk.open = true;
     }
 
-    /// Reads what comes before the ring, which begins behind `ring`.
+    /// Reads events before the ring, which begins after `ring`.
     async fn read(&mut self, log: usize, ring: Position) -> Result<()> {
-        self.fall_behind(log);
+        self.begin_catch_up(log);
         let lane = &self.hub.lanes[log];
         let (pages, position) = (&self.hub.pages, self.positions[log]);
         let generation = self.cursors[log].generation;
@@ -308,7 +312,7 @@ impl Reader {
         Ok(())
     }
 
-    fn fall_behind(&mut self, log: usize) {
+    fn begin_catch_up(&mut self, log: usize) {
         if !self.catching_up {
             self.catching_up = true;
             for (cursor, lane) in self.cursors.iter_mut().zip(&self.hub.lanes) {
@@ -317,14 +321,14 @@ impl Reader {
         } else if self.positions[log] >= self.cursors[log].target {
             self.cursors[log].target = self.hub.lanes[log].end();
         }
-        if self.behind.is_none() {
-            self.behind = Some(self.hub.pages.fall_behind());
+        if self.catch_up.is_none() {
+            self.catch_up = Some(self.hub.pages.begin_catch_up());
         }
     }
 
     fn caught_up(&mut self) -> SubscriptionMessage {
         self.catching_up = false;
-        self.behind = None;
+        self.catch_up = None;
         for (cursor, at) in self.cursors.iter_mut().zip(&self.positions) {
             cursor.told = *at;
         }

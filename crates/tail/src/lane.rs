@@ -2,12 +2,12 @@
 //!
 //! A lane is *awake* while anybody is subscribed. Asleep it keeps nothing and asks nothing.
 //!
-//! Invariants: only events that follow the ring's end without a gap enter it. What was committed behind a
-//! gap waits in `pending` until the reader task (`reader`) has filled the gap from the database. The end
-//! never moves back while subscribers hold positions of it: if the log is found to be another one than was seen (a
-//! fail-over that lost commits), the lane begins a new *generation*: all that it holds is forgotten, and subscribers of the
-//! old one end. Found it is by the number of the backend's history, which every call brings along, or by rows that do not
-//! follow each other: positions alone prove nothing, because they are used again.
+//! Invariants: only events that follow the ring's end without a gap enter it. What was committed after a gap waits in
+//! `pending` until the reader task (`reader`) has filled the gap from the database. The end never moves back while
+//! subscribers hold positions of it: if the log is found to be another one than was seen (a fail-over that lost
+//! commits), the lane begins a new *generation*: all that it holds is forgotten, and subscribers of the old one end.
+//! Found it is by the number of the backend's history, which every call brings along, or by rows that do not follow
+//! each other: positions alone prove nothing, because they are used again.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ impl LastRow {
         }
     }
 
-    /// False if this row and that one, of the same position, are two.
+    /// False if this row and the other one, of the same position, cannot be the same row.
     fn may_be(&self, other: &LogEnd) -> bool {
         self.writer.is_none_or(|writer| writer == other.writer)
             && self.created.is_none_or(|created| created == other.created)
@@ -50,7 +50,7 @@ struct Segment {
     bytes: usize,
 }
 
-/// What the reader task shall do next.
+/// What the reader task is to do next, and in which generation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Work {
     /// The generation that it is for.
@@ -59,14 +59,14 @@ pub struct Work {
     pub task: Task,
 }
 
-/// What the reader task shall do.
+/// What the reader task is to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Read what is behind `after`; up to `to` if that is known to be committed.
+    /// Read what comes after `after`; up to `to` if that is known to be committed.
     Read {
-        /// After this position.
+        /// Events after this position are to be read.
         after: Position,
-        /// Up to this one, if it is known to be committed.
+        /// They are to be read up to this position, if it is known to be committed.
         to: Option<Position>,
     },
     /// Ask for the end of the log: something may have been missed, or the ring has no place yet.
@@ -94,17 +94,17 @@ struct State {
     pending_events: usize,
     pending_bytes: usize,
     hint: Hint,
-    /// Highest position that anybody has spoken of.
+    /// Highest position that a commit or a message has named.
     heard: Position,
     generation: u64,
-    /// The number of the backend's history that the generation is of.
+    /// The number of the backend's history that the generation belongs to.
     history: u64,
     /// False from the beginning of a generation until the end of the log is known again.
     placed: bool,
     last_row: LastRow,
     /// Why the last generation ended.
     lost: Option<Error>,
-    /// Subscribers must look, even if the end is where it was.
+    /// True if subscribers must be woken even if the end has not moved.
     alarm: bool,
 }
 
@@ -122,7 +122,7 @@ pub struct Lane {
     pub head: watch::Sender<Position>,
     /// Changes with the heads of all lanes.
     pub pulse: Arc<watch::Sender<u64>>,
-    /// Last position that this process committed, to be told to the others.
+    /// Last position that this process has committed; the announcer tells it to the other processes.
     pub announced: watch::Sender<Position>,
 }
 
@@ -135,7 +135,8 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
-    /// A lane that sleeps. The ring keeps at most so many events and bytes; `pulse` changes with the heads of all lanes.
+    /// A lane that sleeps. The ring keeps at most so many events and bytes; `pulse` changes with the heads of all
+    /// lanes.
     pub fn new(
         log: LogId,
         events_max: usize,
@@ -177,7 +178,7 @@ impl Lane {
 
     // ---- what comes in ----
 
-    /// The number of the backend's history is this one: if it is another one than before, a new generation begins.
+    /// Takes the number of the backend's history. If it differs from the one before, a new generation begins.
     pub fn keep_up(&self, history: u64) {
         let dropped = {
             let mut state = self.lock();
@@ -190,7 +191,7 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// A batch of this process is durable.
+    /// Takes a batch of this process that is durable.
     pub fn committed(&self, history: u64, batch: &Batch) {
         self.keep_up(history);
         let Some(last) = batch.rows.last() else {
@@ -232,14 +233,14 @@ impl Lane {
         state.pending_bytes += segment.bytes;
         state.pending.push_back(segment);
         if state.pending_events > self.events_max || state.pending_bytes > self.bytes_max {
-            // Too much waits behind the gap: it will be read instead.
+            // Too much waits after the gap: it will be read instead.
             state.hint = state.hint.max(Hint::More);
             return state.drop_pending();
         }
         Vec::new()
     }
 
-    /// Another process says that it has committed up to `position`. A hint, never believed.
+    /// Takes a message of another process: it has committed up to `position`. It is a hint and never believed.
     pub fn heard(&self, position: Position) {
         {
             let mut state = self.lock();
@@ -252,7 +253,7 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// Something may have been missed: look at the end of the log.
+    /// Lets the reader task read the end of the log, because something may have been missed.
     pub fn doubt(&self) {
         {
             let mut state = self.lock();
@@ -266,7 +267,7 @@ impl Lane {
 
     // ---- the reader task ----
 
-    /// Takes in what has become contiguous, and says what is to be read.
+    /// Moves pending events that now follow the ring's end into the ring, and says what is to be read.
     pub fn next_work(&self) -> Option<Work> {
         let mut dropped = Vec::new();
         let mut state = self.lock();
@@ -309,7 +310,7 @@ impl Lane {
         task.map(|task| Work { generation, task })
     }
 
-    /// What was read behind `after`: all that is there, up to `to`, if the rows are complete.
+    /// Takes the rows that were read after `after`: all that there are up to `to`, if the rows are complete.
     pub fn filled(&self, generation: u64, after: Position, to: Option<Position>, rows: Rows) {
         let last = rows.events.last();
         let last_row = LastRow {
@@ -326,8 +327,8 @@ impl Lane {
             }
             let mut dropped = Vec::new();
             if to.is_some_and(|to| rows.complete && last < to) {
-                // The row before the gap's end is gone: scavenged, or of a history that was lost. What is pending behind it
-                // is read instead.
+                // The row before the gap's end is gone: scavenged, or of a history that was lost. What is pending after
+                // it is read instead.
                 dropped.extend(state.drop_pending());
                 state.hint = Hint::Doubt;
             }
@@ -342,14 +343,14 @@ impl Lane {
         drop(dropped);
     }
 
-    /// There was more than one page, or the read failed: the same work is still to be done.
+    /// Notes that the same work is still to be done: there was more than one page, or the read has failed.
     pub fn unfinished(&self, work: &Work) {
         let mut state = self.lock();
         if work.generation != state.generation {
             return;
         }
         let hint = match work.task {
-            // As long as the gap is there, it is known from what is pending behind it.
+            // As long as the gap is there, it is known from what is pending after it.
             Task::Read { to: Some(_), .. } => Hint::None,
             Task::Read { to: None, .. } => Hint::More,
             Task::Check { .. } => Hint::Doubt,
@@ -357,7 +358,7 @@ impl Lane {
         state.hint = state.hint.max(hint);
     }
 
-    /// The end of the log, asked for when the ring ended at `asked_at`.
+    /// Takes the end of the log, which was asked for when the ring ended at `asked_at`.
     pub fn checked(&self, generation: u64, asked_at: Position, end: &LogEnd) {
         let dropped = {
             let mut state = self.lock();
@@ -379,7 +380,7 @@ impl Lane {
         drop(dropped);
     }
 
-    /// Tells the subscribers, if there is something new since the last time.
+    /// Wakes the subscribers if there is something new since the last time.
     pub fn publish(&self) {
         let (end, alarm) = {
             let mut state = self.lock();
@@ -408,7 +409,7 @@ impl Lane {
 
     // ---- subscribers ----
 
-    /// Someone subscribes. From now on nothing of this process is missed.
+    /// Counts a new subscriber. From now on no commit of this process is missed.
     pub fn interest(self: &Arc<Self>) -> Interest {
         self.lock().interested += 1;
         Interest {
@@ -416,7 +417,7 @@ impl Lane {
         }
     }
 
-    /// The log ended at `end`, as read from the primary after [`interest`](Self::interest) was taken, in this history.
+    /// Takes the end of the log, as read from the primary in this history after [`interest`](Self::interest) was taken.
     ///
     /// Returns the generation to read in; `None` if the history has changed since.
     pub fn awaken(&self, history: u64, end: &LogEnd) -> Option<u64> {
@@ -448,7 +449,7 @@ impl Lane {
         self.lock().check(self.log, generation)
     }
 
-    /// The next events behind `position`, for a subscriber of this generation.
+    /// Takes the next events after `position`, for a subscriber of this generation.
     ///
     /// # Errors
     /// `InvalidCheckpoint` if the log was found to have moved back.
@@ -463,12 +464,12 @@ impl Lane {
         Ok(state.ring.take(position, into))
     }
 
-    /// Where the ring ends now.
+    /// The position at which the ring ends now.
     pub fn end(&self) -> Position {
         self.lock().ring.end()
     }
 
-    /// True if nothing behind `position` must be read from the database.
+    /// True if no event after `position` must be read from the database.
     pub fn reaches(&self, position: Position) -> bool {
         self.lock().ring.reaches(position)
     }
@@ -515,7 +516,7 @@ fn moved_back(log: LogId) -> Error {
     .into()
 }
 
-/// Keeps a lane awake.
+/// The interest of one subscriber: it keeps its lane awake until it is dropped.
 #[derive(Debug)]
 pub struct Interest {
     lane: Arc<Lane>,

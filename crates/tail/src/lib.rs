@@ -1,14 +1,13 @@
 //! Tail hub: one reader per log feeds any number of subscriptions.
 //!
-//! Why: N subscribers that poll cost N queries a round, busy or idle. Here a commit of this process reaches
-//! the subscribers without any query, one of another process with a single one, and silence costs
-//! one look at the end of each log every few seconds, for one subscriber as for a thousand.
-//! Invariants: a subscriber gets every matching event once, in the order of its log. It pulls, by position: from a
-//! bounded ring of recent events, or, when it is behind the ring, from the database. A slow one
-//! therefore holds one page and nothing else. Events are made once and shared.
-//! Not here: reads of single pages (`gesta-store`), SQL (the backends).
+//! Why: N subscribers that poll cost N queries a round, busy or idle. Here a commit of this process reaches the
+//! subscribers without any query, one of another process with a single one, and silence costs one look at the end of
+//! each log every few seconds, for one subscriber as for a thousand. Invariants: a subscriber gets every matching event
+//! once, in the order of its log. It pulls, by position: from a bounded ring of the newest events, or, when its
+//! position lies before the ring, from the database. A slow one therefore holds one page and nothing else. Events are
+//! made once and shared. Not here: reads of single pages (`gesta-store`), SQL (the backends).
 //!
-//! * `ring`: recent events of a log; `lane`: what the hub knows of a log; `reader`: the tasks;
+//! * `ring`: the newest events of a log; `lane`: what the hub knows of a log; `reader`: the tasks;
 //! * `all`, `stream`: the two kinds of subscription; `pages`: their reads; `matcher`: filters.
 
 mod all;
@@ -41,18 +40,19 @@ use crate::reader::TailReader;
 /// Bounds and times of the hub.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Most recent events of one log that are kept in memory while anybody is subscribed.
+    /// Most events of one log that are kept in memory, the newest ones, while anybody is subscribed.
     pub ring_events_max: usize,
-    /// Most bytes of recent events, of all logs together.
+    /// Most bytes of these events, of all logs together.
     pub ring_bytes_max: usize,
     /// How often to look at the end of each log, in case a message of another process was lost. At least one
     /// second per log, so that the number of logs does not add up.
     pub poll_interval: Duration,
     /// Shortest time between two messages to the other processes about one log.
     pub announce_interval: Duration,
-    /// Most reads of subscribers that are behind, at once.
+    /// Most reads at once of subscribers that catch up.
     pub catch_up_reads_max: usize,
-    /// Most bytes of pages held by subscribers that are behind, together (each may hold at least 64 KiB, or one event).
+    /// Most bytes of pages that subscribers hold while they catch up, together (each may hold at least 64 KiB, or one
+    /// event).
     pub catch_up_bytes_max: usize,
 }
 
@@ -72,7 +72,7 @@ impl Default for Config {
 /// Tries to begin a subscription, if the history of the store changes meanwhile.
 const BEGINNINGS_MAX: u32 = 3;
 
-/// Where a subscriber is, and what it is told next.
+/// A subscriber knows its position, and gives its messages one after the other.
 pub(crate) trait Subscriber: Sized + Send + 'static {
     /// The next message; `None` once the subscription has ended.
     fn next(&mut self) -> impl Future<Output = Option<Result<SubscriptionMessage>>> + Send;
@@ -115,7 +115,8 @@ pub(crate) struct Shared {
 /// The tail hub of a store. Dropping it ends its tasks and subscriptions.
 pub struct Hub {
     shared: Arc<Shared>,
-    /// Those that have not ended yet; held while they are awaited, so that every caller of `shutdown` returns when all have.
+    /// Tasks that have not ended yet. The lock is held while they are awaited, so that every caller of `shutdown`
+    /// returns when all have ended.
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -251,7 +252,7 @@ impl CommitObserver for Hub {
         }
     }
 
-    fn look_behind(&self, log: LogId) {
+    fn read_log_end(&self, log: LogId) {
         if let Some(lane) = self.shared.lanes.get(usize::from(log.0)) {
             lane.doubt();
         }

@@ -1,11 +1,10 @@
-//! Reads of subscribers that are behind the ring.
+//! Reads of subscribers that catch up: their position lies before the ring.
 //!
-//! Why: a thousand subscribers that come back after a restart must neither take a thousand connections nor
-//! a thousand pages of memory. So at most `reads_max` reads run at once, the size of a page shrinks
-//! as more subscribers are behind, and unfiltered pages, which begin at aligned places, are shared.
-//! Invariant: a read runs in a task of its own. A subscriber that stops asking for messages half way
-//! holds no connection and no permit.
-//! A database that is away for a while ends no subscription: those who are behind wait for it, as those who are live do.
+//! Why: a thousand subscribers that come back after a restart must neither take a thousand connections nor a thousand
+//! pages of memory. So at most `reads_max` reads run at once, the size of a page shrinks as more subscribers catch up,
+//! and unfiltered pages, which begin at aligned places, are shared. Invariant: a read runs in a task of its own. A
+//! subscriber that stops asking for messages half way holds no connection and no permit. A database that is away for a
+//! while ends no subscription: those who catch up wait for it, as those who are live do.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,7 +32,7 @@ const PAGE_EVENTS_MAX: u64 = 1_024;
 /// Size of an event as long as none was seen.
 const FIRST_GUESS_BYTES: u64 = 1_024;
 
-/// A page for catching up: every event of a log behind some position up to `covered` (that passes the filter).
+/// A page for catching up: every event of a log after some position and up to `covered` that passes the filter.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) events: Vec<SharedEvent>,
@@ -43,7 +42,7 @@ pub(crate) struct Page {
 #[derive(PartialEq, Eq, Clone, Copy)]
 struct Key {
     log: LogId,
-    /// Of the lane: in another one the same positions hold other events.
+    /// The generation of the lane: in another one the same positions hold other events.
     generation: u64,
     after: Position,
     to: Position,
@@ -64,8 +63,8 @@ pub(crate) struct Pages {
     backend: Arc<dyn Backend>,
     reads: Arc<Semaphore>,
     bytes_max: usize,
-    /// Subscribers that are behind.
-    behind: AtomicUsize,
+    /// Number of subscribers that catch up.
+    catching_up: AtomicUsize,
     /// Running mean of the size of events.
     event_bytes: Arc<AtomicU64>,
     cached: Mutex<VecDeque<(Key, Reading)>>,
@@ -83,31 +82,31 @@ impl Pages {
             backend,
             reads: Arc::new(Semaphore::new(reads_max.max(1))),
             bytes_max,
-            behind: AtomicUsize::new(0),
+            catching_up: AtomicUsize::new(0),
             event_bytes: Arc::new(AtomicU64::new(FIRST_GUESS_BYTES)),
             cached: Mutex::new(VecDeque::new()),
             closed,
         }
     }
 
-    /// Counts a subscriber as behind.
-    pub(crate) fn fall_behind(self: &Arc<Self>) -> Behind {
-        self.behind.fetch_add(1, Ordering::Relaxed);
-        Behind {
+    /// Counts a subscriber that begins to catch up.
+    pub(crate) fn begin_catch_up(self: &Arc<Self>) -> CatchUp {
+        self.catching_up.fetch_add(1, Ordering::Relaxed);
+        CatchUp {
             pages: Arc::clone(self),
         }
     }
 
     /// How many bytes a page may hold now, and about how many events that is: a power of two.
     fn page_size(&self) -> (usize, u64) {
-        let share = self.bytes_max / self.behind.load(Ordering::Relaxed).max(1);
+        let share = self.bytes_max / self.catching_up.load(Ordering::Relaxed).max(1);
         let bytes = share.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
         let each = self.event_bytes.load(Ordering::Relaxed).max(1);
         let events = (bytes as u64 / each).clamp(PAGE_EVENTS_MIN, PAGE_EVENTS_MAX);
         (bytes, 1 << events.ilog2())
     }
 
-    /// All events behind `after`, up to `to` or less.
+    /// Reads all events after `after`, up to `to` or less.
     pub(crate) async fn all(
         &self,
         log: LogId,
@@ -136,7 +135,7 @@ impl Pages {
         page
     }
 
-    /// Events that pass `filter` behind `after`, up to `to` or less.
+    /// Reads the events after `after` that pass `filter`, up to `to` or less.
     pub(crate) async fn matching(
         &self,
         log: LogId,
@@ -188,7 +187,7 @@ impl Pages {
         self.run(patience, read).await
     }
 
-    /// Forgets the pages that are kept.
+    /// Drops the pages that are kept.
     pub(crate) fn forget(&self) {
         let forgotten = std::mem::take(&mut *self.lock());
         drop(forgotten);
@@ -309,14 +308,14 @@ fn page_of(
     }
 }
 
-/// A subscriber that is behind.
-pub(crate) struct Behind {
+/// A subscriber that catches up, counted until this is dropped.
+pub(crate) struct CatchUp {
     pages: Arc<Pages>,
 }
 
-impl Drop for Behind {
+impl Drop for CatchUp {
     fn drop(&mut self) {
-        self.pages.behind.fetch_sub(1, Ordering::Relaxed);
+        self.pages.catching_up.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,10 +1,9 @@
 //! The tasks of the hub: one tail reader and one announcer per log, one listener for all.
 //!
-//! The reader does what the lane asks for: it fills gaps, follows hints, and looks at the end of the log
-//! from time to time while anybody is subscribed. It is also the one who wakes subscribers, so that a
-//! commit costs its caller the same with one subscriber as with a thousand, and commits that come
-//! while subscribers are being woken are told together.
-//! Not here: what is in the ring and what is pending (`lane`).
+//! The reader does what the lane asks for: it fills gaps, follows hints, and looks at the end of the log from time to
+//! time while anybody is subscribed. It also wakes subscribers, so that a commit costs its caller the same with one
+//! subscriber as with a thousand, and commits that come while subscribers are being woken are told together. Not here:
+//! what is in the ring and what is pending (`lane`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +102,7 @@ impl TailReader {
     }
 }
 
-/// Waits until then, or for ever.
+/// Waits until this moment, or for ever if there is none.
 async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
@@ -139,7 +138,7 @@ pub(crate) async fn announce(
     }
 }
 
-/// Passes on what the other processes tell.
+/// Passes the messages of other processes on to the lanes.
 pub(crate) async fn listen(
     lanes: Vec<Arc<Lane>>,
     pages: Arc<Pages>,
@@ -160,7 +159,7 @@ pub(crate) async fn listen(
                 lanes.iter().for_each(|lane| lane.keep_up(history));
                 pages.forget();
             }
-            // Between the pipelines.
+            // These messages are for the pipelines.
             Signal::TurnRequested { .. } | Signal::TurnGranted { .. } => {}
         }
     }

@@ -12,15 +12,15 @@ use gesta_core::{Position, SharedEvent};
 pub(crate) const CHUNK_EVENTS_MAX: usize = 256;
 const CHUNK_BYTES_MAX: usize = 256 * 1024;
 
-/// What the ring has for a subscriber who has seen everything up to some position.
+/// What the ring holds for a subscriber that has seen everything up to some position.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
     /// Events were taken; everything up to this position is now seen.
     Events(Position),
     /// There is nothing newer.
     Nothing,
-    /// The ring begins only after this position: what comes before must be read.
-    Behind(Position),
+    /// The subscriber's position lies before the ring, which begins after this position: pages must be read up to here.
+    BeforeRing(Position),
 }
 
 #[derive(Debug)]
@@ -45,12 +45,12 @@ impl Ring {
         }
     }
 
-    /// Everything up to here is in the ring or was.
+    /// Every event up to here is in the ring, or was in it.
     pub(crate) fn end(&self) -> Position {
         self.end
     }
 
-    /// Begins anew behind `at`. Returns the old events, to be dropped outside a lock.
+    /// Empties the ring, which then begins after `at`. Returns the old events, to be dropped outside a lock.
     #[must_use]
     pub(crate) fn reset(&mut self, at: Position) -> VecDeque<SharedEvent> {
         self.after = at;
@@ -91,7 +91,7 @@ impl Ring {
     /// Copies the next events after `position` into `into`, a chunk at most.
     pub(crate) fn take(&self, position: Position, into: &mut VecDeque<SharedEvent>) -> Taken {
         if position < self.after {
-            return Taken::Behind(self.after);
+            return Taken::BeforeRing(self.after);
         }
         if position >= self.end {
             return Taken::Nothing;
@@ -126,7 +126,7 @@ impl Ring {
         self.events.get(place)
     }
 
-    /// True if everything behind `position` is in the ring or not yet there at all.
+    /// True if every event after `position` is in the ring, or not stored yet.
     pub(crate) fn reaches(&self, position: Position) -> bool {
         position >= self.after
     }
@@ -162,13 +162,13 @@ mod tests {
         assert_eq!(take(&ring, 12), (Taken::Events(Position(14)), vec![13, 14]));
         assert_eq!(take(&ring, 14), (Taken::Nothing, vec![]));
         assert_eq!(take(&ring, 20), (Taken::Nothing, vec![]));
-        assert_eq!(take(&ring, 9), (Taken::Behind(Position(10)), vec![]));
+        assert_eq!(take(&ring, 9), (Taken::BeforeRing(Position(10)), vec![]));
     }
 
     #[test]
     fn the_oldest_leave_when_it_is_full() {
         let mut ring = filled(1..=4, 3);
-        assert_eq!(take(&ring, 0).0, Taken::Behind(Position(1)));
+        assert_eq!(take(&ring, 0).0, Taken::BeforeRing(Position(1)));
         assert_eq!(ring.push([event(5, "a")], Position(5)).len(), 1);
         assert_eq!(take(&ring, 2), (Taken::Events(Position(5)), vec![3, 4, 5]));
     }

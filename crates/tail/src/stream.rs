@@ -1,10 +1,10 @@
 //! A subscription to one stream.
 //!
-//! It alternates between two ways. *Catching up*: look up the stream (its last revision, its metadata, and
-//! the end of the log, all of one snapshot), read it page by page up to that revision, and continue live
-//! behind that end. *Live*: pick the stream's events, and the changes of its metadata, out of the ring.
-//! Whoever falls behind the ring looks the stream up again, however much was stored meanwhile by others.
-//! Invariants: `next` only grows, so nothing comes twice; what a read would hide is skipped.
+//! It alternates between two ways. *Catching up*: look up the stream (its last revision, its metadata, and the end of
+//! the log, all of one snapshot), read it page by page up to that revision, and continue live after that end. *Live*:
+//! pick the stream's events, and the changes of its metadata, out of the ring. A subscriber whose position lies before
+//! the ring looks the stream up again, however much was stored meanwhile by others. Invariants: `next` only grows, so
+//! nothing comes twice; what a read would hide is skipped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use gesta_core::{
 use tokio::sync::watch;
 
 use crate::lane::Lane;
-use crate::pages::{Behind, Pages, Patience};
+use crate::pages::{CatchUp, Pages, Patience};
 use crate::ring::Taken;
 use crate::{Membership, Shared, Subscriber, subscription};
 
 /// The stream as of one snapshot.
 struct Snapshot {
     end: LogEnd,
-    /// Row and last revision; `None` if nothing was ever written.
+    /// Row and last revision of the stream; `None` if nothing was ever written to it.
     head: Option<(RowId, Revision)>,
     lifecycle: Lifecycle,
 }
 
-/// What is subscribed to.
+/// The stream that is subscribed to.
 struct Subject {
     stream: StreamId,
     /// The stream that holds its metadata; `None` for metadata streams.
@@ -37,15 +37,15 @@ struct Subject {
 }
 
 enum Mode {
-    /// Reading up to this revision of this row; then live from the end of that snapshot.
+    /// The stream is read up to the revision of this snapshot; then the subscriber is live from its end.
     CatchingUp(Snapshot),
-    /// Everything up to here was looked at.
+    /// The subscriber has looked at every event of the log up to this position.
     Live(Position),
 }
 
-struct Reader {
+struct StreamSubscriber {
     hub: Arc<Shared>,
-    /// What the subscriber reads is of this history, and so are its checkpoints.
+    /// The history that the subscriber reads; its checkpoints name it too.
     history: History,
     lane: Arc<Lane>,
     generation: u64,
@@ -56,7 +56,7 @@ struct Reader {
     /// The next revision to hand over.
     next: Revision,
     events: VecDeque<SharedEvent>,
-    behind: Option<Behind>,
+    catch_up: Option<CatchUp>,
     ended: bool,
     _membership: Membership,
 }
@@ -74,7 +74,7 @@ async fn begin(
     hub: &Arc<Shared>,
     stream: &StreamId,
     from: &SubscribeFrom,
-) -> Result<Option<Reader>> {
+) -> Result<Option<StreamSubscriber>> {
     let lane = hub
         .lane_of(stream)
         .ok_or_else(|| Error::corrupt("the store has no logs"))?;
@@ -105,7 +105,7 @@ async fn begin(
     let Some(generation) = lane.awaken(history.number, &snapshot.end) else {
         return Ok(None);
     };
-    Ok(Some(Reader {
+    Ok(Some(StreamSubscriber {
         history,
         generation,
         head,
@@ -114,7 +114,7 @@ async fn begin(
         mode: Mode::CatchingUp(snapshot),
         next: after.map_or(Revision(0), Revision::next),
         events: VecDeque::new(),
-        behind: None,
+        catch_up: None,
         ended: false,
         _membership: membership,
         lane: Arc::clone(lane),
@@ -165,7 +165,7 @@ impl Subject {
     }
 }
 
-impl Subscriber for Reader {
+impl Subscriber for StreamSubscriber {
     async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
         while !self.ended {
             let found = match self.hand_over() {
@@ -185,7 +185,7 @@ impl Subscriber for Reader {
     }
 }
 
-impl Reader {
+impl StreamSubscriber {
     /// The next message out of the events at hand.
     fn hand_over(&mut self) -> Result<Option<SubscriptionMessage>> {
         while let Some(event) = self.events.pop_front() {
@@ -233,9 +233,9 @@ impl Reader {
             .take(self.generation, position, &mut self.events)?
         {
             Taken::Events(covered) => self.mode = Mode::Live(covered),
-            Taken::Behind(_) => {
-                if self.behind.is_none() {
-                    self.behind = Some(self.hub.pages.fall_behind());
+            Taken::BeforeRing(_) => {
+                if self.catch_up.is_none() {
+                    self.catch_up = Some(self.hub.pages.begin_catch_up());
                 }
                 let snapshot = self
                     .subject
@@ -259,18 +259,18 @@ impl Reader {
             return Ok(None);
         };
         let end = snapshot.end.position;
-        let Some(slice) = self.slice_ahead(snapshot) else {
+        let Some(slice) = self.slice_left(snapshot) else {
             let last = snapshot.head.map(|(_, last)| last);
             self.next = self.next.max(last.map_or(Revision(0), Revision::next));
             self.mode = Mode::Live(end);
             if !self.lane.reaches(end) {
                 return Ok(None);
             }
-            self.behind = None;
+            self.catch_up = None;
             return Ok(Some(SubscriptionMessage::CaughtUp(self.checkpoint())));
         };
-        if self.behind.is_none() {
-            self.behind = Some(self.hub.pages.fall_behind());
+        if self.catch_up.is_none() {
+            self.catch_up = Some(self.hub.pages.begin_catch_up());
         }
         let to = slice.to;
         let rows = self.hub.pages.stream(slice).await?;
@@ -288,8 +288,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// What of the snapshot is still to be read; `None` if nothing.
-    fn slice_ahead(&self, snapshot: &Snapshot) -> Option<StreamSlice> {
+    /// The revisions of the snapshot that are still to be read; `None` if there are none.
+    fn slice_left(&self, snapshot: &Snapshot) -> Option<StreamSlice> {
         let (row, last) = snapshot.head?;
         let visibility = snapshot.lifecycle.visibility(last, self.hub.clock.now());
         let from = self.next.max(visibility.from);

@@ -35,7 +35,7 @@ pub(crate) fn tagged(position: u64) -> SharedEvent {
     })
 }
 
-/// A batch of events at these positions, behind the first of them.
+/// A batch of events at the positions of this range; it follows the row before them.
 pub(crate) fn batch(positions: std::ops::RangeInclusive<u64>) -> Batch {
     let after = LogEnd {
         position: Position(positions.start() - 1),

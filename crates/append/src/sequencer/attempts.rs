@@ -1,16 +1,17 @@
 //! Attempts under way whose event ids the client made, and the retries that wait for them.
 //!
-//! A retry that arrives while its first attempt is being stored must not be stored beside it. Each part of an attempt is registered
-//! by its stream and its first event id, so that a retry is recognised in whatever order it names the streams.
+//! A retry that arrives while its first attempt is being stored must not be stored beside it. Each part of an attempt
+//! is registered by its stream and its first event id, so that a retry is recognised in whatever order it names the
+//! streams.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use gesta_core::{EventId, StreamId};
 
-use crate::command::{Command, IdSource, Part};
+use crate::command::{Command, IdSource, StreamPart};
 
-/// The attempts.
+/// The attempts under way, and the retries of them.
 #[derive(Debug)]
 pub(crate) struct Attempts<T> {
     /// The attempt that a part belongs to, by its number in the order of arrival.
@@ -72,5 +73,5 @@ fn keys<T>(command: &Command<T>) -> impl Iterator<Item = (StreamId, EventId)> + 
     let parts = command.parts.iter();
     parts
         .filter(|part| part.ids_from() == IdSource::Client)
-        .filter_map(|part: &Part| part.first_id().map(|id| (part.target(), id)))
+        .filter_map(|part: &StreamPart| part.first_id().map(|id| (part.target(), id)))
 }

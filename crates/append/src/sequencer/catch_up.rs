@@ -1,7 +1,7 @@
-//! Reading the log from the last row known, or forgetting everything and beginning at its end.
+//! Reads the log from the last row known, or forgets everything known and begins at the end of the log.
 //!
-//! Invariant: nothing is decided meanwhile. Whatever cannot be followed row by row is forgotten: a page that does not begin with the row
-//! known, a gap, more rows than it is quicker to forget.
+//! Invariant: nothing is decided meanwhile. Everything known is forgotten if the log cannot be followed row by row: a
+//! page does not begin with the row known, there is a gap, or there are more than [`CATCH_UP_MAX`] rows.
 
 use gesta_core::backend::{EventRef, LogEnd, Signal};
 use gesta_core::{Error, Position};
@@ -31,7 +31,7 @@ pub(super) struct CatchUp {
 }
 
 impl<T> Sequencer<T> {
-    /// It is this process's turn: sees what others have appended before sending anything.
+    /// Begins the write turn of this process: it reads what others have appended before it sends anything.
     pub(super) fn begin_catching_up(&mut self) {
         self.undo_all(Vec::new());
         self.recovery.is_for_turn = true;
@@ -40,8 +40,8 @@ impl<T> Sequencer<T> {
 
     /// Reads what was appended after the last row known. Nothing may be decided meanwhile.
     ///
-    /// At first that row is read again: if it is not the one that we know, the database has lost commits, or scavenging has removed
-    /// it. Then nothing that is known of streams can be trusted.
+    /// At first that row is read again: if it is not the one that we know, the database has lost commits, or scavenging
+    /// has removed it. Then nothing that is known of streams can be trusted.
     pub(super) fn read_on(&mut self, under_way: Option<CatchUp>) {
         let catch_up = under_way.unwrap_or_else(|| CatchUp {
             known: Some(self.committed).filter(|end| end.position > Position::START),
@@ -93,7 +93,7 @@ impl<T> Sequencer<T> {
         self.pause(Step::Reach(goal), now);
     }
 
-    /// Sees a page of the log.
+    /// Takes a page of the log.
     fn on_events(&mut self, mut catch_up: CatchUp, mut events: Vec<EventRef>, now: Now) {
         let is_complete = events.len() < CATCH_UP_PAGE;
         if let Some(known) = catch_up.known.take() {
@@ -132,7 +132,7 @@ impl<T> Sequencer<T> {
             }
         }
         if let Some(before) = self.recovery.missed_at.take()
-            && self.is_missing_in_vain(before)
+            && self.misses_without_news(before)
         {
             let text = "the database refuses the next row of the log, though nothing new is in it";
             let error = Error::unavailable(text);
@@ -143,8 +143,8 @@ impl<T> Sequencer<T> {
         self.resume(now);
     }
 
-    /// Missing again and again although nothing is new means that what is known is wrong.
-    fn is_missing_in_vain(&mut self, before: Position) -> bool {
+    /// True if batches miss again and again although nothing new is in the log: then what is known must be wrong.
+    fn misses_without_news(&mut self, before: Position) -> bool {
         if self.committed.position != before {
             self.recovery.idle_misses = 0;
             return false;
@@ -171,19 +171,19 @@ impl<T> Sequencer<T> {
         self.resume(now);
     }
 
-    /// Nothing is wrong any more.
+    /// Ends the recovery.
     fn resume(&mut self, now: Now) {
         self.recovery.phase = Phase::Running;
         self.recovery.has_run = true;
         if std::mem::take(&mut self.recovery.is_in_doubt) {
-            self.outputs.push(Output::LookBehind);
+            self.outputs.push(Output::ReadLogEnd);
             self.outputs.push(Output::Signal(Signal::Appended {
                 log: self.setting.log,
                 position: self.committed.position,
             }));
         }
         if std::mem::take(&mut self.recovery.is_for_turn) {
-            // Looking does not count: far from the database it takes longer than a slice.
+            // Reading the log does not count: far from the database it takes longer than a turn.
             self.turns.begin_run(now.instant);
         }
     }

@@ -12,9 +12,10 @@ use gesta_core::{
 use tokio::time::Instant;
 
 use super::knowledge::{Knowledge, StreamState};
-use crate::command::{Change, Command, Cost, IdSource, Part};
+use crate::command::{Change, Command, Cost, IdSource, StreamPart};
 
-/// A command without rows in the batch, whose answer depends on the batch's commit: the commit proves that nothing else came between.
+/// A command without rows in the batch, whose answer depends on the batch's commit: the commit proves that nothing else
+/// came between.
 #[derive(Debug)]
 pub(crate) struct Dependent<T> {
     pub(crate) command: Command<T>,
@@ -24,11 +25,11 @@ pub(crate) struct Dependent<T> {
 /// What becomes of a dependent command when the batch has committed.
 #[derive(Debug)]
 pub(crate) enum DependentAnswer {
-    /// It is refused: the refusal rests on the state that the commit confirms.
+    /// The command is refused: the refusal rests on the state that the commit confirms.
     Refused(ErrorKind),
-    /// It only asked whether its claims hold: they do.
+    /// The command only asked whether its claims hold, and they do.
     Confirmed,
-    /// Its events are stored already, here.
+    /// The events of the command are stored already, in these streams.
     Stored(Vec<AppendedStream>),
     /// The events that it may be a retry of were still being committed: it is decided again.
     DecideAgain,
@@ -40,7 +41,7 @@ pub(crate) struct Cargo<T> {
     /// The commands whose events are its rows, with their answers.
     pub(crate) placed: Vec<(Command<T>, Appended)>,
     pub(crate) dependents: Vec<Dependent<T>>,
-    /// Each stream that it touches and the state that it leaves it in.
+    /// Each stream that the batch touches, with the state in which the batch leaves it.
     pub(crate) touched: Vec<(StreamId, StreamState)>,
     /// Rows whose ids the client made, to recognise retries.
     pub(crate) retryable: Vec<(RowId, EventId, Position)>,
@@ -94,12 +95,12 @@ impl<T> Default for Forming<T> {
     }
 }
 
-/// A batch on its way, with all that is to be done when its outcome is known.
+/// A batch in flight, with all that is to be done when its outcome is known.
 #[derive(Debug)]
 pub(crate) struct InFlight<T> {
     pub(crate) batch: Arc<Batch>,
     pub(crate) sent: Instant,
-    /// Batches under way when it was sent, itself included.
+    /// Number of batches in flight when it was sent, itself included.
     pub(crate) queue: usize,
     pub(crate) end: LogEnd,
     pub(crate) cargo: Cargo<T>,
@@ -113,12 +114,12 @@ pub(crate) struct Bounds {
     pub(crate) commands_max: usize,
 }
 
-/// Answers that may depend on one batch.
+/// Most answers that may depend on one batch.
 const DEPENDENTS_MAX: usize = 10_000;
 
-/// Where rows are placed.
+/// Where and when rows are placed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Placement {
     pub(crate) log: LogId,
     pub(crate) logs: u16,
     pub(crate) incarnation: Incarnation,
@@ -136,7 +137,7 @@ impl<T> Forming<T> {
         self.rows.len()
     }
 
-    /// True if a command of this cost does not fit. One that is larger than a batch travels alone.
+    /// True if a command of this cost does not fit. One that is larger than a batch is sent in a batch of its own.
     pub(crate) fn is_full_for(&self, cost: Cost, bounds: Bounds) -> bool {
         let full = !self.cargo.placed.is_empty()
             && (self.rows.len() + cost.events > bounds.events_max
@@ -151,7 +152,7 @@ impl<T> Forming<T> {
     }
 
     /// Places all events of a command whose claims hold.
-    pub(crate) fn place(&mut self, command: Command<T>, known: &mut Knowledge, place: Place) {
+    pub(crate) fn place(&mut self, command: Command<T>, known: &mut Knowledge, place: Placement) {
         let mut streams = Vec::with_capacity(command.parts.len());
         for part in &command.parts {
             streams.push(self.place_part(part, known, place));
@@ -161,7 +162,12 @@ impl<T> Forming<T> {
         self.cargo.placed.push((command, answer));
     }
 
-    fn place_part(&mut self, part: &Part, known: &mut Knowledge, place: Place) -> AppendedStream {
+    fn place_part(
+        &mut self,
+        part: &StreamPart,
+        known: &mut Knowledge,
+        place: Placement,
+    ) -> AppendedStream {
         let mut state = known.tip(&part.stream).unwrap_or_default();
         let target = part.target();
         let (head, lifecycle_event);
@@ -220,7 +226,7 @@ impl<T> Forming<T> {
         revision: Revision,
         (event, packed): (&EventData, Option<Bytes>),
         known: &mut Knowledge,
-        place: Place,
+        place: Placement,
     ) -> StreamHead {
         let position = self.next_position(place);
         let previous = self
@@ -257,7 +263,7 @@ impl<T> Forming<T> {
         }
     }
 
-    fn next_position(&self, place: Place) -> Position {
+    fn next_position(&self, place: Placement) -> Position {
         self.rows
             .last()
             .map_or(place.after.position, |row| row.position)
@@ -281,8 +287,8 @@ impl<T> Forming<T> {
         known.advance(stream, state, opens);
     }
 
-    /// Closes the batch. `after` is the row that it follows, `writer` the connection that stores it; `queue` batches are under
-    /// way with it.
+    /// Closes the batch. `after` is the row that it follows, `writer` the connection that stores it; `queue` batches
+    /// are under way with it.
     pub(crate) fn close(
         self,
         log: LogId,
@@ -312,7 +318,7 @@ impl<T> Forming<T> {
         }
     }
 
-    /// Undoes it: all streams and types are as committed, and the commands are free again.
+    /// Undoes the batch: all its streams and types are as committed again. Returns its commands.
     pub(crate) fn undo(self, known: &mut Knowledge) -> impl Iterator<Item = Command<T>> {
         undo(&self.cargo, &self.new_types, known);
         self.cargo.into_commands()
@@ -320,12 +326,12 @@ impl<T> Forming<T> {
 }
 
 impl<T> InFlight<T> {
-    /// Nobody waits for it: it was sent to see how long an answer takes, and whether there is one.
+    /// True if nobody waits for it: it was sent to see how long an answer takes, and whether there is one.
     pub(crate) fn is_probe(&self) -> bool {
         self.batch.rows.is_empty() && self.cargo.is_empty()
     }
 
-    /// Its outcome is unknown: its appends may be stored, or may yet be.
+    /// Marks its appends as in doubt: they may be stored, or may yet be.
     pub(crate) fn doubt(&mut self) {
         let after = Some(self.batch.after.position);
         for (command, _) in &mut self.cargo.placed {
@@ -333,7 +339,7 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// Undoes it, as [`Forming::undo`].
+    /// Undoes the batch, as [`Forming::undo`].
     pub(crate) fn undo(self, known: &mut Knowledge) -> impl Iterator<Item = Command<T>> {
         undo(&self.cargo, &self.batch.new_types, known);
         self.cargo.into_commands()
@@ -351,7 +357,7 @@ fn undo<T>(cargo: &Cargo<T>, new_types: &[(RowId, EventType)], known: &mut Knowl
 }
 
 /// The answer to a command whose events are stored in these streams.
-pub(crate) fn appended(streams: Vec<AppendedStream>, place: Place) -> Appended {
+pub(crate) fn appended(streams: Vec<AppendedStream>, place: Placement) -> Appended {
     let position = streams
         .iter()
         .map(|stream| stream.position)

@@ -38,7 +38,7 @@ impl Job {
 pub(crate) enum What {
     /// The end of the log.
     End,
-    /// The next events of the log after this position, this many at most.
+    /// The next events of the log after this position, at most this many.
     After(Position, usize),
     /// Streams and types.
     Load(LoadRequest),
@@ -48,7 +48,7 @@ pub(crate) enum What {
     LookUp(Questions, Arc<Hits>),
     /// The names of all streams.
     List(Listing),
-    /// Where the window of retries begins.
+    /// Where the deduplication window begins.
     WindowStart {
         window: IdempotencyWindow,
         now: Timestamp,

@@ -1,26 +1,26 @@
-//! Does a claim hold? Pure functions from a stream's state and a request to an answer.
+//! Says whether a claim holds: pure functions from a stream's state and a request to an answer.
 
 use gesta_core::{After, AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Revision};
 
 use super::knowledge::StreamState;
 use super::lookup::Found;
-use crate::command::{Change, IdSource, Part};
+use crate::command::{Change, IdSource, StreamPart};
 
 /// The answer to a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It holds.
+    /// The claim holds.
     Fits,
-    /// It holds, unless the events are stored already: their ids decide.
+    /// The claim holds, unless the events are stored already; their ids decide.
     FitsUnlessStored,
-    /// It does not hold, unless exactly these events are stored from this revision on.
+    /// The claim does not hold, unless exactly these events are stored from this revision on.
     RefusedUnlessStoredAt(Revision, ErrorKind),
-    /// It does not hold.
+    /// The claim does not hold.
     Refused(ErrorKind),
 }
 
 /// Checks the claim of one part against the state of its stream.
-pub(crate) fn check(part: &Part, state: &StreamState) -> Fit {
+pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
     if state.tombstoned {
         return Fit::Refused(ErrorKind::StreamTombstoned(part.stream.clone()));
     }
@@ -49,7 +49,7 @@ pub(crate) fn check(part: &Part, state: &StreamState) -> Fit {
 }
 
 /// An owner is up to date if the event that it believes to be the last one is.
-fn check_owner(part: &Part, after: After, state: &StreamState) -> Fit {
+fn check_owner(part: &StreamPart, after: After, state: &StreamState) -> Fit {
     let actual = state.visible();
     let last = actual.and(state.main).and_then(|head| head.id);
     let holds = match after {
@@ -67,7 +67,7 @@ fn check_owner(part: &Part, after: After, state: &StreamState) -> Fit {
 }
 
 /// A delete writes to the metadata stream, but its claim is about the stream itself.
-fn about_the_stream(refusal: ErrorKind, part: &Part) -> ErrorKind {
+fn about_the_stream(refusal: ErrorKind, part: &StreamPart) -> ErrorKind {
     match refusal {
         ErrorKind::WrongExpectedRevision {
             expected, actual, ..
@@ -81,7 +81,7 @@ fn about_the_stream(refusal: ErrorKind, part: &Part) -> ErrorKind {
 }
 
 /// `last`: last revision of the stream that the claim is about, deleted events included.
-fn check_target(part: &Part, last: Option<Revision>, deleted_before: Revision) -> Fit {
+fn check_target(part: &StreamPart, last: Option<Revision>, deleted_before: Revision) -> Fit {
     let visible = last.filter(|last| *last >= deleted_before);
     let from_client = part.ids_from() == IdSource::Client;
     let refusal = || ErrorKind::WrongExpectedRevision {
@@ -128,16 +128,16 @@ pub(crate) struct Judged {
 
 /// The answer to a whole command.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Decision {
     /// Store its events.
-    Place,
-    /// All of it is stored already: here.
+    Store,
+    /// All of its events are stored already, in these streams.
     Retry(Vec<AppendedStream>),
     Refuse(ErrorKind),
 }
 
 /// The first part that fails by itself decides; a mixture of stored and new parts is refused for its first stored part.
-pub(crate) fn verdict(parts: &[Part], judged: &[Judged], found: Vec<Found>) -> Verdict {
+pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found>) -> Decision {
     let mut stored_first = None;
     let mut stored = Vec::with_capacity(parts.len());
     for ((part, judged), found) in parts.iter().zip(judged).zip(found) {
@@ -153,18 +153,18 @@ pub(crate) fn verdict(parts: &[Part], judged: &[Judged], found: Vec<Found>) -> V
             (Fit::Fits | Fit::FitsUnlessStored, Found::Nothing) => None,
         };
         if let Some(refusal) = refusal {
-            return Verdict::Refuse(refusal);
+            return Decision::Refuse(refusal);
         }
     }
     match stored_first {
-        None => Verdict::Place,
-        Some(_) if stored.len() == parts.len() => Verdict::Retry(stored),
-        Some(refusal) => Verdict::Refuse(refusal),
+        None => Decision::Store,
+        Some(_) if stored.len() == parts.len() => Decision::Retry(stored),
+        Some(refusal) => Decision::Refuse(refusal),
     }
 }
 
 /// The refusal of a part whose first event is stored, but which is not a retry as a whole.
-fn no_retry(part: &Part, state: &StreamState) -> ErrorKind {
+fn no_retry(part: &StreamPart, state: &StreamState) -> ErrorKind {
     let actual = match &part.change {
         Change::Events { .. } | Change::Owned { .. } => state.visible(),
         Change::Lifecycle { .. } => state.meta.map(|head| head.last),
@@ -196,10 +196,10 @@ mod tests {
         }
     }
 
-    fn part(expected: ExpectedRevision, ids: IdSource) -> Part {
+    fn part(expected: ExpectedRevision, ids: IdSource) -> StreamPart {
         let event =
             EventData::json(EventType::new("e").expect("valid"), "{}").with_id(EventId::random());
-        Part {
+        StreamPart {
             stream: StreamId::new("s").expect("valid"),
             expected,
             change: Change::Events {

@@ -1,12 +1,12 @@
-//! All that the sequencer knows of streams, event types and recent event ids, behind one question: can this command be
-//! decided now, or what has to be looked up first?
+//! All that the sequencer knows of streams, event types and the ids of the deduplication window. It answers one
+//! question: can this command be decided now, or what has to be looked up first?
 //!
 //! * `heads`: the last events of streams, as committed and as decided; * `names`: which streams there may be;
-//! * `recent`: ids of recent events, to recognise retries.
+//! * `window`: the ids of the deduplication window, to recognise retries.
 
 mod heads;
 mod names;
-mod recent;
+mod window;
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use gesta_core::{Error, EventType, Position, StreamId, Timestamp};
 use super::judge::{self, Fit, Judged};
 use super::lookup::{Question, Questions, Suspected, WindowPart};
 use crate::Config;
-use crate::command::{Change, Command, Part};
+use crate::command::{Change, Command, StreamPart};
 use heads::Heads;
 use names::Names;
-use recent::{Recent, RecentIds};
+use window::{InWindow, WindowIds};
 
 pub(crate) use heads::StreamState;
 pub(crate) use names::{Hashes, Listing};
-pub(crate) use recent::OlderIds;
+pub(crate) use window::OlderIds;
 
 /// Appends that are looked up, for their ids are not known, before the ids of the window are read.
 const LOOKED_UP_BEFORE: u32 = 16;
@@ -35,9 +35,9 @@ pub(crate) enum Assessment {
     Unknown,
     /// All its claims hold, and it is no retry.
     Fits,
-    /// It may be a retry of events that are still being committed: decide again after them.
+    /// It may be a retry of events that are still being committed: it must be decided again after them.
     RestsOnOpenCommits,
-    /// Its events may be stored already: look them up.
+    /// Its events may be stored already: they must be looked up.
     MayBeStored(Questions),
     /// Everything is known; some claim does not hold.
     Judged(Vec<Judged>),
@@ -47,13 +47,13 @@ pub(crate) enum Assessment {
 #[derive(Debug)]
 pub(crate) struct Knowledge {
     heads: Heads,
-    recent: RecentIds,
+    window: WindowIds,
     window_positions: u64,
     window_time: Duration,
     /// Appends looked up since all ids were forgotten, for their ids were not known.
     looked_up: u32,
-    /// Reading the ids of the window was begun.
-    is_warming_up: bool,
+    /// True once the backfill of the ids of the window was begun.
+    is_backfilling: bool,
 }
 
 impl Knowledge {
@@ -61,11 +61,11 @@ impl Knowledge {
         let names = Names::new(config.names_max, config.names_listed_after);
         Self {
             heads: Heads::new(config.streams_cached_max, names),
-            recent: RecentIds::new(config.idempotency, Position::START),
+            window: WindowIds::new(config.idempotency, Position::START),
             window_positions: config.idempotency.positions,
             window_time: config.idempotency.time,
             looked_up: 0,
-            is_warming_up: false,
+            is_backfilling: false,
         }
     }
 
@@ -116,12 +116,12 @@ impl Knowledge {
         })
     }
 
-    /// What the claims of a command are worth. All its streams are known.
+    /// Judges all claims of a command. All its streams must be known.
     pub(crate) fn judge_all<T>(&mut self, command: &Command<T>) -> Vec<Judged> {
         command.parts.iter().map(|part| self.judge(part)).collect()
     }
 
-    fn judge(&mut self, part: &Part) -> Judged {
+    fn judge(&mut self, part: &StreamPart) -> Judged {
         let state = self.heads.tip(&part.stream).unwrap_or_default();
         Judged {
             fit: judge::check(part, &state),
@@ -129,7 +129,7 @@ impl Knowledge {
         }
     }
 
-    /// What has to be looked up. Parts after the first one that is refused in any case do not matter.
+    /// The questions that have to be looked up. Parts after the first one that is refused in any case do not matter.
     fn questions<T>(
         &mut self,
         command: &Command<T>,
@@ -149,7 +149,7 @@ impl Knowledge {
 
     fn question(
         &mut self,
-        part: &Part,
+        part: &StreamPart,
         judged: &Judged,
         committed: Position,
         now: Timestamp,
@@ -160,15 +160,15 @@ impl Knowledge {
         };
         let place = match &judged.fit {
             Fit::RefusedUnlessStoredAt(first, _) => Suspected::At(*first),
-            Fit::FitsUnlessStored => match self.recent.find(head.row, part.first_id()?) {
-                Recent::Perhaps(position) => {
+            Fit::FitsUnlessStored => match self.window.find(head.row, part.first_id()?) {
+                InWindow::Perhaps(position) => {
                     let before = Position(position.0.saturating_sub(1));
                     Suspected::Near(position, self.window_part(committed, now, before))
                 }
-                Recent::No => return None,
+                InWindow::No => return None,
                 // A stream that began after that position has no other events.
-                Recent::NotAfter(position) if head.row.0 > position.0 => return None,
-                Recent::NotAfter(position) => {
+                InWindow::NotAfter(position) if head.row.0 > position.0 => return None,
+                InWindow::NotAfter(position) => {
                     self.looked_up = self.looked_up.saturating_add(1);
                     Suspected::Within(self.window_part(committed, now, position))
                 }
@@ -237,27 +237,29 @@ impl Knowledge {
 
     /// An event that a retry would name was committed.
     pub(crate) fn remember(&mut self, id: StoredId) {
-        self.recent.insert(id);
+        self.window.insert(id);
     }
 
-    /// Takes an event that another process has committed, or one of ours that was found by looking. Nothing may be open.
+    /// Takes an event that another process has committed, or one of ours that was found by looking. Nothing may be
+    /// open.
     pub(crate) fn observe(&mut self, event: &EventRef) {
         self.heads.observe(event);
-        self.recent.insert(event.stored_id());
+        self.window.insert(event.stored_id());
     }
 
     /// Brings the memory back to its bounds.
     pub(crate) fn shrink(&mut self, now: Timestamp, end: Position, nothing_open: bool) {
-        self.recent.expire(now, end);
+        self.window.expire(now, end);
         self.heads.shrink(nothing_open);
     }
 
-    /// Forgets everything: the log is known to end at `end`, and nothing is known of what is in it. Nothing may be open.
+    /// Forgets everything: the log is known to end at `end`, and nothing is known of what is in it. Nothing may be
+    /// open.
     pub(crate) fn forget(&mut self, config: &Config, end: Position) {
         self.heads.clear();
-        self.recent = RecentIds::new(config.idempotency, end);
+        self.window = WindowIds::new(config.idempotency, end);
         self.looked_up = 0;
-        self.is_warming_up = false;
+        self.is_backfilling = false;
     }
 
     // ---- what is looked up ----
@@ -279,8 +281,8 @@ impl Knowledge {
         }
     }
 
-    /// Takes the answer of the database; what is known already is newer and stays. Returns the streams whose stored state cannot
-    /// be read, each with the error.
+    /// Takes the answer of the database; what is known already is newer and stays. Returns the streams whose stored
+    /// state cannot be read, each with the error.
     pub(crate) fn learn(
         &mut self,
         request: LoadRequest,
@@ -304,27 +306,27 @@ impl Knowledge {
         self.heads.names.not_listed(number);
     }
 
-    /// True once, when enough appends had to be looked up that reading the ids of the window is worth it. From the end of
-    /// what is known backwards ([`ids_known_after`](Self::ids_known_after)).
-    pub(crate) fn begins_warm_up(&mut self) -> bool {
-        let begins = !self.is_warming_up && self.looked_up >= LOOKED_UP_BEFORE;
-        self.is_warming_up |= begins;
+    /// True once, when enough appends had to be looked up that a backfill of the ids of the window is worth it. It goes
+    /// from the end of what is known backwards ([`ids_known_after`](Self::ids_known_after)).
+    pub(crate) fn begins_backfill(&mut self) -> bool {
+        let begins = !self.is_backfilling && self.looked_up >= LOOKED_UP_BEFORE;
+        self.is_backfilling |= begins;
         begins
     }
 
     /// Every id after this position is known.
     pub(crate) fn ids_known_after(&self) -> Position {
-        self.recent.covered_from()
+        self.window.covered_from()
     }
 
     /// An empty range of older ids that ends where those known begin, to be filled; `None` if the window is covered.
     pub(crate) fn older_ids(&self, window_start: Position) -> Option<OlderIds> {
-        (!self.recent.covers_window()).then(|| self.recent.older(window_start))
+        (!self.window.covers_window()).then(|| self.window.older(window_start))
     }
 
     /// Adds older ids. False if they do not join those known, or are too many.
     pub(crate) fn take_older_ids(&mut self, ids: OlderIds) -> bool {
-        self.recent.prepend(ids)
+        self.window.prepend(ids)
     }
 }
 
@@ -349,12 +351,12 @@ mod tests {
         let mut knowledge = Knowledge::new(&config);
         for _ in 0..2 {
             knowledge.looked_up = LOOKED_UP_BEFORE - 1;
-            assert!(!knowledge.begins_warm_up());
+            assert!(!knowledge.begins_backfill());
             knowledge.looked_up += 1;
-            assert!(knowledge.begins_warm_up());
-            assert!(!knowledge.begins_warm_up(), "it was begun");
+            assert!(knowledge.begins_backfill());
+            assert!(!knowledge.begins_backfill(), "it was begun");
             knowledge.forget(&config, Position(9));
-            assert!(!knowledge.begins_warm_up(), "nothing was looked up");
+            assert!(!knowledge.begins_backfill(), "nothing was looked up");
         }
     }
 }

@@ -1,15 +1,16 @@
-//! Appends in doubt, and their events that turn up in the log after all.
+//! Appends in doubt, and the events of theirs that are found in the log after all (*late commits*).
 //!
-//! A statement whose connection died may commit late, after everything was undone. Its append is then about to be decided again,
-//! and its own events stand in its way: without recognising them it would be stored twice, or refused although it is
-//! stored. Every late commit makes the next batch miss, so it is seen while catching up, before anything is decided.
+//! A statement whose connection died may commit late, after everything was undone. Its append is then about to be
+//! decided again, and its own events are already there: without recognising them it would be stored twice, or refused
+//! although it is stored. Every late commit makes the next batch miss, so it is seen while catching up, before anything
+//! is decided.
 
 use std::collections::HashMap;
 
 use gesta_core::backend::EventRef;
 use gesta_core::{AppendedStream, EventId, Position, Revision, StreamId};
 
-use crate::command::{Command, Part};
+use crate::command::{Command, StreamPart};
 
 /// Events of appends in doubt, as far as they were seen in the log.
 #[derive(Debug, Default)]
@@ -19,14 +20,14 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    /// Looks out for the events of a command in doubt.
+    /// From now on the events of this command, which is in doubt, are sought.
     pub(crate) fn seek<T>(&mut self, command: &Command<T>) {
-        for id in command.parts.iter().flat_map(Part::ids) {
+        for id in command.parts.iter().flat_map(StreamPart::ids) {
             self.events.entry(id).or_default();
         }
     }
 
-    /// Sees an event of the log.
+    /// Takes an event of the log.
     pub(crate) fn observe(&mut self, event: &EventRef) {
         if let Some(place) = self.events.get_mut(&event.id) {
             *place = Some((event.stream.clone(), event.revision, event.position));
@@ -43,7 +44,7 @@ impl Late {
     }
 
     /// Where a part is stored, if it is: all of its events, one after the other.
-    fn find_part(&self, part: &Part) -> Option<AppendedStream> {
+    fn find_part(&self, part: &StreamPart) -> Option<AppendedStream> {
         let stream = part.target();
         let mut found: Option<AppendedStream> = None;
         for id in part.ids() {

@@ -24,8 +24,8 @@ impl<T> Sequencer<T> {
             let (id, job) = self.reads.list(listing);
             self.outputs.push(Output::Read(id, job));
         }
-        if self.knowledge.begins_warm_up() {
-            self.reads.warm_up();
+        if self.knowledge.begins_backfill() {
+            self.reads.backfill();
         }
         let (knowledge, window) = (&self.knowledge, self.setting.config.idempotency);
         let time = (now.instant, now.wall);
@@ -88,13 +88,13 @@ impl<T> Sequencer<T> {
                 self.reads.go_on_with_window(start);
             }
             (Purpose::WindowStart, Gave::WindowStart(Err(error))) => {
-                tracing::warn!(log = self.setting.log.0, %error, "cannot read recent event ids, trying again");
-                self.reads.retry_warm_up(None, now.instant);
+                tracing::warn!(log = self.setting.log.0, %error, "cannot read the event ids of the deduplication window, trying again");
+                self.reads.retry_backfill(None, now.instant);
             }
             (Purpose::Ids(start), Gave::Ids(Ok(ids))) => self.on_ids(start, ids),
             (Purpose::Ids(start), Gave::Ids(Err(error))) => {
-                tracing::warn!(log = self.setting.log.0, %error, "cannot read recent event ids, trying again");
-                self.reads.retry_warm_up(Some(start), now.instant);
+                tracing::warn!(log = self.setting.log.0, %error, "cannot read the event ids of the deduplication window, trying again");
+                self.reads.retry_backfill(Some(start), now.instant);
             }
             // The purposes that no longer count, and answers of another kind than was asked for.
             _ => {}
@@ -129,7 +129,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Streams could not be looked up: those who wait for them learn why; nothing was written.
+    /// Answers the commands that wait for streams that could not be looked up, with the error; nothing was written.
     fn fail_waiting_for(&mut self, is_failed: impl Fn(&StreamId) -> bool, error: &Error) {
         let failed = self.queue.extract_waiting(|waiting| {
             let mut parts = waiting.command.parts.iter();
@@ -150,8 +150,8 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Those of whom nothing was found go on. What was found is compared by each for itself; and if the search failed,
-    /// each is searched for by itself, for one long stream is enough to make it fail.
+    /// Commands of which nothing was found go on. What was found is compared by each command for itself; and if the
+    /// search failed, each is searched for by itself, for one long stream is enough to make it fail.
     fn on_searched(&mut self, asked: Vec<(u64, Questions)>, hits: Result<Hits>) {
         let awaited = self
             .queue

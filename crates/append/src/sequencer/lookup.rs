@@ -29,7 +29,8 @@ pub(crate) enum Suspected {
 /// The part of the window that the ids kept in memory do not cover.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WindowPart {
-    /// It begins after this position, or with the first event that is not older than `created_from`, whichever comes first.
+    /// It begins after this position, or with the first event that is not older than `created_from`, whichever comes
+    /// first.
     pub(crate) after: Position,
     /// See `after`.
     pub(crate) created_from: Timestamp,
@@ -114,7 +115,8 @@ mod tests {
         }
     }
 
-    /// Goal: a search answers a command only if all its questions are about the window and none of their events was found.
+    /// Goal: a search answers a command only if all its questions are about the window and none of their events was
+    /// found.
     #[test]
     fn a_search_that_finds_nothing_answers_questions_about_the_window() {
         let [a, b] = [1, 2].map(|row| question(row, Suspected::Within(PART)));
@@ -146,7 +148,8 @@ mod tests {
         assert!(!found_nothing(&vec![Some(a), Some(b)], &hits));
     }
 
-    /// Goal: one search asks for the events of all questions about the window, in the smallest part that holds all of theirs.
+    /// Goal: one search asks for the events of all questions about the window, in the smallest part that holds all of
+    /// theirs.
     #[test]
     fn a_search_covers_the_parts_of_all_questions() {
         let other = WindowPart {

@@ -6,13 +6,13 @@
 //! Two are enough there, one that the database works on and one that waits: every further one takes its events from
 //! those two, and makes three commits of what could be two.
 //!
-//! So two times are measured. *Work*: how long after the one before it the answer of a batch comes that was sent without
-//! waiting for that one. It is never longer; and it is that long if the two were sent much closer together, for then the
-//! second one waited in the database. *Round trip*: how long an answer takes where nothing queues. Under load that cannot be
-//! measured: what waits, in the database or for a busy processor here, looks like distance. So it is measured by *probes*, empty
-//! batches that are sent after connecting while nothing else is under way, and by whatever else was sent then.
-//! Of a connection the shortest of these counts: a database does not move away while the connection stands, but answers are often
-//! noticed late.
+//! So two times are measured. *Work*: how long after the one before it the answer of a batch comes that was sent
+//! without waiting for that one. It is never longer; and it is that long if the two were sent much closer together, for
+//! then the second one waited in the database. *Round trip*: how long an answer takes where nothing queues. Under load
+//! this time cannot be measured: what waits, in the database or for a busy processor here, looks like distance. So it
+//! is measured by *probes*, empty batches that are sent after connecting while nothing else is under way, and by
+//! whatever else was sent then. Of a connection the shortest of these counts: a database does not move away while the
+//! connection stands, but answers are often noticed late.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const NEAR: Duration = Duration::from_millis(1);
 const MANY: usize = 16;
 /// Probes after connecting, while the answers are so quick that a delay of our own could be most of them.
 const PROBES: u32 = 4;
-/// An answer that takes longer tells of the distance for sure.
+/// An answer that takes longer than this shows a long distance for sure.
 const FAR: Duration = Duration::from_millis(20);
 
 /// What was measured on the present connection.
@@ -71,9 +71,9 @@ impl Pace {
         };
     }
 
-    /// True if the database would be idle for a while before another batch, however small, arrives. `oldest` is how long
-    /// the oldest of those under way has been so.
-    pub(crate) fn leaves_room_for_one_more(&self, in_flight: usize, oldest: Duration) -> bool {
+    /// True if the database would be idle for a while before another batch, however small, arrives. `oldest` is how
+    /// long the oldest of those under way has been so.
+    pub(crate) fn database_would_be_idle(&self, in_flight: usize, oldest: Duration) -> bool {
         let an_answer_comes_soon = oldest > self.distance() / 2;
         !self.is_near()
             && self.work_of(in_flight + 1) < self.distance()
@@ -113,7 +113,8 @@ mod tests {
         (pace, now)
     }
 
-    /// A database that works so long on each batch, and is so far away; `count` batches are sent at once, again and again.
+    /// A database that works so long on each batch, and is so far away; `count` batches are sent at once, again and
+    /// again.
     fn after(work: Duration, distance: Duration, count: u32) -> Pace {
         let (mut pace, mut sent) = connected(distance);
         for _ in 0..50 {
@@ -129,17 +130,17 @@ mod tests {
     #[test]
     fn far_away_small_batches_go_while_the_database_is_idle() {
         let pace = after(MS / 2, MS * 5, 3);
-        assert!(pace.leaves_room_for_one_more(1, MS));
-        assert!(pace.leaves_room_for_one_more(8, MS));
-        assert!(!pace.leaves_room_for_one_more(10, MS));
+        assert!(pace.database_would_be_idle(1, MS));
+        assert!(pace.database_would_be_idle(8, MS));
+        assert!(!pace.database_would_be_idle(10, MS));
     }
 
     #[test]
     fn many_small_batches_are_under_way_only_while_no_answer_comes_soon() {
         let pace = after(MS / 2, MS * 50, 3);
-        assert!(pace.leaves_room_for_one_more(40, MS));
-        assert!(!pace.leaves_room_for_one_more(40, MS * 40));
-        assert!(pace.leaves_room_for_one_more(8, MS * 40));
+        assert!(pace.database_would_be_idle(40, MS));
+        assert!(!pace.database_would_be_idle(40, MS * 40));
+        assert!(pace.database_would_be_idle(8, MS * 40));
     }
 
     #[test]
@@ -147,19 +148,19 @@ mod tests {
         for count in 2..10 {
             let pace = after(MS, MS / 5, count);
             for in_flight in 1..16 {
-                assert!(!pace.leaves_room_for_one_more(in_flight, MS), "{pace:?}");
+                assert!(!pace.database_would_be_idle(in_flight, MS), "{pace:?}");
             }
         }
         // Very short work: what looks like distance is the time that a task takes to wake up.
         let pace = after(MS / 20, MS / 2, 3);
-        assert!(!pace.leaves_room_for_one_more(1, MS), "{pace:?}");
+        assert!(!pace.database_would_be_idle(1, MS), "{pace:?}");
     }
 
     /// Goal: however late answers are noticed under load, for however long, near stays near and far stays far.
     ///
-    /// The distance was once taken from the time that batches were under way under load. On busy processors every answer is noticed
-    /// milliseconds late, so a database near by looked distant, small batches were sent, the processors became busier with
-    /// them, and it stayed so.
+    /// The distance was once taken from the time that batches were under way under load. On busy processors every
+    /// answer is noticed milliseconds late, so a database near by looked distant, small batches were sent, the
+    /// processors became busier with them, and it stayed so.
     #[test]
     fn a_database_near_by_does_not_move_away_when_answers_are_noticed_late() {
         for (way, is_near) in [(MS / 10, true), (MS * 5, false)] {
@@ -216,7 +217,7 @@ mod tests {
             sent += if n % 3 == 0 { MS * 4 } else { MS / 5 };
             pace.committed(sent, n % 3 + 1, 10, sent + MS * 5);
         }
-        assert!(pace.leaves_room_for_one_more(4, MS));
+        assert!(pace.database_would_be_idle(4, MS));
     }
 
     #[test]
@@ -227,7 +228,7 @@ mod tests {
             let sent = start + MS * 50 * (n / 16) + MS * (n % 16);
             pace.committed(sent, 16, 10, sent + MS * 50 + MS / 4);
         }
-        assert!(pace.leaves_room_for_one_more(15, MS), "{pace:?}");
+        assert!(pace.database_would_be_idle(15, MS), "{pace:?}");
     }
 
     #[test]
@@ -249,11 +250,11 @@ mod tests {
     #[test]
     fn large_batches_far_away_keep_the_database_busy() {
         let pace = after(MS * 7, MS * 10, 3);
-        assert!(!pace.leaves_room_for_one_more(1, MS));
+        assert!(!pace.database_would_be_idle(1, MS));
     }
 
-    /// Goal: a batch that is sent when the answer of the one before it comes has not waited for it: the time until its own answer
-    /// is the way.
+    /// Goal: a batch that is sent when the answer of the one before it comes has not waited for it: the time until its
+    /// own answer is the way.
     #[test]
     fn a_batch_that_is_sent_on_an_answer_does_not_count_as_work() {
         let (mut pace, mut now) = connected(MS * 5);
@@ -264,7 +265,8 @@ mod tests {
         assert_eq!(pace.work, Duration::ZERO);
     }
 
-    /// Goal: one quick answer counts for much, one slow answer for little, and none if the batch was sent too late to have waited.
+    /// Goal: one quick answer counts for much, one slow answer for little, and none if the batch was sent too late to
+    /// have waited.
     #[test]
     fn work_falls_fast_and_rises_slowly() {
         let t = Instant::now();
@@ -281,7 +283,8 @@ mod tests {
         assert_eq!(pace.work, MS * 8, "sent 12 ms after the one before");
     }
 
-    /// Goal: a batch has waited for the one before it only if it was answered more than twice as long after it as it was sent.
+    /// Goal: a batch has waited for the one before it only if it was answered more than twice as long after it as it
+    /// was sent.
     #[test]
     fn an_answer_twice_as_long_after_the_one_before_is_no_sign_of_waiting() {
         let t = Instant::now();

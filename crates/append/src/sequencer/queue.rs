@@ -19,15 +19,15 @@ pub(crate) struct Waiting<T> {
     pub(crate) found: Option<Vec<Found>>,
 }
 
-/// The commands.
+/// The commands that are to be decided.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    /// Oldest first.
+    /// Commands that have arrived and were not looked at yet, oldest first.
     pub(crate) inbox: VecDeque<Command<T>>,
     pub(crate) waiting: VecDeque<Waiting<T>>,
     /// Streams that a waiting command touches, with the number of such commands.
     held: HashMap<StreamId, usize>,
-    /// Some of those waiting may be ready.
+    /// True if some of the waiting commands may be ready.
     pub(crate) some_are_ready: bool,
     arrivals: u64,
 }
@@ -49,7 +49,7 @@ impl<T> Queue<T> {
         self.inbox.is_empty() && self.waiting.is_empty()
     }
 
-    /// A command arrives.
+    /// Takes a command that has arrived.
     pub(crate) fn arrive(&mut self, mut command: Command<T>) {
         self.arrivals += 1;
         command.sequence = self.arrivals;
@@ -65,7 +65,7 @@ impl<T> Queue<T> {
                 .any(|part| self.held.contains_key(&part.stream))
     }
 
-    /// A command waits, for a lookup of that number or until its streams are known.
+    /// Lets a command wait, for the lookup of that number or until its streams are known.
     pub(crate) fn wait(&mut self, command: Command<T>, lookup: Option<u64>) {
         for part in &command.parts {
             *self.held.entry(part.stream.clone()).or_insert(0) += 1;
@@ -77,7 +77,7 @@ impl<T> Queue<T> {
         });
     }
 
-    /// A command, taken out of those waiting, waits no longer.
+    /// Notes that a command, which was taken out of those waiting, waits no longer.
     pub(crate) fn release(&mut self, command: &Command<T>) {
         for part in &command.parts {
             if let Some(count) = self.held.get_mut(&part.stream) {
@@ -103,7 +103,7 @@ impl<T> Queue<T> {
         commands
     }
 
-    /// Everything is to be decided again, with these commands, in the order of arrival.
+    /// Puts everything back into the inbox, with these commands, in the order of arrival.
     pub(crate) fn start_over(&mut self, commands: impl IntoIterator<Item = Command<T>>) {
         self.held.clear();
         let waiting = self.waiting.drain(..).map(|waiting| waiting.command);

@@ -1,6 +1,7 @@
 //! Reads under way, and what each of them is for.
 //!
-//! Bounds: few at once, each for many commands. An answer that is outdated, for everything was undone meanwhile, is dropped.
+//! Bounds: few at once, each for many commands. An answer that is outdated, for everything was undone meanwhile, is
+//! dropped.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ const SEARCH_COMMANDS_MAX: usize = 500;
 /// Such statements under way at once.
 const SEARCHES_MAX: usize = 2;
 /// Time before the ids of the window that could not be read are tried again.
-const WARM_UP_PAUSE: Duration = Duration::from_secs(1);
+const BACKFILL_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a read is for.
 #[derive(Debug)]
@@ -41,15 +42,15 @@ pub(crate) enum Purpose {
     LookUp(u64),
     /// The names of all streams, by the number of the listing.
     List(u64),
-    /// Where the window of retries begins.
+    /// Where the deduplication window begins.
     WindowStart,
     /// Ids of the window, which begins after this position.
     Ids(Position),
 }
 
-/// Reading the ids of the window, newest first, in the background.
+/// The backfill: reading the ids of the deduplication window, newest first, in the background.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WarmUp {
+enum Backfill {
     /// Not begun, done, or under way.
     Nothing,
     /// The start of the window is to be found; not before this time.
@@ -58,7 +59,7 @@ enum WarmUp {
     Read(Position, Option<Instant>),
 }
 
-/// The reads.
+/// The reads under way, and those that are due.
 #[derive(Debug)]
 pub(crate) struct Reads {
     jobs: u64,
@@ -72,7 +73,7 @@ pub(crate) struct Reads {
     /// Lookups that are sent together with others.
     due: Vec<(u64, Questions)>,
     searches: usize,
-    warm_up: WarmUp,
+    backfill: Backfill,
 }
 
 impl Default for Reads {
@@ -87,7 +88,7 @@ impl Default for Reads {
             load_trouble: Trouble::default(),
             due: Vec::new(),
             searches: 0,
-            warm_up: WarmUp::Nothing,
+            backfill: Backfill::Nothing,
         }
     }
 }
@@ -118,16 +119,17 @@ impl Reads {
         Some(purpose)
     }
 
-    /// The recovery that waited for a read has taken another way.
+    /// Drops the read that recovery waited for, because recovery goes another way.
     pub(crate) fn abandon_recovery(&mut self) {
         self.pending
             .retain(|_, purpose| !matches!(purpose, Purpose::Recovery));
     }
 
-    /// Everything was undone: what is under way may miss what others have appended.
+    /// Marks the loads under way as outdated, because everything was undone: their answers may lack what others have
+    /// appended.
     ///
-    /// The streams of an outdated load may be asked for again before it ends. They are not counted as being loaded then: otherwise a
-    /// third load could overtake the second, whose answer would be outdated without anybody knowing.
+    /// The streams of an outdated load may be asked for again before it ends. They are not counted as being loaded
+    /// then: otherwise a third load could overtake the second, whose answer would be outdated without anybody knowing.
     pub(crate) fn outdate(&mut self) {
         for purpose in self.pending.values_mut() {
             if matches!(purpose, Purpose::Load(_)) {
@@ -138,7 +140,7 @@ impl Reads {
         self.due.clear();
     }
 
-    /// Everything was forgotten: ids and names that are being read do not join what will be known.
+    /// Drops the reads of ids and names, because everything was forgotten: they would not join what will be known.
     pub(crate) fn forget(&mut self) {
         self.pending.retain(|_, purpose| {
             !matches!(
@@ -146,7 +148,7 @@ impl Reads {
                 Purpose::WindowStart | Purpose::Ids(_) | Purpose::List(_)
             )
         });
-        self.warm_up = WarmUp::Nothing;
+        self.backfill = Backfill::Nothing;
     }
 
     pub(crate) fn is_loading(&self, stream: &StreamId) -> bool {
@@ -161,20 +163,20 @@ impl Reads {
         self.loads < LOADS_MAX && self.loads_paused_until.is_none()
     }
 
-    /// A load has failed for a passing reason.
+    /// Pauses loads after one has failed for a passing reason.
     pub(crate) fn pause_loads(&mut self, error: &Error, now: Instant) {
         self.load_trouble.note(error, now);
         let pause = self.load_trouble.back_off(Duration::MAX);
         self.loads_paused_until = Some(now + pause);
     }
 
-    /// A load has succeeded, or none is needed any more.
+    /// Ends the pause: a load has succeeded, or none is needed any more.
     pub(crate) fn resume_loads(&mut self) {
         self.load_trouble.clear();
         self.loads_paused_until = None;
     }
 
-    /// Loads are tried again and again.
+    /// True while loads are tried again and again.
     pub(crate) fn are_loads_failing(&self) -> bool {
         self.load_trouble.last_error().is_some()
     }
@@ -218,8 +220,8 @@ impl Reads {
         self.begin(What::LookUp(questions, hits), Purpose::LookUp(number))
     }
 
-    /// The next search for the events of many commands, if one is due: until the ids of the window are known, every append to
-    /// an old stream may need one.
+    /// The next search for the events of many commands, if one is due: until the ids of the window are known, every
+    /// append to an old stream may need one.
     pub(crate) fn search(&mut self) -> Option<(JobId, Job)> {
         if self.due.is_empty() || self.searches >= SEARCHES_MAX {
             return None;
@@ -243,22 +245,22 @@ impl Reads {
         self.begin(What::List(listing), Purpose::List(number))
     }
 
-    /// Begins to read the ids of the window.
-    pub(crate) fn warm_up(&mut self) {
-        self.warm_up = WarmUp::FindStart(None);
+    /// Begins the backfill of the ids of the window.
+    pub(crate) fn backfill(&mut self) {
+        self.backfill = Backfill::FindStart(None);
     }
 
     /// Goes on with the window that begins after `start`.
     pub(crate) fn go_on_with_window(&mut self, start: Position) {
-        self.warm_up = WarmUp::Read(start, None);
+        self.backfill = Backfill::Read(start, None);
     }
 
     /// The start of the window could not be found, or, if it is known, a range not be read: tries again after a pause.
-    pub(crate) fn retry_warm_up(&mut self, start: Option<Position>, now: Instant) {
-        let at = Some(now + WARM_UP_PAUSE);
-        self.warm_up = match start {
-            None => WarmUp::FindStart(at),
-            Some(start) => WarmUp::Read(start, at),
+    pub(crate) fn retry_backfill(&mut self, start: Option<Position>, now: Instant) {
+        let at = Some(now + BACKFILL_PAUSE);
+        self.backfill = match start {
+            None => Backfill::FindStart(at),
+            Some(start) => Backfill::Read(start, at),
         };
     }
 
@@ -271,9 +273,9 @@ impl Reads {
         older: impl FnOnce(Position) -> Option<OlderIds>,
     ) -> Option<(JobId, Job)> {
         let is_due = |at: Option<Instant>| at.is_none_or(|at| at <= now);
-        match self.warm_up {
-            WarmUp::FindStart(at) if is_due(at) => {
-                self.warm_up = WarmUp::Nothing;
+        match self.backfill {
+            Backfill::FindStart(at) if is_due(at) => {
+                self.backfill = Backfill::Nothing;
                 let what = What::WindowStart {
                     window,
                     now: wall,
@@ -281,8 +283,8 @@ impl Reads {
                 };
                 Some(self.begin(what, Purpose::WindowStart))
             }
-            WarmUp::Read(start, at) if is_due(at) => {
-                self.warm_up = WarmUp::Nothing;
+            Backfill::Read(start, at) if is_due(at) => {
+                self.backfill = Backfill::Nothing;
                 let range = older(start)?;
                 Some(self.begin(What::Ids(range), Purpose::Ids(start)))
             }
@@ -292,11 +294,11 @@ impl Reads {
 
     /// When a read that could not be done is to be tried again.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
-        let warm_up = match self.warm_up {
-            WarmUp::FindStart(at) | WarmUp::Read(_, at) => at,
-            WarmUp::Nothing => None,
+        let backfill = match self.backfill {
+            Backfill::FindStart(at) | Backfill::Read(_, at) => at,
+            Backfill::Nothing => None,
         };
-        [warm_up, self.loads_paused_until]
+        [backfill, self.loads_paused_until]
             .into_iter()
             .flatten()
             .min()
@@ -334,7 +336,7 @@ mod tests {
         reads.forget();
         assert!(forgotten.into_iter().all(|id| reads.end(id).is_none()));
         assert!(kept.into_iter().all(|id| reads.end(id).is_some()));
-        assert_eq!(reads.warm_up, WarmUp::Nothing);
+        assert_eq!(reads.backfill, Backfill::Nothing);
         assert!(!reads.has_loads());
     }
 
@@ -348,8 +350,8 @@ mod tests {
         assert!(reads.end(other).is_some());
     }
 
-    /// Goal: few loads at once, none for a stream that is being loaded; when everything was undone a stream may be asked for
-    /// again, but the loads under way are still counted.
+    /// Goal: few loads at once, none for a stream that is being loaded; when everything was undone a stream may be
+    /// asked for again, but the loads under way are still counted.
     #[test]
     fn loads_are_few_and_each_stream_is_in_one() {
         let (mut reads, now) = (Reads::default(), Instant::now());
@@ -401,18 +403,18 @@ mod tests {
             reads.next_of_window(window, time, Position(9), older)
         };
         assert!(next(&mut reads, now, false).is_none());
-        reads.warm_up();
+        reads.backfill();
         let (_, job) = next(&mut reads, now, false).expect("due");
         assert!(matches!(job.0, What::WindowStart { .. }));
         assert!(next(&mut reads, now, false).is_none(), "is under way");
-        reads.retry_warm_up(None, now);
-        assert_eq!(reads.wake_at(), Some(now + WARM_UP_PAUSE));
+        reads.retry_backfill(None, now);
+        assert_eq!(reads.wake_at(), Some(now + BACKFILL_PAUSE));
         assert!(next(&mut reads, now, false).is_none());
-        assert!(next(&mut reads, now + WARM_UP_PAUSE, false).is_some());
-        reads.retry_warm_up(Some(Position(7)), now);
+        assert!(next(&mut reads, now + BACKFILL_PAUSE, false).is_some());
+        reads.retry_backfill(Some(Position(7)), now);
         assert!(next(&mut reads, now, false).is_none());
-        assert_eq!(reads.wake_at(), Some(now + WARM_UP_PAUSE));
-        assert!(next(&mut reads, now + WARM_UP_PAUSE, true).is_none());
+        assert_eq!(reads.wake_at(), Some(now + BACKFILL_PAUSE));
+        assert!(next(&mut reads, now + BACKFILL_PAUSE, true).is_none());
         assert_eq!(reads.wake_at(), None, "all is covered");
     }
 
@@ -433,8 +435,8 @@ mod tests {
         })
     }
 
-    /// Goal: searches of the window are sent together, so many commands in each and two at once; a look at one place is sent at
-    /// once.
+    /// Goal: searches of the window are sent together, so many commands in each and two at once; a look at one place is
+    /// sent at once.
     #[test]
     fn searches_are_sent_together() {
         let mut reads = Reads::default();

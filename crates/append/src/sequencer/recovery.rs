@@ -1,22 +1,23 @@
 //! What happens when a batch does not commit.
 //!
-//! All batches chained after it miss as well. When nothing is in flight any more, everything decided is undone, the log is read
-//! from the last row known, and all commands are decided again in their order.
+//! All batches chained after it miss as well. When nothing is in flight any more, everything decided is undone, the log
+//! is read from the last row known, and all commands are decided again in their order.
 //!
-//! *Missed*: another process has appended; look and go on.
-//! *Refused*: the database refuses the content; the batch is halved until one append stands alone.
-//! *Failed*: a passing reason: wait and go on; a lasting one: its appends are answered at once.
-//! *Unknown*: the connection died. Its statements may still be waiting in the database and commit later, so looking alone proves
-//! nothing. On a new connection (with a new epoch) the log is read from the last row known; what is found of the lost
-//! appends is stored ([`Late`]). The others are decided and sent again after the same last row, and the first commit makes
-//! the lost statements impossible, because the position that they need is taken. Whichever of the two comes first
-//! wins; the other misses, and if it was the lost statement that came first, catching up finds its events.
+//! *Missed*: another process has appended: the log is read, and the sequencer goes on. *Refused*: the database refuses
+//! the content; the batch is halved until the offending append stands alone. *Failed*: a passing reason: wait and go
+//! on; a lasting one: its appends are answered at once. *Unknown*: the connection died. Its statements may still be
+//! waiting in the database and commit later, so looking alone proves nothing. On a new connection (with a new epoch)
+//! the log is read from the last row known; what is found of the lost appends is stored ([`Late`]). The others are
+//! decided and sent again after the same last row, and the first commit makes the lost statements impossible, because
+//! the position that they need is taken. Whichever of the two comes first wins; the other misses, and if it was the
+//! lost statement that came first, catching up finds its events.
 //!
-//! Whatever is found by looking is answered with the next commit on the new connection: that proves it durable, for a row can
-//! be visible although its commit still waits for a synchronous standby.
+//! Whatever is found by looking is answered with the next commit on the new connection: that proves it durable, for a
+//! row can be visible although its commit still waits for a synchronous standby.
 //!
 //! When the log cannot be followed from the last row known (too many rows, a gap that scavenging has left, another row
-//! in its place), everything known is forgotten, and appends in doubt are answered *outcome unknown*: nobody can tell any more.
+//! in its place), everything known is forgotten, and appends in doubt are answered *outcome unknown*: nobody can tell
+//! any more.
 
 use gesta_core::backend::{BatchOutcome, WriterEpoch};
 use gesta_core::{Error, ErrorKind, Incarnation, Position, Result};
@@ -36,7 +37,7 @@ const GIVE_UP_PRECISION_DIVISOR: u32 = 4;
 /// How far a recovery has come.
 #[derive(Debug)]
 pub(super) enum Phase<T> {
-    /// Nothing is wrong.
+    /// No recovery is under way.
     Running,
     /// A batch did not commit; the answers to all others in flight are awaited.
     Draining {
@@ -52,7 +53,7 @@ pub(super) enum Phase<T> {
     CatchingUp(CatchUp),
     /// The end of the log is being read; everything known is to be forgotten.
     Forgetting,
-    /// Everything is answered, for good.
+    /// Everything is answered, and nothing will come.
     Stopped,
 }
 
@@ -82,22 +83,22 @@ pub(crate) struct Recovery<T> {
     pub(super) phase: Phase<T>,
     /// Events of appends in doubt.
     pub(super) late: Late,
-    /// A batch has missed when the log was known up to here.
+    /// The end of the log as it was known when a batch last missed.
     pub(super) missed_at: Option<Position>,
-    /// Misses in a row after which nothing new was found.
+    /// Number of misses in a row after which nothing new was found.
     pub(super) idle_misses: u32,
-    /// Rows may have been stored of which nobody was told.
+    /// True if rows may have been stored of which the observer was not told.
     pub(super) is_in_doubt: bool,
-    /// The log is read because it is this process's turn.
+    /// True if the log is read because the write turn of this process begins.
     pub(super) is_for_turn: bool,
-    /// A connection was open before.
+    /// True if a connection was open before.
     was_connected: bool,
-    /// Appends were decided before.
+    /// True if appends were decided before.
     pub(super) has_run: bool,
 }
 
 impl<T> Recovery<T> {
-    /// The first connection was asked for.
+    /// The state at the start: the first connection was asked for.
     pub(super) fn first() -> Self {
         Self {
             phase: Phase::Connecting(Goal::Forget),
@@ -111,8 +112,8 @@ impl<T> Recovery<T> {
         }
     }
 
-    /// A batch has committed.
-    pub(super) fn all_is_well(&mut self) {
+    /// Resets what was counted, because a batch has committed.
+    pub(super) fn on_committed(&mut self) {
         self.idle_misses = 0;
     }
 
@@ -129,7 +130,8 @@ impl<T> Sequencer<T> {
         matches!(self.recovery.phase, Phase::Running)
     }
 
-    /// True while nothing is decided: there is no connection, or a batch did not commit and what became of it is being found out.
+    /// True while nothing is decided: there is no connection, or a batch did not commit and what became of it is being
+    /// found out.
     #[must_use]
     pub fn is_recovering(&self) -> bool {
         !matches!(self.recovery.phase, Phase::Running | Phase::Stopped)
@@ -150,7 +152,7 @@ impl<T> Sequencer<T> {
 
     // ---- a batch did not commit ----
 
-    /// The first batch that did not commit.
+    /// Begins a recovery with the first batch that did not commit.
     pub(super) fn begin_recovery(&mut self, batch: InFlight<T>, outcome: BatchOutcome, now: Now) {
         let is_in_doubt = matches!(outcome, BatchOutcome::Unknown(_));
         self.recovery.phase = Phase::Draining {
@@ -223,7 +225,8 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Counts, tells, or seeks the append that is refused. True if the next try should wait.
+    /// Reacts to the first outcome: counts it, logs it, or seeks the offending append. True if the next try should
+    /// wait.
     fn react(&mut self, first: &BatchOutcome, lost: &mut [Lost<T>], now: Now) -> bool {
         let log = self.setting.log.0;
         match first {
@@ -263,7 +266,8 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// The database refuses the content of the first batch: answers its only command, or halves. True if neither can be done.
+    /// Reacts to a refusal of what the first batch contains: answers its only command, or halves the batch. True if
+    /// neither can be done.
     fn bisect(&mut self, error: &Error, lost: &mut [Lost<T>], now: Now) -> bool {
         let Some(offending) = lost.first_mut() else {
             return false;
@@ -417,7 +421,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// Nothing can be stored until somebody has mended the database: nobody shall wait for that.
+    /// Answers every command with the error, because nothing can be stored until somebody has mended the database.
     pub(super) fn refuse_all(&mut self, error: &Error) {
         // Retries that waited for a command come to the queue when it is answered.
         loop {
@@ -432,7 +436,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// History has changed: nothing that is known counts any more. What is in flight is in doubt, for good.
+    /// Forgets everything, because history has changed. What is in flight stays in doubt for good.
     pub(super) fn on_history_changed(&mut self, incarnation: Incarnation) {
         self.setting.incarnation = incarnation;
         if self.is_stopped() {
@@ -466,13 +470,13 @@ impl<T> Sequencer<T> {
 }
 
 impl<T> Lost<T> {
-    /// Another batch after it can have committed: it may have committed too, or its rows are not missed.
+    /// True if a batch after it can have committed: then it may have committed too, or it has no rows.
     fn may_have_committed(&self) -> bool {
         self.is_in_doubt || self.batch.batch.rows.is_empty()
     }
 }
 
-/// It was sent before, and what became of that is not known, or not known to be durable.
+/// True if the command was sent before, and its outcome is not known, or its events are not known to be durable.
 fn may_be_stored<T>(command: &Command<T>) -> bool {
     command.in_doubt_after.is_some() || command.stored.is_some()
 }

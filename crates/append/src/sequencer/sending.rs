@@ -31,14 +31,16 @@ impl<T> Sequencer<T> {
         }
     }
 
-    /// An empty batch is worth sending: to measure the way to the database, or to see that it commits again.
+    /// True if an empty batch is worth sending: to measure the distance of the database, or to see that it commits
+    /// again.
     fn is_probe_due(&self) -> bool {
         let is_silent = self.in_flight.is_empty() && self.forming.is_empty();
         let measures = self.setting.in_flight_max > 1 && self.pace.wants_probe();
         is_silent && self.queue.is_empty() && (measures || self.trouble.wants_proof())
     }
 
-    /// Nothing is in flight, or there is room and the batch is at least as large as the smallest under way, or the database is far.
+    /// True if nothing is in flight, or more may be in flight and the batch is at least as large as the smallest under
+    /// way, or the database is far.
     fn is_worth_sending(&self, now: Instant) -> bool {
         let Some(oldest) = self.in_flight.front() else {
             return true;
@@ -46,7 +48,7 @@ impl<T> Sequencer<T> {
         let in_flight = self.in_flight.len();
         let room_for_a_small_one = || {
             let age = now.saturating_duration_since(oldest.sent);
-            self.pace.leaves_room_for_one_more(in_flight, age)
+            self.pace.database_would_be_idle(in_flight, age)
         };
         let full_max = if self.pace.is_near() {
             NEAR_IN_FLIGHT_MAX
@@ -57,7 +59,7 @@ impl<T> Sequencer<T> {
             && (room_for_a_small_one() || in_flight < full_max && self.is_as_large_as_others())
     }
 
-    /// The forming batch is as large as the smallest under way, or has no room for the next command.
+    /// True if the forming batch is as large as the smallest in flight, or the next command does not fit.
     fn is_as_large_as_others(&self) -> bool {
         let rows = self.in_flight.iter().map(|batch| batch.batch.rows.len());
         self.forming.rows() >= rows.min().unwrap_or_default().max(1)
@@ -96,7 +98,7 @@ impl<T> Sequencer<T> {
         match outcome {
             BatchOutcome::Committed => {
                 self.measure(&batch, now.instant);
-                self.recovery.all_is_well();
+                self.recovery.on_committed();
                 self.trouble.clear();
                 self.committed = batch.end;
                 // First give the database work again, then answer.
@@ -115,7 +117,7 @@ impl<T> Sequencer<T> {
         self.pace.committed(batch.sent, batch.queue, rows, now);
     }
 
-    /// The batch is durable: answer everyone.
+    /// Answers all commands of a batch that is durable.
     pub(super) fn complete(&mut self, batch: InFlight<T>, now: Now) {
         self.committed = batch.end;
         for (stream, state) in &batch.cargo.touched {
@@ -136,7 +138,7 @@ impl<T> Sequencer<T> {
             self.outputs
                 .push(Output::Committed(Arc::clone(&batch.batch)));
         }
-        if self.has_cleared_the_suspects(&batch) {
+        if self.has_ended_the_search(&batch) {
             self.bisection.commands_max = usize::MAX;
         }
         for (command, answer) in batch.cargo.placed {
@@ -165,8 +167,8 @@ impl<T> Sequencer<T> {
         self.answer(command, Ok(appended(streams, place)));
     }
 
-    /// All commands among which the refused one was sought are stored or answered.
-    fn has_cleared_the_suspects(&self, batch: &InFlight<T>) -> bool {
+    /// True if all commands among which the offending append was sought are stored or answered.
+    fn has_ended_the_search(&self, batch: &InFlight<T>) -> bool {
         let is_last = |command: &Command<T>| command.sequence >= self.bisection.suspects_until;
         self.bisection.commands_max != usize::MAX
             && batch
@@ -189,7 +191,8 @@ impl<T> Sequencer<T> {
         self.outputs.push(Output::Answer(command.ticket, result));
     }
 
-    /// The answer to a command, made *unknown* if it claims that nothing was stored while that may be, or may yet happen.
+    /// The answer to a command, made *unknown* if it claims that nothing was stored although its events may be stored,
+    /// or may yet be.
     ///
     /// It cannot happen any more once there is another row after the one that the statement in doubt has to follow.
     fn certain(&self, command: &Command<T>, result: Result<Appended>) -> Result<Appended> {

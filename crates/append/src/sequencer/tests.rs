@@ -1,4 +1,5 @@
-//! The sequencer driven by hand: each test gives every answer of the database itself, so that one decision can be seen alone.
+//! The sequencer driven by hand: each test gives every answer of the database itself, so that one decision can be seen
+//! alone.
 
 mod looking_up;
 mod recovery;

@@ -1,4 +1,4 @@
-//! What went wrong of late: how long to wait before the next try, and whether appends can succeed at present.
+//! The faults since the last commit: how long to wait before the next try, and whether appends can succeed at present.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(10);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
-/// Trouble that passes within this time is not worth telling.
+/// Faults that pass within this time are not reported.
 const TOLD_AFTER: Duration = Duration::from_secs(2);
 /// A commit that is unanswered for this long has stalled.
 const STALLED_AFTER: Duration = Duration::from_secs(3);
@@ -43,19 +43,19 @@ pub(crate) fn is_passing(error: &Error) -> bool {
 }
 
 impl Trouble {
-    /// Something failed.
+    /// Notes a failure.
     pub(crate) fn note(&mut self, error: &Error, now: Instant) {
         self.pause = self.back_off.pause();
         self.since.get_or_insert(now);
         self.last = Some((now, error.clone()));
     }
 
-    /// A batch has committed: all is well.
+    /// Forgets all faults, because a batch has committed.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// What failed last.
+    /// The last failure.
     pub(crate) fn last_error(&self) -> Option<&Error> {
         self.last.as_ref().map(|(_, error)| error)
     }
@@ -72,7 +72,8 @@ impl Trouble {
             .is_some_and(|(_, error)| is_passing(error))
     }
 
-    /// Why appends cannot succeed now, if so. `oldest_sent`: when the oldest batch that is unanswered was sent.
+    /// Why appends cannot succeed now; `None` if they can. `oldest_sent`: when the oldest batch that is unanswered was
+    /// sent.
     pub(crate) fn why_not_ready(
         &self,
         oldest_sent: Option<Instant>,

@@ -1,10 +1,9 @@
-//! Taking turns between processes that append to the same log.
+//! Write turns: processes that append to the same log take turns.
 //!
-//! Why: a batch misses whenever another process has appended since. The process with the shorter way to
-//! the database would win every time and starve the others. So a process that missed asks for a turn; the
-//! one that appends finishes its slice of time, stops, and says so.
-//! Everything here is a courtesy: safety rests on the chained insert alone, signals may be lost, and a
-//! process that waits in vain goes on after [`GRANT_MAX`].
+//! Why: a batch misses whenever another process has appended since. The process with the shorter way to the database
+//! would win every time and starve the others. So a process that missed asks for a turn; the one that appends finishes
+//! its turn, stops, and hands over. Everything here is a courtesy: safety rests on the chained insert alone, signals
+//! may be lost, and a process that waits and is not handed the turn goes on after [`GRANT_MAX`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,28 +13,30 @@ use gesta_core::backend::Signal;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// How long a process appends at least before it lets another go, from the first commit of its turn on.
-const SLICE_MIN: Duration = Duration::from_millis(25);
-/// And at most.
-const SLICE_MAX: Duration = Duration::from_millis(250);
-/// A slice lasts this many commits: one that is far from the database needs longer for the same work.
-const SLICE_COMMITS: u32 = 8;
-/// It lasts also for this part of the time that the process had to wait, by turns of others: beside one that is far
-/// away and needs long, one that is near would have next to nothing otherwise. Less than one, or each would add to the other's.
-const SLICE_OF_WAIT: u32 = 2;
+/// Shortest turn of a process before it hands over, from its first commit on.
+const TURN_MIN: Duration = Duration::from_millis(25);
+/// Longest turn of a process, from its first commit on.
+const TURN_MAX: Duration = Duration::from_millis(250);
+/// A turn lasts this many commits: one that is far from the database needs longer for the same work.
+const TURN_COMMITS: u32 = 8;
+/// A turn also lasts for this part of the time that the process had to wait, divided by the turns of others: beside one
+/// that is far away and needs long, one that is near would have next to nothing otherwise. Less than one, or each would
+/// add to the other's.
+const TURN_OF_WAIT: u32 = 2;
 /// A turn without any commit ends after this: reading what others have appended, loading streams and the
 /// first commit take several round trips.
 const FIRST_COMMIT_MAX: Duration = Duration::from_millis(500);
 /// How long a process waits for its turn before it tries regardless: longer than a turn of one that is 100 ms away.
 const GRANT_MAX: Duration = Duration::from_secs(1);
-/// Misses in a row before a process asks for a turn, unless …
+/// Misses in a row before a process asks for a turn, unless its batches are in flight for longer than [`FAR`].
 const MISSES_BEFORE_ASKING: u32 = 2;
-/// … its batches are under way so long that the next one is most likely to miss as well.
+/// If batches are in flight for longer than this, a process asks after the first miss: the next batch is likely to miss
+/// too.
 const FAR: Duration = Duration::from_millis(5);
 /// Time between two requests of a process that still waits.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// A process without work for this long gives its turn away before its slice ends. Not at once: callers that
-/// were just answered come back with their next append.
+/// A process without work for this long hands its turn over before it ends. Not at once: callers that were just
+/// answered come back with their next append.
 const IDLE: Duration = Duration::from_millis(3);
 
 /// State of one process for one log.
@@ -56,7 +57,7 @@ pub(crate) struct Turns {
     others: u32,
     /// How long a commit takes, smoothed.
     commit: Duration,
-    /// The last time that something of ours was stored.
+    /// The last time that a batch of this process was stored.
     active: Instant,
     requests: VecDeque<Uuid>,
     yielding_until: Option<Instant>,
@@ -81,7 +82,7 @@ impl Turns {
         }
     }
 
-    /// While this is set, nothing may be sent; look again at that time.
+    /// The time until which nothing may be sent, because another process has the turn; `None` if this one may send.
     pub(crate) fn yielding_until(&mut self, now: Instant) -> Option<Instant> {
         if self.yielding_until.is_some_and(|until| until <= now) {
             self.begin_run(now);
@@ -89,8 +90,8 @@ impl Turns {
         self.yielding_until
     }
 
-    /// When to look again if nothing happens until then: never in vain, for nothing may have changed by then.
-    /// `busy`: an answer of the database will come anyway.
+    /// When to look again if nothing happens until then. It is never a time at which nothing can have changed. `busy`:
+    /// an answer of the database will come anyway.
     pub(crate) fn wake_at(&self, busy: bool, has_work: bool) -> Option<Instant> {
         let stop = match has_work {
             true => self.turn_ends(),
@@ -123,7 +124,8 @@ impl Turns {
         Some(self.request(now))
     }
 
-    /// True if our time is up and another process waits: send nothing more, and [`grant`](Self::grant) when nothing is in flight.
+    /// True if our time is up and another process waits: send nothing more, and [`grant`](Self::grant) when nothing is
+    /// in flight.
     pub(crate) fn should_stop(&self, now: Instant, has_work: bool) -> bool {
         let is_over = now >= self.turn_ends();
         let is_idle = !has_work && now.duration_since(self.active) >= IDLE;
@@ -132,18 +134,18 @@ impl Turns {
 
     fn turn_ends(&self) -> Instant {
         match self.first_commit {
-            Some(first) => first + self.slice(),
+            Some(first) => first + self.length(),
             None => self.run_began + FIRST_COMMIT_MAX,
         }
     }
 
-    fn slice(&self) -> Duration {
-        (self.commit * SLICE_COMMITS)
-            .max(self.waited / (SLICE_OF_WAIT * self.others.max(1)))
-            .clamp(SLICE_MIN, SLICE_MAX)
+    fn length(&self) -> Duration {
+        (self.commit * TURN_COMMITS)
+            .max(self.waited / (TURN_OF_WAIT * self.others.max(1)))
+            .clamp(TURN_MIN, TURN_MAX)
     }
 
-    /// Lets the next process go.
+    /// Hands the turn over to the next process.
     pub(crate) fn grant(&mut self, now: Instant, has_work: bool) -> Option<Signal> {
         let next = self.requests.pop_front()?;
         self.yielding_until = Some(now + GRANT_MAX);
@@ -181,7 +183,7 @@ impl Turns {
                 true
             }
             Signal::TurnGranted { log, to } if log == self.log => {
-                // Another process goes first: leave it alone for its slice.
+                // Another process goes first: this one sends nothing during that turn.
                 self.requests.retain(|waiting| *waiting != to);
                 if self.asked.is_some() {
                     self.yielding_until = Some(now + GRANT_MAX);
@@ -198,7 +200,7 @@ impl Turns {
         }
     }
 
-    /// A slice of time begins: nobody else has the turn.
+    /// Begins a turn of this process: nobody else has it.
     pub(crate) fn begin_run(&mut self, now: Instant) {
         self.yielding_until = None;
         self.run_began = now;
@@ -252,7 +254,7 @@ mod tests {
         turns.missed(t, t).expect("asks")
     }
 
-    /// Goal: two processes with work alternate, each for a slice.
+    /// Goal: two processes with work alternate, turn by turn.
     #[test]
     fn the_turn_goes_there_and_back() {
         let t = Instant::now();
@@ -260,8 +262,8 @@ mod tests {
         a.committed(t, t);
         let ask = asks(&mut b, t);
         a.heard(ask, t);
-        assert!(!a.should_stop(t, true), "a finishes its slice");
-        let t = t + SLICE_MIN;
+        assert!(!a.should_stop(t, true), "a finishes its turn");
+        let t = t + TURN_MIN;
         assert!(a.should_stop(t, true));
         let granted = a.grant(t, true).expect("b waits");
         assert!(a.yielding_until(t).is_some());
@@ -271,16 +273,16 @@ mod tests {
         b.heard(ask, t);
         b.committed(t, t);
         assert!(!b.should_stop(t, true));
-        let t = t + SLICE_MIN;
+        let t = t + TURN_MIN;
         assert!(b.should_stop(t, true));
         let granted = b.grant(t, true).expect("a waits");
         assert!(a.heard(granted, t));
         assert!(a.yielding_until(t).is_none());
     }
 
-    /// Goal: far from the database the first commit takes longer than a slice lasts. It counts from there.
+    /// Goal: far from the database the first commit takes longer than a turn lasts. The turn counts from there.
     #[test]
-    fn a_slice_begins_with_its_first_commit() {
+    fn a_turn_begins_with_its_first_commit() {
         let t = Instant::now();
         let mut turns = Turns::new(LOG, t);
         let other = Uuid::new_v4();
@@ -291,11 +293,11 @@ mod tests {
             },
             t,
         );
-        let first = t + SLICE_MIN * 5;
+        let first = t + TURN_MIN * 5;
         assert!(!turns.should_stop(first, true));
         turns.committed(first, first);
         assert!(!turns.should_stop(first, true));
-        assert!(turns.should_stop(first + SLICE_MIN, true));
+        assert!(turns.should_stop(first + TURN_MIN, true));
     }
 
     #[test]
@@ -323,8 +325,8 @@ mod tests {
         ends + way
     }
 
-    /// Goal: beside a process whose turns are long, one that is near is not left with the shortest slices; and what
-    /// two that are near wait for each other does not add up.
+    /// Goal: beside a process whose turns are long, one that is near is not left with the shortest turns; and what two
+    /// that are near wait for each other does not add up.
     #[test]
     fn who_waits_long_goes_on_for_longer() {
         let near = Duration::from_millis(3);
@@ -335,15 +337,15 @@ mod tests {
             hand_over(&mut a, &mut b, near);
             hand_over(&mut b, &mut a, near);
         }
-        assert_eq!(a.slice(), SLICE_MIN);
+        assert_eq!(a.length(), TURN_MIN);
         hand_over(&mut a, &mut b, Duration::from_millis(200));
         hand_over(&mut b, &mut a, near);
-        assert!(a.slice() > Duration::from_millis(100), "{:?}", a.slice());
+        assert!(a.length() > Duration::from_millis(100), "{:?}", a.length());
     }
 
     /// Goal: the waiting of several that are near does not add up either.
     #[test]
-    fn slices_of_many_near_processes_stay_short() {
+    fn turns_of_many_near_processes_stay_short() {
         let near = Duration::from_millis(3);
         let mut t = Instant::now();
         let mut all: Vec<Turns> = (0..5).map(|_| Turns::new(LOG, t)).collect();
@@ -369,7 +371,7 @@ mod tests {
             }
             assert_ne!(has_turn, before);
             all[has_turn].committed(t, t);
-            assert!(all[has_turn].slice() < SLICE_MIN * 2, "{has_turn}");
+            assert!(all[has_turn].length() < TURN_MIN * 2, "{has_turn}");
         }
     }
 
@@ -387,7 +389,7 @@ mod tests {
         while now < t + GRANT_MAX {
             turns.heard(to_another(), now);
             assert_eq!(turns.ask_while_yielding(now), None, "not yet");
-            now += SLICE_MIN;
+            now += TURN_MIN;
         }
         assert!(turns.ask_while_yielding(now).is_some(), "after a while");
         assert_eq!(turns.ask_while_yielding(now), None);
@@ -410,10 +412,10 @@ mod tests {
         let later = t + GRANT_MAX * 2;
         assert_eq!(a.yielding_until(later), None);
         a.committed(later, later);
-        assert_eq!(a.slice(), SLICE_MIN);
+        assert_eq!(a.length(), TURN_MIN);
     }
 
-    /// Goal: callers that come back at once keep the turn for its slice; a process without work gives it away.
+    /// Goal: callers that come back at once keep the turn to its end; a process without work gives it away.
     #[test]
     fn a_moment_without_work_is_not_the_end_of_a_turn() {
         let t = Instant::now();
@@ -443,17 +445,17 @@ mod tests {
         }
     }
 
-    /// Goal: a process far from the database gets a longer slice, but not an endless one.
+    /// Goal: a process far from the database gets a longer turn, but not an endless one.
     #[test]
-    fn slices_grow_with_the_time_of_a_commit() {
+    fn turns_grow_with_the_time_of_a_commit() {
         let t = Instant::now();
         let mut turns = Turns::new(LOG, t);
-        assert_eq!(turns.slice(), SLICE_MIN);
+        assert_eq!(turns.length(), TURN_MIN);
         let slow = t + Duration::from_millis(10);
         (0..100).for_each(|_| turns.committed(t, slow));
-        assert!(turns.slice() > Duration::from_millis(75));
+        assert!(turns.length() > Duration::from_millis(75));
         (0..100).for_each(|_| turns.committed(t, t + Duration::from_secs(9)));
-        assert_eq!(turns.slice(), SLICE_MAX);
+        assert_eq!(turns.length(), TURN_MAX);
     }
 
     #[test]
@@ -462,12 +464,13 @@ mod tests {
         let (mut a, mut b) = (Turns::new(LOG, t), Turns::new(LOG, t));
         let ask = asks(&mut b, t);
         a.heard(ask, t);
-        a.grant(t + SLICE_MIN, true);
-        assert!(a.yielding_until(t + SLICE_MIN).is_some());
-        assert!(a.yielding_until(t + SLICE_MIN + GRANT_MAX).is_none());
+        a.grant(t + TURN_MIN, true);
+        assert!(a.yielding_until(t + TURN_MIN).is_some());
+        assert!(a.yielding_until(t + TURN_MIN + GRANT_MAX).is_none());
     }
 
-    /// Goal: of several that wait, only the one that has got its turn waits no longer; the next turn goes to the next of them.
+    /// Goal: of several that wait, only the one that has got its turn waits no longer; the next turn goes to the next
+    /// of them.
     #[test]
     fn who_has_got_a_turn_from_another_is_not_let_go_again() {
         let t = Instant::now();

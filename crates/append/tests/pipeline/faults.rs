@@ -2,13 +2,14 @@
 
 use super::*;
 
-/// Goal: C7. The reply is lost, the request is lost, or the statement lands late: stored exactly once, and the caller learns where.
+/// Goal: C7. The reply is lost, the request is lost, or the statement commits late: stored exactly once, and the caller
+/// learns where.
 #[tokio::test]
 async fn lost_connections_leave_no_outcome_unknown() {
     for fault in [
         Fault::LoseReply,
         Fault::LoseRequest,
-        Fault::LandLate,
+        Fault::CommitLate,
         Fault::Fail,
     ] {
         let sim = Sim::new(4);
@@ -28,38 +29,42 @@ async fn lost_connections_leave_no_outcome_unknown() {
                 .unwrap();
             assert_eq!(row.stream, answer.streams[0].stream);
         }
-        assert_eq!(sim.land_lost(), 0, "a lost statement can no longer land");
+        assert_eq!(
+            sim.commit_lost(),
+            0,
+            "a lost statement can no longer commit"
+        );
         assert_eq!(sim.events().len(), 51, "{fault:?}");
         sim.check();
     }
 }
 
-/// Goal: C7. A statement that lands before its batch is sent again is recognised.
+/// Goal: C7. A statement that commits late, before its batch is sent again, is recognised.
 #[tokio::test]
-async fn a_statement_that_lands_while_reconnecting_counts() {
+async fn a_statement_that_commits_while_reconnecting_counts() {
     let sim = Sim::new(4);
     let p = start(&sim);
     p.append(to("s", NoStream, vec![event("x")])).await.unwrap();
-    sim.fault(Fault::LandLate);
+    sim.fault(Fault::CommitLate);
     let attempt = p.append(to(
         "s",
         Any,
         vec![EventData::json(EventType::new("a").unwrap(), "{}")],
     ));
-    let land = async {
+    let late_commit = async {
         eventually("the statement is under way", || sim.lost() == 1).await;
         sim.set_down(true);
-        assert_eq!(sim.land_lost(), 1);
+        assert_eq!(sim.commit_lost(), 1);
         sim.set_down(false);
     };
-    let (answer, ()) = tokio::join!(attempt, land);
+    let (answer, ()) = tokio::join!(attempt, late_commit);
     assert_eq!(answer.unwrap().position, Position(2));
     assert_eq!(sim.events().len(), 2);
 }
 
 /// A process has two batches in flight when another has appended one event: the first misses, and the second
 /// must miss as well, though the number of the row that it follows is there. Returns whether the store is sound.
-async fn second_batch_behind_a_missed_one(sim: &Arc<Sim>) -> bool {
+async fn second_batch_after_a_missed_one(sim: &Arc<Sim>) -> bool {
     let (a, b) = (start(sim), start(sim));
     let plain = || {
         to(
@@ -88,12 +93,12 @@ async fn second_batch_behind_a_missed_one(sim: &Arc<Sim>) -> bool {
 /// The story: comparing the predecessor's position alone left a hole in a stream. Naming the connection
 /// that wrote it closes that, and this test would notice the old way.
 #[tokio::test]
-async fn a_batch_behind_a_missed_one_misses_too() {
-    assert!(second_batch_behind_a_missed_one(&Sim::new(4)).await);
+async fn a_batch_after_a_missed_one_misses_too() {
+    assert!(second_batch_after_a_missed_one(&Sim::new(4)).await);
     let broken = Sim::new(4);
     broken.compare_numbers_only();
     assert!(
-        !second_batch_behind_a_missed_one(&broken).await,
+        !second_batch_after_a_missed_one(&broken).await,
         "the mistake must show"
     );
 }
@@ -167,7 +172,7 @@ async fn random_faults_with_two_processes_lose_and_double_nothing() {
             let faults = [
                 Fault::LoseReply,
                 Fault::LoseRequest,
-                Fault::LandLate,
+                Fault::CommitLate,
                 Fault::Fail,
             ];
             sim.fault(faults[rng.random_range(0..faults.len())]);
@@ -190,7 +195,7 @@ async fn random_faults_with_two_processes_lose_and_double_nothing() {
         )
         .await;
         if rng.random_bool(0.5) {
-            sim.land_lost();
+            sim.commit_lost();
         }
         let stored: HashMap<EventId, Vec<u64>> =
             sim.events().iter().fold(HashMap::new(), |mut map, row| {

@@ -183,9 +183,9 @@ async fn retries_get_the_first_answer() {
     sim.check();
 }
 
-/// Goal: a retry that arrives while the first attempt is in flight joins it.
-/// A row can be visible although no synchronous standby has it. A retry that was found by looking was answered without asking anybody
-/// whether the row is durable; now it waits for a commit after it.
+/// Goal: a retry that arrives while the first attempt is in flight joins it. A row can be visible although no
+/// synchronous standby has it. A retry that was found by looking was answered without asking anybody whether the row is
+/// durable; now it waits for a commit after it.
 #[tokio::test(start_paused = true)]
 async fn a_retry_that_is_found_waits_for_a_commit() {
     let sim = Sim::new(4);
@@ -268,7 +268,7 @@ async fn the_first_part_that_fails_is_told() {
 
 /// Goal: C1. One append that the database refuses fails alone.
 #[tokio::test]
-async fn a_guilty_append_fails_alone() {
+async fn an_offending_append_fails_alone() {
     let sim = Sim::new(4);
     let p = start(&sim);
     p.append(to("warm", Any, vec![event("ok"), event("ok")]))

@@ -1,5 +1,5 @@
-//! A database in memory with scripted faults: executes chained inserts as a real one does, and can lose
-//! replies, refuse content, hold commits back and let lost statements land late.
+//! A database in memory with scripted faults: executes chained inserts as a real one does, and can lose replies, refuse
+//! content, hold commits back and let lost statements commit late.
 
 pub(crate) mod start;
 
@@ -25,7 +25,7 @@ pub(crate) enum Fault {
     /// The connection dies before the statement arrives.
     LoseRequest,
     /// The connection dies; the statement is executed when the test says so.
-    LandLate,
+    CommitLate,
     /// A passing failure.
     Fail,
     /// A failure that lasts until somebody mends the database.
@@ -186,13 +186,13 @@ impl Sim {
         2 - self.readers.available_permits()
     }
 
-    /// Statements that were lost and may yet land.
+    /// Statements that were lost and may yet commit.
     pub(crate) fn lost(&self) -> usize {
         self.state().limbo.len()
     }
 
     /// Executes what was lost, late. Returns how many batches were stored.
-    pub(crate) fn land_lost(&self) -> usize {
+    pub(crate) fn commit_lost(&self) -> usize {
         let mut state = self.state();
         let limbo = std::mem::take(&mut state.limbo);
         limbo
@@ -318,7 +318,7 @@ impl SimWriter {
                 self.dead = true;
                 return lost();
             }
-            Some(Fault::LandLate) => {
+            Some(Fault::CommitLate) => {
                 state.limbo.push((Arc::clone(batch), self.epoch));
                 self.dead = true;
                 return lost();

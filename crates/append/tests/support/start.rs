@@ -6,7 +6,7 @@ struct NoObserver;
 
 impl CommitObserver for NoObserver {
     fn committed(&self, _: &Arc<Batch>) {}
-    fn look_behind(&self, _: LogId) {}
+    fn read_log_end(&self, _: LogId) {}
 }
 
 /// Panics when it is told of the first batch.
@@ -17,7 +17,7 @@ impl CommitObserver for PanicsOnce {
         let is_first = !self.0.swap(true, std::sync::atomic::Ordering::Relaxed);
         assert!(!is_first, "planned");
     }
-    fn look_behind(&self, _: LogId) {}
+    fn read_log_end(&self, _: LogId) {}
 }
 
 /// A process that appends.

@@ -114,7 +114,8 @@ impl World {
         }
     }
 
-    /// A caller tries again with the same event ids, perhaps through another process, perhaps with the streams in another order.
+    /// A caller tries again with the same event ids, perhaps through another process, perhaps with the streams in
+    /// another order.
     pub(super) fn repeat(&mut self, number: usize) {
         if self.requests.is_empty() {
             return;

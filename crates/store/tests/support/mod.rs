@@ -214,11 +214,11 @@ impl Backend for MemoryBackend {
     }
 
     async fn read_ids(&self, log: LogId, after: Position, to: Position) -> Result<Vec<StoredId>> {
-        let behind = EventLookup::After {
+        let range = EventLookup::After {
             position: after,
             limit: usize::MAX,
         };
-        let mut found = self.lookup(log, behind, Purpose::Read).await?;
+        let mut found = self.lookup(log, range, Purpose::Read).await?;
         found.retain(|event| event.position <= to);
         Ok(found.iter().map(EventRef::stored_id).collect())
     }

@@ -10,7 +10,8 @@ impl State {
         Ok(())
     }
 
-    /// True if this committed segment cannot follow what the ring has seen: one of the two is of a history that was lost.
+    /// True if this committed segment cannot follow what the ring has seen: one of the two is of a history that was
+    /// lost.
     pub(super) fn contradicts(&self, segment: &Segment) -> bool {
         let at = segment.after.position;
         if at == self.ring.end() && !self.last_row.may_be(&segment.after) {
@@ -25,7 +26,7 @@ impl State {
         })
     }
 
-    /// Another history: what was seen of the log is worthless.
+    /// Begins another history: what was seen of the log no longer counts.
     pub(super) fn enter(&mut self, log: LogId, history: u64) -> Vec<SharedEvent> {
         self.history = history;
         self.begin_generation(log)
@@ -49,7 +50,7 @@ impl State {
         dropped
     }
 
-    /// The ring begins behind this row, which was the last of the log.
+    /// Lets the ring begin after this row, which was the last of the log.
     pub(super) fn place(&mut self, end: &LogEnd) -> Vec<SharedEvent> {
         self.placed = true;
         self.last_row = LastRow::of(end);

@@ -83,7 +83,7 @@ fn asleep_it_keeps_and_asks_nothing() {
 }
 
 #[test]
-fn what_is_behind_a_gap_waits_until_it_is_filled() {
+fn what_comes_after_a_gap_waits_until_it_is_filled() {
     let lane = lane(100);
     let _interest = lane.interest();
     awaken(&lane, 1);
@@ -98,7 +98,7 @@ fn what_is_behind_a_gap_waits_until_it_is_filled() {
 }
 
 #[test]
-fn too_much_behind_a_gap_is_read_instead() {
+fn too_much_after_a_gap_is_read_instead() {
     let lane = lane(3);
     let _interest = lane.interest();
     awaken(&lane, 0);
@@ -166,8 +166,8 @@ fn a_log_that_moved_back_begins_a_new_generation() {
     assert!(!is_of(&lane, new));
 }
 
-/// Goal: positions alone prove nothing. A log that lost its end and was filled up again by others has the same positions;
-/// subscribers were served from it without an error, and skipped what the others had stored.
+/// Goal: positions alone prove nothing. A log that lost its end and was filled up again by others has the same
+/// positions; subscribers were served from it without an error, and skipped what the others had stored.
 #[test]
 fn another_row_at_the_end_begins_a_new_generation() {
     let lane = lane(100);
@@ -202,7 +202,7 @@ fn a_segment_that_does_not_follow_begins_a_new_generation() {
     assert_eq!((lane.end(), next(&lane)), (Position(8), read(8, None)));
 }
 
-/// Goal: what waits behind a gap comes in only if the row before it is the one that it followed.
+/// Goal: what waits after a gap comes in only if the row before it is the one that it followed.
 #[test]
 fn a_gap_whose_end_is_gone_is_read_and_not_believed() {
     let lane = lane(100);

@@ -176,8 +176,8 @@ impl Heads {
         }
     }
 
-    /// Takes the answer of the database. What is known already is newer and stays. Returns the streams whose stored state
-    /// cannot be read, each with the error: they stay unknown.
+    /// Takes the answer of the database. What is known already is newer and stays. Returns the streams whose stored
+    /// state cannot be read, each with the error: they stay unknown.
     pub(crate) fn learn(
         &mut self,
         request: LoadRequest,
@@ -288,14 +288,15 @@ mod tests {
         assert!(heads.learn(request, &nothing).is_empty());
     }
 
-    /// Goal: the listing may read the names before a batch under way is stored; what that creates is not new afterwards.
+    /// Goal: the listing may read the names before a batch under way is stored; what that creates is not new
+    /// afterwards.
     #[test]
     fn what_is_under_way_when_listing_begins_is_not_new() {
         let mut heads = Heads::new(10, Names::new(10, 2));
         let [sent, idle] = ["sent", "idle"].map(|name| StreamId::new(name).expect("valid"));
         known(&mut heads, &[sent.clone(), idle.clone()]);
         heads.advance(&sent, StreamState::default(), true);
-        let listing = heads.begin_listing().expect("two looks in vain");
+        let listing = heads.begin_listing().expect("two streams were not found");
         heads.names.listed(listing.number, Some(HashSet::new()));
         assert!(!heads.names.lack(&sent));
         assert!(heads.names.lack(&idle));
@@ -306,7 +307,8 @@ mod tests {
         (0..count).map(name).collect()
     }
 
-    /// Goal: as many streams are kept as are to be kept, the most recently used; those that are in use stay though they are more.
+    /// Goal: as many streams are kept as are to be kept, the most recently used; those that are in use stay though they
+    /// are more.
     #[test]
     fn streams_not_in_use_leave_the_cache() {
         let mut heads = Heads::new(10, Names::new(10, 2));

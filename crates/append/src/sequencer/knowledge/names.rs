@@ -1,13 +1,12 @@
-//! Which streams there may be: a name that is not among these is new, and its first append needs no look at the database.
+//! Which streams there may be: a name that is not among these is new, and its first append needs no lookup.
 //!
-//! Without this each first append waits for a round trip of its own, and with it the batch that it could have
-//! been in. Once enough streams were looked up in vain, all names are listed in the background; from then on
-//! what this process creates and what it sees others create is added.
-//! A name is kept as four bytes of its hash: names that collide are looked up, which is only slower.
-//! Invariant: when complete, it has every name in the log up to the last row known, and all that were sent (or, of
-//! metadata, the name of the stream that they describe). So to take
-//! a stream as new is as safe as to have looked: who creates it meanwhile moves the end of the log, and our batch misses.
-//! Not here: what is known of a stream (`heads`).
+//! Without this each first append waits for a round trip of its own, and with it the batch that it could have been in.
+//! Once enough streams were looked up and not found, all names are listed in the background; from then on what this
+//! process creates and what it sees others create is added. A name is kept as four bytes of its hash: names that
+//! collide are looked up, which is only slower. Invariant: when complete, it has every name in the log up to the last
+//! row known, and all that were sent (or, of metadata, the name of the stream that they describe). So to take a stream
+//! as new is as safe as to have looked: who creates it meanwhile moves the end of the log, and our batch misses. Not
+//! here: what is known of a stream (`heads`).
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -21,7 +20,7 @@ pub(crate) type Hashes = HashSet<u32>;
 pub(crate) struct Names {
     hasher: RandomState,
     max: usize,
-    /// Looks in vain before the names are listed.
+    /// Number of streams that are looked up and not found before the names are listed.
     list_after: usize,
     state: State,
     /// How often listing was begun: the answer of an older one is outdated.
@@ -30,7 +29,7 @@ pub(crate) struct Names {
 
 #[derive(Debug)]
 enum State {
-    /// So many streams were looked up in vain.
+    /// So many streams were looked up and not found.
     Unknown(usize),
     /// These were met since listing was begun.
     Listing(Hashes),
@@ -72,7 +71,7 @@ impl Names {
         }
     }
 
-    /// There may be such a stream from now on.
+    /// Adds a name: there may be such a stream from now on.
     pub(crate) fn add(&mut self, stream: &StreamId) {
         let (State::Listing(names) | State::Complete(names)) = &mut self.state else {
             return;
@@ -83,7 +82,7 @@ impl Names {
         }
     }
 
-    /// A stream was looked up and not found.
+    /// Counts a stream that was looked up and not found.
     pub(crate) fn missed(&mut self) {
         if let State::Unknown(missed) = &mut self.state {
             *missed += 1;
@@ -132,7 +131,7 @@ impl Names {
         }
     }
 
-    /// Something may have been missed: to be listed again when it is worth it.
+    /// Forgets the names, because some may have been missed. They are listed again when that is worth it.
     pub(crate) fn forget(&mut self) {
         if !matches!(self.state, State::TooMany) {
             self.state = State::Unknown(0);

@@ -40,8 +40,8 @@ fn a_stream_that_cannot_be_read_fails_alone() {
     assert_eq!(d.position(good), Position(3));
 }
 
-/// Goal: while streams cannot be looked up it is tried again after ever longer pauses, and appends that wait for that are
-/// given up in time.
+/// Goal: while streams cannot be looked up it is tried again after ever longer pauses, and appends that wait for that
+/// are given up in time.
 #[test]
 fn looking_up_is_tried_again_until_the_append_is_given_up() {
     let mut d = Driver::running(Config::default(), 1);

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Goal: an append in doubt that is then refused for another reason is not said to be unstored: the lost statement may still
-/// commit. Once another row has taken its place it cannot.
+/// Goal: an append in doubt that is then refused for another reason is not said to be unstored: the lost statement may
+/// still commit. Once another row has taken its place it cannot.
 #[test]
 fn what_may_commit_late_is_unknown_however_it_is_refused() {
     let poison = || BatchOutcome::Refused(ErrorKind::Refused("poison".into()).into());
@@ -22,7 +22,8 @@ fn what_may_commit_late_is_unknown_however_it_is_refused() {
     }
 }
 
-/// Goal: batches stay small until the last append among which the refused one was sought is stored; then they grow again.
+/// Goal: batches stay small until the last append among which the refused one was sought is stored; then they grow
+/// again.
 #[test]
 fn batches_stay_small_until_all_suspects_are_stored() {
     let mut d = Driver::running(Config::default(), 1);
@@ -83,10 +84,10 @@ fn a_commit_after_an_empty_batch_that_failed_counts() {
     assert_eq!(d.stats().reconnects, 0);
 }
 
-/// Goal: a database that refuses the next row again and again although nothing is in its place makes everything known doubtful;
-/// losing against another process as often does not.
+/// Goal: a database that refuses the next row again and again although nothing is in its place makes everything known
+/// doubtful; losing against another process as often does not.
 #[test]
-fn missing_in_vain_makes_everything_known_doubtful() {
+fn misses_without_news_make_everything_known_doubtful() {
     let mut d = Driver::running(Config::default(), 1);
     let loads = d.stats().loads;
     let first = d.append("s", Any, 1);
@@ -114,7 +115,8 @@ fn missing_in_vain_makes_everything_known_doubtful() {
     );
 }
 
-/// Goal: another row at the place of the last one known shows that the database has lost commits: nothing known counts any more.
+/// Goal: another row at the place of the last one known shows that the database has lost commits: nothing known counts
+/// any more.
 #[test]
 fn another_row_in_the_place_of_the_last_one_known_is_noticed() {
     let mut d = Driver::running(Config::default(), 1);
@@ -205,7 +207,8 @@ fn the_oldest_append_is_given_up_while_connecting() {
     assert!(!d.is_open(waits));
 }
 
-/// Goal: when history changes, what is in flight is in doubt for good; what was not sent yet is stored in the new history.
+/// Goal: when history changes, what is in flight is in doubt for good; what was not sent yet is stored in the new
+/// history.
 #[test]
 fn a_change_of_history_leaves_what_is_in_flight_unknown() {
     let mut d = Driver::running(Config::default(), 1);
@@ -218,7 +221,7 @@ fn a_change_of_history_leaves_what_is_in_flight_unknown() {
     assert!(matches!(d.reads[0].1.0, What::End), "all is forgotten");
     d.do_reads();
     assert!(matches!(d.kind(sent), ErrorKind::OutcomeUnknown(_)));
-    let tells = |output: &Output<u32>| matches!(output, Output::LookBehind);
+    let tells = |output: &Output<u32>| matches!(output, Output::ReadLogEnd);
     assert!(d.others.iter().any(tells));
     d.settle();
     let stored = d.answers[&waits].as_ref().expect("stored");
@@ -226,7 +229,8 @@ fn a_change_of_history_leaves_what_is_in_flight_unknown() {
     assert_eq!(stored.checkpoint, expected);
 }
 
-/// Goal: a change of history while connecting asks for no second connection, but nothing known counts on the one that comes.
+/// Goal: a change of history while connecting asks for no second connection, but nothing known counts on the one that
+/// comes.
 #[test]
 fn a_change_of_history_while_connecting_is_remembered() {
     let mut d = Driver::running(Config::default(), 1);

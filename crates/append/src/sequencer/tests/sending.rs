@@ -73,7 +73,7 @@ fn near_the_database_two_batches_are_under_way() {
     assert_eq!(d.sizes(), [2, 5]);
 }
 
-/// Goal: a batch that has no room for the next append is sent although it is smaller than the one under way.
+/// Goal: a batch into which the next append does not fit is sent although it is smaller than the one under way.
 #[test]
 fn a_batch_without_room_for_the_next_append_is_large_enough() {
     let config = Config {
@@ -111,7 +111,8 @@ fn far() -> Driver {
     d
 }
 
-/// Goal: far away a small batch goes while the database would be idle; four are under way if each is as large as the others.
+/// Goal: far away a small batch goes while the database would be idle; four are under way if each is as large as the
+/// others.
 #[test]
 fn far_from_the_database_four_batches_are_under_way() {
     let mut d = far();
@@ -171,8 +172,8 @@ fn commands_are_taken_while_fewer_wait_than_is_enough() {
     assert!(d.sequencer.takes_commands(0));
 }
 
-/// Goal: a claim that fails on what is still being committed is compared with what is stored only after that, and one that fails
-/// on what is committed at once.
+/// Goal: a claim that fails on what is still being committed is compared with what is stored only after that, and one
+/// that fails on what is committed at once.
 #[test]
 fn open_commits_are_awaited_before_events_are_compared() {
     let mut d = Driver::running(Config::default(), 1);
@@ -213,7 +214,8 @@ fn open_commits_are_awaited_before_events_are_compared() {
     ));
 }
 
-/// Goal: a stream that is appended to without a pause does not keep a comparison waiting: what was open at first counts.
+/// Goal: a stream that is appended to without a pause does not keep a comparison waiting: what was open at first
+/// counts.
 #[test]
 fn later_commits_are_not_awaited_before_events_are_compared() {
     let mut d = Driver::running(Config::default(), 1);

@@ -18,8 +18,8 @@ fn requested(d: &Driver) -> Vec<Uuid> {
     d.signals().filter_map(requested).collect()
 }
 
-/// Goal: who has had its turn lets another process go once nothing is in flight, and goes on when it is its turn again, after
-/// looking at what the other has appended.
+/// Goal: who has had its turn lets another process go once nothing is in flight, and goes on when it is its turn again,
+/// after looking at what the other has appended.
 #[test]
 fn the_turn_goes_to_another_process_and_comes_back() {
     let mut d = Driver::running(Config::default(), 1);
