@@ -1,2 +1,2 @@
--- The interned stream of a name. Binds: 1 name. Index: the one behind UNIQUE (name). Rows: at most one (id, checksum).
+-- The interned stream of a name. Binds: 1 name. Index: the one of UNIQUE (name). Rows: at most one (id, checksum).
 SELECT id, checksum FROM streams WHERE name = ?1;

@@ -1,11 +1,11 @@
 //! The writing thread: one connection, one transaction per batch, in the order in which batches were sent.
 //!
-//! Why a thread: SQLite blocks while it writes and syncs, and a tokio worker must not.
-//! The chain: inside the transaction the last row of the log is compared with the one that the batch was decided on, by position
-//! and writer; nothing else writes to the file, but another program could, and a batch that follows a lost one must miss.
-//! Outcomes: *missed* and *refused* batches and those before their commit are rolled back; a commit that fails with an I/O error
-//! is *unknown*, and closes the store for writing (`fault`): pages that could not be synced may be gone from the
-//! cache of the operating system, so a second try could succeed without them.
+//! Why a thread: SQLite blocks while it writes and syncs, and a tokio worker must not. The chain: inside the
+//! transaction the last row of the log is compared with the one that the batch was decided on, by position and writer;
+//! nothing else writes to the file, but another program could, and a batch that follows a lost one must miss. Outcomes:
+//! *missed* and *refused* batches and those before their commit are rolled back; a commit that fails with an I/O error
+//! is *unknown*, and closes the store for writing (`fault`): pages that could not be synced may be gone from the cache
+//! of the operating system, so a second try could succeed without them.
 
 use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -24,11 +24,11 @@ use crate::checkpoint::WalWatch;
 use crate::end_note::EndNote;
 use crate::error::{Fault, Outcome, WriteFault, public, write_fault};
 use crate::lookup;
-use crate::reader::{Reader, closed};
+use crate::reader::{ReadConnection, closed};
 
-/// What the thread works on.
-pub(crate) struct Desk {
-    pub(crate) reader: Reader,
+/// What the writing thread owns: its connection, and the state of the store.
+pub(crate) struct WriteState {
+    pub(crate) reader: ReadConnection,
     pub(crate) fault: FaultMark,
     wal: Option<WalWatch>,
     /// Where the end of the log is noted; `None` in memory and with weakened durability.
@@ -60,7 +60,7 @@ impl FaultMark {
     }
 }
 
-type Job = Box<dyn FnOnce(&mut Desk) + Send>;
+type Job = Box<dyn FnOnce(&mut WriteState) + Send>;
 
 /// Sends jobs to the thread. Cheap to clone; the thread ends when the last clone is gone.
 #[derive(Clone)]
@@ -87,8 +87,8 @@ impl WriteThread {
         keep: impl Send + 'static,
     ) -> Result<(Self, JoinHandle<()>)> {
         let (jobs, receiver) = mpsc::channel();
-        let desk = Desk {
-            reader: Reader::new(conn),
+        let state = WriteState {
+            reader: ReadConnection::new(conn),
             fault,
             wal,
             note,
@@ -97,41 +97,41 @@ impl WriteThread {
         let handle = std::thread::Builder::new()
             .name("gesta-sqlite-write".into())
             .spawn(move || {
-                work(desk, &receiver);
+                work(state, &receiver);
                 drop(keep);
             })
             .map_err(|error| Error::unavailable("no thread for writing").caused_by(error))?;
         Ok((Self { jobs }, handle))
     }
 
-    /// Runs a job behind those sent before.
+    /// Runs a job after those that were sent before.
     ///
     /// # Errors
     /// `Unavailable` if the thread has ended; the job is dropped.
-    pub(crate) fn run(&self, job: impl FnOnce(&mut Desk) + Send + 'static) -> Result<()> {
+    pub(crate) fn run(&self, job: impl FnOnce(&mut WriteState) + Send + 'static) -> Result<()> {
         self.jobs.send(Box::new(job)).map_err(|_| closed())
     }
 
     /// Lets the thread end once it has done what was sent before.
     pub(crate) fn stop(&self) {
         // If it has ended already, all the better.
-        let _ = self.run(|desk| desk.stopping = true);
+        let _ = self.run(|state| state.stopping = true);
     }
 }
 
-fn work(mut desk: Desk, jobs: &Receiver<Job>) {
+fn work(mut state: WriteState, jobs: &Receiver<Job>) {
     while let Ok(job) = jobs.recv() {
-        job(&mut desk);
-        if desk.stopping {
+        job(&mut state);
+        if state.stopping {
             break;
         }
-        if let Some(wal) = &mut desk.wal {
-            wal.tend(&desk.reader.conn, &desk.fault);
+        if let Some(wal) = &mut state.wal {
+            wal.tend(&state.reader.conn, &state.fault);
         }
     }
     // The helper's connection first: the last one to close copies the WAL into the file and removes it.
-    drop(desk.wal.take());
-    if let Err((_, error)) = desk.reader.conn.close() {
+    drop(state.wal.take());
+    if let Err((_, error)) = state.reader.conn.close() {
         tracing::warn!(%error, "closing the database");
     }
 }
@@ -160,8 +160,8 @@ impl LogWriter for SqliteWriter {
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         let epoch = self.epoch;
         let (answer, answered) = oneshot::channel();
-        let sent = self.thread.run(move |desk| {
-            let _ = answer.send(store(desk, &batch, epoch));
+        let sent = self.thread.run(move |state| {
+            let _ = answer.send(store(state, &batch, epoch));
         });
         Box::pin(async move {
             match sent {
@@ -177,29 +177,29 @@ impl LogWriter for SqliteWriter {
 }
 
 /// Stores a batch.
-fn store(desk: &mut Desk, batch: &Batch, epoch: WriterEpoch) -> BatchOutcome {
-    if let Err(error) = desk.fault.check() {
+fn store(state: &mut WriteState, batch: &Batch, epoch: WriterEpoch) -> BatchOutcome {
+    if let Err(error) = state.fault.check() {
         return BatchOutcome::Failed(error);
     }
-    let conn = &desk.reader.conn;
+    let conn = &state.reader.conn;
     if batch.rows.is_empty() {
         return match lookup::log_end(conn) {
             Ok(end) if is_same_row(end, batch.after) => BatchOutcome::Committed,
             Ok(_) => BatchOutcome::Missed,
-            Err(fault) => failed(conn, &desk.fault, fault),
+            Err(fault) => failed(conn, &state.fault, fault),
         };
     }
     match write(conn, batch, epoch) {
         Ok(true) => {}
-        Ok(false) => return roll_back(conn, &desk.fault, BatchOutcome::Missed),
-        Err(fault) => return failed(conn, &desk.fault, fault),
+        Ok(false) => return roll_back(conn, &state.fault, BatchOutcome::Missed),
+        Err(fault) => return failed(conn, &state.fault, fault),
     }
     match commit(conn) {
         Ok(()) => {
-            note_end(desk.note.as_deref(), batch);
+            note_end(state.note.as_deref(), batch);
             BatchOutcome::Committed
         }
-        Err(error) => commit_failed(conn, &desk.fault, error),
+        Err(error) => commit_failed(conn, &state.fault, error),
     }
 }
 
@@ -328,7 +328,7 @@ fn failed(conn: &Connection, mark: &FaultMark, fault: Fault) -> BatchOutcome {
 /// An error of the commit itself.
 fn commit_failed(conn: &Connection, mark: &FaultMark, error: rusqlite::Error) -> BatchOutcome {
     match write_fault(&error) {
-        // SQLite wrote no whole commit record: there was no room for it, or it did not begin.
+        // SQLite wrote no whole commit record: there was no space for it, or it did not begin.
         WriteFault::Passing => roll_back(conn, mark, BatchOutcome::Failed(public(error))),
         WriteFault::Taken | WriteFault::Content | WriteFault::Fatal => {
             mark.set(&error);

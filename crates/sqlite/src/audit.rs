@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::connection::open_reading;
 use crate::error::Outcome;
-use crate::reader::{Reader, Readers, closed};
+use crate::reader::{ReadConnection, Readers, closed};
 
 /// One snapshot of a SQLite store. Dropping it ends the snapshot.
 ///
@@ -26,7 +26,7 @@ pub struct SqliteAudit {
 #[derive(Debug)]
 enum Access {
     /// A connection with an open transaction; `None` while a job has it, or after one was dropped.
-    Own(Option<Box<Reader>>),
+    Own(Option<Box<ReadConnection>>),
     /// A store in memory: the writing thread's connection. Appends meanwhile may be seen in part.
     Shared(Readers),
 }
@@ -38,7 +38,7 @@ impl SqliteAudit {
         // The snapshot begins with the first read.
         conn.query_row(include_str!("../sql/select_store.sql"), [], |_| Ok(()))?;
         Ok(Self {
-            access: Access::Own(Some(Box::new(Reader::new(conn)))),
+            access: Access::Own(Some(Box::new(ReadConnection::new(conn)))),
         })
     }
 

@@ -1,9 +1,9 @@
 //! A consistent copy of a running store in a file of its own, and putting such a copy where no store is.
 //!
-//! How: SQLite's online backup copies all pages of one snapshot, a few at a time, on a connection of its own. Appends go on
-//! meanwhile; only the write-ahead log cannot be started again, so it grows by what is appended. The copy has another name
-//! until it is whole and synced, so a copy that was cut short never looks like a backup.
-//! A backup has the incarnation of the store; a restored one gets another (C9).
+//! How: SQLite's online backup copies all pages of one snapshot, a few at a time, on a connection of its own. Appends
+//! go on meanwhile; only the write-ahead log cannot be started again, so it grows by what is appended. The copy has
+//! another name until it is whole and synced, so a copy that was cut short never looks like a backup. A backup has the
+//! incarnation of the store; a restored one gets another (C9).
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -33,7 +33,8 @@ pub(crate) enum Source<'a> {
 /// Copies a store to a new file, until `stopped` says true.
 ///
 /// # Errors
-/// `InvalidArgument` if `to` exists; `Unavailable` if the copy cannot be made, or was stopped: nothing is left behind then.
+/// `InvalidArgument` if `to` exists; `Unavailable` if the copy cannot be made, or was stopped: nothing is left behind
+/// then.
 pub(crate) fn back_up(from: &Source<'_>, to: &Path, stopped: &dyn Fn() -> bool) -> Outcome<()> {
     check_new("backup", to)?;
     let unfinished = unfinished(to);
@@ -60,7 +61,7 @@ pub(crate) fn copy_without_name(
     copied
 }
 
-/// Where a copy without a name is made, for a moment: beside the store, where there is room for one.
+/// Where a copy without a name is made, for a moment: beside the store, where there is space for one.
 pub(crate) fn nameless(path: &Path) -> PathBuf {
     with_suffix(path, "-copy")
 }
@@ -84,7 +85,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn copy(from: &Source<'_>, path: &Path, stopped: &dyn Fn() -> bool) -> Outcome<()> {
-    // Left behind by a copy that was killed; it is of no use to anybody.
+    // Left behind by a copy that was killed; nobody needs it.
     remove_if_there(path);
     let mut target = Connection::open(path)?;
     // The whole file is synced at the end, or removed: no journal, which would be left behind too.
@@ -156,7 +157,8 @@ impl Restoring {
     /// Copies the backup `from` to a file beside `to`, the place of the future store.
     ///
     /// # Errors
-    /// `InvalidArgument` if something is at `to`, or `from` is no backup but a store in use; `Unavailable` if it cannot be copied.
+    /// `InvalidArgument` if something is at `to`, or `from` is no backup but a store in use; `Unavailable` if it cannot
+    /// be copied.
     pub fn begin(from: &Path, to: &Path) -> Result<Self> {
         for place in [to.to_owned(), with_suffix(to, "-wal")] {
             check_new("store", &place)?;

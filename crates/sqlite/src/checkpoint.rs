@@ -1,11 +1,11 @@
 //! Keeps the write-ahead log short without making commits wait.
 //!
-//! How: a helper thread copies the WAL into the file (`PASSIVE`, which blocks nobody) each time it has grown by an eighth of
-//! its longest length. That alone never ends a WAL that is always being written to, so at that length the writing thread itself,
-//! between two batches, copies the little that is left and starts the WAL again from its beginning (`RESTART`). A reader that holds an old snapshot
-//! delays that; it is tried again later, and never waits longer than `RESTART_WAIT`.
-//! Invariant: the WAL is bounded by `wal_bytes_max` plus what is appended while readers hold snapshots. While a backup holds
-//! one, no restart is tried at all, so that no append waits for it.
+//! How: a helper thread copies the WAL into the file (`PASSIVE`, which blocks nobody) each time it has grown by an
+//! eighth of its longest length. That alone never ends a WAL that is always being written to, so at that length the
+//! writing thread itself, between two batches, copies the little that is left and starts the WAL again from its
+//! beginning (`RESTART`). A reader that holds an old snapshot delays that; it is tried again later, and never waits
+//! longer than `RESTART_WAIT`. Invariant: the WAL is bounded by `wal_bytes_max` plus what is appended while readers
+//! hold snapshots. While a backup holds one, no restart is tried at all, so that no append waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ pub(crate) struct WalWatch {
     signal: Option<SyncSender<()>>,
     helper: Option<JoinHandle<()>>,
     note: Option<Arc<EndNote>>,
-    /// Snapshots that last; to wait for them would be in vain.
+    /// Number of snapshots that last: while there are any, no restart is tried.
     snapshots: Arc<AtomicUsize>,
 }
 
@@ -150,8 +150,8 @@ fn help(conn: &Connection, signals: &Receiver<()>, fault: &FaultMark, note: Opti
             judge(&error, fault);
         }
         let Some(note) = note else { continue };
-        // The file has caught up with the note: the commits meanwhile, then the next one, are beyond the file. What another
-        // connection sees is committed, and with full durability it is synced.
+        // The file has caught up with the note: the commits meanwhile, then the next one, are beyond the file. What
+        // another connection sees is committed, and with full durability it is synced.
         match lookup::log_end(conn) {
             Ok(end) => note.write(end.position),
             Err(error) => tracing::debug!(%error, "the end of the log is not noted"),
@@ -160,7 +160,8 @@ fn help(conn: &Connection, signals: &Receiver<()>, fault: &FaultMark, note: Opti
     }
 }
 
-/// A checkpoint that fails loses nothing: the WAL keeps what was not copied. But a disk that fails is not to be written to.
+/// A checkpoint that fails loses nothing: the WAL keeps what was not copied. But a disk that fails is not to be written
+/// to.
 fn judge(error: &rusqlite::Error, fault: &FaultMark) {
     match write_fault(error) {
         WriteFault::Fatal => fault.set(error),

@@ -54,8 +54,8 @@ pub struct SqliteConfig {
     pub missing: Missing,
     /// Connections that read at once (1 to 64). Opened when needed.
     pub readers: usize,
-    /// Length of the write-ahead log, in bytes, at which it is started again from its beginning. It grows beyond that while a
-    /// reader holds an old snapshot.
+    /// Length of the write-ahead log, in bytes, at which it is started again from its beginning. It grows beyond that
+    /// while a reader holds an old snapshot.
     pub wal_bytes_max: u64,
 }
 
@@ -91,7 +91,8 @@ impl SqliteConfig {
     }
 
     /// Reads `sqlite:PATH`, `sqlite://PATH` or `sqlite::memory:`, with options after `?`, joined by `&`:
-    /// `synchronous=full|normal|off`, `create=true|false`, `readers=1..64`, `wal_mib=1..4096`. The path is taken as it stands.
+    /// `synchronous=full|normal|off`, `create=true|false`, `readers=1..64`, `wal_mib=1..4096`. The path is taken as it
+    /// stands.
     ///
     /// # Errors
     /// `InvalidArgument` for another scheme, no path, or an unknown option or value.

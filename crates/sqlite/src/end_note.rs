@@ -1,13 +1,13 @@
 //! A note beside the database of how far the log surely reaches, so that a write-ahead log that was deleted is noticed.
 //!
-//! Why: after a crash the newest events are in `PATH-wal` alone. If that file is deleted, or an older copy is put in the
-//! place of the database, SQLite opens what is left without a word: acknowledged events are gone, and their positions are
-//! given to others. Then the log ends before the position that was noted, and the store is refused.
-//! How: the file `PATH-end` holds the incarnation and a position that was committed and synced *before* it was noted; so no
-//! crash of the process or loss of power can make a healthy store end before it. The first commit after opening and after
-//! each checkpoint is noted before it is answered, and what was committed during a checkpoint is noted at its end; so the note
-//! is beyond what the database file holds without its write-ahead log, but for the moment in which a checkpoint ends.
-//! Not here: stores with weakened durability. They may lose commits, so nothing is noted for them.
+//! Why: after a crash the newest events are in `PATH-wal` alone. If that file is deleted, or an older copy is put in
+//! the place of the database, SQLite opens what is left without a word: acknowledged events are gone, and their
+//! positions are given to others. Then the log ends before the position that was noted, and the store is refused. How:
+//! the file `PATH-end` holds the incarnation and a position that was committed and synced *before* it was noted; so no
+//! crash of the process or loss of power can make a healthy store end before it. The first commit after opening and
+//! after each checkpoint is noted before it is answered, and what was committed during a checkpoint is noted at its
+//! end; so the note is beyond what the database file holds without its write-ahead log, but for the moment in which a
+//! checkpoint ends. Not here: stores with weakened durability. They may lose commits, so nothing is noted for them.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -73,7 +73,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The note of the database at `path`; `None` if there is none that can be read, such as one whose first writing was cut short.
+/// The note of the database at `path`; `None` if there is none that can be read, such as one whose first writing was
+/// cut short.
 pub(crate) fn read(path: &Path) -> Option<Noted> {
     let text = fs::read_to_string(file_of(path)).ok()?;
     let noted = Noted::parse(&text);

@@ -1,7 +1,7 @@
 //! What an error of SQLite means, in one place.
 //!
-//! Invariant: a failed commit is *unknown* unless SQLite says that nothing can have been stored. After an I/O error nothing
-//! that the process believes about the file can be trusted (the operating system may have dropped the pages
+//! Invariant: a failed commit is *unknown* unless SQLite says that nothing can have been stored. After an I/O error
+//! nothing that the process believes about the file can be trusted (the operating system may have dropped the pages
 //! that it could not write), so the store is closed for writing until it is opened again.
 
 use gesta_core::{Error, ErrorKind};
@@ -39,9 +39,9 @@ pub(crate) fn public(error: rusqlite::Error) -> Error {
             | ErrorCode::PermissionDenied
             | ErrorCode::NoLargeFileSupport
             | ErrorCode::AuthorizationForStatementDenied => ErrorKind::Unsupported(text),
-            // Not `Unavailable`: to wait for room makes every caller wait; they are told at once.
+            // Not `Unavailable`: to wait for space would make every caller wait; they get an error at once.
             ErrorCode::DiskFull => ErrorKind::Unsupported(format!(
-                "there is no room on the disk of the store; appends go on once there is ({text})"
+                "there is no space on the disk of the store; appends go on once there is ({text})"
             )),
             _ => ErrorKind::Unavailable(text),
         },

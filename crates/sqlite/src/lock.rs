@@ -1,9 +1,9 @@
 //! One process per store: an exclusive lock on a file beside the database.
 //!
 //! Why not SQLite's own locks: several connections of one process must read while one writes, which its exclusive mode
-//! forbids. Why a file of its own: closing any handle of the database file would drop POSIX locks that SQLite holds on it.
-//! The lock is the operating system's and ends with the process, however it ends; the file stays, and removing it would
-//! let two processes lock two files of one name.
+//! forbids. Why a file of its own: closing any handle of the database file would drop POSIX locks that SQLite holds on
+//! it. The lock is the operating system's and ends with the process, however it ends; the file stays, and removing it
+//! would let two processes lock two files of one name.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -144,12 +144,12 @@ pub(crate) fn lookup(
             created_from,
             until,
         } => {
-            let part = Part {
+            let range = SearchRange {
                 after: clamped(*after),
                 created_from: created_from.0,
                 until: clamped(*until),
             };
-            with_ids(conn, names, events, &part)
+            with_ids(conn, names, events, &range)
         }
         EventLookup::After { position, limit } => {
             let Ok(after) = to_sql(position.0, "position") else {
@@ -204,12 +204,12 @@ fn at_positions(
     Ok(found)
 }
 
-/// Goes back from the end of each stream until the recent part is passed: positions and times fall together.
+/// Goes back from the end of each stream until the range is passed: positions and times fall together.
 fn with_ids(
     conn: &Connection,
     names: &mut Names,
     events: &[(RowId, EventId)],
-    part: &Part,
+    range: &SearchRange,
 ) -> Outcome<Vec<EventRef>> {
     let mut wanted: HashMap<RowId, HashSet<EventId>> = HashMap::new();
     for (stream, id) in events {
@@ -222,10 +222,10 @@ fn with_ids(
         let mut rows = statement.query([row_to_sql(stream)?])?;
         while let Some(row) = rows.next()? {
             let position = int(row, 0)?;
-            if position <= part.after && int(row, 2)? < part.created_from {
+            if position <= range.after && int(row, 2)? < range.created_from {
                 break;
             }
-            if position <= part.until && ids.contains(&EventId(event_id(row, 5)?)) {
+            if position <= range.until && ids.contains(&EventId(event_id(row, 5)?)) {
                 found.push(event_ref(conn, names, row)?);
             }
         }
@@ -234,8 +234,9 @@ fn with_ids(
     Ok(found)
 }
 
-/// The part of the log that is looked through: up to a position, and behind another or not older than a time.
-struct Part {
+/// The range of the log that is searched: up to the position `until`, and after the position `after` or not older than
+/// `created_from`.
+struct SearchRange {
     after: i64,
     created_from: i64,
     until: i64,
@@ -277,8 +278,8 @@ fn event_ref(conn: &Connection, names: &mut Names, row: &Row<'_>) -> Outcome<Eve
     })
 }
 
-/// First name behind all names that start with `$`.
-const BEHIND_SYSTEM_NAMES: &str = "%";
+/// First name after all names that start with `$`.
+const AFTER_SYSTEM_NAMES: &str = "%";
 
 /// Names of streams with a prefix, in binary order.
 pub(crate) fn list_streams(
@@ -312,6 +313,6 @@ pub(crate) fn list_streams(
             return Ok(found);
         }
         // Without this jump a page would step through the names of all metadata streams.
-        from = BEHIND_SYSTEM_NAMES.into();
+        from = AFTER_SYSTEM_NAMES.into();
     }
 }

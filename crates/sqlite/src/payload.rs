@@ -1,6 +1,7 @@
 //! Copies payloads out of SQLite's memory: small ones side by side into chunks, large ones alone.
 //!
-//! Why: two allocations per event cost as much as decoding it. Price: an event that is kept keeps its chunk, 16 KiB at most.
+//! Why: two allocations per event cost as much as decoding it. Price: an event that is kept keeps its chunk, 16 KiB at
+//! most.
 
 use bytes::{Bytes, BytesMut};
 

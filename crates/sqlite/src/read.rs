@@ -1,8 +1,8 @@
 //! Pages of events: of a stream, and of the log.
 //!
-//! A page is decoded row by row while SQLite steps: payloads are copied once, names come from the cache, the checksum of
-//! every row is checked. A page ends at its limit of events or bytes; the statement simply stops being stepped.
-//! Not here: which rows a filter can leave out early (`filter`).
+//! A page is decoded row by row while SQLite steps: payloads are copied once, names come from the cache, the checksum
+//! of every row is checked. A page ends at its limit of events or bytes; the statement simply stops being stepped. Not
+//! here: which rows a filter can leave out early (`filter`).
 
 use gesta_core::backend::{LogSlice, RowId, Rows, StreamSlice, WriterEpoch};
 use gesta_core::limits::PAGE_BYTES_MAX;
@@ -21,7 +21,7 @@ use crate::filter::{self, Sieve};
 use crate::names::Names;
 use crate::payload::Payloads;
 
-/// Events that a page makes room for before it has found any.
+/// Most events for which a page takes memory before it has found any.
 const PAGE_CAPACITY_MAX: usize = 1_024;
 /// Most events in one answer about several streams.
 const STREAMS_EVENTS_MAX: usize = 65_536;
@@ -29,25 +29,25 @@ const STREAMS_EVENTS_MAX: usize = 65_536;
 /// A page being filled.
 ///
 /// Rows must come in order, and inside the part asked for: what a damaged index gives back could otherwise lead a
-/// caller, who goes on behind the last event of a page, round in circles.
+/// caller, who goes on after the last event of a page, round in circles.
 pub(crate) struct Page {
     direction: Direction,
     /// The last position taken, or the border of the part that is asked for.
-    behind: Option<Position>,
+    border: Option<Position>,
     limit: usize,
     bytes: usize,
-    /// An event larger than what is left is taken all the same, so that somebody gets on.
+    /// True if the first event is taken even if it is larger than what is left, so that the caller makes progress.
     takes_first: bool,
     payloads: Payloads,
     rows: Rows,
 }
 
 impl Page {
-    pub(crate) fn new(limit: usize, direction: Direction, behind: Option<Position>) -> Self {
+    pub(crate) fn new(limit: usize, direction: Direction, border: Option<Position>) -> Self {
         let events = Vec::with_capacity(limit.min(PAGE_CAPACITY_MAX));
         Self {
             direction,
-            behind,
+            border,
             limit: limit.max(1),
             bytes: 0,
             takes_first: true,
@@ -65,15 +65,15 @@ impl Page {
     /// # Errors
     /// `Corrupt` if the event is out of order.
     pub(crate) fn push(&mut self, event: RecordedEvent) -> Outcome<bool> {
-        let in_order = self.behind.is_none_or(|behind| match self.direction {
-            Direction::Forwards => event.position > behind,
-            Direction::Backwards => event.position < behind,
+        let in_order = self.border.is_none_or(|border| match self.direction {
+            Direction::Forwards => event.position > border,
+            Direction::Backwards => event.position < border,
         });
         if !in_order {
             let position = event.position;
             return Err(out_of_order(position.0.cast_signed()).into());
         }
-        self.behind = Some(event.position);
+        self.border = Some(event.position);
         let bytes = self.bytes.saturating_add(event.cost_bytes());
         let full = self.rows.events.len() >= self.limit || bytes > PAGE_BYTES_MAX;
         if full && !(self.takes_first && self.rows.events.is_empty()) {
@@ -212,7 +212,7 @@ pub(crate) fn streams_page(
             fill_stream_page(conn, names, slice, page)?
         };
         let found = rows.events.len();
-        // Ended by bytes, not by its own limit: then nothing behind it is read.
+        // Ended by bytes, not by its own limit: then nothing after it is read.
         full |= !rows.complete && found < wanted(slice);
         events += found;
         bytes += rows

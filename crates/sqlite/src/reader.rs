@@ -20,12 +20,12 @@ const SHARED_JOBS_MAX: usize = 64;
 
 /// A connection and what it has cached.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ReadConnection {
     pub(crate) conn: Connection,
     pub(crate) names: Names,
 }
 
-impl Reader {
+impl ReadConnection {
     pub(crate) fn new(conn: Connection) -> Self {
         Self {
             conn,
@@ -72,7 +72,7 @@ pub(crate) struct Pool {
     path: PathBuf,
     permits: Arc<Semaphore>,
     permits_count: u32,
-    idle: Mutex<Vec<Reader>>,
+    idle: Mutex<Vec<ReadConnection>>,
 }
 
 impl Readers {
@@ -102,15 +102,15 @@ impl Readers {
     /// A dropped job runs to its end on its thread; its answer is dropped.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Reader) -> Outcome<T> + Send + 'static,
+        job: impl FnOnce(&mut ReadConnection) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
         match self {
             Readers::Pool(pool) => pool.run(job).await,
             Readers::Shared { thread, permits } => {
                 let _permit = permits.acquire().await.map_err(|_| closed())?;
                 let (answer, answered) = oneshot::channel();
-                thread.run(move |desk| {
-                    let _ = answer.send(job(&mut desk.reader));
+                thread.run(move |state| {
+                    let _ = answer.send(job(&mut state.reader));
                 })?;
                 Ok(answered.await.map_err(|_| closed())??)
             }
@@ -130,7 +130,7 @@ impl Readers {
 impl Pool {
     async fn run<T: Send + 'static>(
         self: &Arc<Self>,
-        job: impl FnOnce(&mut Reader) -> Outcome<T> + Send + 'static,
+        job: impl FnOnce(&mut ReadConnection) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
         let permit = Arc::clone(&self.permits)
             .acquire_owned()
@@ -141,7 +141,7 @@ impl Pool {
             let idle = pool.take_idle().pop();
             let mut reader = match idle {
                 Some(reader) => reader,
-                None => Reader::new(connection::open_reading(&pool.path)?),
+                None => ReadConnection::new(connection::open_reading(&pool.path)?),
             };
             let result = job(&mut reader);
             // A connection that could not end its snapshot is not used again.
@@ -157,7 +157,7 @@ impl Pool {
         Ok(result?)
     }
 
-    fn take_idle(&self) -> std::sync::MutexGuard<'_, Vec<Reader>> {
+    fn take_idle(&self) -> std::sync::MutexGuard<'_, Vec<ReadConnection>> {
         // A panic cannot leave a vector of idle connections half changed.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

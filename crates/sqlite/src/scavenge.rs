@@ -1,8 +1,9 @@
 //! Removing the events of a stream that its metadata hide.
 //!
 //! Invariants: what is removed is always the beginning of a stream; `scavenges` says up to where, in the same
-//! transaction, so revisions are not reused and the audit can tell a removed event from a lost one. The last row of the log stays:
-//! appends are chained to it. Each transaction removes a bounded number, so that appends get their turn between them.
+//! transaction, so revisions are not reused and the audit can tell a removed event from a lost one. The last row of the
+//! log stays: appends are chained to it. Each transaction removes a bounded number, so that appends get their turn
+//! between them.
 
 use gesta_core::backend::{Removed, RowId};
 use gesta_core::{Position, Revision, Timestamp, Visibility};

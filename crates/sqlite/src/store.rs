@@ -24,7 +24,7 @@ use gesta_core::{
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::append::{Desk, FaultMark, SqliteWriter, WriteThread};
+use crate::append::{FaultMark, SqliteWriter, WriteState, WriteThread};
 use crate::audit::SqliteAudit;
 use crate::backup::{self, Source};
 use crate::checkpoint::WalWatch;
@@ -33,7 +33,7 @@ use crate::connection;
 use crate::end_note::{self, EndNote};
 use crate::error::Outcome;
 use crate::lock::StoreLock;
-use crate::reader::{Reader, Readers, closed};
+use crate::reader::{ReadConnection, Readers, closed};
 use crate::schema::{self, Migrated};
 use crate::{lookup, read, scavenge};
 
@@ -57,17 +57,19 @@ pub struct SqliteBackend {
 #[derive(Debug, Default)]
 struct Copies {
     one: Arc<tokio::sync::Mutex<()>>,
-    /// Snapshots that last: the write-ahead log cannot be started again while there are any.
+    /// Number of snapshots that last: the write-ahead log cannot be started again while there are any.
     snapshots: Arc<AtomicUsize>,
     closing: Arc<AtomicBool>,
 }
 
 impl SqliteBackend {
-    /// Opens a store; a file that is missing or empty becomes one, if the configuration says so. Blocks for some milliseconds.
+    /// Opens a store; a file that is missing or empty becomes one, if the configuration says so. Blocks for some
+    /// milliseconds.
     ///
     /// # Errors
     /// `Unavailable` if another process has it open, or the file cannot be opened; `Schema` if it needs a migration, is
-    /// newer than this program, does not exist (and must), or is not of Gesta; `Unsupported` if SQLite cannot keep the contract here.
+    /// newer than this program, does not exist (and must), or is not of Gesta; `Unsupported` if SQLite cannot keep the
+    /// contract here.
     pub fn open(config: SqliteConfig) -> Result<Self> {
         connection::check_library()?;
         let opened = Opened::new(&config)?;
@@ -133,7 +135,8 @@ impl SqliteBackend {
         })
     }
 
-    /// Brings a store to the schema version of this program; creates it if the configuration says so. The store must not be open.
+    /// Brings a store to the schema version of this program; creates it if the configuration says so. The store must
+    /// not be open.
     ///
     /// # Errors
     /// As [`SqliteBackend::open`], but an older store is no error.
@@ -166,8 +169,9 @@ impl SqliteBackend {
         Ok(incarnation)
     }
 
-    /// Gives the room that removed events have left in the file back to the file system. The store must not be open. Writes the whole
-    /// store anew: there must be room for two more of it. Gives the bytes of the file before and after.
+    /// Gives the space that removed events have left in the file back to the file system. The store must not be open.
+    /// Writes the whole store anew: there must be space for two more of it. Gives the bytes of the file before and
+    /// after.
     ///
     /// # Errors
     /// As [`SqliteBackend::open`]; a store that does not exist is not created.
@@ -195,8 +199,8 @@ impl SqliteBackend {
     /// Copies the store, while it is in use, to a new file; the copy is on disk when this returns. Appends go on.
     ///
     /// # Errors
-    /// `InvalidArgument` if `to` exists; `Overloaded` while another copy is being made; `Unavailable` if it cannot be written:
-    /// nothing is left behind then.
+    /// `InvalidArgument` if `to` exists; `Overloaded` while another copy is being made; `Unavailable` if it cannot be
+    /// written: nothing is left behind then.
     ///
     /// # Cancel safety
     /// A dropped backup ends soon and removes what it wrote; [`Backend::close`] waits for that.
@@ -274,11 +278,11 @@ impl SqliteBackend {
     /// Runs a job on the writing thread.
     async fn on_thread<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut Desk) -> Result<T> + Send + 'static,
+        job: impl FnOnce(&mut WriteState) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
-        self.thread.run(move |desk| {
-            let _ = answer.send(job(desk));
+        self.thread.run(move |state| {
+            let _ = answer.send(job(state));
         })?;
         answered.await.map_err(|_| closed())?
     }
@@ -286,14 +290,14 @@ impl SqliteBackend {
     async fn read<T: Send + 'static>(
         &self,
         log: LogId,
-        job: impl FnOnce(&mut Reader) -> Outcome<T> + Send + 'static,
+        job: impl FnOnce(&mut ReadConnection) -> Outcome<T> + Send + 'static,
     ) -> Result<T> {
         check_log(log)?;
         self.readers.run(job).await
     }
 }
 
-/// Tells the work behind a future that the future was dropped.
+/// Tells the work that a future waits for that the future was dropped.
 #[derive(Default)]
 struct StopOnDrop(Arc<AtomicBool>);
 
@@ -548,10 +552,10 @@ impl Backend for SqliteBackend {
         let mut total = Removed::default();
         loop {
             let removed = self
-                .on_thread(move |desk| {
-                    desk.fault.check()?;
+                .on_thread(move |state| {
+                    state.fault.check()?;
                     Ok(scavenge::remove_some(
-                        &desk.reader.conn,
+                        &state.reader.conn,
                         stream,
                         visibility,
                     )?)

@@ -100,18 +100,18 @@ async fn a_dropped_answer_does_not_stop_the_work() {
 
 /// Goal: of two authors that know the same end only one stores, and everything chained to the other's batch misses.
 #[tokio::test]
-async fn a_batch_behind_another_row_misses_and_so_does_all_that_follows_it() {
+async fn a_batch_after_another_row_misses_and_so_does_all_that_follows_it() {
     let home = tempfile::tempdir().expect("dir");
     let backend = open(&home.path().join("gesta.db"));
     let mut first = Author::new(&backend).await;
     let mut second = Author::new(&backend).await;
     let lost = second.batch(&[event("b", "T", "1")]);
-    let behind = second.batch(&[event("b", "T", "2")]);
+    let next = second.batch(&[event("b", "T", "2")]);
     first.store(&[event("a", "T", "1")]).await;
     assert!(matches!(second.submit(lost).await, BatchOutcome::Missed));
-    // `behind` expects position 1 to be the second author's: the number alone would match.
-    assert_eq!(behind.after.position, Position(1));
-    assert!(matches!(second.submit(behind).await, BatchOutcome::Missed));
+    // `next` expects position 1 to be the second author's: the number alone would match.
+    assert_eq!(next.after.position, Position(1));
+    assert!(matches!(second.submit(next).await, BatchOutcome::Missed));
     assert_eq!(read_all(&backend).await.len(), 1);
     assert!(verify(&backend).await.is_healthy());
     backend.close().await;
@@ -141,7 +141,7 @@ async fn an_empty_batch_confirms_the_end() {
     ));
 }
 
-/// Goal: whatever is wrong with one row of a batch, no other row of it stays behind.
+/// Goal: whatever is wrong with one row of a batch, no other row of it is stored.
 #[tokio::test]
 async fn a_batch_is_stored_whole_or_not_at_all() {
     let backend = SqliteBackend::open(SqliteConfig::memory()).expect("opens");

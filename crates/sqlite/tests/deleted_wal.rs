@@ -1,9 +1,9 @@
 //! A write-ahead log that was deleted after a crash is noticed, and no crash is mistaken for it.
 //!
-//! What happened: after `kill -9` the newest events are in `gesta.db-wal` alone. Who deleted that file, taking it for rubbish, got
-//! an empty store, or an old one, that was opened without a word and gave the same positions to other events. Now the store is
-//! refused, with what happened and what to do; and however often the process is killed, a store whose files nobody
-//! touched is never refused.
+//! What happened: after `kill -9` the newest events are in `gesta.db-wal` alone. Who deleted that file, taking it for
+//! rubbish, got an empty store, or an old one, that was opened without a word and gave the same positions to other
+//! events. Now the store is refused, with what happened and what to do; and however often the process is killed, a
+//! store whose files nobody touched is never refused.
 
 #![allow(clippy::expect_used, reason = "tests")]
 
@@ -126,7 +126,8 @@ async fn a_killed_store_is_never_refused() {
     }
 }
 
-/// Goal: without its write-ahead log, a killed store is refused each time it is opened, unchanged, until somebody decides.
+/// Goal: without its write-ahead log, a killed store is refused each time it is opened, unchanged, until somebody
+/// decides.
 #[tokio::test]
 async fn a_deleted_wal_is_noticed() {
     for events in [1, 50] {

@@ -159,7 +159,7 @@ async fn a_write_that_fails_closes_the_store_for_writing() {
     judge(&home, committed, 1).await;
 }
 
-/// Goal: a full disk is a passing failure: nothing of the batch is stored, and when there is room again it is.
+/// Goal: a full disk is a passing failure: nothing of the batch is stored, and when there is space again it is.
 #[tokio::test]
 async fn a_full_disk_passes() {
     let Some((told, home)) = run_with("inject=pwrite64:error=ENOSPC:when=90..95") else {
@@ -172,7 +172,7 @@ async fn a_full_disk_passes() {
         .collect();
     assert!((1..=6).contains(&failures.len()), "{told:?}");
     assert!(
-        failures[0].contains("no room on the disk") && failures[0].contains("full"),
+        failures[0].contains("no space on the disk") && failures[0].contains("full"),
         "{failures:?}"
     );
     assert!(

@@ -76,7 +76,7 @@ async fn parts_of_a_stream_in_both_directions() {
     })
     .await
     .expect("reads");
-    assert!(exact.complete, "nothing more lies ahead");
+    assert!(exact.complete, "nothing more follows");
     // Every bound of time, against the plain definition.
     let of_a: Vec<_> = stored
         .iter()

@@ -1,8 +1,8 @@
 //! What a disk may hold after a power loss.
 //!
-//! Each file has the content that is surely there and the changes since its last sync, in order; each name likewise. A power
-//! loss keeps the former and any part of the latter: changes of names are journalled and so survive up to some moment, writes
-//! survive in any combination, and a write may be torn at the borders of sectors.
+//! Each file has the content that is surely there and the changes since its last sync, in order; each name likewise. A
+//! power loss keeps the former and any part of the latter: changes of names are journalled and so survive up to some
+//! moment, writes survive in any combination, and a write may be torn at the borders of sectors.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,11 +1,10 @@
 //! Power loss, simulated from a recording: what was acknowledged must survive it.
 //!
 //! How: a child process appends to a store under `strace`, which records every write, sync, truncation and change of a
-//! directory, and every acknowledgement, in order (`trace`). From the recording we build what a disk may hold if the power fails at
-//! a given moment (`disk`): everything that was synced, and of the rest nothing, everything, or a random part, with torn
-//! writes. Each such disk is opened as a store, read, and audited.
-//! The check itself is checked: with `synchronous=off` it must find a loss.
-//! Without `strace` the tests are skipped, loudly; where `CI` is set they fail.
+//! directory, and every acknowledgement, in order (`trace`). From the recording we build what a disk may hold if the
+//! power fails at a given moment (`disk`): everything that was synced, and of the rest nothing, everything, or a random
+//! part, with torn writes. Each such disk is opened as a store, read, and audited. The check itself is checked: with
+//! `synchronous=off` it must find a loss. Without `strace` the tests are skipped, loudly; where `CI` is set they fail.
 
 #![allow(clippy::expect_used, reason = "tests")]
 

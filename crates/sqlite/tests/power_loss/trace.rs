@@ -1,7 +1,7 @@
 //! Reads a recording of `strace -f -y -xx`: which calls changed the files of one directory, in which order they ended.
 //!
-//! A call that was interrupted in the recording (`<unfinished ...>`) counts where it was resumed. Writes that end while a
-//! sync is under way are not covered by that sync, so a sync remembers where it began.
+//! A call that was interrupted in the recording (`<unfinished ...>`) counts where it was resumed. Writes that end while
+//! a sync is under way are not covered by that sync, so a sync remembers where it began.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -128,7 +128,7 @@ impl Parser<'_> {
             "creat" => self.opened(argument(0), "O_CREAT"),
             "pwrite64" => self.written(argument(0), argument(1), result, Some(number(3))),
             "write" => self.written(argument(0), argument(1), result, None),
-            "ftruncate" => self.file_behind(argument(0)).map(|file| Call::Truncate {
+            "ftruncate" => self.file_of(argument(0)).map(|file| Call::Truncate {
                 file,
                 length: number(1),
             }),
@@ -164,11 +164,11 @@ impl Parser<'_> {
     }
 
     fn written(&mut self, file: &str, data: &str, result: &str, at: Option<u64>) -> Option<Call> {
-        if path_behind(file) == self.acknowledged {
+        if path_of(file) == self.acknowledged {
             self.steps.push(Step::Acknowledged);
             return None;
         }
-        let file = self.file_behind(file)?;
+        let file = self.file_of(file)?;
         let at = at.expect("SQLite writes at a place");
         let mut data = bytes(data);
         let written: usize = result.split_whitespace().next()?.parse().expect("a number");
@@ -177,11 +177,10 @@ impl Parser<'_> {
     }
 
     fn synced(&self, file: &str, began: u64) -> Option<Call> {
-        if path_behind(file) == self.directory {
+        if path_of(file) == self.directory {
             return Some(Call::SyncDirectory { began });
         }
-        self.file_behind(file)
-            .map(|file| Call::Sync { file, began })
+        self.file_of(file).map(|file| Call::Sync { file, began })
     }
 
     /// The name of a file of the directory, from a path in quotes.
@@ -190,8 +189,8 @@ impl Parser<'_> {
     }
 
     /// The name of a file of the directory, from a descriptor: `12<path>`.
-    fn file_behind(&self, descriptor: &str) -> Option<String> {
-        self.name_in_directory(&path_behind(descriptor))
+    fn file_of(&self, descriptor: &str) -> Option<String> {
+        self.name_in_directory(&path_of(descriptor))
     }
 
     /// The shared memory and the lock file are not stored: a new process makes them anew.
@@ -206,7 +205,7 @@ fn split(arguments: &str) -> Vec<&str> {
     arguments.split(", ").map(str::trim).collect()
 }
 
-fn path_behind(descriptor: &str) -> String {
+fn path_of(descriptor: &str) -> String {
     let inside = descriptor.split_once('<').map_or("", |(_, rest)| rest);
     text(inside.trim_end_matches('>').trim_end_matches("(deleted)"))
 }
