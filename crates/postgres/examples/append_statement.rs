@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p gesta-postgres --example append_statement [SECONDS]`: starts a throw-away server with
 //! PostgreSQL's default configuration; each form runs SECONDS (default 0.4) per batch size, alternating, 15 times;
-//! prints medians. `PLAN` as argument prints the plan, `READ` reads only. Not the lab: that measures the whole way of an append.
+//! prints medians. `PLAN` as argument prints the plan, `READ` reads only. Not the lab: that measures the whole way of
+//! an append.
 
 #![expect(
     clippy::expect_used,

@@ -1,10 +1,10 @@
 //! Measures how many streams a second are loaded: looked up and read, many in one call.
 //!
 //! `cargo run --release -p gesta-postgres --example load_streams [STREAMS]`: starts a throw-away server with
-//! PostgreSQL's default configuration, stores ten events of 50 bytes in each of STREAMS (default 25,600) streams, so that
-//! those of one stream lie apart, and loads all of them in batches, one and two batches at a time.
-//! `PLAN` as argument prints the plan made while the tables were empty, and what it then does.
-//! Not the lab: that measures entities, with all that is between them and this.
+//! PostgreSQL's default configuration, stores ten events of 50 bytes in each of STREAMS (default 25,600) streams, so
+//! that those of one stream lie apart, and loads all of them in batches, one and two batches at a time. `PLAN` as
+//! argument prints the plan made while the tables were empty, and what it then does. Not the lab: that measures
+//! entities, with all that is between them and this.
 
 #![expect(
     clippy::expect_used,
@@ -56,7 +56,8 @@ async fn fill(store: &Store, streams: usize) {
     }
 }
 
-/// Processor time used so far, by this process and by the server's, in µs. Other work on the machine does not change it.
+/// Processor time used so far, by this process and by the server's, in µs. Other work on the machine does not change
+/// it.
 fn used(server: &Server) -> (u64, u64) {
     let ticks = |path: &std::path::Path| -> Option<(i32, u64)> {
         let text = std::fs::read_to_string(path.join("stat")).ok()?;

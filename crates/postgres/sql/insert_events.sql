@@ -1,4 +1,4 @@
--- Stores a batch behind the row that must be the last of the log: the chained insert.
+-- Stores a batch after the row that must be the last of the log: the chained insert.
 --
 -- Binds: $1 smallint log; $2 bigint position and $3 bigint writer of the row that must be the last ($2 = 0: the log
 --        must be empty); $4 bigint our writer epoch; $5.. one array per column, one element per event, in order,
@@ -7,9 +7,9 @@
 -- Locks: ROW EXCLUSIVE on events; a racing insert of the same position waits for the first one's end.
 -- Index: one backward step in events_pkey for the condition, then inserts into both.
 --
--- The condition is evaluated once, on the statement's snapshot. What commits behind that snapshot has taken
+-- The condition is evaluated once, on the statement's snapshot. What commits after that snapshot has taken
 -- position $2 + 1, so events_pkey refuses this insert: no lock and no counter is needed. Looking for the last row,
--- and not only for row $2, matters once scavenging has removed rows: a gap behind $2 does not collide.
+-- and not only for row $2, matters once scavenging has removed rows: a gap after $2 does not collide.
 -- unnest stands in the SELECT list because there it streams; in FROM it would fill one tuplestore per column.
 INSERT INTO events (position, stream, revision, type, created, writer, checksum, event_id, log, content_type,
                     data, metadata)

@@ -1,6 +1,6 @@
 -- Events with one of some pairs of stream and id within a part of the log, without their payload.
 --
--- Binds: $1 smallint log, $2 bigint[] streams, $3 uuid[] an id for each of them, $4 bigint behind this position or
+-- Binds: $1 smallint log, $2 bigint[] streams, $3 uuid[] an id for each of them, $4 bigint after this position or
 --        $5 timestamptz not older, $6 bigint up to this position.
 -- Index: there is none on ids. Positions and times grow along a stream, so the revisions that count are found by two
 --        bisections at once (each about log2 of the stream's length looks into events_stream_revision_key) and read.

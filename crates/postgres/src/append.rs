@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tokio_postgres::Statement;
 
 use crate::connection::{Connection, Connector, Notices, Role};
-use crate::encode::{Encoded, Kind};
+use crate::encode::{Encoded, StatementKind};
 use crate::error::{self, Class};
 use crate::flights::{Flights, Look};
 use crate::history::Ledger;
@@ -36,12 +36,12 @@ const INSERT_EVENTS_PACKED: &str = include_str!("../sql/insert_events_packed.sql
 const INSERT_EVENTS_AND_NAMES: &str = include_str!("../sql/insert_events_and_names.sql");
 const CONFIRM_END: &str = include_str!("../sql/confirm_end.sql");
 
-/// So many statements in a row may give up waiting before the writer turns to the other hosts, if there are any.
+/// Number of statements in a row that give up waiting before the writer turns to the other hosts, if there are any.
 const WAITS_GIVEN_UP_MAX: u32 = 2;
-/// Why a writer is of no more use after a fail-over: what it commits may be in the old server alone.
+/// Why a writer must be discarded after a fail-over: what it commits may be in the old server alone.
 const CHANGED_OVER: &str = "the database has changed over";
 
-/// The answer to a batch on its way: number of rows, or what the driver says.
+/// The answer to a batch in flight: number of rows, or what the driver says.
 type Answer = Pin<Box<dyn Future<Output = std::result::Result<u64, tokio_postgres::Error>> + Send>>;
 
 /// Appends to one log.
@@ -114,13 +114,14 @@ impl Shared {
         self.doubted.send_replace(true);
     }
 
-    /// Counts statements that waited in vain, for a lock or for anything else. Twice in a row is no chance: what is waited for
-    /// may be a commit that itself waits for a lost standby. The other hosts come first.
+    /// Counts statements that gave up waiting, for a lock or for anything else. Twice in a row is no accident: what is
+    /// waited for may be a commit that itself waits for a lost standby. The other hosts come first.
     fn count_given_up(&self, judged: &Judged) {
         match judged {
             Judged::Answer(Err(error)) if error::is_wait_given_up(error) => {
                 if self.waits_given_up.fetch_add(1, Ordering::Relaxed) + 1 >= WAITS_GIVEN_UP_MAX {
-                    self.lookout.give_up("statements repeatedly waited in vain");
+                    self.lookout
+                        .give_up("statements repeatedly gave up waiting");
                 }
             }
             _ => self.waits_given_up.store(0, Ordering::Relaxed),
@@ -193,11 +194,11 @@ impl Writer {
             let columns = encoded.columns(&batch);
             let params = encoded.params(&columns);
             let statement = match encoded.kind {
-                Kind::Confirm => &statements.confirm,
-                Kind::One => &statements.insert_one,
-                Kind::Plain => &statements.insert,
-                Kind::Packed => &statements.insert_packed,
-                Kind::Names => &statements.insert_and_names,
+                StatementKind::Confirm => &statements.confirm,
+                StatementKind::One => &statements.insert_one,
+                StatementKind::Plain => &statements.insert,
+                StatementKind::Packed => &statements.insert_packed,
+                StatementKind::Names => &statements.insert_and_names,
             };
             client.execute(statement, &params).await
         };
@@ -215,8 +216,8 @@ impl Writer {
         move || ledger.observe(generation, Some(mark))
     }
 
-    /// Awaits an answer, unless the writer's use ends before. The answer may take `limit` from when the statement was sent
-    /// or from the answer before it, whichever is later.
+    /// Awaits an answer, unless the writer's use ends before. The answer may take `limit` from when the statement was
+    /// sent or from the answer before it, whichever is later.
     fn judged(
         &mut self,
         mut answer: Answer,

@@ -3,12 +3,11 @@
 //!
 //! Why: a log has one writing connection, and the database compresses large values while it works on that connection's
 //! statement: a third of that work with events of 20 kB. Here whoever appends does it, on any core, and less travels.
-//! The price: SQL alone cannot read such data.
-//! How: an LZ4 block (Collet, `lz4_Block_format.md`) behind the length of the data as four bytes, little-endian, which
-//! the usual LZ4 packages of other languages read. The stored code of the content type says that it is so.
-//! Invariants: a row's checksum is that of its data as they were appended; whoever reads needs no option; stored bytes
-//! grow to at most [`GROWTH_MAX`] times as many.
-//! Not here: what the database compresses (`sql/migrate_0001.sql`).
+//! The price: SQL alone cannot read such data. How: an LZ4 block (Collet, `lz4_Block_format.md`) after the length of
+//! the data as four bytes, little-endian, which the usual LZ4 packages of other languages read. The stored code of the
+//! content type says that it is so. Invariants: a row's checksum is that of its data as they were appended; whoever
+//! reads needs no option; stored bytes grow to at most [`GROWTH_MAX`] times as many. Not here: what the database
+//! compresses (`sql/migrate_0001.sql`).
 
 use bytes::Bytes;
 use gesta_core::limits::EVENT_BYTES_MAX;
@@ -63,7 +62,7 @@ impl Compression {
     }
 }
 
-/// Length of the data behind a stored code and bytes. Damaged ones count as they are.
+/// Length of the data that a stored code and bytes stand for. Damaged bytes count as they are.
 pub(crate) fn length(code: i16, stored: &[u8]) -> usize {
     match told_length(stored).filter(|_| code >= PACKED) {
         Some(length) => length,

@@ -1,10 +1,9 @@
 //! One connection: made, set up, verified, driven, closed.
 //!
-//! Every session states what it relies on instead of trusting the server's defaults, and reads it back.
-//! Invariants: a connection that is handed out speaks to a primary with a UTF-8 database of a known
-//! version; that database has been compared with what this process knows (`history`); a warning of the server is never
-//! lost (see [`Notices`]).
-//! Not here: which host is asked (`reach`, `hosts`), which connection does what (`append`, `pool`, `signals`, `schema`).
+//! Every session states what it relies on instead of trusting the server's defaults, and reads it back. Invariants: a
+//! connection that is handed out speaks to a primary with a UTF-8 database of a known version; that database has been
+//! compared with what this process knows (`history`); a warning of the server is never lost (see [`Notices`]). Not
+//! here: which host is asked (`reach`, `hosts`), which connection does what (`append`, `pool`, `signals`, `schema`).
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -271,7 +270,7 @@ impl Connector {
 }
 
 impl Connection {
-    /// True once the connection is of no more use.
+    /// True once the connection must be discarded.
     pub(crate) fn is_lost(&self) -> bool {
         self.client.is_closed() || *self.notices.lost.borrow() || self.used.is_over()
     }
@@ -313,7 +312,8 @@ fn raised_synchronous_commit(found: &str, role: Role) -> Option<&'static str> {
     }
 }
 
-/// A session's settings. No wait is endless; plans are made once and use the indexes that the statements were written for.
+/// A session's settings. No wait is endless; plans are made once and use the indexes that the statements were written
+/// for.
 fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> {
     let milliseconds = |duration: Duration| duration.as_millis().to_string();
     let mut settings: Vec<(&'static str, String)> = [
@@ -451,7 +451,7 @@ where
             match poll_fn(|cx| driver.poll_message(cx)).await {
                 Some(Ok(AsyncMessage::Notice(notice))) => notices.record(&notice),
                 Some(Ok(AsyncMessage::Notification(notification))) => {
-                    // A full queue means that the listener is far behind; it will look for itself.
+                    // A full queue means that the listener is slow; it will read the log.
                     let _ = notifications.try_send(notification);
                 }
                 Some(Ok(_)) => {}
@@ -479,7 +479,8 @@ where
     }
 }
 
-/// True if two sessions that are open at once, and one of them in a transaction, do not each have a backend of their own.
+/// True if two sessions that are open at once, and one of them in a transaction, do not each have a backend of their
+/// own.
 pub(crate) async fn is_pooled_by_transaction(one: &Connection, other: &Connection) -> Result<bool> {
     let general = |error| error::general(&error);
     other.client.batch_execute("BEGIN").await.map_err(general)?;

@@ -13,7 +13,7 @@ use crate::values::{Column, Field};
 
 /// Which statement a batch needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum StatementKind {
     /// No events: is the row the last?
     Confirm,
     /// One event alone.
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
 /// What of a batch is not written straight from its rows.
 #[derive(Debug)]
 pub(crate) struct Encoded {
-    pub(crate) kind: Kind,
+    pub(crate) kind: StatementKind,
     log: i16,
     after_position: i64,
     after_writer: i64,
@@ -85,11 +85,11 @@ impl Encoded {
             .map(|(row, name)| (*row, name.as_str()));
         Ok(Self {
             kind: match (batch.rows.is_empty(), names) {
-                (true, _) => Kind::Confirm,
-                (false, true) => Kind::Names,
-                _ if batch.rows.iter().any(|row| row.packed.is_some()) => Kind::Packed,
-                _ if batch.rows.len() == 1 => Kind::One,
-                _ => Kind::Plain,
+                (true, _) => StatementKind::Confirm,
+                (false, true) => StatementKind::Names,
+                _ if batch.rows.iter().any(|row| row.packed.is_some()) => StatementKind::Packed,
+                _ if batch.rows.len() == 1 => StatementKind::One,
+                _ => StatementKind::Plain,
             },
             log: i16::try_from(log.0).map_err(|_| Error::invalid("log", "is out of range"))?,
             after_position: to_sql(batch.after.position.0, "position")?,
@@ -135,7 +135,7 @@ impl Encoded {
     ) -> Vec<&'a (dyn ToSql + Sync)> {
         let mut params: Vec<&(dyn ToSql + Sync)> =
             vec![&self.log, &self.after_position, &self.after_writer];
-        if self.kind == Kind::Confirm {
+        if self.kind == StatementKind::Confirm {
             return params;
         }
         let [
@@ -158,15 +158,15 @@ impl Encoded {
             revision,
         ]);
         let checksums: &(dyn ToSql + Sync) = match (self.kind, self.checksums.as_slice()) {
-            (Kind::One, [checksum]) => checksum,
+            (StatementKind::One, [checksum]) => checksum,
             _ => &self.checksums,
         };
         params.extend([event_type as &(dyn ToSql + Sync), created, checksums, id]);
         params.extend([content_type as &(dyn ToSql + Sync), data, metadata]);
-        if matches!(self.kind, Kind::Packed | Kind::Names) {
+        if matches!(self.kind, StatementKind::Packed | StatementKind::Names) {
             params.push(packed);
         }
-        if self.kind == Kind::Names {
+        if self.kind == StatementKind::Names {
             params.push(tags);
             for names in [&self.streams, &self.types] {
                 params.extend([
@@ -181,7 +181,8 @@ impl Encoded {
     }
 }
 
-/// The statement trusts the positions to count on from its predecessor; a batch that counts otherwise must not reach it.
+/// The statement trusts the positions to count on from its predecessor; a batch that counts otherwise must not reach
+/// it.
 fn check(batch: &Batch, log: LogId) -> Result<()> {
     if batch.log != log {
         return Err(Error::invalid(

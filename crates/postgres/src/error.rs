@@ -1,8 +1,8 @@
 //! What an answer of the database means.
 //!
-//! Every `SQLSTATE` is judged in one place. The question behind a batch is always: *can it be stored,
-//! now or later?* An `ERROR` before the commit says no; a lost connection says nothing.
-//! Invariant: texts hold the server's message and code, never its detail, which may quote payloads.
+//! Every `SQLSTATE` is judged in one place. The question about a batch is always: *can it be stored, now or later?* An
+//! `ERROR` before the commit says no; a lost connection says nothing. Invariant: texts hold the server's message and
+//! code, never its detail, which may quote payloads.
 
 use gesta_core::backend::BatchOutcome;
 use gesta_core::{Error, ErrorKind};
@@ -71,8 +71,9 @@ fn ends_connection(db: &DbError) -> bool {
     )
 }
 
-/// The driver keeps the kinds of its errors to itself, and the cause of this one is an I/O error as that of a lost connection
-/// is: only the text tells them apart. A test makes both errors; with another text they would count as *unknown*.
+/// The driver keeps the kinds of its errors to itself, and the cause of this one is an I/O error as that of a lost
+/// connection is: only the text tells them apart. A test makes both errors; with another text they would count as
+/// *unknown*.
 fn is_encoding(error: &tokio_postgres::Error) -> bool {
     let text = error.to_string();
     text.starts_with("error serializing parameter") || text.starts_with("error encoding message")
@@ -88,7 +89,7 @@ pub(crate) fn was_not_sent(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_none() && is_encoding(error)
 }
 
-/// True if the connection is of no more use.
+/// True if the connection must be discarded.
 pub(crate) fn is_lost(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
         Some(db) => {
@@ -210,8 +211,8 @@ mod tests {
         to_sql_checked!();
     }
 
-    /// The driver's texts, by which we tell that nothing was sent, are those of the driver that is built in. A new version
-    /// with other texts fails here.
+    /// The driver's texts, by which we tell that nothing was sent, are those of the driver that is built in. A new
+    /// version with other texts fails here.
     #[tokio::test]
     async fn what_was_not_sent_is_told_from_a_lost_connection() {
         let Some(server) = gesta_pgtest::shared() else {

@@ -1,10 +1,9 @@
 //! The batches on their way on one connection: whose answer is late, and from which one on everything is in doubt.
 //!
 //! Pure: the clock is passed in. Answers arrive in the order of sending, so only the oldest batch is waited for: its
-//! time runs from when it was sent or from when the one before it was answered, whichever is later. When it is over, all
-//! that are on their way are in doubt at once.
-//! Invariant: after a batch in doubt, no later one is certain; before a batch that was answered, none is in doubt. This holds
-//! whatever the order in which the answers are looked at.
+//! time runs from when it was sent or from when the one before it was answered, whichever is later. When it is over,
+//! all that are on their way are in doubt at once. Invariant: after a batch in doubt, no later one is certain; before a
+//! batch that was answered, none is in doubt. This holds whatever the order in which the answers are looked at.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -203,8 +202,9 @@ mod tests {
         assert_eq!(flights.look(LATE, again, again), Look::Overdue);
     }
 
-    /// Two batches on their way, the time of the first over while both answers wait: the first became *unknown* and the second
-    /// *committed*, which cannot be. What was answered before the doubt stays certain, everything after it does not.
+    /// Two batches on their way, the time of the first over while both answers wait: the first became *unknown* and the
+    /// second *committed*, which cannot be. What was answered before the doubt stays certain, everything after it does
+    /// not.
     #[test]
     fn after_a_batch_in_doubt_none_is_certain_and_before_an_answered_one_all_are() {
         let start = Instant::now();

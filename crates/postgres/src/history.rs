@@ -1,11 +1,11 @@
 //! Finds out that the history of the store has changed, once, and makes this process forget.
 //!
-//! Every connection is compared with what the process knows (`witness`) before it is handed out, so no answer of a database
-//! that has lost commits is used together with anything older. Who finds a loss gives the store a new incarnation, by
-//! compare-and-swap in the database, so that checkpoints of the lost history are refused everywhere; the other servers
-//! learn it from their own connections, or by a message.
-//! Invariants: what is forgotten is forgotten before the first answer of the new history is handed out; an answer counts
-//! only if its connection is still of the present generation when it is handed out.
+//! Every connection is compared with what the process knows (`witness`) before it is handed out, so no answer of a
+//! database that has lost commits is used together with anything older. Who finds a loss gives the store a new
+//! incarnation, by compare-and-swap in the database, so that checkpoints of the lost history are refused everywhere;
+//! the other servers learn it from their own connections, or by a message. Invariants: what is forgotten is forgotten
+//! before the first answer of the new history is handed out; an answer counts only if its connection is still of the
+//! present generation when it is handed out.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,7 +21,7 @@ use crate::error;
 use crate::hosts::Timeline;
 use crate::names::Names;
 use crate::signals;
-use crate::witness::{Found, FoundLog, Known, Mark, Replaced, Verdict, View};
+use crate::witness::{Comparison, Found, FoundLog, Known, Mark, Replaced, View};
 
 const READ_WITNESS: &str = include_str!("../sql/read_witness.sql");
 const REPLACE_INCARNATION: &str = include_str!("../sql/replace_incarnation.sql");
@@ -69,7 +69,8 @@ impl Ledger {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of this generation hands over an answer that goes up to this row. False if the answer must not be used.
+    /// A connection of this generation hands over an answer that goes up to this row. False if the answer must not be
+    /// used.
     pub(crate) fn observe(&self, generation: u64, mark: Option<Mark>) -> bool {
         self.known().observe(generation, mark)
     }
@@ -78,7 +79,7 @@ impl Ledger {
         *self.generation.borrow() == generation
     }
 
-    /// Waits until connections of this generation are of no more use.
+    /// Waits until connections of this generation must be discarded.
     pub(crate) fn outdated(&self, generation: u64) -> impl Future<Output = ()> + Send + use<> {
         let mut present = self.generation.subscribe();
         async move {
@@ -97,11 +98,11 @@ impl Ledger {
         for _ in 0..ATTEMPTS_MAX {
             let view = self.admit(server)?;
             let found = read_found(client, &view).await?;
-            let verdict = self.known().judge(&view, &found);
-            let generation = match verdict {
-                Verdict::Same => self.known().settle(&view, &found),
-                Verdict::Begun => self.change(&view, found.incarnation, "another one was begun"),
-                Verdict::Lost(why) => {
+            let comparison = self.known().judge(&view, &found);
+            let generation = match comparison {
+                Comparison::Same => self.known().settle(&view, &found),
+                Comparison::Begun => self.change(&view, found.incarnation, "another one was begun"),
+                Comparison::Lost(why) => {
                     let new = self.replace(client, found.incarnation, &why).await?;
                     self.change(&view, new, &why)
                 }
@@ -134,8 +135,8 @@ impl Ledger {
         Ok(view)
     }
 
-    /// Forgets what rests on answers of older connections. Under the lock of what is known, so nobody gets a connection of
-    /// the new generation before.
+    /// Forgets what rests on answers of older connections. Under the lock of what is known, so nobody gets a connection
+    /// of the new generation before.
     fn begin_generation(&self, known: &Known) {
         self.names.forget(known.generation());
         self.generation.send_replace(known.generation());

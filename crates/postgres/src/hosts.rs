@@ -1,10 +1,10 @@
-//! The hosts of the store's URL: in which order they are asked, which one is given up, and which primary is out of date.
+//! The hosts of the store's URL: in which order they are asked, which one is given up, and which primary is out of
+//! date.
 //!
-//! Why not the driver's list: it asks the hosts one after the other, always beginning with the first, so a first host that
-//! hangs hides the others.
-//! Invariants: the order is decided by what was found, never by chance; whoever waits for an answer of a host that is
-//! given up learns it at once; a primary on an older timeline than one seen before is not used.
-//! Not here: connecting (`reach`), what a connection is checked for (`connection`).
+//! Why not the driver's list: it asks the hosts one after the other, always beginning with the first, so a first host
+//! that hangs hides the others. Invariants: the order is decided by what was found, never by chance; whoever waits for
+//! an answer of a host that is given up learns it at once; a primary on an older timeline than one seen before is not
+//! used. Not here: connecting (`reach`), what a connection is checked for (`connection`).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,8 +69,8 @@ pub(crate) struct HostUse {
     given_up: watch::Receiver<GivenUp>,
 }
 
-/// Which database cluster a primary belongs to, on which timeline it is, and when it was started. Every promotion begins a
-/// higher timeline.
+/// Which database cluster a primary belongs to, on which timeline it is, and when it was started. Every promotion
+/// begins a higher timeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Timeline {
     pub(crate) cluster: i64,
@@ -80,7 +80,8 @@ pub(crate) struct Timeline {
 
 impl Hosts {
     /// # Errors
-    /// `InvalidArgument` if the numbers of hosts, addresses and ports do not fit together, or certificates cannot be read.
+    /// `InvalidArgument` if the numbers of hosts, addresses and ports do not fit together, or certificates cannot be
+    /// read.
     pub(crate) fn new(config: &Config) -> Result<Self> {
         let hosts = split(&config.driver, &config.passwords)?;
         let several = hosts.len() > 1;
@@ -126,7 +127,8 @@ impl Hosts {
     /// The host is a primary and answers.
     ///
     /// # Errors
-    /// `Unavailable` if a host with a higher timeline was seen before: then this one was replaced, and does not know it.
+    /// `Unavailable` if a host with a higher timeline was seen before: then this one was replaced, and does not know
+    /// it.
     pub(crate) fn is_primary(&self, host: usize, timeline: Option<Timeline>) -> Result<()> {
         let mut standing = self.standing();
         if let Some(newest) = standing.is_primary(host, timeline) {
@@ -144,8 +146,8 @@ impl Hosts {
         self.standing().disappointed(host);
     }
 
-    /// The host is given up: every use of it ends, and the others come first. With one host alone there is no choice, and
-    /// nothing happens.
+    /// The host is given up: every use of it ends, and the others come first. With one host alone there is no choice,
+    /// and nothing happens.
     pub(crate) fn give_up(&self, lost: &HostUse, reason: &str) {
         if self.hosts.len() == 1 {
             return;

@@ -1,10 +1,10 @@
 //! Gesta's backend for PostgreSQL (14 or newer) and what speaks its protocol and keeps its semantics.
 //!
-//! Why: the database that a team already runs keeps the events. One connection per log appends, a few
-//! read, one carries messages between processes.
-//! Invariants: an append is stored only behind the row that its author believed to be the last; what is
-//! acknowledged was committed with the server's full durability, which every connection sets and verifies.
-//! Not here: batching and retries (`gesta-append`), the tail hub, anything that another database could share (`gesta-sql`).
+//! Why: the database that a team already runs keeps the events. One connection per log appends, a few read, one carries
+//! messages between processes. Invariants: an append is stored only after the row that its author believed to be the
+//! last; what is acknowledged was committed with the server's full durability, which every connection sets and
+//! verifies. Not here: batching and retries (`gesta-append`), the tail hub, anything that another database could share
+//! (`gesta-sql`).
 
 mod append;
 mod audit;

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::history::Ledger;
 use crate::names::Names;
-use crate::pool::{Read, ReadError, ReadResult, Reader};
+use crate::pool::{PooledReader, Read, ReadError, ReadResult};
 use crate::read::{bound, log_number, numbers};
 use crate::values::Moment;
 
@@ -38,7 +38,7 @@ pub(crate) struct ReadLogEnd<'a> {
 impl Read for ReadLogEnd<'_> {
     type Answer = LogEnd;
 
-    async fn run(&self, reader: &mut Reader) -> ReadResult<LogEnd> {
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<LogEnd> {
         let rows = query(reader, READ_LOG_END, &[&log_number(self.log)?]).await?;
         let row = rows
             .first()
@@ -68,14 +68,18 @@ pub(crate) struct Load<'a> {
 impl Read for Load<'_> {
     type Answer = Loaded;
 
-    async fn run(&self, reader: &mut Reader) -> ReadResult<Loaded> {
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<Loaded> {
         let loaded = load_heads(reader, self.log, self.request).await?;
         reader.saw(self.log, loaded.end.position, loaded.end.writer);
         Ok(loaded)
     }
 }
 
-async fn load_heads(reader: &mut Reader, log: LogId, request: &LoadRequest) -> ReadResult<Loaded> {
+async fn load_heads(
+    reader: &mut PooledReader,
+    log: LogId,
+    request: &LoadRequest,
+) -> ReadResult<Loaded> {
     let streams: Vec<&str> = request.streams.iter().map(StreamId::as_str).collect();
     let types: Vec<&str> = request
         .types
@@ -169,7 +173,7 @@ pub(crate) struct Lookup<'a> {
 impl Read for Lookup<'_> {
     type Answer = Vec<EventRef>;
 
-    async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<EventRef>> {
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<Vec<EventRef>> {
         let found = find(reader, self.names, self.log, self.what).await?;
         if let Some(last) = found.iter().max_by_key(|event| event.position) {
             reader.saw(self.log, last.position, last.writer);
@@ -179,7 +183,7 @@ impl Read for Lookup<'_> {
 }
 
 async fn find(
-    reader: &mut Reader,
+    reader: &mut PooledReader,
     names: &Names,
     log: LogId,
     what: &EventLookup,
@@ -236,7 +240,7 @@ async fn find(
 }
 
 async fn query(
-    reader: &mut Reader,
+    reader: &mut PooledReader,
     sql: &'static str,
     params: &[&(dyn ToSql + Sync)],
 ) -> ReadResult<Vec<Row>> {
@@ -274,7 +278,7 @@ pub(crate) struct ReadIds {
 impl Read for ReadIds {
     type Answer = Vec<StoredId>;
 
-    async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<StoredId>> {
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<Vec<StoredId>> {
         let (log, after, to) = (log_number(self.log)?, bound(self.after.0), bound(self.to.0));
         let rows = query(reader, READ_IDS, &[&log, &after, &to]).await?;
         rows.iter().map(stored_id).collect()
@@ -300,7 +304,7 @@ pub(crate) struct List<'a> {
 impl Read for List<'_> {
     type Answer = Vec<StreamId>;
 
-    async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<StreamId>> {
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<Vec<StreamId>> {
         // No name holds a NUL, and PostgreSQL refuses one in a bind.
         if self.prefix.contains('\0') {
             return Ok(Vec::new());

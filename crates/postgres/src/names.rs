@@ -1,9 +1,9 @@
 //! Names of interned streams and types, by row id, in a bounded memory.
 //!
-//! Why: a join per event costs more than the event. An interned name never changes, so a name once read stays right, until
-//! the database loses commits: then its row id is used again for another name. So all names are forgotten with each new
-//! generation of connections (`witness`), and what an older connection has read does not come in any more. Of one generation
-//! the least recently used ones are forgotten.
+//! Why: a join per event costs more than the event. An interned name never changes, so a name once read stays right,
+//! until the database loses commits: then its row id is used again for another name. So all names are forgotten with
+//! each new generation of connections (`witness`), and what an older connection has read does not come in any more. Of
+//! one generation the least recently used ones are forgotten.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use gesta_core::{Error, EventType, LogId, StreamId};
 use gesta_sql::{name_checksum, row_id_from_sql};
 use hashlink::LruCache;
 
-use crate::pool::{ReadResult, Reader};
+use crate::pool::{PooledReader, ReadResult};
 
 const READ_STREAM_NAMES: &str = include_str!("../sql/read_stream_names.sql");
 const READ_TYPE_NAMES: &str = include_str!("../sql/read_type_names.sql");
@@ -100,7 +100,7 @@ impl<T: Clone> Cache<T> {
     /// `Corrupt` if a row has no name or its name was changed; what the database says.
     pub(crate) async fn resolve(
         &self,
-        reader: &mut Reader,
+        reader: &mut PooledReader,
         log: LogId,
         rows: impl Iterator<Item = i64> + Clone + Send,
     ) -> ReadResult<Vec<T>> {
@@ -150,7 +150,7 @@ impl<T: Clone> Cache<T> {
 
     async fn read(
         &self,
-        reader: &mut Reader,
+        reader: &mut PooledReader,
         log: LogId,
         missing: Vec<i64>,
     ) -> ReadResult<HashMap<i64, T>> {

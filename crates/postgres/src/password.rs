@@ -1,8 +1,8 @@
 //! Passwords that do not stand in the URL: `PGPASSWORD`, and the password file of libpq.
 //!
-//! As libpq does: the URL comes first, then `PGPASSWORD`, then the file named by `PGPASSFILE`, or else `~/.pgpass`. A file that
-//! others may read is not used. The file is read when the URL is.
-//! Invariant: no message and no `Debug` text of this module holds a password or a line of the file.
+//! As libpq does: the URL comes first, then `PGPASSWORD`, then the file named by `PGPASSFILE`, or else `~/.pgpass`. A
+//! file that others may read is not used. The file is read when the URL is. Invariant: no message and no `Debug` text
+//! of this module holds a password or a line of the file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

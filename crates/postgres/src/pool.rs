@@ -1,10 +1,10 @@
 //! Connections for reads: few, opened when needed, reused, replaced when they break.
 //!
-//! An answer counts only if the database has not changed over meanwhile (`history`): else the read runs again on a new connection.
-//! A read that finds its pooled connection dead is tried once more on a new one: reads change nothing.
-//! Appends wait for some reads. However many others are slow, there is a connection for those.
-//! Invariants: never more than `readers_max` connections and that one; after a failure to connect, the next attempt
-//! waits, up to a second, so that a dead database is not hammered.
+//! An answer counts only if the database has not changed over meanwhile (`history`): else the read runs again on a new
+//! connection. A read that finds its pooled connection dead is tried once more on a new one: reads change nothing.
+//! Appends wait for some reads. However many others are slow, there is a connection for those. Invariants: never more
+//! than `readers_max` connections and that one; after a failure to connect, the next attempt waits, up to a second, so
+//! that a dead database is not hammered.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -65,19 +65,22 @@ pub(crate) trait Read: Sync {
     type Answer: Send;
 
     /// Runs it on a connection.
-    fn run(&self, reader: &mut Reader) -> impl Future<Output = ReadResult<Self::Answer>> + Send;
+    fn run(
+        &self,
+        reader: &mut PooledReader,
+    ) -> impl Future<Output = ReadResult<Self::Answer>> + Send;
 }
 
 /// A connection with its prepared statements.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct PooledReader {
     pub(crate) connection: Connection,
     /// The last row that the read has seen.
     seen: Option<Mark>,
     statements: Vec<(&'static str, Statement)>,
 }
 
-impl Reader {
+impl PooledReader {
     /// The read has seen this row, and will hand over what rests on it.
     pub(crate) fn saw(&mut self, log: LogId, position: Position, writer: WriterEpoch) {
         let mark = Mark {
@@ -107,7 +110,7 @@ impl Reader {
 
 #[derive(Debug)]
 struct State {
-    idle: Vec<Reader>,
+    idle: Vec<PooledReader>,
     closed: bool,
     back_off: BackOff,
     next_attempt: Option<Instant>,
@@ -184,16 +187,16 @@ impl Pool {
         ))
     }
 
-    /// True if the outcome is of the present history, or is none. Otherwise the read must run on a new connection, which
-    /// finds out what has changed.
-    fn counts<T>(&self, reader: &mut Reader, outcome: &ReadResult<T>) -> bool {
+    /// True if the outcome is of the present history, or is none. Otherwise the read must run on a new connection,
+    /// which finds out what has changed.
+    fn counts<T>(&self, reader: &mut PooledReader, outcome: &ReadResult<T>) -> bool {
         !matches!(outcome, Err(ReadError::OtherIncarnation))
             && self
                 .ledger
                 .observe(reader.connection.generation, reader.seen.take())
     }
 
-    fn finish<T>(&self, reader: Reader, outcome: ReadResult<T>) -> Result<T> {
+    fn finish<T>(&self, reader: PooledReader, outcome: ReadResult<T>) -> Result<T> {
         let usable = match &outcome {
             Ok(_) => true,
             Err(ReadError::Driver(error)) => !error::is_lost(error),
@@ -212,7 +215,7 @@ impl Pool {
         outcome.map_err(ReadError::into_error)
     }
 
-    fn take_idle(&self) -> Option<Reader> {
+    fn take_idle(&self) -> Option<PooledReader> {
         let mut state = self.state();
         while let Some(reader) = state.idle.pop() {
             let connection = &reader.connection;
@@ -223,7 +226,7 @@ impl Pool {
         None
     }
 
-    async fn connect(&self) -> Result<Reader> {
+    async fn connect(&self) -> Result<PooledReader> {
         let wait = self.state().next_attempt;
         if let Some(moment) = wait {
             tokio::time::sleep_until(moment).await;
@@ -234,7 +237,7 @@ impl Pool {
             Ok(connection) => {
                 state.back_off.reset();
                 state.next_attempt = None;
-                Ok(Reader {
+                Ok(PooledReader {
                     connection,
                     seen: None,
                     statements: Vec::new(),
@@ -264,7 +267,7 @@ impl Pool {
 async fn limited<R: Read>(
     read: &R,
     purpose: Purpose,
-    reader: &mut Reader,
+    reader: &mut PooledReader,
 ) -> ReadResult<R::Answer> {
     let limit = match purpose {
         Purpose::Append => DECISION_TIMEOUT,

@@ -1,11 +1,11 @@
 //! Reaches the primary among the hosts of the URL, and notices when another host has become it.
 //!
 //! The hosts are asked in the order of [`Hosts`]. The next one is asked when the one before it has failed, or has not
-//! answered for a moment; the first that proves to be the primary is taken. While a silent host still has time to answer,
-//! the others are asked again, so a promotion is noticed although one host hangs.
-//! When an answer on a connection is late, and now and then by the connection for messages, the other hosts are asked
-//! whether one of them is now the primary, on a higher timeline. If so, the host is given up before the answer's time is
-//! over, or though it answers: an old primary that goes on does not know that it was replaced.
+//! answered for a moment; the first that proves to be the primary is taken. While a silent host still has time to
+//! answer, the others are asked again, so a promotion is noticed although one host hangs. When an answer on a
+//! connection is late, and now and then by the connection for messages, the other hosts are asked whether one of them
+//! is now the primary, on a higher timeline. If so, the host is given up before the answer's time is over, or though it
+//! answers: an old primary that goes on does not know that it was replaced.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -175,8 +175,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the host of this connection is given up, and says why. To be called when an answer begins to be awaited: if
-    /// it is still awaited after a moment, the other hosts are looked at.
+    /// Waits until the host of this connection is given up, and says why. To be called when an answer begins to be
+    /// awaited: if it is still awaited after a moment, the other hosts are looked at.
     pub(crate) fn host_lost(&self) -> impl Future<Output = String> + Send + use<> {
         let lookout = (self.hosts.len() > 1).then(|| self.lookout());
         async move {

@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::compression::{length, unpack};
 use crate::filter::Narrowing;
 use crate::names::Names;
-use crate::pool::{Read, ReadResult, Reader};
+use crate::pool::{PooledReader, Read, ReadResult};
 use crate::values::Moment;
 
 const READ_STREAM_FORWARDS: &str = include_str!("../sql/read_stream_forwards.sql");
@@ -151,7 +151,7 @@ pub(crate) struct Page {
 
 /// Runs a page's statement, which gives at most `rows_max` rows, and stops when `bytes_left` are used up.
 pub(crate) async fn fetch(
-    reader: &mut Reader,
+    reader: &mut PooledReader,
     sql: &'static str,
     params: &[&(dyn ToSql + Sync)],
     rows_max: usize,
@@ -183,7 +183,7 @@ pub(crate) async fn fetch(
 }
 
 /// What rests on these rows will be handed over.
-pub(crate) fn saw(reader: &mut Reader, log: LogId, page: &Page) -> Result<()> {
+pub(crate) fn saw(reader: &mut PooledReader, log: LogId, page: &Page) -> Result<()> {
     if let Some(last) = page.raws.iter().max_by_key(|raw| raw.position) {
         reader.saw(
             log,
@@ -195,7 +195,11 @@ pub(crate) fn saw(reader: &mut Reader, log: LogId, page: &Page) -> Result<()> {
 }
 
 /// Fetches what was left out. Rows that were scavenged meanwhile are dropped.
-pub(crate) async fn fill(reader: &mut Reader, log: i16, raws: &mut Vec<Raw>) -> ReadResult<()> {
+pub(crate) async fn fill(
+    reader: &mut PooledReader,
+    log: i16,
+    raws: &mut Vec<Raw>,
+) -> ReadResult<()> {
     let large = |raw: &Raw| matches!(raw.payload, Payload::Large(_));
     let mut positions: Vec<i64> = raws
         .iter()
@@ -232,7 +236,7 @@ pub(crate) async fn fill(reader: &mut Reader, log: i16, raws: &mut Vec<Raw>) -> 
 
 /// Verifies rows and gives them their names.
 async fn recorded(
-    reader: &mut Reader,
+    reader: &mut PooledReader,
     names: &Names,
     log: LogId,
     raws: Vec<Raw>,
@@ -344,8 +348,8 @@ impl Filling {
         true
     }
 
-    /// Drops rows that cannot be part of the page any more: before their payloads are fetched, and once more before they
-    /// are made larger. One beyond the end stays, to tell that there is more.
+    /// Drops rows that cannot be part of the page any more: before their payloads are fetched, and once more before
+    /// they are made larger. One beyond the end stays, to tell that there is more.
     fn trim(&self, raws: &mut Vec<Raw>) {
         let mut bytes = self.bytes;
         let mut held = !self.events.is_empty();
@@ -378,12 +382,16 @@ pub(crate) struct ReadStreamPage<'a> {
 impl Read for ReadStreamPage<'_> {
     type Answer = Rows;
 
-    async fn run(&self, reader: &mut Reader) -> ReadResult<Rows> {
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<Rows> {
         stream_page(reader, self.names, self.slice).await
     }
 }
 
-async fn stream_page(reader: &mut Reader, names: &Names, slice: &StreamSlice) -> ReadResult<Rows> {
+async fn stream_page(
+    reader: &mut PooledReader,
+    names: &Names,
+    slice: &StreamSlice,
+) -> ReadResult<Rows> {
     let sql = match slice.direction {
         Direction::Forwards => READ_STREAM_FORWARDS,
         Direction::Backwards => READ_STREAM_BACKWARDS,
@@ -430,12 +438,12 @@ pub(crate) struct ReadLogPage<'a> {
 impl Read for ReadLogPage<'_> {
     type Answer = Rows;
 
-    async fn run(&self, reader: &mut Reader) -> ReadResult<Rows> {
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<Rows> {
         log_page(reader, self.names, self.slice).await
     }
 }
 
-async fn log_page(reader: &mut Reader, names: &Names, slice: &LogSlice) -> ReadResult<Rows> {
+async fn log_page(reader: &mut PooledReader, names: &Names, slice: &LogSlice) -> ReadResult<Rows> {
     let narrowing = Narrowing::of(&slice.filter);
     let sql = match (&narrowing, slice.direction) {
         (Narrowing::Nothing, Direction::Forwards) => READ_LOG_FORWARDS,

@@ -12,7 +12,7 @@ use gesta_core::{Error, LogId};
 use tokio_postgres::types::ToSql;
 
 use crate::names::Names;
-use crate::pool::{Read, ReadResult, Reader};
+use crate::pool::{PooledReader, Read, ReadResult};
 use crate::read::{Page, Raw, bound, event_of, fetch, fill, inline_bytes, log_number, saw};
 use crate::values::Moment;
 
@@ -31,7 +31,7 @@ pub(crate) struct ReadStreamsPage<'a> {
 impl Read for ReadStreamsPage<'_> {
     type Answer = Vec<Rows>;
 
-    async fn run(&self, reader: &mut Reader) -> ReadResult<Vec<Rows>> {
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<Vec<Rows>> {
         if self.slices.is_empty() {
             return Ok(Vec::new());
         }
@@ -69,7 +69,11 @@ impl Read for ReadStreamsPage<'_> {
     }
 }
 
-async fn fetch_slices(reader: &mut Reader, log: i16, slices: &[StreamSlice]) -> ReadResult<Page> {
+async fn fetch_slices(
+    reader: &mut PooledReader,
+    log: i16,
+    slices: &[StreamSlice],
+) -> ReadResult<Page> {
     let column = |value: fn(&StreamSlice) -> i64| slices.iter().map(value).collect::<Vec<i64>>();
     let streams = column(|slice| bound(slice.stream_row.0));
     let from = column(|slice| bound(slice.from.0));
@@ -110,18 +114,18 @@ fn place_of(raw: &Raw) -> usize {
 struct Parts {
     /// The rows that belong to the answer.
     raws: Vec<Raw>,
-    /// One per slice, with room for its events.
+    /// One answer for each slice.
     answer: Vec<Rows>,
 }
 
 impl Parts {
-    /// Drops rows behind the limits of their slices and behind the bytes of a page, before their payloads are fetched.
+    /// Drops rows beyond the limits of their slices and beyond the bytes of a page, before their payloads are fetched.
     fn of(slices: &[StreamSlice], page: Page) -> ReadResult<Self> {
         let mut taken = vec![0_usize; slices.len()];
         let mut over = vec![false; slices.len()];
         let mut raws = Vec::with_capacity(page.raws.len());
         let mut bytes = 0_usize;
-        let mut behind: Option<(usize, i64)> = None;
+        let mut last: Option<(usize, i64)> = None;
         // Slices from here on were ended, or not reached.
         let mut cut = None;
         for raw in page.raws {
@@ -130,10 +134,10 @@ impl Parts {
             let (Some(slice), Some(count)) = (slices.get(place), taken.get_mut(place)) else {
                 return Err(out_of_order(&raw).into());
             };
-            if here <= behind {
+            if here <= last {
                 return Err(out_of_order(&raw).into());
             }
-            behind = here;
+            last = here;
             if *count >= slice.limit {
                 if let Some(over) = over.get_mut(place) {
                     *over = true;
@@ -151,7 +155,7 @@ impl Parts {
         let cut = match (cut, page.exhausted) {
             (Some(place), _) => place,
             (None, true) => slices.len(),
-            (None, false) => behind.map_or(0, |(place, _)| place),
+            (None, false) => last.map_or(0, |(place, _)| place),
         };
         let answer = taken.into_iter().zip(over).enumerate();
         let answer = answer.map(|(place, (count, over))| Rows {

@@ -28,8 +28,8 @@ const ROWS_PER_TRANSACTION: i64 = 5_000;
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
-/// Removes the events of a stream that `visibility` hides, or counts them. The stream was looked up in this history: in another
-/// one its row may be another stream's.
+/// Removes the events of a stream that `visibility` hides, or counts them. The stream was looked up in this history: in
+/// another one its row may be another stream's.
 pub(crate) async fn remove_hidden(
     connector: &Connector,
     history: History,

@@ -80,8 +80,8 @@ pub async fn migrate(config: &Config) -> Result<(u32, u32)> {
         .map_err(|error| error.during("migrate the schema"))
 }
 
-/// Begins a new life of the store: every checkpoint of the old one is refused from now on, by servers that run as well. For
-/// use after a restore.
+/// Begins a new life of the store: every checkpoint of the old one is refused from now on, by servers that run as well.
+/// For use after a restore.
 ///
 /// # Errors
 /// `Schema` if there is no store; `Unavailable`; `Unsupported` without the right.

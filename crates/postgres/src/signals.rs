@@ -1,8 +1,8 @@
 //! Messages between the processes that share a store, by `LISTEN` and `NOTIFY` on one connection.
 //!
-//! Why apart from appends: a commit that notifies takes a lock of the whole server. Why so few: while
-//! one message travels, later ones about the same log are merged, and there is a pause between two.
-//! Invariants: a message may be lost, but then [`Signal::Interrupted`] follows; what this process sent does not come back.
+//! Why apart from appends: a commit that notifies takes a lock of the whole server. Why so few: while one message
+//! travels, later ones about the same log are merged, and there is a pause between two. Invariants: a message may be
+//! lost, but then [`Signal::Interrupted`] follows; what this process sent does not come back.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use crate::reach::Lookout;
 
 const SEND_SIGNALS: &str = include_str!("../sql/send_signals.sql");
 
-/// Messages that a slow listener may be behind.
+/// Messages that are kept for a slow listener.
 pub(crate) const QUEUE_MAX: usize = 1_024;
 /// Messages about turns that may wait to be sent.
 const TURNS_MAX: usize = 256;
@@ -32,8 +32,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A connection in use is asked for a sign of life this often.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How old the settings in `/info` may be.
-/// The other hosts are asked this often whether one of them has become the primary: an old primary that goes on does not know.
+/// How old the settings in `/info` may be. The other hosts are asked this often whether one of them has become the
+/// primary: an old primary that goes on does not know.
 const HOSTS_PAUSE: Duration = Duration::from_secs(10);
 /// So long they may take to answer.
 const HOSTS_LOOK: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ impl Signals {
         Self { shared, task }
     }
 
-    /// Messages from now on; a listener that falls behind gets [`Signal::Interrupted`].
+    /// Messages from now on; a listener that is too slow gets [`Signal::Interrupted`].
     pub(crate) fn subscribe(&self) -> BoxStream<'static, Signal> {
         let receiver = self.shared.ledger.received.subscribe();
         let next = |mut receiver: broadcast::Receiver<Signal>| async move {
@@ -236,8 +236,8 @@ async fn look_at_hosts(lookout: &Lookout) -> String {
     }
 }
 
-/// Looks at the server's settings now and then: an administrator, or what manages fail-over, changes them while all runs. And at
-/// the incarnation, in case the message about another one was lost.
+/// Looks at the server's settings now and then: an administrator, or what manages fail-over, changes them while all
+/// runs. And at the incarnation, in case the message about another one was lost.
 async fn look_at_settings(client: &Client, connector: &Connector, ledger: &Ledger) -> String {
     loop {
         tokio::time::sleep(SETTINGS_PAUSE).await;

@@ -1,7 +1,7 @@
 //! Values on their way to and from the driver: columns of a batch as arrays, moments in time.
 //!
-//! A batch goes out as one array per column, a single event as one value per column. Each column writes itself straight into
-//! the message buffer: no intermediate vectors, no copy of payloads but this one.
+//! A batch goes out as one array per column, a single event as one value per column. Each column writes itself straight
+//! into the message buffer: no intermediate vectors, no copy of payloads but this one.
 
 use std::error::Error as StdError;
 use std::fmt;

@@ -1,13 +1,12 @@
 //! What this process knows of the logs, and whether a database still has it. Pure.
 //!
 //! Why: a fail-over can lose commits. Then positions are used again for other events, and whatever a process remembers
-//! (names of streams, heads, pages, checkpoints) may be wrong without looking wrong. So of each log the last row that this process
-//! has committed, read as the end or handed out is kept, with the connection that wrote it, and compared with every
-//! database that a new connection leads to.
-//! Invariants: nothing is handed out that the witness does not cover; every row before a row that is still there is still
-//! there as well, since a database loses commits only from its end; connections carry the *generation* in which they were
-//! compared, and what comes from a connection of an older one is dropped.
-//! Not here: asking the database, and telling others (`history`).
+//! (names of streams, heads, pages, checkpoints) may be wrong without looking wrong. So of each log the last row that
+//! this process has committed, read as the end or handed out is kept, with the connection that wrote it, and compared
+//! with every database that a new connection leads to. Invariants: nothing is handed out that the witness does not
+//! cover; every row before a row that is still there is still there as well, since a database loses commits only from
+//! its end; connections carry the *generation* in which they were compared, and what comes from a connection of an
+//! older one is dropped. Not here: asking the database, and telling others (`history`).
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -52,10 +51,10 @@ pub(crate) struct Found {
     pub(crate) logs: Vec<FoundLog>,
 }
 
-/// What the comparison tells.
+/// What the comparison of the store with the witness shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
-    /// All is there.
+pub(crate) enum Comparison {
+    /// Everything that the witness names is there.
     Same,
     /// The store has another incarnation, which somebody has begun.
     Begun,
@@ -116,8 +115,8 @@ impl Known {
         true
     }
 
-    /// A new connection leads to this server. Another server than before begins a new generation, whatever it knows: what
-    /// the old connections still say is of the old server.
+    /// A new connection leads to this server. Another server than before begins a new generation, whatever it knows:
+    /// what the old connections still say is of the old server.
     ///
     /// # Errors
     /// If the server is an old primary.
@@ -145,17 +144,19 @@ impl Known {
     }
 
     /// Compares a view of this with what a database says.
-    pub(crate) fn judge(&self, view: &View, found: &Found) -> Verdict {
+    pub(crate) fn judge(&self, view: &View, found: &Found) -> Comparison {
         if found.incarnation != view.incarnation {
             return match self.ended.contains(&found.incarnation) {
-                true => Verdict::Lost("it has an incarnation that was replaced before".to_owned()),
-                false => Verdict::Begun,
+                true => {
+                    Comparison::Lost("it has an incarnation that was replaced before".to_owned())
+                }
+                false => Comparison::Begun,
             };
         }
         view.marks
             .iter()
             .find_map(|mark| lost(mark, found, view.same_timeline))
-            .map_or(Verdict::Same, Verdict::Lost)
+            .map_or(Comparison::Same, Comparison::Lost)
     }
 
     /// All was found. The generation of the connection; `None` if the view is outdated.
@@ -183,7 +184,8 @@ impl Known {
         Some(self.generation)
     }
 
-    /// Another history has begun: all that was known is forgotten. The generation of the connection; `None` if the view is outdated.
+    /// Another history has begun: all that was known is forgotten. The generation of the connection; `None` if the view
+    /// is outdated.
     pub(crate) fn change(&mut self, view: &View, incarnation: Incarnation) -> Option<u64> {
         if view.generation != self.generation || view.incarnation != self.incarnation {
             return None;
@@ -273,7 +275,7 @@ mod tests {
         let view = known.admit(server(2)).expect("newer");
         assert!(!known.observe(0, mark(11, 1)), "of the old server");
         let found = found(incarnation, 12, 2, Some(1));
-        assert_eq!(known.judge(&view, &found), Verdict::Same);
+        assert_eq!(known.judge(&view, &found), Comparison::Same);
         assert_eq!(known.settle(&view, &found), Some(1));
         assert!(known.observe(1, mark(12, 2)));
         assert_eq!(known.incarnation(), incarnation);
@@ -290,8 +292,8 @@ mod tests {
             found(incarnation, 50, 2, Some(2)),
             found(incarnation, 50, 2, None),
         ] {
-            let verdict = known.judge(&view, &found);
-            assert!(matches!(verdict, Verdict::Lost(_)), "{found:?}");
+            let comparison = known.judge(&view, &found);
+            assert!(matches!(comparison, Comparison::Lost(_)), "{found:?}");
         }
     }
 
@@ -300,7 +302,7 @@ mod tests {
         let (mut known, incarnation) = known();
         let view = known.admit(server(1)).expect("the same");
         let scavenged = found(incarnation, 50, 2, None);
-        assert_eq!(known.judge(&view, &scavenged), Verdict::Same);
+        assert_eq!(known.judge(&view, &scavenged), Comparison::Same);
         known.settle(&view, &scavenged);
         let view = known.admit(server(2)).expect("newer");
         assert_eq!(view.marks, [mark(50, 2).expect("one")]);
@@ -331,9 +333,9 @@ mod tests {
         assert!(known.observe(generation, mark(3, 3)));
         // The new incarnation is lost as well.
         let view = known.admit(server(3)).expect("newer");
-        let verdict = known.judge(&view, &found(incarnation, 60, 3, Some(3)));
-        assert!(matches!(verdict, Verdict::Lost(_)));
+        let comparison = known.judge(&view, &found(incarnation, 60, 3, Some(3)));
+        assert!(matches!(comparison, Comparison::Lost(_)));
         let begun = found(Incarnation::random(), 60, 3, Some(3));
-        assert_eq!(known.judge(&view, &begun), Verdict::Begun);
+        assert_eq!(known.judge(&view, &begun), Comparison::Begun);
     }
 }

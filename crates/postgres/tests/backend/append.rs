@@ -70,9 +70,9 @@ async fn only_the_true_end_is_confirmed() {
     author.append(&mut *writer, &[draft("a", "T")]).await;
     let mut other_writer = author.end;
     other_writer.writer.0 ^= 1;
-    let mut ahead = author.end;
-    ahead.position = ahead.position.next();
-    for wrong in [empty, before, other_writer, ahead] {
+    let mut later = author.end;
+    later.position = later.position.next();
+    for wrong in [empty, before, other_writer, later] {
         assert!(is_missed(&writer.submit(confirm(wrong)).await), "{wrong:?}");
         let mut stale = author.clone();
         stale.end = wrong;
@@ -116,7 +116,7 @@ async fn batches_in_flight_are_chained_and_miss_together() {
     let mut again = theirs.clone();
     assert!(
         is_committed(&again.append(&mut *writer, &[draft("ours", "New")]).await),
-        "no name was left behind"
+        "no name was stored"
     );
 }
 
@@ -251,7 +251,7 @@ async fn a_predecessor_compared_by_number_alone_would_be_a_hole() {
 /// Scavenging leaves gaps. A writer whose known row is followed by a gap would not collide with
 /// anybody; it must miss because its row is not the last.
 #[tokio::test]
-async fn a_gap_behind_the_known_row_is_not_filled() {
+async fn a_gap_after_the_known_row_is_not_filled() {
     let Some((backend, _)) = fresh().await else {
         return;
     };

@@ -73,7 +73,7 @@ pub(crate) fn draft<'a>(stream: &'a str, event_type: &'a str) -> Draft<'a> {
 }
 
 impl Author {
-    /// The batch that stores these drafts behind the end that the author knows, which then is its last row.
+    /// The batch that stores these drafts after the end that the author knows, which then is its last row.
     pub(crate) fn batch(&mut self, writer: &dyn LogWriter, drafts: &[Draft<'_>]) -> Arc<Batch> {
         let mut batch = Batch {
             log: LOG,

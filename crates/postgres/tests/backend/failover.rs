@@ -1,8 +1,8 @@
 //! Fail-overs: what a promotion loses is noticed before anything of the new history is handed out.
 //!
 //! Once a name that was read was right for ever, and only positions were compared. After a fail-over that lost commits,
-//! appends were stored in other streams, events were read under other names, and subscribers skipped events silently. Now every
-//! new connection is compared with what the process knows; see `witness`.
+//! appends were stored in other streams, events were read under other names, and subscribers skipped events silently.
+//! Now every new connection is compared with what the process knows; see `witness`.
 
 use std::time::Duration;
 
@@ -79,13 +79,13 @@ async fn a_fail_over_that_loses_commits_begins_another_history_once() {
     cluster.server_mut(0).kill_9().expect("killed");
     cluster.promote(1).expect("promoted");
     // Others append where the lost events were, and beyond, before the two look.
-    let stranger_url = url.replacen(&format!("{},", cluster.server(0).addr()), "", 1);
-    let stranger = open(&stranger_url).await;
-    // The two may notice, and tell the stranger while it appends.
-    while end_of(&stranger).await != Position(5) {
-        let mut strange = stranger.open_writer(LOG).await.expect("opens");
+    let other_url = url.replacen(&format!("{},", cluster.server(0).addr()), "", 1);
+    let other = open(&other_url).await;
+    // The two may notice, and tell the other while it appends.
+    while end_of(&other).await != Position(5) {
+        let mut other_writer = other.open_writer(LOG).await.expect("opens");
         let new = [draft("new-a", "T"), draft("new-b", "T"), draft("kept", "T")];
-        kept.clone().append(&mut *strange, &new).await;
+        kept.clone().append(&mut *other_writer, &new).await;
     }
 
     let after = ["kept", "kept", "new-a", "new-b", "kept"];
@@ -102,7 +102,7 @@ async fn a_fail_over_that_loses_commits_begins_another_history_once() {
     let found = busy.lookup(LOG, found, Purpose::Append).await;
     assert_eq!(found.expect("answers")[0].stream.as_str(), "new-a");
     // Who opened the store after the fail-over is told as well.
-    assert_eq!(changed(&stranger, old).await.incarnation, now.incarnation);
+    assert_eq!(changed(&other, old).await.incarnation, now.incarnation);
 }
 
 /// Goal: a fail-over that loses nothing changes no history, and ends the writers of the old primary, which still runs.
@@ -158,11 +158,11 @@ async fn an_old_primary_that_goes_on_is_left() {
     ));
     cluster.wait_for_standby(1).expect("catches up");
     cluster.promote(1).expect("promoted");
-    let stranger_url = url.replacen(&format!("{},", cluster.server(0).addr()), "", 1);
-    let stranger = open(&stranger_url).await;
-    let mut strange = stranger.open_writer(LOG).await.expect("opens");
+    let other_url = url.replacen(&format!("{},", cluster.server(0).addr()), "", 1);
+    let other = open(&other_url).await;
+    let mut other_writer = other.open_writer(LOG).await.expect("opens");
     assert!(is_committed(
-        &author.append(&mut *strange, &[draft("b", "T")]).await
+        &author.append(&mut *other_writer, &[draft("b", "T")]).await
     ));
     let left = async {
         while names(&backend).await != ["a", "b"] {

@@ -18,7 +18,7 @@ fn is_unknown(outcome: &BatchOutcome) -> bool {
     matches!(outcome, BatchOutcome::Unknown(error) if matches!(error.kind(), ErrorKind::OutcomeUnknown(_)))
 }
 
-/// A store behind a proxy, beside direct access to the same store.
+/// A store reached through a proxy, beside direct access to the same store.
 struct Proxied {
     proxy: FaultProxy,
     through: PostgresBackend,
@@ -63,13 +63,14 @@ async fn a_lost_reply_is_unknown_and_may_be_stored() {
     assert!(end_of(&it.direct).await.0 >= 3, "the lost one was stored");
     assert!(
         is_unknown(&writer.submit(confirm(author.end)).await),
-        "of no more use"
+        "must be discarded"
     );
 }
 
-/// A statement that was given up may land later (contract C7). Whoever wants to know must first commit something that it would have to follow.
+/// A statement that was given up may commit late (contract C7). To find out, commit something else after the row that
+/// it names.
 #[tokio::test]
-async fn a_statement_that_lands_late_misses() {
+async fn a_late_statement_misses() {
     let Some(it) = proxied("&answer_timeout=1").await else {
         return;
     };
@@ -190,9 +191,9 @@ async fn an_ended_session_is_unknown_and_reads_recover() {
 
 /// Goal: however many reads are slow, appends are decided.
 ///
-/// One connection is kept for the looks that appends wait for. Once it was the kind of statement that decided who may use it, so stream
-/// reads, loads of entities, `/info` and subscriptions, which make the same looks, took it as well, and hung with it. Now the caller says
-/// for whom it looks.
+/// One connection is kept for the looks that appends wait for. Once it was the kind of statement that decided who may
+/// use it, so stream reads, loads of entities, `/info` and subscriptions, which make the same looks, took it as well,
+/// and hung with it. Now the caller says for whom it looks.
 #[tokio::test]
 async fn slow_reads_do_not_hold_up_those_that_appends_wait_for() {
     let Some(server) = shared() else { return };
@@ -364,7 +365,7 @@ async fn a_cancelled_wait_for_a_standby_is_unknown() {
         assert!(answer.await.expect("ends"), "{what}");
         assert!(
             is_unknown(&writer.submit(confirm(author.end)).await),
-            "of no more use"
+            "must be discarded"
         );
     }
     assert_eq!(

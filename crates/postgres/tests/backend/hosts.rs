@@ -1,9 +1,10 @@
 //! Several hosts in the URL: one that hangs, one that is replaced, one whose commits wait for a standby that is lost.
 //!
-//! What happened: one time-out covered the whole list, and each attempt began at the first host. A first host that hung hid
-//! the others until it was resumed, and a primary whose commits waited for a lost standby was connected to again and again,
-//! while another host had long become the primary. What holds now: each host has a time of its own, who disappointed comes
-//! last, and a silent host is given up as soon as another one says that it is the primary on a higher timeline.
+//! What happened: one time-out covered the whole list, and each attempt began at the first host. A first host that hung
+//! hid the others until it was resumed, and a primary whose commits waited for a lost standby was connected to again
+//! and again, while another host had long become the primary. What holds now: each host has a time of its own, who
+//! disappointed comes last, and a silent host is given up as soon as another one says that it is the primary on a
+//! higher timeline.
 
 use std::time::Duration;
 
@@ -106,8 +107,8 @@ async fn errors_name_each_host_and_port() {
     assert!(!format!("{text} {error:?}").contains("se-cret"));
 }
 
-/// An append in flight to a frozen primary ends soon after another host was promoted, and everything goes on there. With
-/// default settings: without another host it would be waited for ten seconds.
+/// An append in flight to a frozen primary ends soon after another host was promoted, and everything goes on there.
+/// With default settings: without another host it would be waited for ten seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promotion_is_noticed_while_the_old_primary_is_frozen() {
     let Some(mut cluster) = Cluster::start(1, Replication::Asynchronous).expect("starts") else {
@@ -151,8 +152,9 @@ async fn a_promotion_is_noticed_while_the_old_primary_is_frozen() {
     );
 }
 
-/// A primary lives, and its commits wait for a standby that is lost: no time-out of the database ends that wait. When the
-/// standby is the primary, everything goes on there, although the old primary still answers and stands first in the URL.
+/// A primary lives, and its commits wait for a standby that is lost: no time-out of the database ends that wait. When
+/// the standby is the primary, everything goes on there, although the old primary still answers and stands first in the
+/// URL.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_was_replaced_is_given_up_although_it_answers() {
     let Some(mut cluster) = Cluster::start(1, Replication::Synchronous).expect("starts") else {
@@ -218,8 +220,8 @@ async fn the_time_of_an_answer_is_not_multiplied_by_the_batches_before_it() {
     );
 }
 
-/// Statements that wait in vain again and again may wait for a commit that itself waits for a lost standby: the writer turns to
-/// the other hosts. Each of the statements has a known outcome.
+/// Statements that give up waiting again and again may wait for a commit that itself waits for a lost standby: the
+/// writer turns to the other hosts. Each of the statements has a known outcome.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
     let Some(server) = shared() else { return };

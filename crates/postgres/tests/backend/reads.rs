@@ -279,12 +279,12 @@ async fn streams_are_read_between_revisions_both_ways_and_by_time() {
             last_writer: None
         }
     );
-    let recent = StreamSlice {
+    let young = StreamSlice {
         created_from: Some(of[8].created),
         ..slice.clone()
     };
     assert_eq!(
-        backend.read_stream(recent).await.expect("reads").events,
+        backend.read_stream(young).await.expect("reads").events,
         of[8..=9]
     );
     let beyond = StreamSlice {
@@ -340,7 +340,8 @@ async fn parts_of_streams_end_by_rows() {
     assert_eq!(nothing.expect("reads"), []);
 }
 
-/// 40 MiB in events of 3 MiB, small ones between: no page above 32 MiB, nothing lost, and large ones are left out of the first statement.
+/// 40 MiB in events of 3 MiB, small ones between: no page above 32 MiB, nothing lost, and large ones are left out of
+/// the first statement.
 #[tokio::test]
 async fn pages_end_by_bytes() {
     let Some((backend, _)) = fresh().await else {

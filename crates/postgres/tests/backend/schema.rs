@@ -235,7 +235,8 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
     while at_other.next().await != Some(appended(200)) {}
 }
 
-/// Goal: the documented way of backup and restore. A dump taken while the store is in use is a whole store; the restored one begins a new life.
+/// Goal: the documented way of backup and restore. A dump taken while the store is in use is a whole store; the
+/// restored one begins a new life.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_is_restored_into_a_new_life() {
     let Some(server) = shared() else { return };

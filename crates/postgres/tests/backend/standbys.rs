@@ -1,8 +1,9 @@
 //! What an answer is worth with synchronous standbys (contract C4): appends and batches without rows.
 //!
-//! What happened: a batch without rows only looked at the end of the log. A row can be visible there although no standby has
-//! it: a crash, or the end of its session, cuts the wait short. Readers and retries were told of it, and a fail-over then lost
-//! it. What holds now: with synchronous standbys such a batch is a commit, and waits for them as an append does.
+//! What happened: a batch without rows only looked at the end of the log. A row can be visible there although no
+//! standby has it: a crash, or the end of its session, cuts the wait short. Readers and retries were told of it, and a
+//! fail-over then lost it. What holds now: with synchronous standbys such a batch is a commit, and waits for them as an
+//! append does.
 
 use std::time::Duration;
 
@@ -77,8 +78,9 @@ async fn appends_and_batches_without_rows_wait_for_synchronous_standbys() {
     assert!(is_committed(&ends(confirmed).await));
 }
 
-/// What happened: `/info` showed for ever the settings of the moment when the store was opened, and told of synchronous standbys
-/// that were gone after a fail-over. What holds now: every writer that is opened reads them, and so does an idle process.
+/// What happened: `/info` showed for ever the settings of the moment when the store was opened, and told of synchronous
+/// standbys that were gone after a fail-over. What holds now: every writer that is opened reads them, and so does an
+/// idle process.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_settings_shown_are_those_of_now() {
     let Some(mut cluster) = Cluster::start(1, Replication::Synchronous).expect("starts") else {
