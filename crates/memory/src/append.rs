@@ -9,7 +9,7 @@ use gesta_core::{
 use crate::state::{State, Stream};
 
 /// What the check of one stream's part of an append has found.
-enum Verdict {
+enum Expectation {
     /// The expectation holds: store it.
     Fresh,
     /// It was stored before, from this index of the stream on.
@@ -27,24 +27,24 @@ impl State {
     pub(crate) fn append(&mut self, request: Append, now: Timestamp) -> Result<Stored> {
         request.validate()?;
         let log = self.common_log(&request)?;
-        let verdicts = request
+        let expectations = request
             .streams
             .iter()
             .map(|part| self.judge(part))
-            .collect::<Result<Vec<Verdict>>>()?;
-        let retries = verdicts
+            .collect::<Result<Vec<Expectation>>>()?;
+        let retries = expectations
             .iter()
-            .filter(|verdict| matches!(verdict, Verdict::Retry { .. }));
-        if (1..verdicts.len()).contains(&retries.count()) {
-            return Err(self.mixture(&request, &verdicts));
+            .filter(|expectation| matches!(expectation, Expectation::Retry { .. }));
+        if (1..expectations.len()).contains(&retries.count()) {
+            return Err(self.mixture(&request, &expectations));
         }
 
         let mut streams = Vec::with_capacity(request.streams.len());
-        for (part, verdict) in request.streams.into_iter().zip(verdicts) {
+        for (part, expectation) in request.streams.into_iter().zip(expectations) {
             let count = part.events.len();
-            let first = match verdict {
-                Verdict::Retry { first } => first,
-                Verdict::Fresh => self.store(&part.stream, part.events, now)?,
+            let first = match expectation {
+                Expectation::Retry { first } => first,
+                Expectation::Fresh => self.store(&part.stream, part.events, now)?,
             };
             streams.push(self.answer(part.stream, first, count)?);
         }
@@ -69,7 +69,7 @@ impl State {
     }
 
     /// Compares one part of an append with the stream that it is for.
-    fn judge(&self, part: &StreamAppend) -> Result<Verdict> {
+    fn judge(&self, part: &StreamAppend) -> Result<Expectation> {
         if let Some(described) = part.stream.described_stream() {
             self.lifecycle_unless_tombstoned(&described)?;
         }
@@ -89,23 +89,23 @@ impl State {
         };
         match first {
             Some(first) if stream.is_some_and(|s| carries_ids(s, first, &part.events)) => {
-                return Ok(Verdict::Retry { first });
+                return Ok(Expectation::Retry { first });
             }
             // Found by its id, but what follows is something else.
             Some(_) => {}
-            None if holds => return Ok(Verdict::Fresh),
+            None if holds => return Ok(Expectation::Fresh),
             None => {}
         }
         Err(wrong(&part.stream, part.expected, last, &lifecycle))
     }
 
     /// Some parts of an append are stored and others are not: it is no retry, and it cannot be stored.
-    fn mixture(&self, request: &Append, verdicts: &[Verdict]) -> Error {
+    fn mixture(&self, request: &Append, expectations: &[Expectation]) -> Error {
         let retry = request
             .streams
             .iter()
-            .zip(verdicts)
-            .find(|(_, verdict)| matches!(verdict, Verdict::Retry { .. }));
+            .zip(expectations)
+            .find(|(_, expectation)| matches!(expectation, Expectation::Retry { .. }));
         let Some((part, _)) = retry else {
             return Error::invalid("appends", "must not be empty");
         };

@@ -24,7 +24,7 @@ impl Page {
         }
     }
 
-    /// True if there is room. The first event always fits.
+    /// True if the event still fits. The first event always fits.
     fn takes(&self, event: &RecordedEvent) -> bool {
         self.events.is_empty()
             || (self.events.len() < self.limit
@@ -189,8 +189,8 @@ fn forwards(request: &ReadStream, visible: &[&SharedEvent], last: Revision) -> S
         StreamFrom::End => last.next(),
     };
     let mut page = Page::new(request.limit);
-    let mut ahead = visible.iter().filter(|event| event.revision >= from);
-    let left = ahead.find(|event| {
+    let mut rest = visible.iter().filter(|event| event.revision >= from);
+    let left = rest.find(|event| {
         let fits = page.takes(event);
         if fits {
             page.push(event);
@@ -213,8 +213,8 @@ fn backwards(request: &ReadStream, visible: &[&SharedEvent], last: Revision) -> 
         StreamFrom::End => last,
     };
     let mut page = Page::new(request.limit);
-    let mut ahead = visible.iter().rev().filter(|event| event.revision <= from);
-    let left = ahead.find(|event| {
+    let mut rest = visible.iter().rev().filter(|event| event.revision <= from);
+    let left = rest.find(|event| {
         let fits = page.takes(event);
         if fits {
             page.push(event);

@@ -30,7 +30,7 @@ enum Cursor {
     Stream(StreamId, Revision),
 }
 
-struct Reader {
+struct Subscriber {
     store: Arc<Inner>,
     changed: watch::Receiver<u64>,
     cursor: Cursor,
@@ -48,7 +48,7 @@ pub(crate) fn subscribe(store: &Arc<Inner>, request: Subscribe) -> Result<Subscr
         let mut state = store.lock();
         begin(store, state.open()?, request)?
     };
-    let reader = Reader {
+    let reader = Subscriber {
         store: Arc::clone(store),
         changed: store.changed.subscribe(),
         cursor,
@@ -100,7 +100,7 @@ fn begin(store: &Inner, state: &State, request: Subscribe) -> Result<Cursor> {
     }
 }
 
-impl Reader {
+impl Subscriber {
     async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
         loop {
             if let Some(message) = self.ready.pop_front() {
@@ -179,12 +179,12 @@ impl Reader {
         };
         let (stream, from) = (stream.clone(), *from);
         let events = state.visible(&stream, self.store.config.clock.now())?;
-        let mut ahead = events.into_iter().filter(|event| event.revision >= from);
-        for event in ahead.by_ref().take(LOOK_MAX) {
+        let mut rest = events.into_iter().filter(|event| event.revision >= from);
+        for event in rest.by_ref().take(LOOK_MAX) {
             self.cursor = Cursor::Stream(stream.clone(), event.revision.next());
             self.send(event);
         }
-        let at_head = ahead.next().is_none();
+        let at_head = rest.next().is_none();
         if at_head {
             // What is hidden at the end is passed, too.
             let next = state

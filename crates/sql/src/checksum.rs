@@ -1,13 +1,11 @@
 //! Checksums of stored rows: XXH3-64 (Collet, BSD specification `doc/xxhash_spec.md`), kept as a signed integer.
 //!
-//! Why: a bit that flips on disk, or a row changed behind the store's back, must be noticed when it
-//! is read, not believed. It is no defence against somebody who can compute it anew.
-//! How: variable parts (data, metadata, tags) are hashed one by one; their hashes and lengths join the
-//! fixed-width numbers, big-endian, in one small record on the stack, which is hashed in turn. So the encoding
-//! is unambiguous and nothing is copied or allocated.
-//! Invariants: the encoding never changes; `tests` hold fixed values. Columns that a checksum covers are
-//! listed in `docs/internals/schema.md`.
-//! Not here: what to do about a wrong one (backends while reading, `verify` in the audit).
+//! Why: a bit that flips on disk, or a row that another program has changed, must be noticed when it is read, not
+//! believed. It is no defence against somebody who can compute it anew. How: variable parts (data, metadata, tags) are
+//! hashed one by one; their hashes and lengths join the fixed-width numbers, big-endian, in one small record on the
+//! stack, which is hashed in turn. So the encoding is unambiguous and nothing is copied or allocated. Invariants: the
+//! encoding never changes; `tests` hold fixed values. Columns that a checksum covers are listed in
+//! `docs/internals/schema.md`. Not here: what to do about a wrong one (backends while reading, `verify` in the audit).
 
 use gesta_core::backend::{Row, RowId, WriterEpoch};
 use gesta_core::{LogId, RecordedEvent, Tags};

@@ -69,7 +69,7 @@ pub fn content_type_code(content_type: ContentType) -> i64 {
     }
 }
 
-/// The content type behind a stored code.
+/// The content type that a stored code stands for.
 ///
 /// # Errors
 /// `Corrupt` for an unknown code.

@@ -1,4 +1,4 @@
-//! The audit behind `gesta verify`: re-reads a store and checks every promise that stored data can show.
+//! The audit of `gesta verify`: re-reads a store and checks every promise that stored data can show.
 //!
 //! Why here: what a healthy store is does not depend on the database; how to scan one does. A backend
 //! implements [`AuditSource`], [`audit`] does the rest.
@@ -105,7 +105,7 @@ pub trait AuditSource: Send {
     /// `Unavailable`.
     async fn types(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditName>>;
 
-    /// Entries of the tag index behind `after`, in binary order of the tag, then by position.
+    /// Entries of the tag index after `after`, in binary order of the tag, then by position.
     ///
     /// # Errors
     /// `Unavailable`.

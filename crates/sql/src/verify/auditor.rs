@@ -222,7 +222,7 @@ impl<'a> LogAudit<'a> {
     fn goes_on(&mut self, after: &mut i64, last: i64, what: &str) -> bool {
         let forwards = last > *after;
         if !forwards {
-            let text = format!("{what} behind {after} end at {last}: their index leads back");
+            let text = format!("{what} after {after} end at {last}: their index leads back");
             self.finding(FindingKind::Engine, text);
         }
         *after = last;

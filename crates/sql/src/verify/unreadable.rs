@@ -1,7 +1,8 @@
-//! Reading on behind a part of a table that cannot be read.
+//! Reading on after a part of a table that cannot be read.
 //!
-//! How: a page that cannot be read is asked for again in smaller parts, down to one row. If that fails too, the reading goes on
-//! behind it, at twice the distance each time, and the report says which positions were not checked. At most 63 questions per gap.
+//! How: a page that cannot be read is asked for again in smaller parts, down to one row. If that fails too, the reading
+//! goes on after it, at twice the distance each time, and the report says which positions were not checked. At most 63
+//! questions per gap.
 
 use gesta_core::{Error, ErrorKind, LogId, Result};
 
@@ -48,10 +49,10 @@ pub(super) async fn rows(
     // Positions begin at 1, and 0 is before all of them.
     let begin = after.max(0);
     for shift in 0..63 {
-        let Some(behind) = begin.checked_add(1_i64 << shift) else {
+        let Some(beyond) = begin.checked_add(1_i64 << shift) else {
             break;
         };
-        match source.rows(log, behind, 1).await {
+        match source.rows(log, beyond, 1).await {
             Ok(page) => {
                 let text = match page.first() {
                     Some(row) => format!(
