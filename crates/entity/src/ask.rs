@@ -31,7 +31,8 @@ impl<C> Request<C> {
         }
     }
 
-    /// Makes retries safe: at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes, unique among the commands of the entity.
+    /// Makes retries safe: at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes, unique among the commands of the
+    /// entity.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());
@@ -50,12 +51,13 @@ impl<C> From<C> for Request<C> {
 pub struct Done<R> {
     /// The reply.
     pub reply: R,
-    /// Revision of the last event of the command; `None` if it had no events, or if the store had given it up as unknown
-    /// and what came behind it has proven that it is stored.
+    /// Revision of the last event of the command; `None` if it had no events, or if the store had given it up as
+    /// unknown and what came after it has proven that it is stored.
     pub revision: Option<Revision>,
-    /// A place behind the events, for example to wait until a read model has seen them; `None` without events, and for repeated commands.
+    /// A checkpoint after the events, for example to wait until a read model has seen them; `None` without events, and
+    /// for repeated commands.
     pub checkpoint: Option<Checkpoint>,
-    /// The command had been carried out before: its idempotency key was known.
+    /// True if the command had been carried out before, because its idempotency key was known.
     pub repeated: bool,
 }
 
@@ -63,7 +65,7 @@ pub struct Done<R> {
 pub(crate) type CommandResult<D> =
     Result<Done<<D as Decider>::Reply>, Error<<D as Decider>::Rejection>>;
 
-/// The outcome of a command that was handed over; await it. Dropping it does not call the command back.
+/// The outcome of a command that was handed over; await it. If it is dropped, the command is carried out all the same.
 pub struct PendingReply<D: Decider> {
     pub(crate) answer: oneshot::Receiver<CommandResult<D>>,
 }
@@ -104,7 +106,7 @@ pub(crate) struct CommandAsk<D: Decider> {
     pub(crate) request: Request<D::Command>,
     pub(crate) reply: oneshot::Sender<CommandResult<D>>,
     pub(crate) permit: Permit,
-    /// How often it was decided.
+    /// How often the command was decided.
     pub(crate) attempts: u32,
 }
 
@@ -116,12 +118,12 @@ impl<D: Decider> CommandAsk<D> {
     }
 }
 
-/// How sure a read wants to be.
+/// How current the state must be that a read sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freshness {
-    /// No event was stored by anyone before the read began that it does not see.
+    /// The read sees every event that was stored by anyone before it began.
     Confirmed,
-    /// What this process knows to be stored.
+    /// The read sees what this process knows to be stored.
     StaleAllowed,
 }
 
@@ -130,7 +132,7 @@ pub(crate) trait ReadAsk<D>: Send {
     fn freshness(&self) -> Freshness;
     /// Looks at the state and keeps what it found. May be called again after a conflict.
     fn look(&mut self, state: &D);
-    /// How often it has looked.
+    /// How often the read has looked.
     fn looks(&self) -> u32;
     /// Gives the caller what was found last.
     fn release(self: Box<Self>);
@@ -181,7 +183,7 @@ impl<D: Decider> Ask<D> {
     }
 }
 
-/// What was told of a stored command.
+/// What a caller is told of a stored command.
 pub(crate) fn done<R>(reply: R, appended: &Appended) -> Done<R> {
     Done {
         reply,

@@ -12,7 +12,8 @@ pub struct Config {
     pub commands_max: usize,
     /// Most commands of one entity that may wait or be in flight.
     pub entity_commands_max: usize,
-    /// Most reads that may wait, over all entities. They have room of their own, so they go on when commands are refused.
+    /// Most reads that may wait, over all entities. They have a bound of their own, so they go on when commands are
+    /// refused.
     pub reads_max: usize,
     /// Entities kept in memory. Beyond, those used least leave; one with anything in flight stays.
     pub active_max: usize,
@@ -27,8 +28,8 @@ pub struct Config {
     pub keys_kept_for: Duration,
     /// Idempotency keys that one entity remembers; at least `entity_commands_max`.
     pub entity_keys_max: usize,
-    /// Bytes of keys and replies that one entity remembers, with 128 bytes for each of them. The last one is remembered in
-    /// any case. Snapshots hold them too, so keep it well below 16 MiB.
+    /// Bytes of keys and replies that one entity remembers, with 128 bytes for each of them. The last one is remembered
+    /// in any case. Snapshots hold them too, so keep it well below 16 MiB.
     pub entity_key_bytes_max: usize,
     /// How often a command is decided, or a read looks, again because another process has changed the entity, before it
     /// is given up as unavailable.

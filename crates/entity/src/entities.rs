@@ -12,7 +12,7 @@ use crate::ask::{Ask, CommandAsk, FnRead, Freshness, PendingReply, Request, lost
 use crate::config::Config;
 use crate::decider::Decider;
 use crate::error::Error;
-use crate::kind::{EntityType, Kind};
+use crate::kind::{EntityKind, EntityType};
 use crate::load::load_all;
 use crate::shard::{Message, Parts, Shard};
 use crate::snapshot::write_all;
@@ -94,13 +94,13 @@ impl<D: Decider> std::fmt::Debug for Entities<D> {
 }
 
 struct Shared<D: Decider> {
-    kind: Arc<Kind<D>>,
+    kind: Arc<EntityKind<D>>,
     shards: Vec<mpsc::UnboundedSender<Message<D>>>,
     commands: Arc<Capacity>,
     reads: Arc<Capacity>,
     counters: Arc<Counters>,
-    /// Those that have not ended yet. Who shuts down holds the lock until all have, so whoever does the same meanwhile
-    /// waits as long.
+    /// Tasks that have not ended yet. A call of `shutdown` holds the lock until all have ended, so another call
+    /// meanwhile waits as long.
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -193,7 +193,7 @@ impl<D: Decider> Entities<D> {
     /// [`Error`].
     ///
     /// # Cancel safety
-    /// Once polled, the command is carried out whether or not the future lives.
+    /// Once the future was polled, the command is carried out even if the future is dropped.
     pub async fn execute(
         &self,
         id: &str,
@@ -292,8 +292,8 @@ impl<D: Decider> Entities<D> {
 
     /// Takes no more commands and reads, answers all that were taken, and frees the memory. The store stays open.
     ///
-    /// May be called more than once, also at the same time: each call returns when all that was taken is answered and the
-    /// last snapshot is written.
+    /// May be called more than once, also at the same time: each call returns when all that was taken is answered and
+    /// the last snapshot is written.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the runtime stopping; call it again to wait for the end.
@@ -334,7 +334,8 @@ impl<D: Decider> Entities<D> {
     fn send(&self, stream: StreamId, ask: Ask<D>) {
         let shard = usize::from(slice_of(&stream)) % self.shared.shards.len();
         if let Some(shard) = self.shared.shards.get(shard) {
-            // If the shard has failed, the ask is dropped, and with it the way to answer: the caller learns that.
+            // If the shard has failed, the ask is dropped, and with it the channel for the answer: the caller gets an
+            // error.
             let _ = shard.send(Message::Ask { stream, ask });
         }
     }

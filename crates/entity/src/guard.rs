@@ -11,7 +11,7 @@ use gesta_core::Error;
 pub(crate) struct Panicked(&'static str);
 
 impl From<Panicked> for Error {
-    /// The entity is of no use to this program, as if its data were damaged.
+    /// The program cannot use the entity, as if its data were damaged.
     fn from(panicked: Panicked) -> Self {
         Error::corrupt(panicked.to_string())
     }

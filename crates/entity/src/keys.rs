@@ -1,10 +1,9 @@
 //! Idempotency keys: which commands an entity has already carried out, and what it replied.
 //!
-//! Key, reply and a fingerprint of the command travel in the metadata of its last event, so they are stored with it or
-//! not at all, and in snapshots. A key without events is not remembered: nothing happened.
-//! Invariants: an entity remembers no more than its [`Bounds`], also while it is loaded; a copy for a snapshot shares
-//! what it holds, so its cost does not grow with the keys.
-//! Not here: when a key is looked up and what is answered (`slot::keyed`).
+//! Key, reply and a fingerprint of the command are written into the metadata of its last event, so they are stored with
+//! it or not at all, and in snapshots. A key without events is not remembered: nothing happened. Invariants: an entity
+//! remembers no more than its [`Bounds`], also while it is loaded; a copy for a snapshot shares what it holds, so its
+//! cost does not grow with the keys. Not here: when a key is looked up and what is answered (`slot::keyed`).
 
 use std::borrow::{Borrow, Cow};
 use std::collections::HashSet;
@@ -56,7 +55,8 @@ pub(crate) fn sorted_json(value: &impl Serialize) -> Outcome<Vec<u8>> {
     serde_json::to_vec(&serde_json::to_value(value)?)
 }
 
-/// Tells a command from another one with the same key: XXH3 of its form, 128 bits (Collet, 2019; the algorithm is final).
+/// Tells a command from another one with the same key: XXH3 of its form, 128 bits (Collet, 2019; the algorithm is
+/// final).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fingerprint(u128);
 
@@ -124,7 +124,7 @@ pub(crate) fn metadata(key: &str, command: Fingerprint, reply: &RawValue) -> Res
 pub(crate) struct Remembered {
     pub(crate) key: String,
     pub(crate) reply: Box<RawValue>,
-    /// Of its last event, if this process knows.
+    /// Revision of its last event, if this process knows it.
     pub(crate) revision: Option<u64>,
     /// When it was stored, in microseconds.
     pub(crate) at: i64,
@@ -134,18 +134,18 @@ pub(crate) struct Remembered {
 }
 
 impl Remembered {
-    /// What it is counted for.
+    /// The bytes that it is counted for.
     fn bytes(&self) -> usize {
         self.key.len() + self.reply.get().len() + OVERHEAD_BYTES
     }
 }
 
-/// What an entity remembers at most. What it was told last it remembers in any case.
+/// What an entity remembers at most. The last command it remembers in any case.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) keys_max: usize,
     pub(crate) bytes_max: usize,
-    /// What was stored before this moment, in microseconds, is forgotten.
+    /// Commands that were stored before this moment, in microseconds, are forgotten.
     pub(crate) from: i64,
 }
 
@@ -153,13 +153,13 @@ pub(crate) struct Bounds {
 #[derive(Debug)]
 pub(crate) struct Keys {
     by_key: HashSet<ByKey>,
-    /// Oldest first. A key that came again after it was forgotten elsewhere may stand here twice.
+    /// The commands, oldest first. A key that came again after another process had forgotten it may stand here twice.
     order: List,
     bytes: usize,
     counters: Arc<Counters>,
 }
 
-/// Found by its key.
+/// A remembered command, found by its key.
 #[derive(Debug)]
 struct ByKey(Arc<Remembered>);
 
@@ -201,7 +201,7 @@ impl Keys {
         self.order.len() == 0
     }
 
-    /// All of them, for a snapshot: what they hold is shared.
+    /// All remembered commands, for a snapshot; what they hold is shared and not copied.
     pub(crate) fn list(&self) -> List {
         self.order.clone()
     }
@@ -236,7 +236,7 @@ impl Keys {
         }
     }
 
-    /// Forgets what is too old, and the oldest of what is too much.
+    /// Forgets commands that are too old, and the oldest ones if there are too many.
     pub(crate) fn forget(&mut self, bounds: Bounds) {
         while let Some(oldest) = self.order.oldest() {
             let is_old = oldest.at < bounds.from;

@@ -15,10 +15,10 @@ type Tagging<E> = Box<dyn Fn(&str, &E) -> Vec<Tag> + Send + Sync>;
 
 /// How entities of one kind are named and stored.
 pub struct EntityType<D: Decider> {
-    pub(crate) kind: Kind<D>,
+    pub(crate) kind: EntityKind<D>,
 }
 
-pub(crate) struct Kind<D: Decider> {
+pub(crate) struct EntityKind<D: Decider> {
     category: String,
     codec: Box<dyn EventCodec<D::Event>>,
     tagging: Option<Tagging<D::Event>>,
@@ -38,7 +38,8 @@ impl<D: Decider> EntityType<D> {
     /// Entities whose streams are named `category-id` and whose events are stored by `codec`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the category is empty, too long, holds control characters or a `-` (which ends a category), or begins with `$`.
+    /// `InvalidArgument` if the category is empty, too long, holds control characters or a `-` (which ends a category),
+    /// or begins with `$`.
     pub fn new(category: &str, codec: impl EventCodec<D::Event>) -> Result<Self> {
         let named = StreamId::new(format!("{category}-x"))?;
         if named.category() != category || named.is_system() || category.is_empty() {
@@ -48,7 +49,7 @@ impl<D: Decider> EntityType<D> {
             ));
         }
         Ok(Self {
-            kind: Kind {
+            kind: EntityKind {
                 category: category.to_owned(),
                 codec: Box::new(codec),
                 tagging: None,
@@ -76,11 +77,12 @@ impl<D: Decider> EntityType<D> {
     }
 
     /// Allows idempotency keys: replies are stored with the last event of their command, as JSON, and with them a
-    /// fingerprint of the command, from its JSON. So a retry gets the first reply, and another command with the same key
-    /// gets [`Error::KeyReused`](crate::Error::KeyReused).
+    /// fingerprint of the command, from its JSON. So a retry gets the first reply, and another command with the same
+    /// key gets [`Error::KeyReused`](crate::Error::KeyReused).
     ///
-    /// Equal commands must have equal JSON, also in later versions of the program; otherwise a retry after an upgrade is
-    /// taken for another command, and refused. The order of the keys of objects does not matter, that of a `HashSet` does.
+    /// Equal commands must have equal JSON, also in later versions of the program; otherwise a retry after an upgrade
+    /// is taken for another command, and refused. The order of the keys of objects does not matter, that of a `HashSet`
+    /// does.
     #[must_use]
     pub fn idempotent_replies(mut self) -> Self
     where
@@ -91,8 +93,9 @@ impl<D: Decider> EntityType<D> {
         self
     }
 
-    /// As [`idempotent_replies`](Self::idempotent_replies), for commands that are not `Serialize` or have parts that may
-    /// differ in a retry: `form` gives bytes that are equal for a command and its retry, and differ for other commands.
+    /// As [`idempotent_replies`](Self::idempotent_replies), for commands that are not `Serialize` or have parts that
+    /// may differ in a retry: `form` gives bytes that are equal for a command and its retry, and differ for other
+    /// commands.
     #[must_use]
     pub fn idempotent_replies_by(
         mut self,
@@ -106,7 +109,7 @@ impl<D: Decider> EntityType<D> {
     }
 }
 
-impl<D: Decider> Kind<D> {
+impl<D: Decider> EntityKind<D> {
     /// The stream of an entity.
     pub(crate) fn stream(&self, id: &str) -> Result<StreamId> {
         if id.is_empty() {

@@ -1,10 +1,9 @@
 //! Entities: event-sourced state in memory, commands in, events out.
 //!
-//! Why: one owner per entity in a process decides without locks and optimistic retries, and decides ahead of the
-//! commits, so that even one hot entity is not limited by the time that a commit takes.
-//! Invariants: nothing is answered before all that it depended on is durable, in order; a reply without events
-//! leaves only when the state that it rests on was confirmed.
-//! Not here: SQL, the append pipeline (`gesta-append`), projections.
+//! Why: one owner per entity in a process decides without locks and optimistic retries, and decides before earlier
+//! events are committed, so that even one hot entity is not limited by the time that a commit takes. Invariants:
+//! nothing is answered before all that it depended on is durable, in order; a reply without events leaves only when the
+//! state that it rests on was confirmed. Not here: SQL, the append pipeline (`gesta-append`), projections.
 
 mod ask;
 mod codec;

@@ -1,7 +1,7 @@
 //! Loading entities: snapshot and the events after it, many entities per round trip, few statements at once.
 //!
-//! While as many statements run as are allowed, those who want to be loaded gather, and the next statement takes them
-//! together. Pages are handed to the shard as they come, so a long stream never stands in memory as events.
+//! While as many statements run as are allowed, requests gather, and the next statement takes them together. Pages are
+//! handed to the shard as they come, so the events of a long stream are never all in memory.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::snapshot::snapshot_stream;
 /// Events of one entity in one page.
 const PAGE_EVENTS: usize = 1_000;
 
-/// Who wants to be loaded.
+/// A request to load one entity.
 pub(crate) struct Load<D: Decider> {
     pub(crate) stream: StreamId,
-    /// Tells this load from others of the same stream.
+    /// The number of this load, which distinguishes it from others of the same stream.
     pub(crate) number: u64,
     pub(crate) snapshot: UseSnapshot,
-    /// Gets the [`Part`]s.
+    /// The shard that gets the [`LoadedPart`]s.
     pub(crate) shard: mpsc::UnboundedSender<Message<D>>,
 }
 
@@ -35,12 +35,12 @@ pub(crate) enum UseSnapshot {
     No,
 }
 
-/// A part of what was loaded.
-pub(crate) enum Part {
-    /// The last snapshot. The events follow, the first of them that after which it was taken.
+/// A piece of what was loaded for one entity; the pieces come in order.
+pub(crate) enum LoadedPart {
+    /// The last snapshot. The events follow, beginning with the one after which it was taken.
     Snapshot(Box<RecordedEvent>),
     Events(Vec<RecordedEvent>),
-    /// That was all.
+    /// Everything was loaded.
     End,
     Failed(gesta_core::Error),
 }
@@ -54,7 +54,7 @@ pub(crate) async fn load_all<D: Decider>(
 ) {
     let running = Arc::new(Semaphore::new(loads_max.max(1)));
     loop {
-        // First room, then requests: so those who have to wait travel together.
+        // The permit first, then the requests: so those that have to wait are loaded together.
         let Ok(permit) = Arc::clone(&running).acquire_owned().await else {
             return;
         };
@@ -96,7 +96,7 @@ async fn load_batch<D: Decider>(store: &dyn OwnerStore, batch: Vec<Load<D>>) {
     }
 }
 
-/// Hands a page over. `Some`: go on from there.
+/// Hands a page over. Returns the revision to go on from, if there is more.
 fn take_page<D: Decider>(
     load: &Load<D>,
     from: LoadFrom,
@@ -105,19 +105,21 @@ fn take_page<D: Decider>(
     match page {
         Ok(page) => {
             if page.events.is_empty() && page.end && from == LoadFrom::Start {
-                load.send(Part::Failed(hidden(&load.stream)));
+                load.send(LoadedPart::Failed(hidden(&load.stream)));
                 return None;
             }
             if !page.events.is_empty() {
-                load.send(Part::Events(page.events));
+                load.send(LoadedPart::Events(page.events));
             }
             if !page.end {
                 return Some(page.next.map_or(from, LoadFrom::Revision));
             }
-            load.send(Part::End);
+            load.send(LoadedPart::End);
         }
-        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => load.send(Part::End),
-        Err(error) => load.send(Part::Failed(error)),
+        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+            load.send(LoadedPart::End)
+        }
+        Err(error) => load.send(LoadedPart::Failed(error)),
     }
     None
 }
@@ -130,7 +132,7 @@ fn hidden(stream: &StreamId) -> gesta_core::Error {
     .into()
 }
 
-/// Hands the last snapshots over, and tells where the events after each begin.
+/// Hands the last snapshots over, and returns where the events after each begin.
 async fn find_snapshots<D: Decider>(
     store: &dyn OwnerStore,
     loads: Vec<(Load<D>, LoadFrom)>,
@@ -161,7 +163,7 @@ async fn find_snapshots<D: Decider>(
                 let found = page.ok().and_then(|page| page.events.into_iter().next());
                 let after = found.as_ref().and_then(revision_of);
                 if let (Some(found), Some(revision)) = (found, after) {
-                    load.send(Part::Snapshot(Box::new(found)));
+                    load.send(LoadedPart::Snapshot(Box::new(found)));
                     ready.push((load, LoadFrom::Revision(revision)));
                 } else {
                     ready.push((load, from));
@@ -186,12 +188,12 @@ fn revision_of(snapshot: &RecordedEvent) -> Option<Revision> {
 
 fn fail_all<D: Decider>(loads: Vec<(Load<D>, LoadFrom)>, error: &gesta_core::Error) {
     for (load, _) in loads {
-        load.send(Part::Failed(error.clone()));
+        load.send(LoadedPart::Failed(error.clone()));
     }
 }
 
 impl<D: Decider> Load<D> {
-    fn send(&self, part: Part) {
+    fn send(&self, part: LoadedPart) {
         // A shard that has gone away has nobody left to answer.
         let _ = self.shard.send(Message::Loaded {
             stream: self.stream.clone(),

@@ -26,8 +26,8 @@ use crate::decider::Decider;
 use crate::error::Error;
 use crate::guard::{Panicked, guarded};
 use crate::keys::Bounds;
-use crate::kind::Kind;
-use crate::load::{Load, Part, UseSnapshot};
+use crate::kind::EntityKind;
+use crate::load::{Load, LoadedPart, UseSnapshot};
 use crate::slot::{Active, Fate, Slot};
 use crate::snapshot::{Draft, Ready};
 use crate::stats::Counters;
@@ -35,13 +35,13 @@ use crate::stats::Counters;
 /// Messages handled in one turn.
 const TURN_MAX: usize = 256;
 
-/// What a shard hears.
+/// A message to a shard.
 pub(crate) enum Message<D: Decider> {
     Ask {
         stream: StreamId,
         ask: Ask<D>,
     },
-    /// Of a submission.
+    /// The outcome of a submission.
     Outcome {
         stream: StreamId,
         number: u64,
@@ -50,20 +50,20 @@ pub(crate) enum Message<D: Decider> {
     Loaded {
         stream: StreamId,
         number: u64,
-        part: Part,
+        part: LoadedPart,
     },
-    /// Nobody will ask any more: end when everyone is answered.
+    /// No request will come any more: the shard ends when all are answered.
     Stop,
 }
 
-/// What entities reach from within a shard.
+/// What a shard offers to its entities.
 pub(crate) struct Env<D: Decider> {
-    pub(crate) kind: Arc<Kind<D>>,
+    pub(crate) kind: Arc<EntityKind<D>>,
     pub(crate) config: Arc<Config>,
     pub(crate) counters: Arc<Counters>,
     /// The time of the turn.
     pub(crate) now: Timestamp,
-    /// The same, in milliseconds since the shard was started; never goes back.
+    /// The time of the turn in milliseconds since the shard was started; it never goes back.
     pub(crate) now_ms: u64,
     /// Entities whose last answers wait for a submission that was not made yet.
     pub(crate) unproven: Vec<StreamId>,
@@ -74,13 +74,14 @@ pub(crate) struct Env<D: Decider> {
     shard: mpsc::UnboundedSender<Message<D>>,
     loads: mpsc::UnboundedSender<Load<D>>,
     snapshots: mpsc::Sender<Ready<D>>,
-    /// When to look whether an entity is idle: its stream and its stay in memory.
+    /// The times at which to check whether an entity is idle, each with its stream and the number of its stay in
+    /// memory.
     idle: VecDeque<(u64, StreamId, u64)>,
 }
 
-/// What a shard is made of.
+/// The parts that a shard is made of.
 pub(crate) struct Parts<D: Decider> {
-    pub(crate) kind: Arc<Kind<D>>,
+    pub(crate) kind: Arc<EntityKind<D>>,
     pub(crate) config: Arc<Config>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) store: Arc<dyn OwnerStore>,
@@ -123,7 +124,7 @@ impl<D: Decider> Lifecycle<StreamId, Slot<D>> for Passivation {
 }
 
 impl<D: Decider> Shard<D> {
-    /// A shard that keeps up to `active_max` entities, and the way to reach it.
+    /// A shard that keeps up to `active_max` entities, and the sender of its messages.
     pub(crate) fn new(
         parts: Parts<D>,
         active_max: usize,
@@ -162,7 +163,7 @@ impl<D: Decider> Shard<D> {
         (shard, sender)
     }
 
-    /// Works until it is told to stop and everyone is answered.
+    /// Runs the shard until it is told to stop and all requests are answered.
     pub(crate) async fn run(mut self) {
         let mut turn = Vec::with_capacity(TURN_MAX);
         let mut sweep = tokio::time::interval(self.env.sweep_every());
@@ -228,8 +229,8 @@ impl<D: Decider> Shard<D> {
         self.settle(stream, fate);
     }
 
-    /// Lets an entity leave that wants to, or whose code has panicked where no single command is to blame: whoever waits
-    /// for it is told that the outcome is unknown, and it is loaded again by whoever asks next.
+    /// Removes an entity that is to leave, or whose code has panicked outside a single command: the callers that wait
+    /// for it get *outcome unknown*, and the next request loads it again.
     fn settle(&mut self, stream: &StreamId, fate: Result<Fate, Panicked>) {
         match fate {
             Ok(Fate::Stay) => {}
@@ -279,7 +280,7 @@ impl<D: Decider> Shard<D> {
 }
 
 impl<D: Decider> Drop for Shard<D> {
-    /// What it held is no longer in memory.
+    /// Counts what the entity held as no longer in memory.
     fn drop(&mut self) {
         for (_, slot) in self.slots.drain() {
             slot.held_by(&self.env.counters).subtract(1);
@@ -297,7 +298,7 @@ impl<D: Decider> Env<D> {
         millis(self.config.idle_after)
     }
 
-    /// Entities are looked at four times in the time after which they are idle.
+    /// The time between two checks of an entity: a quarter of the time after which it is idle.
     fn sweep_every(&self) -> Duration {
         (self.config.idle_after / 4).max(Duration::from_millis(1))
     }
@@ -307,7 +308,7 @@ impl<D: Decider> Env<D> {
         self.idle.push_back((due, stream, stay));
     }
 
-    /// An entity has come to memory.
+    /// Takes note of an entity that was loaded into memory.
     pub(crate) fn activated(&mut self, stream: &StreamId, active: &mut Active<D>) {
         self.counters.loading.subtract(1);
         self.counters.active.add(1);
@@ -402,7 +403,7 @@ impl<D: Decider> Env<D> {
         ask.answer(Err(error.cast()));
     }
 
-    /// Refuses a command if the entity has so many already.
+    /// Refuses a command if the entity has as many as it may have already.
     pub(crate) fn refuse_if_full(&self, ask: Ask<D>, waiting: usize) -> Option<Ask<D>> {
         let Ask::Command(command) = ask else {
             return Some(ask);
@@ -416,8 +417,8 @@ impl<D: Decider> Env<D> {
         None
     }
 
-    /// Gives up what was decided or looked at too often.
-    pub(crate) fn refuse_if_tired(&self, ask: Ask<D>) -> Option<Ask<D>> {
+    /// Refuses a request that was decided, or has looked, too often.
+    pub(crate) fn refuse_if_tried_too_often(&self, ask: Ask<D>) -> Option<Ask<D>> {
         let attempts = match &ask {
             Ask::Command(command) => command.attempts,
             Ask::Read(read) => read.looks(),

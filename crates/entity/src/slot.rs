@@ -1,10 +1,10 @@
 //! One entity in memory: deciding ahead, holding answers back, releasing them in order, starting over.
 //!
 //! The state is the *tip*: it includes events that are still being committed. What was decided waits in
-//! [`Flight::pending`], oldest first, each with the number of the submission that proves it: its own, or the next one of
-//! the entity. When that submission has succeeded, everything up to it is released, in order.
-//! If one fails, the tip is worth nothing. When all outcomes are known the entity is loaded again, and what was not
-//! answered is decided again in its order.
+//! [`Flight::pending`], oldest first, each with the number of the submission that proves it: its own, or the next one
+//! of the entity. When that submission has succeeded, everything up to it is released, in order. If one fails, the tip
+//! must be discarded. When all outcomes are known the entity is loaded again, and what was not answered is decided
+//! again in its order.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::decider::Decider;
 use crate::guard::guarded;
 use crate::keys::Keys;
 use crate::kind::unreadable;
-use crate::load::{Part, UseSnapshot};
+use crate::load::{LoadedPart, UseSnapshot};
 use crate::shard::Env;
 use crate::stats::{Counter, Counters};
 
@@ -26,18 +26,18 @@ mod loading;
 use flight::{Flight, Pending, Work};
 use loading::{Loading, Progress};
 
-/// An entity that is used.
+/// An entity that is being loaded or in memory.
 pub(crate) enum Slot<D: Decider> {
     Loading(Box<Loading<D>>),
     Active(Box<Active<D>>),
 }
 
-/// What is to become of the slot.
+/// Whether the slot stays.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Fate {
     Stay,
-    /// Nothing is known of the entity and nobody waits.
+    /// The slot leaves: nothing is known of the entity, and nobody waits.
     Leave,
 }
 
@@ -47,11 +47,11 @@ pub(crate) struct Active<D: Decider> {
     after: After,
     keys: Option<Box<Keys>>,
     events_since_snapshot: u32,
-    /// Tells this stay in memory from others.
+    /// The number of this stay in memory, which distinguishes it from others of the same stream.
     pub(crate) stay: u64,
-    /// In milliseconds, by the shard's count.
+    /// When it was last used, in milliseconds, by the shard's count.
     pub(crate) last_used: u64,
-    /// Only while something is.
+    /// What is in flight; `None` while nothing is.
     flight: Option<Box<Flight<D>>>,
 }
 
@@ -71,7 +71,7 @@ impl<D: Decider> Slot<D> {
         }))
     }
 
-    /// The gauge that counts it.
+    /// The gauge that counts the slot.
     pub(crate) fn held_by<'a>(&self, counters: &'a Counters) -> &'a Counter {
         match self {
             Slot::Loading(_) => &counters.loading,
@@ -79,7 +79,7 @@ impl<D: Decider> Slot<D> {
         }
     }
 
-    /// It must stay in memory.
+    /// True if it must stay in memory.
     pub(crate) fn is_busy(&self) -> bool {
         match self {
             Slot::Loading(_) => true,
@@ -103,7 +103,7 @@ impl<D: Decider> Slot<D> {
         }
     }
 
-    /// At the end of a turn: asks the store for what no append proves.
+    /// Asks the store, at the end of a turn, to confirm the answers that no append proves.
     pub(crate) fn confirm(&mut self, stream: &StreamId, env: &mut Env<D>) {
         if let Slot::Active(active) = self
             && let Some(flight) = &mut active.flight
@@ -163,7 +163,7 @@ impl<D: Decider> Slot<D> {
         &mut self,
         stream: &StreamId,
         number: u64,
-        part: Part,
+        part: LoadedPart,
         env: &mut Env<D>,
     ) -> Fate {
         let Slot::Loading(loading) = self else {
@@ -226,7 +226,7 @@ impl<D: Decider> Active<D> {
         }
     }
 
-    /// Takes stored events.
+    /// Folds stored events into the state.
     fn replay(&mut self, events: &[RecordedEvent], env: &Env<D>) -> gesta_core::Result<()> {
         env.counters.loaded_events.add(events.len() as u64);
         for event in events {
@@ -275,7 +275,7 @@ impl<D: Decider> Active<D> {
         }
     }
 
-    /// Holds back until the next submission of the entity has succeeded.
+    /// Holds an answer back until the next submission of the entity has succeeded.
     fn wait_for_next(&mut self, stream: &StreamId, work: Work<D>, env: &mut Env<D>) {
         let number = env.coming_number();
         let flight = self.flight();
@@ -289,7 +289,7 @@ impl<D: Decider> Active<D> {
         });
     }
 
-    /// Holds back until all events of the state are durable.
+    /// Holds an answer back until all events of the state are durable.
     fn wait_for_last(&mut self, stream: &StreamId, work: Work<D>, env: &mut Env<D>) {
         let Some(flight) = self.flight.as_mut().filter(|flight| flight.stored > 0) else {
             return work.release(stream, None, env);
@@ -298,7 +298,8 @@ impl<D: Decider> Active<D> {
         let proven_by_last = flight
             .pending
             .partition_point(|pending| pending.number <= last);
-        // A command keeps its place, for it may have to be decided again; a read need not wait for what others wait for.
+        // A command keeps its place, for it may have to be decided again; a read need not wait for what others wait
+        // for.
         let at = match &work {
             Work::Read(_) => proven_by_last,
             Work::Stored { .. } | Work::Answered { .. } => flight.pending.len(),

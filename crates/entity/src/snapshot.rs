@@ -3,8 +3,8 @@
 //! A snapshot is an event in the stream `$snapshot-<stream>`, which keeps only its last one. It names the event after
 //! which it was taken by revision *and* id; when that event is not found there any more (another history after a
 //! restore, a deleted stream), or version or bytes are not readable, it is ignored and a new one is written in time.
-//! They are encoded and written by a task of their own, off the command path; idempotency keys are shared with it. Of those
-//! the oldest are left out when a snapshot would be larger than an event may be.
+//! They are encoded and written by a task of their own, off the command path; idempotency keys are shared with it. Of
+//! those the oldest are left out when a snapshot would be larger than an event may be.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use tokio::sync::mpsc;
 use crate::decider::Decider;
 use crate::guard::guarded;
 use crate::keys::{List, Remembered};
-use crate::kind::Kind;
+use crate::kind::EntityKind;
 use crate::stats::Counters;
 
 /// The event type of snapshots.
 const SNAPSHOT_TYPE: &str = "$snapshot";
-/// Room for the header of a snapshot without its keys.
+/// Most bytes of the header of a snapshot without its keys.
 const HEADER_BYTES_MAX: usize = 1_024;
 /// In the metadata of a stream: how many of its last events it keeps.
 const MAX_COUNT: &str = "$maxCount";
@@ -131,7 +131,7 @@ impl<D> Snapshots<D> {
         (self.clone)(state)
     }
 
-    /// The state, its revision and the id of its last event, if the snapshot is of use.
+    /// The state, its revision and the id of its last event, if the snapshot can be used.
     pub(crate) fn read(&self, event: &RecordedEvent) -> std::result::Result<Restored<D>, String> {
         let header: Header =
             serde_json::from_slice(&event.metadata).map_err(|error| error.to_string())?;
@@ -154,7 +154,7 @@ struct Header<K = Remembered> {
     version: u32,
     revision: u64,
     event_id: uuid::Uuid,
-    /// Oldest first.
+    /// The remembered commands, oldest first.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     keys: Vec<K>,
 }
@@ -188,7 +188,7 @@ pub(crate) fn snapshot_stream(stream: &StreamId) -> Result<StreamId> {
 
 /// Writes snapshots, one after the other, until nobody can send any more.
 pub(crate) async fn write_all<D: Decider>(
-    kind: Arc<Kind<D>>,
+    kind: Arc<EntityKind<D>>,
     store: Arc<dyn OwnerStore>,
     mut drafts: mpsc::Receiver<Ready<D>>,
     counters: Arc<Counters>,
@@ -214,7 +214,7 @@ pub(crate) async fn write_all<D: Decider>(
     }
 }
 
-/// Writes a snapshot; tells how many keys had to be left out.
+/// Writes a snapshot; returns how many keys had to be left out.
 async fn write<D>(snapshots: &Snapshots<D>, store: &dyn OwnerStore, due: Ready<D>) -> Result<u64> {
     let stream = snapshot_stream(&due.stream)?;
     let (event, left_out) = snapshots.event(&due)?;
@@ -225,15 +225,15 @@ async fn write<D>(snapshots: &Snapshots<D>, store: &dyn OwnerStore, due: Ready<D
 }
 
 impl<D> Snapshots<D> {
-    /// The event that a snapshot is, and how many of the oldest keys it has no room for.
+    /// The event that a snapshot is, and how many of the oldest keys do not fit into it.
     fn event(&self, due: &Ready<D>) -> Result<(EventData, u64)> {
         let invalid = |error: String| gesta_core::Error::invalid("snapshot", error);
         let data = guarded("the writing of a snapshot", || {
             (self.encode)(&due.draft.state)
         })?
         .map_err(invalid)?;
-        let room = EVENT_BYTES_MAX.saturating_sub(data.len() + HEADER_BYTES_MAX);
-        let keys = youngest_that_fit(&due.draft.keys, room);
+        let space = EVENT_BYTES_MAX.saturating_sub(data.len() + HEADER_BYTES_MAX);
+        let keys = youngest_that_fit(&due.draft.keys, space);
         let left_out = due.draft.keys.len() - keys.len();
         let header = Header {
             version: self.version,
@@ -255,9 +255,9 @@ impl<D> Snapshots<D> {
     }
 }
 
-/// As many of the youngest keys as there is room for, oldest first, as JSON.
-fn youngest_that_fit(keys: &List, room: usize) -> Vec<Box<RawValue>> {
-    let mut left = room;
+/// As many of the youngest keys as fit into so many bytes, oldest first, as JSON.
+fn youngest_that_fit(keys: &List, space: usize) -> Vec<Box<RawValue>> {
+    let mut left = space;
     let fitting = keys.youngest_first().map_while(|one| {
         let json = serde_json::value::to_raw_value(one).ok()?;
         // With its comma.
@@ -269,8 +269,8 @@ fn youngest_that_fit(keys: &List, room: usize) -> Vec<Box<RawValue>> {
     fitting
 }
 
-/// Makes a stream keep only its last snapshot, unless its metadata say how many it keeps. Asked before each snapshot:
-/// then no crash, and nobody who deletes the stream, leaves one behind that grows for ever.
+/// Makes a stream keep only its last snapshot, unless its metadata say how many it keeps. This is checked before each
+/// snapshot, so that neither a crash nor a deletion of the stream leaves a stream that grows for ever.
 async fn keep_one(store: &dyn OwnerStore, stream: &StreamId) -> Result<()> {
     let found = store.stream_metadata(stream.clone()).await?;
     if found.metadata.max_count.is_some() {

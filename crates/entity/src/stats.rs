@@ -56,7 +56,7 @@ stats! {
     commands,
     /// Commands rejected by their entity.
     rejected,
-    /// Commands and reads refused for want of room.
+    /// Commands and reads refused because a bound was reached.
     overloaded,
     /// Commands that failed otherwise: database away, outcome unknown, entity not loadable.
     failed,
@@ -90,7 +90,7 @@ stats! {
     snapshots_written,
     /// Snapshots not written: too many waited, or the store failed.
     snapshots_left_out,
-    /// Snapshots found but of no use: another version, unreadable, or of another history.
+    /// Snapshots found that cannot be used: another version, unreadable, or of another history.
     snapshots_ignored,
     gauges:
     /// Entities in memory now.

@@ -1,9 +1,9 @@
 //! Code of the user that panics: codec, tags, replies, snapshots, the first state.
 //!
-//! What happened: only `decide`, `evolve` and `reply` were run with care. A panic in a codec, in the tags or in a reply's
-//! form ended the shard with all its entities, one in the form of a snapshot ended all snapshots.
-//! What holds now: a panic ends the command, the load or the snapshot that it came from; entities beside it in the same
-//! shard go on, and so does the entity itself, unless its events cannot be folded.
+//! What happened: only `decide`, `evolve` and `reply` were run with care. A panic in a codec, in the tags or in a
+//! reply's form ended the shard with all its entities, one in the form of a snapshot ended all snapshots. What holds
+//! now: a panic ends the command, the load or the snapshot that it came from; entities beside it in the same shard go
+//! on, and so does the entity itself, unless its events cannot be folded.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test code")]
 

@@ -216,7 +216,7 @@ async fn entities_leave_memory_for_others_and_when_idle() {
         stats.active <= 11 && stats.passivated_for_room > 0,
         "{stats:?}"
     );
-    // On a slow machine some were idle before others needed their room.
+    // On a slow machine some were idle before others needed their places.
     assert!(stats.passivated_for_room + stats.passivated_idle >= 39);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while accounts.stats().active > 0 {

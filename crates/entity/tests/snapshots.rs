@@ -56,7 +56,7 @@ async fn a_snapshot_stream_keeps_one_whatever_happened_to_it() {
     }
 }
 
-/// The stream that a crash between the two writes had left behind is mended too.
+/// The stream that a crash between the two writes had left is mended too.
 #[tokio::test]
 async fn a_snapshot_stream_without_metadata_is_mended() {
     let store = store().await;

@@ -57,19 +57,19 @@ use super::{CodecError, Encoded, EventCodec, Stored, refuse_json};
 /// # Ok(()) }
 /// ```
 pub struct ProtoEvents<E> {
-    kinds: Vec<Kind<E>>,
+    kinds: Vec<MessageKind<E>>,
     by_name: HashMap<EventType, usize>,
     upcasts: Upcasts,
 }
 
 /// One type of event.
-struct Kind<E> {
+struct MessageKind<E> {
     name: EventType,
     encode: Encode<E>,
     decode: Decode<E>,
 }
 
-impl<E> Kind<E> {
+impl<E> MessageKind<E> {
     /// The name beside it is for messages, if it is not a valid one.
     fn new<M: Message + Default>(
         name: String,
@@ -109,7 +109,7 @@ impl<E: 'static> ProtoEvents<E> {
 /// The events of a [`ProtoEvents`] as they are declared; [`build`](Self::build) checks them.
 #[must_use = "call build()"]
 pub struct ProtoEventsBuilder<E> {
-    kinds: Vec<(String, Result<Kind<E>>)>,
+    kinds: Vec<(String, Result<MessageKind<E>>)>,
     steps: Vec<Step>,
 }
 
@@ -124,7 +124,7 @@ impl<E: 'static> ProtoEventsBuilder<E> {
         wrap: impl Fn(M) -> E + Send + Sync + 'static,
         unwrap: impl Fn(&E) -> Option<&M> + Send + Sync + 'static,
     ) -> Self {
-        self.kinds.push(Kind::new(
+        self.kinds.push(MessageKind::new(
             name.into(),
             move |event| unwrap(event).map(write),
             move |message| Ok(wrap(message)),
@@ -172,7 +172,7 @@ impl<E: 'static> ProtoEventsBuilder<E> {
         to_message: impl Fn(&E) -> Option<M> + Send + Sync + 'static,
         from_message: impl Fn(M) -> std::result::Result<E, String> + Send + Sync + 'static,
     ) -> Self {
-        self.kinds.push(Kind::new(
+        self.kinds.push(MessageKind::new(
             name.into(),
             move |event| to_message(event).map(|message| write(&message)),
             from_message,
@@ -222,7 +222,7 @@ impl<E: 'static> ProtoEventsBuilder<E> {
     /// `InvalidArgument` if the name of a type is no [`EventType`] or was declared twice, or an upcast is declared
     /// twice, begins at the type of an event, leads in a circle, or leads to a type that is neither.
     pub fn build(self) -> Result<ProtoEvents<E>> {
-        let mut kinds: Vec<Kind<E>> = Vec::with_capacity(self.kinds.len());
+        let mut kinds: Vec<MessageKind<E>> = Vec::with_capacity(self.kinds.len());
         let mut by_name = HashMap::with_capacity(self.kinds.len());
         for (name, kind) in self.kinds {
             let kind =

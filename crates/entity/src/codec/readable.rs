@@ -21,7 +21,7 @@ pub(super) enum Numbers {
     Finite,
 }
 
-/// Deepest nesting that is written. Formats read more (JSON 127, CBOR 255), which leaves room for upcasts.
+/// Deepest nesting that is written. Formats read more (JSON 127, CBOR 255), which leaves some levels for upcasts.
 const DEPTH_MAX: u8 = 100;
 
 /// A value, checked while it is serialized.

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use super::Remembered;
 
-/// Commands of a full piece: about the root of the keys that an entity remembers, so that neither part of a copy is long.
+/// Commands of a full piece: about the root of the keys that an entity remembers, so that neither part of a copy is
+/// long.
 const PIECE: usize = 128;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct List {
     full: VecDeque<Arc<[Arc<Remembered>]>>,
-    /// So many of the first full piece are forgotten.
+    /// Number of commands of the first full piece that are forgotten.
     forgotten: usize,
     /// The piece that is being filled; younger than the full ones.
     newest: VecDeque<Arc<Remembered>>,
@@ -58,7 +59,7 @@ impl List {
         oldest
     }
 
-    /// All of them, the youngest first.
+    /// All commands, the youngest first.
     pub(crate) fn youngest_first(&self) -> impl Iterator<Item = &Remembered> {
         let full = self.full.iter().rev().flat_map(|piece| piece.iter().rev());
         let youngest_first = self.newest.iter().rev().chain(full);

@@ -1,8 +1,7 @@
 //! A command: its key looked up, decided, its events applied and submitted, its answer held back.
 //!
-//! Invariant: whatever fails before the state was changed fails one command; after that, the state is worth nothing and
-//! the entity starts over.
-//! Not here: when answers leave (`flight`).
+//! Invariant: whatever fails before the state was changed fails one command; after that, the state must be discarded
+//! and the entity starts over. Not here: when answers leave (`flight`).
 
 use gesta_core::{
     After, Error as StoreError, EventData, RecordedEvent, Result, Revision, StreamId,
@@ -20,9 +19,9 @@ use crate::snapshot::Draft;
 
 /// What the idempotency key of a command says about it.
 enum Known<D: Decider> {
-    /// It has none, or none that is remembered. The fingerprint is stored with the key.
+    /// The command has no key, or none that is remembered. The fingerprint is stored with the key.
     No(Option<Fingerprint>),
-    /// This is the answer, once everything of the entity is durable.
+    /// The key is known: this is the answer, once everything of the entity is durable.
     Answer(CommandResult<D>),
 }
 

@@ -1,4 +1,4 @@
-//! What of an entity is not answered yet, and the submissions that prove it.
+//! The answers of an entity that wait, and the submissions that prove them.
 //!
 //! Invariant: answers leave in the order of the commands, each when its submission has succeeded.
 //! Not here: deciding (`slot`).
@@ -15,22 +15,22 @@ use crate::snapshot::Draft;
 
 pub(super) struct Flight<D: Decider> {
     pub(super) pending: VecDeque<Pending<D>>,
-    /// Submissions without outcome.
+    /// Number of submissions without an outcome.
     pub(super) open: u32,
-    /// The last one's number.
+    /// Number of the last submission.
     pub(super) last: u64,
-    /// Commands with events among `pending`.
+    /// Number of commands with events among `pending`.
     pub(super) stored: usize,
-    /// The last of `pending` waits for a submission that was not made yet.
+    /// True if the last of `pending` waits for a submission that was not made yet.
     pub(super) unproven: bool,
     pub(super) broken: Option<Broken<D>>,
 }
 
-/// A submission has failed.
+/// The state of an entity of which a submission has failed.
 pub(super) struct Broken<D: Decider> {
-    /// What came after that.
+    /// Requests that came after the failure.
     pub(super) arrivals: VecDeque<Ask<D>>,
-    /// The database does not answer.
+    /// The error of a database that does not answer, if that was the reason.
     pub(super) away: Option<StoreError>,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Work<D: Decider> {
         reply: D::Reply,
         snapshot: Option<Box<Draft<D>>>,
     },
-    /// Without events.
+    /// A command without events, or a rejection.
     Answered {
         ask: CommandAsk<D>,
         answer: CommandResult<D>,
@@ -76,7 +76,7 @@ impl<D: Decider> Flight<D> {
         self.unproven = false;
     }
 
-    /// The state cannot be used any more.
+    /// Notes that the state cannot be used any more.
     pub(super) fn break_off(&mut self) -> &mut Broken<D> {
         self.broken.get_or_insert_with(|| Broken {
             arrivals: VecDeque::new(),
@@ -84,7 +84,7 @@ impl<D: Decider> Flight<D> {
         })
     }
 
-    /// A submission has succeeded: everything up to it is durable and was current.
+    /// Releases the answers up to a submission that has succeeded: everything up to it is durable and was current.
     pub(super) fn release(
         &mut self,
         stream: &StreamId,
@@ -138,7 +138,7 @@ impl<D: Decider> Flight<D> {
                     env.counters.failed.add(1);
                     ask.refuse(error.into());
                 }
-                None => again.extend(env.refuse_if_tired(ask)),
+                None => again.extend(env.refuse_if_tried_too_often(ask)),
             }
         }
         again.extend(broken.arrivals);

@@ -1,4 +1,4 @@
-//! An entity that is being loaded: its snapshot, if that is of any use, and the events after it.
+//! An entity that is being loaded: its snapshot, if it can be used, and the events after it.
 
 use std::collections::VecDeque;
 
@@ -7,12 +7,12 @@ use gesta_core::{After, EventId, RecordedEvent, Revision, StreamId};
 use super::Active;
 use crate::ask::Ask;
 use crate::decider::Decider;
-use crate::load::{Part, UseSnapshot};
+use crate::load::{LoadedPart, UseSnapshot};
 use crate::shard::Env;
 
 /// An entity that is being loaded.
 pub(crate) struct Loading<D: Decider> {
-    /// Of the load; parts of others are dropped.
+    /// The number of the load; parts of other loads are dropped.
     pub(super) number: u64,
     pub(super) waiting: VecDeque<Ask<D>>,
     pub(super) building: Active<D>,
@@ -29,15 +29,15 @@ impl<D: Decider> Loading<D> {
     pub(super) fn take(
         &mut self,
         stream: &StreamId,
-        part: Part,
+        part: LoadedPart,
         env: &mut Env<D>,
     ) -> gesta_core::Result<Progress> {
         match part {
-            Part::Snapshot(event) => {
+            LoadedPart::Snapshot(event) => {
                 self.restore(stream, &event, env);
                 Ok(Progress::More)
             }
-            Part::Events(events) => {
+            LoadedPart::Events(events) => {
                 let mut events = events.as_slice();
                 if let Some((revision, id)) = self.expected.take() {
                     match events.split_first() {
@@ -53,12 +53,12 @@ impl<D: Decider> Loading<D> {
                 self.building.replay(events, env)?;
                 Ok(Progress::More)
             }
-            Part::End if self.expected.is_some() => {
+            LoadedPart::End if self.expected.is_some() => {
                 self.start_over(stream, "of events that are not there", env);
                 Ok(Progress::More)
             }
-            Part::End => Ok(Progress::Complete),
-            Part::Failed(error) => Err(error),
+            LoadedPart::End => Ok(Progress::Complete),
+            LoadedPart::Failed(error) => Err(error),
         }
     }
 
@@ -77,7 +77,7 @@ impl<D: Decider> Loading<D> {
         }
     }
 
-    /// The snapshot is of no use: loads again without it.
+    /// Loads the entity again without its snapshot, which cannot be used.
     pub(super) fn start_over(&mut self, stream: &StreamId, why: &str, env: &mut Env<D>) {
         env.counters.snapshots_ignored.add(1);
         tracing::info!(%stream, why, "snapshot ignored");

@@ -69,7 +69,7 @@ impl Stream {
             if let Event::Decided { upon, .. } = event
                 && upon != tip
             {
-                let what = format!("{event:?} in {name} stands behind {tip:?}");
+                let what = format!("{event:?} in {name} follows {tip:?}");
                 found.push((Broken::DecidedUponUnstored, what));
             }
             tip = tip.and(event.number());
@@ -193,7 +193,7 @@ fn check_revision(attempt: &Attempt) -> Option<Broken> {
         true => None,
         false => seen.length.checked_sub(1),
     };
-    // Not known if the append was given up as unknown, and what came behind it has proven that it is stored.
+    // Not known if the append was given up as unknown, and what came after it has proven that it is stored.
     (revision.is_some() && revision != expected).then_some(Broken::WrongRevision)
 }
 
@@ -230,7 +230,8 @@ fn check_keys(stream: &Stream, attempts: &[&Attempt], found: &mut Vec<Violation>
     }
 }
 
-/// Only a retry of the stored command gets its reply, and only another one is told that the key was used, once that is so.
+/// Only a retry of the stored command gets its reply, and only another one is told that the key was used, once that is
+/// so.
 fn has_wrong_key(stream: &Stream, attempt: &Attempt, attempts: &[&Attempt]) -> bool {
     let stored = attempts.iter().find(|other| stream.place(other).is_some());
     match attempt.answer {
@@ -252,7 +253,7 @@ fn check_order(attempts: &[&Attempt], found: &mut Vec<Violation>) {
         };
         let (length, earlier) = latest.entry(attempt.runtime).or_insert((0, attempt));
         if seen.length < *length {
-            found.push((Broken::Overtaken, format!("{attempt:?} behind {earlier:?}")));
+            found.push((Broken::Overtaken, format!("{attempt:?} after {earlier:?}")));
         } else {
             (*length, *earlier) = (seen.length, attempt);
         }

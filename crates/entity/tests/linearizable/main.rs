@@ -2,9 +2,8 @@
 //! reply rests on an event that was not stored or on an outdated state.
 //!
 //! Each history has a seed: two processes on one database with random faults, callers that wait or do not, foreigners
-//! that append behind everybody's back, passivation, snapshots, restarts, bounds that are met. `check` says what must
-//! hold of it; faults planted in the store below the runtime must be found.
-//! `GESTA_SEED` plays one of them alone.
+//! that append unannounced, passivation, snapshots, restarts, bounds that are met. `check` says what must hold of it;
+//! faults planted in the store below the runtime must be found. `GESTA_SEED` plays one of them alone.
 
 #![allow(
     clippy::unwrap_used,

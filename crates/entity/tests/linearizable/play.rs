@@ -16,9 +16,9 @@ use crate::history::{Answer, Asked, Attempt, Recorder};
 
 /// Longest wait for an answer; in tokio's time, which is paused.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Longest delay of a call, and of a commit that lands late.
+/// Longest delay of a call, and of a late commit.
 const SLOW_MAX: Duration = Duration::from_millis(50);
-/// Room for the events of one attempt among the numbers.
+/// Numbers that are reserved for the events of one attempt.
 const EVENTS_MAX: u64 = 8;
 
 /// Puts a fault between runtime and store.
@@ -366,7 +366,8 @@ impl Game {
         self.recorder.answer(attempt, self.world.moment(), answer);
     }
 
-    /// Without faults everything works again: reads, stopping, and what was still on its way has landed or never will.
+    /// Without faults everything works again: reads, stopping, and what was still on its way has been committed or
+    /// never will be.
     async fn end(&self) -> Played {
         for process in &self.processes {
             process.store.heal();
