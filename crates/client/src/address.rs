@@ -6,7 +6,7 @@ use gesta_wire::request::QueryBody;
 use hyper::Uri;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 
-/// Longest path with query that servers take, with some room.
+/// Longest path with query that this client sends: somewhat shorter than what servers take.
 const PATH_BYTES_MAX: usize = 64_000;
 
 /// Where a server is.

@@ -18,12 +18,12 @@ pub struct BackupDownload {
 }
 
 impl HttpStore {
-    /// Asks the server for a consistent copy of its store. The answer begins when the server has made the copy, which takes as long as
-    /// it takes to write one: give [`Config::answer_max`](crate::Config::answer_max) time for that.
+    /// Asks the server for a consistent copy of its store. The answer begins when the server has made the copy, which
+    /// takes as long as it takes to write one: give [`Config::answer_max`](crate::Config::answer_max) time for that.
     ///
     /// # Errors
-    /// `Unsupported` if the database makes its own backups, or the server gives none; `Overloaded` while it makes another one;
-    /// `Unavailable`.
+    /// `Unsupported` if the database makes its own backups, or the server gives none; `Overloaded` while it makes
+    /// another one; `Unavailable`.
     ///
     /// # Cancel safety
     /// The server stops when the future, or the download, is dropped.

@@ -24,7 +24,7 @@ pub(crate) fn subscription(
     silence_max: Duration,
     closed: CancellationToken,
 ) -> Subscription {
-    let reader = Reader {
+    let reader = SseReader {
         body,
         messages: Messages::default(),
         silence_max,
@@ -40,14 +40,14 @@ pub(crate) fn subscription(
     Subscription::new(messages.fuse())
 }
 
-struct Reader {
+struct SseReader {
     body: Incoming,
     messages: Messages,
     silence_max: Duration,
     closed: CancellationToken,
 }
 
-impl Reader {
+impl SseReader {
     async fn next(&mut self) -> Result<SubscriptionMessage> {
         loop {
             while let Some(message) = self.messages.next()? {

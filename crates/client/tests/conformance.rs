@@ -1,4 +1,4 @@
-//! The conformance suite on stores that are reached through HTTP: client, server, and a store behind them.
+//! The conformance suite on stores that are reached through HTTP: client, server, and the store that it serves.
 
 #![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
 
@@ -13,8 +13,8 @@ use gesta_testkit::{MemoryFactory, RevivedFactory, StoreFactory, TestStore};
 /// Puts a server and a client before the stores of another factory.
 struct Http<F>(F);
 
-/// What stands behind the client.
-struct Behind {
+/// The server that the client reaches, and its store.
+struct Served {
     store: TestStore,
     server: Handle,
 }
@@ -30,7 +30,7 @@ async fn served(store: TestStore) -> TestStore {
     let url = format!("http://{}", server.local_addr());
     let client = HttpStore::connect(&url).expect("valid URL");
     let served: Arc<dyn EventStore> = Arc::new(client);
-    TestStore::with_home(served, Arc::new(Behind { store, server }))
+    TestStore::with_home(served, Arc::new(Served { store, server }))
 }
 
 #[async_trait]
@@ -52,15 +52,15 @@ impl<F: StoreFactory> StoreFactory for Http<F> {
     }
 
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
-        let behind = store.home::<Behind>();
-        let reopened = self.0.reopen(&behind.store).await?;
-        behind.server.shutdown().await;
+        let home = store.home::<Served>();
+        let reopened = self.0.reopen(&home.store).await?;
+        home.server.shutdown().await;
         Some(served(reopened).await)
     }
 
     async fn second(&self, store: &TestStore) -> Option<TestStore> {
-        let behind = store.home::<Behind>();
-        Some(served(self.0.second(&behind.store).await?).await)
+        let home = store.home::<Served>();
+        Some(served(self.0.second(&home.store).await?).await)
     }
 }
 

@@ -70,8 +70,8 @@ pub(crate) async fn answer(
     answer
 }
 
-/// Refuses what no call of this API may have: a host that is missing, wrong or not this server, and a body in a form that
-/// cannot be undone.
+/// Refuses what no call of this API may have: a host that is missing, wrong or not this server, and a body in a form
+/// that cannot be undone.
 fn check_frame(state: &State, parts: &Parts) -> Result<()> {
     host::check(parts)?;
     if !state.config.insecure && !host::is_local(parts) {
@@ -156,7 +156,7 @@ impl<'a> Call<'a> {
         };
         let mut answer = match (self.matched.route, verb) {
             (Route::Stream, Verb::Post) => write::append_to(self, body).await,
-            // Boxed, so that the one hot call above does not carry the room of all others.
+            // Boxed, so that the one hot call above does not carry the memory of all others.
             _ => Box::pin(self.others(verb, body)).await,
         }?;
         if self.matched.route != Route::StreamSubscribe && self.matched.route != Route::AllSubscribe

@@ -35,7 +35,7 @@ impl Budget {
     }
 
     /// A reservation for what a subscriber holds. It takes of the first half only, so that subscribers who do not read
-    /// leave room for appends and reads.
+    /// leave enough memory for appends and reads.
     pub(crate) fn reservation_of_subscriptions(&self) -> Reservation {
         self.up_to(self.max / 2)
     }
@@ -300,7 +300,7 @@ impl Body for AnswerBody {
                 .poll_next(cx)
                 .map(|part| part.map(|part| part.map(Frame::data))),
         };
-        // Unless it is asked for more at once, the connection has no room for it.
+        // Unless it is asked for more at once, the connection cannot take it.
         let waits = matches!(part, Poll::Ready(Some(Ok(_)))) && !self.is_end_stream();
         if let Some(running) = &mut self.guards.running {
             running.set_waiting(waits);

@@ -22,8 +22,8 @@ pub struct Config {
     pub reads_in_flight_max: usize,
     /// Largest request body, in bytes.
     pub body_bytes_max: usize,
-    /// Most bytes of request bodies, of answers to reads, and of events for subscribers (up to a half) in memory at once;
-    /// beyond, requests are answered as overloaded and subscriptions are ended.
+    /// Most bytes of request bodies, of answers to reads, and of events for subscribers (up to a half) in memory at
+    /// once; beyond, requests are answered as overloaded and subscriptions are ended.
     pub bytes_in_flight_max: usize,
     /// How long the head of a request may take to arrive, to a quarter more.
     pub head_read_max: Duration,
@@ -31,8 +31,8 @@ pub struct Config {
     pub body_read_max: Duration,
     /// How long a client may leave an answer unread before its connection is closed.
     pub write_stall_max: Duration,
-    /// Least bytes a second that a client must take, over [`slow_reader_window`](Config::slow_reader_window), while data
-    /// waits for it all along; else its connection is closed.
+    /// Least bytes a second that a client must take, over [`slow_reader_window`](Config::slow_reader_window), while
+    /// data waits for it all along; else its connection is closed.
     pub slow_reader_bytes_per_second: u32,
     /// Over which time the bytes that a client takes are measured.
     pub slow_reader_window: Duration,
@@ -44,7 +44,7 @@ pub struct Config {
     pub shutdown_grace: Duration,
 }
 
-/// Room for names, types, tags and JSON syntax beside the data of the largest append.
+/// Bytes for names, types, tags and JSON syntax beside the data of the largest append.
 const BODY_SLACK_BYTES: usize = 16 * 1024 * 1024;
 
 impl Default for Config {

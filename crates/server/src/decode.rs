@@ -1,7 +1,7 @@
 //! Decoding of append bodies: JSON into [`Append`], data byte for byte.
 //!
-//! Invariants: unknown and repeated fields are refused, and JSON that many readers could not read again.
-//! Not here: reading JSON strictly (`document`), the limits of events and appends (`gesta_core`), reading the body (`body`).
+//! Invariants: unknown and repeated fields are refused, and JSON that many readers could not read again. Not here:
+//! reading JSON strictly (`document`), the limits of events and appends (`gesta_core`), reading the body (`body`).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -21,7 +21,7 @@ use crate::problem::{Problem, Result};
 #[derive(Debug)]
 pub(crate) struct Payload {
     pub(crate) bytes: Bytes,
-    /// True if the memory behind `bytes` holds nothing else, so that events may keep slices of it.
+    /// True if the memory that `bytes` is a part of holds nothing else, so that events may keep slices of it.
     pub(crate) owned: bool,
 }
 

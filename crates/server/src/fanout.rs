@@ -1,11 +1,10 @@
 //! Events as JSON lines, made once for all subscribers.
 //!
-//! Why: a thousand subscribers would encode the same event a thousand times, and a hundred that do not read would hold a
-//! hundred copies of a large one.
-//! How: small lines are kept for a while and copied; large ones are shared by those who have not sent them yet, and freed
-//! with the last of them.
-//! Invariants: a small entry keeps its event alive, so its address cannot come to mean another event; the number of small
-//! entries and the size of each are bounded; a large line counts once against the bytes in flight.
+//! Why: a thousand subscribers would encode the same event a thousand times, and a hundred that do not read would hold
+//! a hundred copies of a large one. How: small lines are kept for a while and copied; large ones are shared by those
+//! who have not sent them yet, and freed with the last of them. Invariants: a small entry keeps its event alive, so its
+//! address cannot come to mean another event; the number of small entries and the size of each are bounded; a large
+//! line counts once against the bytes in flight.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -96,7 +95,7 @@ impl EncodedEvents {
     /// A large event as one line of JSON, without the line's end, shared with whoever else holds it.
     ///
     /// # Errors
-    /// Overloaded if the line is not there yet and `budget` has no room for it.
+    /// Overloaded if the line is not there yet and `budget` has too little left for it.
     pub(crate) fn share(&self, event: &SharedEvent, budget: &Budget) -> Result<Bytes> {
         let large = self.place_of(event);
         if large.0.get().is_none() {

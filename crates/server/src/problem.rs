@@ -1,6 +1,7 @@
 //! Errors of calls: a problem document, and what goes with it in the head of the answer.
 //!
-//! Not here: the documents and the table from [`ErrorKind`] (`gesta_wire`), errors of HTTP itself that hyper answers (`edge`).
+//! Not here: the documents and the table from [`ErrorKind`] (`gesta_wire`), errors of HTTP itself that hyper answers
+//! (`edge`).
 
 use std::ops::Deref;
 
@@ -36,7 +37,7 @@ impl From<Document> for Problem {
 }
 
 impl Problem {
-    pub(crate) fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: &'static ProblemKind, detail: impl Into<String>) -> Self {
         Document::new(kind, detail).into()
     }
 
@@ -96,6 +97,6 @@ impl From<&Error> for Problem {
 }
 
 /// The kind of problem that an error becomes.
-pub(crate) fn kind_of(error: &Error) -> &'static Kind {
+pub(crate) fn kind_of(error: &Error) -> &'static ProblemKind {
     Document::from(error.kind()).kind
 }

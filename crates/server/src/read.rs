@@ -28,7 +28,7 @@ use crate::uri::{self, Parameters, percent_decode};
 
 const NDJSON: &str = "application/x-ndjson";
 
-/// Events of a page unless asked for otherwise; also of each page behind an answer in lines.
+/// Events of a page unless asked for otherwise; also of each page that an answer in lines is made of.
 const PAGE_EVENTS: usize = 1_000;
 
 /// The parameters that make a filter.
@@ -57,7 +57,7 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
         limit: limit.unwrap_or(PAGE_EVENTS),
     };
     if call.accepts(NDJSON) {
-        return lines(call, Reader::Stream(request), limit).await;
+        return lines(call, PageReader::Stream(request), limit).await;
     }
     request.validate()?;
     let mut held = call.state.budget.reservation();
@@ -87,7 +87,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
         filter: filter(&parameters)?,
     };
     if call.accepts(NDJSON) {
-        return lines(call, Reader::All(request), limit).await;
+        return lines(call, PageReader::All(request), limit).await;
     }
     request.validate()?;
     let mut held = call.state.budget.reservation();
@@ -250,20 +250,20 @@ fn each<T>(texts: Vec<String>, check: impl Fn(String) -> Result<T>) -> Result<Ve
 }
 
 /// A read of page after page.
-enum Reader {
+enum PageReader {
     Stream(ReadStream),
     All(ReadAll),
 }
 
-impl Reader {
-    /// Reads at most `limit` events, and moves on behind them. True if nothing more lies ahead.
+impl PageReader {
+    /// Reads at most `limit` events, and moves on after them. True if nothing more follows.
     async fn page(
         &mut self,
         store: &dyn EventStore,
         limit: usize,
     ) -> gesta_core::Result<(Vec<RecordedEvent>, bool)> {
         match self {
-            Reader::Stream(request) => {
+            PageReader::Stream(request) => {
                 request.limit = limit;
                 let page = store.read_stream(request.clone()).await?;
                 let end = page.end || page.next.is_none();
@@ -272,7 +272,7 @@ impl Reader {
                 }
                 Ok((page.events, end))
             }
-            Reader::All(request) => {
+            PageReader::All(request) => {
                 request.limit = limit;
                 let page = store.read_all(request.clone()).await?;
                 request.from = AllFrom::Checkpoint(page.next);
@@ -285,7 +285,7 @@ impl Reader {
 /// What is left of an answer in lines.
 struct Lines {
     state: Arc<State>,
-    reader: Reader,
+    reader: PageReader,
     /// Events that may still be sent.
     left: usize,
     end: bool,
@@ -316,7 +316,7 @@ impl Lines {
     }
 
     /// Begins to read the next page in a task of its own.
-    fn ahead(mut self) -> Ahead {
+    fn read_next(mut self) -> NextPage {
         AbortOnDropHandle::new(tokio::spawn(async move {
             let page = self.next().await;
             (self, page)
@@ -325,12 +325,12 @@ impl Lines {
 }
 
 /// A page that is being read, and what comes after it.
-type Ahead = AbortOnDropHandle<(Lines, Result<Option<Page>>)>;
+type NextPage = AbortOnDropHandle<(Lines, Result<Option<Page>>)>;
 
-/// Everything up to the end, or up to `limit` events, one a line. While a page is being sent the next one is read, and no
-/// more. The first page is read before the answer begins, so that what is wrong is told by the status; what goes wrong
-/// later breaks the answer off.
-async fn lines(call: &Call<'_>, reader: Reader, limit: Option<usize>) -> Result<Answer> {
+/// Everything up to the end, or up to `limit` events, one a line. While a page is being sent the next one is read, and
+/// no more. The first page is read before the answer begins, so that what is wrong is told by the status; what goes
+/// wrong later breaks the answer off.
+async fn lines(call: &Call<'_>, reader: PageReader, limit: Option<usize>) -> Result<Answer> {
     let mut lines = Lines {
         state: call.state.clone(),
         reader,
@@ -338,15 +338,15 @@ async fn lines(call: &Call<'_>, reader: Reader, limit: Option<usize>) -> Result<
         end: false,
     };
     let first = lines.next().await?;
-    let first = first.map(|(page, held)| (page, (held, lines.ahead())));
+    let first = first.map(|(page, held)| (page, (held, lines.read_next())));
     let (first, rest) = first.unzip();
     // The share of a page is given back when the connection asks for the next one.
     let rest = stream::unfold(rest, |state| async {
-        let (held, ahead) = state?;
+        let (held, next_page) = state?;
         drop(held);
-        let detail = match ahead.await {
+        let detail = match next_page.await {
             Ok((lines, Ok(Some((page, held))))) => {
-                return Some((Ok(page), Some((held, lines.ahead()))));
+                return Some((Ok(page), Some((held, lines.read_next()))));
             }
             Ok((_, Ok(None))) => return None,
             Ok((_, Err(problem))) => problem.detail.clone(),

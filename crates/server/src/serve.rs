@@ -265,7 +265,7 @@ fn builder() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // Without a timer: `Watch` looks after slow heads at less cost. Without `pipeline_flush`: it
     // loses answers to what comes before a request that cannot be read. Without `writev`: copying a
-    // small answer behind its head costs less than sending the two from two places (1 to 2 µs).
+    // small answer after its head costs less than sending the two from two places (1 to 2 µs).
     builder
         .http1()
         .writev(false)

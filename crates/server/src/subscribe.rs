@@ -20,7 +20,7 @@ pub(crate) async fn to_stream(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(&["after"])?;
     let request = Subscribe {
         to: SubscribeTo::Stream(call.stream()?),
-        from: from(call, &parameters, Place::Stream)?,
+        from: from(call, &parameters, Subject::Stream)?,
     };
     begin(call, request).await
 }
@@ -30,19 +30,19 @@ pub(crate) async fn to_all(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(with_filter!("after"))?;
     let request = Subscribe {
         to: SubscribeTo::All(read::filter(&parameters)?),
-        from: from(call, &parameters, Place::All)?,
+        from: from(call, &parameters, Subject::All)?,
     };
     begin(call, request).await
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Subject {
     Stream,
     All,
 }
 
 /// Where to begin: `Last-Event-ID`, which a browser sends when it reconnects, wins over `after`.
-fn from(call: &Call<'_>, parameters: &Parameters<'_>, place: Place) -> Result<SubscribeFrom> {
+fn from(call: &Call<'_>, parameters: &Parameters<'_>, subject: Subject) -> Result<SubscribeFrom> {
     let after = parameters.one("after")?;
     let last = match call.headers().get(LAST_EVENT_ID) {
         Some(value) => value.to_str().map_err(|_| {
@@ -63,7 +63,7 @@ fn from(call: &Call<'_>, parameters: &Parameters<'_>, place: Place) -> Result<Su
         "end" => SubscribeFrom::End,
         // No checkpoint begins with a digit or a sign.
         number
-            if place == Place::Stream
+            if subject == Subject::Stream
                 && number.starts_with(|c: char| c.is_ascii_digit() || c == '-') =>
         {
             SubscribeFrom::Revision(read::revision(field, number)?)

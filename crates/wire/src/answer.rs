@@ -109,14 +109,14 @@ pub struct AppendedTo<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AppendedSeveral<'a> {
     #[serde(borrow)]
-    streams: Vec<Part<'a>>,
+    streams: Vec<BodyPart<'a>>,
     log: u16,
     position: u64,
     checkpoint: CheckpointText<'a>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Part<'a> {
+struct BodyPart<'a> {
     #[serde(borrow)]
     stream: Cow<'a, str>,
     first_revision: u64,
@@ -124,7 +124,7 @@ struct Part<'a> {
     position: u64,
 }
 
-impl<'a> From<&'a AppendedStream> for Part<'a> {
+impl<'a> From<&'a AppendedStream> for BodyPart<'a> {
     fn from(part: &'a AppendedStream) -> Self {
         Self {
             stream: part.stream.as_str().into(),
@@ -135,7 +135,7 @@ impl<'a> From<&'a AppendedStream> for Part<'a> {
     }
 }
 
-impl Part<'_> {
+impl BodyPart<'_> {
     fn appended(self) -> AppendedStream {
         AppendedStream {
             stream: stream(&self.stream),
@@ -150,7 +150,7 @@ impl<'a> AppendedTo<'a> {
     /// `None` if nothing was appended to any stream.
     #[must_use]
     pub fn of(appended: &'a Appended) -> Option<Self> {
-        let part = Part::from(appended.streams.first()?);
+        let part = BodyPart::from(appended.streams.first()?);
         Some(Self {
             stream: part.stream,
             first_revision: part.first_revision,
@@ -164,7 +164,7 @@ impl<'a> AppendedTo<'a> {
 
 impl From<AppendedTo<'_>> for Appended {
     fn from(answer: AppendedTo<'_>) -> Self {
-        let part = Part {
+        let part = BodyPart {
             stream: answer.stream,
             first_revision: answer.first_revision,
             last_revision: answer.last_revision,
@@ -182,7 +182,7 @@ impl From<AppendedTo<'_>> for Appended {
 impl<'a> From<&'a Appended> for AppendedSeveral<'a> {
     fn from(appended: &'a Appended) -> Self {
         Self {
-            streams: appended.streams.iter().map(Part::from).collect(),
+            streams: appended.streams.iter().map(BodyPart::from).collect(),
             log: appended.log.0,
             position: appended.position.0,
             checkpoint: CheckpointText(Cow::Borrowed(&appended.checkpoint)),
@@ -193,7 +193,7 @@ impl<'a> From<&'a Appended> for AppendedSeveral<'a> {
 impl From<AppendedSeveral<'_>> for Appended {
     fn from(answer: AppendedSeveral<'_>) -> Self {
         Self {
-            streams: answer.streams.into_iter().map(Part::appended).collect(),
+            streams: answer.streams.into_iter().map(BodyPart::appended).collect(),
             log: LogId(answer.log),
             position: Position(answer.position),
             checkpoint: answer.checkpoint.0.into_owned(),

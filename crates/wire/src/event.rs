@@ -1,8 +1,8 @@
 //! Events and pages of them. Data goes out byte for byte, and comes back so.
 //!
 //! Why written by hand: stored JSON is written as it is, with the space around it, which no serializer of values keeps.
-//! Invariants: `data` and `metadata` are only shown as JSON if they are JSON, not nested deeper than clients can read; in texts of one event
-//! a line, also only if they have no line break, which JSON allows between its tokens. Otherwise
+//! Invariants: `data` and `metadata` are only shown as JSON if they are JSON, not nested deeper than clients can read;
+//! in texts of one event a line, also only if they have no line break, which JSON allows between its tokens. Otherwise
 //! they are shown as `data_base64` and `metadata_base64`.
 
 use std::borrow::Cow;
@@ -32,7 +32,7 @@ pub enum Framing {
     Line,
 }
 
-/// Room for the fields of an event beside its data.
+/// Bytes for the fields of an event beside its data.
 const EVENT_FIELDS_BYTES: usize = 384;
 
 /// Most bytes that the event takes, about: all its bytes in base64.

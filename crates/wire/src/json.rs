@@ -1,4 +1,5 @@
-//! JSON: reading objects and lists strictly, and writing straight into a buffer, for which small answers need no tree of values.
+//! JSON: reading objects and lists strictly, and writing straight into a buffer, for which small answers need no tree
+//! of values.
 //!
 //! Invariants: an object is only read from an object (serde alone would take a list of its values too); no list grows
 //! beyond its limit, so a text cannot take much more memory than its own size.

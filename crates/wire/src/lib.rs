@@ -1,8 +1,8 @@
 //! What the server and its clients exchange: each document stands here once, with how it is written and how it is read.
 //!
-//! Why a crate: a member that one side renames alone is a member that the other side misses.
-//! Invariants: data of events travel byte for byte; what is read is checked like any stored data, and never panics.
-//! Not here: HTTP itself, addresses and their parameters (`gesta-server`, `gesta-client`), the rules of requests (`gesta-server`).
+//! Why a crate: a member that one side renames alone is a member that the other side misses. Invariants: data of events
+//! travel byte for byte; what is read is checked like any stored data, and never panics. Not here: HTTP itself,
+//! addresses and their parameters (`gesta-server`, `gesta-client`), the rules of requests (`gesta-server`).
 //!
 //! * `request`: bodies of appends, filters; `answer`: what calls answer; `event`: events and pages of them;
 //! * `problem`: error answers; `expected`, `percent`: texts in addresses; `json`: strict reading and plain writing.

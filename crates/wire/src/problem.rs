@@ -1,4 +1,5 @@
-//! Problem documents (RFC 9457): the one form of every error answer, and the one table between [`ErrorKind`] and problem.
+//! Problem documents (RFC 9457): the one form of every error answer, and the one table between [`ErrorKind`] and
+//! problem.
 //!
 //! Why `detail` of some kinds is the kind's own text only: a client rebuilds the same [`ErrorKind`]
 //! from `type` and the members, without loss.
@@ -13,9 +14,10 @@ use crate::json;
 /// What every problem type starts with.
 const TYPE_PREFIX: &str = "urn:gesta:problem:";
 
-/// A kind of problem: the stable end of its type, a title for people, its status, and the error that a client makes of it.
+/// A kind of problem: the stable end of its type, a title for people, its status, and the error that a client makes of
+/// it.
 #[derive(Debug)]
-pub struct Kind {
+pub struct ProblemKind {
     /// The end of the type.
     pub name: &'static str,
     /// For people.
@@ -26,22 +28,22 @@ pub struct Kind {
     error: fn(String, Members) -> Option<ErrorKind>,
 }
 
-impl PartialEq for Kind {
+impl PartialEq for ProblemKind {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-impl Eq for Kind {}
+impl Eq for ProblemKind {}
 
 macro_rules! kinds {
     ($($constant:ident, $name:literal, $status:literal, $title:literal, $error:expr;)*) => {
         $(
             #[doc = $title]
-            pub const $constant: &Kind = &Kind { name: $name, title: $title, status: $status, error: $error };
+            pub const $constant: &ProblemKind = &ProblemKind { name: $name, title: $title, status: $status, error: $error };
         )*
         /// All kinds of problems.
-        pub const KINDS: &[&Kind] = &[$($constant),*];
+        pub const KINDS: &[&ProblemKind] = &[$($constant),*];
     };
 }
 
@@ -144,7 +146,7 @@ fn wrong_expected_revision(_: String, of: Members) -> Option<ErrorKind> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     /// Which.
-    pub kind: &'static Kind,
+    pub kind: &'static ProblemKind,
     /// What is wrong, for people.
     pub detail: String,
     /// What only some kinds tell.
@@ -194,7 +196,7 @@ struct Text<M> {
 impl Document {
     /// A problem without members.
     #[must_use]
-    pub fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
+    pub fn new(kind: &'static ProblemKind, detail: impl Into<String>) -> Self {
         Self {
             kind,
             detail: detail.into(),
