@@ -269,7 +269,8 @@ pub(crate) struct StreamMetadata {
     /// The stream.
     #[arg(value_parser = stream)]
     pub(crate) stream: StreamId,
-    /// Replace the metadata by this JSON object. Known keys: $maxAge (seconds), $maxCount, $tb (truncate before this revision).
+    /// Replace the metadata by this JSON object. Known keys: $maxAge (seconds), $maxCount, $tb (truncate before this
+    /// revision).
     #[arg(long, value_name = "JSON")]
     pub(crate) set: Option<String>,
     /// What the metadata stream must be: any, no-stream, stream-exists, or its last revision.
@@ -413,7 +414,8 @@ pub(crate) struct Scavenge {
     /// Only tell what would be freed.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Make the file of a SQLite store smaller afterwards; without it, the room is used for new events. Needs room for two more of it.
+    /// Make the file of a SQLite store smaller afterwards; without it, the room is used for new events. Needs room for
+    /// two more of it.
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) compact: bool,
     #[command(flatten)]

@@ -21,10 +21,10 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::args::StreamAppend;
 use crate::exit::{Failure, Outcome};
 
-/// Longest line that is read: an event of 16 MiB in base64, with room for its other fields.
+/// Longest line that is read: an event of 16 MiB in base64, and its other fields.
 const LINE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-/// Events that are read ahead.
+/// Number of events that are read in advance.
 const READ_AHEAD_EVENTS: usize = 64;
 
 /// An event as users write it, with the fields of the HTTP API.
@@ -238,7 +238,8 @@ pub(crate) fn refuse_line(line: u64, why: &str) -> Failure {
     Failure::usage(format!("line {line} of the input: {why}"))
 }
 
-/// Events that a thread reads ahead: a task that waits for a terminal or a slow pipe could not be stopped.
+/// Number of events that a thread reads in advance: a task that waits for a terminal or a slow pipe could not be
+/// stopped.
 pub(crate) struct Feed {
     events: mpsc::Receiver<Outcome<LineEvent>>,
     lines: Arc<AtomicU64>,

@@ -1,7 +1,7 @@
 //! Backup of a served store and restore, as `docs/operating/backup.md` says.
 //!
-//! What happened: three texts promised a backup while the server runs, and the lock of the store refused it. Now the server makes
-//! the copy, appends go on meanwhile, and `gesta restore` checks it and puts it in place.
+//! What happened: three texts promised a backup while the server runs, and the lock of the store refused it. Now the
+//! server makes the copy, appends go on meanwhile, and `gesta restore` checks it and puts it in place.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! The real binary and clients who behave badly: they read nothing, or take every connection, or the system has too few files.
+//! The real binary and clients who behave badly: they read nothing, or take every connection, or the system has too few
+//! files.
 
 #![allow(
     clippy::unwrap_used,
@@ -64,7 +65,8 @@ fn subscribers_that_read_nothing_share_what_waits_for_them() {
         "{counted} bytes counted"
     );
     let grown = server.resident_bytes().saturating_sub(before);
-    // Reads that run at the same time hold a page each, and the allocator keeps what they gave back; it was ten times as much.
+    // Reads that run at the same time hold a page each, and the allocator keeps what they gave back; it was ten times
+    // as much.
     assert!(
         grown < 32 * EVENT_BYTES,
         "{grown} bytes more for {SUBSCRIBERS} subscribers"
@@ -163,9 +165,9 @@ fn an_insecure_server_warns() {
     );
 }
 
-/// While all connections were taken, nobody could ask how the server is; and a server whose system allowed fewer open files
-/// than its connections failed to accept, and said so each time. Now the limit is raised as far as allowed, the connections
-/// are lowered to what fits, and a few more are answered about health and refused everything else.
+/// While all connections were taken, nobody could ask how the server is; and a server whose system allowed fewer open
+/// files than its connections failed to accept, and said so each time. Now the limit is raised as far as allowed, the
+/// connections are lowered to what fits, and a few more are answered about health and refused everything else.
 #[test]
 fn health_is_answered_while_all_connections_are_taken_and_files_are_few() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
 //! The pages of `docs/`: their links lead somewhere, their commands run, and what they name is there.
 //!
-//! A page whose commands are run says so in its first lines, by the name of this file. Its blocks marked `sh` are run one after
-//! the other, each by a shell that stops at the first failure, in an empty folder. `$B` is the address of a server that the page has
-//! for itself, and `$PG` the URL of an empty PostgreSQL store; a page that names `$PG` is skipped, loudly, where PostgreSQL is not installed.
+//! A page whose commands are run says so in its first lines, by the name of this file. Its blocks marked `sh` are run
+//! one after the other, each by a shell that stops at the first failure, in an empty folder. `$B` is the address of a
+//! server that the page has for itself, and `$PG` the URL of an empty PostgreSQL store; a page that names `$PG` is
+//! skipped, loudly, where PostgreSQL is not installed.
 
 #![allow(
     clippy::unwrap_used,
@@ -391,7 +392,8 @@ fn the_page_about_the_command_line_has_every_command() {
     assert!(checked > 10, "{checked} commands were found");
 }
 
-/// Goal: the page about monitoring names every metric that a server shows, and neither it nor the alerts name another one.
+/// Goal: the page about monitoring names every metric that a server shows, and neither it nor the alerts name another
+/// one.
 #[test]
 fn the_page_about_monitoring_names_every_metric() {
     let page = std::fs::read_to_string(root().join("docs/operating/monitoring.md")).unwrap();

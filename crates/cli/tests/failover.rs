@@ -1,9 +1,11 @@
-//! The real binary under load through fail-overs of a synchronously replicated database: a first host that hangs, a primary that
-//! freezes, one that is killed, one that lives on while its commits wait for a standby that is now the primary.
+//! The real binary under load through fail-overs of a synchronously replicated database: a first host that hangs, a
+//! primary that freezes, one that is killed, one that lives on while its commits wait for a standby that is now the
+//! primary.
 //!
-//! What happened: with a frozen primary first in the URL nothing was stored for 40 s although the database had accepted writes
-//! elsewhere after 18 s; with a primary whose commits waited for a lost standby it took 36 s. What holds now: appends go
-//! on at most five seconds after another host accepts writes, nothing acknowledged is lost, and nothing is stored twice.
+//! What happened: with a frozen primary first in the URL nothing was stored for 40 s although the database had accepted
+//! writes elsewhere after 18 s; with a primary whose commits waited for a lost standby it took 36 s. What holds now:
+//! appends go on at most five seconds after another host accepts writes, nothing acknowledged is lost, and nothing is
+//! stored twice.
 //!
 //! The deep form of each test makes 20 fail-overs, the quick one two or one.
 
@@ -236,8 +238,8 @@ async fn run(cluster: &mut Cluster, url: &str, faults: &[Fault]) {
     support::succeed(&["verify", "--store", url]);
 }
 
-/// Goal: with a silent host first in the URL, and a primary that freezes, appends go on within five seconds: whether the standby
-/// is promoted before the answers' time is over or after it.
+/// Goal: with a silent host first in the URL, and a primary that freezes, appends go on within five seconds: whether
+/// the standby is promoted before the answers' time is over or after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn hung_and_frozen_first_hosts_stop_appends_for_a_moment_only() {
     let Some(mut cluster) = Cluster::start(1, Replication::Synchronous).unwrap() else {

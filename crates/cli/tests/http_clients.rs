@@ -1,4 +1,5 @@
-//! The programs of docs/guides/clients, run against a real server: appends whose answers are lost, and consumers that are killed.
+//! The programs of docs/guides/clients, run against a real server: appends whose answers are lost, and consumers that
+//! are killed.
 //!
 //! They need `python3` and `node`. Without one of them its tests are skipped loudly; with `CI=true` they fail.
 
@@ -258,8 +259,8 @@ fn a_refusal_is_raised(language: Language) {
     assert_eq!(stored(&server.url), items(2));
 }
 
-/// Goal: a consumer that is killed, and whose server is killed, goes on where it was; each event is counted once. After a restore of
-/// the store it counts again from the start.
+/// Goal: a consumer that is killed, and whose server is killed, goes on where it was; each event is counted once. After
+/// a restore of the store it counts again from the start.
 fn a_consumer_survives_restarts(language: Language) {
     if !language.is_installed() {
         return;

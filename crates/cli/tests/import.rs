@@ -1,7 +1,7 @@
 //! Export and import, and what a stop in the middle means.
 //!
-//! What happened: Ctrl-C during an import or export ended with exit code 0 and part of the data, a repeated import stored
-//! everything twice, what `read` printed could not be imported, and `tail` ended when its server was restarted.
+//! What happened: Ctrl-C during an import or export ended with exit code 0 and part of the data, a repeated import
+//! stored everything twice, what `read` printed could not be imported, and `tail` ended when its server was restarted.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,9 +1,9 @@
 //! A fail-over that loses commits, under load, with two servers of the real binary of which one is idle.
 //!
-//! What happened once: names of streams were remembered by numbers that the new primary used again. Appends acknowledged for one
-//! stream were stored in another, reads named events wrongly, subscribers of an idle server skipped thousands of events without
-//! an error, old checkpoints were accepted as soon as the log had grown past them, and the servers kept the old incarnation.
-//! What holds now: what is checked in `Round::check`.
+//! What happened once: names of streams were remembered by numbers that the new primary used again. Appends
+//! acknowledged for one stream were stored in another, reads named events wrongly, subscribers of an idle server
+//! skipped thousands of events without an error, old checkpoints were accepted as soon as the log had grown past them,
+//! and the servers kept the old incarnation. What holds now: what is checked in `Round::check`.
 //!
 //! The quick form plays one round, the deep one 20. In every second one the old primary is left running, out of
 //! reach of the servers.
@@ -243,7 +243,7 @@ impl Round {
         let (busy, idle) = (self.busy.clone(), self.idle.clone());
         self.load(&busy, "busy", &["shared-1".into(), "shared-2".into()]);
         self.acknowledged(50, |_| true).await;
-        // The standby lags behind from here on; both servers get to know streams that will be lost.
+        // The standby replays nothing from here on; both servers get to know streams that will be lost.
         self.cluster.hold_replication(1).unwrap();
         let kept = self.shared.count(|_| true);
         self.acknowledged(kept + 200, |_| true).await;
@@ -437,8 +437,8 @@ async fn a_fail_over_that_loses_commits_under_load() {
     }
 }
 
-/// Goal: `gesta schema new-incarnation` reaches servers that run, a busy and an idle one. They went on with the old incarnation, and
-/// handed out checkpoints that were refused after their restart.
+/// Goal: `gesta schema new-incarnation` reaches servers that run, a busy and an idle one. They went on with the old
+/// incarnation, and handed out checkpoints that were refused after their restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_incarnation_reaches_servers_that_run() {
     let Some(postgres) = shared() else { return };

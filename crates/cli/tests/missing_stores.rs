@@ -1,8 +1,9 @@
 //! Only commands that append, `serve` and `schema create` make a store.
 //!
-//! What happened: `gesta verify --store sqlite:mistyped.db` said "healthy: 0 events" and left an empty store behind, a backup of
-//! it was an empty file with exit code 0, and on PostgreSQL `verify` and `info` made a schema in a foreign database. A store
-//! whose write-ahead log had been deleted after a crash became an empty one. Now each of these is an error that names the place.
+//! What happened: `gesta verify --store sqlite:mistyped.db` said "healthy: 0 events" and left an empty store behind, a
+//! backup of it was an empty file with exit code 0, and on PostgreSQL `verify` and `info` made a schema in a foreign
+//! database. A store whose write-ahead log had been deleted after a crash became an empty one. Now each of these is an
+//! error that names the place.
 
 #![allow(
     clippy::unwrap_used,

@@ -115,7 +115,8 @@ fn passwords_come_from_the_environment_or_a_file_and_are_never_shown() {
     assert!(by_variable.status.success(), "{by_variable:?}");
 }
 
-/// Goal: a server that takes its URL from a file shows the password to nobody: not in its command line, its log or `/info`.
+/// Goal: a server that takes its URL from a file shows the password to nobody: not in its command line, its log or
+/// `/info`.
 #[test]
 fn a_server_by_store_file_shows_no_password() {
     let Some(postgres) = secured() else { return };
@@ -193,8 +194,8 @@ fn a_store_file_that_will_not_do_is_refused_with_the_rule() {
     assert_eq!(code(&output), 2, "one of the two");
 }
 
-/// Goal: a server that is started with its database waits for it, and says what it waits for; without a wait, or after it,
-/// it ends with an error that names host and port.
+/// Goal: a server that is started with its database waits for it, and says what it waits for; without a wait, or after
+/// it, it ends with an error that names host and port.
 #[test]
 fn a_server_waits_for_its_database_as_long_as_it_is_told() {
     let Some(mut postgres) = Postgres::start().unwrap() else {

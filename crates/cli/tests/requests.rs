@@ -28,8 +28,8 @@ fn status(answer: &str) -> u16 {
     answer[9..12].parse().unwrap()
 }
 
-/// A list of an object's values was taken for the object, JSON was stored that no client could read again, and texts of errors named
-/// types of the program.
+/// A list of an object's values was taken for the object, JSON was stored that no client could read again, and texts of
+/// errors named types of the program.
 #[test]
 fn bodies_that_are_not_what_the_api_says_are_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -81,7 +81,8 @@ fn a_checkpoint_of_another_stream_is_refused() {
     assert_eq!(status(&refused), 409, "{refused}");
 }
 
-/// Requests without a host or with two, and bodies in codings that nobody undoes, were answered as if nothing was wrong.
+/// Requests without a host or with two, and bodies in codings that nobody undoes, were answered as if nothing was
+/// wrong.
 #[test]
 fn hosts_and_codings_are_checked() {
     let directory = tempfile::tempdir().unwrap();

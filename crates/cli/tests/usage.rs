@@ -71,8 +71,8 @@ fn reading_begins_at_the_start_or_the_end() {
     }
 }
 
-/// What happened: the first page of the file that could not be read ended `verify` with an error, and with `--output json` there was
-/// no JSON. Now it reads on behind it, and the summary comes last in either form.
+/// What happened: the first page of the file that could not be read ended `verify` with an error, and with `--output
+/// json` there was no JSON. Now it reads on after it, and the summary comes last in either form.
 #[test]
 fn verify_goes_on_after_a_damaged_page() {
     let home = tempfile::tempdir().unwrap();

@@ -88,11 +88,11 @@ impl std::fmt::Debug for Options {
 /// An open database, with or without a [`Store`] running on it. Cheap to clone.
 #[derive(Clone)]
 pub struct Database {
-    kind: Kind,
+    kind: Engine,
 }
 
 #[derive(Clone)]
-enum Kind {
+enum Engine {
     #[cfg(feature = "sqlite")]
     Sqlite(Arc<gesta_sqlite::SqliteBackend>),
     #[cfg(feature = "postgres")]
@@ -125,9 +125,9 @@ impl Database {
     pub fn info(&self) -> Arc<BackendInfo> {
         match self.kind {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(ref backend) => backend.info(),
+            Engine::Sqlite(ref backend) => backend.info(),
             #[cfg(feature = "postgres")]
-            Kind::Postgres(ref backend) => backend.info(),
+            Engine::Postgres(ref backend) => backend.info(),
         }
     }
 
@@ -146,9 +146,9 @@ impl Database {
     fn backend(&self) -> Arc<dyn Backend> {
         match self.kind {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(ref backend) => Arc::clone(backend) as Arc<dyn Backend>,
+            Engine::Sqlite(ref backend) => Arc::clone(backend) as Arc<dyn Backend>,
             #[cfg(feature = "postgres")]
-            Kind::Postgres(ref backend) => Arc::clone(backend) as Arc<dyn Backend>,
+            Engine::Postgres(ref backend) => Arc::clone(backend) as Arc<dyn Backend>,
         }
     }
 
@@ -163,9 +163,9 @@ impl Database {
         let mut progress = progress;
         let report = match self.kind {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(ref backend) => run_audit(backend.audit().await, &mut progress).await,
+            Engine::Sqlite(ref backend) => run_audit(backend.audit().await, &mut progress).await,
             #[cfg(feature = "postgres")]
-            Kind::Postgres(ref backend) => {
+            Engine::Postgres(ref backend) => {
                 run_audit(backend.audit_source().await, &mut progress).await
             }
         };
@@ -175,17 +175,17 @@ impl Database {
     /// Copies a SQLite store, while it is in use, to a new file. Appends go on.
     ///
     /// # Errors
-    /// `InvalidArgument` if the file exists; `Unavailable` if it cannot be written; `Overloaded` while another copy is being made;
-    /// `Unsupported` for other databases, which have their own ways (`pg_dump`, `pg_basebackup`).
+    /// `InvalidArgument` if the file exists; `Unavailable` if it cannot be written; `Overloaded` while another copy is
+    /// being made; `Unsupported` for other databases, which have their own ways (`pg_dump`, `pg_basebackup`).
     ///
     /// # Cancel safety
     /// A dropped backup ends soon and removes what it wrote; [`Database::close`] waits for that.
     pub async fn backup(&self, to: &Path) -> Result<()> {
         let done = match self.kind {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(ref backend) => backend.backup(to).await,
+            Engine::Sqlite(ref backend) => backend.backup(to).await,
             #[cfg(feature = "postgres")]
-            Kind::Postgres(_) => Err(crate::restore::own_backups("nothing was written")),
+            Engine::Postgres(_) => Err(crate::restore::own_backups("nothing was written")),
         };
         done.map_err(|error: Error| error.during("back up"))
     }
@@ -200,9 +200,9 @@ impl Database {
     pub async fn backup_file(&self) -> Result<std::fs::File> {
         let done = match self.kind {
             #[cfg(feature = "sqlite")]
-            Kind::Sqlite(ref backend) => backend.backup_file().await,
+            Engine::Sqlite(ref backend) => backend.backup_file().await,
             #[cfg(feature = "postgres")]
-            Kind::Postgres(_) => Err(crate::restore::own_backups("nothing was copied")),
+            Engine::Postgres(_) => Err(crate::restore::own_backups("nothing was copied")),
         };
         done.map_err(|error: Error| error.during("back up"))
     }
@@ -221,30 +221,30 @@ async fn run_audit<S: AuditSource>(
 }
 
 #[cfg(feature = "sqlite")]
-async fn open_sqlite(url: &str, options: &Options) -> Result<Kind> {
+async fn open_sqlite(url: &str, options: &Options) -> Result<Engine> {
     let mut config = crate::schema::sqlite_config(url, options.logs)?;
     if options.missing == Missing::Refuse {
         config = config.must_exist();
     }
     let open = move || gesta_sqlite::SqliteBackend::open(config);
-    Ok(Kind::Sqlite(Arc::new(blocking(open).await?)))
+    Ok(Engine::Sqlite(Arc::new(blocking(open).await?)))
 }
 
 #[cfg(not(feature = "sqlite"))]
-async fn open_sqlite(_url: &str, _options: &Options) -> Result<Kind> {
+async fn open_sqlite(_url: &str, _options: &Options) -> Result<Engine> {
     Err(crate::url::left_out("sqlite"))
 }
 
 #[cfg(feature = "postgres")]
-async fn open_postgres(url: &str, options: &Options) -> Result<Kind> {
+async fn open_postgres(url: &str, options: &Options) -> Result<Engine> {
     let mut config = crate::schema::postgres_config(url, options.logs)?;
     config.must_exist = options.missing == Missing::Refuse;
     let backend = gesta_postgres::PostgresBackend::open(config).await?;
-    Ok(Kind::Postgres(Arc::new(backend)))
+    Ok(Engine::Postgres(Arc::new(backend)))
 }
 
 #[cfg(not(feature = "postgres"))]
-async fn open_postgres(_url: &str, _options: &Options) -> Result<Kind> {
+async fn open_postgres(_url: &str, _options: &Options) -> Result<Engine> {
     Err(crate::url::left_out("postgres"))
 }
 

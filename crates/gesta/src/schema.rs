@@ -52,7 +52,8 @@ pub fn print(url: &str, logs: u16) -> Result<String> {
     }
 }
 
-/// Begins a new life of a store, as must follow every restore of a backup: checkpoints made before are refused from then on.
+/// Begins a new life of a store, as must follow every restore of a backup: checkpoints made before are refused from
+/// then on.
 ///
 /// # Errors
 /// `Schema` if there is no store; `Unavailable`; `Unsupported` without the rights.
@@ -65,8 +66,8 @@ pub async fn new_incarnation(url: &str) -> Result<Incarnation> {
     begun.map_err(|error| error.during("begin a new incarnation"))
 }
 
-/// Gives the room that scavenging has left in the file of a SQLite store back to the file system. The store must not be open; there must
-/// be room for two more of it. Gives the bytes of the file before and after.
+/// Gives the space that scavenging has left in the file of a SQLite store back to the file system. The store must not
+/// be open; there must be space for two more of it. Gives the bytes of the file before and after.
 ///
 /// # Errors
 /// `Schema` if there is no store; `Unavailable`; `Unsupported` for other databases, which do so by themselves.
@@ -74,7 +75,7 @@ pub async fn compact(url: &str) -> Result<(u64, u64)> {
     let done = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite::compact(url).await,
         Ok(Scheme::Postgres) => Err(gesta_core::ErrorKind::Unsupported(
-            "PostgreSQL uses the room of removed events again by itself (autovacuum); VACUUM FULL gives it back".into(),
+            "PostgreSQL uses the space of removed events again by itself (autovacuum); VACUUM FULL gives it back".into(),
         )
         .into()),
         Err(error) => Err(error),

@@ -2,10 +2,9 @@
 //!
 //! Members are numbered from 0, and a number stays with its port and folder whatever the member's part is. Member 0
 //! begins as the primary. Nothing happens by itself: no member is promoted, and none follows a new primary, unless a
-//! test says so.
-//! What loses commits at a promotion: [`Cluster::hold_replication`] suspends the primary's process that sends to one
-//! standby, so that what is committed from then on does not leave the primary. (Delayed *replay* loses nothing: a standby
-//! replays all that it has received before it becomes the primary.)
+//! test says so. What loses commits at a promotion: [`Cluster::hold_replication`] suspends the primary's process that
+//! sends to one standby, so that what is committed from then on does not leave the primary. (Delayed *replay* loses
+//! nothing: a standby replays all that it has received before it becomes the primary.)
 
 use std::net::SocketAddr;
 
@@ -155,8 +154,8 @@ impl Cluster {
 
     /// Makes a standby the primary and waits until it accepts writes.
     ///
-    /// The old primary is left as it is: running, frozen or dead. The new one waits for no standby, as nobody follows it
-    /// yet; see [`Cluster::set_replication`].
+    /// The old primary is left as it is: running, frozen or dead. The new one waits for no standby, as nobody follows
+    /// it yet; see [`Cluster::set_replication`].
     ///
     /// # Errors
     /// If it is no standby, or is not promoted within a minute.

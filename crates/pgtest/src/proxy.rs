@@ -158,13 +158,14 @@ impl FaultProxy {
         self.shared.frozen.store(on, Ordering::Release);
     }
 
-    /// While on, all connections stay open but every byte of either direction is swallowed, as when a firewall forgets them.
+    /// While on, all connections stay open but every byte of either direction is swallowed, as when a firewall forgets
+    /// them.
     pub fn set_half_open(&self, on: bool) {
         self.shared.half_open.store(on, Ordering::Release);
     }
 
-    /// While on, bytes from clients are kept; they reach the server when it is turned off, even if
-    /// the client has gone meanwhile. This makes a statement that lands late.
+    /// While on, bytes from clients are kept; they reach the server when it is turned off, even if the client has gone
+    /// meanwhile. This makes a late commit.
     pub fn hold_requests(&self, on: bool) {
         self.shared.hold_requests.store(on, Ordering::Release);
     }

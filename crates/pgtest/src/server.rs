@@ -441,7 +441,8 @@ impl Server {
         self.end("INT")
     }
 
-    /// Ends all of its processes by `kill -9`, as a crash of the machine's kernel would (but for its page cache). Its data stay.
+    /// Ends all of its processes by `kill -9`, as a crash of the machine's kernel would (but for its page cache). Its
+    /// data stay.
     ///
     /// # Errors
     /// If it does not end in time.
@@ -475,7 +476,8 @@ impl Server {
             .push((name.to_owned(), value.to_owned()));
     }
 
-    /// Ends one of its backends by `kill -9`. The server then ends all other connections and recovers, as PostgreSQL does.
+    /// Ends one of its backends by `kill -9`. The server then ends all other connections and recovers, as PostgreSQL
+    /// does.
     ///
     /// # Errors
     /// If there is no such process among the server's own.

@@ -2,8 +2,8 @@
 //! `gesta-store` over rows in memory.
 //!
 //! A [`World`] is the database. Each [`FaultyStore`] is a process that uses it, with its own connections and its own
-//! faults; several of them on one world play several servers. What a real database does to a client can be asked for:
-//! a commit that fails, is refused, is overtaken by another process, loses its request or its reply, or lands long
+//! faults; several of them on one world play several servers. What a real database does to a client can be asked for: a
+//! commit that fails, is refused, is overtaken by another process, loses its request or its reply, or commits long
 //! after its connection died; slow or failing reads; a database that is away for a while; lost messages.
 //!
 //! Why the whole pipeline and not a plain store with failing calls: the answers under faults are those of the real
@@ -39,7 +39,7 @@ mod writer;
 
 pub use backend::{Calls, FaultyBackend};
 pub use clock::TokioClock;
-pub use plan::{Fault, ForeignEvents, Lands, RandomFaults, ReadFault};
+pub use plan::{Fault, ForeignEvents, LateCommit, RandomFaults, ReadFault};
 pub use random::Random;
 pub use store::FaultyStore;
 pub use world::{Moment, StoredEvent, World};

@@ -61,7 +61,7 @@ pub struct TailerId(usize);
 
 /// One stream's part of a request.
 #[derive(Debug)]
-struct Part {
+struct AttemptPart {
     stream: StreamId,
     ids: Vec<EventId>,
 }
@@ -77,7 +77,7 @@ struct Attempt {
 /// Attempts with the same streams and ids.
 #[derive(Debug)]
 struct Request {
-    parts: Vec<Part>,
+    parts: Vec<AttemptPart>,
     attempts: Vec<Attempt>,
 }
 
@@ -145,7 +145,7 @@ impl History {
     /// If an event has no id: what cannot be recognised cannot be checked.
     #[must_use]
     pub fn begin(&self, append: &Append) -> AttemptId {
-        let parts = append.streams.iter().map(|part| Part {
+        let parts = append.streams.iter().map(|part| AttemptPart {
             stream: part.stream.clone(),
             ids: part
                 .events
@@ -242,7 +242,7 @@ impl Records {
         self.order
     }
 
-    fn begin(&mut self, parts: Vec<Part>) -> AttemptId {
+    fn begin(&mut self, parts: Vec<AttemptPart>) -> AttemptId {
         let began = self.next_order();
         let key = (parts[0].stream.clone(), parts[0].ids[0]);
         let candidates = self.by_first_id.entry(key).or_default();

@@ -206,7 +206,7 @@ macro_rules! conformance_tests {
                 the_end_can_be_resumed
                 checkpoints_travel_as_text
                 unusable_checkpoints_are_refused
-                a_rare_event_is_found_behind_many_others
+                a_rare_event_is_found_after_many_others
             }
             filters {
                 by_any_of_the_types

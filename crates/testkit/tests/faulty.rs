@@ -8,7 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::join_all;
 use gesta_core::*;
-use gesta_testkit::faulty::{Fault, FaultyStore, Lands, Random, RandomFaults, ReadFault, World};
+use gesta_testkit::faulty::{
+    Fault, FaultyStore, LateCommit, Random, RandomFaults, ReadFault, World,
+};
 use gesta_testkit::{StoreFactory, TestStore};
 
 /// Makes stores on worlds of this many logs.
@@ -93,9 +95,9 @@ async fn commits_with_a_passing_fault_are_stored_once() {
         Fault::LostRequest,
         Fault::LostReply,
         Fault::LostReplies,
-        Fault::Lost(Lands::BeforeNextCommit),
-        Fault::Lost(Lands::After(Duration::ZERO)),
-        Fault::Lost(Lands::After(Duration::from_secs(5))),
+        Fault::Lost(LateCommit::BeforeNextCommit),
+        Fault::Lost(LateCommit::After(Duration::ZERO)),
+        Fault::Lost(LateCommit::After(Duration::from_secs(5))),
         Fault::SlowReply(Duration::from_secs(1)),
         Fault::SlowRequest(Duration::from_secs(1)),
         Fault::Overtaken(foreign, vec![event("foreign"), event("foreign")]),
@@ -142,9 +144,9 @@ async fn refused_content_fails_alone() {
     assert_eq!(store.world().stored().len(), 20);
 }
 
-/// Goal: a commit sent behind one whose replies are lost is stored and found as well.
+/// Goal: a commit sent after one whose replies are lost is stored and found as well.
 #[tokio::test(start_paused = true)]
-async fn everything_behind_a_lost_reply_may_be_stored() {
+async fn everything_after_a_lost_reply_may_be_stored() {
     let store = FaultyStore::new();
     append(&store, "cart-1").await.expect("connected");
     store.set_round_trip(Duration::from_millis(10));
@@ -244,8 +246,8 @@ async fn the_answer_of_an_overtaken_look_up_is_not_believed() {
     assert_eq!(world.stored().len(), 6);
 }
 
-/// The story: names of all streams were listed while one stream was being looked up. It was then taken as new, was tombstoned, and left the
-/// cache; and the answer of the look, of before all this, was believed.
+/// The story: names of all streams were listed while one stream was being looked up. It was then taken as new, was
+/// tombstoned, and left the cache; and the answer of the look, of before all this, was believed.
 #[tokio::test(start_paused = true)]
 async fn what_is_being_looked_up_is_not_taken_as_new() {
     let world = World::new(1);
@@ -255,7 +257,7 @@ async fn what_is_being_looked_up_is_not_taken_as_new() {
     let store = FaultyStore::on(&world, config);
     let millis = Duration::from_millis;
     append(&store, "old-1").await.expect("stored");
-    // Its look is the second one in vain: the listing begins, and the next look is slow.
+    // Its lookup is the second one that finds nothing: the listing begins, and the next look is slow.
     store.fail_next_read(ReadFault::SlowReply(Duration::ZERO));
     store.fail_next_read(ReadFault::SlowReply(millis(10)));
     append(&store, "busy-1").await.expect("stored");

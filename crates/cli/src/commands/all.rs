@@ -137,8 +137,8 @@ fn after(
     Some(Checkpoint::logs(next.incarnation, places.clone()))
 }
 
-/// Shows the events of a subscription, each with the checkpoint to resume after it, until `limit` or Ctrl-C. A connection that breaks
-/// is made again, as often as needed, and the subscription goes on where it was.
+/// Shows the events of a subscription, each with the checkpoint to resume after it, until `limit` or Ctrl-C. A
+/// connection that breaks is made again, as often as needed, and the subscription goes on where it was.
 pub(super) async fn follow(
     store: &dyn EventStore,
     mut request: Subscribe,

@@ -1,9 +1,9 @@
 //! `gesta all import`: appends events that were exported, in their order, each once however often it is repeated.
 //!
-//! How: the lines are appended in batches, each stream behind its last revision. When a stream comes for the first time, the ids that
-//! it has already are read, and events with these ids are passed over; so it does not matter where an earlier import was stopped, how
-//! large its batches were, or how long ago it was.
-//! Memory: 16 bytes and some room for each event that the target has already, and one batch.
+//! How: the lines are appended in batches, each stream after its last revision. When a stream comes for the first time,
+//! the ids that it has already are read, and events with these ids are passed over; so it does not matter where an
+//! earlier import was stopped, how large its batches were, or how long ago it was. Memory: 16 bytes and some overhead
+//! for each event that the target has already, and one batch.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;

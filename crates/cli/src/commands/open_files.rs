@@ -1,9 +1,10 @@
 //! The limit of open files: raised at the start, and connections lowered to what fits.
 //!
-//! Why: each connection is an open file, and many systems allow 1,024 unless a process asks for more. A server that runs out
-//! of files cannot accept, nor connect to its database again.
+//! Why: each connection is an open file, and many systems allow 1,024 unless a process asks for more. A server that
+//! runs out of files cannot accept, nor connect to its database again.
 
-/// Files that are kept for other things than connections: the database, the log, connections of who looks after the server.
+/// Files that are kept for other things than connections: the database, the log, connections of who looks after the
+/// server.
 const OTHERS: usize = 128;
 
 /// Raises the limit as far as the system allows; of `connections_max` what fits, with a warning if that is less.

@@ -191,8 +191,8 @@ pub async fn unusable_checkpoints_are_refused(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: a rare event is found behind more positions than one page looks at.
-pub async fn a_rare_event_is_found_behind_many_others(factory: &dyn StoreFactory) {
+/// Goal: a rare event is found after more positions than one page looks at.
+pub async fn a_rare_event_is_found_after_many_others(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let plain = || {
         let plain = |_| gesta_core::EventData {

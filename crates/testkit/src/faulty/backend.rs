@@ -12,7 +12,7 @@ use gesta_core::*;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::plan::{Lands, Plan, ReadFault};
+use super::plan::{LateCommit, Plan, ReadFault};
 use super::world::{World, lock};
 use super::writer::Writer;
 
@@ -45,7 +45,7 @@ impl Calls {
 /// Commits of a dead connection that are still on their way.
 struct Stalled {
     epoch: WriterEpoch,
-    lands: Lands,
+    late: LateCommit,
     batches: Vec<Arc<Batch>>,
 }
 
@@ -148,12 +148,12 @@ impl Process {
         Ok(answer)
     }
 
-    // ---- commits that land late ----
+    // ---- late commits ----
 
-    pub(super) fn begin_stall(&self, epoch: WriterEpoch, lands: Lands) {
+    pub(super) fn begin_stall(&self, epoch: WriterEpoch, late: LateCommit) {
         lock(&self.stalled).push(Stalled {
             epoch,
-            lands,
+            late,
             batches: Vec::new(),
         });
     }
@@ -166,23 +166,23 @@ impl Process {
     }
 
     /// Executes what was sent on that connection.
-    pub(super) fn land(&self, epoch: WriterEpoch) {
-        let landing = lock(&self.stalled)
+    pub(super) fn commit_late(&self, epoch: WriterEpoch) {
+        let due = lock(&self.stalled)
             .extract_if(.., |stalled| stalled.epoch == epoch)
             .collect();
-        self.execute(landing);
+        self.execute(due);
     }
 
-    /// Executes all that was to land then.
-    pub(super) fn land_stalled(&self, lands: Lands) {
-        let landing = lock(&self.stalled)
-            .extract_if(.., |stalled| stalled.lands == lands)
+    /// Executes all that was to reach the database then.
+    pub(super) fn commit_stalled(&self, late: LateCommit) {
+        let due = lock(&self.stalled)
+            .extract_if(.., |stalled| stalled.late == late)
             .collect();
-        self.execute(landing);
+        self.execute(due);
     }
 
-    fn execute(&self, landing: Vec<Stalled>) {
-        for stalled in landing {
+    fn execute(&self, due: Vec<Stalled>) {
+        for stalled in due {
             for batch in stalled.batches {
                 self.world.commit(&batch, stalled.epoch);
             }
@@ -295,11 +295,11 @@ impl Backend for FaultyBackend {
     }
 
     async fn read_ids(&self, log: LogId, after: Position, to: Position) -> Result<Vec<StoredId>> {
-        let behind = EventLookup::After {
+        let range = EventLookup::After {
             position: after,
             limit: usize::MAX,
         };
-        let mut found = self.lookup(log, behind, Purpose::Read).await?;
+        let mut found = self.lookup(log, range, Purpose::Read).await?;
         found.retain(|event| event.position <= to);
         Ok(found.iter().map(EventRef::stored_id).collect())
     }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 /// 2026-01-01T00:00:00Z.
 const BEGIN: Timestamp = Timestamp(1_767_225_600_000_000);
 
-/// Time since it was made, by tokio's clock, behind the beginning of 2026.
+/// Time since it was made, by tokio's clock, after the beginning of 2026.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     begun: Instant,

@@ -17,17 +17,17 @@ use super::random::Random;
 pub enum Fault {
     /// Nothing is stored, for a passing reason such as a deadlock. The pipeline tries again.
     Failed,
-    /// Nothing is stored: the database refuses the batch. The pipeline looks for the guilty append; if the batch held
-    /// only one, that one is refused.
+    /// Nothing is stored: the database refuses the batch. The pipeline looks for the offending append; if the batch
+    /// held only one, that one is refused.
     Refused,
     /// The connection dies before the commit arrives; nothing is stored.
     LostRequest,
     /// The events are stored, but the connection dies before the reply.
     LostReply,
-    /// This commit and all that were sent behind it are stored, but no reply comes: the connection dies.
+    /// This commit and all that were sent after it are stored, but no reply comes: the connection dies.
     LostReplies,
     /// The connection dies, and what was sent on it from here on reaches the database later.
-    Lost(Lands),
+    Lost(LateCommit),
     /// The commit reaches the database this much later.
     SlowRequest(Duration),
     /// The events are stored at once, but the reply takes this much longer.
@@ -38,7 +38,7 @@ pub enum Fault {
 
 /// When a commit whose connection died reaches the database after all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lands {
+pub enum LateCommit {
     /// After this time.
     After(Duration),
     /// Just before the next commit of the same process.
@@ -102,7 +102,7 @@ pub struct RandomFaults {
     pub away: f64,
     /// Share of the messages between processes that are lost.
     pub messages: f64,
-    /// Longest delay of a slow call, and of a commit that lands late.
+    /// Longest delay of a slow call, and of a late commit.
     pub slow_max: Duration,
     /// Longest time that the database is away.
     pub away_max: Duration,
@@ -227,8 +227,8 @@ fn any_fault(random: &mut Random, faults: &RandomFaults, batch: &Batch) -> Fault
         2 => Fault::LostRequest,
         3 => Fault::LostReply,
         4 => Fault::LostReplies,
-        5 => Fault::Lost(Lands::After(random.duration(faults.slow_max))),
-        6 => Fault::Lost(Lands::BeforeNextCommit),
+        5 => Fault::Lost(LateCommit::After(random.duration(faults.slow_max))),
+        6 => Fault::Lost(LateCommit::BeforeNextCommit),
         7 => Fault::SlowRequest(random.duration(faults.slow_max)),
         8 => Fault::SlowReply(random.duration(faults.slow_max)),
         _ => {

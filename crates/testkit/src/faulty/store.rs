@@ -159,7 +159,8 @@ impl FaultyStore {
         self.world.tell(number, Signal::Interrupted);
     }
 
-    /// From now on this share of commits and reads goes wrong, in ways that the seed determines: see [`RandomFaults::new`].
+    /// From now on this share of commits and reads goes wrong, in ways that the seed determines: see
+    /// [`RandomFaults::new`].
     pub fn random_faults(&self, seed: u64, share: f64) {
         self.random_faults_of(RandomFaults::new(seed, share));
     }
@@ -170,7 +171,7 @@ impl FaultyStore {
     }
 
     /// No more faults, neither random ones nor those that were still to come, and the database answers. Commits on dead
-    /// connections may still land.
+    /// connections may still commit.
     pub fn heal(&self) {
         self.backend.process.plan().heal();
         self.come_back();

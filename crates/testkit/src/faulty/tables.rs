@@ -298,8 +298,8 @@ impl Log {
                 .filter(|s| s.row.position > *after || s.row.created >= *created_from)
                 .collect(),
             EventLookup::After { position, limit } => {
-                let behind = self.rows.range(position.next()..).take(*limit);
-                behind.map(|(_, stored)| stored).collect()
+                let rest = self.rows.range(position.next()..).take(*limit);
+                rest.map(|(_, stored)| stored).collect()
             }
         };
         found.into_iter().map(Stored::to_ref).collect()

@@ -1,4 +1,4 @@
-//! [`World`]: the database, and what a test may see and do behind the back of all processes.
+//! [`World`]: the database, and what a test may see and do without any process of it.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -79,13 +79,13 @@ impl World {
         Arc::clone(&self.clock)
     }
 
-    /// A new moment, behind all that were.
+    /// A new moment, after all that were.
     pub fn moment(&self) -> Moment {
         Moment(self.moments.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// Appends events behind the back of all processes, as a server that none of them knows.
-    /// Returns the revision of the first one.
+    /// Appends events as a process that none of the others knows, and announces nothing. Returns the revision of the
+    /// first one.
     ///
     /// # Errors
     /// `InvalidArgument` if the name of the stream is none, or there are no events.

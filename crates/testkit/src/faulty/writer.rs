@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::backend::Process;
-use super::plan::{Fault, Lands, Meets};
+use super::plan::{Fault, LateCommit, Meets};
 
 /// A commit on its way.
 struct Sent {
@@ -86,8 +86,8 @@ enum State {
     Open,
     /// Executes, but does not reply.
     Mute,
-    /// What is sent lands later.
-    Stalled(Lands),
+    /// What is sent reaches the database later.
+    Stalled(LateCommit),
     /// What is sent is lost.
     Dead,
 }
@@ -156,7 +156,7 @@ impl Connection {
                     return lost();
                 }
                 Fault::LostReplies => self.state = State::Mute,
-                Fault::Lost(lands) => self.stall(lands),
+                Fault::Lost(late) => self.stall(late),
                 Fault::Overtaken(stream, events) => {
                     let world = &self.process.world;
                     let log = log_of(&stream, world.logs);
@@ -180,7 +180,7 @@ impl Connection {
     }
 
     fn commit(&self, batch: &Batch) -> BatchOutcome {
-        self.process.land_stalled(Lands::BeforeNextCommit);
+        self.process.commit_stalled(LateCommit::BeforeNextCommit);
         if self.process.plan().refuses(batch) {
             let refused = ErrorKind::Refused("the content, as planned".into());
             return BatchOutcome::Refused(refused.into());
@@ -188,14 +188,14 @@ impl Connection {
         self.process.world.commit(batch, self.epoch)
     }
 
-    fn stall(&mut self, lands: Lands) {
-        self.state = State::Stalled(lands);
-        self.process.begin_stall(self.epoch, lands);
-        if let Lands::After(time) = lands {
+    fn stall(&mut self, late: LateCommit) {
+        self.state = State::Stalled(late);
+        self.process.begin_stall(self.epoch, late);
+        if let LateCommit::After(time) = late {
             let (process, epoch) = (Arc::clone(&self.process), self.epoch);
             tokio::spawn(async move {
                 tokio::time::sleep(time).await;
-                process.land(epoch);
+                process.commit_late(epoch);
             });
         }
     }

@@ -5,13 +5,13 @@ use std::collections::{HashMap, HashSet};
 use gesta_core::{AppendedStream, EventId, LogId, Position, Revision, StreamId};
 
 use super::report::{Report, Violation};
-use super::{Attempt, Outcome, Part, Records, Request, Seen, Stored, Tailer};
+use super::{Attempt, AttemptPart, Outcome, Records, Request, Seen, Stored, Tailer};
 
 /// Where each event is stored: usually once.
 type Places<'a> = HashMap<(&'a StreamId, EventId), Vec<&'a Seen>>;
 
 /// What all attempts of a request together say.
-enum Verdict<'a> {
+enum Conclusion<'a> {
     Acknowledged(Vec<&'a gesta_core::Appended>),
     Refused,
     Unknown,
@@ -105,7 +105,7 @@ fn check_doubles(places: &Places<'_>, asked: &HashSet<(&StreamId, EventId)>, rep
 }
 
 /// The last word on a request.
-fn verdict(attempts: &[Attempt]) -> Verdict<'_> {
+fn conclusion(attempts: &[Attempt]) -> Conclusion<'_> {
     let acknowledged: Vec<_> = attempts
         .iter()
         .filter_map(|attempt| match &attempt.ended {
@@ -114,7 +114,7 @@ fn verdict(attempts: &[Attempt]) -> Verdict<'_> {
         })
         .collect();
     if !acknowledged.is_empty() {
-        return Verdict::Acknowledged(acknowledged);
+        return Conclusion::Acknowledged(acknowledged);
     }
     let judged_later = |unknown: &Attempt| {
         let Some((ended, _)) = unknown.ended else {
@@ -128,9 +128,9 @@ fn verdict(attempts: &[Attempt]) -> Verdict<'_> {
         matches!(attempt.ended, None | Some((_, Outcome::Unknown))) && !judged_later(attempt)
     });
     if open {
-        Verdict::Unknown
+        Conclusion::Unknown
     } else {
-        Verdict::Refused
+        Conclusion::Refused
     }
 }
 
@@ -145,8 +145,8 @@ fn check_request(request: &Request, places: &Places<'_>, report: &mut Report) {
         .collect();
     let none = found.iter().flatten().all(Option::is_none);
     let (stream, id) = (request.parts[0].stream.clone(), request.parts[0].ids[0]);
-    let acknowledged = match verdict(&request.attempts) {
-        Verdict::Acknowledged(answers) => {
+    let acknowledged = match conclusion(&request.attempts) {
+        Conclusion::Acknowledged(answers) => {
             report.acknowledged += 1;
             report.events_acknowledged += request.parts.iter().map(|p| p.ids.len()).sum::<usize>();
             if refused_after_acknowledged(&request.attempts) {
@@ -158,7 +158,7 @@ fn check_request(request: &Request, places: &Places<'_>, report: &mut Report) {
             }
             true
         }
-        Verdict::Refused => {
+        Conclusion::Refused => {
             report.refused += 1;
             if !none {
                 report
@@ -167,7 +167,7 @@ fn check_request(request: &Request, places: &Places<'_>, report: &mut Report) {
             }
             false
         }
-        Verdict::Unknown => {
+        Conclusion::Unknown => {
             if none {
                 report.unknown_absent += 1;
             } else {
@@ -251,7 +251,7 @@ fn check_answer(
 fn difference(
     log: LogId,
     answer: Option<&AppendedStream>,
-    part: &Part,
+    part: &AttemptPart,
     first: &Seen,
     last: &Seen,
 ) -> Option<String> {

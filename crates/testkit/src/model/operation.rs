@@ -44,7 +44,7 @@ pub(super) enum Ids {
 
 /// Events for one stream.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
+pub(super) struct AppendPart {
     pub(super) stream: &'static str,
     pub(super) claim: Claim,
     pub(super) events: Vec<Event>,
@@ -82,7 +82,7 @@ pub(super) enum From {
 
 #[derive(Debug, Clone)]
 pub(super) enum Operation {
-    Append(Vec<Part>),
+    Append(Vec<AppendPart>),
     /// An earlier append again, counted back from the newest.
     Again(usize, Change),
     Delete(&'static str, Claim, DeleteKind),
@@ -146,12 +146,14 @@ fn name() -> impl Strategy<Value = String> {
     })
 }
 
-fn part() -> impl Strategy<Value = Part> {
-    (a_stream(), claim(), vec(event(), 1..4), ids()).prop_map(|(stream, claim, events, ids)| Part {
-        stream,
-        claim,
-        events,
-        ids,
+fn part() -> impl Strategy<Value = AppendPart> {
+    (a_stream(), claim(), vec(event(), 1..4), ids()).prop_map(|(stream, claim, events, ids)| {
+        AppendPart {
+            stream,
+            claim,
+            events,
+            ids,
+        }
     })
 }
 

@@ -12,7 +12,7 @@ use gesta_core::{
 use gesta_memory::{Config, MemoryStore};
 use uuid::Uuid;
 
-use super::operation::{Change, Claim, Event, From, Ids, Operation, Part, STREAMS};
+use super::operation::{AppendPart, Change, Claim, Event, From, Ids, Operation, STREAMS};
 use crate::factory::{StoreFactory, TestStore};
 use crate::support::{ErrorKind, Follower, all_pages, event, list, stream, tag};
 
@@ -186,7 +186,7 @@ impl World {
         .with_tags(Tags::new(tags).expect("different"))
     }
 
-    async fn part(&mut self, part: &Part) -> Append {
+    async fn part(&mut self, part: &AppendPart) -> Append {
         let events = part.events.iter().map(|event| self.event(event, part.ids));
         let events = events.collect();
         let expected = self.expected(part.stream, part.claim).await;
