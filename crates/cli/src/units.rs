@@ -1,9 +1,8 @@
 //! Values with their unit in the text: `"5s"`, `"64MiB"`.
 //!
-//! Why: a bare number in a configuration file leaves its unit to memory.
-//! Why not humantime and bytesize: bytesize takes a bare number for bytes and `5MB` for 5,000,000 of them, and humantime
-//! shows a day as `1day`; what is shown here can be read again and is what `reference.toml` says. One reader of 20 lines
-//! serves both kinds of values.
+//! Why: a bare number in a configuration file leaves its unit to memory. Why not humantime and bytesize: bytesize takes
+//! a bare number for bytes and `5MB` for 5,000,000 of them, and humantime shows a day as `1day`; what is shown here can
+//! be read again and is what `reference.toml` says. One reader of 20 lines serves both kinds of values.
 
 use std::fmt;
 use std::str::FromStr;

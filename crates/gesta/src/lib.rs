@@ -69,18 +69,20 @@ use std::sync::Arc;
 
 /// Opens the store at `url`.
 ///
-/// * `sqlite:PATH`: a file, for one process (options: `?synchronous=full|normal|off&readers=1..64&wal_mib=1..4096&create=false`);
+/// * `sqlite:PATH`: a file, for one process (options:
+///   `?synchronous=full|normal|off&readers=1..64&wal_mib=1..4096&create=false`);
 /// * `sqlite::memory:`: gone when it is closed;
 /// * `postgres://user:password@host:port/database`: PostgreSQL, for any number of processes (options
 ///   `?schema=`, `sslmode=`, `readers=`, …);
 /// * `http://host:port`: a server, with the feature `client`. It is asked for the first time by the first call.
 ///
-/// A store that does not exist is made only by [`Options::creating`], unless it is in memory. [`open_database`] gives the store
-/// of a database with what only it can do, such as owning entities and scavenging.
+/// A store that does not exist is made only by [`Options::creating`], unless it is in memory. [`open_database`] gives
+/// the store of a database with what only it can do, such as owning entities and scavenging.
 ///
 /// # Errors
-/// `InvalidArgument` for another scheme or a wrong option; `Unavailable`; `Schema` if there is no store, or it must be migrated
-/// or is newer than this program; `Unsupported` if the database cannot keep the contract, or this program was built without the feature.
+/// `InvalidArgument` for another scheme or a wrong option; `Unavailable`; `Schema` if there is no store, or it must be
+/// migrated or is newer than this program; `Unsupported` if the database cannot keep the contract, or this program was
+/// built without the feature.
 pub async fn open(url: &str) -> Result<Arc<dyn EventStore>> {
     Options::default().open(url).await
 }

@@ -16,12 +16,13 @@ pub struct Restored {
     pub incarnation: Option<Incarnation>,
 }
 
-/// Makes a store at `url` out of the backup `from`: copies it, checks every promise that data can show, and gives it a new
-/// incarnation, since positions after the backup will be used again. Only then does it get its name.
+/// Makes a store at `url` out of the backup `from`: copies it, checks every promise that data can show, and gives it a
+/// new incarnation, since positions after the backup will be used again. Only then does it get its name.
 ///
 /// # Errors
-/// `InvalidArgument` if something is at `url` already, or `from` is a store in use; `Unavailable` if it cannot be copied; `Corrupt` or
-/// `Schema` if it is no store; `Unsupported` for other databases than SQLite, which have their own ways.
+/// `InvalidArgument` if something is at `url` already, or `from` is a store in use; `Unavailable` if it cannot be
+/// copied; `Corrupt` or `Schema` if it is no store; `Unsupported` for other databases than SQLite, which have their own
+/// ways.
 ///
 /// # Cancel safety
 /// A dropped restore leaves at most a file whose name ends in `.unfinished`, which the next one removes.

@@ -20,7 +20,8 @@ impl Scheme {
     /// The kind of database that a URL names.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is none of this name. The rest of the URL, which may hold a password, is not repeated.
+    /// `InvalidArgument` if there is none of this name. The rest of the URL, which may hold a password, is not
+    /// repeated.
     pub(crate) fn of(url: &str) -> Result<Self> {
         match url.split_once(':').map(|(scheme, _)| scheme) {
             Some("sqlite") => Ok(Self::Sqlite),

@@ -80,8 +80,8 @@ async fn wrong_urls_and_numbers_of_logs_are_refused() {
     );
 }
 
-/// What happened: a mistyped path became a new store, which `verify` called healthy and `backup` copied. Now a store is made
-/// only when that is asked for.
+/// What happened: a mistyped path became a new store, which `verify` called healthy and `backup` copied. Now a store is
+/// made only when that is asked for.
 #[tokio::test]
 async fn a_store_is_made_only_when_asked_for() {
     let directory = tempfile::tempdir().expect("a directory");

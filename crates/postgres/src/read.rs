@@ -80,8 +80,8 @@ enum Payload {
 }
 
 impl Raw {
-    /// Memory that the event will hold, but for its names, which events share. Data and metadata count as they are stored
-    /// until they are here, then as they were appended.
+    /// Memory that the event will hold, but for its names, which events share. Data and metadata count as they are
+    /// stored until they are here, then as they were appended.
     pub(crate) fn cost_bytes(&self) -> usize {
         let payload = match &self.payload {
             Payload::Here { data, metadata } => length(self.content_type, data) + metadata.len(),

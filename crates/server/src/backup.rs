@@ -27,7 +27,8 @@ pub trait BackupSource: Send + Sync {
     /// A consistent copy of the store in a file, which is gone once it is closed.
     ///
     /// # Errors
-    /// `Unsupported` if the database makes its own backups; `Overloaded` while another copy is being made; `Unavailable`.
+    /// `Unsupported` if the database makes its own backups; `Overloaded` while another copy is being made;
+    /// `Unavailable`.
     ///
     /// # Cancel safety
     /// Dropping the future ends the copy soon.

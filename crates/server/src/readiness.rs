@@ -1,7 +1,8 @@
 //! Whether appends can succeed, as `/health/ready` tells it, and the log of its changes.
 //!
-//! Why here and not at each request: a probe comes every second, and a log that repeats what it said hides what changes.
-//! Invariants: one warning when the server becomes unready and one line when it is ready again, however many probes ask.
+//! Why here and not at each request: a probe comes every second, and a log that repeats what it said hides what
+//! changes. Invariants: one warning when the server becomes unready and one line when it is ready again, however many
+//! probes ask.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

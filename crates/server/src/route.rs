@@ -84,7 +84,8 @@ impl Route {
         }
     }
 
-    /// The method as the address takes it, `HEAD` being `GET` without its body; `None` if the address has no such method.
+    /// The method as the address takes it, `HEAD` being `GET` without its body; `None` if the address has no such
+    /// method.
     pub(crate) fn method(self, method: &Method) -> Option<Verb> {
         let verb = match *method {
             Method::GET | Method::HEAD => Verb::Get,

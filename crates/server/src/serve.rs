@@ -44,7 +44,8 @@ const RESERVE_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The address can be reached from other machines, but anybody could read and write: there is no authentication yet.
+    /// The address can be reached from other machines, but anybody could read and write: there is no authentication
+    /// yet.
     #[error(
         "refusing to listen on {0}: it is not a loopback address, and there is no authentication yet; say --insecure to allow it"
     )]
@@ -299,7 +300,8 @@ fn turn_away(socket: &TcpStream, problem: &Problem) {
 const UNSENT_BYTES: u32 = 32 * 1024;
 
 /// Keeps what waits for a client in its socket small, where the system can: megabytes of a client that does not read
-/// would be memory that no bound counts, and would hide that it does not. What is on the way to the client is not bounded.
+/// would be memory that no bound counts, and would hide that it does not. What is on the way to the client is not
+/// bounded.
 fn hold_little_unsent(socket: &TcpStream) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES) {
@@ -329,7 +331,8 @@ async fn serve_beyond(
     }
 }
 
-/// Serves a connection; if it is one beyond the maximum, `full` says so to whoever wants more than to look after the server.
+/// Serves a connection; if it is one beyond the maximum, `full` says so to whoever wants more than to look after the
+/// server.
 async fn serve(
     socket: TcpStream,
     handle: Handle,

@@ -1,11 +1,11 @@
 //! Subscriptions as server-sent events (WHATWG HTML, section 9.2).
 //!
-//! Each message has `id:` (the checkpoint to resume after it, which browsers send back as
-//! `Last-Event-ID`), `event:` (`event`, `checkpoint`, `caught_up`, `error`) and one line of `data:`.
-//! Invariants: what waits is sent in one write, up to a bound; nothing is read from the subscription
-//! while the client does not read. So a subscriber holds what its connection buffers, [`WRITE_BYTES`], and one event, which it
-//! shares with others if it is large; all of it counts against the bytes in flight. A subscriber for whom these bytes
-//! have no room is ended, and resumes later where it was.
+//! Each message has `id:` (the checkpoint to resume after it, which browsers send back as `Last-Event-ID`), `event:`
+//! (`event`, `checkpoint`, `caught_up`, `error`) and one line of `data:`. Invariants: what waits is sent in one write,
+//! up to a bound; nothing is read from the subscription while the client does not read. So a subscriber holds what its
+//! connection buffers, [`WRITE_BYTES`], and one event, which it shares with others if it is large; all of it counts
+//! against the bytes in flight. A subscriber for whom these bytes have no room is ended, and resumes later where it
+//! was.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -28,7 +28,8 @@ use crate::state::State;
 /// Bytes after which messages that wait are sent without looking for more.
 const WRITE_BYTES: usize = 64 * 1_024;
 
-/// What a subscriber gets first: the head of the answer leaves at once, and browsers learn how long to wait before they reconnect.
+/// What a subscriber gets first: the head of the answer leaves at once, and browsers learn how long to wait before they
+/// reconnect.
 const BEGINNING: &[u8] = b"retry: 1000\n\n";
 
 /// The endless body of a subscription.

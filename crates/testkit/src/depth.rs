@@ -1,7 +1,7 @@
 //! How much random tests try, and with which seed: the one place that reads `GESTA_TEST_DEPTH` and `GESTA_SEED`.
 //!
-//! The quick form runs before every change lands, with a fresh seed each time, so that breadth grows over the days. The deep
-//! form (`scripts/test --deep`) is for releases and for changes of what the tests are about.
+//! The quick form runs before every change lands, with a fresh seed each time, so that breadth grows over the days. The
+//! deep form (`scripts/test --deep`) is for releases and for changes of what the tests are about.
 
 /// How much random tests try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -109,8 +109,8 @@ async fn play(seed: u64) -> u64 {
     stores[0].commits_under_way_most()
 }
 
-/// Goal: a database far away has dozens of batches on their way that are chained to each other. Whichever of them fails,
-/// is lost, late or overtaken: nothing is lost, doubled or out of order.
+/// Goal: a database far away has dozens of batches on their way that are chained to each other. Whichever of them
+/// fails, is lost, late or overtaken: nothing is lost, doubled or out of order.
 #[tokio::test(start_paused = true)]
 async fn dozens_of_batches_under_way_keep_the_contract() {
     let mut most = 0;

@@ -18,7 +18,8 @@ async fn answer(server: &Server, request: &str) -> (u16, String) {
     (status, field.to_owned())
 }
 
-/// Requests without a host, with two, or with what is none, were answered as if nothing was wrong (RFC 9112, section 3.2).
+/// Requests without a host, with two, or with what is none, were answered as if nothing was wrong (RFC 9112, section
+/// 3.2).
 #[tokio::test]
 async fn a_host_is_given_once_and_is_one() {
     for insecure in [false, true] {

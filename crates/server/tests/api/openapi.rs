@@ -14,7 +14,8 @@ fn at<'a>(document: &'a Value, pointer: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("{pointer} is missing"))
 }
 
-/// The document knew no shortest name, no control characters, and no largest revision; the server refuses what breaks them.
+/// The document knew no shortest name, no control characters, and no largest revision; the server refuses what breaks
+/// them.
 #[tokio::test]
 async fn names_and_revisions_have_the_bounds_that_the_document_says() {
     let server = Server::start().await;
@@ -58,8 +59,8 @@ async fn names_and_revisions_have_the_bounds_that_the_document_says() {
     }
 }
 
-/// The document let `data` stand beside `data_base64` and with a content type that it cannot have; the server took a `null`
-/// that the document did not know.
+/// The document let `data` stand beside `data_base64` and with a content type that it cannot have; the server took a
+/// `null` that the document did not know.
 #[tokio::test]
 async fn events_are_what_the_document_says() {
     let server = Server::start().await;

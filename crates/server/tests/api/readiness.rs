@@ -32,8 +32,8 @@ impl Around for Stuck {
 }
 
 /// Readiness asked for the last position only, which a store answers whose appends all fail (its file is read-only, its
-/// pipeline has ended), and each failed probe left an error in the log. Now the store is asked whether appends can succeed,
-/// the answer says why not, and the log tells the change and not the probes.
+/// pipeline has ended), and each failed probe left an error in the log. Now the store is asked whether appends can
+/// succeed, the answer says why not, and the log tells the change and not the probes.
 #[tokio::test]
 async fn a_store_that_takes_no_appends_is_not_ready_and_the_log_says_so_once() {
     let (logged, _guard) = Logged::begin();

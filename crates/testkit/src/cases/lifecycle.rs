@@ -73,7 +73,8 @@ pub async fn a_delete_is_an_event(factory: &dyn StoreFactory) {
     }
 }
 
-/// Goal: a delete whose expectation does not hold is a conflict; one that holds, of a stream that does not exist, finds none.
+/// Goal: a delete whose expectation does not hold is a conflict; one that holds, of a stream that does not exist, finds
+/// none.
 pub async fn deletes_check_their_expectation(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let soft = DeleteKind::Soft;

@@ -118,8 +118,8 @@ pub(super) fn noise(mut seed: u64, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// Goal: events of 16 MiB come back whole, and pages end early before they grow beyond 32 MiB, tags included: once tags were
-/// free of charge.
+/// Goal: events of 16 MiB come back whole, and pages end early before they grow beyond 32 MiB, tags included: once tags
+/// were free of charge.
 pub async fn the_largest_events_end_pages_early(factory: &dyn StoreFactory) {
     let store = factory.create().await;
     let mut largest: Vec<EventData> = (1..=3)
