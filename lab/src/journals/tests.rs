@@ -230,7 +230,8 @@ async fn bytes_are_kept_and_jsonb_takes_json_alone() {
 
 #[tokio::test]
 async fn an_append_takes_as_many_round_trips_as_the_design_needs() {
-    const ROUND_TRIP: Duration = Duration::from_millis(20);
+    // So long that the work of a busy machine is less than one of them.
+    const ROUND_TRIP: Duration = Duration::from_millis(60);
     let Some(url) = database("journals_trips") else {
         return;
     };
