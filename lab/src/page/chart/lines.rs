@@ -131,7 +131,7 @@ fn axes(
         @for (value, label) in x.spread(ticks) {
             @let at = x.at(value);
             (line("tick", (at, bottom), (at, bottom + 4.0)))
-            (text("", (at, bottom + 17.0), "middle", &fitted(&label, 2.0 * at.min(right + 12.0 - at))))
+            (text("", (at, bottom + 17.0), "middle", &fitted(&label, if picked.x.scale == Scale::Steps { 2.0 * at.min(right + 12.0 - at) } else { f64::MAX })))
         }
         (line("base", (left, bottom), (right, bottom)))
         (text("axis-name", (0.0, 11.0), "start", &fitted(&picked.y.name, right)))
