@@ -393,11 +393,12 @@ fn page<'a>(
     let mut last_writer = None;
     let mut bytes = 0;
     let left = rows.find(|stored| {
-        bytes += stored.row.data.len() + stored.row.metadata.len();
+        let event = stored.row.to_recorded(order.log);
+        bytes += event.cost_bytes();
         let fits = events.is_empty() || (events.len() < order.limit && bytes <= bytes_max);
         if fits {
             last_writer = Some(stored.writer);
-            events.push(stored.row.to_recorded(order.log));
+            events.push(event);
         }
         !fits
     });
