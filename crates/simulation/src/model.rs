@@ -83,6 +83,14 @@ impl Model {
         checked.map_err(|why| format!("command {ticket}: {why}: {record:?}"))
     }
 
+    /// True if no other command asks for the same events.
+    #[must_use]
+    pub fn is_only_attempt(&self, ticket: usize) -> bool {
+        let original = self.records[ticket].original;
+        let attempts = self.records.iter().filter(|one| one.original == original);
+        attempts.count() == 1
+    }
+
     /// Checks that a process that waits for the database alone has given up what is too old.
     ///
     /// # Errors

@@ -62,6 +62,8 @@ pub struct Process {
     pub hub: Hub,
     /// Messages sent since the last look.
     pub signals: Vec<Signal>,
+    /// Statements of connections that the process has closed: the database may still execute them, in this order.
+    pub left_behind: Vec<(Arc<Batch>, WriterEpoch)>,
     is_stopped: bool,
 }
 
@@ -100,6 +102,7 @@ impl Process {
             answers: Vec::new(),
             hub: Hub::default(),
             signals: Vec::new(),
+            left_behind: Vec::new(),
             is_stopped: false,
         }
     }
@@ -116,7 +119,11 @@ impl Process {
         for output in self.sequencer.take_outputs() {
             match output {
                 Output::Connect => self.is_connecting = true,
-                Output::Disconnect => self.connection = None,
+                Output::Disconnect => {
+                    let left = self.cut();
+                    self.left_behind.extend(left);
+                    self.connection = None;
+                }
                 Output::Send(batch) => self.send(batch),
                 Output::Read(id, job) => self.reads.push(Read::Asked(id, job)),
                 Output::Committed(batch) => self.hub.committed(self.history, &batch),
@@ -218,15 +225,12 @@ impl Process {
     }
 
     /// The database executes the next batch of the connection.
-    pub fn execute(&mut self, database: &Database, fails: Option<Error>) {
+    pub fn execute(&mut self, database: &Database, fails: Option<BatchOutcome>) {
         let Some(connection) = &mut self.connection else {
             return;
         };
         if let Some(batch) = connection.sent.pop_front() {
-            let outcome = match fails {
-                Some(error) => BatchOutcome::Failed(error),
-                None => execute(database, &batch, connection.epoch),
-            };
+            let outcome = fails.unwrap_or_else(|| execute(database, &batch, connection.epoch));
             connection.answers.push_back((outcome, database.history()));
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gesta_append::command::Command;
 use gesta_append::sequencer::{Input, Now};
-use gesta_core::backend::{Batch, Signal, WriterEpoch};
+use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
     After, Append, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventId, EventType,
     ExpectedRevision, LogId, Position, Revision, SetStreamMetadata, StreamAppend, StreamId,
@@ -30,6 +30,14 @@ const STEPS_MAX: u32 = 160;
 /// Steps in which everything must be answered once there is peace.
 const PEACE_STEPS_MAX: usize = 4_000;
 const STREAMS: [&str; 4] = ["a", "b", "c", "d"];
+/// One number of each kind of fault in the table of [`World::step`].
+const FAULTS: [u32; 11] = [70, 77, 81, 85, 89, 91, 93, 95, 96, 98, 99];
+/// The kinds of steps in that table.
+const FAVOURED_FROM: u32 = 100;
+/// So many of each hundred and that many steps are a favourite fault.
+const FAVOURED: u32 = 15;
+/// Favourite faults of a schedule.
+const FAVOURITES: usize = 2;
 
 /// A message under way to a process.
 type Message = (usize, Signal);
@@ -50,6 +58,9 @@ struct World {
     ids: u128,
     /// Requests of commands, to be repeated.
     requests: Vec<Option<Append>>,
+    /// The faults that are frequent in this schedule (*swarm testing*, Groce and others, 2012): a broken promise often
+    /// needs the same two faults in one order, which is rare while all faults are equally likely.
+    favourites: [u32; FAVOURITES],
     trace: Trace,
 }
 
@@ -92,6 +103,7 @@ impl World {
             epochs: 0,
             ids: 0,
             requests: Vec::new(),
+            favourites: [FAULTS[0]; FAVOURITES],
             trace,
         };
         for _ in 0..PROCESSES {
@@ -117,6 +129,7 @@ impl World {
     }
 
     fn run(&mut self) -> Result<(), String> {
+        self.favourites = std::array::from_fn(|_| FAULTS[self.choices.index(FAULTS.len())]);
         let steps = self.choices.pick(STEPS_MAX);
         for _ in 0..steps {
             self.step();
@@ -139,13 +152,20 @@ impl World {
                 ));
             }
         }
+        let mut refused = Vec::new();
         for number in 0..self.processes.len() {
             let answers = std::mem::take(&mut self.processes[number].answers);
             for (ticket, result) in answers {
+                if matches!(&result, Err(error) if !matches!(error.kind(), ErrorKind::OutcomeUnknown(_)))
+                {
+                    refused.push(ticket);
+                }
                 self.note(|| format!("process {number} answers {ticket}: {result:?}"));
                 self.model
                     .answered(ticket, result, &self.database, &self.archive)?;
             }
+            let left_behind = std::mem::take(&mut self.processes[number].left_behind);
+            self.limbo.extend(left_behind);
             self.processes[number].hub.check(&self.database, false)?;
             for signal in std::mem::take(&mut self.processes[number].signals) {
                 let others = (0..self.processes.len()).filter(|other| *other != number);
@@ -158,13 +178,43 @@ impl World {
                 self.model.check_ages(number, self.time, oldest)?;
             }
         }
+        self.check_unstored(&refused)
+    }
+
+    /// Who was told that nothing was stored must not be proved wrong by a lost statement that the database may still
+    /// execute: as soon as this holds for one of them, the promise is broken, whether it then executes it or not.
+    fn check_unstored(&self, refused: &[usize]) -> Result<(), String> {
+        let mut end = self.database.end();
+        for (batch, epoch) in &self.limbo {
+            let follows = (batch.after.position, batch.after.writer) == (end.position, end.writer);
+            let Some(last) = batch.rows.last().filter(|_| follows) else {
+                continue;
+            };
+            (end.position, end.writer) = (last.position, *epoch);
+            for &ticket in refused
+                .iter()
+                .filter(|ticket| self.model.is_only_attempt(**ticket))
+            {
+                let record = &self.model.records[ticket];
+                let mut ids = record.asked.iter().flat_map(|asked| &asked.ids);
+                if ids.any(|id| batch.rows.iter().any(|row| row.id == *id)) {
+                    return Err(format!(
+                        "command {ticket} was refused, but may yet be stored: {record:?}"
+                    ));
+                }
+            }
+        }
         Ok(())
     }
 
     // ---- what may happen ----
 
     fn step(&mut self) {
-        match self.choices.pick(100) {
+        let kind = match self.choices.pick(FAVOURED_FROM + FAVOURED) {
+            FAVOURED_FROM.. => self.favourites[self.choices.index(FAVOURITES)],
+            kind => kind,
+        };
+        match kind {
             0..=39 => self.go_on(),
             40..=69 => self.submit(),
             70..=76 => self.pass_time(),

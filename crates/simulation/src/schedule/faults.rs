@@ -44,13 +44,15 @@ impl World {
         if !self.processes[number].has_sent() {
             return;
         }
-        let error = match self.choices.pick(3) {
-            0..=1 => Error::unavailable("a lock was not had in time"),
-            _ => ErrorKind::Unsupported("the disk is full".into()).into(),
+        let outcome = match self.choices.pick(4) {
+            0..=1 => BatchOutcome::Failed(Error::unavailable("a lock was not had in time")),
+            2 => BatchOutcome::Failed(ErrorKind::Unsupported("the disk is full".into()).into()),
+            // As by a rule that somebody has added, and takes away again.
+            _ => BatchOutcome::Refused(ErrorKind::Refused("a rule".into()).into()),
         };
-        self.note(|| format!("a batch of process {number} fails: {error}"));
+        self.note(|| format!("a batch of process {number} fails: {outcome:?}"));
         // What was sent after it finds that the row before it is missing, as a real database does.
-        self.processes[number].execute(&self.database, Some(error));
+        self.processes[number].execute(&self.database, Some(outcome));
     }
 
     pub(super) fn refuse_connection(&mut self) {
