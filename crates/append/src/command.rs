@@ -80,16 +80,21 @@ impl<T> Command<T> {
         Ok(Self::new(ticket, of_owner(stream, after, events)?, arrived))
     }
 
-    /// The command to delete a stream.
+    /// The command to delete a stream. With an id, a retry with the same one is recognised.
     #[must_use]
-    pub fn delete(ticket: T, request: DeleteStream, arrived: Instant) -> Self {
-        Self::new(ticket, vec![of_delete(request)], arrived)
+    pub fn delete(ticket: T, request: DeleteStream, id: Option<EventId>, arrived: Instant) -> Self {
+        Self::new(ticket, vec![of_delete(request, id)], arrived)
     }
 
-    /// The command to set the metadata of a stream.
+    /// The command to set the metadata of a stream. With an id, a retry with the same one is recognised.
     #[must_use]
-    pub fn set_metadata(ticket: T, request: SetStreamMetadata, arrived: Instant) -> Self {
-        Self::new(ticket, vec![of_set_metadata(request)], arrived)
+    pub fn set_metadata(
+        ticket: T,
+        request: SetStreamMetadata,
+        id: Option<EventId>,
+        arrived: Instant,
+    ) -> Self {
+        Self::new(ticket, vec![of_set_metadata(request, id)], arrived)
     }
 
     /// A command that has just arrived.
@@ -339,26 +344,20 @@ pub(crate) fn of_owner(
     }])
 }
 
-pub(crate) fn of_delete(request: DeleteStream) -> StreamPart {
+/// The part of a delete. `id`: of the event that records it, if whoever asks may ask again.
+pub(crate) fn of_delete(request: DeleteStream, id: Option<EventId>) -> StreamPart {
     let kind = match request.kind {
         DeleteKind::Soft => LifecycleChange::Deleted,
         DeleteKind::Tombstone => LifecycleChange::Tombstone,
     };
-    lifecycle(
-        request.stream,
-        request.expected,
-        kind,
-        StreamMetadata::default(),
-    )
+    let metadata = StreamMetadata::default();
+    lifecycle(request.stream, request.expected, kind, metadata, id)
 }
 
-pub(crate) fn of_set_metadata(request: SetStreamMetadata) -> StreamPart {
-    lifecycle(
-        request.stream,
-        request.expected,
-        LifecycleChange::Metadata,
-        request.metadata,
-    )
+/// The part of a change of metadata. `id`: of the event that records it, if whoever asks may ask again.
+pub(crate) fn of_set_metadata(request: SetStreamMetadata, id: Option<EventId>) -> StreamPart {
+    let kind = LifecycleChange::Metadata;
+    lifecycle(request.stream, request.expected, kind, request.metadata, id)
 }
 
 fn lifecycle(
@@ -366,12 +365,16 @@ fn lifecycle(
     expected: ExpectedRevision,
     kind: LifecycleChange,
     metadata: StreamMetadata,
+    id: Option<EventId>,
 ) -> StreamPart {
     let change = Change::Lifecycle {
         kind,
         metadata,
-        id: EventId::random(),
-        ids: IdSource::Store,
+        id: id.unwrap_or_else(EventId::random),
+        ids: match id {
+            Some(_) => IdSource::Client,
+            None => IdSource::Store,
+        },
     };
     StreamPart {
         stream,
@@ -420,7 +423,7 @@ mod tests {
             expected: ExpectedRevision::Any,
             metadata,
         };
-        let cost = cost_of(&[of_set_metadata(request)]);
+        let cost = cost_of(&[of_set_metadata(request, None)]);
         assert_eq!(cost, Cost { events: 1, bytes });
     }
 }

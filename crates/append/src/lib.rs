@@ -19,10 +19,11 @@ pub mod stats;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::TryFutureExt;
 use gesta_core::backend::{Backend, CommitObserver};
 use gesta_core::{
-    Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, IdempotencyWindow, LogId,
-    MetadataSet, Result, SetStreamMetadata, Submission,
+    Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, EventId, IdempotencyWindow,
+    LogId, MetadataSet, Result, SetStreamMetadata, Submission,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
@@ -151,15 +152,16 @@ impl Pipeline {
 
     /// Appends to streams of this log.
     ///
-    /// Appends of one stream are stored in the order in which this method was first polled.
+    /// Appends of one stream are stored in the order of the calls of this method, whatever the order in which the
+    /// futures are polled.
     ///
     /// # Errors
     /// As [`gesta_core::EventStore::append`].
     ///
     /// # Cancel safety
-    /// Once the future was polled, the append goes on even if the future is dropped.
-    pub async fn append(&self, request: Append) -> Result<Appended> {
-        self.call(command::of_append(request)?).await
+    /// The append goes on even if the future is dropped.
+    pub fn append(&self, request: Append) -> impl Future<Output = Result<Appended>> + Send + use<> {
+        self.call(command::of_append(request))
     }
 
     /// Takes what the owner of a stream of this log has decided, as [`gesta_core::OwnerStore::submit`].
@@ -177,26 +179,35 @@ impl Pipeline {
         }
     }
 
-    /// Deletes a stream of this log.
+    /// Deletes a stream of this log. `id`: of the event that records it; a retry with the same id gets the first
+    /// answer. Without one nobody can retry. Order and cancel safety are as of [`append`](Self::append).
     ///
     /// # Errors
     /// As [`gesta_core::EventStore::delete_stream`].
-    pub async fn delete(&self, request: DeleteStream) -> Result<Deleted> {
-        let deleted = self.call(vec![command::of_delete(request)]).await?;
-        Ok(Deleted {
+    pub fn delete(
+        &self,
+        request: DeleteStream,
+        id: Option<EventId>,
+    ) -> impl Future<Output = Result<Deleted>> + Send + use<> {
+        let deleted = self.call(Ok(vec![command::of_delete(request, id)]));
+        deleted.map_ok(|deleted| Deleted {
             log: deleted.log,
             position: deleted.position,
             checkpoint: deleted.checkpoint,
         })
     }
 
-    /// Sets the metadata of a stream of this log.
+    /// Sets the metadata of a stream of this log. `id`, order and cancel safety are as of [`delete`](Self::delete).
     ///
     /// # Errors
     /// As [`gesta_core::EventStore::set_stream_metadata`].
-    pub async fn set_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
-        let set = self.call(vec![command::of_set_metadata(request)]).await?;
-        Ok(MetadataSet {
+    pub fn set_metadata(
+        &self,
+        request: SetStreamMetadata,
+        id: Option<EventId>,
+    ) -> impl Future<Output = Result<MetadataSet>> + Send + use<> {
+        let set = self.call(Ok(vec![command::of_set_metadata(request, id)]));
+        set.map_ok(|set| MetadataSet {
             log: set.log,
             position: set.position,
             checkpoint: set.checkpoint,
@@ -252,10 +263,20 @@ impl Pipeline {
         ended.map_err(|error| Error::unavailable("the append pipeline failed").caused_by(error))
     }
 
-    async fn call(&self, parts: Vec<StreamPart>) -> Result<Appended> {
+    fn call(
+        &self,
+        parts: Result<Vec<StreamPart>>,
+    ) -> impl Future<Output = Result<Appended>> + Send + use<> {
         let (reply, answer) = oneshot::channel();
-        self.enqueue(parts, Reply::Caller(reply));
-        answer.await.unwrap_or_else(|_| Err(failed()))
+        let refused = parts
+            .map(|parts| self.enqueue(parts, Reply::Caller(reply)))
+            .err();
+        async move {
+            match refused {
+                Some(error) => Err(error),
+                None => answer.await.unwrap_or_else(|_| Err(failed())),
+            }
+        }
     }
 
     /// Lets a command in, or refuses it at once.

@@ -126,10 +126,10 @@ async fn a_tombstone_without_stream_is_seen() {
         expected: Any,
         kind: DeleteKind::Tombstone,
     };
-    other.delete(tombstone("never")).await.unwrap();
+    other.delete(tombstone("never"), None).await.unwrap();
     let p = start(&sim);
     until_names_are_known(&p, "new").await;
-    other.delete(tombstone("never-again")).await.unwrap();
+    other.delete(tombstone("never-again"), None).await.unwrap();
     for stream in ["never", "never-again"] {
         let refused = p.append(to(stream, Any)).await.unwrap_err();
         assert!(
@@ -218,7 +218,7 @@ async fn what_was_created_in_place_of_lost_commits_is_not_new() {
         expected: Any,
         kind: DeleteKind::Tombstone,
     };
-    other.delete(tombstone).await.unwrap();
+    other.delete(tombstone, None).await.unwrap();
     other.append(to("theirs", NoStream)).await.unwrap();
     for number in 0..5 {
         let stream = format!("more-{number}");

@@ -172,7 +172,7 @@ impl Model {
 }
 
 fn is_delete(asked: &Asked) -> bool {
-    asked.ids.is_empty() && asked.target != asked.stream
+    asked.target != asked.stream
 }
 
 /// Everything that was ever stored, in any history.

@@ -57,11 +57,19 @@ struct World {
     epochs: i64,
     ids: u128,
     /// Requests of commands, to be repeated.
-    requests: Vec<Option<Append>>,
+    requests: Vec<Option<Request>>,
     /// The faults that are frequent in this schedule (*swarm testing*, Groce and others, 2012): a broken promise often
     /// needs the same two faults in one order, which is rare while all faults are equally likely.
     favourites: [u32; FAVOURITES],
     trace: Trace,
+}
+
+/// What a caller can ask for again.
+#[derive(Clone, Debug)]
+enum Request {
+    Append(Append),
+    Delete(DeleteStream, EventId),
+    Metadata(SetStreamMetadata, EventId),
 }
 
 /// Whether a schedule tells what happens in it.

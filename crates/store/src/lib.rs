@@ -8,6 +8,7 @@
 //! backend by URL (`gesta`).
 
 mod all;
+mod begin;
 mod owner;
 mod read_ahead;
 mod scavenge;

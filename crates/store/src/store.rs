@@ -116,7 +116,9 @@ impl Store {
         self.backend.info()
     }
 
-    pub(crate) fn log_of(&self, stream: &StreamId) -> LogId {
+    /// The log of a stream.
+    #[must_use]
+    pub fn log_of(&self, stream: &StreamId) -> LogId {
         log_of(stream, self.backend_info().logs)
     }
 
@@ -159,38 +161,6 @@ impl Store {
             .ok_or_else(|| Error::corrupt(format!("the store has no log {log}")))
     }
 
-    /// The log that all streams of an append are of.
-    fn log_of_append(&self, request: &Append) -> Result<LogId> {
-        let mut logs = request.streams.iter().map(|part| self.log_of(&part.stream));
-        let first = logs.next().unwrap_or_default();
-        if logs.all(|log| log == first) {
-            return Ok(first);
-        }
-        Err(Error::invalid(
-            "appends",
-            "must name streams of one log; names that share a {…} part do",
-        ))
-    }
-
-    async fn append_valid(&self, request: Append) -> Result<Appended> {
-        self.check_open()?;
-        // The pipeline validates the request.
-        let log = self.log_of_append(&request)?;
-        self.pipeline_of(log)?.append(request).await
-    }
-
-    async fn delete_valid(&self, request: DeleteStream) -> Result<Deleted> {
-        refuse_metadata_stream(&request.stream)?;
-        let log = self.log_of(&request.stream);
-        self.pipeline_of(log)?.delete(request).await
-    }
-
-    async fn set_metadata_valid(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
-        refuse_metadata_stream(&request.stream)?;
-        let log = self.log_of(&request.stream);
-        self.pipeline_of(log)?.set_metadata(request).await
-    }
-
     async fn read_info(&self, history: History) -> Result<StoreInfo> {
         self.check_open()?;
         let info = BackendInfo::clone(&self.backend_info());
@@ -218,16 +188,6 @@ impl Store {
     }
 }
 
-fn refuse_metadata_stream(stream: &StreamId) -> Result<()> {
-    if stream.as_str().starts_with("$$") {
-        return Err(Error::invalid(
-            "stream",
-            format!("{stream:?}: a metadata stream has no metadata stream"),
-        ));
-    }
-    Ok(())
-}
-
 #[async_trait]
 impl EventStore for Store {
     async fn info(&self) -> Result<StoreInfo> {
@@ -241,8 +201,7 @@ impl EventStore for Store {
     }
 
     async fn append(&self, request: Append) -> Result<Appended> {
-        let appended = self.append_valid(request).await;
-        appended.map_err(|error| error.during("append"))
+        self.begin_append(request).await
     }
 
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
@@ -264,8 +223,7 @@ impl EventStore for Store {
     }
 
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
-        let deleted = self.delete_valid(request).await;
-        deleted.map_err(|error| error.during("delete stream"))
+        self.begin_delete(request, None).await
     }
 
     async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
@@ -274,8 +232,7 @@ impl EventStore for Store {
     }
 
     async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
-        let set = self.set_metadata_valid(request).await;
-        set.map_err(|error| error.during("set metadata"))
+        self.begin_set_metadata(request, None).await
     }
 
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {

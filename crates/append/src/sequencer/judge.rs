@@ -15,6 +15,8 @@ pub(crate) enum Fit {
     FitsUnlessStored,
     /// The claim does not hold, unless exactly these events are stored from this revision on.
     RefusedUnlessStoredAt(Revision, ErrorKind),
+    /// The claim does not hold, unless the events are stored already; their ids decide.
+    RefusedUnlessStored(ErrorKind),
     /// The claim does not hold.
     Refused(ErrorKind),
 }
@@ -22,7 +24,7 @@ pub(crate) enum Fit {
 /// Checks the claim of one part against the state of its stream.
 pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
     if state.tombstoned {
-        return Fit::Refused(ErrorKind::StreamTombstoned(part.stream.clone()));
+        return refused_lifecycle(part, ErrorKind::StreamTombstoned(part.stream.clone()));
     }
     match &part.change {
         Change::Events { .. } => {
@@ -36,15 +38,26 @@ pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
         Change::Lifecycle { kind, .. } => {
             let fit = check_target(part, state.main.map(|head| head.last), state.deleted_before);
             match fit {
-                Fit::RefusedUnlessStoredAt(_, refusal) | Fit::Refused(refusal) => {
-                    Fit::Refused(about_the_stream(refusal, part))
-                }
+                Fit::RefusedUnlessStoredAt(_, refusal)
+                | Fit::RefusedUnlessStored(refusal)
+                | Fit::Refused(refusal) => refused_lifecycle(part, about_the_stream(refusal, part)),
                 _ if *kind == LifecycleChange::Deleted && state.visible().is_none() => {
-                    Fit::Refused(ErrorKind::StreamNotFound(part.stream.clone()))
+                    refused_lifecycle(part, ErrorKind::StreamNotFound(part.stream.clone()))
                 }
+                _ if part.ids_from() == IdSource::Client => Fit::FitsUnlessStored,
                 _ => Fit::Fits,
             }
         }
+    }
+}
+
+/// A change of a stream's life that its own first attempt may be the reason to refuse: who deletes again what he has
+/// deleted finds no stream.
+fn refused_lifecycle(part: &StreamPart, refusal: ErrorKind) -> Fit {
+    let is_lifecycle = matches!(part.change, Change::Lifecycle { .. });
+    match is_lifecycle && part.ids_from() == IdSource::Client {
+        true => Fit::RefusedUnlessStored(refusal),
+        false => Fit::Refused(refusal),
     }
 }
 
@@ -149,7 +162,10 @@ pub(crate) fn decision(parts: &[StreamPart], judged: &[Judged], found: Vec<Found
                 None
             }
             (_, Found::Otherwise) => Some(no_retry(part, &judged.state)),
-            (Fit::RefusedUnlessStoredAt(_, refusal), Found::Nothing) => Some(refusal.clone()),
+            (
+                Fit::RefusedUnlessStoredAt(_, refusal) | Fit::RefusedUnlessStored(refusal),
+                Found::Nothing,
+            ) => Some(refusal.clone()),
             (Fit::Fits | Fit::FitsUnlessStored, Found::Nothing) => None,
         };
         if let Some(refusal) = refusal {
@@ -215,6 +231,7 @@ mod tests {
             Fit::Fits => "fits",
             Fit::FitsUnlessStored => "unless stored",
             Fit::RefusedUnlessStoredAt(..) => "compare",
+            Fit::RefusedUnlessStored(_) => "refused unless stored",
             Fit::Refused(ErrorKind::WrongExpectedRevision { actual: None, .. }) => "wrong, none",
             Fit::Refused(ErrorKind::WrongExpectedRevision { .. }) => "wrong",
             Fit::Refused(_) => "refused",

@@ -160,19 +160,21 @@ impl Knowledge {
         };
         let place = match &judged.fit {
             Fit::RefusedUnlessStoredAt(first, _) => Suspected::At(*first),
-            Fit::FitsUnlessStored => match self.window.find(head.row, part.first_id()?) {
-                InWindow::Perhaps(position) => {
-                    let before = Position(position.0.saturating_sub(1));
-                    Suspected::Near(position, self.window_part(committed, now, before))
+            Fit::FitsUnlessStored | Fit::RefusedUnlessStored(_) => {
+                match self.window.find(head.row, part.first_id()?) {
+                    InWindow::Perhaps(position) => {
+                        let before = Position(position.0.saturating_sub(1));
+                        Suspected::Near(position, self.window_part(committed, now, before))
+                    }
+                    InWindow::No => return None,
+                    // A stream that began after that position has no other events.
+                    InWindow::NotAfter(position) if head.row.0 > position.0 => return None,
+                    InWindow::NotAfter(position) => {
+                        self.looked_up = self.looked_up.saturating_add(1);
+                        Suspected::Within(self.window_part(committed, now, position))
+                    }
                 }
-                InWindow::No => return None,
-                // A stream that began after that position has no other events.
-                InWindow::NotAfter(position) if head.row.0 > position.0 => return None,
-                InWindow::NotAfter(position) => {
-                    self.looked_up = self.looked_up.saturating_add(1);
-                    Suspected::Within(self.window_part(committed, now, position))
-                }
-            },
+            }
             Fit::Fits | Fit::Refused(_) => return None,
         };
         Some(Question {

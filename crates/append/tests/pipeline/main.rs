@@ -103,13 +103,12 @@ async fn no_refusal_from_a_stale_cache() {
         .await
         .unwrap();
     b.append(metadata("s")).await.unwrap();
-    b.delete(DeleteStream {
+    let tombstone = DeleteStream {
         stream: name("s"),
         expected: Any,
         kind: DeleteKind::Tombstone,
-    })
-    .await
-    .unwrap();
+    };
+    b.delete(tombstone, None).await.unwrap();
     let error = a
         .append(to("s", Exact(Revision(2)), vec![event("a")]))
         .await
@@ -136,13 +135,13 @@ async fn deleted_streams_go_on_with_the_next_revision() {
         kind: DeleteKind::Soft,
     };
     assert!(matches!(
-        p.delete(delete(Any)).await.unwrap_err().kind(),
+        p.delete(delete(Any), None).await.unwrap_err().kind(),
         ErrorKind::StreamNotFound(_)
     ));
     p.append(to("s", NoStream, vec![event("a"), event("a")]))
         .await
         .unwrap();
-    p.delete(delete(Exact(Revision(1)))).await.unwrap();
+    p.delete(delete(Exact(Revision(1))), None).await.unwrap();
     assert!(
         p.append(to("s", StreamExists, vec![event("a")]))
             .await
@@ -240,7 +239,7 @@ async fn the_first_part_that_fails_is_told() {
         expected: Any,
         kind: DeleteKind::Tombstone,
     };
-    p.delete(tombstone).await.unwrap();
+    p.delete(tombstone, None).await.unwrap();
     let together = |parts: [Append; 2]| Append {
         streams: parts.into_iter().flat_map(|part| part.streams).collect(),
     };
@@ -408,7 +407,7 @@ async fn damaged_metadata_fail_the_appends_to_their_stream_alone() {
             expected: Any,
             metadata: StreamMetadata::parse(r#"{"$maxCount":2}"#).unwrap(),
         };
-        before.set_metadata(request).await.unwrap();
+        before.set_metadata(request, None).await.unwrap();
     }
     sim.damage_metadata(&name("damaged"));
     let p = start(&sim);
@@ -489,4 +488,38 @@ async fn shutdown_drains_and_then_refuses() {
     let error = p.append(to("s", Any, vec![event("a")])).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Unavailable(_)));
     assert_eq!(sim.events().len(), 100);
+}
+
+/// Goal: a delete and a change of metadata that name the id of their event can be asked for again: the retry gets the
+/// first answer, though the first attempt is the very reason to refuse it, through this process and through another.
+#[tokio::test]
+async fn changes_of_a_stream_s_life_can_be_retried_by_their_id() {
+    let sim = Sim::new(4);
+    let (p, other) = (start(&sim), start(&sim));
+    for kind in [DeleteKind::Soft, DeleteKind::Tombstone] {
+        p.append(to("s", Any, vec![event("a")])).await.unwrap();
+        let id = Some(EventId::random());
+        let delete = DeleteStream {
+            stream: name("s"),
+            expected: Any,
+            kind,
+        };
+        let first = p.delete(delete.clone(), id).await.unwrap();
+        for retry in [&p, &other, &p] {
+            assert_eq!(retry.delete(delete.clone(), id).await.unwrap(), first);
+        }
+        let another = p.delete(delete, Some(EventId::random())).await;
+        assert!(another.is_err(), "{kind:?}: another delete finds no stream");
+    }
+    let id = Some(EventId::random());
+    let set = SetStreamMetadata {
+        stream: name("t"),
+        expected: NoStream,
+        metadata: StreamMetadata::default(),
+    };
+    let first = p.set_metadata(set.clone(), id).await.unwrap();
+    for retry in [&other, &p] {
+        assert_eq!(retry.set_metadata(set.clone(), id).await.unwrap(), first);
+    }
+    assert!(p.set_metadata(set, None).await.is_err());
 }

@@ -36,7 +36,7 @@ impl World {
         &mut self,
         process: usize,
         asked: Vec<Asked>,
-        request: Option<Append>,
+        request: Option<Request>,
     ) -> usize {
         let ticket = self.model.records.len();
         self.note(|| format!("process {process} is given {ticket}: {asked:?}"));
@@ -102,7 +102,7 @@ impl World {
             });
         }
         let request = Append { streams: parts };
-        let kept = are_ids_known.then(|| request.clone());
+        let kept = are_ids_known.then(|| Request::Append(request.clone()));
         let ticket = self.record(number, asked, kept);
         let now = self.now();
         let made = match are_ids_known {
@@ -124,15 +124,33 @@ impl World {
         let Some(mut request) = self.requests[which].clone() else {
             return;
         };
-        if self.choices.chance(1, 3) {
-            request.streams.reverse();
+        if let Request::Append(append) = &mut request
+            && self.choices.chance(1, 3)
+        {
+            append.streams.reverse();
         }
         let record = &self.model.records[which];
         let (asked, original) = (record.asked.clone(), record.original);
         let ticket = self.record(number, asked, None);
         self.model.records[ticket].original = original;
+        self.give(number, ticket, request);
+    }
+
+    fn give(&mut self, number: usize, ticket: usize, request: Request) {
         let now = self.now();
-        if let Ok(command) = Command::append(ticket, request, now.instant) {
+        let command = match request {
+            Request::Append(request) => Command::append(ticket, request, now.instant),
+            Request::Delete(request, id) => {
+                Ok(Command::delete(ticket, request, Some(id), now.instant))
+            }
+            Request::Metadata(request, id) => Ok(Command::set_metadata(
+                ticket,
+                request,
+                Some(id),
+                now.instant,
+            )),
+        };
+        if let Ok(command) = command {
             self.processes[number].input(Input::Command(command), now);
         }
     }
@@ -180,34 +198,51 @@ impl World {
 
     pub(super) fn submit_metadata(&mut self, number: usize) {
         let stream = self.pick_stream();
-        let asked = vec![about_metadata(&stream, ExpectedRevision::Any)];
-        let ticket = self.record(number, asked, None);
-        let now = self.now();
         let request = SetStreamMetadata {
-            stream,
+            stream: stream.clone(),
             expected: ExpectedRevision::Any,
             metadata: StreamMetadata::default(),
         };
-        let command = Command::set_metadata(ticket, request, now.instant);
-        self.processes[number].input(Input::Command(command), now);
+        let asked = about_metadata(&stream, request.expected);
+        self.change_life(number, asked, |id| Request::Metadata(request, id));
     }
 
     pub(super) fn submit_delete(&mut self, number: usize, kind: DeleteKind) {
         let stream = self.pick_stream();
-        let expected = self.expected(&stream);
-        let asked = vec![about_metadata(&stream, expected)];
-        let ticket = self.record(number, asked, None);
-        let now = self.now();
         let request = DeleteStream {
-            stream,
-            expected,
+            stream: stream.clone(),
+            expected: self.expected(&stream),
             kind,
         };
-        let command = Command::delete(ticket, request, now.instant);
-        self.processes[number].input(Input::Command(command), now);
+        let asked = about_metadata(&stream, request.expected);
+        self.change_life(number, asked, |id| Request::Delete(request, id));
     }
 
-    // ---- the end ----
+    /// A change of a stream's life, whose caller may know the id of its event and try again.
+    fn change_life(
+        &mut self,
+        number: usize,
+        mut asked: Asked,
+        request: impl FnOnce(EventId) -> Request,
+    ) {
+        if self.choices.chance(1, 2) {
+            let id = self.next_id();
+            asked.ids.push(id);
+            let request = request(id);
+            let ticket = self.record(number, vec![asked], Some(request.clone()));
+            return self.give(number, ticket, request);
+        }
+        let ticket = self.record(number, vec![asked], None);
+        let now = self.now();
+        let command = match request(EventId::random()) {
+            Request::Delete(request, _) => Command::delete(ticket, request, None, now.instant),
+            Request::Metadata(request, _) => {
+                Command::set_metadata(ticket, request, None, now.instant)
+            }
+            Request::Append(_) => return,
+        };
+        self.processes[number].input(Input::Command(command), now);
+    }
 }
 
 fn about_metadata(stream: &StreamId, expected: ExpectedRevision) -> Asked {

@@ -1,0 +1,110 @@
+//! Changes that are handed over at once: the call fixes their order, the future only waits for the answer.
+//!
+//! Why beside [`EventStore`](gesta_core::EventStore): who passes on the changes of others, in their order, must not let
+//! the order of polling decide; and who may have to ask again names the id of the event that records a delete or a
+//! change of metadata, so that the retry is recognised.
+
+use std::future::ready;
+
+use futures::future::{Either, TryFutureExt};
+use gesta_core::{
+    Append, Appended, DeleteStream, Deleted, Error, EventId, LogId, MetadataSet, Result,
+    SetStreamMetadata, StreamId,
+};
+
+use crate::Store;
+
+impl Store {
+    /// Appends, as [`append`](gesta_core::EventStore::append); in the order of these calls.
+    ///
+    /// # Errors
+    /// As [`append`](gesta_core::EventStore::append).
+    ///
+    /// # Cancel safety
+    /// The append goes on without the future.
+    pub fn begin_append(
+        &self,
+        request: Append,
+    ) -> impl Future<Output = Result<Appended>> + Send + use<> {
+        // The pipeline validates the request.
+        let pipeline = self
+            .log_of_append(&request)
+            .and_then(|log| self.pipeline_of(log));
+        or_refused(pipeline.map(|pipeline| pipeline.append(request)))
+            .map_err(|error| error.during("append"))
+    }
+
+    /// Deletes, as [`delete_stream`](gesta_core::EventStore::delete_stream); in the order of these calls. A retry with
+    /// the same `id`, which names the event that records the delete, gets the first answer.
+    ///
+    /// # Errors
+    /// As [`delete_stream`](gesta_core::EventStore::delete_stream).
+    ///
+    /// # Cancel safety
+    /// The delete goes on without the future.
+    pub fn begin_delete(
+        &self,
+        request: DeleteStream,
+        id: Option<EventId>,
+    ) -> impl Future<Output = Result<Deleted>> + Send + use<> {
+        let pipeline = refuse_metadata_stream(&request.stream)
+            .and_then(|()| self.pipeline_of(self.log_of(&request.stream)));
+        or_refused(pipeline.map(|pipeline| pipeline.delete(request, id)))
+            .map_err(|error| error.during("delete stream"))
+    }
+
+    /// Sets metadata, as [`set_stream_metadata`](gesta_core::EventStore::set_stream_metadata); `id` and order are as of
+    /// [`begin_delete`](Self::begin_delete).
+    ///
+    /// # Errors
+    /// As [`set_stream_metadata`](gesta_core::EventStore::set_stream_metadata).
+    ///
+    /// # Cancel safety
+    /// The change goes on without the future.
+    pub fn begin_set_metadata(
+        &self,
+        request: SetStreamMetadata,
+        id: Option<EventId>,
+    ) -> impl Future<Output = Result<MetadataSet>> + Send + use<> {
+        let pipeline = refuse_metadata_stream(&request.stream)
+            .and_then(|()| self.pipeline_of(self.log_of(&request.stream)));
+        or_refused(pipeline.map(|pipeline| pipeline.set_metadata(request, id)))
+            .map_err(|error| error.during("set metadata"))
+    }
+
+    /// The log that all streams of an append are of.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if they are of several.
+    pub fn log_of_append(&self, request: &Append) -> Result<LogId> {
+        let mut logs = request.streams.iter().map(|part| self.log_of(&part.stream));
+        let first = logs.next().unwrap_or_default();
+        if logs.all(|log| log == first) {
+            return Ok(first);
+        }
+        Err(Error::invalid(
+            "appends",
+            "must name streams of one log; names that share a {…} part do",
+        ))
+    }
+}
+
+/// What was begun, or the reason why nothing was.
+fn or_refused<T: Send, F: Future<Output = Result<T>> + Send>(
+    begun: Result<F>,
+) -> impl Future<Output = Result<T>> + Send + use<T, F> {
+    match begun {
+        Ok(begun) => Either::Left(begun),
+        Err(error) => Either::Right(ready(Err(error))),
+    }
+}
+
+fn refuse_metadata_stream(stream: &StreamId) -> Result<()> {
+    if stream.as_str().starts_with("$$") {
+        return Err(Error::invalid(
+            "stream",
+            format!("{stream:?}: a metadata stream has no metadata stream"),
+        ));
+    }
+    Ok(())
+}
