@@ -18,9 +18,13 @@
 mod config;
 mod error;
 mod forwarder;
+mod receiving;
 mod route;
+mod sending;
 mod serve;
 mod server;
+#[cfg(test)]
+mod simulation;
 
 pub use config::{Bounds, LinkConfig, Secret, StoreIdentity, Times};
 pub use error::{AskError, ForwardError, Result, ReturnReason, StartError};

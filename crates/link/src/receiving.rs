@@ -1,0 +1,138 @@
+//! The owner's end of a lane: which calls are handed over, and which answers are sent.
+//!
+//! It is pure. Invariants: calls are handed over in the dense order of their numbers; after one was answered as *not
+//! here*, no later one is handed over, and no answer to a later one is sent, for the forwarder sends all of them again;
+//! a call whose deadline is over is not handed over; a lane is not served any more once the forwarder has opened a newer
+//! one for the same log ([`Newest`]).
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::sending::{Credit, Violation};
+
+/// What becomes of a call that has arrived.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Hand it over; so much time is left.
+    HandOver(Duration),
+    /// Its deadline is over: answer so.
+    DeadlineOver,
+    /// The lane is refused: drop it without an answer.
+    Refused,
+}
+
+/// What is sent after an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// *Not here* from this call on; calls from `untaken` on were not handed over.
+    From { from: u64, untaken: u64 },
+    /// Nothing: an earlier refusal covers it.
+    Covered,
+}
+
+/// The pure core of one lane.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    credit: Credit,
+    next: u64,
+    /// Calls from this one on were not handed over.
+    untaken: u64,
+    refused_from: Option<u64>,
+    calls: u32,
+    bytes: usize,
+}
+
+impl Receiver {
+    pub(crate) fn new(credit: Credit) -> Self {
+        Self {
+            credit,
+            next: 0,
+            untaken: 0,
+            refused_from: None,
+            calls: 0,
+            bytes: 0,
+        }
+    }
+
+    /// A call has arrived whole; its head has arrived at `since`, and then `remaining` was left.
+    pub(crate) fn call(
+        &mut self,
+        now: Instant,
+        seq: u64,
+        bytes: usize,
+        since: Instant,
+        remaining: Duration,
+    ) -> Result<Verdict, Violation> {
+        if seq != self.next {
+            return Err(Violation("a call out of order"));
+        }
+        self.next += 1;
+        if self.refused_from.is_some() {
+            return Ok(Verdict::Refused);
+        }
+        let bytes_max = usize::try_from(self.credit.bytes).unwrap_or(usize::MAX);
+        let is_alone = self.bytes == 0;
+        if self.calls >= self.credit.calls
+            || !is_alone && self.bytes.saturating_add(bytes) > bytes_max
+        {
+            return Err(Violation("a call beyond the credit"));
+        }
+        self.calls += 1;
+        self.bytes += bytes;
+        let elapsed = now.saturating_duration_since(since);
+        let left = remaining.saturating_sub(elapsed);
+        if left.is_zero() {
+            return Ok(Verdict::DeadlineOver);
+        }
+        Ok(Verdict::HandOver(left))
+    }
+
+    /// The call was taken by whoever serves the log.
+    pub(crate) fn taken(&mut self, seq: u64) {
+        self.untaken = seq + 1;
+    }
+
+    /// A call is answered as done or dropped. True if the answer is to be sent.
+    pub(crate) fn answered(&mut self, seq: u64, bytes: usize) -> bool {
+        self.calls -= 1;
+        self.bytes -= bytes;
+        self.refused_from.is_none_or(|from| seq < from)
+    }
+
+    /// A call is answered as *not here*.
+    pub(crate) fn not_here(&mut self, seq: u64, bytes: usize) -> Refusal {
+        if !self.answered(seq, bytes) {
+            return Refusal::Covered;
+        }
+        self.refused_from = Some(seq);
+        let untaken = self.untaken.max(seq);
+        Refusal::From { from: seq, untaken }
+    }
+
+    /// Calls that were taken and are not answered.
+    pub(crate) fn open_calls(&self) -> u32 {
+        self.calls
+    }
+}
+
+/// The newest lane of a forwarder for a log. Calls of older lanes may still arrive late, from a connection that the
+/// forwarder has given up; they must not be handed over after those of the newest.
+#[derive(Debug, Default)]
+pub(crate) struct Newest(u64);
+
+impl Newest {
+    /// A lane is opened. False if a newer one was opened before.
+    pub(crate) fn open(&mut self, lane: u64) -> bool {
+        let is_newest = lane > self.0;
+        if is_newest {
+            self.0 = lane;
+        }
+        is_newest
+    }
+
+    /// True if calls of this lane may be handed over.
+    pub(crate) fn serves(&self, lane: u64) -> bool {
+        self.0 == lane
+    }
+}

@@ -1,0 +1,415 @@
+//! The forwarder's end of the lanes of one log: which call is written when, to whom, and which come back.
+//!
+//! It is pure: it does no I/O and has no clock. Inputs come with the time; what is to be done outside comes out as
+//! [`Output`]s, in order; the next call to write is asked for ([`Sender::next_write`]), so that the shell writes as much
+//! as its stream takes.
+//!
+//! There is at most one lane. All unanswered calls are kept in the order of their invocation: first those in flight on
+//! the lane, then those that wait. When the owner answers *not here* from some call on, that call and all later ones
+//! wait again. The lane stays until the calls before it are answered or the lane is lost, and only then the next lane is
+//! opened. So each lane begins with the first call that is unanswered, and nothing overtakes.
+//!
+//! After an error one call is in flight until the first success: calls that the owner refuses are not sent in hundreds,
+//! again and again.
+
+mod lane;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use gesta_core::BackOff;
+use tokio::time::Instant;
+
+use self::lane::{Entry, Lane};
+use crate::error::ReturnReason;
+use crate::route::{Address, Hint, Owner, Route};
+
+/// Pauses after hints that are not newer than the route.
+const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(5), Duration::from_millis(200));
+/// Deadlines travel in milliseconds; a call with less time left is not written.
+const REMAINING_MIN: Duration = Duration::from_millis(1);
+/// Expired calls are looked for no more often than this.
+const EXPIRY_EVERY: Duration = Duration::from_millis(2);
+
+/// The state of the link to the owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// There is none now; one may come soon.
+    Down,
+    /// There is one, and its owner allows so much on each lane.
+    Up(Credit),
+    /// Calls that would need it come back.
+    Unreachable,
+}
+
+/// What an owner takes on one lane before it answers. Each answer gives back what its call took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Credit {
+    /// Calls.
+    pub(crate) calls: u32,
+    /// Bytes of bodies. A larger body may be there alone.
+    pub(crate) bytes: u32,
+}
+
+/// What is to be done outside.
+#[derive(Debug)]
+pub(crate) enum Output<T> {
+    /// Open a lane with this number to the node of the route.
+    OpenLane { lane: u64, route: Route },
+    /// Nothing more comes or goes on the lane.
+    CloseLane { lane: u64 },
+    /// The call comes back.
+    Return {
+        ticket: T,
+        reason: ReturnReason,
+        was_written: bool,
+    },
+    /// The hint is newer than the route was.
+    Hint(Hint),
+}
+
+/// A call to write now.
+#[derive(Debug)]
+pub(crate) struct Write<'a, T> {
+    pub(crate) seq: u64,
+    pub(crate) ticket: &'a T,
+    pub(crate) remaining: Duration,
+}
+
+/// The owner has broken the rules of a lane; the lane is to be given up.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Violation(pub(crate) &'static str);
+
+/// The pure core of the calls of one log. `T` is the ticket of a call, handed back with its outcome.
+#[derive(Debug)]
+pub(crate) struct Sender<T> {
+    own: Address,
+    return_after: Duration,
+    route: Route,
+    /// Since when nobody owns the log.
+    without_owner_since: Option<Instant>,
+    link: Link,
+    lane: Option<Lane<T>>,
+    lanes_opened: u64,
+    waiting: VecDeque<Entry<T>>,
+    /// One call is in flight until the first success.
+    is_cautious: bool,
+    back_off: BackOff,
+    /// No lane is opened before.
+    not_before: Option<Instant>,
+    /// No deadline of a call is before this one.
+    earliest_deadline: Option<Instant>,
+    expired_at: Option<Instant>,
+    outputs: VecDeque<Output<T>>,
+}
+
+impl<T> Sender<T> {
+    /// A log without calls. `own` is this node's address: a hint that names it is not followed.
+    pub(crate) fn new(own: Address, return_after: Duration, route: Route, now: Instant) -> Self {
+        let without_owner = route.owner == Owner::Nobody;
+        Self {
+            own,
+            return_after,
+            route,
+            without_owner_since: without_owner.then_some(now),
+            link: Link::Down,
+            lane: None,
+            lanes_opened: 0,
+            waiting: VecDeque::new(),
+            is_cautious: false,
+            back_off: BACK_OFF,
+            not_before: None,
+            earliest_deadline: None,
+            expired_at: None,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// The node whose link matters now; the shell tells its state by [`link`](Self::link).
+    pub(crate) fn node(&self) -> Option<&Address> {
+        match &self.route.owner {
+            Owner::Node(address) => Some(address),
+            Owner::Nobody | Owner::Local => None,
+        }
+    }
+
+    pub(crate) fn output(&mut self) -> Option<Output<T>> {
+        self.outputs.pop_front()
+    }
+
+    /// A call is made.
+    pub(crate) fn call(&mut self, ticket: T, bytes: usize, deadline: Instant) {
+        let earliest = self.earliest_deadline.map_or(deadline, |e| e.min(deadline));
+        self.earliest_deadline = Some(earliest);
+        self.waiting.push_back(Entry {
+            ticket,
+            bytes,
+            deadline,
+            is_in_doubt: false,
+        });
+    }
+
+    /// The owner is known from elsewhere. An older epoch is ignored; another incarnation is believed, for incarnations
+    /// have no order and only the database knows the present one.
+    pub(crate) fn set_route(&mut self, now: Instant, route: Route) {
+        if self.route.epoch.is_newer_than(&route.epoch) {
+            return;
+        }
+        if route.owner == self.route.owner {
+            self.route.epoch = route.epoch;
+            return;
+        }
+        self.lose_lane();
+        self.change_route(now, route);
+    }
+
+    fn change_route(&mut self, now: Instant, route: Route) {
+        self.without_owner_since = (route.owner == Owner::Nobody).then_some(now);
+        self.route = route;
+        self.link = Link::Down;
+        self.not_before = None;
+    }
+
+    /// The link to the node of the route is in this state.
+    pub(crate) fn link(&mut self, node: &Address, link: Link) {
+        if self.node() != Some(node) {
+            return;
+        }
+        self.link = link;
+        if link == Link::Unreachable && self.lane.as_ref().is_some_and(|lane| lane.node == *node) {
+            self.lose_lane();
+        }
+    }
+
+    /// The lane has ended without the owner having said so, or the owner has broken its rules.
+    pub(crate) fn lane_lost(&mut self, now: Instant, lane: u64) {
+        if self.lane.as_ref().is_some_and(|open| open.number == lane) {
+            self.lose_lane();
+            self.pause(now);
+        }
+    }
+
+    /// Gives the lane up. What is in flight is in doubt and waits again.
+    fn lose_lane(&mut self) {
+        let Some(mut lane) = self.lane.take() else {
+            return;
+        };
+        self.is_cautious |= lane.has_open_calls();
+        lane.take_back(lane.first, |_| true, &mut self.waiting);
+        self.outputs
+            .push_back(Output::CloseLane { lane: lane.number });
+    }
+
+    fn pause(&mut self, now: Instant) {
+        self.not_before = Some(now + self.back_off.pause());
+    }
+
+    /// The next call to write to the lane, if there is one and the owner takes it. It counts as written.
+    pub(crate) fn next_write(&mut self, now: Instant) -> Option<Write<'_, T>> {
+        let Link::Up(credit) = self.link else {
+            return None;
+        };
+        let lane = self.lane.as_mut().filter(|lane| lane.is_open())?;
+        loop {
+            let next = self.waiting.front()?;
+            let remaining = next.deadline.saturating_duration_since(now);
+            let is_over = remaining < REMAINING_MIN;
+            if !is_over && (self.is_cautious && lane.calls > 0 || !lane.takes(next.bytes, credit)) {
+                return None;
+            }
+            let next = self.waiting.pop_front()?;
+            if !is_over {
+                let (seq, ticket) = lane.write(next);
+                return Some(Write {
+                    seq,
+                    ticket,
+                    remaining,
+                });
+            }
+            self.outputs.push_back(next.over());
+        }
+    }
+
+    /// The owner has done a call. Returns its ticket, unless the call was given up meanwhile.
+    pub(crate) fn reply(&mut self, lane: u64, seq: u64) -> Result<Option<T>, Violation> {
+        let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
+            return Ok(None);
+        };
+        let entry = open.answered(seq)?;
+        self.is_cautious = false;
+        self.back_off.reset();
+        self.end_drained_lane();
+        Ok(entry.map(|entry| entry.ticket))
+    }
+
+    /// The owner has dropped a call because its deadline was over.
+    pub(crate) fn dropped(&mut self, lane: u64, seq: u64) -> Result<(), Violation> {
+        let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
+            return Ok(());
+        };
+        let entry = open.answered(seq)?;
+        self.outputs.extend(entry.map(Entry::over));
+        self.end_drained_lane();
+        Ok(())
+    }
+
+    /// The owner refuses the call `from` and all later ones of the lane. It has not taken those from `untaken` on; those
+    /// between may have been done.
+    pub(crate) fn not_here(
+        &mut self,
+        now: Instant,
+        lane: u64,
+        from: u64,
+        untaken: u64,
+        hint: Hint,
+    ) -> Result<(), Violation> {
+        let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
+            return Ok(());
+        };
+        open.refuse(from)?;
+        open.take_back(from, |seq| seq > from && seq < untaken, &mut self.waiting);
+        self.is_cautious = true;
+        if !self.follow(now, hint) {
+            self.pause(now);
+        }
+        self.end_drained_lane();
+        Ok(())
+    }
+
+    /// Follows a hint that is newer than the route.
+    fn follow(&mut self, now: Instant, hint: Hint) -> bool {
+        if !hint.epoch.is_newer_than(&self.route.epoch) {
+            return false;
+        }
+        self.outputs.push_back(Output::Hint(hint.clone()));
+        if hint.owner.as_ref() == Some(&self.own) {
+            // This node learns of its own logs from the database alone.
+            return false;
+        }
+        let owner = hint.owner.map_or(Owner::Nobody, Owner::Node);
+        let epoch = hint.epoch;
+        if owner == self.route.owner {
+            // The node has become the owner once more; it has still refused the call.
+            self.route.epoch = epoch;
+            return false;
+        }
+        self.change_route(now, Route { owner, epoch });
+        true
+    }
+
+    /// Ends a lane that the owner refuses once the calls before are answered.
+    fn end_drained_lane(&mut self) {
+        if let Some(lane) = self.lane.take_if(|lane| lane.is_drained()) {
+            self.outputs
+                .push_back(Output::CloseLane { lane: lane.number });
+        }
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn work(&mut self, now: Instant) {
+        self.expire(now);
+        match (&self.route.owner, self.link) {
+            (Owner::Local, _) => {
+                self.lose_lane();
+                self.return_waiting(ReturnReason::Local);
+            }
+            (Owner::Nobody, _) if self.returns_without_owner_at().is_some_and(|at| at <= now) => {
+                self.return_waiting(ReturnReason::NoOwner);
+            }
+            (Owner::Node(_), Link::Unreachable) => self.return_waiting(ReturnReason::Unreachable),
+            (Owner::Node(node), Link::Up(_))
+                if self.lane.is_none()
+                    && !self.waiting.is_empty()
+                    && self.not_before.is_none_or(|at| at <= now) =>
+            {
+                self.lanes_opened += 1;
+                self.lane = Some(Lane::new(self.lanes_opened, node.clone()));
+                self.not_before = None;
+                self.outputs.push_back(Output::OpenLane {
+                    lane: self.lanes_opened,
+                    route: self.route.clone(),
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn returns_without_owner_at(&self) -> Option<Instant> {
+        Some(self.without_owner_since? + self.return_after)
+    }
+
+    /// Returns everything that waits, unless earlier calls are still in flight: calls come back in their order.
+    fn return_waiting(&mut self, reason: ReturnReason) {
+        if self.lane.is_some() {
+            return;
+        }
+        let returned = self.waiting.drain(..);
+        self.outputs
+            .extend(returned.map(|entry| entry.returned(reason)));
+        self.earliest_deadline = None;
+    }
+
+    /// Returns everything, now and in flight: the forwarder closes.
+    pub(crate) fn close(&mut self) {
+        self.lose_lane();
+        self.return_waiting(ReturnReason::Closed);
+    }
+
+    /// Gives up calls whose deadlines are over. Most calls are answered long before, so the deadlines have no order of
+    /// their own: all calls are looked at when the earliest deadline that was ever heard of is over.
+    fn expire(&mut self, now: Instant) {
+        if self.expires_at().is_none_or(|at| at > now) {
+            return;
+        }
+        self.expired_at = Some(now);
+        let mut earliest = None;
+        let mut keep = |deadline: Instant| {
+            let is_kept = deadline > now;
+            if is_kept {
+                earliest = Some(earliest.map_or(deadline, |e: Instant| e.min(deadline)));
+            }
+            is_kept
+        };
+        if let Some(lane) = &mut self.lane {
+            lane.give_up(&mut keep, &mut self.outputs);
+        }
+        if self.waiting.iter().any(|entry| entry.deadline <= now) {
+            for entry in std::mem::take(&mut self.waiting) {
+                if keep(entry.deadline) {
+                    self.waiting.push_back(entry);
+                } else {
+                    self.outputs.push_back(entry.over());
+                }
+            }
+        } else {
+            self.waiting.iter().for_each(|entry| {
+                keep(entry.deadline);
+            });
+        }
+        self.earliest_deadline = earliest;
+        self.end_drained_lane();
+    }
+
+    fn expires_at(&self) -> Option<Instant> {
+        let earliest = self.earliest_deadline?;
+        Some(
+            self.expired_at
+                .map_or(earliest, |at| earliest.max(at + EXPIRY_EVERY)),
+        )
+    }
+
+    /// When [`work`](Self::work) has something to do even if nothing happens before.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        let is_idle = self.waiting.is_empty();
+        let opens = self
+            .not_before
+            .filter(|_| !is_idle && self.lane.is_none() && matches!(self.link, Link::Up(_)));
+        let returns = self
+            .returns_without_owner_at()
+            .filter(|_| !is_idle && self.lane.is_none());
+        [opens, returns, self.expires_at()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}

@@ -1,0 +1,490 @@
+//! Random schedules for the two pure cores of a lane: one forwarder, two nodes that own the log in turn, a network that
+//! delays and loses.
+//!
+//! A node may believe that it is the owner though it is not any more; what it does then has no effect, and it finds out
+//! (in the store, the chained insert misses). A call is known by its id, so doing it a second time has no effect either.
+//! Frames that were written before a connection was cut may arrive long after.
+//!
+//! Checked: replied calls took effect in the order of their invocation; each call has exactly one outcome; a reply means
+//! that the call took effect, `was_written: false` that it never did; no call takes effect after its deadline plus the
+//! time that its frame was under way; calls that come back, do so in order; and after some time of peace every call has
+//! its outcome and a new one succeeds.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use gesta_core::Incarnation;
+use proptest::prelude::*;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::error::ReturnReason;
+use crate::receiving::{Newest, Receiver, Refusal, Verdict};
+use crate::route::{Address, Epoch, Hint, Owner, Route};
+use crate::sending::{Credit, Link, Output, Sender};
+
+const CREDIT: Credit = Credit {
+    calls: 6,
+    bytes: 1_000,
+};
+const RETURN_AFTER: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Replied,
+    Returned(ReturnReason, bool),
+}
+
+#[derive(Debug)]
+struct CallState {
+    deadline: Instant,
+    bytes: usize,
+    outcome: Option<Outcome>,
+    took_effect: bool,
+}
+
+/// A call on its way to the owner.
+#[derive(Debug, Clone, Copy)]
+struct Forth {
+    seq: u64,
+    call: usize,
+    remaining: Duration,
+    written_at: Instant,
+}
+
+#[derive(Debug)]
+enum Back {
+    Reply(u64),
+    DeadlineOver(u64),
+    NotHere(u64, u64, Hint),
+}
+
+/// A lane with what is on its way, at the owner's side.
+#[derive(Debug)]
+struct LaneState {
+    node: usize,
+    receiver: Receiver,
+    forth: VecDeque<Forth>,
+    back: VecDeque<Back>,
+    /// The first frame has arrived, which opens the lane.
+    is_open: bool,
+}
+
+/// A call that a node has taken.
+#[derive(Debug, Clone, Copy)]
+struct Taken {
+    lane: u64,
+    seq: u64,
+    call: usize,
+    /// It is dropped after this.
+    until: Instant,
+    /// It must not take effect after this.
+    latest: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    believes: bool,
+    newest: Newest,
+    pipeline: VecDeque<Taken>,
+}
+
+struct World {
+    now: Instant,
+    sender: Sender<usize>,
+    calls: Vec<CallState>,
+    lanes: BTreeMap<u64, LaneState>,
+    nodes: [Node; 2],
+    owner: Owner,
+    epoch: Epoch,
+    effects: Vec<usize>,
+    returned: Vec<usize>,
+    links: [Link; 2],
+}
+
+fn address(node: usize) -> Address {
+    Address::new(["a:1", "b:1"][node])
+}
+
+fn node_of(address: &Address) -> usize {
+    usize::from(address.as_str() == "b:1")
+}
+
+impl World {
+    fn new() -> Self {
+        let epoch = Epoch {
+            incarnation: Incarnation(Uuid::nil()),
+            number: 1,
+        };
+        let now = Instant::now();
+        let owner = Owner::Node(address(0));
+        let route = Route {
+            owner: owner.clone(),
+            epoch,
+        };
+        let mut world = Self {
+            now,
+            sender: Sender::new(Address::new("own:1"), RETURN_AFTER, route, now),
+            calls: Vec::new(),
+            lanes: BTreeMap::new(),
+            nodes: Default::default(),
+            owner,
+            epoch,
+            effects: Vec::new(),
+            returned: Vec::new(),
+            links: [Link::Up(CREDIT); 2],
+        };
+        world.nodes[0].believes = true;
+        world
+    }
+
+    fn submit(&mut self, within: Duration, bytes: usize) {
+        let deadline = self.now + within;
+        self.sender.call(self.calls.len(), bytes, deadline);
+        self.calls.push(CallState {
+            deadline,
+            bytes,
+            outcome: None,
+            took_effect: false,
+        });
+    }
+
+    fn end(&mut self, call: usize, outcome: Outcome) {
+        let before = self.calls[call].outcome.replace(outcome);
+        assert_eq!(before, None, "call {call} has a second outcome {outcome:?}");
+    }
+
+    /// What the shell does after each input.
+    fn pump(&mut self) {
+        if let Some(node) = self.sender.node().cloned() {
+            self.sender.link(&node, self.links[node_of(&node)]);
+        }
+        self.sender.work(self.now);
+        loop {
+            self.take_outputs();
+            let Some(write) = self.sender.next_write(self.now) else {
+                break;
+            };
+            let call = *write.ticket;
+            assert!(self.calls[call].deadline > self.now, "written too late");
+            let frame = Forth {
+                seq: write.seq,
+                call,
+                remaining: write.remaining,
+                written_at: self.now,
+            };
+            let newest = self.lanes.values_mut().next_back().expect("a lane is open");
+            newest.forth.push_back(frame);
+        }
+        self.take_outputs();
+        assert!(
+            self.sender.wake_at().is_none_or(|at| at > self.now) || self.sender.node().is_none()
+        );
+    }
+
+    fn take_outputs(&mut self) {
+        while let Some(output) = self.sender.output() {
+            match output {
+                Output::OpenLane { lane, route } => {
+                    let Owner::Node(address) = route.owner else {
+                        panic!("a lane to no node");
+                    };
+                    let state = LaneState {
+                        node: node_of(&address),
+                        receiver: Receiver::new(CREDIT),
+                        forth: VecDeque::new(),
+                        back: VecDeque::new(),
+                        is_open: false,
+                    };
+                    self.lanes.insert(lane, state);
+                }
+                Output::CloseLane { .. } | Output::Hint(_) => {}
+                Output::Return {
+                    ticket,
+                    reason,
+                    was_written,
+                } => {
+                    if reason != ReturnReason::DeadlineOver {
+                        self.returned.push(ticket);
+                    }
+                    self.end(ticket, Outcome::Returned(reason, was_written));
+                }
+            }
+        }
+    }
+
+    fn hint(&self) -> Hint {
+        let owner = match &self.owner {
+            Owner::Nobody => None,
+            Owner::Local => Some(Address::new("own:1")),
+            Owner::Node(address) => Some(address.clone()),
+        };
+        Hint {
+            owner,
+            epoch: self.epoch,
+        }
+    }
+
+    fn nth_lane(&self, choice: usize) -> Option<u64> {
+        let count = self.lanes.len();
+        // Mostly the newest lanes.
+        let back = choice % count.clamp(1, 3);
+        self.lanes.keys().nth_back(back).copied()
+    }
+
+    fn deliver_forth(&mut self, lane: u64) {
+        let hint = self.hint();
+        let state = self.lanes.get_mut(&lane).expect("exists");
+        let Some(frame) = state.forth.pop_front() else {
+            return;
+        };
+        let node = &mut self.nodes[state.node];
+        if !state.is_open {
+            state.is_open = true;
+            node.newest.open(lane);
+        }
+        if !node.newest.serves(lane) {
+            // The owner resets a lane that is not the newest.
+            state.forth.clear();
+            return;
+        }
+        let bytes = self.calls[frame.call].bytes;
+        let verdict = state
+            .receiver
+            .call(self.now, frame.seq, bytes, self.now, frame.remaining)
+            .expect("the forwarder keeps the rules");
+        match verdict {
+            Verdict::Refused => {}
+            Verdict::DeadlineOver => panic!("it has arrived just now"),
+            Verdict::HandOver(remaining) if node.believes => {
+                state.receiver.taken(frame.seq);
+                let under_way = self.now - frame.written_at;
+                node.pipeline.push_back(Taken {
+                    lane,
+                    seq: frame.seq,
+                    call: frame.call,
+                    until: self.now + remaining,
+                    latest: self.calls[frame.call].deadline + under_way,
+                });
+            }
+            Verdict::HandOver(_) => {
+                if let Refusal::From { from, untaken } = state.receiver.not_here(frame.seq, bytes) {
+                    state.back.push_back(Back::NotHere(from, untaken, hint));
+                }
+            }
+        }
+    }
+
+    fn deliver_back(&mut self, lane: u64) {
+        let state = self.lanes.get_mut(&lane).expect("exists");
+        match state.back.pop_front() {
+            None => {}
+            Some(Back::Reply(seq)) => {
+                let replied = self.sender.reply(lane, seq).expect("rules are kept");
+                if let Some(call) = replied {
+                    assert!(self.calls[call].took_effect, "replied without an effect");
+                    self.end(call, Outcome::Replied);
+                }
+            }
+            Some(Back::DeadlineOver(seq)) => {
+                self.sender.dropped(lane, seq).expect("rules are kept");
+            }
+            Some(Back::NotHere(from, untaken, hint)) => self
+                .sender
+                .not_here(self.now, lane, from, untaken, hint)
+                .expect("rules are kept"),
+        }
+    }
+
+    /// A node finishes the first call of its pipeline.
+    fn finish(&mut self, node: usize) {
+        let hint = self.hint();
+        let is_owner = self.owner == Owner::Node(address(node));
+        let Some(taken) = self.nodes[node].pipeline.pop_front() else {
+            return;
+        };
+        let call = &mut self.calls[taken.call];
+        let lane = self.lanes.get_mut(&taken.lane).expect("exists");
+        if !is_owner {
+            self.nodes[node].believes = false;
+            if let Refusal::From { from, untaken } = lane.receiver.not_here(taken.seq, call.bytes) {
+                lane.back.push_back(Back::NotHere(from, untaken, hint));
+            }
+            // The rest of the pipeline goes the same way.
+            return self.finish(node);
+        }
+        let is_over = self.now > taken.until;
+        if !is_over && !call.took_effect {
+            assert!(self.now <= taken.latest, "took effect after its deadline");
+            call.took_effect = true;
+            self.effects.push(taken.call);
+        }
+        if lane.receiver.answered(taken.seq, call.bytes) {
+            lane.back.push_back(match is_over {
+                true => Back::DeadlineOver(taken.seq),
+                false => Back::Reply(taken.seq),
+            });
+        }
+    }
+
+    fn cut(&mut self, lane: u64, keep: usize) {
+        let state = self.lanes.get_mut(&lane).expect("exists");
+        state.forth.truncate(keep);
+        state.back.clear();
+        self.sender.lane_lost(self.now, lane);
+    }
+
+    fn move_log(&mut self, choice: usize) {
+        self.epoch.number += 1;
+        self.owner = match choice % 4 {
+            0 => Owner::Node(address(0)),
+            1 => Owner::Node(address(1)),
+            2 => Owner::Local,
+            _ => Owner::Nobody,
+        };
+        if let Owner::Node(address) = &self.owner {
+            self.nodes[node_of(address)].believes = true;
+        }
+    }
+
+    fn look(&mut self) {
+        let route = Route {
+            owner: self.owner.clone(),
+            epoch: self.epoch,
+        };
+        self.sender.set_route(self.now, route);
+    }
+
+    fn step(&mut self, kind: u8, choice: usize) {
+        match kind {
+            0..=5 => {
+                let within = match choice % 4 {
+                    0 => Duration::from_millis(3 + choice as u64 % 60),
+                    _ => Duration::from_secs(20),
+                };
+                self.submit(within, choice % 400);
+            }
+            6..=11 => {
+                if let Some(lane) = self.nth_lane(choice) {
+                    self.deliver_forth(lane);
+                }
+            }
+            12..=16 => {
+                if let Some(lane) = self.nth_lane(choice) {
+                    self.deliver_back(lane);
+                }
+            }
+            17..=21 => self.finish(choice % 2),
+            22..=23 => self.now += Duration::from_millis(1 + choice as u64 % 40),
+            24 => self.now += Duration::from_millis(300 * (choice as u64 % 5)),
+            25 => self.move_log(choice),
+            26 => {
+                if let Some(lane) = self.nth_lane(choice) {
+                    self.cut(lane, choice % 5);
+                }
+            }
+            27 => {
+                let link = [Link::Up(CREDIT), Link::Down, Link::Unreachable];
+                self.links[choice % 2] = link[choice / 2 % 3];
+            }
+            28 => self.links = [Link::Up(CREDIT); 2],
+            29 => self.look(),
+            _ => self.nodes[choice % 2].believes = self.owner == Owner::Node(address(choice % 2)),
+        }
+        self.pump();
+    }
+
+    /// No more faults: everything must be answered.
+    fn peace(&mut self) {
+        self.epoch.number += 1;
+        self.owner = Owner::Node(address(0));
+        self.links = [Link::Up(CREDIT); 2];
+        for node in 0..2 {
+            self.nodes[node].believes = node == 0;
+        }
+        self.look();
+        self.submit(Duration::from_secs(20), 1);
+        for _ in 0..2_000 {
+            self.pump();
+            for lane in self.lanes.keys().copied().collect::<Vec<_>>() {
+                self.deliver_forth(lane);
+                self.deliver_back(lane);
+            }
+            self.finish(0);
+            self.finish(1);
+            self.now += Duration::from_millis(1);
+        }
+        self.pump();
+    }
+
+    fn check(&self) {
+        for (number, call) in self.calls.iter().enumerate() {
+            match call.outcome {
+                None => panic!("call {number} has no outcome"),
+                Some(Outcome::Replied) => assert!(call.took_effect),
+                Some(Outcome::Returned(reason, false)) => {
+                    assert!(!call.took_effect, "call {number} took effect: {reason}");
+                }
+                Some(Outcome::Returned(_, true)) => {}
+            }
+        }
+        let replied = |call: &&usize| self.calls[**call].outcome == Some(Outcome::Replied);
+        let effects: Vec<_> = self.effects.iter().filter(replied).collect();
+        assert!(effects.is_sorted(), "effects out of order: {effects:?}");
+        assert!(
+            self.returned.is_sorted(),
+            "returned out of order: {:?}",
+            self.returned
+        );
+        let last = self.calls.last().and_then(|call| call.outcome);
+        assert_eq!(last, Some(Outcome::Replied), "the call made in peace");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn lanes_keep_their_promises(steps in prop::collection::vec((0_u8..31, 0_usize..1_000), 1..250)) {
+        let mut world = World::new();
+        for (kind, choice) in steps {
+            world.step(kind, choice);
+        }
+        world.peace();
+        world.check();
+    }
+}
+
+/// Goal: the schedules above do reach what they are about.
+#[test]
+fn schedules_reach_every_outcome() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
+    let steps = prop::collection::vec((0_u8..31, 0_usize..1_000), 200..250);
+    let mut runner = TestRunner::deterministic();
+    let (mut outcomes, mut in_order) = (BTreeMap::new(), 0);
+    for _ in 0..300 {
+        let steps = steps.new_tree(&mut runner).expect("a value").current();
+        let mut world = World::new();
+        for (kind, choice) in steps {
+            world.step(kind, choice);
+        }
+        world.peace();
+        for call in &world.calls {
+            let name = format!("{:?}", call.outcome.expect("an outcome"));
+            *outcomes.entry(name).or_insert(0) += 1;
+        }
+        in_order += world.lanes.len();
+    }
+    assert!(in_order > 1_000, "few lanes: {in_order}");
+    for reason in ["Local", "Unreachable", "NoOwner", "DeadlineOver"] {
+        for was_written in [true, false] {
+            let name = format!("Returned({reason}, {was_written})");
+            assert!(
+                outcomes.get(&name).is_some_and(|count| *count > 5),
+                "{name}: {outcomes:?}"
+            );
+        }
+    }
+}
