@@ -13,6 +13,8 @@
 //! again and again.
 
 mod lane;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -236,8 +238,10 @@ impl<T> Sender<T> {
             return Ok(None);
         };
         let entry = open.answered(seq)?;
-        self.is_cautious = false;
-        self.back_off.reset();
+        if open.is_open() {
+            self.is_cautious = false;
+            self.back_off.reset();
+        }
         self.end_drained_lane();
         Ok(entry.map(|entry| entry.ticket))
     }

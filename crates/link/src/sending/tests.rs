@@ -1,0 +1,213 @@
+//! Single rules of the sending core; the simulation has the schedules.
+
+use gesta_core::Incarnation;
+use uuid::Uuid;
+
+use super::*;
+use crate::route::Epoch;
+
+const LINK: Link = Link::Up(Credit {
+    calls: 100,
+    bytes: 1_000,
+});
+
+fn epoch(number: u64) -> Epoch {
+    Epoch {
+        incarnation: Incarnation(Uuid::nil()),
+        number,
+    }
+}
+
+fn route(node: &str, number: u64) -> Route {
+    Route {
+        owner: Owner::Node(Address::new(node)),
+        epoch: epoch(number),
+    }
+}
+
+fn hint(node: &str, number: u64) -> Hint {
+    Hint {
+        owner: Some(Address::new(node)),
+        epoch: epoch(number),
+    }
+}
+
+/// A log owned by `a` at epoch 1, its link up, with this many calls.
+fn sender(now: Instant, calls: u32) -> Sender<u32> {
+    let mut sender = Sender::new(
+        Address::new("own"),
+        Duration::from_secs(1),
+        route("a", 1),
+        now,
+    );
+    sender.link(&Address::new("a"), LINK);
+    for call in 0..calls {
+        sender.call(call, 1, now + Duration::from_secs(10));
+    }
+    sender.work(now);
+    sender
+}
+
+fn written(sender: &mut Sender<u32>, now: Instant) -> Vec<u32> {
+    std::iter::from_fn(|| sender.next_write(now).map(|write| *write.ticket)).collect()
+}
+
+fn returned(sender: &mut Sender<u32>) -> Vec<(u32, ReturnReason, bool)> {
+    std::iter::from_fn(|| sender.output())
+        .filter_map(|output| match output {
+            Output::Return {
+                ticket,
+                reason,
+                was_written,
+            } => Some((ticket, reason, was_written)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Goal: three calls, *not here* for the second; the second and the third reach the new owner in order, once the first
+/// is answered.
+#[test]
+fn calls_that_are_refused_follow_the_hint_in_order() {
+    let now = Instant::now();
+    let mut sender = sender(now, 3);
+    assert_eq!(written(&mut sender, now), [0, 1, 2]);
+    sender.not_here(now, 1, 1, 1, hint("b", 2)).expect("valid");
+    sender.link(&Address::new("b"), LINK);
+    sender.work(now);
+    assert!(written(&mut sender, now).is_empty(), "call 0 is unanswered");
+    assert_eq!(sender.reply(1, 0), Ok(Some(0)));
+    sender.work(now);
+    assert_eq!(written(&mut sender, now), [1], "one until it succeeds");
+    assert_eq!(sender.reply(2, 0), Ok(Some(1)));
+    sender.work(now);
+    assert_eq!(written(&mut sender, now), [2]);
+}
+
+#[test]
+fn an_old_hint_is_not_followed_but_paused_for() {
+    let now = Instant::now();
+    let mut sender = sender(now, 1);
+    let (mut at, mut pauses) = (now, Vec::new());
+    for lane in 1..=8 {
+        assert_eq!(written(&mut sender, at), [0]);
+        sender
+            .not_here(at, lane, 0, 0, hint("b", 1))
+            .expect("valid");
+        assert_eq!(sender.node(), Some(&Address::new("a")));
+        sender.work(at);
+        assert!(written(&mut sender, at).is_empty());
+        let next = sender.wake_at().expect("a pause");
+        pauses.push((next - at).as_millis());
+        at = next;
+        sender.work(at);
+    }
+    assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 200, 200]);
+}
+
+#[test]
+fn a_hint_that_names_this_node_is_told_but_not_followed() {
+    let now = Instant::now();
+    let mut sender = sender(now, 1);
+    assert_eq!(written(&mut sender, now), [0]);
+    sender
+        .not_here(now, 1, 0, 0, hint("own", 2))
+        .expect("valid");
+    assert_eq!(sender.node(), Some(&Address::new("a")));
+    let told = std::iter::from_fn(|| sender.output()).any(|o| matches!(o, Output::Hint(_)));
+    assert!(told);
+}
+
+#[test]
+fn a_route_of_an_older_epoch_is_ignored_and_another_incarnation_believed() {
+    let now = Instant::now();
+    let mut sender = sender(now, 0);
+    sender.set_route(now, route("b", 0));
+    assert_eq!(sender.node(), Some(&Address::new("a")));
+    let mut other = route("c", 0);
+    other.epoch.incarnation = Incarnation(Uuid::max());
+    sender.set_route(now, other);
+    assert_eq!(sender.node(), Some(&Address::new("c")));
+    sender.set_route(now, route("a", 9));
+    assert_eq!(sender.node(), Some(&Address::new("a")));
+}
+
+/// Goal: calls that come back keep their order even if earlier ones are still in flight with an owner that drains.
+#[test]
+fn calls_come_back_after_those_in_flight_before_them() {
+    let now = Instant::now();
+    let mut sender = sender(now, 3);
+    assert_eq!(written(&mut sender, now), [0, 1, 2]);
+    sender.not_here(now, 1, 1, 1, hint("b", 2)).expect("valid");
+    sender.link(&Address::new("b"), Link::Unreachable);
+    sender.work(now);
+    assert_eq!(returned(&mut sender), []);
+    sender.lane_lost(now, 1);
+    sender.work(now);
+    let unreachable = ReturnReason::Unreachable;
+    let expected = [
+        (0, unreachable, true),
+        (1, unreachable, false),
+        (2, unreachable, false),
+    ];
+    assert_eq!(returned(&mut sender), expected);
+}
+
+#[test]
+fn a_log_without_an_owner_gives_its_calls_back_after_a_second() {
+    let now = Instant::now();
+    let mut sender = sender(now, 2);
+    assert_eq!(written(&mut sender, now), [0, 1]);
+    sender.set_route(
+        now,
+        Route {
+            owner: Owner::Nobody,
+            epoch: epoch(1),
+        },
+    );
+    sender.work(now);
+    assert_eq!(returned(&mut sender), []);
+    let later = sender.wake_at().expect("a time");
+    assert_eq!(later - now, Duration::from_secs(1));
+    sender.work(later);
+    let reason = ReturnReason::NoOwner;
+    assert_eq!(
+        returned(&mut sender),
+        [(0, reason, true), (1, reason, true)]
+    );
+    sender.call(2, 1, later + Duration::from_secs(9));
+    sender.work(later);
+    assert_eq!(returned(&mut sender), [(2, reason, false)], "at once");
+}
+
+#[test]
+fn answers_that_break_the_rules_are_violations() {
+    let now = Instant::now();
+    let mut sender = sender(now, 2);
+    assert_eq!(written(&mut sender, now), [0, 1]);
+    assert!(sender.reply(1, 2).is_err(), "not written");
+    assert_eq!(sender.reply(1, 1), Ok(Some(1)));
+    assert!(sender.reply(1, 1).is_err(), "twice");
+    assert!(sender.not_here(now, 1, 1, 1, hint("b", 2)).is_err());
+    assert!(sender.not_here(now, 1, u64::MAX, 1, hint("b", 2)).is_err());
+    assert_eq!(sender.reply(9, 0), Ok(None), "a lane of long ago");
+}
+
+#[test]
+fn credit_bounds_calls_and_bytes_but_lets_a_large_body_go_alone() {
+    let now = Instant::now();
+    let mut sender = sender(now, 0);
+    for bytes in [5_000, 600, 300, 200] {
+        sender.call(
+            u32::try_from(bytes).expect("small"),
+            bytes,
+            now + Duration::from_secs(9),
+        );
+    }
+    sender.work(now);
+    assert_eq!(written(&mut sender, now), [5_000]);
+    assert_eq!(sender.reply(1, 0), Ok(Some(5_000)));
+    assert_eq!(written(&mut sender, now), [600, 300]);
+    assert_eq!(sender.reply(1, 2), Ok(Some(300)));
+    assert_eq!(written(&mut sender, now), [200]);
+}
