@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::error::StartError;
 use crate::route::Address;
+use crate::sending::Credit;
 
 /// Fewest bytes of a secret. A shorter one could be guessed from one recorded hello.
 pub(crate) const SECRET_BYTES_MIN: usize = 16;
@@ -106,6 +107,15 @@ impl Default for Bounds {
     }
 }
 
+impl Bounds {
+    pub(crate) fn credit(&self) -> Credit {
+        Credit {
+            calls: self.lane_calls_max,
+            bytes: self.lane_bytes_max,
+        }
+    }
+}
+
 /// Configuration of a node's links, the same for both sides.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
@@ -121,4 +131,27 @@ pub struct LinkConfig {
     pub times: Times,
     /// Bounds.
     pub bounds: Bounds,
+}
+
+/// Largest body that a link carries, in bytes.
+const BODY_BYTES_MAX: u32 = 1 << 30;
+
+impl LinkConfig {
+    pub(crate) fn check(&self) -> Result<(), StartError> {
+        let refuse = |sentence: &str| Err(StartError::Config(sentence.to_owned()));
+        let (bounds, times) = (&self.bounds, &self.times);
+        if self.store.logs == 0 {
+            return refuse("a store has at least one log");
+        }
+        if bounds.lane_calls_max == 0 || bounds.waiting_calls_max == 0 {
+            return refuse("at least one call must be allowed on a lane and to wait");
+        }
+        if bounds.body_bytes_max > BODY_BYTES_MAX {
+            return refuse("bodies may have at most 1 GiB");
+        }
+        if times.ping_every >= times.dead_after {
+            return refuse("a link must be pinged before it counts as dead");
+        }
+        Ok(())
+    }
 }

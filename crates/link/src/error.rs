@@ -18,6 +18,9 @@ pub enum ForwardError {
     /// Too many calls or bytes of this log wait for its owner. Nothing was sent.
     #[error("too many calls wait for the owner of the log")]
     Overloaded,
+    /// The body is larger than links carry. Nothing was sent.
+    #[error("the body is too large for a link")]
+    TooLarge,
 }
 
 /// Why a call came back.

@@ -1,19 +1,28 @@
 //! The forwarder's side: sends calls to the owners of their logs.
 
+mod ask;
+mod lane;
+
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use gesta_core::LogId;
+use gesta_core::capacity::Capacity;
+use gesta_core::{Incarnation, LogId};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use uuid::Uuid;
 
+use self::lane::{Input, LaneTask, Ticket};
 use crate::config::LinkConfig;
-use crate::error::{AskError, ForwardError, Result};
-use crate::route::{Address, Hint, Route};
+use crate::error::{AskError, ForwardError, Result, ReturnReason, StartError};
+use crate::peer::{Peer, Peers};
+use crate::reach::Reach;
+use crate::route::{Address, Epoch, Hint, Owner, Route};
 
 /// Is told the outcome of a call, exactly once. For the calls of one log that come back this happens in their order, one
 /// after the other. It must not block.
-pub type OnReply = Box<dyn FnOnce(Result<Bytes>) + Send>;
+pub type OnReply = Box<dyn FnOnce(Result<Bytes>) + Send + Sync>;
 
 /// Is told each hint that is newer than the route of its log. It must not block.
 pub type OnHint = Arc<dyn Fn(LogId, &Hint) + Send + Sync>;
@@ -40,17 +49,6 @@ impl std::fmt::Debug for Outgoing {
     }
 }
 
-/// Whether calls can be sent to a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// There is no link, but not for so long yet that the node counts as unreachable.
-    Connecting,
-    /// There is a link, and calls are sent.
-    Reachable,
-    /// There has been no link for a while, or it has not held long enough since.
-    Unreachable,
-}
-
 /// What is known about the link to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeReach {
@@ -64,14 +62,61 @@ pub struct NodeReach {
 
 /// Forwards calls. A clone is another handle of the same forwarder.
 #[derive(Clone, Debug)]
-pub struct Forwarder {}
+pub struct Forwarder {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    peers: Arc<Peers>,
+    logs: Vec<Log>,
+    /// Held so that they stay connected.
+    nodes: Mutex<Vec<Arc<Peer>>>,
+    body_bytes_max: u32,
+}
+
+/// The way to the task of a log.
+#[derive(Debug)]
+struct Log {
+    inputs: mpsc::UnboundedSender<Input>,
+    /// Calls and bytes that wait or are in flight: the bound of the channel above.
+    capacity: Arc<Capacity<2>>,
+}
 
 impl Forwarder {
     /// Starts a forwarder that has no routes yet: all logs are owned by nobody. Must be called in a tokio runtime.
-    #[must_use]
-    pub fn start(config: LinkConfig, on_hint: OnHint) -> Self {
-        let _ = (config, on_hint);
-        todo!()
+    ///
+    /// # Errors
+    /// [`StartError::Config`] if a value of the configuration is out of range.
+    pub fn start(config: LinkConfig, on_hint: OnHint) -> std::result::Result<Self, StartError> {
+        config.check()?;
+        let peers = Arc::new(Peers::new(config.clone()));
+        let epoch = Epoch {
+            incarnation: Incarnation(Uuid::nil()),
+            number: 0,
+        };
+        let owner = Owner::Nobody;
+        let route = Route { owner, epoch };
+        let bounds = config.bounds;
+        let start = |log| {
+            let (inputs, receiver) = mpsc::unbounded_channel();
+            let (peers, on_hint) = (Arc::clone(&peers), Arc::clone(&on_hint));
+            let task = LaneTask::new(LogId(log), route.clone(), &config, receiver, peers, on_hint);
+            // The tasks end when the last handle is dropped, or when the forwarder is shut down.
+            drop(task.peers().tasks.clone().spawn(task.run()));
+            let capacity = Capacity::new([bounds.waiting_calls_max, bounds.waiting_bytes_max]);
+            Log { inputs, capacity }
+        };
+        let logs = (0..config.store.logs).map(start).collect();
+        let shared = Shared {
+            peers,
+            logs,
+            nodes: Mutex::default(),
+            body_bytes_max: bounds.body_bytes_max,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
     }
 
     /// Sets who gets the calls of a log from now on: unanswered calls too, which are sent again, in order, to the new
@@ -79,15 +124,40 @@ impl Forwarder {
     ///
     /// The route is set by the invocation, in order with calls. The future ends when the route is in force; if this node
     /// is the owner, all calls made before have come back by then. It may be dropped.
-    pub fn set_route(&self, log: LogId, route: Route) -> impl Future<Output = ()> + Send + 'static {
-        let _ = (log, route);
-        async { todo!() }
+    pub fn set_route(&self, log: LogId, route: Route) -> impl Future<Output = ()> + Send + use<> {
+        let (done, is_done) = oneshot::channel();
+        if let Some(log) = self.log(log) {
+            // A forwarder that is shut down has no routes.
+            drop(log.inputs.send(Input::Route(route, done)));
+        }
+        async move {
+            let _ = is_done.await;
+        }
     }
 
     /// Forwards a call. Calls of one log keep the order of the invocations of `submit` and `call`.
     pub fn submit(&self, log: LogId, call: Outgoing) {
-        let _ = (log, call);
-        todo!()
+        let closed = |reason| {
+            Err(ForwardError::Returned {
+                reason,
+                was_written: false,
+            })
+        };
+        let Some(log) = self.log(log) else {
+            return (call.on_reply)(closed(ReturnReason::NoOwner));
+        };
+        let bytes = call.body.len();
+        if u32::try_from(bytes).map_or(true, |bytes| bytes > self.shared.body_bytes_max) {
+            return (call.on_reply)(Err(ForwardError::TooLarge));
+        }
+        let Ok(permit) = log.capacity.take_alone([1, bytes]) else {
+            return (call.on_reply)(Err(ForwardError::Overloaded));
+        };
+        let deadline = call.deadline;
+        let input = Input::Call(Ticket::new(call, permit), deadline);
+        if let Err(mpsc::error::SendError(Input::Call(ticket, _))) = log.inputs.send(input) {
+            ticket.end(closed(ReturnReason::Closed));
+        }
     }
 
     /// Forwards a call and waits for its outcome. The order is fixed by the invocation, not by the first poll.
@@ -106,9 +176,25 @@ impl Forwarder {
         kind: u8,
         body: Bytes,
         deadline: Instant,
-    ) -> impl Future<Output = Result<Bytes>> + Send + 'static {
-        let _ = (log, kind, body, deadline);
-        async { Err(ForwardError::Overloaded) }
+    ) -> impl Future<Output = Result<Bytes>> + Send + use<> {
+        let (done, outcome) = oneshot::channel();
+        let on_reply: OnReply = Box::new(move |result| drop(done.send(result)));
+        self.submit(
+            log,
+            Outgoing {
+                kind,
+                body,
+                deadline,
+                on_reply,
+            },
+        );
+        async move {
+            // The sender is always told; see `Ticket`.
+            outcome.await.unwrap_or(Err(ForwardError::Returned {
+                reason: ReturnReason::Closed,
+                was_written: true,
+            }))
+        }
     }
 
     /// Asks a node a question that belongs to no log. Questions have no order and are never sent twice.
@@ -125,31 +211,55 @@ impl Forwarder {
         body: Bytes,
         deadline: Instant,
     ) -> std::result::Result<Bytes, AskError> {
-        let _ = (node, kind, body, deadline);
-        Err(AskError::Unreachable)
+        ask::ask(&self.shared.peers, node, kind, body, deadline).await
     }
 
     /// Sets which nodes are kept connected even if they own no log, so that [`unreachable`](Self::unreachable) tells
     /// about them too.
     pub fn set_nodes(&self, nodes: &[Address]) {
-        let _ = nodes;
-        todo!()
+        let nodes = nodes
+            .iter()
+            .map(|node| self.shared.peers.get(node))
+            .collect();
+        let mut kept = self
+            .shared
+            .nodes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *kept = nodes;
     }
 
     /// The nodes that are connected or are to be, in the order of their addresses.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeReach> {
-        todo!()
+        let states = self.shared.peers.states().into_iter();
+        states
+            .map(|(address, state)| NodeReach {
+                address,
+                reach: state.reach,
+                trouble: state.trouble,
+            })
+            .collect()
     }
 
     /// The addresses that this node cannot call now.
     #[must_use]
     pub fn unreachable(&self) -> Vec<Address> {
-        todo!()
+        let unreachable = |node: NodeReach| {
+            let is_unreachable = node.reach == Reach::Unreachable;
+            is_unreachable.then_some(node.address)
+        };
+        self.nodes().into_iter().filter_map(unreachable).collect()
     }
 
     /// Returns all calls as [`Closed`](crate::ReturnReason::Closed), closes all links and waits for their tasks.
     pub async fn shutdown(&self) {
-        todo!()
+        self.shared.peers.closed.cancel();
+        self.shared.peers.tasks.close();
+        self.shared.peers.tasks.wait().await;
+    }
+
+    fn log(&self, log: LogId) -> Option<&Log> {
+        self.shared.logs.get(usize::from(log.0))
     }
 }

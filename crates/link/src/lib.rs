@@ -18,6 +18,11 @@
 mod config;
 mod error;
 mod forwarder;
+mod frame;
+mod hello;
+mod peer;
+mod pipe;
+mod reach;
 mod receiving;
 mod route;
 mod sending;
@@ -28,7 +33,8 @@ mod simulation;
 
 pub use config::{Bounds, LinkConfig, Secret, StoreIdentity, Times};
 pub use error::{AskError, ForwardError, Result, ReturnReason, StartError};
-pub use forwarder::{Forwarder, NodeReach, OnHint, OnReply, Outgoing, Reach};
+pub use forwarder::{Forwarder, NodeReach, OnHint, OnReply, Outgoing};
+pub use reach::Reach;
 pub use route::{Address, Epoch, Hint, Owner, Route};
 pub use serve::{Answer, Call, Question, Serve, Served};
 pub use server::LinkServer;

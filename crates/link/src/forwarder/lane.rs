@@ -1,0 +1,359 @@
+//! The task of one log: brings calls, routes, answers and time to the sending core, and does what comes out.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gesta_core::LogId;
+use gesta_core::capacity::Permit;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::{OnHint, OnReply, Outgoing};
+use crate::config::LinkConfig;
+use crate::error::{ForwardError, ReturnReason};
+use crate::frame::Frame;
+use crate::peer::{Peer, PeerState, Peers};
+use crate::pipe::{Pipe, PipeEvent};
+use crate::reach::Reach;
+use crate::route::Route;
+use crate::sending::{Link, Output, Sender, Violation};
+
+/// Inputs taken at once.
+const INTAKE_MAX: usize = 256;
+
+/// What callers send to the task.
+#[derive(Debug)]
+pub(super) enum Input {
+    Call(Ticket, Instant),
+    Route(Route, oneshot::Sender<()>),
+}
+
+/// A call and whoever waits for it. Dropped without an outcome, it tells that nobody knows.
+pub(super) struct Ticket {
+    kind: u8,
+    body: Bytes,
+    on_reply: Option<OnReply>,
+    /// Its place among the calls that wait.
+    _permit: Permit<2>,
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket")
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ticket {
+    pub(super) fn new(call: Outgoing, permit: Permit<2>) -> Self {
+        Self {
+            kind: call.kind,
+            body: call.body,
+            on_reply: Some(call.on_reply),
+            _permit: permit,
+        }
+    }
+
+    pub(super) fn end(mut self, result: Result<Bytes, ForwardError>) {
+        if let Some(on_reply) = self.on_reply.take() {
+            on_reply(result);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(on_reply) = self.on_reply.take() {
+            on_reply(Err(ForwardError::Returned {
+                reason: ReturnReason::Closed,
+                was_written: true,
+            }));
+        }
+    }
+}
+
+/// The stream of a lane. It holds the node, which is dialled as long as the lane is open.
+struct LaneStream {
+    number: u64,
+    pipe: Pipe,
+    _peer: Arc<Peer>,
+}
+
+/// The node of the route.
+struct Target {
+    peer: Arc<Peer>,
+    state: watch::Receiver<PeerState>,
+}
+
+/// The task.
+pub(super) struct LaneTask {
+    log: LogId,
+    core: Sender<Ticket>,
+    inputs: mpsc::UnboundedReceiver<Input>,
+    peers: Arc<Peers>,
+    on_hint: OnHint,
+    target: Option<Target>,
+    stream: Option<LaneStream>,
+    /// Told once the routes that were set are in force.
+    routed: Vec<oneshot::Sender<()>>,
+}
+
+/// What a step waits for.
+enum Event {
+    Inputs(usize),
+    Target,
+    Stream(PipeEvent),
+    Time,
+    Close,
+}
+
+impl LaneTask {
+    pub(super) fn new(
+        log: LogId,
+        route: Route,
+        config: &LinkConfig,
+        inputs: mpsc::UnboundedReceiver<Input>,
+        peers: Arc<Peers>,
+        on_hint: OnHint,
+    ) -> Self {
+        let core = Sender::new(
+            config.address.clone(),
+            config.times.return_after,
+            route,
+            Instant::now(),
+        );
+        Self {
+            log,
+            core,
+            inputs,
+            peers,
+            on_hint,
+            target: None,
+            stream: None,
+            routed: Vec::new(),
+        }
+    }
+
+    pub(super) fn peers(&self) -> &Arc<Peers> {
+        &self.peers
+    }
+
+    /// Runs until the forwarder closes or nobody holds it any more.
+    pub(super) async fn run(mut self) {
+        let closed = self.peers.closed.clone();
+        let mut inputs = Vec::new();
+        let mut timer = std::pin::pin!(tokio::time::sleep(std::time::Duration::ZERO));
+        let mut timer_is_set = false;
+        loop {
+            let wake_at = self.core.wake_at();
+            if let Some(at) = wake_at.filter(|at| !timer_is_set || timer.deadline() != *at) {
+                timer.as_mut().reset(at);
+            }
+            timer_is_set = wake_at.is_some();
+            let (target, stream) = (&mut self.target, &mut self.stream);
+            let event = tokio::select! {
+                count = self.inputs.recv_many(&mut inputs, INTAKE_MAX) => Event::Inputs(count),
+                event = poll_fn(|context| match stream {
+                    Some(stream) => stream.pipe.poll(context),
+                    None => std::task::Poll::Pending,
+                }) => Event::Stream(event),
+                () = changed(target) => Event::Target,
+                () = &mut timer, if timer_is_set => Event::Time,
+                () = closed.cancelled() => Event::Close,
+            };
+            match event {
+                Event::Inputs(0) | Event::Close => break,
+                Event::Inputs(_) => inputs.drain(..).for_each(|input| self.input(input)),
+                Event::Stream(PipeEvent::Data) => self.read(),
+                Event::Stream(PipeEvent::Ended) => self.lose_stream(),
+                Event::Time => timer_is_set = false,
+                Event::Target | Event::Stream(PipeEvent::Room) => {}
+            }
+            self.work();
+        }
+        self.close().await;
+    }
+
+    fn input(&mut self, input: Input) {
+        match input {
+            Input::Call(ticket, deadline) => {
+                let bytes = ticket.body.len();
+                self.core.call(ticket, bytes, deadline);
+            }
+            Input::Route(route, done) => {
+                self.core.set_route(Instant::now(), route);
+                self.routed.push(done);
+                // What was called before comes back, if it does, before what is called after.
+                self.work();
+            }
+        }
+    }
+
+    /// Does everything that can be done now.
+    fn work(&mut self) {
+        let now = Instant::now();
+        self.watch_target();
+        self.core.work(now);
+        self.perform();
+        while self
+            .stream
+            .as_ref()
+            .is_some_and(|stream| !stream.pipe.is_full())
+        {
+            let Some(write) = self.core.next_write(now) else {
+                break;
+            };
+            let frame = Frame::Call {
+                seq: write.seq,
+                kind: write.ticket.kind,
+                remaining: write.remaining,
+                body: write.ticket.body.clone(),
+            };
+            if let Some(stream) = &mut self.stream {
+                stream.pipe.push(frame);
+            }
+        }
+        self.perform();
+        // Whoever set a route may have stopped waiting.
+        self.routed.drain(..).for_each(|done| drop(done.send(())));
+    }
+
+    /// Tells the core the state of the link to the node of the route.
+    fn watch_target(&mut self) {
+        let Some(node) = self.core.node().cloned() else {
+            self.target = None;
+            return;
+        };
+        if self
+            .target
+            .as_ref()
+            .is_none_or(|target| target.peer.address != node)
+        {
+            let peer = self.peers.get(&node);
+            let state = peer.watch();
+            self.target = Some(Target { peer, state });
+        }
+        let Some(target) = &mut self.target else {
+            return;
+        };
+        let state = target.state.borrow_and_update();
+        let link = match (state.reach, &state.link) {
+            (Reach::Unreachable, _) => Link::Unreachable,
+            (Reach::Reachable, Some(link)) => Link::Up(link.credit),
+            _ => Link::Down,
+        };
+        drop(state);
+        self.core.link(&node, link);
+    }
+
+    fn perform(&mut self) {
+        while let Some(output) = self.core.output() {
+            match output {
+                Output::OpenLane { lane, route } => self.open(lane, &route),
+                Output::CloseLane { lane } => {
+                    self.stream.take_if(|stream| stream.number == lane);
+                }
+                Output::Return {
+                    ticket,
+                    reason,
+                    was_written,
+                } => ticket.end(Err(ForwardError::Returned {
+                    reason,
+                    was_written,
+                })),
+                Output::Hint(hint) => {
+                    (self.on_hint)(self.log, &hint);
+                    self.watch_target();
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, lane: u64, route: &Route) {
+        let Some(target) = &self.target else {
+            return self.core.lane_lost(Instant::now(), lane);
+        };
+        let link = target.state.borrow().link.clone();
+        let Some(Ok(mut pipe)) = link.map(|link| link.open()) else {
+            return self.core.lane_lost(Instant::now(), lane);
+        };
+        pipe.push(Frame::Open {
+            log: self.log,
+            lane,
+            epoch: route.epoch,
+        });
+        self.stream = Some(LaneStream {
+            number: lane,
+            pipe,
+            _peer: Arc::clone(&target.peer),
+        });
+    }
+
+    fn lose_stream(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            self.core.lane_lost(Instant::now(), stream.number);
+        }
+    }
+
+    /// Takes the answers that have come.
+    fn read(&mut self) {
+        let now = Instant::now();
+        while let Some(stream) = &mut self.stream {
+            let lane = stream.number;
+            let taken = match stream.pipe.next_frame(now) {
+                Ok(None) => return,
+                Ok(Some((frame, _))) => self.answer(now, lane, frame),
+                Err(violation) => Err(violation),
+            };
+            if let Err(Violation(what)) = taken {
+                tracing::warn!(log = self.log.0, what, "an owner broke the rules of a lane");
+                self.lose_stream();
+            }
+            self.perform();
+        }
+    }
+
+    fn answer(&mut self, now: Instant, lane: u64, frame: Frame) -> Result<(), Violation> {
+        match frame {
+            Frame::Reply { seq, body } => {
+                if let Some(ticket) = self.core.reply(lane, seq)? {
+                    ticket.end(Ok(body));
+                }
+                Ok(())
+            }
+            Frame::DeadlineOver { seq } => self.core.dropped(lane, seq),
+            Frame::NotHere {
+                from,
+                untaken,
+                hint,
+            } => self.core.not_here(now, lane, from, untaken, hint),
+            _ => Err(Violation("a frame that owners do not send")),
+        }
+    }
+
+    async fn close(mut self) {
+        self.inputs.close();
+        while let Some(input) = self.inputs.recv().await {
+            if let Input::Call(ticket, deadline) = input {
+                let bytes = ticket.body.len();
+                self.core.call(ticket, bytes, deadline);
+            }
+        }
+        self.core.close();
+        self.perform();
+    }
+}
+
+/// Returns when the state of the target's link has changed.
+async fn changed(target: &mut Option<Target>) {
+    let changed = match target {
+        Some(target) => target.state.changed().await,
+        None => std::future::pending().await,
+    };
+    if changed.is_err() {
+        // The dialler has ended: the forwarder closes.
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,467 @@
+//! Frames: what travels in the streams of a link, and how bytes become frames again.
+//!
+//! A frame is its length (4 bytes, of what follows), its type (1 byte) and its fields, all big-endian; a body is the
+//! rest of the frame. A type with the highest bit set is optional: who does not know it skips the frame. An unknown type
+//! without that bit ends the stream.
+//!
+//! There are no frames for chunks: HTTP/2 cuts a stream into DATA frames of 16 KiB and interleaves those of all streams,
+//! so a large body holds up its own lane only. There are none for credit: each answer gives back what its call took.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use gesta_core::{Incarnation, LogId};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::route::{Address, Epoch, Hint};
+use crate::sending::Violation;
+
+/// Bodies up to this size are copied beside the heads of their frames, so that many small calls leave as one piece.
+const COPIED_BYTES_MAX: usize = 4 << 10;
+/// Bytes of a frame beside its body: enough for the longest hint.
+const HEAD_BYTES_MAX: usize = 512;
+/// Set in the types of frames that may be skipped.
+const OPTIONAL: u8 = 0x80;
+
+const OPEN: u8 = 1;
+const CALL: u8 = 2;
+const REPLY: u8 = 3;
+const NOT_HERE: u8 = 4;
+const DEADLINE_OVER: u8 = 5;
+const ASK: u8 = 6;
+const ANSWER: u8 = 7;
+
+/// A frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The first frame of a lane: its log, its number, and the ownership that the forwarder means.
+    Open { log: LogId, lane: u64, epoch: Epoch },
+    /// A call on a lane. Numbers are dense from 0.
+    Call {
+        seq: u64,
+        kind: u8,
+        remaining: Duration,
+        body: Bytes,
+    },
+    /// The reply to a call.
+    Reply { seq: u64, body: Bytes },
+    /// All calls from `from` on are refused; those from `untaken` on were not handed over.
+    NotHere { from: u64, untaken: u64, hint: Hint },
+    /// A call was dropped because its deadline was over.
+    DeadlineOver { seq: u64 },
+    /// A question: the only frame of its stream.
+    Ask {
+        kind: u8,
+        remaining: Duration,
+        body: Bytes,
+    },
+    /// The answer to the question of this stream.
+    Answer { body: Bytes },
+}
+
+/// Frames that wait to be written to a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    small: BytesMut,
+    pieces: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Outbox {
+    /// Bytes that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn push(&mut self, frame: Frame) {
+        match frame {
+            Frame::Open { log, lane, epoch } => self.frame(OPEN, Bytes::new(), |head| {
+                head.put_u16(log.0);
+                head.put_u64(lane);
+                put_epoch(head, epoch);
+            }),
+            Frame::Call {
+                seq,
+                kind,
+                remaining,
+                body,
+            } => self.frame(CALL, body, |head| {
+                head.put_u64(seq);
+                head.put_u8(kind);
+                put_remaining(head, remaining);
+            }),
+            Frame::Reply { seq, body } => self.frame(REPLY, body, |head| head.put_u64(seq)),
+            Frame::NotHere {
+                from,
+                untaken,
+                hint,
+            } => self.frame(NOT_HERE, Bytes::new(), |head| {
+                head.put_u64(from);
+                head.put_u64(untaken);
+                put_epoch(head, hint.epoch);
+                // An address that is too long for a hint is as good as none.
+                let owner = hint.owner.as_ref().map_or("", Address::as_str);
+                let length = u8::try_from(owner.len()).unwrap_or(0);
+                head.put_u8(length);
+                head.put_slice(&owner.as_bytes()[..usize::from(length)]);
+            }),
+            Frame::DeadlineOver { seq } => {
+                self.frame(DEADLINE_OVER, Bytes::new(), |head| head.put_u64(seq));
+            }
+            Frame::Ask {
+                kind,
+                remaining,
+                body,
+            } => self.frame(ASK, body, |head| {
+                head.put_u8(kind);
+                put_remaining(head, remaining);
+            }),
+            Frame::Answer { body } => self.frame(ANSWER, body, |_| {}),
+        }
+    }
+
+    fn frame(&mut self, kind: u8, body: Bytes, fields: impl FnOnce(&mut BytesMut)) {
+        let start = self.small.len();
+        self.small.put_u32(0);
+        self.small.put_u8(kind);
+        fields(&mut self.small);
+        let length = self.small.len() - start - 4 + body.len();
+        // Bodies are bounded far below; see `LinkConfig::check`.
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        self.small[start..start + 4].copy_from_slice(&length.to_be_bytes());
+        self.bytes += self.small.len() - start + body.len();
+        if body.len() <= COPIED_BYTES_MAX {
+            self.small.put_slice(&body);
+        } else {
+            self.pieces.push_back(self.small.split().freeze());
+            self.pieces.push_back(body);
+        }
+    }
+
+    /// The next piece to write.
+    pub(crate) fn next(&mut self) -> Option<&mut Bytes> {
+        if self.pieces.is_empty() && !self.small.is_empty() {
+            self.pieces.push_back(self.small.split().freeze());
+        }
+        self.pieces.front_mut()
+    }
+
+    /// So much of the next piece was written.
+    pub(crate) fn written(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        self.pieces.pop_front_if(|piece| piece.is_empty());
+    }
+}
+
+fn put_epoch(head: &mut BytesMut, epoch: Epoch) {
+    head.put_slice(epoch.incarnation.0.as_bytes());
+    head.put_u64(epoch.number);
+}
+
+fn put_remaining(head: &mut BytesMut, remaining: Duration) {
+    head.put_u32(u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX));
+}
+
+/// Makes frames of the bytes of a stream.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    frame_bytes_max: usize,
+    /// What has come and is not read yet. A small frame shares its memory.
+    chunk: Bytes,
+    /// The beginning of a frame that has not come whole. It grows with what comes, whatever length is claimed.
+    partial: BytesMut,
+    /// When the first byte of that frame had come.
+    since: Instant,
+}
+
+impl Frames {
+    pub(crate) fn new(body_bytes_max: u32) -> Self {
+        let body = usize::try_from(body_bytes_max).unwrap_or(usize::MAX);
+        Self {
+            frame_bytes_max: body.saturating_add(HEAD_BYTES_MAX),
+            chunk: Bytes::new(),
+            partial: BytesMut::new(),
+            since: Instant::now(),
+        }
+    }
+
+    /// Bytes have come. All frames of those before must have been taken.
+    pub(crate) fn feed(&mut self, now: Instant, chunk: Bytes) {
+        if self.partial.is_empty() {
+            self.since = now;
+        }
+        self.chunk = chunk;
+    }
+
+    /// The next whole frame, and when its first byte had come.
+    pub(crate) fn next(&mut self, now: Instant) -> Result<Option<(Frame, Instant)>, Violation> {
+        loop {
+            let since = self.since;
+            let Some(bytes) = self.next_bytes()? else {
+                return Ok(None);
+            };
+            // The bytes of the next frame have come just now, with the end of this one.
+            self.since = now;
+            if let Some(frame) = decode(bytes)? {
+                return Ok(Some((frame, since)));
+            }
+        }
+    }
+
+    fn next_bytes(&mut self) -> Result<Option<Bytes>, Violation> {
+        if self.partial.is_empty() {
+            if let Some(length) = self.length(&self.chunk)? {
+                if self.chunk.len() >= 4 + length {
+                    self.chunk.advance(4);
+                    return Ok(Some(self.chunk.split_to(length)));
+                }
+            }
+        }
+        self.fill(4);
+        let Some(length) = self.length(&self.partial)? else {
+            return Ok(None);
+        };
+        self.fill(4 + length);
+        if self.partial.len() < 4 + length {
+            return Ok(None);
+        }
+        let mut frame = std::mem::take(&mut self.partial).freeze();
+        frame.advance(4);
+        Ok(Some(frame))
+    }
+
+    /// Moves bytes to `partial` until it has this many or all have been moved.
+    fn fill(&mut self, length: usize) {
+        let missing = length.saturating_sub(self.partial.len());
+        let bytes = self.chunk.split_to(missing.min(self.chunk.len()));
+        self.partial.put_slice(&bytes);
+    }
+
+    fn length(&self, bytes: &[u8]) -> Result<Option<usize>, Violation> {
+        let Some(length) = bytes.first_chunk() else {
+            return Ok(None);
+        };
+        let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        if length > self.frame_bytes_max {
+            return Err(Violation("a frame that is too long"));
+        }
+        Ok(Some(length))
+    }
+}
+
+/// Reads a frame; `None` if it is optional and unknown.
+fn decode(bytes: Bytes) -> Result<Option<Frame>, Violation> {
+    let mut rest = bytes;
+    match fields(&mut rest) {
+        Ok(frame) => frame,
+        Err(_) => Err(Violation("a frame that is too short")),
+    }
+}
+
+type Fields = Result<Result<Option<Frame>, Violation>, bytes::TryGetError>;
+
+fn fields(rest: &mut Bytes) -> Fields {
+    let kind = rest.try_get_u8()?;
+    let frame = match kind {
+        OPEN => Frame::Open {
+            log: LogId(rest.try_get_u16()?),
+            lane: rest.try_get_u64()?,
+            epoch: epoch(rest)?,
+        },
+        CALL => Frame::Call {
+            seq: rest.try_get_u64()?,
+            kind: rest.try_get_u8()?,
+            remaining: remaining(rest)?,
+            body: std::mem::take(rest),
+        },
+        REPLY => Frame::Reply {
+            seq: rest.try_get_u64()?,
+            body: std::mem::take(rest),
+        },
+        NOT_HERE => {
+            let (from, untaken) = (rest.try_get_u64()?, rest.try_get_u64()?);
+            let epoch = epoch(rest)?;
+            let length = usize::from(rest.try_get_u8()?);
+            let Some(owner) = rest.get(..length).map(std::str::from_utf8) else {
+                return Ok(Err(Violation("a frame that is too short")));
+            };
+            let Ok(owner) = owner else {
+                return Ok(Err(Violation("an address that is not text")));
+            };
+            let owner = (!owner.is_empty()).then(|| Address::new(owner));
+            Frame::NotHere {
+                from,
+                untaken,
+                hint: Hint { owner, epoch },
+            }
+        }
+        DEADLINE_OVER => Frame::DeadlineOver {
+            seq: rest.try_get_u64()?,
+        },
+        ASK => Frame::Ask {
+            kind: rest.try_get_u8()?,
+            remaining: remaining(rest)?,
+            body: std::mem::take(rest),
+        },
+        ANSWER => Frame::Answer {
+            body: std::mem::take(rest),
+        },
+        unknown if unknown & OPTIONAL != 0 => return Ok(Ok(None)),
+        _ => return Ok(Err(Violation("a required frame of an unknown type"))),
+    };
+    Ok(Ok(Some(frame)))
+}
+
+fn epoch(rest: &mut Bytes) -> Result<Epoch, bytes::TryGetError> {
+    let incarnation = Incarnation(Uuid::from_u128(rest.try_get_u128()?));
+    let number = rest.try_get_u64()?;
+    Ok(Epoch {
+        incarnation,
+        number,
+    })
+}
+
+fn remaining(rest: &mut Bytes) -> Result<Duration, bytes::TryGetError> {
+    Ok(Duration::from_millis(rest.try_get_u32()?.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_frame() -> impl Strategy<Value = Frame> {
+        let body =
+            || prop_oneof![0..50_usize, 4_000..9_000_usize].prop_map(|n| Bytes::from(vec![7; n]));
+        let epoch = || {
+            (any::<u128>(), any::<u64>()).prop_map(|(incarnation, number)| Epoch {
+                incarnation: Incarnation(Uuid::from_u128(incarnation)),
+                number,
+            })
+        };
+        let remaining = || any::<u32>().prop_map(|ms| Duration::from_millis(ms.into()));
+        let owner = prop::option::of("[a-z0-9.]{1,200}:[0-9]{1,5}");
+        prop_oneof![
+            (any::<u16>(), any::<u64>(), epoch()).prop_map(|(log, lane, epoch)| Frame::Open {
+                log: LogId(log),
+                lane,
+                epoch
+            }),
+            (any::<u64>(), any::<u8>(), remaining(), body()).prop_map(
+                |(seq, kind, remaining, body)| Frame::Call {
+                    seq,
+                    kind,
+                    remaining,
+                    body
+                }
+            ),
+            (any::<u64>(), body()).prop_map(|(seq, body)| Frame::Reply { seq, body }),
+            (any::<u64>(), any::<u64>(), owner, epoch()).prop_map(
+                |(from, untaken, owner, epoch)| {
+                    let owner = owner.map(Address::new);
+                    Frame::NotHere {
+                        from,
+                        untaken,
+                        hint: Hint { owner, epoch },
+                    }
+                }
+            ),
+            any::<u64>().prop_map(|seq| Frame::DeadlineOver { seq }),
+            (any::<u8>(), remaining(), body()).prop_map(|(kind, remaining, body)| Frame::Ask {
+                kind,
+                remaining,
+                body
+            }),
+            body().prop_map(|body| Frame::Answer { body }),
+        ]
+    }
+
+    fn bytes_of(mut outbox: Outbox) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Some(piece) = outbox.next() {
+            let piece = piece.split_to(piece.len());
+            all.extend_from_slice(&piece);
+            outbox.written(piece.len());
+        }
+        assert_eq!(outbox.bytes(), 0);
+        all
+    }
+
+    fn read(frames: &mut Frames, chunk: &[u8]) -> Result<Vec<Frame>, Violation> {
+        let now = Instant::now();
+        frames.feed(now, Bytes::copy_from_slice(chunk));
+        let mut read = Vec::new();
+        while let Some((frame, _)) = frames.next(now)? {
+            read.push(frame);
+        }
+        Ok(read)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_went_in(
+            sent in prop::collection::vec(any_frame(), 0..20),
+            chunk in 1_usize..5_000,
+        ) {
+            let mut outbox = Outbox::default();
+            sent.iter().for_each(|frame| outbox.push(frame.clone()));
+            let mut frames = Frames::new(1 << 20);
+            let mut received = Vec::new();
+            for chunk in bytes_of(outbox).chunks(chunk) {
+                received.extend(read(&mut frames, chunk).expect("valid"));
+            }
+            prop_assert_eq!(sent, received);
+        }
+
+        /// Goal: random bytes, and valid frames with bytes changed, end in a violation or in frames, never in a panic.
+        #[test]
+        fn hostile_bytes_do_no_harm(
+            mut sent in prop::collection::vec(any_frame(), 0..4),
+            noise in prop::collection::vec(any::<u8>(), 0..300),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+            chunk in 1_usize..100,
+        ) {
+            let mut outbox = Outbox::default();
+            sent.drain(..).for_each(|frame| outbox.push(frame));
+            let mut bytes = bytes_of(outbox);
+            bytes.extend(noise);
+            for (at, value) in changes {
+                if !bytes.is_empty() {
+                    let at = at.index(bytes.len());
+                    bytes[at] = value;
+                }
+            }
+            let mut frames = Frames::new(1 << 16);
+            for chunk in bytes.chunks(chunk) {
+                if read(&mut frames, chunk).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_frames_are_skipped_if_optional_and_refused_if_required() {
+        let mut frames = Frames::new(100);
+        let optional = [0, 0, 0, 3, 0x90, 1, 2];
+        assert_eq!(read(&mut frames, &optional), Ok(vec![]));
+        let over = [0, 0, 0, 9, DEADLINE_OVER, 0, 0, 0, 0, 0, 0, 0, 5];
+        assert_eq!(
+            read(&mut frames, &over),
+            Ok(vec![Frame::DeadlineOver { seq: 5 }])
+        );
+        assert!(read(&mut frames, &[0, 0, 0, 1, 0x10]).is_err());
+    }
+
+    #[test]
+    fn a_length_that_is_claimed_takes_no_memory() {
+        let mut frames = Frames::new(64 << 20);
+        assert_eq!(read(&mut frames, &(60_u32 << 20).to_be_bytes()), Ok(vec![]));
+        assert!(frames.partial.capacity() < 1_000);
+        let mut frames = Frames::new(1_000);
+        assert!(read(&mut frames, &2_000_u32.to_be_bytes()).is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! One HTTP/2 stream of a link, as frames in both directions.
+//!
+//! Invariants: what comes is taken at once and its window given back, so HTTP/2 windows never fill and no stream holds
+//! up another; what goes waits in a bounded outbox, whose owner asks [`Pipe::is_full`] before it pushes more.
+//!
+//! Writes coalesce: frames gather in the outbox while a task handles what has come, and leave together.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+use tokio::time::Instant;
+
+use crate::frame::{Frame, Frames, Outbox};
+use crate::sending::Violation;
+
+/// An outbox with so many bytes is full.
+const OUTBOX_BYTES_MAX: usize = 256 << 10;
+/// Most bytes given to HTTP/2 at once.
+const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// Window of one stream, in bytes.
+pub(crate) const STREAM_WINDOW: u32 = 4 << 20;
+/// Window of a connection, in bytes: the largest there is, so that it is never what anyone waits for.
+pub(crate) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+
+/// What has happened on a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PipeEvent {
+    /// Bytes have come: take all frames by [`Pipe::next_frame`].
+    Data,
+    /// The outbox was full and is not any more.
+    Room,
+    /// The stream has ended or broken.
+    Ended,
+}
+
+/// The incoming half.
+enum Incoming {
+    /// The other node has not answered the request yet.
+    Awaited(ResponseFuture),
+    Open(RecvStream),
+}
+
+/// One stream.
+pub(crate) struct Pipe {
+    outgoing: SendStream<Bytes>,
+    incoming: Incoming,
+    outbox: Outbox,
+    frames: Frames,
+    is_waiting_for_room: bool,
+}
+
+impl std::fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pipe").finish_non_exhaustive()
+    }
+}
+
+impl Pipe {
+    /// Opens a stream on a link. Frames may be pushed at once.
+    pub(crate) fn open(link: &SendRequest<Bytes>, body_bytes_max: u32) -> Result<Self, h2::Error> {
+        let mut request = http::Request::new(());
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = http::Uri::from_static("http://gesta/");
+        let (response, outgoing) = link.clone().send_request(request, false)?;
+        Ok(Self::new(
+            outgoing,
+            Incoming::Awaited(response),
+            body_bytes_max,
+        ))
+    }
+
+    /// Takes a stream that the other node has opened.
+    pub(crate) fn accept(
+        request: http::Request<RecvStream>,
+        mut respond: h2::server::SendResponse<Bytes>,
+        body_bytes_max: u32,
+    ) -> Result<Self, h2::Error> {
+        let outgoing = respond.send_response(http::Response::new(()), false)?;
+        let incoming = Incoming::Open(request.into_body());
+        Ok(Self::new(outgoing, incoming, body_bytes_max))
+    }
+
+    fn new(outgoing: SendStream<Bytes>, incoming: Incoming, body_bytes_max: u32) -> Self {
+        Self {
+            outgoing,
+            incoming,
+            outbox: Outbox::default(),
+            frames: Frames::new(body_bytes_max),
+            is_waiting_for_room: false,
+        }
+    }
+
+    pub(crate) fn push(&mut self, frame: Frame) {
+        self.outbox.push(frame);
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.outbox.bytes() >= OUTBOX_BYTES_MAX
+    }
+
+    /// The next frame of the bytes that have come, and when its first byte had come.
+    pub(crate) fn next_frame(
+        &mut self,
+        now: Instant,
+    ) -> Result<Option<(Frame, Instant)>, Violation> {
+        self.frames.next(now)
+    }
+
+    /// Writes what it can, and tells what has happened. Cancel safe.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<PipeEvent> {
+        let Ok(()) = self.write(context) else {
+            return Poll::Ready(PipeEvent::Ended);
+        };
+        self.is_waiting_for_room |= self.is_full();
+        if self.is_waiting_for_room && !self.is_full() {
+            self.is_waiting_for_room = false;
+            return Poll::Ready(PipeEvent::Room);
+        }
+        self.read(context)
+    }
+
+    fn write(&mut self, context: &mut Context<'_>) -> Result<(), h2::Error> {
+        self.is_waiting_for_room |= self.is_full();
+        while let Some(piece) = self.outbox.next() {
+            self.outgoing
+                .reserve_capacity(piece.len().min(CHUNK_BYTES_MAX));
+            if self.outgoing.capacity() == 0 {
+                match self.outgoing.poll_capacity(context) {
+                    Poll::Pending => return Ok(()),
+                    Poll::Ready(Some(Ok(_))) => continue,
+                    Poll::Ready(Some(Err(error))) => return Err(error),
+                    Poll::Ready(None) => return Err(h2::Reason::STREAM_CLOSED.into()),
+                }
+            }
+            let bytes = self.outgoing.capacity().min(piece.len());
+            self.outgoing.send_data(piece.split_to(bytes), false)?;
+            self.outbox.written(bytes);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, context: &mut Context<'_>) -> Poll<PipeEvent> {
+        loop {
+            match &mut self.incoming {
+                Incoming::Awaited(response) => match Pin::new(response).poll(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(response)) => {
+                        self.incoming = Incoming::Open(response.into_body());
+                    }
+                    Poll::Ready(Err(_)) => return Poll::Ready(PipeEvent::Ended),
+                },
+                Incoming::Open(stream) => {
+                    let chunk = match stream.poll_data(context) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(Some(Ok(chunk))) => chunk,
+                        Poll::Ready(_) => return Poll::Ready(PipeEvent::Ended),
+                    };
+                    let released = stream.flow_control().release_capacity(chunk.len());
+                    if released.is_err() {
+                        return Poll::Ready(PipeEvent::Ended);
+                    }
+                    self.frames.feed(Instant::now(), chunk);
+                    return Poll::Ready(PipeEvent::Data);
+                }
+            }
+        }
+    }
+
+    /// Writes the rest of the outbox and ends this direction.
+    pub(crate) async fn finish(mut self) {
+        let written = std::future::poll_fn(|context| match self.write(context) {
+            Ok(()) if self.outbox.bytes() > 0 => Poll::Pending,
+            result => Poll::Ready(result),
+        });
+        if written.await.is_ok() {
+            // The stream may have been reset meanwhile: then nobody waits for its end.
+            let _ = self.outgoing.send_data(Bytes::new(), true);
+        }
+    }
+}
