@@ -22,7 +22,7 @@ use crate::route::{Address, Epoch, Hint, Owner, Route};
 
 /// Is told the outcome of a call, exactly once. For the calls of one log that come back this happens in their order, one
 /// after the other. It must not block.
-pub type OnReply = Box<dyn FnOnce(Result<Bytes>) + Send + Sync>;
+pub type OnReply = Box<dyn FnOnce(Result<Bytes>) + Send>;
 
 /// Is told each hint that is newer than the route of its log. It must not block.
 pub type OnHint = Arc<dyn Fn(LogId, &Hint) + Send + Sync>;

@@ -211,13 +211,12 @@ impl Frames {
     }
 
     fn next_bytes(&mut self) -> Result<Option<Bytes>, Violation> {
-        if self.partial.is_empty() {
-            if let Some(length) = self.length(&self.chunk)? {
-                if self.chunk.len() >= 4 + length {
-                    self.chunk.advance(4);
-                    return Ok(Some(self.chunk.split_to(length)));
-                }
-            }
+        if self.partial.is_empty()
+            && let Some(length) = self.length(&self.chunk)?
+            && self.chunk.len() >= 4 + length
+        {
+            self.chunk.advance(4);
+            return Ok(Some(self.chunk.split_to(length)));
         }
         self.fill(4);
         let Some(length) = self.length(&self.partial)? else {

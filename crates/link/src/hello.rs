@@ -293,3 +293,170 @@ impl Introduction {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    fn secret(text: &str) -> Secret {
+        Secret::new(text.as_bytes()).expect("long enough")
+    }
+
+    fn node(process: u128) -> Introduction {
+        Introduction {
+            protocols: PROTOCOLS,
+            store: StoreIdentity {
+                id: Uuid::from_u128(7),
+                logs: 16,
+            },
+            process: Uuid::from_u128(process),
+            credit: Credit { calls: 5, bytes: 6 },
+            build: "1.2.3".to_owned(),
+        }
+    }
+
+    type Met = (
+        Result<Introduction, HelloError>,
+        Result<Introduction, HelloError>,
+    );
+
+    async fn meet(secrets: [&str; 2], nodes: [&Introduction; 2]) -> Met {
+        let (mut a, mut b) = duplex(4_096);
+        let (dials, listens) = (secret(secrets[0]), secret(secrets[1]));
+        tokio::join!(
+            dial(&mut a, &dials, nodes[0]),
+            listen(&mut b, &listens, nodes[1])
+        )
+    }
+
+    fn sentence(result: Result<Introduction, HelloError>) -> String {
+        result.expect_err("refused").to_string()
+    }
+
+    const SAME: [&str; 2] = ["0123456789abcdef"; 2];
+
+    #[tokio::test]
+    async fn nodes_with_the_same_secret_meet() {
+        let (a, b) = (node(1), node(2));
+        let (dialled, listened) = meet(SAME, [&a, &b]).await;
+        assert_eq!(dialled.expect("welcome"), b);
+        assert_eq!(listened.expect("welcome"), a);
+    }
+
+    #[tokio::test]
+    async fn nodes_with_other_secrets_do_not() {
+        let nodes = [&node(1), &node(2)];
+        let (dialled, listened) = meet(["0123456789abcdef", "0123456789abcdeg"], nodes).await;
+        assert_eq!(sentence(dialled), "the secrets of the two nodes differ");
+        assert!(sentence(listened).contains("does not know the secret"));
+    }
+
+    #[tokio::test]
+    async fn another_store_another_number_of_logs_and_other_versions_are_refused() {
+        let own = node(1);
+        let mut store = node(2);
+        store.store.id = Uuid::from_u128(8);
+        let mut logs = node(2);
+        logs.store.logs = 17;
+        let mut versions = node(2);
+        versions.protocols = Protocols { min: 2, max: 3 };
+        let cases = [
+            (store, "the same store"),
+            (logs, "number of logs"),
+            (versions, "a version"),
+        ];
+        for (other, rule) in cases {
+            for nodes in [[&own, &other], [&other, &own]] {
+                let (dialled, listened) = meet(SAME, nodes).await;
+                let (dialled, listened) = (sentence(dialled), sentence(listened));
+                assert!(dialled.contains(rule), "{dialled}");
+                assert!(listened.contains(rule), "{listened}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn neighbouring_builds_meet() {
+        let mut next = node(2);
+        next.protocols = Protocols { min: 1, max: 2 };
+        next.build = "ß".repeat(100);
+        let (dialled, listened) = meet(SAME, [&node(1), &next]).await;
+        assert_eq!(dialled.expect("welcome").build, "ß".repeat(32), "cut");
+        assert!(listened.is_ok());
+    }
+
+    /// Goal: what a node said once is worth nothing on another connection, nor sent back to it.
+    #[tokio::test]
+    async fn a_hello_cannot_be_replayed_or_reflected() {
+        let (mut a, mut wire) = duplex(4_096);
+        let (key, own) = (secret(SAME[0]), node(1));
+        let dials = dial(&mut a, &key, &own);
+        let records = async {
+            let mut start = [0; 40];
+            wire.read_exact(&mut start).await.expect("a start");
+            wire.write_all(&[9; NONCE_BYTES]).await.expect("sent");
+            let text = read_text(&mut wire).await.expect("an introduction");
+            let mut proof = [0; PROOF_BYTES];
+            wire.read_exact(&mut proof).await.expect("a proof");
+            // Reflected: the dialler's own words come back as a welcome.
+            let back = [&[WELCOME][..], &framed(&text), &proof].concat();
+            wire.write_all(&back).await.expect("sent");
+            [&start[..], &framed(&text), &proof].concat()
+        };
+        let (dialled, recorded) = tokio::join!(dials, records);
+        assert!(sentence(dialled).contains("does not know the secret"));
+
+        let (mut stranger, mut b) = duplex(4_096);
+        stranger.write_all(&recorded).await.expect("sent");
+        let refused = listen(&mut b, &key, &own).await;
+        assert!(sentence(refused).contains("does not know the secret"));
+        let mut got = vec![0; NONCE_BYTES + 1];
+        stranger
+            .read_exact(&mut got)
+            .await
+            .expect("challenge, verdict");
+        assert_eq!(got[NONCE_BYTES], UNPROVEN);
+    }
+
+    async fn feed(stranger: &mut DuplexStream, bytes: &[u8]) {
+        // The other end may have closed already.
+        let _ = stranger.write_all(bytes).await;
+        let _ = stranger.shutdown().await;
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_hellos_are_refused(
+            knows_magic in any::<bool>(),
+            noise in prop::collection::vec(any::<u8>(), 0..700),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            runtime.block_on(async {
+                let mut bytes = noise;
+                if knows_magic && bytes.len() > MAGIC.len() {
+                    bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
+                }
+                let (key, own) = (secret(SAME[0]), node(1));
+                let (mut stranger, mut b) = duplex(4_096);
+                let (result, ()) = tokio::join!(listen(&mut b, &key, &own), feed(&mut stranger, &bytes));
+                assert!(result.is_err());
+                let (mut a, mut impostor) = duplex(4_096);
+                let (result, ()) = tokio::join!(dial(&mut a, &key, &own), feed(&mut impostor, &bytes));
+                assert!(result.is_err());
+            });
+        }
+
+        #[test]
+        fn introductions_come_out_as_they_went_in_or_not_at_all(noise in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(read) = Introduction::decode(&noise) {
+                assert!(noise.starts_with(&read.encode()[..46]));
+            }
+            let own = node(1);
+            let longer = [own.encode(), noise].concat();
+            prop_assert_eq!(Introduction::decode(&longer), Some(own), "later fields are skipped");
+        }
+    }
+}

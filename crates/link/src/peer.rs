@@ -273,6 +273,7 @@ async fn connect(
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .enable_push(false)
+        .max_local_error_reset_streams(None)
         .handshake(socket)
         .await
         .map_err(|error| error.to_string())?;

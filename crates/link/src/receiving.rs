@@ -109,11 +109,6 @@ impl Receiver {
         let untaken = self.untaken.max(seq);
         Refusal::From { from: seq, untaken }
     }
-
-    /// Calls that were taken and are not answered.
-    pub(crate) fn open_calls(&self) -> u32 {
-        self.calls
-    }
 }
 
 /// The newest lane of a forwarder for a log. Calls of older lanes may still arrive late, from a connection that the

@@ -14,7 +14,7 @@ use crate::route::{Epoch, Hint};
 pub struct Call {
     /// What is called. The link does not know the meaning.
     pub kind: u8,
-    /// The body as the edge encoded it.
+    /// The body as the edge encoded it. It may share memory with others: who keeps a part of it for long, copies it.
     pub body: Bytes,
     /// The time that was left to the deadline when the call had arrived; never zero. A call whose deadline is over must
     /// be dropped before it is decided, never after, and answered by [`Answer::DeadlineOver`].
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Served {
 /// The end of a call that was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The call was done, or refused for good: the edge gets these bytes.
+    /// The call was done, or refused for good: the edge gets these bytes, at most `body_bytes_max`.
     Reply(Bytes),
     /// The call was not done, because the node stopped owning the log. Calls of the lane that were taken after this one
     /// must not have been done either, unless doing them first is harmless: the edge sends all of them again, in order.

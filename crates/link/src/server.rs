@@ -1,35 +1,166 @@
 //! The owner's side: accepts links and serves the calls of other nodes.
 
+mod connection;
+mod lane;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use gesta_core::LogId;
+use gesta_core::capacity::Capacity;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use crate::config::LinkConfig;
+use crate::error::StartError;
+use crate::hello::Introduction;
+use crate::peer::introduction;
+use crate::receiving::Newest;
 use crate::serve::Serve;
+
+/// Most connections at once that have not proved that they know the secret.
+const STRANGERS_MAX: usize = 64;
+/// Pause after the listener has failed, for want of file descriptors for example.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// When the server is shut down, what is written may take so long to leave.
+const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
 /// Serves the links of other nodes. A clone is another handle of the same server.
 #[derive(Clone, Debug)]
-pub struct LinkServer {}
+pub struct LinkServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+struct Shared {
+    config: LinkConfig,
+    introduction: Introduction,
+    serve: Arc<dyn Serve>,
+    newest: NewestLanes,
+    /// Calls and questions that were taken and are not answered.
+    open: Arc<Capacity>,
+    strangers: Arc<Semaphore>,
+    /// No more connections are accepted.
+    closing: CancellationToken,
+    /// Lanes end.
+    ending: CancellationToken,
+    /// Connections end, whatever is on them.
+    closed: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+/// The newest lane of each forwarder and log, kept as long as any lane of theirs exists: an older one may still have
+/// calls to hand over.
+#[derive(Debug, Default)]
+struct NewestLanes(Mutex<HashMap<(Uuid, LogId), WeakNewest>>);
+
+type WeakNewest = Weak<Mutex<Newest>>;
+
+impl NewestLanes {
+    fn get(&self, forwarder: Uuid, log: LogId) -> Arc<Mutex<Newest>> {
+        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(newest) = lanes.get(&(forwarder, log)).and_then(Weak::upgrade) {
+            return newest;
+        }
+        lanes.retain(|_, newest| newest.strong_count() > 0);
+        let newest = Arc::default();
+        lanes.insert((forwarder, log), Arc::downgrade(&newest));
+        newest
+    }
+}
 
 impl LinkServer {
     /// Serves links that come to this listener. Must be called in a tokio runtime.
-    #[must_use]
-    pub fn start(listener: TcpListener, config: LinkConfig, serve: Arc<dyn Serve>) -> Self {
-        let _ = (listener, config, serve);
-        todo!()
+    ///
+    /// # Errors
+    /// [`StartError`] if a value of the configuration is out of range or the listener has no address.
+    pub fn start(
+        listener: TcpListener,
+        config: LinkConfig,
+        serve: Arc<dyn Serve>,
+    ) -> Result<Self, StartError> {
+        config.check()?;
+        let address = listener.local_addr().map_err(|source| StartError::Listen {
+            address: config.address.to_string(),
+            source,
+        })?;
+        let shared = Arc::new(Shared {
+            introduction: introduction(&config, Uuid::new_v4()),
+            config,
+            serve,
+            newest: NewestLanes::default(),
+            open: Capacity::new([usize::MAX]),
+            strangers: Arc::new(Semaphore::new(STRANGERS_MAX)),
+            closing: CancellationToken::new(),
+            ending: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        shared.tasks.spawn(accept(listener, Arc::clone(&shared)));
+        Ok(Self { shared, address })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
-        todo!()
+        self.address
     }
 
-    /// Takes no more links and calls, waits up to `within` until the taken calls are answered, and closes all links.
+    /// Takes no more links, waits up to `within` until the calls that were taken are answered, and closes all links.
+    ///
+    /// Calls that come meanwhile are still handed over: whoever serves them should answer them as *not here* by now.
     pub async fn shutdown(&self, within: Duration) {
-        let _ = within;
-        todo!()
+        let shared = &self.shared;
+        shared.closing.cancel();
+        // Calls that take longer are cut off; their forwarders send them again.
+        let _ = tokio::time::timeout(within, shared.open.emptied()).await;
+        shared.ending.cancel();
+        shared.tasks.close();
+        if tokio::time::timeout(FLUSH_WITHIN, shared.tasks.wait())
+            .await
+            .is_err()
+        {
+            shared.closed.cancel();
+            shared.tasks.wait().await;
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = shared.closing.cancelled() => return,
+        };
+        let (socket, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a link");
+                tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                continue;
+            }
+        };
+        // Too many strangers: the connection is dropped.
+        let Ok(stranger) = Arc::clone(&shared.strangers).try_acquire_owned() else {
+            continue;
+        };
+        let connection = connection::run(socket, from, stranger, Arc::clone(&shared));
+        let closed = shared.closed.clone();
+        shared
+            .tasks
+            .spawn(async move { closed.run_until_cancelled(connection).await });
     }
 }

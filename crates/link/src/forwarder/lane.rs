@@ -217,7 +217,9 @@ impl LaneTask {
         }
         self.perform();
         // Whoever set a route may have stopped waiting.
-        self.routed.drain(..).for_each(|done| drop(done.send(())));
+        for done in self.routed.drain(..) {
+            let _ = done.send(());
+        }
     }
 
     /// Tells the core the state of the link to the node of the route.

@@ -1,0 +1,91 @@
+//! One connection from another node: its hello, then its streams, each with a task of its own.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use uuid::Uuid;
+
+use super::{Shared, lane};
+use crate::hello;
+use crate::peer::keep_alive;
+use crate::pipe::{CONNECTION_WINDOW, Pipe, STREAM_WINDOW};
+
+/// Most streams of one connection: a lane for each log, lanes that are just being replaced, and questions.
+const STREAMS_MAX: u32 = 2 * 65_536;
+
+pub(super) async fn run(
+    mut socket: TcpStream,
+    from: SocketAddr,
+    stranger: OwnedSemaphorePermit,
+    shared: Arc<Shared>,
+) {
+    // A socket without it is only slower.
+    let _ = socket.set_nodelay(true);
+    let within = shared.config.times.connect_within;
+    let hello = hello::listen(&mut socket, &shared.config.secret, &shared.introduction);
+    let other = match tokio::time::timeout(within, hello).await {
+        Ok(Ok(other)) => other,
+        Ok(Err(error)) => {
+            tracing::warn!(%from, %error, "a link was refused");
+            return;
+        }
+        Err(_) => {
+            tracing::warn!(%from, ?within, "a link was refused: no hello came in time");
+            return;
+        }
+    };
+    drop(stranger);
+    if let Err(error) = serve(socket, other.process, &shared).await {
+        tracing::debug!(%from, %error, "a link broke");
+    }
+}
+
+async fn serve(socket: TcpStream, forwarder: Uuid, shared: &Arc<Shared>) -> Result<(), h2::Error> {
+    let mut connection = h2::server::Builder::new()
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS_MAX)
+        // Limits against strangers; a forwarder that knows the secret may give up as many lanes as there are logs.
+        .max_pending_accept_reset_streams(usize::try_from(STREAMS_MAX).unwrap_or(usize::MAX))
+        .max_local_error_reset_streams(None)
+        .handshake(socket)
+        .await?;
+    let mut pings = std::pin::pin!(keep_alive(connection.ping_pong(), shared.config.times));
+    let mut is_ending = false;
+    loop {
+        tokio::select! {
+            accepted = poll_fn(|context| connection.poll_accept(context)) => match accepted {
+                Some(stream) => accept(stream?, forwarder, shared),
+                None => return Ok(()),
+            },
+            trouble = &mut pings => {
+                tracing::debug!(%forwarder, trouble, "a link is dead");
+                return Ok(());
+            }
+            () = shared.ending.cancelled(), if !is_ending => {
+                is_ending = true;
+                connection.graceful_shutdown();
+            }
+        }
+    }
+}
+
+type Accepted = (
+    http::Request<h2::RecvStream>,
+    h2::server::SendResponse<Bytes>,
+);
+
+fn accept((request, respond): Accepted, forwarder: Uuid, shared: &Arc<Shared>) {
+    // A stream that is reset already has no lane.
+    if let Ok(pipe) = Pipe::accept(request, respond, shared.config.bounds.body_bytes_max) {
+        let stream = lane::run(pipe, forwarder, Arc::clone(shared));
+        let closed = shared.closed.clone();
+        shared
+            .tasks
+            .spawn(async move { closed.run_until_cancelled(stream).await });
+    }
+}

@@ -1,0 +1,269 @@
+//! A forwarder that knows the secret and breaks the rules of lanes.
+
+use std::future::poll_fn;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use gesta_core::Incarnation;
+use h2::client::SendRequest;
+use rand::{RngExt, SeedableRng};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::*;
+use crate::config::{Bounds, Secret, StoreIdentity, Times};
+use crate::frame::{Frame, Outbox};
+use crate::hello;
+use crate::pipe::{Pipe, PipeEvent};
+use crate::route::{Address, Epoch};
+use crate::serve::{Answer, Call, Question, Served};
+
+/// Takes calls and never answers, but those of log 1.
+#[derive(Default)]
+struct Silent(Mutex<Vec<u8>>);
+
+impl Serve for Silent {
+    fn call(&self, log: LogId, call: Call) -> Served {
+        self.0.lock().expect("no panics").push(call.kind);
+        Served::Taken(match log.0 {
+            1 => std::future::ready(Answer::Reply(call.body)).boxed(),
+            _ => std::future::pending().boxed(),
+        })
+    }
+
+    fn ask(&self, question: Question) -> BoxFuture<'static, Bytes> {
+        std::future::ready(question.body).boxed()
+    }
+}
+
+fn config() -> LinkConfig {
+    LinkConfig {
+        store: StoreIdentity {
+            id: Uuid::nil(),
+            logs: 2,
+        },
+        secret: Secret::new(&[7; 32]).expect("long enough"),
+        address: Address::new("own:1"),
+        build: String::new(),
+        times: Times::default(),
+        bounds: Bounds {
+            lane_calls_max: 3,
+            lane_bytes_max: 100,
+            body_bytes_max: 1_000,
+            ..Bounds::default()
+        },
+    }
+}
+
+struct Attack {
+    server: LinkServer,
+    serve: Arc<Silent>,
+    link: SendRequest<Bytes>,
+    process: Uuid,
+}
+
+impl Attack {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let serve = Arc::new(Silent::default());
+        let server =
+            LinkServer::start(listener, config(), Arc::clone(&serve) as _).expect("started");
+        let process = Uuid::new_v4();
+        let link = connect(&server, process).await;
+        Self {
+            server,
+            serve,
+            link,
+            process,
+        }
+    }
+
+    fn lane(&self, number: u64, calls: impl IntoIterator<Item = (u64, u8, usize)>) -> Pipe {
+        lane(&self.link, 0, number, calls)
+    }
+
+    fn kinds(&self) -> Vec<u8> {
+        self.serve.0.lock().expect("no panics").clone()
+    }
+
+    /// A call of a well-behaved forwarder is still answered.
+    async fn is_alive(&self) {
+        let link = connect(&self.server, Uuid::new_v4()).await;
+        let mut pipe = lane(&link, 1, 1, [(0, 99, 5)]);
+        while next(&mut pipe).await != PipeEvent::Data {}
+        let frame = pipe.next_frame(Instant::now()).expect("valid");
+        assert!(matches!(frame, Some((Frame::Reply { seq: 0, .. }, _))));
+    }
+}
+
+async fn connect(server: &LinkServer, process: Uuid) -> SendRequest<Bytes> {
+    let mut socket = TcpStream::connect(server.local_address())
+        .await
+        .expect("connected");
+    let own = introduction(&config(), process);
+    hello::dial(&mut socket, &config().secret, &own)
+        .await
+        .expect("welcome");
+    let (link, connection) = h2::client::handshake(socket).await.expect("a link");
+    tokio::spawn(connection);
+    link.ready().await.expect("a link")
+}
+
+fn lane(
+    link: &SendRequest<Bytes>,
+    log: u16,
+    number: u64,
+    calls: impl IntoIterator<Item = (u64, u8, usize)>,
+) -> Pipe {
+    let mut pipe = Pipe::open(link, 1_000).expect("a stream");
+    let incarnation = Incarnation(Uuid::nil());
+    pipe.push(Frame::Open {
+        log: LogId(log),
+        lane: number,
+        epoch: Epoch {
+            incarnation,
+            number: 1,
+        },
+    });
+    for (seq, kind, bytes) in calls {
+        pipe.push(Frame::Call {
+            seq,
+            kind,
+            remaining: Duration::from_secs(60),
+            body: Bytes::from(vec![0; bytes]),
+        });
+    }
+    pipe
+}
+
+async fn next(pipe: &mut Pipe) -> PipeEvent {
+    let event = poll_fn(|context| pipe.poll(context));
+    tokio::time::timeout(Duration::from_secs(20), event)
+        .await
+        .expect("in time")
+}
+
+#[tokio::test]
+async fn a_lane_whose_rules_are_broken_ends() {
+    let attack = Attack::start().await;
+    let cases: [(&str, Vec<_>, usize); 4] = [
+        ("too many calls", (0..4).map(|seq| (seq, 1, 1)).collect(), 3),
+        ("too many bytes", vec![(0, 1, 60), (1, 1, 41)], 1),
+        ("a number left out", vec![(0, 1, 1), (2, 1, 1)], 1),
+        ("too large a body", vec![(0, 1, 2_000)], 0),
+    ];
+    let (mut taken, mut number) = (0, 0);
+    for (what, calls, expected) in cases {
+        number += 1;
+        let mut pipe = attack.lane(number, calls);
+        assert_eq!(next(&mut pipe).await, PipeEvent::Ended, "{what}");
+        taken += expected;
+        assert_eq!(attack.kinds().len(), taken, "{what}");
+    }
+    for frame in [
+        Frame::Answer { body: Bytes::new() },
+        Frame::DeadlineOver { seq: 0 },
+    ] {
+        let mut pipe = Pipe::open(&attack.link, 1_000).expect("a stream");
+        pipe.push(frame);
+        assert_eq!(next(&mut pipe).await, PipeEvent::Ended);
+    }
+    let mut pipe = lane(&attack.link, 2, 99, [(0, 1, 1)]);
+    assert_eq!(
+        next(&mut pipe).await,
+        PipeEvent::Ended,
+        "a log that does not exist"
+    );
+    attack.is_alive().await;
+}
+
+/// Goal: a forwarder has given a connection up and opened a lane on another. Calls that arrive on the old one after that
+/// are not served, in whatever order the connections are read.
+#[tokio::test]
+async fn a_lane_that_was_replaced_is_not_served() {
+    let attack = Attack::start().await;
+    let mut old = attack.lane(1, [(0, 10, 1)]);
+    while attack.kinds() != [10] {
+        assert!(
+            poll_fn(|context| std::task::Poll::Ready(old.poll(context)))
+                .await
+                .is_pending()
+        );
+        tokio::task::yield_now().await;
+    }
+    let second = connect(&attack.server, attack.process).await;
+    let mut new = lane(&second, 0, 2, [(0, 20, 1)]);
+    while attack.kinds() != [10, 20] {
+        assert!(
+            poll_fn(|context| std::task::Poll::Ready(new.poll(context)))
+                .await
+                .is_pending()
+        );
+        tokio::task::yield_now().await;
+    }
+    old.push(Frame::Call {
+        seq: 1,
+        kind: 11,
+        remaining: Duration::from_secs(60),
+        body: Bytes::new(),
+    });
+    assert_eq!(next(&mut old).await, PipeEvent::Ended);
+    let mut older = attack.lane(1, [(0, 12, 1)]);
+    assert_eq!(next(&mut older).await, PipeEvent::Ended);
+    assert_eq!(attack.kinds(), [10, 20]);
+}
+
+/// Goal: random frames, whole and broken, end their own stream and nothing else.
+#[tokio::test]
+async fn random_frames_do_no_harm() {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+    let attack = Attack::start().await;
+    for number in 1..300 {
+        let mut outbox = Outbox::default();
+        let epoch = Epoch {
+            incarnation: Incarnation(Uuid::nil()),
+            number,
+        };
+        let log = LogId(random.random_range(0..3));
+        if random.random_bool(0.8) {
+            outbox.push(Frame::Open {
+                log,
+                lane: number,
+                epoch,
+            });
+        }
+        for seq in 0..random.random_range(0..6) {
+            outbox.push(Frame::Call {
+                seq,
+                kind: 1,
+                remaining: Duration::from_millis(random.random_range(0..100)),
+                body: Bytes::from(vec![1; random.random_range(0..60)]),
+            });
+        }
+        let mut bytes = Vec::new();
+        while let Some(piece) = outbox.next() {
+            let piece = piece.split_to(piece.len());
+            bytes.extend_from_slice(&piece);
+            outbox.written(piece.len());
+        }
+        for _ in 0..random.random_range(0..4) {
+            let at = random.random_range(0..=bytes.len());
+            bytes.insert(at, random.random());
+        }
+        let request = http::Request::post("http://gesta/")
+            .body(())
+            .expect("valid");
+        let (_response, mut stream) = attack
+            .link
+            .clone()
+            .send_request(request, false)
+            .expect("a stream");
+        // The server may have ended the stream already.
+        let _ = stream.send_data(Bytes::from(bytes), random.random());
+    }
+    attack.is_alive().await;
+}

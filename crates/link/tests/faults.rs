@@ -1,0 +1,213 @@
+//! Nodes on a network that a test hurts: links that break, freeze, flap, and lose one direction.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use gesta_core::LogId;
+use gesta_link::{Answer, ForwardError, Forwarder, LinkConfig, Reach, ReturnReason};
+use gesta_pgtest::FaultProxy;
+use support::{Behaviour, Node, body, config, forwarder, later, node, quick, route, within};
+
+const LOG: LogId = LogId(0);
+
+fn quick_config() -> LinkConfig {
+    LinkConfig {
+        times: quick(),
+        ..config()
+    }
+}
+
+/// A forwarder whose log 0 is owned by a node behind a network.
+async fn through_a_network() -> (Node, FaultProxy, Forwarder) {
+    let owner = node(quick_config()).await;
+    let network = FaultProxy::start(owner.address).expect("a proxy");
+    let sender = forwarder(quick_config());
+    within(sender.set_route(LOG, route(network.addr(), 1))).await;
+    assert_eq!(within(call(&sender, "first")).await, Ok(body("first")));
+    (owner, network, sender)
+}
+
+fn call(
+    sender: &Forwarder,
+    text: &str,
+) -> impl Future<Output = Result<Bytes, ForwardError>> + use<> {
+    sender.call(LOG, 1, body(text), later())
+}
+
+fn unreachable(was_written: bool) -> Result<Bytes, ForwardError> {
+    Err(ForwardError::Returned {
+        reason: ReturnReason::Unreachable,
+        was_written,
+    })
+}
+
+async fn until(sender: &Forwarder, address: SocketAddr, reach: Reach) {
+    let is_so = async {
+        loop {
+            let nodes = sender.nodes();
+            let node = nodes.iter().find(|node| node.address == address.into());
+            if node.is_some_and(|node| node.reach == reach) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    within(is_so).await;
+}
+
+/// Goal: the link dies between a call and its reply. The call is sent again on a new link, and has one outcome.
+#[tokio::test]
+async fn a_call_whose_link_dies_is_sent_again() {
+    let (owner, network, sender) = through_a_network().await;
+    owner.owned.behave(0, Behaviour::Hold);
+    let calls = ["a", "b"].map(|text| call(&sender, text));
+    owner.owned.seen(3).await;
+    let lost = owner.owned.take_held();
+    owner.owned.behave(0, Behaviour::Echo);
+    assert_eq!(network.cut_all(), 1);
+    let replies = within(join_all(calls)).await;
+    assert_eq!(replies, [Ok(body("a")), Ok(body("b"))]);
+    assert_eq!(owner.owned.texts(0), ["first", "a", "b", "a", "b"]);
+    drop(lost);
+}
+
+/// Goal: the same, but the owner cannot be reached again: the caller hears that the call may have been done.
+#[tokio::test]
+async fn a_call_whose_link_dies_for_good_comes_back_in_doubt() {
+    let (owner, network, sender) = through_a_network().await;
+    owner.owned.behave(0, Behaviour::Hold);
+    let written = call(&sender, "written");
+    owner.owned.seen(2).await;
+    network.refuse_connections(true);
+    network.cut_all();
+    let is_noticed = async {
+        while sender.nodes()[0].reach == Reach::Reachable {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(is_noticed).await;
+    let waiting = call(&sender, "waiting");
+    assert_eq!(within(written).await, unreachable(true));
+    assert_eq!(within(waiting).await, unreachable(false));
+    assert_eq!(
+        within(call(&sender, "later")).await,
+        unreachable(false),
+        "at once"
+    );
+    assert_eq!(sender.unreachable(), [network.addr().into()]);
+}
+
+/// Goal: a new owner gets what the old one left unanswered when its link died, in order.
+#[tokio::test]
+async fn a_new_owner_gets_what_a_dead_one_left() {
+    let (owner, network, sender) = through_a_network().await;
+    let next = node(quick_config()).await;
+    owner.owned.behave(0, Behaviour::Hold);
+    let calls = ["a", "b", "c"].map(|text| call(&sender, text));
+    owner.owned.seen(4).await;
+    network.freeze(true);
+    within(sender.set_route(LOG, route(next.address, 2))).await;
+    for (reply, text) in within(join_all(calls))
+        .await
+        .into_iter()
+        .zip(["a", "b", "c"])
+    {
+        assert_eq!(reply, Ok(body(text)));
+    }
+    assert_eq!(next.owned.texts(0), ["a", "b", "c"]);
+}
+
+/// Goal: one direction is dead. Calls come back, the node is told as unreachable, and is used again only after its link
+/// has held for a while.
+#[tokio::test]
+async fn a_cut_in_one_direction_makes_the_owner_unreachable() {
+    for replies_are_lost in [true, false] {
+        let (owner, network, sender) = through_a_network().await;
+        match replies_are_lost {
+            true => network.swallow_replies(true),
+            false => network.hold_requests(true),
+        }
+        let lost = within(call(&sender, "lost")).await;
+        assert_eq!(lost, unreachable(true));
+        assert_eq!(sender.unreachable(), [network.addr().into()]);
+        assert_eq!(owner.owned.calls().len(), 1 + usize::from(replies_are_lost));
+        network.swallow_replies(false);
+        network.hold_requests(false);
+        network.cut_all();
+        // The link comes again, but is not trusted yet.
+        let accepted = network.connections();
+        until(&sender, network.addr(), Reach::Reachable).await;
+        assert!(network.connections() >= accepted);
+        assert_eq!(within(call(&sender, "healed")).await, Ok(body("healed")));
+        // What was held back has arrived at last, on a link that was given up: it may be done, but not after newer calls.
+        let texts = owner.owned.texts(0);
+        assert_eq!(
+            texts.last().map(String::as_str),
+            Some("healed"),
+            "{texts:?}"
+        );
+    }
+}
+
+/// Goal: a frozen owner is given up after `dead_after`, and its connection with it.
+#[tokio::test]
+async fn a_frozen_link_is_given_up() {
+    let (_owner, network, sender) = through_a_network().await;
+    network.freeze(true);
+    assert_eq!(within(call(&sender, "frozen")).await, unreachable(true));
+    let trouble = sender.nodes().remove(0).trouble.expect("a sentence");
+    assert!(
+        trouble.contains("no answer") || trouble.contains("no link within"),
+        "{trouble}"
+    );
+}
+
+/// Goal: a link that flaps under load reorders nothing and loses nothing. Calls may be done twice: their ids tell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_flaps_keeps_the_order() {
+    let (owner, network, sender) = through_a_network().await;
+    let mut calls = Vec::new();
+    for round in 0..20 {
+        let texts = (0..100).map(|n| (round * 100 + n).to_string());
+        calls.extend(texts.map(|text| call(&sender, &text)));
+        owner.owned.seen(1 + round * 50).await;
+        network.cut_all();
+    }
+    for (n, reply) in within(join_all(calls)).await.into_iter().enumerate() {
+        assert_eq!(reply, Ok(body(n)));
+    }
+    let mut newest = -1;
+    for text in owner.owned.texts(0).iter().skip(1) {
+        let number: i64 = text.parse().expect("a number");
+        assert!(number <= newest + 1, "{number} overtook after {newest}");
+        newest = newest.max(number);
+    }
+    assert_eq!(newest, 1_999);
+}
+
+/// Goal: an owner that stops serving a lane without a word (it broke its own rules) is asked again, not for ever and not
+/// in a loop without pauses.
+#[tokio::test]
+async fn a_reply_that_is_too_large_ends_as_a_deadline() {
+    let mut small = quick_config();
+    small.bounds.body_bytes_max = 1_000;
+    let (owner, sender) = (node(small.clone()).await, forwarder(small));
+    within(sender.set_route(LOG, route(owner.address, 1))).await;
+    owner.owned.behave(0, Behaviour::Hold);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(1);
+    let reply = sender.call(LOG, 1, body("large"), deadline);
+    owner.owned.seen(1).await;
+    let held = owner.owned.take_held().pop().expect("held");
+    held.send(Answer::Reply(Bytes::from(vec![0; 1_001])))
+        .expect("awaited");
+    let over = ForwardError::Returned {
+        reason: ReturnReason::DeadlineOver,
+        was_written: true,
+    };
+    assert_eq!(within(reply).await, Err(over));
+    assert!(owner.owned.calls().len() < 50);
+}

@@ -1,0 +1,124 @@
+//! Who may not call: strangers, nodes of other stores, and bytes that mean harm.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use gesta_core::LogId;
+use gesta_link::{ForwardError, LinkConfig, ReturnReason, Secret};
+use support::{body, config, forwarder, later, node, route, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// Calls with another configuration; returns the sentence that tells why there is no link.
+async fn refusal(change: impl FnOnce(&mut LinkConfig)) -> String {
+    let owner = node(config()).await;
+    let mut other = config();
+    change(&mut other);
+    let sender = forwarder(other);
+    drop(sender.set_route(LogId(0), route(owner.address, 1)));
+    let reply = within(sender.call(LogId(0), 1, body("a"), later())).await;
+    let unreachable = ForwardError::Returned {
+        reason: ReturnReason::Unreachable,
+        was_written: false,
+    };
+    assert_eq!(reply, Err(unreachable));
+    assert!(owner.owned.calls().is_empty());
+    sender.nodes().remove(0).trouble.expect("a sentence")
+}
+
+#[tokio::test]
+async fn another_secret_is_refused() {
+    let other = Secret::new(b"a secret of another cluster").expect("long enough");
+    let sentence = refusal(|config| config.secret = other).await;
+    assert_eq!(sentence, "the secrets of the two nodes differ");
+}
+
+#[tokio::test]
+async fn another_store_is_refused() {
+    let sentence = refusal(|config| config.store.id = Uuid::from_u128(8)).await;
+    assert!(sentence.contains("must serve the same store"), "{sentence}");
+}
+
+#[tokio::test]
+async fn another_number_of_logs_is_refused() {
+    let sentence = refusal(|config| config.store.logs = 4).await;
+    assert!(sentence.contains("one knows 16, the other 4"), "{sentence}");
+}
+
+#[test]
+fn a_short_secret_is_refused() {
+    let refused = Secret::new(b"0123456789abcde").expect_err("15 bytes");
+    assert!(
+        refused.to_string().contains("at least 16 bytes"),
+        "{refused}"
+    );
+    let secret = Secret::new(b"0123456789abcdef").expect("16 bytes");
+    assert!(!format!("{secret:?}").contains("0123"));
+}
+
+/// Sends bytes, and returns everything that comes until the node closes the connection.
+async fn everything_after(address: SocketAddr, sent: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).await.expect("connected");
+    stream.write_all(sent).await.expect("sent");
+    let mut got = Vec::new();
+    // A reset after the last byte is an end as well.
+    let _ = within(stream.read_to_end(&mut got)).await;
+    got
+}
+
+/// Goal: a stranger gets the challenge and one byte that says no, whatever it sends; one who does not even speak the
+/// protocol gets nothing; and one who is silent is not waited for.
+#[tokio::test]
+async fn a_stranger_gets_the_challenge_and_nothing_else() {
+    let owner = node(config()).await;
+    let start = Instant::now();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n0123456789abcdef";
+    for sent in [
+        &b"GET / HTTP/1.1\r\nhost: a.example.com\r\n\r\n"[..],
+        preface,
+        b"",
+    ] {
+        assert_eq!(everything_after(owner.address, sent).await, b"");
+    }
+    let start_of_hello = [&b"GESTALNK"[..], &[1; 32]].concat();
+    let silent = everything_after(owner.address, &start_of_hello).await;
+    assert_eq!(silent.len(), 32);
+    let unproven = [&start_of_hello[..], &[0, 3, b'a', b'b', b'c'], &[0; 32]].concat();
+    let refused = everything_after(owner.address, &unproven).await;
+    assert_eq!((refused.len(), refused.last()), (33, Some(&2)));
+    let too_long = [&start_of_hello[..], &[255, 255], &[0; 100]].concat();
+    assert!(everything_after(owner.address, &too_long).await.len() <= 32);
+    assert!(start.elapsed() < Duration::from_secs(20));
+    // And nodes are served.
+    let sender = forwarder(config());
+    drop(sender.set_route(LogId(0), route(owner.address, 1)));
+    assert!(
+        within(sender.call(LogId(0), 1, body("a"), later()))
+            .await
+            .is_ok()
+    );
+}
+
+/// Goal: strangers that hold connections open take no place of nodes for longer than the hello may take.
+#[tokio::test]
+async fn many_strangers_do_not_keep_nodes_out() {
+    let owner = node(config()).await;
+    let mut strangers = Vec::new();
+    for _ in 0..100 {
+        strangers.push(TcpStream::connect(owner.address).await.expect("connected"));
+    }
+    let sender = forwarder(config());
+    sender.set_nodes(&[owner.address.into()]);
+    let is_linked = async {
+        while sender.nodes()[0].trouble.is_some()
+            || sender.nodes()[0].reach != gesta_link::Reach::Reachable
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(is_linked).await;
+}

@@ -1,0 +1,203 @@
+//! Nodes for the tests: an owner whose answers a test decides, and what a test waits for.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use gesta_core::{Incarnation, LogId};
+use gesta_link::{
+    Address, Answer, Bounds, Call, Epoch, Forwarder, Hint, LinkConfig, LinkServer, Owner, Question,
+    Route, Secret, Serve, Served, StoreIdentity, Times,
+};
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// No test waits longer for anything.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn config() -> LinkConfig {
+    LinkConfig {
+        store: StoreIdentity {
+            id: Uuid::from_u128(7),
+            logs: 16,
+        },
+        secret: Secret::new(b"a secret of the cluster").expect("long enough"),
+        address: Address::new("own:1"),
+        build: "test".to_owned(),
+        times: Times::default(),
+        bounds: Bounds::default(),
+    }
+}
+
+/// Times for tests that wait for a dead link.
+pub fn quick() -> Times {
+    Times {
+        ping_every: Duration::from_millis(100),
+        dead_after: Duration::from_millis(500),
+        return_after: Duration::from_millis(300),
+        trusted_after: Duration::from_millis(700),
+        ..Times::default()
+    }
+}
+
+pub fn epoch(number: u64) -> Epoch {
+    Epoch {
+        incarnation: Incarnation(Uuid::from_u128(3)),
+        number,
+    }
+}
+
+pub fn route(address: SocketAddr, number: u64) -> Route {
+    Route {
+        owner: Owner::Node(address.into()),
+        epoch: epoch(number),
+    }
+}
+
+pub fn hint(address: SocketAddr, number: u64) -> Hint {
+    Hint {
+        owner: Some(address.into()),
+        epoch: epoch(number),
+    }
+}
+
+pub fn later() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+pub fn body(text: impl ToString) -> Bytes {
+    Bytes::from(text.to_string().into_bytes())
+}
+
+/// Waits, but not for ever.
+pub async fn within<T>(what: impl Future<Output = T>) -> T {
+    let waited = tokio::time::timeout(PATIENCE, what).await;
+    waited.expect("it takes too long")
+}
+
+pub fn forwarder(config: LinkConfig) -> Forwarder {
+    Forwarder::start(config, Arc::new(|_, _| {})).expect("started")
+}
+
+/// What an owner does with the calls of a log.
+#[derive(Clone, Default)]
+pub enum Behaviour {
+    /// Answers with the body.
+    #[default]
+    Echo,
+    /// Answers when the test says so.
+    Hold,
+    /// Refuses.
+    NotHere(Hint),
+}
+
+#[derive(Default)]
+struct State {
+    behaviours: HashMap<LogId, Behaviour>,
+    calls: Vec<(LogId, Call)>,
+    held: Vec<oneshot::Sender<Answer>>,
+}
+
+/// An owner.
+#[derive(Default)]
+pub struct Owned {
+    state: Mutex<State>,
+    /// Calls taken and refused so far.
+    seen: watch::Sender<usize>,
+}
+
+impl Owned {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panics")
+    }
+
+    pub fn behave(&self, log: u16, behaviour: Behaviour) {
+        self.state().behaviours.insert(LogId(log), behaviour);
+    }
+
+    /// The bodies of the calls of a log so far, as texts, in the order in which they were handed over.
+    pub fn texts(&self, log: u16) -> Vec<String> {
+        let state = self.state();
+        let calls = state.calls.iter().filter(|(of, _)| of.0 == log);
+        calls
+            .map(|(_, call)| String::from_utf8_lossy(&call.body).into_owned())
+            .collect()
+    }
+
+    pub fn calls(&self) -> Vec<(LogId, Call)> {
+        self.state().calls.clone()
+    }
+
+    /// Waits until this many calls were seen.
+    pub async fn seen(&self, count: usize) {
+        let mut seen = self.seen.subscribe();
+        within(seen.wait_for(|seen| *seen >= count))
+            .await
+            .expect("alive");
+    }
+
+    /// Takes the answers that are held, in the order of their calls.
+    pub fn take_held(&self) -> Vec<oneshot::Sender<Answer>> {
+        std::mem::take(&mut self.state().held)
+    }
+}
+
+impl Serve for Owned {
+    fn call(&self, log: LogId, call: Call) -> Served {
+        let mut state = self.state();
+        let echo = call.body.clone();
+        let behaviour = state.behaviours.get(&log).cloned().unwrap_or_default();
+        state.calls.push((log, call));
+        let served = match behaviour {
+            Behaviour::Echo => Served::Taken(async { Answer::Reply(echo) }.boxed()),
+            Behaviour::NotHere(hint) => Served::NotHere(hint),
+            Behaviour::Hold => {
+                let (answer, held) = oneshot::channel();
+                state.held.push(answer);
+                Served::Taken(
+                    async {
+                        match held.await {
+                            Ok(answer) => answer,
+                            Err(_) => std::future::pending().await,
+                        }
+                    }
+                    .boxed(),
+                )
+            }
+        };
+        drop(state);
+        self.seen.send_modify(|seen| *seen += 1);
+        served
+    }
+
+    fn ask(&self, question: Question) -> BoxFuture<'static, Bytes> {
+        async move { question.body }.boxed()
+    }
+}
+
+/// A node that owns logs.
+pub struct Node {
+    pub owned: Arc<Owned>,
+    pub server: LinkServer,
+    pub address: SocketAddr,
+}
+
+pub async fn node(config: LinkConfig) -> Node {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let owned = Arc::new(Owned::default());
+    let server = LinkServer::start(listener, config, Arc::clone(&owned) as _).expect("started");
+    Node {
+        owned,
+        address: server.local_address(),
+        server,
+    }
+}
