@@ -93,16 +93,19 @@ pub struct Bounds {
     pub waiting_calls_max: usize,
     /// Most bytes of bodies of one log that a forwarder holds; a larger body may be there alone.
     pub waiting_bytes_max: usize,
+    /// Most bytes of pushes that wait for one subscriber, at each side of the link.
+    pub push_bytes_max: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
         Self {
             lane_calls_max: 4_096,
-            lane_bytes_max: 32 << 20,
+            lane_bytes_max: 16 << 20,
             body_bytes_max: 64 << 20,
             waiting_calls_max: 65_536,
             waiting_bytes_max: 128 << 20,
+            push_bytes_max: 16 << 20,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod ask;
 mod lane;
+mod subscribe;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,14 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use gesta_core::capacity::Capacity;
 use gesta_core::{Incarnation, LogId};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use self::lane::{Input, LaneTask, Ticket};
-use crate::config::LinkConfig;
+use self::lane::{Input, LaneTask, Parts, Ticket};
+use crate::config::{Bounds, LinkConfig};
 use crate::error::{AskError, ForwardError, Result, ReturnReason, StartError};
 use crate::peer::{Peer, Peers};
+use crate::pushes::Pushes;
 use crate::reach::Reach;
 use crate::route::{Address, Epoch, Hint, Owner, Route};
 
@@ -72,7 +74,7 @@ struct Shared {
     logs: Vec<Log>,
     /// Held so that they stay connected.
     nodes: Mutex<Vec<Arc<Peer>>>,
-    body_bytes_max: u32,
+    bounds: Bounds,
 }
 
 /// The way to the task of a log.
@@ -81,6 +83,8 @@ struct Log {
     inputs: mpsc::UnboundedSender<Input>,
     /// Calls and bytes that wait or are in flight: the bound of the channel above.
     capacity: Arc<Capacity<2>>,
+    /// The node that the calls go to now.
+    node: watch::Receiver<Option<Address>>,
 }
 
 impl Forwarder {
@@ -100,19 +104,30 @@ impl Forwarder {
         let bounds = config.bounds;
         let start = |log| {
             let (inputs, receiver) = mpsc::unbounded_channel();
-            let (peers, on_hint) = (Arc::clone(&peers), Arc::clone(&on_hint));
-            let task = LaneTask::new(LogId(log), route.clone(), &config, receiver, peers, on_hint);
+            let (node_sender, node) = watch::channel(None);
+            let parts = Parts {
+                log: LogId(log),
+                inputs: receiver,
+                peers: Arc::clone(&peers),
+                on_hint: Arc::clone(&on_hint),
+                node: node_sender,
+            };
+            let task = LaneTask::new(parts, route.clone(), &config);
             // The tasks end when the last handle is dropped, or when the forwarder is shut down.
-            drop(task.peers().tasks.clone().spawn(task.run()));
+            drop(peers.tasks.spawn(task.run()));
             let capacity = Capacity::new([bounds.waiting_calls_max, bounds.waiting_bytes_max]);
-            Log { inputs, capacity }
+            Log {
+                inputs,
+                capacity,
+                node,
+            }
         };
         let logs = (0..config.store.logs).map(start).collect();
         let shared = Shared {
             peers,
             logs,
             nodes: Mutex::default(),
-            body_bytes_max: bounds.body_bytes_max,
+            bounds,
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -147,7 +162,7 @@ impl Forwarder {
             return (call.on_reply)(closed(ReturnReason::NoOwner));
         };
         let bytes = call.body.len();
-        if u32::try_from(bytes).map_or(true, |bytes| bytes > self.shared.body_bytes_max) {
+        if u32::try_from(bytes).map_or(true, |bytes| bytes > self.shared.bounds.body_bytes_max) {
             return (call.on_reply)(Err(ForwardError::TooLarge));
         }
         let Ok(permit) = log.capacity.take_alone([1, bytes]) else {
@@ -212,6 +227,17 @@ impl Forwarder {
         deadline: Instant,
     ) -> std::result::Result<Bytes, AskError> {
         ask::ask(&self.shared.peers, node, kind, body, deadline).await
+    }
+
+    /// Subscribes to what the owner of a log pushes ([`LinkServer::push`](crate::LinkServer::push)), whoever the owner is.
+    /// While this node owns the log, or nobody can be reached, nothing comes.
+    ///
+    /// `None` if there is no such log.
+    #[must_use]
+    pub fn subscribe(&self, log: LogId) -> Option<Pushes> {
+        let node = self.log(log)?.node.clone();
+        let bytes_max = self.shared.bounds.push_bytes_max;
+        Some(subscribe::start(&self.shared.peers, log, node, bytes_max))
     }
 
     /// Sets which nodes are kept connected even if they own no log, so that [`unreachable`](Self::unreachable) tells

@@ -32,6 +32,9 @@ const NOT_HERE: u8 = 4;
 const DEADLINE_OVER: u8 = 5;
 const ASK: u8 = 6;
 const ANSWER: u8 = 7;
+const SUBSCRIBE: u8 = 8;
+const PUSH: u8 = 9;
+const GAP: u8 = 10;
 
 /// A frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +62,12 @@ pub(crate) enum Frame {
     },
     /// The answer to the question of this stream.
     Answer { body: Bytes },
+    /// The first frame of a subscription: the other node is to send what it pushes of this log.
+    Subscribe { log: LogId },
+    /// Something that was pushed.
+    Push { body: Bytes },
+    /// Something that was pushed before this frame may not have been sent.
+    Gap,
 }
 
 /// Frames that wait to be written to a stream.
@@ -119,6 +128,11 @@ impl Outbox {
                 put_remaining(head, remaining);
             }),
             Frame::Answer { body } => self.frame(ANSWER, body, |_| {}),
+            Frame::Subscribe { log } => {
+                self.frame(SUBSCRIBE, Bytes::new(), |head| head.put_u16(log.0));
+            }
+            Frame::Push { body } => self.frame(PUSH, body, |_| {}),
+            Frame::Gap => self.frame(GAP, Bytes::new(), |_| {}),
         }
     }
 
@@ -307,6 +321,13 @@ fn fields(rest: &mut Bytes) -> Fields {
         ANSWER => Frame::Answer {
             body: std::mem::take(rest),
         },
+        SUBSCRIBE => Frame::Subscribe {
+            log: LogId(rest.try_get_u16()?),
+        },
+        PUSH => Frame::Push {
+            body: std::mem::take(rest),
+        },
+        GAP => Frame::Gap,
         unknown if unknown & OPTIONAL != 0 => return Ok(Ok(None)),
         _ => return Ok(Err(Violation("a required frame of an unknown type"))),
     };
@@ -375,6 +396,9 @@ mod tests {
                 body
             }),
             body().prop_map(|body| Frame::Answer { body }),
+            any::<u16>().prop_map(|log| Frame::Subscribe { log: LogId(log) }),
+            body().prop_map(|body| Frame::Push { body }),
+            Just(Frame::Gap),
         ]
     }
 

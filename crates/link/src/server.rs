@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use gesta_core::LogId;
 use gesta_core::capacity::Capacity;
 use tokio::net::TcpListener;
@@ -22,6 +23,7 @@ use crate::config::LinkConfig;
 use crate::error::StartError;
 use crate::hello::Introduction;
 use crate::peer::introduction;
+use crate::pushes::Subscribers;
 use crate::receiving::Newest;
 use crate::serve::Serve;
 
@@ -44,6 +46,7 @@ struct Shared {
     introduction: Introduction,
     serve: Arc<dyn Serve>,
     newest: NewestLanes,
+    subscribers: Subscribers,
     /// Calls and questions that were taken and are not answered.
     open: Arc<Capacity>,
     strangers: Arc<Semaphore>,
@@ -83,7 +86,7 @@ impl NewestLanes {
 }
 
 impl LinkServer {
-    /// Serves links that come to this listener. Must be called in a tokio runtime.
+    /// Serves links that come to this listener, until [`shutdown`](Self::shutdown). Must be called in a tokio runtime.
     ///
     /// # Errors
     /// [`StartError`] if a value of the configuration is out of range or the listener has no address.
@@ -102,6 +105,7 @@ impl LinkServer {
             config,
             serve,
             newest: NewestLanes::default(),
+            subscribers: Subscribers::default(),
             open: Capacity::new([usize::MAX]),
             strangers: Arc::new(Semaphore::new(STRANGERS_MAX)),
             closing: CancellationToken::new(),
@@ -117,6 +121,12 @@ impl LinkServer {
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Gives something to all forwarders that have subscribed to a log. Each has a bounded queue; who is too slow gets a
+    /// gap instead.
+    pub fn push(&self, log: LogId, body: &Bytes) {
+        self.shared.subscribers.push(log, body);
     }
 
     /// Takes no more links, waits up to `within` until the calls that were taken are answered, and closes all links.

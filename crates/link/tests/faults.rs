@@ -1,5 +1,7 @@
 //! Nodes on a network that a test hurts: links that break, freeze, flap, and lose one direction.
 
+#![allow(clippy::expect_used, reason = "in tests")]
+
 mod support;
 
 use std::net::SocketAddr;

@@ -1,5 +1,7 @@
 //! Two and three nodes on real sockets, without faults of the network.
 
+#![allow(clippy::expect_used, reason = "in tests")]
+
 mod support;
 
 use std::sync::{Arc, Mutex};
@@ -71,7 +73,7 @@ async fn a_slow_lane_holds_up_only_itself() {
     assert_eq!(owner.owned.texts(0), expected);
 }
 
-/// Goal: bodies of 16 MiB are on their way, two at once, while small calls of another log come and go.
+/// Goal: bodies of 16 MiB are on their way while small calls of another log come and go.
 #[tokio::test]
 async fn large_bodies_hold_up_only_their_lane() {
     let (owner, sender) = (node(config()).await, forwarder(config()));
@@ -89,7 +91,10 @@ async fn large_bodies_hold_up_only_their_lane() {
     assert!(within(small()).await.is_ok());
     let logs = owner.owned.calls().into_iter().map(|(log, _)| log.0);
     let large_ones = logs.filter(|log| *log == 0).count();
-    assert!(large_ones < 2, "the small call waited for the large ones");
+    assert!(
+        large_ones < 2,
+        "{large_ones}: the small call waited for the large ones"
+    );
     for reply in within(join_all(calls)).await {
         assert!(reply == Ok(large.clone()), "another body came back");
     }
@@ -360,4 +365,22 @@ async fn a_forwarder_that_stops_gives_all_calls_back() {
         assert_eq!(within(written).await, returned(ReturnReason::Closed, true));
         assert_eq!(within(waiting).await, returned(ReturnReason::Closed, false));
     }
+}
+
+/// Goal: a caller that panics when it is told its outcome harms no other call.
+#[tokio::test]
+async fn a_caller_that_panics_harms_no_other() {
+    let (owner, sender) = (node(config()).await, forwarder(config()));
+    drop(sender.set_route(LogId(0), route(owner.address, 1)));
+    sender.submit(
+        LogId(0),
+        Outgoing {
+            kind: 1,
+            body: body("panics"),
+            deadline: later(),
+            on_reply: Box::new(|_| panic!("as the test wants")),
+        },
+    );
+    let call = sender.call(LogId(0), 1, body("other"), later());
+    assert_eq!(within(call).await, Ok(body("other")));
 }

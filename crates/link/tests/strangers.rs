@@ -1,5 +1,7 @@
 //! Who may not call: strangers, nodes of other stores, and bytes that mean harm.
 
+#![allow(clippy::expect_used, reason = "in tests")]
+
 mod support;
 
 use std::net::SocketAddr;

@@ -16,7 +16,7 @@ use crate::frame::Frame;
 use crate::peer::{Peer, PeerState, Peers};
 use crate::pipe::{Pipe, PipeEvent};
 use crate::reach::Reach;
-use crate::route::Route;
+use crate::route::{Address, Route};
 use crate::sending::{Link, Output, Sender, Violation};
 
 /// Inputs taken at once.
@@ -57,20 +57,29 @@ impl Ticket {
     }
 
     pub(super) fn end(mut self, result: Result<Bytes, ForwardError>) {
+        self.tell(result);
+    }
+
+    fn tell(&mut self, result: Result<Bytes, ForwardError>) {
         if let Some(on_reply) = self.on_reply.take() {
-            on_reply(result);
+            guarded(|| on_reply(result));
         }
+    }
+}
+
+/// Calls what is not the link's own. A panic of one caller must not end the calls of all others.
+fn guarded(call: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err() {
+        tracing::error!("whoever was told the outcome of a call, or a hint, panicked");
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(on_reply) = self.on_reply.take() {
-            on_reply(Err(ForwardError::Returned {
-                reason: ReturnReason::Closed,
-                was_written: true,
-            }));
-        }
+        self.tell(Err(ForwardError::Returned {
+            reason: ReturnReason::Closed,
+            was_written: true,
+        }));
     }
 }
 
@@ -87,6 +96,16 @@ struct Target {
     state: watch::Receiver<PeerState>,
 }
 
+/// What the task of a log needs.
+pub(super) struct Parts {
+    pub(super) log: LogId,
+    pub(super) inputs: mpsc::UnboundedReceiver<Input>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) on_hint: OnHint,
+    /// Told the node of the route.
+    pub(super) node: watch::Sender<Option<Address>>,
+}
+
 /// The task.
 pub(super) struct LaneTask {
     log: LogId,
@@ -94,6 +113,7 @@ pub(super) struct LaneTask {
     inputs: mpsc::UnboundedReceiver<Input>,
     peers: Arc<Peers>,
     on_hint: OnHint,
+    node: watch::Sender<Option<Address>>,
     target: Option<Target>,
     stream: Option<LaneStream>,
     /// Told once the routes that were set are in force.
@@ -110,14 +130,7 @@ enum Event {
 }
 
 impl LaneTask {
-    pub(super) fn new(
-        log: LogId,
-        route: Route,
-        config: &LinkConfig,
-        inputs: mpsc::UnboundedReceiver<Input>,
-        peers: Arc<Peers>,
-        on_hint: OnHint,
-    ) -> Self {
+    pub(super) fn new(parts: Parts, route: Route, config: &LinkConfig) -> Self {
         let core = Sender::new(
             config.address.clone(),
             config.times.return_after,
@@ -125,19 +138,16 @@ impl LaneTask {
             Instant::now(),
         );
         Self {
-            log,
+            log: parts.log,
             core,
-            inputs,
-            peers,
-            on_hint,
+            inputs: parts.inputs,
+            peers: parts.peers,
+            on_hint: parts.on_hint,
+            node: parts.node,
             target: None,
             stream: None,
             routed: Vec::new(),
         }
-    }
-
-    pub(super) fn peers(&self) -> &Arc<Peers> {
-        &self.peers
     }
 
     /// Runs until the forwarder closes or nobody holds it any more.
@@ -224,7 +234,15 @@ impl LaneTask {
 
     /// Tells the core the state of the link to the node of the route.
     fn watch_target(&mut self) {
-        let Some(node) = self.core.node().cloned() else {
+        let node = self.core.node();
+        self.node.send_if_modified(|told| {
+            let is_new = told.as_ref() != node;
+            if is_new {
+                *told = node.cloned();
+            }
+            is_new
+        });
+        let Some(node) = node.cloned() else {
             self.target = None;
             return;
         };
@@ -266,7 +284,7 @@ impl LaneTask {
                     was_written,
                 })),
                 Output::Hint(hint) => {
-                    (self.on_hint)(self.log, &hint);
+                    guarded(|| (self.on_hint)(self.log, &hint));
                     self.watch_target();
                 }
             }

@@ -1,6 +1,7 @@
 //! Nodes for the tests: an owner whose answers a test decides, and what a test waits for.
 
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::expect_used, reason = "in tests")]
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -22,9 +23,9 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 /// No test waits longer for anything.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub fn config() -> LinkConfig {
+pub(crate) fn config() -> LinkConfig {
     LinkConfig {
         store: StoreIdentity {
             id: Uuid::from_u128(7),
@@ -39,7 +40,7 @@ pub fn config() -> LinkConfig {
 }
 
 /// Times for tests that wait for a dead link.
-pub fn quick() -> Times {
+pub(crate) fn quick() -> Times {
     Times {
         ping_every: Duration::from_millis(100),
         dead_after: Duration::from_millis(500),
@@ -49,48 +50,48 @@ pub fn quick() -> Times {
     }
 }
 
-pub fn epoch(number: u64) -> Epoch {
+pub(crate) fn epoch(number: u64) -> Epoch {
     Epoch {
         incarnation: Incarnation(Uuid::from_u128(3)),
         number,
     }
 }
 
-pub fn route(address: SocketAddr, number: u64) -> Route {
+pub(crate) fn route(address: SocketAddr, number: u64) -> Route {
     Route {
         owner: Owner::Node(address.into()),
         epoch: epoch(number),
     }
 }
 
-pub fn hint(address: SocketAddr, number: u64) -> Hint {
+pub(crate) fn hint(address: SocketAddr, number: u64) -> Hint {
     Hint {
         owner: Some(address.into()),
         epoch: epoch(number),
     }
 }
 
-pub fn later() -> Instant {
+pub(crate) fn later() -> Instant {
     Instant::now() + PATIENCE
 }
 
-pub fn body(text: impl ToString) -> Bytes {
+pub(crate) fn body(text: impl ToString) -> Bytes {
     Bytes::from(text.to_string().into_bytes())
 }
 
 /// Waits, but not for ever.
-pub async fn within<T>(what: impl Future<Output = T>) -> T {
+pub(crate) async fn within<T>(what: impl Future<Output = T>) -> T {
     let waited = tokio::time::timeout(PATIENCE, what).await;
     waited.expect("it takes too long")
 }
 
-pub fn forwarder(config: LinkConfig) -> Forwarder {
+pub(crate) fn forwarder(config: LinkConfig) -> Forwarder {
     Forwarder::start(config, Arc::new(|_, _| {})).expect("started")
 }
 
 /// What an owner does with the calls of a log.
 #[derive(Clone, Default)]
-pub enum Behaviour {
+pub(crate) enum Behaviour {
     /// Answers with the body.
     #[default]
     Echo,
@@ -109,7 +110,7 @@ struct State {
 
 /// An owner.
 #[derive(Default)]
-pub struct Owned {
+pub(crate) struct Owned {
     state: Mutex<State>,
     /// Calls taken and refused so far.
     seen: watch::Sender<usize>,
@@ -120,12 +121,12 @@ impl Owned {
         self.state.lock().expect("no panics")
     }
 
-    pub fn behave(&self, log: u16, behaviour: Behaviour) {
+    pub(crate) fn behave(&self, log: u16, behaviour: Behaviour) {
         self.state().behaviours.insert(LogId(log), behaviour);
     }
 
     /// The bodies of the calls of a log so far, as texts, in the order in which they were handed over.
-    pub fn texts(&self, log: u16) -> Vec<String> {
+    pub(crate) fn texts(&self, log: u16) -> Vec<String> {
         let state = self.state();
         let calls = state.calls.iter().filter(|(of, _)| of.0 == log);
         calls
@@ -133,12 +134,12 @@ impl Owned {
             .collect()
     }
 
-    pub fn calls(&self) -> Vec<(LogId, Call)> {
+    pub(crate) fn calls(&self) -> Vec<(LogId, Call)> {
         self.state().calls.clone()
     }
 
     /// Waits until this many calls were seen.
-    pub async fn seen(&self, count: usize) {
+    pub(crate) async fn seen(&self, count: usize) {
         let mut seen = self.seen.subscribe();
         within(seen.wait_for(|seen| *seen >= count))
             .await
@@ -146,7 +147,7 @@ impl Owned {
     }
 
     /// Takes the answers that are held, in the order of their calls.
-    pub fn take_held(&self) -> Vec<oneshot::Sender<Answer>> {
+    pub(crate) fn take_held(&self) -> Vec<oneshot::Sender<Answer>> {
         std::mem::take(&mut self.state().held)
     }
 }
@@ -185,13 +186,13 @@ impl Serve for Owned {
 }
 
 /// A node that owns logs.
-pub struct Node {
-    pub owned: Arc<Owned>,
-    pub server: LinkServer,
-    pub address: SocketAddr,
+pub(crate) struct Node {
+    pub(crate) owned: Arc<Owned>,
+    pub(crate) server: LinkServer,
+    pub(crate) address: SocketAddr,
 }
 
-pub async fn node(config: LinkConfig) -> Node {
+pub(crate) async fn node(config: LinkConfig) -> Node {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let owned = Arc::new(Owned::default());
     let server = LinkServer::start(listener, config, Arc::clone(&owned) as _).expect("started");
