@@ -135,7 +135,8 @@ impl Forwarder {
     }
 
     /// Sets who gets the calls of a log from now on: unanswered calls too, which are sent again, in order, to the new
-    /// owner, or come back if that is this node. A route that is older than the known one is ignored.
+    /// owner, or come back if that is this node. This is for what the database says, or the new owner: a route that is older
+    /// than one set before is ignored. Hints are followed without it.
     ///
     /// The route is set by the invocation, in order with calls. The future ends when the route is in force; if this node
     /// is the owner, all calls made before have come back by then. It may be dropped.

@@ -24,12 +24,15 @@ use tokio::time::Instant;
 
 use self::lane::{Entry, Lane};
 use crate::error::ReturnReason;
-use crate::route::{Address, Hint, Owner, Route};
+use crate::route::{Address, Epoch, Hint, Owner, Route};
 
 /// Pauses after hints that are not newer than the route.
 const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(5), Duration::from_millis(200));
 /// Deadlines travel in milliseconds; a call with less time left is not written.
 const REMAINING_MIN: Duration = Duration::from_millis(1);
+/// A lane on which a call was given up, and no answer has come for so long since, is given up too: whatever the owner
+/// has lost, a new lane begins afresh.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
 /// Expired calls are looked for no more often than this.
 const EXPIRY_EVERY: Duration = Duration::from_millis(2);
 
@@ -88,6 +91,9 @@ pub(crate) struct Sender<T> {
     own: Address,
     return_after: Duration,
     route: Route,
+    /// The newest epoch that came by `set_route`. A hint may promise an ownership that never comes about; then the
+    /// route is newer than this, and the next `set_route` puts it right.
+    known: Epoch,
     /// Since when nobody owns the log.
     without_owner_since: Option<Instant>,
     link: Link,
@@ -112,6 +118,7 @@ impl<T> Sender<T> {
         Self {
             own,
             return_after,
+            known: route.epoch,
             route,
             without_owner_since: without_owner.then_some(now),
             link: Link::Down,
@@ -151,12 +158,14 @@ impl<T> Sender<T> {
         });
     }
 
-    /// The owner is known from elsewhere. An older epoch is ignored; another incarnation is believed, for incarnations
-    /// have no order and only the database knows the present one.
+    /// The owner is known from the database. An epoch that is older than one known this way is ignored; an epoch older
+    /// than that of a hint is not, for the hint may have promised too much. Another incarnation is believed, for
+    /// incarnations have no order and only the database knows the present one.
     pub(crate) fn set_route(&mut self, now: Instant, route: Route) {
-        if self.route.epoch.is_newer_than(&route.epoch) {
+        if self.known.is_newer_than(&route.epoch) {
             return;
         }
+        self.known = route.epoch;
         if route.owner == self.route.owner {
             self.route.epoch = route.epoch;
             return;
@@ -312,6 +321,11 @@ impl<T> Sender<T> {
     /// Does what can be done now.
     pub(crate) fn work(&mut self, now: Instant) {
         self.expire(now);
+        if self.stuck_at().is_some_and(|at| at <= now) {
+            self.lose_lane();
+            self.is_cautious = true;
+            self.pause(now);
+        }
         match (&self.route.owner, self.link) {
             (Owner::Local, _) => {
                 self.lose_lane();
@@ -375,7 +389,7 @@ impl<T> Sender<T> {
             is_kept
         };
         if let Some(lane) = &mut self.lane {
-            lane.give_up(&mut keep, &mut self.outputs);
+            lane.give_up(now, &mut keep, &mut self.outputs);
         }
         if self.waiting.iter().any(|entry| entry.deadline <= now) {
             for entry in std::mem::take(&mut self.waiting) {
@@ -392,6 +406,10 @@ impl<T> Sender<T> {
         }
         self.earliest_deadline = earliest;
         self.end_drained_lane();
+    }
+
+    fn stuck_at(&self) -> Option<Instant> {
+        Some(self.lane.as_ref()?.silent_since? + STUCK_AFTER)
     }
 
     fn expires_at(&self) -> Option<Instant> {
@@ -411,7 +429,7 @@ impl<T> Sender<T> {
         let returns = self
             .returns_without_owner_at()
             .filter(|_| !is_idle && self.lane.is_none());
-        [opens, returns, self.expires_at()]
+        [opens, returns, self.expires_at(), self.stuck_at()]
             .into_iter()
             .flatten()
             .min()

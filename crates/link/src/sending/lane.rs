@@ -54,6 +54,8 @@ pub(super) struct Lane<T> {
     /// Calls that the owner has not answered.
     pub(super) calls: u32,
     bytes: usize,
+    /// Since when a call was given up, and no answer has come.
+    pub(super) silent_since: Option<Instant>,
 }
 
 impl<T> Lane<T> {
@@ -66,6 +68,7 @@ impl<T> Lane<T> {
             refused_from: None,
             calls: 0,
             bytes: 0,
+            silent_since: None,
         }
     }
 
@@ -125,6 +128,7 @@ impl<T> Lane<T> {
             Slot::GivenUp(bytes) => (None, bytes),
             Slot::Answered => return Err(Violation("a second answer to a call")),
         };
+        self.silent_since = None;
         self.calls -= 1;
         self.bytes -= bytes;
         while let Some(Slot::Answered) = self.slots.front() {
@@ -165,6 +169,7 @@ impl<T> Lane<T> {
     /// Gives up the calls that are not to be kept.
     pub(super) fn give_up(
         &mut self,
+        now: Instant,
         keep: &mut impl FnMut(Instant) -> bool,
         outputs: &mut VecDeque<Output<T>>,
     ) {
@@ -178,6 +183,7 @@ impl<T> Lane<T> {
             let given_up = Slot::GivenUp(entry.bytes);
             if let Slot::Open(mut entry) = std::mem::replace(slot, given_up) {
                 entry.is_in_doubt = true;
+                self.silent_since.get_or_insert(now);
                 outputs.push_back(entry.over());
             }
         }

@@ -211,3 +211,56 @@ fn credit_bounds_calls_and_bytes_but_lets_a_large_body_go_alone() {
     assert_eq!(sender.reply(1, 2), Ok(Some(300)));
     assert_eq!(written(&mut sender, now), [200]);
 }
+
+/// Goal: a hand-over is announced by a hint and fails. The hint was newer than the truth, and is put right by the next
+/// look; a look that is older than another look is not believed.
+#[test]
+fn a_hint_that_promised_too_much_is_put_right() {
+    let now = Instant::now();
+    let mut sender = sender(now, 1);
+    assert_eq!(written(&mut sender, now), [0]);
+    sender.not_here(now, 1, 0, 0, hint("b", 2)).expect("valid");
+    assert_eq!(sender.node(), Some(&Address::new("b")));
+    sender.set_route(now, route("a", 0));
+    assert_eq!(sender.node(), Some(&Address::new("b")));
+    sender.set_route(now, route("a", 1));
+    assert_eq!(sender.node(), Some(&Address::new("a")));
+}
+
+/// Goal: an owner that has lost a call, though its link is alive, does not keep a lane for ever.
+#[test]
+fn a_silent_lane_is_given_up_after_a_call_was() {
+    let now = Instant::now();
+    let mut sender = sender(now, 1);
+    assert_eq!(written(&mut sender, now), [0]);
+    let over = now + Duration::from_secs(10);
+    sender.work(over);
+    assert_eq!(
+        returned(&mut sender),
+        [(0, ReturnReason::DeadlineOver, true)]
+    );
+    sender.call(1, 1, over + Duration::from_secs(60));
+    sender.work(over);
+    assert_eq!(written(&mut sender, over), [1]);
+    let stuck = over + STUCK_AFTER;
+    assert_eq!(sender.wake_at(), Some(stuck));
+    sender.work(stuck);
+    let opens = sender.wake_at().expect("a pause");
+    sender.work(opens);
+    assert_eq!(written(&mut sender, opens), [1], "on a new lane");
+    assert_eq!(sender.reply(2, 0), Ok(Some(1)));
+}
+
+#[test]
+fn a_call_without_time_left_is_not_written() {
+    let now = Instant::now();
+    let mut sender = sender(now, 0);
+    sender.call(0, 1, now + Duration::from_micros(900));
+    sender.call(1, 1, now + Duration::from_secs(1));
+    sender.work(now);
+    assert_eq!(written(&mut sender, now), [1]);
+    assert_eq!(
+        returned(&mut sender),
+        [(0, ReturnReason::DeadlineOver, false)]
+    );
+}
