@@ -2,7 +2,8 @@
 //!
 //! A store has several logs, and each log has one owner. A node that does not own a log forwards calls for it to the
 //! owner. The forwarding node dials the owner and keeps one connection to it ([`Forwarder`]); the owner listens
-//! ([`LinkServer`]) and hands the calls to whoever serves them ([`Serve`]).
+//! ([`LinkServer`]) and hands the calls to whoever serves them ([`Serve`]). Beside calls there are questions from node
+//! to node, which have no order ([`Forwarder::ask`]), and what an owner pushes to subscribers ([`Forwarder::subscribe`]).
 //!
 //! Why not one request for each call: the calls of a log must reach its owner in the order in which they were made, also
 //! when the owner changes or a connection breaks in between. So all calls from one node for one log travel on one
@@ -14,6 +15,56 @@
 //! decoded; every queue has a bound.
 //!
 //! Not here: what the calls mean, who owns a log (leases), encryption, the client's API.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use bytes::Bytes;
+//! use futures::FutureExt;
+//! use futures::future::BoxFuture;
+//! use gesta_core::{Incarnation, LogId};
+//! use gesta_link::*;
+//! use tokio::net::TcpListener;
+//! use tokio::time::Instant;
+//! use uuid::Uuid;
+//!
+//! /// Answers each call with its own body.
+//! struct Echo;
+//!
+//! impl Serve for Echo {
+//!     fn call(&self, _log: LogId, call: Call) -> Served {
+//!         Served::Taken(async { Answer::Reply(call.body) }.boxed())
+//!     }
+//!
+//!     fn ask(&self, question: Question) -> BoxFuture<'static, Bytes> {
+//!         async { question.body }.boxed()
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+//! let config = LinkConfig {
+//!     store: StoreIdentity { id: Uuid::new_v4(), logs: 4 },
+//!     secret: Secret::new(b"32 random bytes of the cluster..")?,
+//!     address: Address::new("node-a:7071"),
+//!     build: "1.0.0".to_owned(),
+//!     times: Times::default(),
+//!     bounds: Bounds::default(),
+//! };
+//! let listener = TcpListener::bind("127.0.0.1:0").await?;
+//! let owner = LinkServer::start(listener, config.clone(), Arc::new(Echo))?;
+//!
+//! let forwarder = Forwarder::start(config, Arc::new(|_log, _hint| {}))?;
+//! let epoch = Epoch { incarnation: Incarnation::random(), number: 1 };
+//! let route = Route { owner: Owner::Node(owner.local_address().into()), epoch };
+//! forwarder.set_route(LogId(0), route).await;
+//!
+//! let deadline = Instant::now() + Duration::from_secs(10);
+//! let reply = forwarder.call(LogId(0), 1, Bytes::from("body"), deadline).await?;
+//! assert_eq!(reply, "body");
+//! # Ok(()) }
+//! ```
 
 mod config;
 mod error;
