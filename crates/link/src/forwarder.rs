@@ -213,7 +213,8 @@ impl Forwarder {
         }
     }
 
-    /// Asks a node a question that belongs to no log. Questions have no order and are never sent twice.
+    /// Asks a node a question that belongs to no log, with a body of at most `body_bytes_max`. Questions have no order and
+    /// are never sent twice.
     ///
     /// # Errors
     /// [`AskError`].

@@ -65,24 +65,40 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// The newest lane of each forwarder and log, kept as long as any lane of theirs exists: an older one may still have
-/// calls to hand over.
+/// The newest lanes of one forwarder.
 #[derive(Debug, Default)]
-struct NewestLanes(Mutex<HashMap<(Uuid, LogId), WeakNewest>>);
+struct ForwarderLanes(Mutex<HashMap<LogId, Arc<Mutex<Newest>>>>);
 
-type WeakNewest = Weak<Mutex<Newest>>;
+impl ForwarderLanes {
+    fn get(&self, log: LogId) -> Arc<Mutex<Newest>> {
+        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(lanes.entry(log).or_default())
+    }
+}
+
+/// The newest lanes of all forwarders. Each connection holds those of its forwarder: as long as one is open, calls of an
+/// old lane may still arrive on it.
+#[derive(Debug, Default)]
+struct NewestLanes(Mutex<HashMap<Uuid, Weak<ForwarderLanes>>>);
 
 impl NewestLanes {
-    fn get(&self, forwarder: Uuid, log: LogId) -> Arc<Mutex<Newest>> {
-        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(newest) = lanes.get(&(forwarder, log)).and_then(Weak::upgrade) {
-            return newest;
+    fn of(&self, forwarder: Uuid) -> Arc<ForwarderLanes> {
+        let mut forwarders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lanes) = forwarders.get(&forwarder).and_then(Weak::upgrade) {
+            return lanes;
         }
-        lanes.retain(|_, newest| newest.strong_count() > 0);
-        let newest = Arc::default();
-        lanes.insert((forwarder, log), Arc::downgrade(&newest));
-        newest
+        forwarders.retain(|_, lanes| lanes.strong_count() > 0);
+        let lanes = Arc::default();
+        forwarders.insert(forwarder, Arc::downgrade(&lanes));
+        lanes
     }
+}
+
+/// The forwarder of a connection.
+#[derive(Debug, Clone)]
+struct Caller {
+    process: Uuid,
+    lanes: Arc<ForwarderLanes>,
 }
 
 impl LinkServer {
@@ -124,7 +140,7 @@ impl LinkServer {
     }
 
     /// Gives something to all forwarders that have subscribed to a log. Each has a bounded queue; who is too slow gets a
-    /// gap instead.
+    /// gap instead, and so does everybody if the body is too large for the queue or for a link.
     pub fn push(&self, log: LogId, body: &Bytes) {
         self.shared.subscribers.push(log, body);
     }

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use uuid::Uuid;
 
-use super::{Shared, lane};
+use super::{Caller, Shared, lane};
 use crate::hello;
 use crate::peer::keep_alive;
 use crate::pipe::{CONNECTION_WINDOW, Pipe, STREAM_WINDOW};
@@ -39,12 +38,16 @@ pub(super) async fn run(
         }
     };
     drop(stranger);
-    if let Err(error) = serve(socket, other.process, &shared).await {
+    let caller = Caller {
+        process: other.process,
+        lanes: shared.newest.of(other.process),
+    };
+    if let Err(error) = serve(socket, &caller, &shared).await {
         tracing::debug!(%from, %error, "a link broke");
     }
 }
 
-async fn serve(socket: TcpStream, forwarder: Uuid, shared: &Arc<Shared>) -> Result<(), h2::Error> {
+async fn serve(socket: TcpStream, caller: &Caller, shared: &Arc<Shared>) -> Result<(), h2::Error> {
     let mut connection = h2::server::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -59,11 +62,11 @@ async fn serve(socket: TcpStream, forwarder: Uuid, shared: &Arc<Shared>) -> Resu
     loop {
         tokio::select! {
             accepted = poll_fn(|context| connection.poll_accept(context)) => match accepted {
-                Some(stream) => accept(stream?, forwarder, shared),
+                Some(stream) => accept(stream?, caller, shared),
                 None => return Ok(()),
             },
             trouble = &mut pings => {
-                tracing::debug!(%forwarder, trouble, "a link is dead");
+                tracing::debug!(forwarder = %caller.process, trouble, "a link is dead");
                 return Ok(());
             }
             () = shared.ending.cancelled(), if !is_ending => {
@@ -79,10 +82,10 @@ type Accepted = (
     h2::server::SendResponse<Bytes>,
 );
 
-fn accept((request, respond): Accepted, forwarder: Uuid, shared: &Arc<Shared>) {
+fn accept((request, respond): Accepted, caller: &Caller, shared: &Arc<Shared>) {
     // A stream that is reset already has no lane.
     if let Ok(pipe) = Pipe::accept(request, respond, shared.config.bounds.body_bytes_max) {
-        let stream = lane::run(pipe, forwarder, Arc::clone(shared));
+        let stream = lane::run(pipe, caller.clone(), Arc::clone(shared));
         let closed = shared.closed.clone();
         shared
             .tasks

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFuture;
 use uuid::Uuid;
 
-use super::Shared;
+use super::{Caller, Shared};
 use crate::frame::Frame;
 use crate::pipe::{Pipe, PipeEvent};
 use crate::pushes::Pushed;
@@ -29,7 +29,8 @@ use crate::serve::{Answer, Call, Question, Served};
 const ANSWERS_MAX: usize = 256;
 
 /// Serves a stream until it ends.
-pub(super) async fn run(mut pipe: Pipe, forwarder: Uuid, shared: Arc<Shared>) {
+pub(super) async fn run(mut pipe: Pipe, caller: Caller, shared: Arc<Shared>) {
+    let forwarder = caller.process;
     let first = loop {
         match poll_fn(|context| pipe.poll(context)).await {
             PipeEvent::Ended => return,
@@ -43,7 +44,7 @@ pub(super) async fn run(mut pipe: Pipe, forwarder: Uuid, shared: Arc<Shared>) {
     };
     let served = match first {
         Ok((Frame::Open { log, lane, epoch }, _)) => {
-            let lane = Lane::new(pipe, forwarder, log, lane, epoch, &shared);
+            let lane = Lane::new(pipe, &caller, log, lane, epoch, &shared);
             lane.run().await
         }
         Ok((
@@ -98,9 +99,11 @@ async fn answer(
 
 /// Sends a subscriber what is pushed, until the stream ends.
 async fn push(mut pipe: Pipe, log: LogId, shared: &Shared) {
-    let queue = shared
-        .subscribers
-        .add(log, shared.config.bounds.push_bytes_max);
+    let bounds = &shared.config.bounds;
+    // What is too large for a link is a gap.
+    let body_bytes_max = usize::try_from(bounds.body_bytes_max).unwrap_or(usize::MAX);
+    let bytes_max = bounds.push_bytes_max.min(body_bytes_max);
+    let queue = shared.subscribers.add(log, bytes_max);
     loop {
         tokio::select! {
             event = poll_fn(|context| pipe.poll(context)) => match event {
@@ -166,7 +169,7 @@ struct Lane<'a> {
 impl<'a> Lane<'a> {
     fn new(
         pipe: Pipe,
-        forwarder: Uuid,
+        caller: &Caller,
         log: LogId,
         number: u64,
         epoch: Epoch,
@@ -175,11 +178,11 @@ impl<'a> Lane<'a> {
         Self {
             shared,
             pipe,
-            forwarder,
+            forwarder: caller.process,
             log,
             number,
             epoch,
-            newest: shared.newest.get(forwarder, log),
+            newest: caller.lanes.get(log),
             core: Receiver::new(shared.config.bounds.credit()),
             taken: FuturesUnordered::new(),
             answers: Vec::new(),

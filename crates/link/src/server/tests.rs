@@ -210,6 +210,8 @@ async fn a_lane_that_was_replaced_is_not_served() {
         body: Bytes::new(),
     });
     assert_eq!(next(&mut old).await, PipeEvent::Ended);
+    // The newest lane is remembered as long as the forwarder has any connection.
+    drop((new, second));
     let mut older = attack.lane(1, [(0, 12, 1)]);
     assert_eq!(next(&mut older).await, PipeEvent::Ended);
     assert_eq!(attack.kinds(), [10, 20]);
