@@ -24,10 +24,10 @@ fn quick_config() -> LinkConfig {
 }
 
 /// A forwarder whose log 0 is owned by a node behind a network.
-async fn through_a_network() -> (Node, FaultProxy, Forwarder) {
-    let owner = node(quick_config()).await;
+async fn through_a_network(config: LinkConfig) -> (Node, FaultProxy, Forwarder) {
+    let owner = node(config.clone()).await;
     let network = FaultProxy::start(owner.address).expect("a proxy");
-    let sender = forwarder(quick_config());
+    let sender = forwarder(config);
     within(sender.set_route(LOG, route(network.addr(), 1))).await;
     assert_eq!(within(call(&sender, "first")).await, Ok(body("first")));
     (owner, network, sender)
@@ -64,7 +64,7 @@ async fn until(sender: &Forwarder, address: SocketAddr, reach: Reach) {
 /// Goal: the link dies between a call and its reply. The call is sent again on a new link, and has one outcome.
 #[tokio::test]
 async fn a_call_whose_link_dies_is_sent_again() {
-    let (owner, network, sender) = through_a_network().await;
+    let (owner, network, sender) = through_a_network(config()).await;
     owner.owned.behave(0, Behaviour::Hold);
     let calls = ["a", "b"].map(|text| call(&sender, text));
     owner.owned.seen(3).await;
@@ -80,7 +80,7 @@ async fn a_call_whose_link_dies_is_sent_again() {
 /// Goal: the same, but the owner cannot be reached again: the caller hears that the call may have been done.
 #[tokio::test]
 async fn a_call_whose_link_dies_for_good_comes_back_in_doubt() {
-    let (owner, network, sender) = through_a_network().await;
+    let (owner, network, sender) = through_a_network(quick_config()).await;
     owner.owned.behave(0, Behaviour::Hold);
     let written = call(&sender, "written");
     owner.owned.seen(2).await;
@@ -106,8 +106,8 @@ async fn a_call_whose_link_dies_for_good_comes_back_in_doubt() {
 /// Goal: a new owner gets what the old one left unanswered when its link died, in order.
 #[tokio::test]
 async fn a_new_owner_gets_what_a_dead_one_left() {
-    let (owner, network, sender) = through_a_network().await;
-    let next = node(quick_config()).await;
+    let (owner, network, sender) = through_a_network(config()).await;
+    let next = node(config()).await;
     owner.owned.behave(0, Behaviour::Hold);
     let calls = ["a", "b", "c"].map(|text| call(&sender, text));
     owner.owned.seen(4).await;
@@ -128,7 +128,7 @@ async fn a_new_owner_gets_what_a_dead_one_left() {
 #[tokio::test]
 async fn a_cut_in_one_direction_makes_the_owner_unreachable() {
     for replies_are_lost in [true, false] {
-        let (owner, network, sender) = through_a_network().await;
+        let (owner, network, sender) = through_a_network(quick_config()).await;
         match replies_are_lost {
             true => network.swallow_replies(true),
             false => network.hold_requests(true),
@@ -158,7 +158,7 @@ async fn a_cut_in_one_direction_makes_the_owner_unreachable() {
 /// Goal: a frozen owner is given up after `dead_after`, and its connection with it.
 #[tokio::test]
 async fn a_frozen_link_is_given_up() {
-    let (_owner, network, sender) = through_a_network().await;
+    let (_owner, network, sender) = through_a_network(quick_config()).await;
     network.freeze(true);
     assert_eq!(within(call(&sender, "frozen")).await, unreachable(true));
     let trouble = sender.nodes().remove(0).trouble.expect("a sentence");
@@ -171,7 +171,7 @@ async fn a_frozen_link_is_given_up() {
 /// Goal: a link that flaps under load reorders nothing and loses nothing. Calls may be done twice: their ids tell.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_flaps_keeps_the_order() {
-    let (owner, network, sender) = through_a_network().await;
+    let (owner, network, sender) = through_a_network(config()).await;
     let mut calls = Vec::new();
     for round in 0..20 {
         let texts = (0..100).map(|n| (round * 100 + n).to_string());

@@ -43,7 +43,7 @@ pub(crate) fn config() -> LinkConfig {
 pub(crate) fn quick() -> Times {
     Times {
         ping_every: Duration::from_millis(100),
-        dead_after: Duration::from_millis(500),
+        dead_after: Duration::from_secs(1),
         return_after: Duration::from_millis(300),
         trusted_after: Duration::from_millis(700),
         ..Times::default()
