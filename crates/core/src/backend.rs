@@ -25,6 +25,7 @@ use crate::filter::Filter;
 use crate::ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId};
 use crate::info::{Capabilities, Durability};
 use crate::lifecycle::Visibility;
+use crate::registry::Registry;
 use crate::request::Direction;
 
 /// Random number of one writer connection, stored with each row that it wrote. Never reused.
@@ -557,6 +558,10 @@ pub trait Backend: Send + Sync + 'static {
         visibility: Visibility,
         mode: RunMode,
     ) -> Result<Removed>;
+
+    /// The registry of the nodes that share this database, with connections of its own that open at the first use.
+    /// `None` if the database serves one process only, so that there is nobody to share the logs with.
+    fn registry(&self) -> Option<Arc<dyn Registry>>;
 
     /// Closes all connections.
     async fn close(&self);

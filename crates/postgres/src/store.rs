@@ -9,6 +9,7 @@ use gesta_core::backend::{
     Backend, BackendInfo, EventLookup, EventRef, History, LoadRequest, Loaded, LogEnd, LogSlice,
     LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
 };
+use gesta_core::registry::Registry;
 use gesta_core::{
     Capabilities, ContentType, ErrorKind, LogId, Position, Result, StreamId, Visibility,
 };
@@ -224,6 +225,10 @@ impl Backend for PostgresBackend {
         self.check_open()?;
         let history = self.history();
         scavenge::remove_hidden(&self.connector, history, log, stream, visibility, mode).await
+    }
+
+    fn registry(&self) -> Option<Arc<dyn Registry>> {
+        None
     }
 
     async fn close(&self) {

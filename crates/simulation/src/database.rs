@@ -482,5 +482,9 @@ impl Backend for Database {
         not_simulated()
     }
 
+    fn registry(&self) -> Option<Arc<dyn gesta_core::registry::Registry>> {
+        None
+    }
+
     async fn close(&self) {}
 }

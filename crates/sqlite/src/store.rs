@@ -17,6 +17,7 @@ use gesta_core::backend::{
     LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
     StreamSlice,
 };
+use gesta_core::registry::Registry;
 use gesta_core::{
     Capabilities, ContentType, Durability, Error, Incarnation, LogId, Position, Result, StreamId,
     Visibility,
@@ -567,6 +568,11 @@ impl Backend for SqliteBackend {
             total.events += removed.events;
             total.payload_bytes += removed.payload_bytes;
         }
+    }
+
+    fn registry(&self) -> Option<Arc<dyn Registry>> {
+        // One process has the file.
+        None
     }
 
     async fn close(&self) {

@@ -564,6 +564,10 @@ impl Backend for Sim {
         unimplemented!("the pipeline does not scavenge")
     }
 
+    fn registry(&self) -> Option<Arc<dyn gesta_core::registry::Registry>> {
+        None
+    }
+
     async fn close(&self) {}
 }
 

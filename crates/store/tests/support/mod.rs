@@ -282,6 +282,10 @@ impl Backend for MemoryBackend {
         Ok(self.world.remove_hidden(log, stream, visibility, mode))
     }
 
+    fn registry(&self) -> Option<Arc<dyn gesta_core::registry::Registry>> {
+        None
+    }
+
     async fn close(&self) {
         if self.slow.load(Ordering::Relaxed) {
             tokio::time::sleep(SLOW).await;

@@ -366,5 +366,9 @@ impl Backend for FaultyBackend {
         self.process.read(remove).await
     }
 
+    fn registry(&self) -> Option<Arc<dyn registry::Registry>> {
+        None
+    }
+
     async fn close(&self) {}
 }
