@@ -11,6 +11,8 @@
 //! * `placement`: what the rest of a node sees of it;
 //! * `memory`: a registry in memory with faults, for tests.
 
+pub mod membership;
+pub mod memory;
 pub mod placement;
 
 pub use placement::{LogPlace, Member, Owner, Placement};

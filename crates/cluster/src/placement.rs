@@ -29,6 +29,8 @@ pub struct Placement {
 pub struct LogPlace {
     /// The node that appends to it; `None`: nobody, so any node may after a while.
     pub owner: Option<Owner>,
+    /// To whom the owner hands it over, or is asked to.
+    pub next_owner: Option<Owner>,
     /// The tenure that this is about. Of two pieces of news about a log, the one with the greater epoch counts.
     pub epoch: LeaseEpoch,
     /// True if this node is the owner, and is not handing it over.

@@ -1,0 +1,485 @@
+//! The core of membership: one node's decisions about who is alive and who has which log.
+//!
+//! It is pure: it does no I/O, has no tasks and no clock. Inputs come in by [`Core::on`], each with the time; after some
+//! of them [`Core::work`] decides what can be decided now; what is to be done comes out as [`Output`]s, in order. The
+//! shell (`shell`) connects it with a registry, a simulation with a simulated one.
+//!
+//! It keeps the last look, brought up to date by its own changes, and derives the rest from it. In each step it compares
+//! what holds with what should hold, and makes *one* change of the registry at a time, each conditional on what was
+//! seen. A change that did not work out, or whose outcome is not known, is never repeated: the next look tells what
+//! holds.
+//!
+//! * `observe`: who is dead; `shares`: who should have how many logs; `claims`: taking logs that nobody has;
+//! * `giving`: handing logs over; `progress`: giving up a log whose pipeline is stuck;
+//! * `answers`: what follows from an answer; `view`: what the rest of the node sees; `times`: how long all of it takes.
+
+mod answers;
+mod claims;
+mod giving;
+mod note;
+mod observe;
+mod progress;
+mod random;
+mod settle;
+mod shares;
+mod times;
+mod view;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::registry::{
+    Beat, Claim, Generation, HandOver, Join, LeaseEpoch, Look, MoveReason, NodeId, NodeInfo,
+    NodeRow, NodeState, Suspect, Tenure,
+};
+use gesta_core::{LogId, Result};
+
+use self::giving::Passing;
+pub use self::note::Note;
+use self::observe::{LookTimes, Observations};
+use self::progress::Progress;
+pub use self::progress::Sign;
+use self::random::Random;
+use self::settle::Settle;
+pub use self::times::{Config, Moment};
+use crate::placement::Placement;
+
+/// An input of the core.
+#[derive(Debug)]
+pub enum Input {
+    /// The answer to [`Output::Beat`].
+    Looked(Result<Look>),
+    /// The answer to [`Output::Change`].
+    Changed(Result<Changed>),
+    /// How far the pipelines of this node's logs have come. Comes with each beat.
+    Signs(Vec<(LogId, Sign)>),
+    /// The one that takes a log over is ready ([`Output::Prepare`]), or is not.
+    Prepared(LogId, LeaseEpoch, Readiness),
+    /// A connection to the node's address was refused: nobody listens there. Not: a time-out.
+    Refused(NodeId),
+    /// The nodes that this node cannot call at present; all of them.
+    Unreachable(Vec<NodeId>),
+    /// Hand over all logs, and receive none ([`NodeState::Draining`]); or take part again ([`NodeState::Up`]).
+    Drain(NodeState),
+    /// Hand over all logs, then leave; at the latest after this time.
+    Leave(Duration),
+}
+
+/// Whether another node is ready to take a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Readiness {
+    /// It is.
+    Ready,
+    /// It refuses, or does not answer.
+    Refused,
+}
+
+/// A change of the registry; each is one call of [`Registry`](gesta_core::registry::Registry).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// `join`.
+    Join(Join),
+    /// `set_state`, of this node.
+    SetState(NodeId, Generation, NodeState),
+    /// `claim`.
+    Claim(Vec<Claim>),
+    /// `declare_dead`.
+    DeclareDead(Suspect),
+    /// `set_next_owner`.
+    SetNextOwner(LogId, LeaseEpoch, Option<NodeId>),
+    /// `hand_over`.
+    HandOver(HandOver),
+    /// `release`.
+    Release(Tenure),
+}
+
+/// The answer to a [`Change`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Changed {
+    /// This node is registered with this id.
+    Joined(NodeId),
+    /// These of the logs were got.
+    Claimed(Vec<LogId>),
+    /// It was done, or the row was not as believed.
+    Done(bool),
+}
+
+/// An output of the core: something that is to be done, in the order of the outputs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Beat, and give up after half of [`Core::beat`]. At most one is under way.
+    Beat(Beat),
+    /// Change the registry, and give up after half of [`Core::beat`]. At most one is under way; beats do not wait for it.
+    Change(Change),
+    /// Ask another node to prepare for a log, and say how that went by [`Input::Prepared`]. The log is still served here.
+    Prepare(Preparation),
+    /// Tell people.
+    Tell(Note),
+    /// This was the last output.
+    Stopped(Stop),
+}
+
+/// What [`Output::Prepare`] asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Preparation {
+    /// The log.
+    pub log: LogId,
+    /// The tenure that is to end.
+    pub epoch: LeaseEpoch,
+    /// Who is to get the log.
+    pub to: NodeId,
+    /// Where that node is reached.
+    pub address: Arc<str>,
+    /// Why.
+    pub reason: MoveReason,
+}
+
+/// Why the core has stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// It has left.
+    Left,
+    /// Another process has joined with the address of this one, and is alive. If this one joined again, the two would
+    /// replace each other for ever.
+    Replaced,
+}
+
+/// What a core needs to know at the start.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// What this node tells the others.
+    pub info: NodeInfo,
+    /// Times.
+    pub config: Config,
+    /// Seed of its random numbers; must differ between processes.
+    pub seed: u64,
+}
+
+/// Whether this node is registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// It is not, and joins with this generation.
+    Outside(Generation),
+    /// It is.
+    Inside(NodeId, Generation),
+    /// Another process has joined with our address. Is it alive?
+    Displaced {
+        node: NodeId,
+        generation: Generation,
+        by: (Generation, u64),
+        since: Moment,
+    },
+}
+
+/// What is kept about a log beyond its lease.
+#[derive(Debug, Default)]
+pub(crate) struct LogState {
+    /// The greatest epoch that was ever seen. The lease's is smaller after a fail-over that lost rows.
+    known: LeaseEpoch,
+    /// When it was first seen without a valid owner.
+    free_since: Option<Moment>,
+    /// We gave it up as stuck and leave it to others until then.
+    leave_until: Option<Moment>,
+    /// We took it when it was stuck elsewhere, and do not give it up as stuck until then.
+    keep_until: Option<Moment>,
+    /// To whom we have decided to give it, and why.
+    intended: Option<(NodeId, MoveReason)>,
+    /// Who did not want it last.
+    refused_by: Option<NodeId>,
+    /// The hand-over that is going on.
+    passing: Option<Passing>,
+}
+
+impl LogState {
+    const fn new() -> Self {
+        Self {
+            known: LeaseEpoch(0),
+            free_since: None,
+            leave_until: None,
+            keep_until: None,
+            intended: None,
+            refused_by: None,
+            passing: None,
+        }
+    }
+}
+
+/// The pure core of one node's membership in one database.
+#[derive(Debug)]
+pub struct Core {
+    setting: Setting,
+    random: Random,
+    standing: Standing,
+    /// The last look, with what our own changes have changed since.
+    look: Option<Look>,
+    looked: Option<LookTimes>,
+    /// The nodes of the last look have not been judged yet.
+    is_unjudged: bool,
+    beat_due: Moment,
+    /// The beat under way: when it was sent, and how many changes had been answered then.
+    beat_sent: Option<(Moment, u64)>,
+    /// When the last beat was sent.
+    beaten: Moment,
+    change: Option<Change>,
+    /// Changes that were answered.
+    changes: u64,
+    /// A change has not worked out: nothing more is changed before a look that was sent after its answer.
+    is_look_needed: bool,
+    join_due: Moment,
+    observations: Observations,
+    unreachable: Vec<NodeId>,
+    settle: Settle,
+    progress: Progress,
+    logs: Vec<LogState>,
+    wanted_state: Option<NodeState>,
+    leave_by: Option<Moment>,
+    moved: Option<Moment>,
+    is_stopped: bool,
+    placement: Arc<Placement>,
+    outputs: Vec<Output>,
+}
+
+impl Core {
+    /// A core that knows nothing; its first output asks to join.
+    #[must_use]
+    pub fn new(setting: Setting, now: Moment) -> Self {
+        let mut random = Random::new(setting.seed);
+        Self {
+            standing: Standing::Outside(draw_generation(&mut random)),
+            random,
+            look: None,
+            looked: None,
+            is_unjudged: false,
+            beat_due: now,
+            beat_sent: None,
+            beaten: now,
+            change: None,
+            changes: 0,
+            is_look_needed: false,
+            join_due: now,
+            observations: Observations::default(),
+            unreachable: Vec::new(),
+            settle: Settle::begin(now),
+            progress: Progress::default(),
+            logs: Vec::new(),
+            wanted_state: None,
+            leave_by: None,
+            moved: None,
+            is_stopped: false,
+            placement: Arc::default(),
+            outputs: Vec::new(),
+            setting,
+        }
+    }
+
+    /// Takes an input. What follows from it is decided by the next [`work`](Self::work).
+    pub fn on(&mut self, input: Input, now: Moment) {
+        match input {
+            Input::Looked(look) => self.on_looked(look, now),
+            Input::Changed(changed) => self.on_changed(changed, now),
+            Input::Signs(signs) => self.progress.take(&signs),
+            Input::Prepared(log, epoch, readiness) => self.on_prepared(log, epoch, readiness),
+            Input::Refused(node) => self.observations.refused(node),
+            Input::Unreachable(nodes) => self.unreachable = nodes,
+            Input::Drain(state) => self.wanted_state = Some(state),
+            Input::Leave(within) => {
+                self.wanted_state = Some(NodeState::Draining);
+                self.leave_by = Some(now.plus(within));
+            }
+        }
+    }
+
+    /// Decides everything that can be decided now.
+    pub fn work(&mut self, now: Moment) {
+        if self.is_stopped {
+            return;
+        }
+        if self.change.is_none()
+            && let Some(change) = self.next_change(now)
+        {
+            self.make(change);
+        }
+        self.prepare_hand_overs();
+        self.beat_if_due(now);
+        self.leave_if_late(now);
+        self.publish();
+    }
+
+    /// Takes what is to be done.
+    pub fn take_outputs(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// When to call [`work`](Self::work) again if nothing happens until then.
+    #[must_use]
+    pub fn wake_at(&self, now: Moment) -> Option<Moment> {
+        if self.is_stopped {
+            return None;
+        }
+        let beat = (self.beat_sent.is_none() && self.beats()).then(|| self.next_beat());
+        let is_idle = self.change.is_none();
+        let join = match self.standing {
+            Standing::Outside(_) if is_idle => Some(self.join_due),
+            _ => None,
+        };
+        let claim = self.claim_at(now).filter(|_| is_idle);
+        let leave = self.leave_by.filter(|by| *by > now);
+        [beat, join, claim, leave].into_iter().flatten().min()
+    }
+
+    /// The time from one beat to the next, at present.
+    #[must_use]
+    pub fn beat(&self) -> Duration {
+        let nodes = self.look.as_ref().map_or(1, |look| look.nodes.len());
+        self.setting.config.beat(nodes)
+    }
+
+    /// Who owns which log.
+    #[must_use]
+    pub fn placement(&self) -> Arc<Placement> {
+        Arc::clone(&self.placement)
+    }
+
+    /// The last look, with what this node has changed since.
+    #[must_use]
+    pub fn last_look(&self) -> Option<&Look> {
+        self.look.as_ref()
+    }
+
+    /// When the answer to the last successful look came.
+    #[must_use]
+    pub fn looked_at(&self) -> Option<Moment> {
+        self.looked.map(|times| times.arrived)
+    }
+
+    // ---- beats ----
+
+    fn beats(&self) -> bool {
+        !matches!(self.standing, Standing::Outside(_))
+    }
+
+    /// Earlier than the next regular beat if a node may be found dead then.
+    fn next_beat(&self) -> Moment {
+        let early = self.observations.look_at(self.beat(), self.beaten);
+        early.map_or(self.beat_due, |early| early.min(self.beat_due))
+    }
+
+    fn beat_if_due(&mut self, now: Moment) {
+        let (Standing::Inside(node, generation)
+        | Standing::Displaced {
+            node, generation, ..
+        }) = self.standing
+        else {
+            return;
+        };
+        if self.beat_sent.is_some() || now < self.next_beat() {
+            return;
+        }
+        self.beat_sent = Some((now, self.changes));
+        self.beaten = now;
+        self.beat_due = now.plus(self.jittered(self.beat()));
+        self.outputs.push(Output::Beat(Beat {
+            node,
+            generation,
+            unreachable: self.unreachable.clone(),
+        }));
+    }
+
+    /// 90 to 110 per cent of a time, so that nodes which were started together do not stay together.
+    fn jittered(&mut self, time: Duration) -> Duration {
+        let percent = 90 + self.random.below(21);
+        time * u32::try_from(percent).unwrap_or(100) / 100
+    }
+
+    // ---- changes ----
+
+    /// The one change to make now, the most urgent first.
+    fn next_change(&mut self, now: Moment) -> Option<Change> {
+        let node = match self.standing {
+            Standing::Outside(generation) if now >= self.join_due && self.leave_by.is_none() => {
+                let info = self.setting.info.clone();
+                return Some(Change::Join(Join { info, generation }));
+            }
+            Standing::Inside(node, _) => node,
+            Standing::Outside(_) | Standing::Displaced { .. } => return None,
+        };
+        if !self.may_change(now) {
+            return None;
+        }
+        let look = self.look.take()?;
+        let change = look.node(node).and_then(|me| {
+            self.change_of_state(&look, me)
+                .or_else(|| self.ready_hand_over(&look, me))
+                .or_else(|| self.claim(&look, me, now))
+                .or_else(|| self.declare(&look, me))
+                .or_else(|| self.release_stuck(&look, me, now))
+                .or_else(|| self.give(&look, me, now))
+        });
+        self.look = Some(look);
+        change
+    }
+
+    /// A node acts only upon a recent look by which it is registered.
+    fn may_change(&self, now: Moment) -> bool {
+        let is_registered = self.look.as_ref().is_some_and(|look| look.is_registered);
+        let is_recent = self
+            .looked_at()
+            .is_some_and(|at| now.since(at) <= self.beat() * 2);
+        is_registered && is_recent && !self.is_look_needed
+    }
+
+    fn change_of_state(&mut self, look: &Look, me: &NodeRow) -> Option<Change> {
+        if self.leave_by.is_some() && shares::logs_of(look, me.id) == 0 {
+            return Some(Change::SetState(me.id, me.generation, NodeState::Left));
+        }
+        let wanted = self.wanted_state.take()?;
+        (wanted != me.state).then_some(Change::SetState(me.id, me.generation, wanted))
+    }
+
+    /// After each look, at most one node is declared dead.
+    fn declare(&mut self, look: &Look, me: &NodeRow) -> Option<Change> {
+        if !std::mem::take(&mut self.is_unjudged) {
+            return None;
+        }
+        let (times, beat) = (self.looked?, self.beat());
+        let dead = self.observations.dead(look, times, beat);
+        let suspect = dead.or_else(|| self.observations.cut_off(look, me, times, beat))?;
+        Some(Change::DeclareDead(suspect))
+    }
+
+    /// Leaves with the logs that it still has, when the time for handing them over has passed.
+    fn leave_if_late(&mut self, now: Moment) {
+        let Some(by) = self.leave_by.filter(|_| self.change.is_none()) else {
+            return;
+        };
+        match self.standing {
+            Standing::Inside(..) if now < by => {}
+            Standing::Inside(node, generation) if now.since(by) < self.beat() => {
+                self.make(Change::SetState(node, generation, NodeState::Left));
+            }
+            _ => self.stop(Stop::Left),
+        }
+    }
+
+    fn make(&mut self, change: Change) {
+        self.change = Some(change.clone());
+        self.outputs.push(Output::Change(change));
+    }
+
+    fn stop(&mut self, why: Stop) {
+        self.is_stopped = true;
+        self.standing = Standing::Outside(Generation::NONE);
+        self.publish();
+        self.outputs.push(Output::Stopped(why));
+    }
+}
+
+/// A number that no other joining has had, but for a chance of 1 in 2⁶⁴.
+fn draw_generation(random: &mut Random) -> Generation {
+    loop {
+        let generation = Generation(random.next().cast_signed());
+        if generation != Generation::NONE {
+            return generation;
+        }
+    }
+}

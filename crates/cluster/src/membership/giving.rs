@@ -1,0 +1,275 @@
+//! Handing logs over: only the owner of a log decides about it.
+//!
+//! A hand-over begins with `next_owner` in the lease, whether this node has written it or somebody who asks for the move.
+//! So the intention is seen by all, and one that wants to balance waits. This node serves the log until the statement is
+//! sent that ends its tenure; from then on it does not, until a look tells what became of it.
+
+use gesta_core::LogId;
+use gesta_core::registry::{
+    HandOver, LeaseEpoch, LeaseRow, Look, MoveReason, NodeId, NodeRow, NodeState, Tenure,
+};
+use std::time::Duration;
+
+use super::note::Note;
+use super::random::affinity;
+use super::shares::{self, Shares};
+use super::times::{HAND_OVERS_MAX, Moment};
+use super::{Change, Core, Output, Preparation, Readiness};
+
+/// Time between two logs that are moved for the sake of balance.
+const BETWEEN_MOVES: Duration = Duration::from_secs(1);
+
+/// A hand-over that goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Passing {
+    pub(crate) to: NodeId,
+    pub(crate) epoch: LeaseEpoch,
+    pub(crate) stage: Stage,
+    pub(crate) reason: MoveReason,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// The taker prepares.
+    Preparing,
+    /// The taker is ready.
+    Ready,
+    /// The statement has been sent: this node no longer serves the log.
+    Sent,
+}
+
+impl Core {
+    /// Begins the hand-overs that the leases ask for, a few at a time.
+    pub(super) fn prepare_hand_overs(&mut self) {
+        if self.look.as_ref().is_none_or(|look| !look.is_registered) {
+            return;
+        }
+        let Some(look) = self.look.take() else {
+            return;
+        };
+        let me = self.placement_me();
+        let going_on = self.logs.iter().filter(|log| log.passing.is_some()).count();
+        let room = HAND_OVERS_MAX.saturating_sub(going_on);
+        let due = look.leases.iter().filter(|lease| {
+            let is_ours = look
+                .holder(lease)
+                .is_some_and(|holder| Some(holder.id) == me);
+            is_ours
+                && self.log(lease.log).passing.is_none()
+                && self.log(lease.log).refused_by.is_none()
+        });
+        let due = due.filter_map(|lease| {
+            let to = look.node(lease.next_owner?)?;
+            (Some(to.id) != me && to.state == NodeState::Up).then_some((lease, to))
+        });
+        for (lease, to) in due.take(room).collect::<Vec<_>>() {
+            self.prepare(lease, to);
+        }
+        self.look = Some(look);
+    }
+
+    fn prepare(&mut self, lease: &LeaseRow, to: &NodeRow) {
+        let log = self.log_mut(lease.log);
+        let intended = log.intended.filter(|(node, _)| *node == to.id);
+        let reason = intended.map_or(MoveReason::Request, |(_, reason)| reason);
+        log.passing = Some(Passing {
+            to: to.id,
+            epoch: lease.epoch,
+            stage: Stage::Preparing,
+            reason,
+        });
+        self.outputs.push(Output::Prepare(Preparation {
+            log: lease.log,
+            epoch: lease.epoch,
+            to: to.id,
+            address: to.info.address.clone(),
+            reason,
+        }));
+    }
+
+    pub(super) fn on_prepared(&mut self, log: LogId, epoch: LeaseEpoch, readiness: Readiness) {
+        let log = self.log_mut(log);
+        let Some(passing) = log.passing.as_mut() else {
+            return;
+        };
+        if passing.epoch != epoch || passing.stage != Stage::Preparing {
+            return;
+        }
+        match readiness {
+            Readiness::Ready => passing.stage = Stage::Ready,
+            Readiness::Refused => {
+                log.refused_by = Some(passing.to);
+                log.passing = None;
+            }
+        }
+    }
+
+    /// The statement of a hand-over whose taker is ready.
+    pub(super) fn ready_hand_over(&mut self, look: &Look, me: &NodeRow) -> Option<Change> {
+        for lease in &look.leases {
+            let log = self.log_mut(lease.log);
+            let Some(passing) = log
+                .passing
+                .as_mut()
+                .filter(|passing| passing.stage == Stage::Ready)
+            else {
+                continue;
+            };
+            let to = look
+                .node(passing.to)
+                .filter(|node| node.state == NodeState::Up);
+            let Some(to) = to.filter(|_| passing.epoch == lease.epoch) else {
+                log.passing = None;
+                continue;
+            };
+            passing.stage = Stage::Sent;
+            return Some(Change::HandOver(HandOver {
+                from: tenure(lease, me),
+                to: to.id,
+                to_generation: to.generation,
+                reason: passing.reason,
+            }));
+        }
+        None
+    }
+
+    pub(super) fn on_handed_over(&mut self, hand_over: &HandOver) {
+        let epoch = hand_over.from.epoch.next();
+        if let Some(lease) = self.lease_mut(hand_over.from.log) {
+            (lease.owner, lease.generation) = (Some(hand_over.to), hand_over.to_generation);
+            (lease.epoch, lease.next_owner) = (epoch, None);
+        }
+        let log = self.log_mut(hand_over.from.log);
+        log.known = log.known.max(epoch);
+        (log.passing, log.intended) = (None, None);
+        self.outputs.push(Output::Tell(Note::Moved {
+            log: hand_over.from.log,
+            from: Some(hand_over.from.owner),
+            to: Some(hand_over.to),
+            epoch,
+            reason: hand_over.reason,
+        }));
+    }
+
+    /// The next log to give away, or to keep after all.
+    pub(super) fn give(&mut self, look: &Look, me: &NodeRow, now: Moment) -> Option<Change> {
+        let ours = |lease: &&LeaseRow| look.holder(lease).is_some_and(|node| node.id == me.id);
+        let ours: Vec<&LeaseRow> = look.leases.iter().filter(ours).collect();
+        if let Some(change) = self.withdraw(look, me, &ours) {
+            return Some(change);
+        }
+        let shares = Shares::of(look);
+        let evacuated = self.evacuate(look, me, &ours, &shares);
+        let (lease, to, reason) = evacuated.or_else(|| {
+            let may_move = self.may_move_voluntarily(look, now);
+            let chosen = may_move.then(|| self.improve(me, &ours, &shares)).flatten();
+            self.moved = chosen.is_some().then_some(now).or(self.moved);
+            chosen
+        })?;
+        self.log_mut(lease.log).intended = Some((to, reason));
+        Some(Change::SetNextOwner(lease.log, lease.epoch, Some(to)))
+    }
+
+    /// Who cannot or will not take a log is not asked any longer.
+    fn withdraw(&self, look: &Look, me: &NodeRow, ours: &[&LeaseRow]) -> Option<Change> {
+        let vain = ours.iter().find(|lease| {
+            let log = self.log(lease.log);
+            let is_sent = log
+                .passing
+                .is_some_and(|passing| passing.stage == Stage::Sent);
+            lease.next_owner.is_some_and(|next| {
+                let takes = look
+                    .node(next)
+                    .is_some_and(|node| node.state == NodeState::Up);
+                !is_sent && (!takes || next == me.id || log.refused_by == Some(next))
+            })
+        })?;
+        Some(Change::SetNextOwner(vain.log, vain.epoch, None))
+    }
+
+    /// A node that drains, or that most others cannot call, gives up all it has, a few logs at a time.
+    fn evacuate<'a>(
+        &self,
+        look: &Look,
+        me: &NodeRow,
+        ours: &[&'a LeaseRow],
+        shares: &Shares<'_>,
+    ) -> Option<(&'a LeaseRow, NodeId, MoveReason)> {
+        let (takers, reason): (Vec<NodeId>, _) = if me.state == NodeState::Draining {
+            (shares.receivers().collect(), MoveReason::Drain)
+        } else if shares::is_cut_off(look, me) {
+            let reached = shares::reached_by_all(look).map(|node| node.id);
+            (reached.collect(), MoveReason::Unreachable)
+        } else {
+            return None;
+        };
+        let going_on = ours
+            .iter()
+            .filter(|lease| lease.next_owner.is_some())
+            .count();
+        if going_on >= HAND_OVERS_MAX {
+            return None;
+        }
+        let staying = ours.iter().filter(|lease| lease.next_owner.is_none());
+        let mut given = staying.filter_map(|lease| {
+            let refused_by = self.log(lease.log).refused_by;
+            let takers = takers
+                .iter()
+                .filter(|node| **node != me.id && Some(**node) != refused_by);
+            let pinned = |node: NodeId| lease.pinned != Some(node);
+            let to = takers.min_by_key(|node| (pinned(**node), shares.order(lease, **node)))?;
+            Some((*lease, *to, reason))
+        });
+        given.next()
+    }
+
+    /// Logs move for the sake of order only when nothing else is going on.
+    fn may_move_voluntarily(&self, look: &Look, now: Moment) -> bool {
+        let mut builds = look.nodes.iter().map(|node| &node.info.build);
+        let first = builds.next();
+        let is_one_build = builds.all(|build| Some(build) == first);
+        let moves = look.leases.iter().any(|lease| lease.next_owner.is_some());
+        let rested = self
+            .moved
+            .is_none_or(|moved| now.since(moved) >= BETWEEN_MOVES);
+        self.settle.is_over(&self.setting.config, now) && is_one_build && !moves && rested
+    }
+
+    /// The one move that brings the logs nearer to where they should be, if it is ours to make.
+    fn improve<'a>(
+        &self,
+        me: &NodeRow,
+        ours: &[&'a LeaseRow],
+        shares: &Shares<'_>,
+    ) -> Option<(&'a LeaseRow, NodeId, MoveReason)> {
+        let accepts = |lease: &LeaseRow, node: NodeId| {
+            node != me.id && self.log(lease.log).refused_by != Some(node)
+        };
+        let free = || ours.iter().filter(|lease| !lease.frozen);
+        let pinned = free().find_map(|lease| {
+            let to = lease
+                .pinned
+                .filter(|to| shares.receives(*to) && accepts(lease, *to))?;
+            Some((*lease, to, MoveReason::Pin))
+        });
+        if pinned.is_some() || shares.giver() != Some(me.id) {
+            return pinned;
+        }
+        let takers = shares
+            .receivers()
+            .filter(|node| shares.is_below_ceiling(*node));
+        let to = takers.min_by_key(|node| (shares.excess(*node), *node))?;
+        let movable = free().filter(|lease| lease.pinned.is_none() && accepts(lease, to));
+        let lease = movable.max_by_key(|lease| affinity(lease.log.0, to.0))?;
+        Some((*lease, to, MoveReason::Balance))
+    }
+}
+
+fn tenure(lease: &LeaseRow, owner: &NodeRow) -> Tenure {
+    Tenure {
+        log: lease.log,
+        owner: owner.id,
+        generation: owner.generation,
+        epoch: lease.epoch,
+    }
+}

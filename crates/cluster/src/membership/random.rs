@@ -1,0 +1,37 @@
+//! Numbers that look random: drawn from a seed, and for the order of nodes at a log.
+
+/// The finalizer of SplitMix64 (Steele, Lea, Flood: *Fast splittable pseudorandom number generators*, 2014).
+///
+/// The order of nodes at a log rests on it, and nodes of different builds should agree about that: do not change it.
+fn mix(mut number: u64) -> u64 {
+    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// How much a node likes a log: breaks ties, in another order for each log (*rendezvous hashing*).
+pub(crate) fn affinity(log: u16, node: u32) -> u64 {
+    mix(mix(u64::from(log).wrapping_add(STEP)) ^ u64::from(node).wrapping_mul(STEP))
+}
+
+/// A source of random numbers.
+#[derive(Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(STEP);
+        mix(self.0)
+    }
+
+    /// 0 to `count - 1`.
+    pub(crate) fn below(&mut self, count: u64) -> u64 {
+        self.next() % count.max(1)
+    }
+}

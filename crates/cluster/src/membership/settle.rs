@@ -1,0 +1,52 @@
+//! When membership has settled, so that logs may be moved for the sake of balance.
+//!
+//! Why: a node that restarts comes back within seconds, and a rolling restart changes the membership again and again;
+//! who balances at once moves logs twice or three times.
+
+use gesta_core::registry::{Generation, Look, NodeId, NodeState};
+
+use super::times::{Config, Moment};
+
+#[derive(Debug)]
+pub(crate) struct Settle {
+    members: Vec<(NodeId, Generation, NodeState)>,
+    /// When they last changed.
+    changed: Moment,
+    /// When they began to change, after they had settled.
+    began: Moment,
+}
+
+impl Settle {
+    pub(crate) fn begin(now: Moment) -> Self {
+        Self {
+            members: Vec::new(),
+            changed: now,
+            began: now,
+        }
+    }
+
+    pub(crate) fn see(&mut self, look: &Look, config: &Config, now: Moment) {
+        let mut members: Vec<_> = look
+            .nodes
+            .iter()
+            .map(|node| (node.id, node.generation, node.state))
+            .collect();
+        members.sort_by_key(|(node, ..)| *node);
+        if members != self.members {
+            self.members = members;
+            self.disturb(config, now);
+        }
+    }
+
+    /// Settling begins anew, for what happened meanwhile was not seen.
+    pub(crate) fn disturb(&mut self, config: &Config, now: Moment) {
+        if now.since(self.changed) >= config.settle {
+            self.began = now;
+        }
+        self.changed = now;
+    }
+
+    pub(crate) fn is_over(&self, config: &Config, now: Moment) -> bool {
+        now.since(self.changed) >= config.settle || now.since(self.began) >= config.settle_max()
+    }
+}

@@ -1,0 +1,141 @@
+//! Who has how many logs, who should, and who may receive some: computed from a look, nothing is kept.
+//!
+//! All nodes compute this from about the same look and agree, but nothing rests on that: whoever is wrong finds the
+//! epoch of the lease changed.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use gesta_core::registry::{LeaseRow, Look, NodeId, NodeRow, NodeState};
+
+use super::random::affinity;
+
+/// How many valid leases a node has.
+pub(crate) fn logs_of(look: &Look, node: NodeId) -> usize {
+    let holds = |lease: &&LeaseRow| look.holder(lease).is_some_and(|holder| holder.id == node);
+    look.leases.iter().filter(holds).count()
+}
+
+/// The nodes that cannot call this one.
+pub(crate) fn callers_cut<'a>(
+    look: &'a Look,
+    node: &NodeRow,
+) -> impl Iterator<Item = &'a NodeRow> + use<'a> {
+    let id = node.id;
+    look.nodes
+        .iter()
+        .filter(move |other| other.id != id && other.unreachable.contains(&id))
+}
+
+/// True if more than half of the other nodes cannot call this one.
+pub(crate) fn is_cut_off(look: &Look, node: &NodeRow) -> bool {
+    callers_cut(look, node).count() * 2 > look.nodes.len().saturating_sub(1)
+}
+
+/// The nodes that are up and that every other node can call.
+pub(crate) fn reached_by_all(look: &Look) -> impl Iterator<Item = &NodeRow> {
+    look.nodes
+        .iter()
+        .filter(|node| node.state == NodeState::Up && callers_cut(look, node).next().is_none())
+}
+
+/// The distribution of the logs, as of a look.
+#[derive(Debug)]
+pub(crate) struct Shares<'a> {
+    look: &'a Look,
+    /// The nodes that may receive logs.
+    receivers: Vec<&'a NodeRow>,
+    /// Logs of each node, with those that it is about to get and without those that it is about to give.
+    counts: BTreeMap<NodeId, i64>,
+    /// Sum of the weights of the receivers.
+    weights: i64,
+}
+
+impl<'a> Shares<'a> {
+    pub(crate) fn of(look: &'a Look) -> Self {
+        let up = || look.nodes.iter().filter(|node| node.state == NodeState::Up);
+        let mut receivers: Vec<_> = up().filter(|node| !is_cut_off(look, node)).collect();
+        if receivers.is_empty() {
+            // Somebody must have the logs.
+            receivers = up().collect();
+        }
+        let mut counts: BTreeMap<NodeId, i64> = BTreeMap::new();
+        for lease in &look.leases {
+            let Some(holder) = look.holder(lease) else {
+                continue;
+            };
+            let next = lease.next_owner.filter(|next| look.node(*next).is_some());
+            *counts.entry(next.unwrap_or(holder.id)).or_default() += 1;
+        }
+        let weights = receivers
+            .iter()
+            .map(|node| i64::from(node.info.weight.max(1)))
+            .sum();
+        Self {
+            look,
+            receivers,
+            counts,
+            weights,
+        }
+    }
+
+    pub(crate) fn receives(&self, node: NodeId) -> bool {
+        self.receivers.iter().any(|receiver| receiver.id == node)
+    }
+
+    pub(crate) fn receivers(&self) -> impl Iterator<Item = NodeId> {
+        self.receivers.iter().map(|node| node.id)
+    }
+
+    /// The logs that are the node's share, times `weights`.
+    fn share(&self, node: NodeId) -> i64 {
+        let receiver = self.receivers.iter().find(|receiver| receiver.id == node);
+        let logs = i64::try_from(self.look.leases.len()).unwrap_or(i64::MAX);
+        receiver.map_or(0, |node| {
+            i64::from(node.info.weight.max(1)).saturating_mul(logs)
+        })
+    }
+
+    /// How much more than its share a node has, times `weights`; less if negative.
+    pub(crate) fn excess(&self, node: NodeId) -> i64 {
+        self.count(node).saturating_mul(self.weights) - self.share(node)
+    }
+
+    fn count(&self, node: NodeId) -> i64 {
+        self.counts.get(&node).copied().unwrap_or_default()
+    }
+
+    /// Its share, rounded up.
+    fn ceiling(&self, node: NodeId) -> i64 {
+        let weights = self.weights.max(1);
+        (self.share(node) + weights - 1) / weights
+    }
+
+    pub(crate) fn is_below_ceiling(&self, node: NodeId) -> bool {
+        self.count(node) < self.ceiling(node)
+    }
+
+    pub(crate) fn is_above_ceiling(&self, node: NodeId) -> bool {
+        self.count(node) > self.ceiling(node)
+    }
+
+    /// Counts a log that a node is about to get.
+    pub(crate) fn add(&mut self, node: NodeId) {
+        *self.counts.entry(node).or_default() += 1;
+    }
+
+    /// The order in which nodes take a log: who has least of its share first.
+    pub(crate) fn order(&self, lease: &LeaseRow, node: NodeId) -> (i64, Reverse<u64>, NodeId) {
+        (
+            self.excess(node),
+            Reverse(affinity(lease.log.0, node.0)),
+            node,
+        )
+    }
+
+    /// The one node that should give away a log for the sake of balance, if any has too many.
+    pub(crate) fn giver(&self) -> Option<NodeId> {
+        let above = self.receivers().filter(|node| self.is_above_ceiling(*node));
+        above.max_by_key(|node| (self.excess(*node), Reverse(*node)))
+    }
+}

@@ -1,0 +1,75 @@
+//! The times of the protocol: two that are set, the others follow from them.
+
+use std::time::Duration;
+
+/// Time since some start, by a clock that counts the time in which the machine was suspended and never steps.
+///
+/// A clock of its own, for the monotonic clock of many systems stands still during suspension.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Moment(pub Duration);
+
+impl Moment {
+    /// The time from `earlier` to this moment; 0 if it is later.
+    #[must_use]
+    pub fn since(self, earlier: Moment) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The moment so much later.
+    #[must_use]
+    pub fn plus(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(time))
+    }
+}
+
+/// The times that are set. Equal in all nodes of a database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Shortest time from one beat to the next; with more than 30 nodes it is longer. At least 10 ms.
+    pub beat_min: Duration,
+    /// So long must no node have come or gone before logs are moved for the sake of balance.
+    pub settle: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            beat_min: Duration::from_millis(1_500),
+            settle: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What each further node adds to the time between beats, so that the database gets at most 20 beats a second.
+const BEAT_PER_NODE: Duration = Duration::from_millis(50);
+/// Settling ends after this many times `settle`, even if nodes keep coming and going.
+const SETTLE_MAX: u32 = 6;
+/// Looks that must have seen a node unchanged before it is declared dead.
+pub(crate) const LOOKS_MIN: u32 = 3;
+/// Rank `k` of the nodes that may claim a log waits `k` times this.
+pub(crate) const RANK_STEP: Duration = Duration::from_millis(250);
+/// Logs that a node hands over at once when it drains.
+pub(crate) const HAND_OVERS_MAX: usize = 4;
+/// Rounds without progress after which a log is given up as stuck.
+pub(crate) const STUCK_ROUNDS: u32 = 2;
+
+impl Config {
+    /// *B*: the time from one beat to the next, for so many live nodes. Real beats vary by a tenth.
+    #[must_use]
+    pub fn beat(&self, nodes: usize) -> Duration {
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+        self.beat_min.max(BEAT_PER_NODE.saturating_mul(nodes))
+    }
+
+    /// *D* = 4 B: a node is dead when its beat has not changed for so long.
+    #[must_use]
+    pub fn dead(&self, nodes: usize) -> Duration {
+        self.beat(nodes) * 4
+    }
+
+    /// The longest time that settling takes.
+    #[must_use]
+    pub fn settle_max(&self) -> Duration {
+        self.settle * SETTLE_MAX
+    }
+}

@@ -1,0 +1,429 @@
+//! A registry in memory, the simplest correct one, with the faults that a real one has. For tests.
+//!
+//! Invariants: as of [`Registry`]; each statement looks only at the row that it changes.
+//! `Tables` are the rows and what the statements do; [`MemoryRegistry`] serves them to several nodes of one process.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use gesta_core::registry::{
+    Beat, Claim, Generation, HandOver, Join, LeaseEpoch, LeaseRow, Look, MOVES_MAX, Move,
+    MoveReason, NodeId, NodeRow, NodeState, Registry, Suspect, Tenure,
+};
+use gesta_core::{Error, Incarnation, LogId, Position, Result, Timestamp};
+
+use crate::membership::{Change, Changed};
+
+/// The rows of a registry.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    nodes: Vec<NodeRow>,
+    leases: Vec<LeaseRow>,
+    moves: Vec<Move>,
+    last_id: u32,
+    incarnation: Incarnation,
+    /// What the database's clock shows.
+    pub now: Timestamp,
+}
+
+impl Tables {
+    /// The registry of a new store with so many logs.
+    #[must_use]
+    pub fn new(logs: u16, incarnation: Incarnation) -> Self {
+        let lease = |log| LeaseRow {
+            log: LogId(log),
+            owner: None,
+            generation: Generation::NONE,
+            epoch: LeaseEpoch(0),
+            next_owner: None,
+            pinned: None,
+            frozen: false,
+            since: Timestamp::default(),
+        };
+        Self {
+            nodes: Vec::new(),
+            leases: (0..logs).map(lease).collect(),
+            moves: Vec::new(),
+            last_id: 0,
+            incarnation,
+            now: Timestamp::default(),
+        }
+    }
+
+    /// The rows, as a look finds them.
+    #[must_use]
+    pub fn look(&self) -> Look {
+        let is_live = |node: &&NodeRow| node.state != NodeState::Left;
+        Look {
+            is_registered: false,
+            incarnation: self.incarnation,
+            nodes: self.nodes.iter().filter(is_live).cloned().collect(),
+            leases: self.leases.clone(),
+            ends: vec![Position::START; self.leases.len()],
+        }
+    }
+
+    /// [`Registry::join`].
+    pub fn join(&mut self, join: &Join) -> NodeId {
+        let known = self
+            .nodes
+            .iter_mut()
+            .find(|node| node.info.address == join.info.address);
+        let id = known
+            .as_ref()
+            .map_or(NodeId(self.last_id + 1), |node| node.id);
+        let row = NodeRow {
+            id,
+            info: join.info.clone(),
+            generation: join.generation,
+            beat: 0,
+            state: NodeState::Up,
+            unreachable: Vec::new(),
+            started: self.now,
+            beat_at: self.now,
+        };
+        if let Some(known) = known {
+            let beat = known.beat + 1;
+            *known = NodeRow { beat, ..row };
+        } else {
+            self.last_id += 1;
+            self.nodes.push(row);
+        }
+        id
+    }
+
+    /// [`Registry::beat`].
+    pub fn beat(&mut self, beat: &Beat) -> Look {
+        let now = self.now;
+        let me = self.node(beat.node, beat.generation);
+        let is_registered = me.is_some();
+        if let Some(me) = me {
+            me.beat += 1;
+            me.beat_at = now;
+            me.unreachable.clone_from(&beat.unreachable);
+        }
+        Look {
+            is_registered,
+            ..self.look()
+        }
+    }
+
+    /// Any of the changes.
+    pub fn change(&mut self, change: &Change) -> Changed {
+        Changed::Done(match change {
+            Change::Join(join) => return Changed::Joined(self.join(join)),
+            Change::Claim(claims) => return Changed::Claimed(self.claim(claims)),
+            Change::SetState(node, generation, state) => self.set_state(*node, *generation, *state),
+            Change::DeclareDead(suspect) => self.declare_dead(*suspect),
+            Change::SetNextOwner(log, epoch, to) => self.set_next_owner(*log, *epoch, *to),
+            Change::HandOver(hand_over) => self.hand_over(*hand_over),
+            Change::Release(tenure) => self.release(*tenure),
+        })
+    }
+
+    /// [`Registry::set_state`].
+    pub fn set_state(&mut self, node: NodeId, generation: Generation, state: NodeState) -> bool {
+        let Some(row) = self.node(node, generation) else {
+            return false;
+        };
+        row.state = state;
+        if state == NodeState::Left {
+            row.generation = Generation::NONE;
+        }
+        true
+    }
+
+    /// [`Registry::declare_dead`].
+    pub fn declare_dead(&mut self, suspect: Suspect) -> bool {
+        let row = self.node(suspect.node, suspect.generation);
+        if row.is_none_or(|row| row.beat != suspect.beat) {
+            return false;
+        }
+        self.set_state(suspect.node, suspect.generation, NodeState::Left)
+    }
+
+    /// [`Registry::claim`].
+    pub fn claim(&mut self, claims: &[Claim]) -> Vec<LogId> {
+        let mut got = Vec::new();
+        for Claim { seen, tenure } in claims {
+            let lease = self.lease(tenure.log).filter(|lease| lease.epoch == *seen);
+            if let Some(lease) = lease {
+                let from = lease.owner;
+                (lease.owner, lease.generation) = (Some(tenure.owner), tenure.generation);
+                (lease.epoch, lease.next_owner) = (tenure.epoch, None);
+                self.record(tenure.log, from, MoveReason::Claim);
+                got.push(tenure.log);
+            }
+        }
+        got
+    }
+
+    /// [`Registry::set_next_owner`].
+    pub fn set_next_owner(&mut self, log: LogId, epoch: LeaseEpoch, to: Option<NodeId>) -> bool {
+        let lease = self.lease(log).filter(|lease| lease.epoch == epoch);
+        lease.map(|lease| lease.next_owner = to).is_some()
+    }
+
+    /// [`Registry::hand_over`].
+    pub fn hand_over(&mut self, hand_over: HandOver) -> bool {
+        let Some(lease) = self.tenure(hand_over.from) else {
+            return false;
+        };
+        (lease.owner, lease.generation) = (Some(hand_over.to), hand_over.to_generation);
+        (lease.epoch, lease.next_owner) = (lease.epoch.next(), None);
+        self.record(
+            hand_over.from.log,
+            Some(hand_over.from.owner),
+            hand_over.reason,
+        );
+        true
+    }
+
+    /// [`Registry::release`].
+    pub fn release(&mut self, tenure: Tenure) -> bool {
+        let Some(lease) = self.tenure(tenure) else {
+            return false;
+        };
+        (lease.owner, lease.generation) = (None, Generation::NONE);
+        (lease.epoch, lease.next_owner) = (lease.epoch.next(), None);
+        self.record(tenure.log, Some(tenure.owner), MoveReason::Stuck);
+        true
+    }
+
+    /// A fail-over to a state of before: what was written since is lost.
+    pub fn fail_over(&mut self, before: &Tables, incarnation: Incarnation) {
+        let now = self.now;
+        *self = Tables {
+            incarnation,
+            now,
+            ..before.clone()
+        };
+    }
+
+    fn node(&mut self, id: NodeId, generation: Generation) -> Option<&mut NodeRow> {
+        let mut nodes = self.nodes.iter_mut();
+        nodes.find(|node| {
+            node.id == id && node.generation == generation && node.state != NodeState::Left
+        })
+    }
+
+    fn lease(&mut self, log: LogId) -> Option<&mut LeaseRow> {
+        self.leases.get_mut(usize::from(log.0))
+    }
+
+    fn tenure(&mut self, tenure: Tenure) -> Option<&mut LeaseRow> {
+        self.lease(tenure.log).filter(|lease| {
+            lease.owner == Some(tenure.owner)
+                && lease.generation == tenure.generation
+                && lease.epoch == tenure.epoch
+        })
+    }
+
+    fn record(&mut self, log: LogId, from: Option<NodeId>, reason: MoveReason) {
+        let at = self.now;
+        if let Some(lease) = self.lease(log) {
+            lease.since = at;
+            let moved = Move {
+                log,
+                from,
+                to: lease.owner,
+                epoch: lease.epoch,
+                reason,
+                at,
+            };
+            self.moves.insert(0, moved);
+            self.moves.truncate(MOVES_MAX);
+        }
+    }
+
+    /// The moves of leases, newest first.
+    #[must_use]
+    pub fn moves(&self) -> &[Move] {
+        &self.moves
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    tables: Tables,
+    is_down: bool,
+    cut_off: BTreeSet<u32>,
+    /// The next changes are not answered, and take effect later.
+    late_next: usize,
+    late: Vec<Change>,
+}
+
+/// A registry that several nodes of a process share. Each node has a handle of its own.
+#[derive(Clone, Debug)]
+pub struct MemoryRegistry {
+    state: Arc<Mutex<State>>,
+    handle: u32,
+}
+
+impl MemoryRegistry {
+    /// The registry of a new store with so many logs; the handle of node 0.
+    #[must_use]
+    pub fn new(logs: u16) -> Self {
+        let state = State {
+            tables: Tables::new(logs, Incarnation::random()),
+            is_down: false,
+            cut_off: BTreeSet::new(),
+            late_next: 0,
+            late: Vec::new(),
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            handle: 0,
+        }
+    }
+
+    /// A handle for another node.
+    #[must_use]
+    pub fn handle(&self, handle: u32) -> Self {
+        Self {
+            state: Arc::clone(&self.state),
+            handle,
+        }
+    }
+
+    /// The rows.
+    #[must_use]
+    pub fn tables(&self) -> Tables {
+        self.state().tables.clone()
+    }
+
+    /// The database is away for all, or back.
+    pub fn set_down(&self, is_down: bool) {
+        self.state().is_down = is_down;
+    }
+
+    /// The database is away for this handle, or back.
+    pub fn set_cut_off(&self, is_cut_off: bool) {
+        let mut state = self.state();
+        if is_cut_off {
+            state.cut_off.insert(self.handle);
+        } else {
+            state.cut_off.remove(&self.handle);
+        }
+    }
+
+    /// The next `count` changes of any node are not answered, and take effect when [`land`](Self::land) is called.
+    pub fn delay_changes(&self, count: usize) {
+        self.state().late_next = count;
+    }
+
+    /// Lets the delayed changes take effect.
+    pub fn land(&self) {
+        let mut state = self.state();
+        for change in std::mem::take(&mut state.late) {
+            state.tables.change(&change);
+        }
+    }
+
+    /// A fail-over to a state of before.
+    pub fn fail_over(&self, before: &Tables) {
+        self.state().tables.fail_over(before, Incarnation::random());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reach(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.state();
+        if state.is_down || state.cut_off.contains(&self.handle) {
+            return Err(Error::unavailable("the database is away"));
+        }
+        Ok(state)
+    }
+
+    fn change(&self, change: Change) -> Result<Changed> {
+        let mut state = self.reach()?;
+        if state.late_next > 0 {
+            state.late_next -= 1;
+            state.late.push(change);
+            return Err(Error::unavailable("no answer"));
+        }
+        Ok(state.tables.change(&change))
+    }
+
+    fn done(&self, change: Change) -> Result<bool> {
+        self.change(change)
+            .map(|changed| changed == Changed::Done(true))
+    }
+}
+
+#[async_trait]
+impl Registry for MemoryRegistry {
+    async fn join(&self, join: &Join) -> Result<NodeId> {
+        match self.change(Change::Join(join.clone()))? {
+            Changed::Joined(node) => Ok(node),
+            other => Err(Error::corrupt(format!("a joining gave {other:?}"))),
+        }
+    }
+
+    async fn beat(&self, beat: &Beat) -> Result<Look> {
+        Ok(self.reach()?.tables.beat(beat))
+    }
+
+    async fn look(&self) -> Result<Look> {
+        Ok(self.reach()?.tables.look())
+    }
+
+    async fn declare_dead(&self, suspect: Suspect) -> Result<bool> {
+        self.done(Change::DeclareDead(suspect))
+    }
+
+    async fn set_state(
+        &self,
+        node: NodeId,
+        generation: Generation,
+        state: NodeState,
+    ) -> Result<bool> {
+        self.done(Change::SetState(node, generation, state))
+    }
+
+    async fn claim(&self, claims: &[Claim]) -> Result<Vec<LogId>> {
+        match self.change(Change::Claim(claims.to_vec()))? {
+            Changed::Claimed(got) => Ok(got),
+            other => Err(Error::corrupt(format!("a claim gave {other:?}"))),
+        }
+    }
+
+    async fn set_next_owner(
+        &self,
+        log: LogId,
+        epoch: LeaseEpoch,
+        to: Option<NodeId>,
+    ) -> Result<bool> {
+        self.done(Change::SetNextOwner(log, epoch, to))
+    }
+
+    async fn hand_over(&self, hand_over: HandOver) -> Result<bool> {
+        self.done(Change::HandOver(hand_over))
+    }
+
+    async fn release(&self, tenure: Tenure) -> Result<bool> {
+        self.done(Change::Release(tenure))
+    }
+
+    async fn pin(&self, log: LogId, to: Option<NodeId>) -> Result<()> {
+        let mut state = self.reach()?;
+        if let Some(lease) = state.tables.lease(log) {
+            lease.pinned = to;
+        }
+        Ok(())
+    }
+
+    async fn freeze(&self, frozen: bool) -> Result<()> {
+        for lease in &mut self.reach()?.tables.leases {
+            lease.frozen = frozen;
+        }
+        Ok(())
+    }
+
+    async fn moves(&self) -> Result<Vec<Move>> {
+        Ok(self.reach()?.tables.moves.clone())
+    }
+}
