@@ -4,10 +4,9 @@
 //! of them [`Core::work`] decides what can be decided now; what is to be done comes out as [`Output`]s, in order. The
 //! shell (`shell`) connects it with a registry, a simulation with a simulated one.
 //!
-//! It keeps the last look, brought up to date by its own changes, and derives the rest from it. In each step it compares
-//! what holds with what should hold, and makes *one* change of the registry at a time, each conditional on what was
-//! seen. A change that did not work out, or whose outcome is not known, is never repeated: the next look tells what
-//! holds.
+//! It keeps the last look and derives the rest from it. In each step it compares what holds with what should hold, and
+//! makes *one* change of the registry, conditional on what was seen; then it looks again. So a change that did not work
+//! out, or whose outcome is not known, needs no treatment of its own: the look tells what holds.
 //!
 //! * `observe`: who is dead; `shares`: who should have how many logs; `claims`: taking logs that nobody has;
 //! * `giving`: handing logs over; `progress`: giving up a log whose pipeline is stuck;
@@ -59,6 +58,8 @@ pub enum Input {
     Refused(NodeId),
     /// The nodes that this node cannot call at present; all of them.
     Unreachable(Vec<NodeId>),
+    /// Another node says that something has changed, for example that it has handed a log over to this one: look at once.
+    LookNow,
     /// Hand over all logs, and receive none ([`NodeState::Draining`]); or take part again ([`NodeState::Up`]).
     Drain(NodeState),
     /// Hand over all logs, then leave; at the latest after this time.
@@ -166,7 +167,7 @@ enum Standing {
     Displaced {
         node: NodeId,
         generation: Generation,
-        by: (Generation, u64),
+        by: (Generation, i64),
         since: Moment,
     },
 }
@@ -184,8 +185,8 @@ pub(crate) struct LogState {
     keep_until: Option<Moment>,
     /// To whom we have decided to give it, and why.
     intended: Option<(NodeId, MoveReason)>,
-    /// Who did not want it last.
-    refused_by: Option<NodeId>,
+    /// Who did not want it, and when.
+    refused: Option<(NodeId, Moment)>,
     /// The hand-over that is going on.
     passing: Option<Passing>,
 }
@@ -198,7 +199,7 @@ impl LogState {
             leave_until: None,
             keep_until: None,
             intended: None,
-            refused_by: None,
+            refused: None,
             passing: None,
         }
     }
@@ -210,7 +211,6 @@ pub struct Core {
     setting: Setting,
     random: Random,
     standing: Standing,
-    /// The last look, with what our own changes have changed since.
     look: Option<Look>,
     looked: Option<LookTimes>,
     /// The nodes of the last look have not been judged yet.
@@ -223,7 +223,7 @@ pub struct Core {
     change: Option<Change>,
     /// Changes that were answered.
     changes: u64,
-    /// A change has not worked out: nothing more is changed before a look that was sent after its answer.
+    /// Nothing more is changed before a look that was sent after the answer to the last change.
     is_look_needed: bool,
     join_due: Moment,
     observations: Observations,
@@ -233,7 +233,10 @@ pub struct Core {
     logs: Vec<LogState>,
     wanted_state: Option<NodeState>,
     leave_by: Option<Moment>,
-    moved: Option<Moment>,
+    /// When a lease was last seen to move.
+    moved: Moment,
+    /// No log has been moved for the sake of balance since the last look.
+    may_improve: bool,
     is_stopped: bool,
     placement: Arc<Placement>,
     outputs: Vec<Output>,
@@ -264,7 +267,8 @@ impl Core {
             logs: Vec::new(),
             wanted_state: None,
             leave_by: None,
-            moved: None,
+            moved: now,
+            may_improve: false,
             is_stopped: false,
             placement: Arc::default(),
             outputs: Vec::new(),
@@ -278,9 +282,10 @@ impl Core {
             Input::Looked(look) => self.on_looked(look, now),
             Input::Changed(changed) => self.on_changed(changed, now),
             Input::Signs(signs) => self.progress.take(&signs),
-            Input::Prepared(log, epoch, readiness) => self.on_prepared(log, epoch, readiness),
+            Input::Prepared(log, epoch, readiness) => self.on_prepared(log, epoch, readiness, now),
             Input::Refused(node) => self.observations.refused(node),
             Input::Unreachable(nodes) => self.unreachable = nodes,
+            Input::LookNow => self.beat_due = now,
             Input::Drain(state) => self.wanted_state = Some(state),
             Input::Leave(within) => {
                 self.wanted_state = Some(NodeState::Draining);
@@ -299,7 +304,7 @@ impl Core {
         {
             self.make(change);
         }
-        self.prepare_hand_overs();
+        self.prepare_hand_overs(now);
         self.beat_if_due(now);
         self.leave_if_late(now);
         self.publish();
@@ -340,7 +345,7 @@ impl Core {
         Arc::clone(&self.placement)
     }
 
-    /// The last look, with what this node has changed since.
+    /// The last look.
     #[must_use]
     pub fn last_look(&self) -> Option<&Look> {
         self.look.as_ref()
@@ -381,6 +386,7 @@ impl Core {
         self.outputs.push(Output::Beat(Beat {
             node,
             generation,
+            beat: self.random.next().cast_signed(),
             unreachable: self.unreachable.clone(),
         }));
     }
@@ -398,7 +404,12 @@ impl Core {
         let node = match self.standing {
             Standing::Outside(generation) if now >= self.join_due && self.leave_by.is_none() => {
                 let info = self.setting.info.clone();
-                return Some(Change::Join(Join { info, generation }));
+                let beat = self.random.next().cast_signed();
+                return Some(Change::Join(Join {
+                    info,
+                    generation,
+                    beat,
+                }));
             }
             Standing::Inside(node, _) => node,
             Standing::Outside(_) | Standing::Displaced { .. } => return None,

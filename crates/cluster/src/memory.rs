@@ -77,15 +77,14 @@ impl Tables {
             id,
             info: join.info.clone(),
             generation: join.generation,
-            beat: 0,
+            beat: join.beat,
             state: NodeState::Up,
             unreachable: Vec::new(),
             started: self.now,
             beat_at: self.now,
         };
         if let Some(known) = known {
-            let beat = known.beat + 1;
-            *known = NodeRow { beat, ..row };
+            *known = row;
         } else {
             self.last_id += 1;
             self.nodes.push(row);
@@ -99,7 +98,7 @@ impl Tables {
         let me = self.node(beat.node, beat.generation);
         let is_registered = me.is_some();
         if let Some(me) = me {
-            me.beat += 1;
+            me.beat = beat.beat;
             me.beat_at = now;
             me.unreachable.clone_from(&beat.unreachable);
         }
@@ -189,6 +188,20 @@ impl Tables {
         (lease.epoch, lease.next_owner) = (lease.epoch.next(), None);
         self.record(tenure.log, Some(tenure.owner), MoveReason::Stuck);
         true
+    }
+
+    /// [`Registry::pin`].
+    pub fn pin(&mut self, log: LogId, to: Option<NodeId>) {
+        if let Some(lease) = self.lease(log) {
+            lease.pinned = to;
+        }
+    }
+
+    /// [`Registry::freeze`].
+    pub fn freeze(&mut self, frozen: bool) {
+        for lease in &mut self.leases {
+            lease.frozen = frozen;
+        }
     }
 
     /// A fail-over to a state of before: what was written since is lost.
@@ -409,17 +422,12 @@ impl Registry for MemoryRegistry {
     }
 
     async fn pin(&self, log: LogId, to: Option<NodeId>) -> Result<()> {
-        let mut state = self.reach()?;
-        if let Some(lease) = state.tables.lease(log) {
-            lease.pinned = to;
-        }
+        self.reach()?.tables.pin(log, to);
         Ok(())
     }
 
     async fn freeze(&self, frozen: bool) -> Result<()> {
-        for lease in &mut self.reach()?.tables.leases {
-            lease.frozen = frozen;
-        }
+        self.reach()?.tables.freeze(frozen);
         Ok(())
     }
 

@@ -109,8 +109,8 @@ pub struct NodeRow {
     pub info: NodeInfo,
     /// Which life of it this is.
     pub generation: Generation,
-    /// Count of its beats. Only *that* it changes tells something: after a fail-over it may be lower than before.
-    pub beat: u64,
+    /// The random number of its last beat. Only *that* it changes tells something.
+    pub beat: i64,
     /// What it does.
     pub state: NodeState,
     /// The nodes that it cannot call, as of its last beat.
@@ -180,6 +180,8 @@ pub struct Join {
     pub info: NodeInfo,
     /// A new random number. The same joining may be sent again with the same number.
     pub generation: Generation,
+    /// Its first beat, another one each time that it is sent.
+    pub beat: i64,
 }
 
 /// A beat: it renews all leases of the node.
@@ -189,6 +191,9 @@ pub struct Beat {
     pub node: NodeId,
     /// In which life.
     pub generation: Generation,
+    /// A new random number with each beat. Not a count: after a fail-over that lost beats, a count would reach the
+    /// number that others have seen before, and they would take it for silence.
+    pub beat: i64,
     /// The nodes that it cannot call; at most 1,000.
     pub unreachable: Vec<NodeId>,
 }
@@ -201,7 +206,7 @@ pub struct Suspect {
     /// The generation in which it was seen last.
     pub generation: Generation,
     /// The beat that has not changed.
-    pub beat: u64,
+    pub beat: i64,
 }
 
 /// A tenure that ends or begins, for the conditions of statements.

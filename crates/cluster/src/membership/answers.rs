@@ -1,9 +1,9 @@
 //! What follows from the answers of the registry.
 //!
-//! Invariants: a look tells about the leases only if no change of ours was under way while it was; so what we have done
-//! is never undone by an older look. What failed is not repeated: nothing is changed before a look that was sent later.
+//! Invariant: what this node believes about nodes and leases is one look, as the registry gave it, so all of it belongs
+//! to one history. What a change has done is seen by the look that follows; before it, nothing else is changed.
 
-use gesta_core::registry::{LeaseRow, Look, MoveReason, NodeId, NodeState, Suspect, Tenure};
+use gesta_core::registry::{LeaseEpoch, Look, MoveReason, NodeId, NodeState, Tenure};
 use gesta_core::{LogId, Result};
 
 use super::giving::Stage;
@@ -16,7 +16,7 @@ impl Core {
     // ---- looks ----
 
     pub(super) fn on_looked(&mut self, look: Result<Look>, now: Moment) {
-        let (Some((sent, changes)), Ok(mut look)) = (self.beat_sent.take(), look) else {
+        let (Some((sent, changes)), Ok(look)) = (self.beat_sent.take(), look) else {
             return;
         };
         if self.is_stopped {
@@ -29,7 +29,7 @@ impl Core {
         let arrived = now;
         self.looked = Some(LookTimes { sent, arrived });
         self.logs.resize_with(look.leases.len(), LogState::default);
-        self.keep_what_we_changed(&mut look, changes);
+        self.compare(&look, changes, now);
         let draining = self.was_draining();
         self.look = Some(look);
         self.see_standing(draining, now);
@@ -48,19 +48,27 @@ impl Core {
         }
     }
 
-    /// Takes the leases of the look before, if this one may be older than a change of ours.
-    fn keep_what_we_changed(&mut self, look: &mut Look, changes: u64) {
+    /// Compares the look with the one before.
+    fn compare(&mut self, look: &Look, changes: u64, now: Moment) {
+        let epochs = |look: &Look| {
+            look.leases
+                .iter()
+                .map(|lease| lease.epoch)
+                .collect::<Vec<_>>()
+        };
+        if self
+            .look
+            .as_ref()
+            .is_none_or(|known| epochs(known) != epochs(look))
+        {
+            self.moved = now;
+        }
         if self.change.is_some() || self.changes != changes {
-            let known = self.look.as_ref();
-            if let Some(known) = known.filter(|known| known.leases.len() == look.leases.len()) {
-                look.leases.clone_from(&known.leases);
-            }
+            // It may not show what the change has done.
             return;
         }
         self.is_look_needed = false;
         for (lease, log) in look.leases.iter().zip(&mut self.logs) {
-            log.known = log.known.max(lease.epoch);
-            log.refused_by = None;
             log.passing = log.passing.filter(|passing| {
                 let holds = passing.epoch == lease.epoch && lease.next_owner == Some(passing.to);
                 holds && passing.stage != Stage::Sent
@@ -81,7 +89,12 @@ impl Core {
         let Some(look) = &self.look else {
             return;
         };
-        let row = |node: NodeId| look.node(node).map(|row| (row.generation, row.beat));
+        // A fail-over that lost our row may have given our number to another address.
+        let address = &self.setting.info.address;
+        let row = |node: NodeId| {
+            let row = look.node(node).filter(|row| row.info.address == *address);
+            row.map(|row| (row.generation, row.beat))
+        };
         match self.standing {
             Standing::Inside(node, generation) if !look.is_registered => {
                 if was_draining {
@@ -134,16 +147,17 @@ impl Core {
         };
         self.observations.see(look, me, now);
         self.settle.see(look, &self.setting.config, now);
-        self.is_unjudged = true;
-        self.see_free(now);
+        (self.is_unjudged, self.may_improve) = (true, true);
+        self.see_leases(now);
     }
 
-    /// Notes since when which logs have no valid owner.
-    fn see_free(&mut self, now: Moment) {
+    /// Notes the epochs, and since when which logs have no valid owner.
+    fn see_leases(&mut self, now: Moment) {
         let Some(look) = &self.look else {
             return;
         };
         for (lease, log) in look.leases.iter().zip(&mut self.logs) {
+            log.known = log.known.max(lease.epoch);
             let is_free = look.holder(lease).is_none();
             log.free_since = is_free.then(|| log.free_since.unwrap_or(now));
         }
@@ -156,98 +170,97 @@ impl Core {
             return;
         };
         self.changes += 1;
+        if let (Change::Join(join), Ok(Changed::Joined(node))) = (&change, &changed) {
+            self.standing = Standing::Inside(*node, join.generation);
+            self.outputs.push(Output::Tell(Note::Joined(*node)));
+        }
+        self.is_look_needed = true;
         match (change, changed) {
-            (Change::Join(join), Ok(Changed::Joined(node))) => {
-                self.standing = Standing::Inside(node, join.generation);
-                self.beat_due = now;
-                self.outputs.push(Output::Tell(Note::Joined(node)));
-            }
-            (Change::Join(_), _) => self.join_due = now.plus(self.jittered(self.beat())),
+            (Change::Join(_), Err(_)) => self.join_due = now.plus(self.jittered(self.beat())),
             (Change::Claim(claims), Ok(Changed::Claimed(got))) => {
                 self.on_claimed(&claims, &got, now);
-                self.is_look_needed |= got.len() != claims.len();
+                self.look_at_once_if(!got.is_empty(), now);
             }
-            (change, Ok(Changed::Done(true))) => self.on_done(change, now),
-            (change, _) => self.on_not_done(change, now),
+            (change, Ok(Changed::Done(true))) => {
+                self.look_at_once_if(true, now);
+                self.on_done(change, now);
+            }
+            (change, changed) => self.on_not_done(change, changed, now),
+        }
+    }
+
+    /// What was done needs a look to be seen. What was not done may wait for the next beat: else two nodes that get in
+    /// each other's way would ask the registry without a pause.
+    fn look_at_once_if(&mut self, something_was_done: bool, now: Moment) {
+        if something_was_done {
+            self.beat_due = now;
         }
     }
 
     fn on_done(&mut self, change: Change, now: Moment) {
         match change {
             Change::SetState(_, _, NodeState::Left) => self.stop(Stop::Left),
-            Change::SetState(node, _, state) => self.on_state(node, state),
-            Change::DeclareDead(suspect) => self.on_dead(suspect, now),
-            Change::SetNextOwner(log, _, to) => {
-                if let Some(lease) = self.lease_mut(log) {
-                    lease.next_owner = to;
-                }
+            Change::DeclareDead(suspect) => {
+                let node = self.look.as_ref().and_then(|look| look.node(suspect.node));
+                let address = node.map(|node| node.info.address.clone());
+                let note = Note::NodeDead(suspect.node, address.unwrap_or_default());
+                self.outputs.push(Output::Tell(note));
             }
             Change::HandOver(hand_over) => self.on_handed_over(&hand_over),
             Change::Release(tenure) => self.on_released(tenure, now),
-            Change::Join(_) | Change::Claim(_) => {}
+            Change::SetState(..)
+            | Change::SetNextOwner(..)
+            | Change::Join(_)
+            | Change::Claim(_) => {}
         }
     }
 
-    fn on_not_done(&mut self, change: Change, now: Moment) {
+    fn on_not_done(&mut self, change: Change, changed: Result<Changed>, now: Moment) {
         match change {
             Change::SetState(_, _, NodeState::Left) if self.is_late(now) => self.stop(Stop::Left),
             Change::SetState(_, _, state) if state != NodeState::Left => {
                 self.wanted_state.get_or_insert(state);
             }
-            // Another one has declared it dead, or it lives.
-            Change::DeclareDead(_) => self.beat_due = now,
+            // We are registered; or another one has declared it dead, or it lives.
+            Change::Join(_) | Change::DeclareDead(_) => self.look_at_once_if(changed.is_ok(), now),
             _ => {}
         }
-        self.is_look_needed = true;
     }
 
     fn is_late(&self, now: Moment) -> bool {
         self.leave_by.is_some_and(|by| now >= by)
     }
 
-    fn on_state(&mut self, id: NodeId, state: NodeState) {
-        let nodes = self.look.iter_mut().flat_map(|look| &mut look.nodes);
-        for node in nodes.filter(|node| node.id == id) {
-            node.state = state;
-        }
-    }
-
-    fn on_dead(&mut self, suspect: Suspect, now: Moment) {
-        let Some(look) = &mut self.look else {
-            return;
-        };
-        let dead = look
-            .node(suspect.node)
-            .map(|node| node.info.address.clone());
-        look.nodes.retain(|node| node.id != suspect.node);
-        let note = Note::NodeDead(suspect.node, dead.unwrap_or_default());
-        self.outputs.push(Output::Tell(note));
-        self.settle.see(look, &self.setting.config, now);
-        self.see_free(now);
-    }
-
     fn on_released(&mut self, tenure: Tenure, now: Moment) {
-        let epoch = tenure.epoch.next();
         let leave_until = now.plus(self.beat() * 8);
-        if let Some(lease) = self.lease_mut(tenure.log) {
-            (lease.owner, lease.epoch, lease.next_owner) = (None, epoch, None);
-        }
         let log = self.log_mut(tenure.log);
-        (log.known, log.leave_until) = (log.known.max(epoch), Some(leave_until));
-        (log.passing, log.intended) = (None, None);
-        log.free_since = Some(now);
-        self.outputs.push(Output::Tell(Note::Moved {
-            log: tenure.log,
-            from: Some(tenure.owner),
-            to: None,
-            epoch,
-            reason: MoveReason::Stuck,
-        }));
+        log.leave_until = Some(leave_until);
+        self.on_moved(
+            tenure.log,
+            Some(tenure.owner),
+            None,
+            tenure.epoch.next(),
+            MoveReason::Stuck,
+        );
     }
 
-    // ---- access ----
-
-    pub(super) fn lease_mut(&mut self, log: LogId) -> Option<&mut LeaseRow> {
-        self.look.as_mut()?.leases.get_mut(usize::from(log.0))
+    /// A change of ours has moved a log.
+    pub(super) fn on_moved(
+        &mut self,
+        log: LogId,
+        from: Option<NodeId>,
+        to: Option<NodeId>,
+        epoch: LeaseEpoch,
+        reason: MoveReason,
+    ) {
+        let known = &mut self.log_mut(log).known;
+        *known = epoch.max(*known);
+        self.outputs.push(Output::Tell(Note::Moved {
+            log,
+            from,
+            to,
+            epoch,
+            reason,
+        }));
     }
 }

@@ -8,10 +8,9 @@ use gesta_core::registry::{
     Claim, LeaseEpoch, LeaseRow, Look, MoveReason, NodeId, NodeRow, NodeState, Tenure,
 };
 
-use super::note::Note;
 use super::shares::Shares;
 use super::times::{Moment, RANK_STEP};
-use super::{Change, Core, Output};
+use super::{Change, Core};
 
 impl Core {
     /// One claim of all logs that are ours to take now.
@@ -94,29 +93,24 @@ impl Core {
 
     /// The registry has answered a claim.
     pub(super) fn on_claimed(&mut self, claims: &[Claim], got: &[LogId], now: Moment) {
-        for claim in claims
+        let rest = self.beat() * 40;
+        for Claim { tenure, .. } in claims
             .iter()
             .filter(|claim| got.contains(&claim.tenure.log))
         {
-            let tenure = claim.tenure;
-            let rest = self.beat() * 40;
-            let Some(lease) = self.lease_mut(tenure.log) else {
+            let leases = self
+                .look
+                .as_ref()
+                .map(|look| look.leases.as_slice())
+                .unwrap_or_default();
+            let Some(lease) = leases.get(usize::from(tenure.log.0)) else {
                 continue;
             };
             let (from, was_stuck) = (lease.owner, was_stuck(lease));
-            (lease.owner, lease.generation) = (Some(tenure.owner), tenure.generation);
-            (lease.epoch, lease.next_owner) = (tenure.epoch, None);
             let log = self.log_mut(tenure.log);
-            log.known = log.known.max(tenure.epoch);
-            (log.free_since, log.passing, log.intended) = (None, None, None);
             log.keep_until = was_stuck.then(|| now.plus(rest));
-            self.outputs.push(Output::Tell(Note::Moved {
-                log: tenure.log,
-                from,
-                to: Some(tenure.owner),
-                epoch: tenure.epoch,
-                reason: MoveReason::Claim,
-            }));
+            let to = Some(tenure.owner);
+            self.on_moved(tenure.log, from, to, tenure.epoch, MoveReason::Claim);
         }
     }
 }

@@ -10,7 +10,6 @@ use gesta_core::registry::{
 };
 use std::time::Duration;
 
-use super::note::Note;
 use super::random::affinity;
 use super::shares::{self, Shares};
 use super::times::{HAND_OVERS_MAX, Moment};
@@ -40,7 +39,7 @@ pub(crate) enum Stage {
 
 impl Core {
     /// Begins the hand-overs that the leases ask for, a few at a time.
-    pub(super) fn prepare_hand_overs(&mut self) {
+    pub(super) fn prepare_hand_overs(&mut self, now: Moment) {
         if self.look.as_ref().is_none_or(|look| !look.is_registered) {
             return;
         }
@@ -54,13 +53,12 @@ impl Core {
             let is_ours = look
                 .holder(lease)
                 .is_some_and(|holder| Some(holder.id) == me);
-            is_ours
-                && self.log(lease.log).passing.is_none()
-                && self.log(lease.log).refused_by.is_none()
+            is_ours && self.log(lease.log).passing.is_none()
         });
         let due = due.filter_map(|lease| {
             let to = look.node(lease.next_owner?)?;
-            (Some(to.id) != me && to.state == NodeState::Up).then_some((lease, to))
+            let takes = to.state == NodeState::Up && !self.refuses(lease.log, to.id, now);
+            (Some(to.id) != me && takes).then_some((lease, to))
         });
         for (lease, to) in due.take(room).collect::<Vec<_>>() {
             self.prepare(lease, to);
@@ -87,7 +85,13 @@ impl Core {
         }));
     }
 
-    pub(super) fn on_prepared(&mut self, log: LogId, epoch: LeaseEpoch, readiness: Readiness) {
+    pub(super) fn on_prepared(
+        &mut self,
+        log: LogId,
+        epoch: LeaseEpoch,
+        readiness: Readiness,
+        now: Moment,
+    ) {
         let log = self.log_mut(log);
         let Some(passing) = log.passing.as_mut() else {
             return;
@@ -98,7 +102,7 @@ impl Core {
         match readiness {
             Readiness::Ready => passing.stage = Stage::Ready,
             Readiness::Refused => {
-                log.refused_by = Some(passing.to);
+                log.refused = Some((passing.to, now));
                 log.passing = None;
             }
         }
@@ -134,44 +138,51 @@ impl Core {
     }
 
     pub(super) fn on_handed_over(&mut self, hand_over: &HandOver) {
-        let epoch = hand_over.from.epoch.next();
-        if let Some(lease) = self.lease_mut(hand_over.from.log) {
-            (lease.owner, lease.generation) = (Some(hand_over.to), hand_over.to_generation);
-            (lease.epoch, lease.next_owner) = (epoch, None);
-        }
-        let log = self.log_mut(hand_over.from.log);
-        log.known = log.known.max(epoch);
-        (log.passing, log.intended) = (None, None);
-        self.outputs.push(Output::Tell(Note::Moved {
-            log: hand_over.from.log,
-            from: Some(hand_over.from.owner),
-            to: Some(hand_over.to),
-            epoch,
-            reason: hand_over.reason,
-        }));
+        let HandOver {
+            from, to, reason, ..
+        } = *hand_over;
+        self.on_moved(
+            from.log,
+            Some(from.owner),
+            Some(to),
+            from.epoch.next(),
+            reason,
+        );
+    }
+
+    /// True if this node did not want the log, not long ago.
+    fn refuses(&self, log: LogId, node: NodeId, now: Moment) -> bool {
+        let refused = self.log(log).refused.filter(|(by, _)| *by == node);
+        refused.is_some_and(|(_, at)| now.since(at) < self.beat() * 4)
     }
 
     /// The next log to give away, or to keep after all.
     pub(super) fn give(&mut self, look: &Look, me: &NodeRow, now: Moment) -> Option<Change> {
         let ours = |lease: &&LeaseRow| look.holder(lease).is_some_and(|node| node.id == me.id);
         let ours: Vec<&LeaseRow> = look.leases.iter().filter(ours).collect();
-        if let Some(change) = self.withdraw(look, me, &ours) {
+        if let Some(change) = self.withdraw(look, me, &ours, now) {
             return Some(change);
         }
         let shares = Shares::of(look);
-        let evacuated = self.evacuate(look, me, &ours, &shares);
+        let evacuated = self.evacuate(look, me, &ours, &shares, now);
         let (lease, to, reason) = evacuated.or_else(|| {
             let may_move = self.may_move_voluntarily(look, now);
-            let chosen = may_move.then(|| self.improve(me, &ours, &shares)).flatten();
-            self.moved = chosen.is_some().then_some(now).or(self.moved);
-            chosen
+            may_move
+                .then(|| self.improve(me, &ours, &shares, now))
+                .flatten()
         })?;
         self.log_mut(lease.log).intended = Some((to, reason));
         Some(Change::SetNextOwner(lease.log, lease.epoch, Some(to)))
     }
 
     /// Who cannot or will not take a log is not asked any longer.
-    fn withdraw(&self, look: &Look, me: &NodeRow, ours: &[&LeaseRow]) -> Option<Change> {
+    fn withdraw(
+        &self,
+        look: &Look,
+        me: &NodeRow,
+        ours: &[&LeaseRow],
+        now: Moment,
+    ) -> Option<Change> {
         let vain = ours.iter().find(|lease| {
             let log = self.log(lease.log);
             let is_sent = log
@@ -181,7 +192,7 @@ impl Core {
                 let takes = look
                     .node(next)
                     .is_some_and(|node| node.state == NodeState::Up);
-                !is_sent && (!takes || next == me.id || log.refused_by == Some(next))
+                !is_sent && (!takes || next == me.id || self.refuses(lease.log, next, now))
             })
         })?;
         Some(Change::SetNextOwner(vain.log, vain.epoch, None))
@@ -194,6 +205,7 @@ impl Core {
         me: &NodeRow,
         ours: &[&'a LeaseRow],
         shares: &Shares<'_>,
+        now: Moment,
     ) -> Option<(&'a LeaseRow, NodeId, MoveReason)> {
         let (takers, reason): (Vec<NodeId>, _) = if me.state == NodeState::Draining {
             (shares.receivers().collect(), MoveReason::Drain)
@@ -212,10 +224,9 @@ impl Core {
         }
         let staying = ours.iter().filter(|lease| lease.next_owner.is_none());
         let mut given = staying.filter_map(|lease| {
-            let refused_by = self.log(lease.log).refused_by;
             let takers = takers
                 .iter()
-                .filter(|node| **node != me.id && Some(**node) != refused_by);
+                .filter(|node| **node != me.id && !self.refuses(lease.log, **node, now));
             let pinned = |node: NodeId| lease.pinned != Some(node);
             let to = takers.min_by_key(|node| (pinned(**node), shares.order(lease, **node)))?;
             Some((*lease, *to, reason))
@@ -223,15 +234,17 @@ impl Core {
         given.next()
     }
 
-    /// Logs move for the sake of order only when nothing else is going on.
-    fn may_move_voluntarily(&self, look: &Look, now: Moment) -> bool {
+    /// Logs move for the sake of order only when nothing else is going on, and right after a look: else several nodes
+    /// would move some at once, each upon an older look.
+    fn may_move_voluntarily(&mut self, look: &Look, now: Moment) -> bool {
+        if !std::mem::take(&mut self.may_improve) {
+            return false;
+        }
         let mut builds = look.nodes.iter().map(|node| &node.info.build);
         let first = builds.next();
         let is_one_build = builds.all(|build| Some(build) == first);
         let moves = look.leases.iter().any(|lease| lease.next_owner.is_some());
-        let rested = self
-            .moved
-            .is_none_or(|moved| now.since(moved) >= BETWEEN_MOVES);
+        let rested = now.since(self.moved) >= BETWEEN_MOVES;
         self.settle.is_over(&self.setting.config, now) && is_one_build && !moves && rested
     }
 
@@ -241,10 +254,10 @@ impl Core {
         me: &NodeRow,
         ours: &[&'a LeaseRow],
         shares: &Shares<'_>,
+        now: Moment,
     ) -> Option<(&'a LeaseRow, NodeId, MoveReason)> {
-        let accepts = |lease: &LeaseRow, node: NodeId| {
-            node != me.id && self.log(lease.log).refused_by != Some(node)
-        };
+        let accepts =
+            |lease: &LeaseRow, node: NodeId| node != me.id && !self.refuses(lease.log, node, now);
         let free = || ours.iter().filter(|lease| !lease.frozen);
         let pinned = free().find_map(|lease| {
             let to = lease
@@ -259,7 +272,14 @@ impl Core {
             .receivers()
             .filter(|node| shares.is_below_ceiling(*node));
         let to = takers.min_by_key(|node| (shares.excess(*node), *node))?;
-        let movable = free().filter(|lease| lease.pinned.is_none() && accepts(lease, to));
+        // A log that was stuck elsewhere stays: who does not know that would give it up again.
+        let rests = |lease: &LeaseRow| {
+            self.log(lease.log)
+                .keep_until
+                .is_some_and(|until| now < until)
+        };
+        let movable =
+            free().filter(|lease| lease.pinned.is_none() && accepts(lease, to) && !rests(lease));
         let lease = movable.max_by_key(|lease| affinity(lease.log.0, to.0))?;
         Some((*lease, to, MoveReason::Balance))
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: time counts only between successful looks of our own that are at most 2 B apart; so an outage of the
 //! database, our own pause and a step of any clock prove nothing about others. *Any* change of generation or beat is a
-//! sign of life: after a fail-over the count may be lower than before.
+//! sign of life.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct LookTimes {
 
 #[derive(Debug)]
 struct Observation {
-    seen: (Generation, u64),
+    seen: (Generation, i64),
     /// When the first look that saw it was answered.
     since: Moment,
     /// Looks that saw it.
@@ -44,7 +44,8 @@ impl Observations {
 
     /// Takes what a look has seen.
     pub(crate) fn see(&mut self, look: &Look, me: Option<NodeId>, now: Moment) {
-        self.0.retain(|id, _| look.node(*id).is_some());
+        self.0
+            .retain(|id, _| look.node(*id).is_some() && Some(*id) != me);
         for node in look.nodes.iter().filter(|node| Some(node.id) != me) {
             let seen = (node.generation, node.beat);
             let known = self.0.entry(node.id).or_insert(Observation {

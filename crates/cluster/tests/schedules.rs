@@ -1,0 +1,646 @@
+//! The schedules that leases must survive, each by name; `random.rs` looks for those that nobody has thought of.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use gesta_cluster::membership::{Input, Stop};
+use gesta_core::LogId;
+use gesta_core::registry::{MoveReason, NodeState};
+use gesta_testkit::depth;
+use support::{B, Clock, D, LEASE_TIME, Roughness, Run, World};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LOGS: u16 = 16;
+
+/// Runs a schedule with several seeds; the one that fails is printed.
+fn each_seed(schedule: impl Fn(u64)) {
+    let first = depth::seed();
+    for seed in (0..depth::count(6, 300)).map(|n| first.wrapping_add(n)) {
+        println!("GESTA_SEED={seed}");
+        schedule(seed);
+    }
+}
+
+fn three(seed: u64) -> World {
+    World::settled(seed, LOGS, 3)
+}
+
+/// Schedule 1: the owner is killed.
+#[test]
+fn logs_of_a_killed_node_are_claimed_within_the_lease_time() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let moves = world.moves();
+        let lost = world.logs_of(0).len();
+        world.kill(0);
+        world.run_until("claimed", LEASE_TIME, |world| {
+            world.logs_of(0).is_empty() && world.free() == 0
+        });
+        world.run(SECOND / 100);
+        world.assert_settled();
+        world.run(60 * SECOND);
+        assert_eq!(
+            world.moves() - moves,
+            lost,
+            "only its logs have moved, once each"
+        );
+    });
+}
+
+/// Schedule 1: the owner is killed, and its address refuses connections.
+#[test]
+fn refused_connections_find_a_killed_node_sooner() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        world.promises.refuses = true;
+        world.kill(0);
+        let dead = world.id(0);
+        for _ in 0..2 {
+            world.run(SECOND / 2);
+            world.input(1, Input::Refused(dead));
+            world.input(2, Input::Refused(dead));
+        }
+        // A beat that came before the refusals may still be news to an observer.
+        world.run(B);
+        for _ in 0..2 {
+            world.input(1, Input::Refused(dead));
+            world.input(2, Input::Refused(dead));
+        }
+        let took = world.run_until("claimed", 4 * SECOND, |world| {
+            world.free() == 0 && world.logs_of(0).is_empty()
+        });
+        assert!(took < Duration::from_millis(2_500), "{took:?}");
+    });
+}
+
+/// Refused connections alone prove nothing while the node beats.
+#[test]
+fn a_node_that_beats_is_not_declared_dead_for_refused_connections() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let node = world.id(0);
+        for _ in 0..100 {
+            world.run(SECOND / 4);
+            world.input(1, Input::Refused(node));
+        }
+        world.assert_nobody_declared_dead();
+    });
+}
+
+/// Schedule 2: a process is killed, and starts again at the same address within a second.
+#[test]
+fn a_node_that_restarts_claims_its_old_logs_at_once() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let (moves, logs) = (world.moves(), world.logs_of(0));
+        world.kill(0);
+        world.run(SECOND);
+        world.restart(0);
+        world.run_until("claimed", SECOND / 10, |world| {
+            world.logs_of(0) == logs && world.free() == 0
+        });
+        world.run(60 * SECOND);
+        world.assert_settled();
+        world.assert_nobody_declared_dead();
+        assert_eq!(world.moves(), moves, "nothing has moved to another node");
+    });
+}
+
+/// Schedule 3: the owner sleeps for longer than the lease time.
+#[test]
+fn an_owner_that_sleeps_loses_its_logs_once_and_joins_again() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let (moves, logs) = (world.moves(), world.logs_of(0).len());
+        world.pause(0);
+        world.run(20 * SECOND);
+        assert_eq!(world.free(), 0);
+        world.resume(0);
+        world.run_until("it knows that it has lost them", SECOND, |world| {
+            (0..LOGS).all(|log| !world.processes[0].is_mine(LogId(log)))
+        });
+        world.run(15 * SECOND);
+        assert_eq!(world.moves() - moves, logs);
+        world.run(60 * SECOND);
+        world.assert_settled();
+    });
+}
+
+/// Schedule 4: the owner sleeps for three seconds.
+#[test]
+fn a_short_sleep_moves_nothing() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let moves = world.moves();
+        world.pause(0);
+        world.run(3 * SECOND);
+        world.resume(0);
+        world.run(60 * SECOND);
+        world.assert_nobody_declared_dead();
+        world.assert_settled();
+        assert_eq!(world.moves(), moves);
+    });
+}
+
+/// Schedule 5: an observer sleeps; when it wakes, all it knows of others is old.
+#[test]
+fn an_observer_that_slept_declares_nobody_dead() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        world.pause(0);
+        world.run(60 * SECOND);
+        world.promises.deaths.clear();
+        world.resume(0);
+        world.run(60 * SECOND);
+        world.assert_nobody_declared_dead();
+        world.assert_settled();
+    });
+}
+
+/// Schedule 5: the same, but for the others the observer slept just too short to be dead, again and again.
+#[test]
+fn an_observer_that_dozes_declares_nobody_dead() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        for round in 0..20 {
+            world.pause(0);
+            world.run(Duration::from_millis(2_000 + 150 * round));
+            world.resume(0);
+            world.run(Duration::from_millis(400));
+        }
+        world.assert_nobody_declared_dead();
+    });
+}
+
+/// Schedule 6: all nodes sleep, and wake in any order.
+#[test]
+fn when_all_sleep_and_wake_each_log_moves_at_most_once() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        world.promises.moved.clear();
+        for node in 0..3 {
+            world.pause(node);
+        }
+        world.run(60 * SECOND);
+        for node in [1, 2, 0] {
+            world.resume(node);
+            world.run(SECOND * u32::try_from(seed % 4).unwrap());
+        }
+        world.run(60 * SECOND);
+        world.assert_settled();
+        assert_eq!(world.promises.moved, [], "all woke within D");
+    });
+}
+
+/// Schedule 7: the database is away for two minutes.
+#[test]
+fn an_outage_of_the_database_moves_nothing() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let moves = world.moves();
+        world.database.is_down = true;
+        world.run(120 * SECOND);
+        world.assert_owned();
+        world.database.is_down = false;
+        world.run(2 * SECOND);
+        world.assert_owned();
+        world.run(60 * SECOND);
+        world.assert_nobody_declared_dead();
+        assert_eq!(world.moves(), moves);
+    });
+}
+
+/// Schedule 7: the database comes and goes, so that looks are rare.
+#[test]
+fn a_database_that_comes_and_goes_moves_nothing() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let moves = world.moves();
+        for round in 0..40 {
+            world.database.is_down = true;
+            world.run(Duration::from_millis(3_500 + round * 100));
+            world.database.is_down = false;
+            world.run(Duration::from_millis(200 + round * 20));
+        }
+        world.run(60 * SECOND);
+        world.assert_nobody_declared_dead();
+        assert_eq!(world.moves(), moves);
+        world.assert_settled();
+    });
+}
+
+/// Schedule 8: a node dies while the database is away.
+#[test]
+fn a_node_that_dies_in_an_outage_is_found_a_lease_time_after_it() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let (moves, logs) = (world.moves(), world.logs_of(2).len());
+        world.database.is_down = true;
+        world.run(60 * SECOND);
+        world.kill(2);
+        world.run(60 * SECOND);
+        world.database.is_down = false;
+        world.run(D - SECOND / 100);
+        assert_eq!(world.promises.deaths, [], "not before D");
+        world.run_until("claimed", LEASE_TIME, |world| {
+            world.free() == 0 && world.logs_of(2).is_empty()
+        });
+        world.run(60 * SECOND);
+        world.assert_settled();
+        assert_eq!(world.moves() - moves, logs);
+    });
+}
+
+/// Schedule 9: the database's clock steps by an hour, and the nodes' clocks run a tenth fast or slow.
+#[test]
+fn clocks_have_no_effect() {
+    each_seed(|seed| {
+        let mut world = World::new(seed, LOGS, support::default_config());
+        for (offset, percent) in [(7_200, 110), (0, 90), (99_999, 100)] {
+            world.start(Clock::new(Duration::from_secs(offset), percent));
+        }
+        world.run(120 * SECOND);
+        world.assert_settled();
+        let moves = world.moves();
+        for hours in [1_i64, -1, 0] {
+            world.database.clock_error = hours * 3_600_000_000;
+            world.run(60 * SECOND);
+        }
+        world.assert_nobody_declared_dead();
+        assert_eq!(world.moves(), moves);
+    });
+}
+
+/// Schedule 10: one node is cut off from the database.
+#[test]
+fn a_node_that_is_cut_off_from_the_database_loses_its_logs() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let (moves, logs) = (world.moves(), world.logs_of(1).len());
+        world.processes[1].is_cut = true;
+        world.run_until("claimed", LEASE_TIME, |world| {
+            world.logs_of(1).is_empty() && world.free() == 0
+        });
+        world.run(60 * SECOND);
+        assert_eq!(world.moves() - moves, logs);
+        world.processes[1].is_cut = false;
+        world.run(60 * SECOND);
+        world.assert_settled();
+    });
+}
+
+/// Schedule 13: nobody can call the owner, but it beats.
+#[test]
+fn a_node_that_others_cannot_call_gives_its_logs_away() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let cut = world.id(0);
+        world.input(1, Input::Unreachable(vec![cut]));
+        world.run(10 * SECOND);
+        assert!(
+            !world.logs_of(0).is_empty(),
+            "one of two others is no majority"
+        );
+        world.input(2, Input::Unreachable(vec![cut]));
+        world.run_until("given away", 20 * SECOND, |world| {
+            world.logs_of(0).is_empty()
+        });
+        assert_eq!(world.free(), 0);
+        world.run(60 * SECOND);
+        assert!(world.logs_of(0).is_empty(), "and receives none");
+        world.assert_nobody_declared_dead();
+        for node in [1, 2] {
+            world.input(node, Input::Unreachable(Vec::new()));
+        }
+        world.run(60 * SECOND);
+        assert!(!world.logs_of(0).is_empty(), "healed");
+    });
+}
+
+/// Schedule 13: the same, but what hands over is dead.
+#[test]
+fn a_node_that_others_cannot_call_and_that_keeps_its_logs_is_declared_dead() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let cut = world.id(0);
+        world.promises.links_are_cut = true;
+        world.processes[0].hands_over = false;
+        world.input(1, Input::Unreachable(vec![cut]));
+        world.input(2, Input::Unreachable(vec![cut]));
+        world.run_until("taken", 20 * SECOND, |world| {
+            world.logs_of(0).is_empty() && world.free() == 0
+        });
+        assert_eq!(world.promises.deaths.len(), 1);
+        world.run(60 * SECOND);
+        assert!(
+            world.logs_of(0).is_empty(),
+            "it has joined again, and receives none"
+        );
+        assert_eq!(
+            world.promises.deaths.len(),
+            1,
+            "it has no logs to take away"
+        );
+    });
+}
+
+/// Schedule 22: two claim at once, and one's statement is slow.
+#[test]
+fn of_two_claimers_each_log_gets_one() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        world.roughness = Roughness { lost: 400 };
+        world.kill(0);
+        world.run(30 * SECOND);
+        world.roughness = Roughness::default();
+        world.run(3 * D);
+        world.assert_owned();
+        world.run(60 * SECOND);
+        world.assert_settled();
+    });
+}
+
+/// Restarts the three nodes, one after the other, each time as soon as all logs have an owner.
+fn roll(world: &mut World, order: [usize; 3], builds: Option<&str>) {
+    for node in order {
+        world.leave(node);
+        world.run_until("left", 12 * SECOND, |world| {
+            world.processes[node].run == Run::Stopped(Stop::Left)
+        });
+        assert_eq!(
+            world.free(),
+            0,
+            "a graceful stop leaves no log without an owner"
+        );
+        world.run(SECOND);
+        match builds {
+            Some(build) => world.restart_build(node, build),
+            None => world.restart(node),
+        }
+        world.run(5 * SECOND);
+    }
+}
+
+/// Schedule 23: a rolling restart of three nodes.
+#[test]
+fn a_rolling_restart_moves_at_most_26_logs() {
+    each_seed(|seed| {
+        for order in [
+            [0, 1, 2],
+            [2, 1, 0],
+            [1, 0, 2],
+            [1, 2, 0],
+            [0, 2, 1],
+            [2, 0, 1],
+        ] {
+            let mut world = three(seed);
+            let moves = world.moves();
+            roll(&mut world, order, None);
+            world.run(90 * SECOND);
+            world.assert_settled();
+            world.assert_nobody_declared_dead();
+            let moved = world.moves() - moves;
+            assert!(moved <= 26, "{moved} moves in the order {order:?}");
+        }
+    });
+}
+
+/// Schedule 24: a fourth node joins.
+#[test]
+fn a_node_that_joins_gets_its_share_one_log_at_a_time_after_settling() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let moves = world.moves();
+        world.promises.moved.clear();
+        world.start(Clock::default());
+        world.run(19 * SECOND);
+        assert_eq!(world.moves(), moves, "not before it has settled");
+        world.run(60 * SECOND);
+        world.assert_settled();
+        assert_eq!(world.moves() - moves, 4);
+        let times: Vec<_> = world.promises.moved.iter().map(|(at, _)| *at).collect();
+        assert!(
+            times.windows(2).all(|two| two[1] - two[0] >= SECOND),
+            "{times:?}"
+        );
+    });
+}
+
+/// Schedule 25: builds differ for a while.
+#[test]
+fn nothing_moves_for_balance_while_builds_differ() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let moves = world.moves();
+        let new = world.start_build(Clock::default(), "1.1.0");
+        world.run(120 * SECOND);
+        assert_eq!(world.moves(), moves);
+        world.kill(1);
+        world.run(LEASE_TIME);
+        assert_eq!(
+            (world.free(), world.logs_of(1).len()),
+            (0, 0),
+            "deaths are served"
+        );
+        world.restart_build(1, "1.1.0");
+        roll(&mut world, [0, 2, 1], Some("1.1.0"));
+        world.run(120 * SECOND);
+        world.assert_settled();
+        assert!(!world.logs_of(new).is_empty());
+    });
+}
+
+/// Schedule 26: the pipeline of one log hangs.
+#[test]
+fn a_log_whose_pipeline_is_stuck_goes_alone() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let logs = world.logs_of(0);
+        world.processes[0].stuck.insert(logs[0]);
+        world.run_until("released", B * 4, |world| {
+            !world.logs_of(0).contains(&logs[0])
+        });
+        world.run_until("claimed by another", B * 2, |world| world.free() == 0);
+        assert_eq!(world.logs_of(0), logs[1..], "its siblings go on");
+        // Wherever it goes, it is stuck: it must not circle.
+        let moves = world.moves();
+        for node in 1..3 {
+            world.processes[node].stuck.insert(logs[0]);
+        }
+        world.run(9 * D);
+        assert!(world.moves() - moves <= 1, "it does not circle");
+        world.assert_nobody_declared_dead();
+    });
+}
+
+/// Schedules 26 and 27: if nothing makes progress, it is the database.
+#[test]
+fn if_all_pipelines_are_stuck_all_logs_stay() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let moves = world.moves();
+        for node in 0..3 {
+            world.processes[node].stuck = (0..LOGS).map(LogId).collect();
+        }
+        world.run(60 * SECOND);
+        world.assert_settled();
+        assert_eq!(world.moves(), moves);
+    });
+}
+
+/// Schedule 27: commits wait for a standby that hangs, so nothing but beats is answered.
+#[test]
+fn beats_go_on_while_changes_hang() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let moves = world.moves();
+        world.database.hangs_changes = true;
+        let new = world.start(Clock::default());
+        world.run(60 * SECOND);
+        world.assert_nobody_declared_dead();
+        assert_eq!(world.moves(), moves);
+        world.database.hangs_changes = false;
+        world.run(90 * SECOND);
+        world.assert_settled();
+        assert!(!world.logs_of(new).is_empty());
+    });
+}
+
+/// Schedule 28: a fail-over loses up to two seconds, with leases among them.
+#[test]
+fn a_fail_over_that_loses_leases_ends_with_one_owner_of_each_log() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        for loss in 0..8_u32 {
+            world.kill(1);
+            world.run_until("claimed", LEASE_TIME, |world| {
+                world.free() == 0 && world.logs_of(1).is_empty()
+            });
+            world.restart(1);
+            world.run(Duration::from_millis(u64::from(loss) * 300));
+            world.fail_over();
+            world.run(LEASE_TIME + D);
+            world.assert_owned();
+        }
+        world.run(90 * SECOND);
+        world.assert_settled();
+    });
+}
+
+/// Schedule 28: nobody noticed that the fail-over lost something, so the store has the same incarnation.
+#[test]
+fn an_epoch_that_went_back_is_raised_above_the_known_one() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let (log, one) = (world.logs_of(0)[0], world.id(1));
+        let (before, then) = (world.database.tables.clone(), world.now);
+        let epoch = before.look().leases[usize::from(log.0)].epoch;
+        assert!(world.database.tables.set_next_owner(log, epoch, Some(one)));
+        world.run_until("moved", 2 * B, |world| world.logs_of(1).contains(&log));
+        let incarnation = before.look().incarnation;
+        world.database.tables.fail_over(&before, incarnation);
+        world.promises.failed_over(then);
+        world.run(3 * B);
+        world.assert_owned();
+        let lease = world.database.tables.look().leases[usize::from(log.0)];
+        assert!(lease.epoch > epoch.next(), "{lease:?}");
+        assert!(world.logs_of(0).contains(&log), "and it need not move");
+    });
+}
+
+/// Two processes with one address: the older one stops, and says why.
+#[test]
+fn a_process_that_is_replaced_while_it_lives_stops() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let second = world.start_at_address_of(0);
+        world.run(10 * SECOND);
+        assert_eq!(world.processes[0].run, Run::Stopped(Stop::Replaced));
+        assert_eq!(world.processes[second].run, Run::Running);
+        world.assert_owned();
+    });
+}
+
+/// A drain gives all logs away and takes them back when it is undone.
+#[test]
+fn a_node_that_drains_keeps_nothing_and_receives_nothing() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        world.drain(0, NodeState::Draining);
+        world.run_until("drained", 10 * SECOND, |world| world.logs_of(0).is_empty());
+        assert_eq!(world.free(), 0);
+        let reasons: Vec<_> = world
+            .database
+            .tables
+            .moves()
+            .iter()
+            .take(5)
+            .map(|moved| moved.reason)
+            .collect();
+        assert_eq!(reasons, [MoveReason::Drain; 5]);
+        world.kill(1);
+        world.run(60 * SECOND);
+        assert_eq!((world.logs_of(0).len(), world.logs_of(2).len()), (0, 16));
+        world.drain(0, NodeState::Up);
+        world.run(90 * SECOND);
+        assert_eq!(world.logs_of(0).len(), 8);
+    });
+}
+
+/// What people ask for: a move, a pin, and that nothing moves by itself.
+#[test]
+fn requests_pins_and_freezing_are_followed() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let log = world.logs_of(0)[0];
+        let (one, two) = (world.id(1), world.id(2));
+        let lease = world.database.tables.look().leases[usize::from(log.0)];
+        assert!(
+            world
+                .database
+                .tables
+                .set_next_owner(log, lease.epoch, Some(one))
+        );
+        world.run_until("moved", 2 * B, |world| world.logs_of(1).contains(&log));
+        world.run(60 * SECOND);
+        world.database.tables.pin(log, Some(two));
+        world.run_until("pinned", 20 * B, |world| world.logs_of(2).contains(&log));
+        world.kill(2);
+        world.run(2 * D);
+        assert_eq!(world.free(), 0);
+        world.restart(2);
+        world.run(90 * SECOND);
+        assert!(
+            world.logs_of(2).contains(&log),
+            "it comes back to where it is pinned"
+        );
+        world.database.tables.freeze(true);
+        let moves = world.moves();
+        world.start(Clock::default());
+        world.run(120 * SECOND);
+        assert_eq!(world.moves(), moves, "frozen");
+    });
+}
+
+/// A single node owns all, and needs nobody.
+#[test]
+fn a_node_alone_owns_everything_at_once() {
+    each_seed(|seed| {
+        let mut world = World::new(seed, LOGS, support::default_config());
+        world.start(Clock::default());
+        world.run(SECOND);
+        world.assert_settled();
+        world.kill(0);
+        world.run(120 * SECOND);
+        world.restart(0);
+        world.run(SECOND / 10);
+        world.assert_settled();
+    });
+}
