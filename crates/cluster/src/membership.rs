@@ -231,7 +231,8 @@ pub struct Core {
     settle: Settle,
     progress: Progress,
     logs: Vec<LogState>,
-    wanted_state: Option<NodeState>,
+    /// The state that this process was asked for, until a look shows it.
+    asked_for: Option<NodeState>,
     leave_by: Option<Moment>,
     /// When a lease was last seen to move.
     moved: Moment,
@@ -265,7 +266,7 @@ impl Core {
             settle: Settle::begin(now),
             progress: Progress::default(),
             logs: Vec::new(),
-            wanted_state: None,
+            asked_for: None,
             leave_by: None,
             moved: now,
             may_improve: false,
@@ -286,9 +287,9 @@ impl Core {
             Input::Refused(node) => self.observations.refused(node),
             Input::Unreachable(nodes) => self.unreachable = nodes,
             Input::LookNow => self.beat_due = now,
-            Input::Drain(state) => self.wanted_state = Some(state),
+            Input::Drain(state) => self.asked_for = Some(state),
             Input::Leave(within) => {
-                self.wanted_state = Some(NodeState::Draining);
+                self.asked_for = Some(NodeState::Draining);
                 self.leave_by = Some(now.plus(within));
             }
         }
@@ -443,8 +444,12 @@ impl Core {
         if self.leave_by.is_some() && shares::logs_of(look, me.id) == 0 {
             return Some(Change::SetState(me.id, me.generation, NodeState::Left));
         }
-        let wanted = self.wanted_state.take()?;
-        (wanted != me.state).then_some(Change::SetState(me.id, me.generation, wanted))
+        let asked_for = self.asked_for?;
+        if asked_for == me.state {
+            self.asked_for = None;
+            return None;
+        }
+        Some(Change::SetState(me.id, me.generation, asked_for))
     }
 
     /// After each look, at most one node is declared dead.

@@ -98,7 +98,7 @@ impl Core {
         match self.standing {
             Standing::Inside(node, generation) if !look.is_registered => {
                 if was_draining {
-                    self.wanted_state.get_or_insert(NodeState::Draining);
+                    self.asked_for.get_or_insert(NodeState::Draining);
                 }
                 match row(node) {
                     None => self.join_again(Note::DeclaredDead, now),
@@ -218,9 +218,6 @@ impl Core {
     fn on_not_done(&mut self, change: Change, changed: Result<Changed>, now: Moment) {
         match change {
             Change::SetState(_, _, NodeState::Left) if self.is_late(now) => self.stop(Stop::Left),
-            Change::SetState(_, _, state) if state != NodeState::Left => {
-                self.wanted_state.get_or_insert(state);
-            }
             // We are registered; or another one has declared it dead, or it lives.
             Change::Join(_) | Change::DeclareDead(_) => self.look_at_once_if(changed.is_ok(), now),
             _ => {}
