@@ -28,6 +28,8 @@ const READ_TIMELINE: &str = include_str!("../sql/read_timeline.sql");
 
 /// 14 brought lz4, and is the oldest version that is tested.
 const VERSION_MIN: i32 = 140_000;
+/// A statement of the registry takes at most this long.
+const REGISTRY_TIMEOUT: Duration = Duration::from_millis(2_500);
 /// How long a closing connection may take to say good-bye.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -40,6 +42,10 @@ pub(crate) enum Role {
     Reader,
     /// Messages between processes.
     Signals,
+    /// Beats of this node: they must not wait for anything.
+    Beats,
+    /// Changes of leases.
+    Leases,
     /// Schema changes, audits, scavenging: may take long.
     Admin,
 }
@@ -303,10 +309,10 @@ impl Settings {
     }
 }
 
-/// Raises what is weaker than `on`; what is stricter stays. Messages need no durability at all.
+/// Raises what is weaker than `on`; what is stricter stays. Messages and beats need no durability at all.
 fn raised_synchronous_commit(found: &str, role: Role) -> Option<&'static str> {
     match (role, found) {
-        (Role::Signals, _) => Some("off"),
+        (Role::Signals | Role::Beats, _) => Some("off"),
         (_, "on" | "remote_apply") => None,
         _ => Some("on"),
     }
@@ -344,6 +350,8 @@ fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> 
             Duration::from_secs(10),
             Duration::from_secs(30),
         ),
+        // The caller gives up earlier, and nothing may come of it long after that.
+        Role::Beats | Role::Leases => (REGISTRY_TIMEOUT, REGISTRY_TIMEOUT / 2, REGISTRY_TIMEOUT),
         Role::Admin => (
             Duration::ZERO,
             Duration::from_secs(30),
@@ -353,7 +361,7 @@ fn session_settings(role: Role, config: &Config) -> Vec<(&'static str, String)> 
     settings.push(("statement_timeout", milliseconds(statement)));
     settings.push(("lock_timeout", milliseconds(lock)));
     settings.push(("idle_in_transaction_session_timeout", milliseconds(idle)));
-    if matches!(role, Role::Writer | Role::Reader) {
+    if !matches!(role, Role::Signals | Role::Admin) {
         for name in [
             "enable_seqscan",
             "enable_bitmapscan",

@@ -24,6 +24,7 @@ mod pool;
 mod reach;
 mod read;
 mod read_streams;
+mod registry;
 mod scavenge;
 pub mod schema;
 mod signals;

@@ -15,14 +15,22 @@ use crate::connection::{Connection, Connector, Role};
 use crate::{error, signals};
 
 /// All steps to the schema of this program.
-pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[Migration {
-    version: 1,
-    name: "events, streams, types, tags, scavenges, store",
-    sql: include_str!("../sql/migrate_0001.sql"),
-}]);
+pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[
+    Migration {
+        version: 1,
+        name: "events, streams, types, tags, scavenges, store",
+        sql: include_str!("../sql/migrate_0001.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "nodes, leases, moves",
+        sql: include_str!("../sql/migrate_0002.sql"),
+    },
+]);
 
 const CREATE_RETENTION: &str = include_str!("../sql/create_retention.sql");
 const INSERT_STORE: &str = include_str!("../sql/insert_store.sql");
+const INSERT_LEASES: &str = include_str!("../sql/insert_leases.sql");
 const UPDATE_SCHEMA_VERSION: &str = include_str!("../sql/update_schema_version.sql");
 const UPDATE_INCARNATION: &str = include_str!("../sql/update_incarnation.sql");
 const READ_STORE: &str = include_str!("../sql/read_store.sql");
@@ -112,11 +120,15 @@ pub fn ddl(config: &Config, logs: u16) -> String {
     format!(
         "BEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\nSET LOCAL search_path = {schema}, pg_temp;\n\n{}\n\
          INSERT INTO store (schema_version, logs, incarnation) VALUES ({version}, {logs}, '{incarnation}');\n\n\
+         {INSERT_LEASES};\n\
          -- Retention: only `gesta scavenge` needs this part.\n{CREATE_RETENTION}\nCOMMIT;\n\n\
          -- Rights of a server that may not run DDL, as role gesta_server:\n\
          -- GRANT USAGE ON SCHEMA {schema} TO gesta_server;\n\
          -- GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO gesta_server;\n\
          -- GRANT INSERT ON {schema}.events, {schema}.streams, {schema}.types, {schema}.tags TO gesta_server;\n\
+         -- GRANT INSERT, UPDATE, DELETE ON {schema}.nodes TO gesta_server;  -- for several servers, as the next two\n\
+         -- GRANT UPDATE ON {schema}.leases TO gesta_server;\n\
+         -- GRANT INSERT, DELETE ON {schema}.moves TO gesta_server;\n\
          -- GRANT UPDATE (incarnation) ON {schema}.store TO gesta_server;  -- for a fail-over that loses commits\n\
          -- GRANT {schema}_retention TO gesta_server;  -- for scavenging\n",
         MIGRATIONS.print()
@@ -187,6 +199,7 @@ async fn build(connection: &Connection, config: &Config, store: &Store) -> Drive
     client
         .execute(INSERT_STORE, &[&version, &logs, &store.incarnation.0])
         .await?;
+    client.execute(INSERT_LEASES, &[]).await?;
     client.batch_execute("SAVEPOINT retention").await?;
     if let Err(error) = client.batch_execute(CREATE_RETENTION).await {
         // Everything but scavenging works without it.

@@ -24,6 +24,7 @@ use crate::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd};
 use crate::pool::Pool;
 use crate::read::{ReadLogPage, ReadStreamPage};
 use crate::read_streams::ReadStreamsPage;
+use crate::registry::PostgresRegistry;
 use crate::signals::Signals;
 use crate::{scavenge, schema};
 
@@ -39,6 +40,7 @@ pub struct PostgresBackend {
     connector: Arc<Connector>,
     pool: Pool,
     signals: Signals,
+    registry: Arc<PostgresRegistry>,
     closed: CancellationToken,
 }
 
@@ -78,13 +80,15 @@ impl PostgresBackend {
             .ledger
             .get_or_init(|| Ledger::new(store.incarnation, channel));
         let ledger = Arc::clone(ledger);
+        let closed = CancellationToken::new();
         Ok(Self {
             info,
             pool: Pool::new(Arc::clone(&connector), Arc::clone(&ledger)),
             signals: Signals::start(Arc::clone(&connector), Arc::clone(&ledger)),
+            registry: Arc::new(PostgresRegistry::new(&connector, &ledger, &closed)),
             ledger,
             connector,
-            closed: CancellationToken::new(),
+            closed,
         })
     }
 
@@ -228,7 +232,7 @@ impl Backend for PostgresBackend {
     }
 
     fn registry(&self) -> Option<Arc<dyn Registry>> {
-        None
+        Some(self.registry.clone())
     }
 
     async fn close(&self) {

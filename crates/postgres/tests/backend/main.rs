@@ -15,6 +15,7 @@ mod hosts;
 mod keeping;
 mod lookups;
 mod reads;
+mod registry;
 mod schema;
 mod standbys;
 mod tls;

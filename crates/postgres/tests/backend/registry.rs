@@ -1,0 +1,496 @@
+//! The registry: the same answers as the simple one in memory, and what only a real database can do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use gesta_cluster::memory::MemoryRegistry;
+use gesta_core::backend::Backend;
+use gesta_core::registry::{
+    Beat, Claim, Generation, HandOver, Join, LeaseEpoch, Look, MOVES_MAX, MoveReason, NodeId,
+    NodeInfo, NodeState, Registry, Suspect, Tenure,
+};
+use gesta_core::{LogId, Position};
+use gesta_pgtest::{Server, ServerConfig, shared};
+use gesta_postgres::schema;
+use gesta_testkit::depth;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::common::{Author, LOG, config, direct, draft, is_committed, open, store_url};
+
+const LOGS: u16 = 5;
+
+fn info(number: usize) -> NodeInfo {
+    NodeInfo {
+        address: format!("node-{number}:4000").into(),
+        weight: 100,
+        build: "1.2.3".into(),
+        protocol_min: 1,
+        protocol_max: 2,
+    }
+}
+
+fn join(number: usize, generation: i64) -> Join {
+    Join {
+        info: info(number),
+        generation: Generation(generation),
+        beat: generation,
+    }
+}
+
+fn beat(node: NodeId, generation: i64, beat: i64) -> Beat {
+    Beat {
+        node,
+        generation: Generation(generation),
+        beat,
+        unreachable: vec![NodeId(7), NodeId(9)],
+    }
+}
+
+fn claim(log: u16, owner: NodeId, generation: i64, seen: u64) -> Claim {
+    let seen = LeaseEpoch(seen);
+    Claim {
+        seen,
+        tenure: Tenure {
+            log: LogId(log),
+            owner,
+            generation: Generation(generation),
+            epoch: seen.next(),
+        },
+    }
+}
+
+async fn registry(server: &Server) -> (Arc<dyn Registry>, String) {
+    let url = store_url(server);
+    schema::create(&config(&url), LOGS).await.expect("made");
+    (open(&url).await.registry().expect("shared"), url)
+}
+
+/// The node of an address in a registry, and the last generations that were tried for it.
+struct Known {
+    ids: [Option<NodeId>; 2],
+    generation: i64,
+}
+
+/// What a look shows, with addresses for numbers and without times.
+fn shown(look: &Look, known: &[Known], side: usize) -> String {
+    let name = |id: NodeId| known.iter().position(|known| known.ids[side] == Some(id));
+    let mut nodes: Vec<_> = look
+        .nodes
+        .iter()
+        .map(|node| {
+            (
+                name(node.id),
+                &node.info,
+                node.generation,
+                node.beat,
+                node.state,
+                &node.unreachable,
+            )
+        })
+        .collect();
+    nodes.sort_by_key(|node| node.0);
+    let leases: Vec<_> = look
+        .leases
+        .iter()
+        .map(|lease| {
+            let [owner, next, pinned] =
+                [lease.owner, lease.next_owner, lease.pinned].map(|id| id.map(name));
+            (
+                lease.log,
+                owner,
+                lease.generation,
+                lease.epoch,
+                next,
+                pinned,
+                lease.frozen,
+            )
+        })
+        .collect();
+    format!(
+        "{} {nodes:?} {leases:?} {:?}",
+        look.is_registered, look.ends
+    )
+}
+
+/// Goal: random statements give the same answers and the same rows as those of the simplest registry.
+#[tokio::test]
+async fn random_statements_do_the_same_as_in_memory() {
+    let Some(server) = shared() else { return };
+    let seed = depth::seed();
+    println!("GESTA_SEED={seed}");
+    let mut random = SmallRng::seed_from_u64(seed);
+    let (database, _) = registry(server).await;
+    let memory: Arc<dyn Registry> = Arc::new(MemoryRegistry::new(LOGS));
+    let both = [memory, database];
+    let mut known: Vec<Known> = (0..3)
+        .map(|_| Known {
+            ids: [None, None],
+            generation: 0,
+        })
+        .collect();
+    for step in 0..depth::count(300, 5_000) {
+        let node = random.random_range(0..known.len());
+        let statement = random.random_range(0..12);
+        if statement == 0 || known[node].ids[0].is_none() {
+            known[node].generation = i64::from(step) + 1;
+        }
+        let details: [u32; 4] = random.random();
+        let mut answers = Vec::new();
+        for (side, registry) in both.iter().enumerate() {
+            answers.push(answer(&**registry, statement, node, details, &mut known, side).await);
+        }
+        assert_eq!(answers[0], answers[1], "step {step}, statement {statement}");
+    }
+}
+
+async fn answer(
+    registry: &dyn Registry,
+    statement: u32,
+    node: usize,
+    details: [u32; 4],
+    known: &mut [Known],
+    side: usize,
+) -> String {
+    let Known { ids, generation } = known[node];
+    let Some(id) = ids[side].filter(|_| statement > 0) else {
+        known[node].ids[side] = Some(
+            registry
+                .join(&join(node, generation))
+                .await
+                .expect("answers"),
+        );
+        return "joined".to_owned();
+    };
+    // Sometimes what an older process of the node would say.
+    let generation = generation - i64::from(details[0].is_multiple_of(8));
+    let look = registry.look().await.expect("answers");
+    let log = LogId(u16::try_from(details[1] % u32::from(LOGS)).expect("fits"));
+    let lease = look.leases[usize::from(log.0)];
+    let epoch = LeaseEpoch(lease.epoch.0.saturating_sub(u64::from(details[2].is_multiple_of(8))));
+    let tenure = Tenure {
+        log,
+        owner: id,
+        generation: Generation(generation),
+        epoch,
+    };
+    let other = known[usize::try_from(details[3] % 3).expect("fits")].ids[side];
+    match statement {
+        1 | 2 => {
+            let mut beat = beat(id, generation, i64::from(details[3]));
+            beat.unreachable
+                .truncate(usize::try_from(details[1] % 3).expect("fits"));
+            let look = registry.beat(&beat).await.expect("answers");
+            shown(&registry.look().await.expect("answers"), known, side)
+                + &format!("{}", look.is_registered)
+        }
+        3 => {
+            let beat = look
+                .node(id)
+                .map_or(0, |row| row.beat - i64::from(details[3] % 2));
+            let suspect = Suspect {
+                node: id,
+                generation: Generation(generation),
+                beat,
+            };
+            format!("{:?}", registry.declare_dead(suspect).await)
+        }
+        4 => {
+            let states = [NodeState::Up, NodeState::Draining, NodeState::Left];
+            let state = states[usize::try_from(details[1] % 3).expect("fits")];
+            format!(
+                "{:?}",
+                registry.set_state(id, Generation(generation), state).await
+            )
+        }
+        5..=7 => {
+            let claims: Vec<Claim> = look
+                .leases
+                .iter()
+                .filter(|lease| lease.log.0 % 2 == log.0 % 2)
+                .map(|lease| {
+                    let seen = if lease.log == log { epoch } else { lease.epoch };
+                    let epoch = LeaseEpoch(lease.epoch.0 + 1 + u64::from(details[3] % 3));
+                    Claim {
+                        seen,
+                        tenure: Tenure {
+                            log: lease.log,
+                            epoch,
+                            ..tenure
+                        },
+                    }
+                })
+                .collect();
+            let mut got = registry.claim(&claims).await.expect("answers");
+            got.sort();
+            format!("{got:?}")
+        }
+        8 => format!("{:?}", registry.set_next_owner(log, epoch, other).await),
+        9 => {
+            let hand_over = HandOver {
+                from: tenure,
+                to: other.unwrap_or(id),
+                to_generation: Generation(generation),
+                reason: MoveReason::Drain,
+            };
+            format!("{:?}", registry.hand_over(hand_over).await)
+        }
+        10 => format!("{:?}", registry.release(tenure).await),
+        _ => {
+            registry.pin(log, other).await.expect("answers");
+            registry.freeze(details[0].is_multiple_of(2)).await.expect("answers");
+            let moves = registry.moves().await.expect("answers");
+            let mut moves: Vec<_> = moves
+                .iter()
+                .map(|moved| {
+                    let name =
+                        |id: NodeId| known.iter().position(|known| known.ids[side] == Some(id));
+                    (
+                        moved.log,
+                        moved.epoch,
+                        moved.reason,
+                        moved.from.map(name),
+                        moved.to.map(name),
+                    )
+                })
+                .collect();
+            moves.sort_by_key(|moved| (moved.0, moved.1));
+            format!("{moves:?}")
+        }
+    }
+}
+
+/// Goal: the ends of the logs come with each look.
+#[tokio::test]
+async fn a_look_shows_the_end_of_each_log() {
+    let Some(server) = shared() else { return };
+    let (registry, url) = registry(server).await;
+    let mut writer = open(&url).await.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let rows = [draft("a", "T"), draft("b", "T")];
+    assert!(is_committed(&author.append(&mut *writer, &rows).await));
+    let ends = registry.look().await.expect("answers").ends;
+    assert_eq!(ends[usize::from(LOG.0)], Position(2));
+    assert_eq!(ends[1..], [Position::START; 4]);
+}
+
+/// Goal: a beat that is not committed yet wins over whoever declares the node dead.
+#[tokio::test]
+async fn a_beat_under_way_saves_its_node() {
+    let Some(server) = shared() else { return };
+    let (registry, url) = registry(server).await;
+    let node = registry.join(&join(0, 5)).await.expect("joins");
+    let client = direct(&url).await;
+    let text = format!("BEGIN; UPDATE nodes SET beat = 77 WHERE id = {node} AND generation = 5");
+    client.batch_execute(&text).await.expect("beats");
+    let suspect = Suspect {
+        node,
+        generation: Generation(5),
+        beat: 5,
+    };
+    let mut declaring = registry.declare_dead(suspect).boxed();
+    assert!(
+        tokio::time::timeout(Duration::from_millis(200), &mut declaring)
+            .await
+            .is_err(),
+        "it waits"
+    );
+    client.batch_execute("COMMIT").await.expect("committed");
+    assert!(!declaring.await.expect("answers"));
+    let look = registry.beat(&beat(node, 5, 78)).await.expect("answers");
+    assert!(look.is_registered);
+}
+
+/// Schedule 22: of several that claim at once, each log gets one, and nobody waits for ever.
+#[tokio::test]
+async fn of_racing_claims_each_log_gets_one() {
+    let Some(server) = shared() else { return };
+    let (first, url) = registry(server).await;
+    let mut registries = vec![first];
+    for _ in 0..4 {
+        registries.push(open(&url).await.registry().expect("shared"));
+    }
+    for round in 0..10 {
+        let claims = registries
+            .iter()
+            .enumerate()
+            .map(|(n, registry)| async move {
+                let node = NodeId(u32::try_from(n).expect("fits") + 1);
+                let mut claims: Vec<_> = (0..LOGS).map(|log| claim(log, node, 1, round)).collect();
+                claims.rotate_left(n);
+                registry.claim(&claims).await.expect("answers")
+            });
+        let got: Vec<_> = futures::future::join_all(claims).await.concat();
+        assert_eq!(got.len(), usize::from(LOGS), "each once: {got:?}");
+    }
+}
+
+/// Goal: a call that is dropped leaves nothing behind that disturbs the next one.
+#[tokio::test]
+async fn a_dropped_call_costs_a_connection_and_nothing_else() {
+    let Some(server) = shared() else { return };
+    let (registry, url) = registry(server).await;
+    let node = registry.join(&join(0, 5)).await.expect("joins");
+    let client = direct(&url).await;
+    client
+        .batch_execute("BEGIN; LOCK TABLE nodes")
+        .await
+        .expect("locked");
+    let next = beat(node, 5, 6);
+    let hanging = tokio::time::timeout(Duration::from_millis(200), registry.beat(&next));
+    assert!(hanging.await.is_err(), "it hangs");
+    client.batch_execute("COMMIT").await.expect("unlocked");
+    assert!(
+        registry
+            .beat(&beat(node, 5, 7))
+            .await
+            .expect("answers")
+            .is_registered
+    );
+}
+
+/// Goal: opening a connection goes on when the caller gives up, so that a slow one succeeds in the end.
+#[tokio::test]
+async fn a_connection_that_opens_slowly_is_used_in_the_end() {
+    let Some(server) = shared() else { return };
+    let (registry, _) = registry(server).await;
+    let mut given_up = 0;
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while tokio::time::timeout(Duration::from_micros(300), registry.look())
+        .await
+        .is_err()
+    {
+        given_up += 1;
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "given up {given_up} times"
+        );
+        if given_up > 1_000 {
+            // The statement itself takes longer than that.
+            registry.look().await.expect("answers");
+            break;
+        }
+    }
+    assert!(given_up > 0);
+}
+
+/// Schedule 27: a synchronous standby that hangs holds up claims, but no beats.
+#[tokio::test]
+async fn beats_do_not_wait_for_standbys() {
+    let Some(server) = Server::start_with(ServerConfig::default()).expect("starts") else {
+        return;
+    };
+    let (registry, _) = registry(&server).await;
+    let node = registry.join(&join(0, 5)).await.expect("joins");
+    server
+        .execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
+        .expect("set");
+    server.execute("SELECT pg_reload_conf()").expect("told");
+    let claims = [claim(0, node, 5, 0)];
+    let mut claiming = registry.claim(&claims).boxed();
+    assert!(
+        tokio::time::timeout(Duration::from_millis(500), &mut claiming)
+            .await
+            .is_err(),
+        "it waits"
+    );
+    for number in 0..5 {
+        assert!(
+            registry
+                .beat(&beat(node, 5, number))
+                .await
+                .expect("answers")
+                .is_registered
+        );
+    }
+}
+
+/// Goal: the moves that are kept for people are bounded.
+#[tokio::test]
+async fn only_the_last_moves_are_kept() {
+    let Some(server) = shared() else { return };
+    let (registry, url) = registry(server).await;
+    let client = direct(&url).await;
+    let text = "INSERT INTO moves (log, to_node, epoch, reason, at) \
+                SELECT 0, 1, n, 'claim', now() FROM generate_series(1, 3000) AS n";
+    client.batch_execute(text).await.expect("planted");
+    for epoch in 0..3 {
+        registry
+            .claim(&[claim(1, NodeId(2), 9, epoch)])
+            .await
+            .expect("answers");
+    }
+    let moves = registry.moves().await.expect("answers");
+    assert_eq!(moves.len(), MOVES_MAX);
+    assert_eq!(
+        (moves[0].epoch, moves[0].from),
+        (LeaseEpoch(3), Some(NodeId(2)))
+    );
+    let row = client
+        .query_one("SELECT count(*) FROM moves", &[])
+        .await
+        .expect("counted");
+    assert!(row.get::<_, i64>(0) <= i64::try_from(MOVES_MAX).expect("fits") + 1);
+}
+
+/// Goal: nodes that left long ago are forgotten, and the others are not.
+#[tokio::test]
+async fn nodes_that_left_long_ago_are_forgotten() {
+    let Some(server) = shared() else { return };
+    let (registry, url) = registry(server).await;
+    let stays = registry.join(&join(0, 5)).await.expect("joins");
+    let text = "INSERT INTO nodes (address, weight, build, protocol_min, protocol_max, generation, beat, state, \
+                unreachable, started, beat_at) SELECT 'old-' || n, 1, '', 1, 1, 0, 0, 'left', '{}', now(), now() \
+                FROM generate_series(1, 1500) AS n";
+    let client = direct(&url).await;
+    client.batch_execute(text).await.expect("planted");
+    registry.join(&join(1, 6)).await.expect("joins");
+    let row = client
+        .query_one("SELECT count(*) FROM nodes", &[])
+        .await
+        .expect("counted");
+    let count = row.get::<_, i64>(0);
+    assert!((1_000..1_005).contains(&count), "{count}");
+    let look = registry.look().await.expect("answers");
+    assert_eq!(look.nodes.len(), 2);
+    assert!(look.node(stays).is_some());
+}
+
+/// Goal: a store of version 1 gets its leases by the migration.
+#[tokio::test]
+async fn a_store_of_version_1_gets_its_leases() {
+    let Some(server) = shared() else { return };
+    let (_, url) = registry(server).await;
+    let client = direct(&url).await;
+    let text = "DROP TABLE nodes, leases, moves; UPDATE store SET schema_version = 1";
+    client.batch_execute(text).await.expect("taken back");
+    let error = gesta_postgres::PostgresBackend::open(config(&url))
+        .await
+        .expect_err("too old");
+    assert!(
+        error.to_string().contains("gesta schema migrate"),
+        "{error}"
+    );
+    assert_eq!(
+        schema::migrate(&config(&url)).await.expect("migrated"),
+        (1, 2)
+    );
+    let registry = open(&url).await.registry().expect("shared");
+    assert_eq!(
+        registry.look().await.expect("answers").leases.len(),
+        usize::from(LOGS)
+    );
+}
+
+/// Goal: after the store is closed nothing is asked any more.
+#[tokio::test]
+async fn a_closed_store_has_no_registry_any_more() {
+    let Some(server) = shared() else { return };
+    let (_, url) = registry(server).await;
+    let backend = open(&url).await;
+    let registry = backend.registry().expect("shared");
+    registry.look().await.expect("answers");
+    backend.close().await;
+    assert!(registry.look().await.is_err());
+}
