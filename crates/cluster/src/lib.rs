@@ -11,8 +11,11 @@
 //! * `placement`: what the rest of a node sees of it;
 //! * `memory`: a registry in memory with faults, for tests.
 
+mod clock;
 pub mod membership;
 pub mod memory;
 pub mod placement;
+mod shell;
 
-pub use placement::{LogPlace, Member, Owner, Placement};
+pub use placement::{Ends, LogPlace, Member, Owner, Placement};
+pub use shell::{HandOvers, Membership, Options, Progress, Status, WithoutLinks};

@@ -215,6 +215,8 @@ pub struct Core {
     looked: Option<LookTimes>,
     /// The nodes of the last look have not been judged yet.
     is_unjudged: bool,
+    /// When this node last declared another one dead.
+    declared: Option<Moment>,
     beat_due: Moment,
     /// The beat under way: when it was sent, and how many changes had been answered then.
     beat_sent: Option<(Moment, u64)>,
@@ -254,6 +256,7 @@ impl Core {
             look: None,
             looked: None,
             is_unjudged: false,
+            declared: None,
             beat_due: now,
             beat_sent: None,
             beaten: now,
@@ -286,7 +289,11 @@ impl Core {
             Input::Prepared(log, epoch, readiness) => self.on_prepared(log, epoch, readiness, now),
             Input::Refused(node) => self.observations.refused(node),
             Input::Unreachable(nodes) => self.unreachable = nodes,
-            Input::LookNow => self.beat_due = now,
+            Input::LookNow => {
+                // Others may say so as often as they like.
+                let soon = now.max(self.beaten.plus(self.beat() / 8));
+                self.beat_due = self.beat_due.min(soon);
+            }
             Input::Drain(state) => self.asked_for = Some(state),
             Input::Leave(within) => {
                 self.asked_for = Some(NodeState::Draining);
@@ -423,7 +430,7 @@ impl Core {
             self.change_of_state(&look, me)
                 .or_else(|| self.ready_hand_over(&look, me))
                 .or_else(|| self.claim(&look, me, now))
-                .or_else(|| self.declare(&look, me))
+                .or_else(|| self.declare(&look, me, now))
                 .or_else(|| self.release_stuck(&look, me, now))
                 .or_else(|| self.give(&look, me, now))
         });
@@ -452,14 +459,16 @@ impl Core {
         Some(Change::SetState(me.id, me.generation, asked_for))
     }
 
-    /// After each look, at most one node is declared dead.
-    fn declare(&mut self, look: &Look, me: &NodeRow) -> Option<Change> {
-        if !std::mem::take(&mut self.is_unjudged) {
+    /// Right after a look, and at most one node in a beat: if many seem dead, it is more likely to be a mistake.
+    fn declare(&mut self, look: &Look, me: &NodeRow, now: Moment) -> Option<Change> {
+        let rests = self.declared.is_some_and(|at| now.since(at) < self.beat());
+        if !std::mem::take(&mut self.is_unjudged) || rests {
             return None;
         }
         let (times, beat) = (self.looked?, self.beat());
-        let dead = self.observations.dead(look, times, beat);
+        let dead = self.observations.dead(times, beat);
         let suspect = dead.or_else(|| self.observations.cut_off(look, me, times, beat))?;
+        self.declared = Some(now);
         Some(Change::DeclareDead(suspect))
     }
 

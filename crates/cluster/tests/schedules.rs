@@ -296,6 +296,49 @@ fn a_node_that_is_cut_off_from_the_database_loses_its_logs() {
     });
 }
 
+/// All others are cut off from the database for longer than D: more likely something is wrong here.
+#[test]
+fn a_node_that_finds_most_others_dead_waits_longer() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let moves = world.moves();
+        world.processes[1].is_cut = true;
+        world.processes[2].is_cut = true;
+        // With the beats before and after, they are silent for at most D + D/2.
+        world.run(D - SECOND / 2);
+        world.processes[1].is_cut = false;
+        world.processes[2].is_cut = false;
+        world.run(60 * SECOND);
+        world.assert_nobody_declared_dead();
+        assert_eq!(world.moves(), moves);
+        world.kill(1);
+        world.kill(2);
+        world.run_until("taken over", LEASE_TIME + D / 2 + 2 * B, |world| {
+            world.logs_of(0).len() == usize::from(LOGS)
+        });
+    });
+}
+
+/// Two of six die at once.
+#[test]
+fn a_node_declares_one_other_dead_in_a_beat() {
+    each_seed(|seed| {
+        let mut world = World::settled(seed, LOGS, 6);
+        world.kill(4);
+        world.kill(5);
+        world.run_until("taken over", LEASE_TIME + 2 * B, |world| {
+            world.free() == 0 && world.logs_of(4).is_empty() && world.logs_of(5).is_empty()
+        });
+        let deaths = &world.promises.deaths;
+        assert_eq!(deaths.len(), 2);
+        let is_by_one = deaths[0].by == deaths[1].by;
+        assert!(
+            !is_by_one || deaths[1].at - deaths[0].at >= B * 9 / 10,
+            "{deaths:?}"
+        );
+    });
+}
+
 /// Schedule 13: nobody can call the owner, but it beats.
 #[test]
 fn a_node_that_others_cannot_call_gives_its_logs_away() {

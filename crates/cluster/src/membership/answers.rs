@@ -142,10 +142,11 @@ impl Core {
 
     fn observe(&mut self, now: Moment) {
         let me = self.placement_me();
-        let Some(look) = &self.look else {
+        let (Some(look), Some(times)) = (&self.look, self.looked) else {
             return;
         };
-        self.observations.see(look, me, now);
+        self.observations
+            .see(look, me, times, self.setting.config.beat(look.nodes.len()));
         self.settle.see(look, &self.setting.config, now);
         (self.is_unjudged, self.may_improve) = (true, true);
         self.see_leases(now);

@@ -26,10 +26,28 @@ struct Observation {
     since: Moment,
     /// Looks that saw it.
     looks: u32,
+    /// It fell silent together with most others: then it must be silent for longer.
+    with_most: bool,
     /// Connections to it that were refused since.
     refused: u32,
     /// Since when most others cannot call it, and how many logs it had then.
     cut_off: Option<(Moment, usize)>,
+}
+
+impl Observation {
+    /// True if looks of ours have covered so much time in which nothing of it changed.
+    fn is_unchanged(&self, times: LookTimes, time: Duration) -> bool {
+        self.looks >= LOOKS_MIN && times.sent.since(self.since) >= time
+    }
+
+    fn suspect(&self, node: NodeId) -> Suspect {
+        let (generation, beat) = self.seen;
+        Suspect {
+            node,
+            generation,
+            beat,
+        }
+    }
 }
 
 /// What we have seen of the other nodes.
@@ -43,7 +61,27 @@ impl Observations {
     }
 
     /// Takes what a look has seen.
-    pub(crate) fn see(&mut self, look: &Look, me: Option<NodeId>, now: Moment) {
+    ///
+    /// If two or more, and more than half, of the others are silent at once, it is more likely that something is wrong
+    /// here. Those that will be overdue next count as well, for they do not all fall silent in the same moment.
+    pub(crate) fn see(
+        &mut self,
+        look: &Look,
+        me: Option<NodeId>,
+        times: LookTimes,
+        beat: Duration,
+    ) {
+        self.see_each(look, me, times.arrived);
+        let is_silent = |known: &Observation| known.is_unchanged(times, beat * 2);
+        let silent = self.0.values().filter(|known| is_silent(known)).count();
+        if silent >= 2 && silent * 2 > look.nodes.len().saturating_sub(1) {
+            for known in self.0.values_mut().filter(|known| is_silent(known)) {
+                known.with_most = true;
+            }
+        }
+    }
+
+    fn see_each(&mut self, look: &Look, me: Option<NodeId>, now: Moment) {
         self.0
             .retain(|id, _| look.node(*id).is_some() && Some(*id) != me);
         for node in look.nodes.iter().filter(|node| Some(node.id) != me) {
@@ -52,12 +90,13 @@ impl Observations {
                 seen,
                 since: now,
                 looks: 0,
+                with_most: false,
                 refused: 0,
                 cut_off: None,
             });
             if known.seen != seen {
                 (known.seen, known.since) = (seen, now);
-                (known.looks, known.refused) = (0, 0);
+                (known.looks, known.refused, known.with_most) = (0, 0, false);
             }
             known.looks += 1;
             let logs = shares::logs_of(look, node.id);
@@ -88,33 +127,20 @@ impl Observations {
     }
 
     /// The one node to declare dead after this look, if any.
-    ///
-    /// If two or more, and more than half, of the others seem dead at once, it is more likely that something is wrong
-    /// here: then they must seem so for longer. Refused connections leave no such doubt.
-    pub(crate) fn dead(&self, look: &Look, times: LookTimes, beat: Duration) -> Option<Suspect> {
-        let unchanged = |known: &Observation, time: Duration| {
-            known.looks >= LOOKS_MIN && times.sent.since(known.since) >= time
+    pub(crate) fn dead(&self, times: LookTimes, beat: Duration) -> Option<Suspect> {
+        let is_dead = |known: &Observation| {
+            let time = match known {
+                // Nobody listens there: that leaves no doubt.
+                Observation { refused: 2.., .. } => beat * 2,
+                Observation {
+                    with_most: true, ..
+                } => beat * 6,
+                _ => beat * 4,
+            };
+            known.is_unchanged(times, time)
         };
-        let suspect = |(node, known): (&NodeId, &Observation)| Suspect {
-            node: *node,
-            generation: known.seen.0,
-            beat: known.seen.1,
-        };
-        let refused = |known: &Observation| known.refused >= 2 && unchanged(known, beat * 2);
-        if let Some(found) = self.0.iter().find(|(_, known)| refused(known)) {
-            return Some(suspect(found));
-        }
-        let overdue = self
-            .0
-            .values()
-            .filter(|known| unchanged(known, beat * 4))
-            .count();
-        let are_most = overdue >= 2 && overdue * 2 > look.nodes.len().saturating_sub(1);
-        let time = if are_most { beat * 6 } else { beat * 4 };
-        self.0
-            .iter()
-            .find(|(_, known)| unchanged(known, time))
-            .map(suspect)
+        let (node, known) = self.0.iter().find(|(_, known)| is_dead(known))?;
+        Some(known.suspect(*node))
     }
 
     /// The one node to declare dead although it beats: most others cannot call it, and it does not give up its logs.
@@ -134,11 +160,7 @@ impl Observations {
                     .node(**id)
                     .is_some_and(|node| is_mine_to_declare(look, me, node))
         });
-        suspects.next().map(|(node, known)| Suspect {
-            node: *node,
-            generation: known.seen.0,
-            beat: known.seen.1,
-        })
+        suspects.next().map(|(node, known)| known.suspect(*node))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use gesta_cluster::membership::{Change, Changed, Input};
+use gesta_cluster::membership::{Changed, Input};
 use gesta_cluster::memory::Tables;
 use gesta_core::{Error, Incarnation, Timestamp};
 use rand::RngExt;
@@ -67,9 +67,6 @@ impl World {
     /// A fail-over that loses up to two seconds.
     pub(crate) fn fail_over(&mut self) {
         if let Some(at) = self.database.fail_over() {
-            if std::env::var("TRACE_BEATS").is_ok() {
-                eprintln!("{:?} fail-over to {at:?}", self.now);
-            }
             self.promises.failed_over(at);
         }
     }
@@ -79,26 +76,12 @@ impl World {
         match request {
             Request::Beat(beat) => {
                 let look = self.database.tables.beat(beat);
-                if std::env::var("TRACE_BEATS").is_ok() {
-                    eprintln!(
-                        "{:?} {process} {beat:?} {} sees {:?}",
-                        self.now,
-                        look.is_registered,
-                        look.nodes
-                            .iter()
-                            .map(|n| (n.id, n.beat))
-                            .collect::<Vec<_>>()
-                    );
-                }
                 if look.is_registered {
                     self.promises.beaten(beat.node, self.now);
                 }
                 Input::Looked(Ok(look))
             }
             Request::Change(change) => {
-                if std::env::var("TRACE_CHANGES").is_ok() {
-                    eprintln!("{:?} {process} {change:?}", self.now);
-                }
                 let before = self.database.tables.look();
                 let changed = self.database.tables.change(change);
                 if let Changed::Joined(node) = changed {
@@ -120,11 +103,8 @@ impl World {
             Wait::Change(wait)
         };
         let node = &self.processes[process];
-        if self.database.hangs_changes && !is_beat {
-            let joins = matches!(request, Request::Change(Change::Join(_)));
-            if !joins {
-                return;
-            }
+        if self.database.hangs_changes && matches!(request, Request::Change(_)) {
+            return;
         }
         if self.database.is_down || node.is_cut {
             // The connection is refused, or nothing comes back: then the time-out tells.

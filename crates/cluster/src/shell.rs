@@ -1,0 +1,405 @@
+//! The thread that connects the core of membership with a registry, a clock, and the rest of the node.
+//!
+//! Why a thread with a runtime of its own: a node that is busy must not look dead. What the node's other tasks do cannot
+//! delay a beat. Invariants: the placement is published before anything is done that rests on it; a call of the registry
+//! takes at most half a beat.
+//! Not here: decisions (`membership`), connections between nodes.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use gesta_core::registry::{HandOver, LeaseEpoch, Look, NodeId, NodeInfo, NodeState, Registry};
+use gesta_core::{Error, LogId, Result};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::clock;
+use crate::membership::{
+    Change, Changed, Config, Core, Input, Moment, Note, Output, Preparation, Readiness, Setting,
+    Sign, Stop,
+};
+use crate::placement::{Ends, Placement};
+
+/// So long a taker may prepare; then it gets the log as it is.
+const PREPARE_MAX: Duration = Duration::from_secs(10);
+/// So long a hand-over waits for what is in flight.
+const FINISH_MAX: Duration = Duration::from_millis(100);
+
+/// How far the pipelines of this node have come.
+pub trait Progress: Send + Sync + 'static {
+    /// The progress of a log that this node owns. Must not block.
+    fn sign(&self, log: LogId) -> Sign;
+}
+
+/// What a hand-over needs of the rest of the node.
+#[async_trait]
+pub trait HandOvers: Send + Sync + 'static {
+    /// Asks the taker to prepare. The log is still served here. `Refused` if the taker does not answer within a moment;
+    /// after ten seconds the log is handed over in any case.
+    async fn prepare(&self, preparation: Preparation) -> Readiness;
+
+    /// The placement no longer says that this node owns the log: returns when nothing of the log is in flight. Nobody
+    /// waits longer than 100 ms for it: what is still in flight then misses, or lands before the taker's first batch.
+    async fn finish(&self, log: LogId);
+
+    /// A log was handed over. It is time to tell the taker and the others. Must not block.
+    fn handed_over(&self, log: LogId, to: NodeId, epoch: LeaseEpoch);
+}
+
+/// Hand-overs of a node that has no connections to others: the taker sees it at its next beat.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WithoutLinks;
+
+#[async_trait]
+impl HandOvers for WithoutLinks {
+    async fn prepare(&self, _: Preparation) -> Readiness {
+        Readiness::Ready
+    }
+
+    async fn finish(&self, _: LogId) {}
+
+    fn handed_over(&self, _: LogId, _: NodeId, _: LeaseEpoch) {}
+}
+
+/// What a membership needs to know.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What this node tells the others.
+    pub info: NodeInfo,
+    /// Times.
+    pub config: Config,
+}
+
+/// What people may want to know.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Status {
+    /// The last look.
+    pub look: Option<Arc<Look>>,
+    /// How long ago that was.
+    pub look_age: Option<Duration>,
+    /// Why the registry does not answer at present.
+    pub trouble: Option<String>,
+    /// Why the membership has ended.
+    pub stopped: Option<Stop>,
+}
+
+/// What the thread tells the handles.
+#[derive(Debug)]
+struct Told {
+    placement: watch::Sender<Arc<Placement>>,
+    ends: watch::Sender<Ends>,
+    status: watch::Sender<(Option<Moment>, Status)>,
+}
+
+/// This node's membership in one database. A handle: clones share it. It ends when all handles are dropped, without
+/// leaving, as if the process had died.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    inputs: mpsc::UnboundedSender<Input>,
+    told: Arc<Told>,
+}
+
+impl Membership {
+    /// Joins, and takes part from then on.
+    ///
+    /// # Errors
+    /// `Unsupported` if no thread can be started.
+    ///
+    /// # Panics
+    /// If it is not called within a tokio runtime, in which `hand_overs` will run.
+    pub fn start(
+        registry: Arc<dyn Registry>,
+        options: Options,
+        progress: Arc<dyn Progress>,
+        hand_overs: Arc<dyn HandOvers>,
+    ) -> Result<Self> {
+        let (inputs, received) = mpsc::unbounded_channel();
+        let told = Arc::new(Told {
+            placement: watch::Sender::default(),
+            ends: watch::Sender::new(Arc::default()),
+            status: watch::Sender::default(),
+        });
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let Options { info, config } = options;
+        let setting = Setting { info, config, seed };
+        let shell = Shell {
+            core: Core::new(setting, clock::now()),
+            registry,
+            progress,
+            hand_overs,
+            others: Handle::current(),
+            // The channel must not stay open for the shell's own sake.
+            answers: mpsc::unbounded_channel(),
+            told: Arc::clone(&told),
+        };
+        let run = move |runtime: tokio::runtime::Runtime| runtime.block_on(shell.run(received));
+        let failed = |error: std::io::Error| {
+            let text = format!("no thread for the membership: {error}");
+            Error::new(gesta_core::ErrorKind::Unsupported(text))
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(failed)?;
+        let thread = std::thread::Builder::new().name("gesta-beats".to_owned());
+        thread.spawn(move || run(runtime)).map_err(failed)?;
+        Ok(Self { inputs, told })
+    }
+
+    /// Who owns which log, as far as this node knows.
+    #[must_use]
+    pub fn placement(&self) -> Arc<Placement> {
+        Arc::clone(&self.told.placement.borrow())
+    }
+
+    /// The placement and each change of it.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<Arc<Placement>> {
+        self.told.placement.subscribe()
+    }
+
+    /// The last positions of all logs, as of each look.
+    #[must_use]
+    pub fn ends(&self) -> watch::Receiver<Ends> {
+        self.told.ends.subscribe()
+    }
+
+    /// What people may want to know.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let (looked, status) = self.told.status.borrow().clone();
+        Status {
+            look_age: looked.map(|at| clock::now().since(at)),
+            ..status
+        }
+    }
+
+    /// Hands over all logs and receives none from now on.
+    pub fn drain(&self) {
+        self.input(Input::Drain(NodeState::Draining));
+    }
+
+    /// Takes part again after [`drain`](Self::drain).
+    pub fn undo_drain(&self) {
+        self.input(Input::Drain(NodeState::Up));
+    }
+
+    /// A connection to the node's address was refused: nobody listens there. Not: a time-out.
+    pub fn refused(&self, node: NodeId) {
+        self.input(Input::Refused(node));
+    }
+
+    /// The nodes that this node cannot call at present; all of them.
+    pub fn unreachable(&self, nodes: Vec<NodeId>) {
+        self.input(Input::Unreachable(nodes));
+    }
+
+    /// Another node says that something has changed: look at once.
+    pub fn look_now(&self) {
+        self.input(Input::LookNow);
+    }
+
+    /// Hands over all logs and leaves, at the latest after `within`. Returns when that is done.
+    ///
+    /// # Cancel safety
+    /// The leaving goes on.
+    pub async fn leave(&self, within: Duration) -> Stop {
+        self.input(Input::Leave(within));
+        self.stopped().await
+    }
+
+    /// Waits until the membership has ended.
+    pub async fn stopped(&self) -> Stop {
+        let mut status = self.told.status.subscribe();
+        let ended = status
+            .wait_for(|(_, status)| status.stopped.is_some())
+            .await;
+        ended
+            .ok()
+            .and_then(|told| told.1.stopped)
+            .unwrap_or(Stop::Left)
+    }
+
+    fn input(&self, input: Input) {
+        // Fails only if the membership has ended.
+        let _ = self.inputs.send(input);
+    }
+}
+
+struct Shell {
+    core: Core,
+    registry: Arc<dyn Registry>,
+    progress: Arc<dyn Progress>,
+    hand_overs: Arc<dyn HandOvers>,
+    /// Where everything else of the node runs.
+    others: Handle,
+    answers: (mpsc::UnboundedSender<Input>, mpsc::UnboundedReceiver<Input>),
+    told: Arc<Told>,
+}
+
+impl Shell {
+    async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
+        loop {
+            let now = clock::now();
+            self.core.work(now);
+            self.publish();
+            for output in self.core.take_outputs() {
+                if let Output::Stopped(why) = output {
+                    self.told
+                        .status
+                        .send_modify(|(_, status)| status.stopped = Some(why));
+                    return;
+                }
+                self.perform(output);
+            }
+            let pause = self.core.wake_at(now).map(|at| at.since(clock::now()));
+            let input = tokio::select! {
+                biased;
+                Some(answer) = self.answers.1.recv() => Some(answer),
+                input = inputs.recv() => match input {
+                    Some(input) => Some(input),
+                    // Nobody is interested any more.
+                    None => return,
+                },
+                () = sleep(pause.unwrap_or(Duration::MAX)) => None,
+            };
+            if let Some(input) = input {
+                self.see(&input);
+                self.core.on(input, clock::now());
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let placement = self.core.placement();
+        self.told.placement.send_if_modified(|told| {
+            let is_new = told.version != placement.version;
+            if is_new {
+                *told = placement;
+            }
+            is_new
+        });
+    }
+
+    /// Keeps what people may want to know.
+    fn see(&self, input: &Input) {
+        let (look, error) = match input {
+            Input::Looked(Ok(look)) => (Some(look), None),
+            Input::Looked(Err(error)) | Input::Changed(Err(error)) => (None, Some(error)),
+            _ => return,
+        };
+        let trouble = error.map(ToString::to_string);
+        self.told.status.send_modify(|(looked, status)| {
+            match (&status.trouble, &trouble) {
+                (None, Some(cause)) => {
+                    tracing::warn!(cause, "the registry of nodes does not answer")
+                }
+                (Some(_), None) => tracing::info!("the registry of nodes answers again"),
+                _ => {}
+            }
+            status.trouble = trouble;
+            if let Some(look) = look {
+                *looked = Some(clock::now());
+                status.look = Some(Arc::new(look.clone()));
+            }
+        });
+        if let Some(look) = look {
+            self.told.ends.send_replace(look.ends.as_slice().into());
+        }
+    }
+
+    fn perform(&mut self, output: Output) {
+        let limit = self.core.beat() / 2;
+        let registry = Arc::clone(&self.registry);
+        let answers = self.answers.0.clone();
+        match output {
+            Output::Beat(beat) => {
+                self.take_signs();
+                let beat = async move { registry.beat(&beat).await };
+                tokio::spawn(async move {
+                    let look = within(limit, beat).await;
+                    let _ = answers.send(Input::Looked(look));
+                });
+            }
+            Output::Change(change) => {
+                let (hand_overs, others) = (Arc::clone(&self.hand_overs), self.others.clone());
+                tokio::spawn(async move {
+                    if let Change::HandOver(HandOver { from, .. }) = change {
+                        let finish = others.spawn(async move { hand_overs.finish(from.log).await });
+                        let _ = timeout(FINISH_MAX, finish).await;
+                    }
+                    let made = async move { make(&change, &*registry).await };
+                    let _ = answers.send(Input::Changed(within(limit, made).await));
+                });
+            }
+            Output::Prepare(preparation) => {
+                let hand_overs = Arc::clone(&self.hand_overs);
+                let (log, epoch) = (preparation.log, preparation.epoch);
+                let prepare = async move { hand_overs.prepare(preparation).await };
+                let prepared = self.others.spawn(timeout(PREPARE_MAX, prepare));
+                tokio::spawn(async move {
+                    let readiness = match prepared.await {
+                        Ok(Ok(readiness)) => readiness,
+                        Ok(Err(_)) => Readiness::Ready,
+                        // It has panicked, or the node is going down.
+                        Err(_) => Readiness::Refused,
+                    };
+                    let _ = answers.send(Input::Prepared(log, epoch, readiness));
+                });
+            }
+            Output::Tell(note) => self.tell(&note),
+            Output::Stopped(_) => {}
+        }
+    }
+
+    fn take_signs(&mut self) {
+        let mine: Vec<LogId> = self.core.placement().mine().collect();
+        let signs = mine.into_iter().map(|log| (log, self.progress.sign(log)));
+        self.core.on(Input::Signs(signs.collect()), clock::now());
+    }
+
+    fn tell(&self, note: &Note) {
+        tracing::info!("{note}");
+        if let Note::Moved {
+            log,
+            to: Some(to),
+            epoch,
+            ..
+        } = note
+            && self.core.placement().me != Some(*to)
+        {
+            self.hand_overs.handed_over(*log, *to, *epoch);
+        }
+    }
+}
+
+/// The answer of the registry, which comes in any case.
+async fn within<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
+    let call = AssertUnwindSafe(call).catch_unwind();
+    match timeout(limit, call).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(Error::unavailable("the registry has failed")),
+        Err(_) => Err(Error::unavailable(
+            "the registry does not answer within half a beat",
+        )),
+    }
+}
+
+async fn make(change: &Change, registry: &dyn Registry) -> Result<Changed> {
+    let done = match change {
+        Change::Join(join) => return registry.join(join).await.map(Changed::Joined),
+        Change::Claim(claims) => return registry.claim(claims).await.map(Changed::Claimed),
+        Change::SetState(node, generation, state) => {
+            registry.set_state(*node, *generation, *state).await
+        }
+        Change::DeclareDead(suspect) => registry.declare_dead(*suspect).await,
+        Change::SetNextOwner(log, epoch, to) => registry.set_next_owner(*log, *epoch, *to).await,
+        Change::HandOver(hand_over) => registry.hand_over(*hand_over).await,
+        Change::Release(tenure) => registry.release(*tenure).await,
+    };
+    done.map(Changed::Done)
+}

@@ -1,0 +1,234 @@
+//! The shell, in real time with short beats, on a registry in memory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use gesta_cluster::membership::{Config, Preparation, Readiness, Sign, Stop};
+use gesta_cluster::memory::MemoryRegistry;
+use gesta_cluster::{HandOvers, Membership, Options, Placement, Progress, WithoutLinks};
+use gesta_core::LogId;
+use gesta_core::registry::{LeaseEpoch, NodeId, NodeInfo};
+
+const LOGS: u16 = 8;
+const SOON: Duration = Duration::from_secs(20);
+
+fn options(number: u32) -> Options {
+    Options {
+        info: NodeInfo {
+            address: format!("node-{number}:4000").into(),
+            weight: 100,
+            build: "1.0.0".into(),
+            protocol_min: 1,
+            protocol_max: 1,
+        },
+        config: Config {
+            beat_min: Duration::from_millis(250),
+            settle: Duration::from_millis(300),
+        },
+    }
+}
+
+/// Pipelines that always move, but for those of one log while it is stuck.
+#[derive(Debug, Default)]
+struct Pipelines {
+    done: AtomicU64,
+    is_first_stuck: AtomicBool,
+}
+
+impl Progress for Pipelines {
+    fn sign(&self, log: LogId) -> Sign {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_stuck = log == LogId(0) && self.is_first_stuck.load(Ordering::Relaxed);
+        Sign {
+            done: if is_stuck { 0 } else { done },
+            is_busy: true,
+        }
+    }
+}
+
+fn start(registry: &MemoryRegistry, number: u32) -> Membership {
+    start_with(registry, number, Arc::new(WithoutLinks), Arc::default())
+}
+
+fn start_with(
+    registry: &MemoryRegistry,
+    number: u32,
+    hand_overs: Arc<dyn HandOvers>,
+    pipelines: Arc<Pipelines>,
+) -> Membership {
+    let registry = Arc::new(registry.handle(number));
+    Membership::start(registry, options(number), pipelines, hand_overs).expect("starts")
+}
+
+async fn until(membership: &Membership, what: &str, holds: impl FnMut(&Arc<Placement>) -> bool) {
+    let mut changes = membership.changes();
+    let waited = tokio::time::timeout(SOON, changes.wait_for(holds)).await;
+    let holds = waited.is_ok_and(|held| held.is_ok());
+    assert!(
+        holds,
+        "{what}: {:?} {:?}",
+        membership.placement(),
+        membership.status()
+    );
+}
+
+fn mine(placement: &Placement) -> usize {
+    placement.mine().count()
+}
+
+#[tokio::test]
+async fn nodes_share_the_logs_and_take_over_those_of_one_that_dies() {
+    let registry = MemoryRegistry::new(LOGS);
+    let one = start(&registry, 1);
+    until(&one, "all are mine", |placement| mine(placement) == 8).await;
+    let two = start(&registry, 2);
+    until(&two, "half are mine", |placement| mine(placement) == 4).await;
+    until(&one, "half are left", |placement| mine(placement) == 4).await;
+    let address = one
+        .placement()
+        .log(two.placement().mine().next().unwrap())
+        .unwrap()
+        .owner
+        .clone()
+        .unwrap();
+    assert_eq!(&*address.address, "node-2:4000");
+    assert_eq!(two.ends().borrow().len(), 8);
+    drop(two);
+    until(&one, "all are mine again", |placement| mine(placement) == 8).await;
+    assert!(one.status().look.is_some() && one.status().trouble.is_none());
+}
+
+#[tokio::test]
+async fn a_node_that_leaves_hands_everything_over_first() {
+    let registry = MemoryRegistry::new(LOGS);
+    let (one, two) = (start(&registry, 1), start(&registry, 2));
+    until(&two, "some are mine", |placement| mine(placement) > 0).await;
+    until(&one, "both are there", |placement| {
+        placement.nodes.len() == 2
+    })
+    .await;
+    assert_eq!(one.leave(SOON).await, Stop::Left);
+    assert_eq!(mine(&one.placement()), 0);
+    assert_eq!(one.placement().me, None);
+    let look = registry.tables().look();
+    assert!(
+        look.leases.iter().all(|lease| look.holder(lease).is_some()),
+        "no log is without owner"
+    );
+    until(&two, "all are mine", |placement| mine(placement) == 8).await;
+    // Nobody is left to take them.
+    assert_eq!(two.leave(Duration::from_millis(100)).await, Stop::Left);
+    assert!(registry.tables().look().nodes.is_empty());
+}
+
+#[tokio::test]
+async fn an_outage_moves_nothing_and_is_told() {
+    let registry = MemoryRegistry::new(LOGS);
+    let (one, two) = (start(&registry, 1), start(&registry, 2));
+    until(&one, "half are mine", |placement| mine(placement) == 4).await;
+    until(&two, "half are mine", |placement| mine(placement) == 4).await;
+    let before = registry.tables();
+    registry.set_down(true);
+    tokio::time::timeout(SOON, async {
+        while one.status().trouble.is_none() || one.status().look_age < Some(Duration::from_secs(1))
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("it is told");
+    registry.set_down(false);
+    tokio::time::timeout(SOON, async {
+        while one.status().trouble.is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("it is over");
+    let (before, after) = (before.look(), registry.tables().look());
+    assert_eq!(before.leases, after.leases);
+    assert_eq!((mine(&one.placement()), mine(&two.placement())), (4, 4));
+}
+
+#[tokio::test]
+async fn a_stuck_log_goes_to_another_node() {
+    let registry = MemoryRegistry::new(LOGS);
+    let pipelines: Arc<Pipelines> = Arc::default();
+    let one = start_with(&registry, 1, Arc::new(WithoutLinks), Arc::clone(&pipelines));
+    until(&one, "all are mine", |placement| mine(placement) == 8).await;
+    pipelines.is_first_stuck.store(true, Ordering::Relaxed);
+    let two = start(&registry, 2);
+    until(&two, "the stuck one is mine", |placement| {
+        placement.is_mine(LogId(0))
+    })
+    .await;
+}
+
+/// Hand-overs whose taker refuses at first.
+#[derive(Debug, Default)]
+struct Reluctant {
+    asked: AtomicUsize,
+    finished: AtomicUsize,
+    told: AtomicUsize,
+}
+
+#[async_trait]
+impl HandOvers for Reluctant {
+    async fn prepare(&self, _: Preparation) -> Readiness {
+        match self.asked.fetch_add(1, Ordering::Relaxed) {
+            0 => Readiness::Refused,
+            1 => panic!("a link has a fault"),
+            _ => Readiness::Ready,
+        }
+    }
+
+    async fn finish(&self, _: LogId) {
+        self.finished.fetch_add(1, Ordering::Relaxed);
+        // More than anybody waits for.
+        std::future::pending().await
+    }
+
+    fn handed_over(&self, _: LogId, _: NodeId, _: LeaseEpoch) {
+        self.told.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn a_hand_over_that_is_refused_is_tried_again() {
+    let registry = MemoryRegistry::new(LOGS);
+    let reluctant: Arc<Reluctant> = Arc::default();
+    let one = start_with(&registry, 1, reluctant.clone(), Arc::default());
+    until(&one, "all are mine", |placement| mine(placement) == 8).await;
+    let two = start(&registry, 2);
+    until(&one, "both are there", |placement| {
+        placement.nodes.len() == 2
+    })
+    .await;
+    one.drain();
+    until(&one, "none is left", |placement| mine(placement) == 0).await;
+    until(&two, "all are mine", |placement| mine(placement) == 8).await;
+    assert!(reluctant.asked.load(Ordering::Relaxed) >= 10);
+    assert_eq!(reluctant.finished.load(Ordering::Relaxed), 8);
+    assert_eq!(reluctant.told.load(Ordering::Relaxed), 8);
+    one.undo_drain();
+    until(&one, "some are back", |placement| mine(placement) == 4).await;
+}
+
+#[tokio::test]
+async fn the_older_of_two_processes_with_one_address_stops() {
+    let registry = MemoryRegistry::new(LOGS);
+    let older = start(&registry, 1);
+    until(&older, "all are mine", |placement| mine(placement) == 8).await;
+    let newer = start(&registry, 1);
+    let stopped = tokio::time::timeout(SOON, older.stopped()).await;
+    assert_eq!(stopped.expect("stops"), Stop::Replaced);
+    until(&newer, "all are mine", |placement| mine(placement) == 8).await;
+}
