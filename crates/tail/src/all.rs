@@ -106,8 +106,11 @@ async fn begin(
     let cursors = hub.lanes.iter().zip(&ends).zip(&positions);
     let cursors: Option<Vec<Cursor>> = cursors
         .map(|((lane, end), position)| {
+            let generation = lane.awaken(history.number, end)?;
+            // The ring may be behind what another process has committed.
+            lane.heard(end.position);
             Some(Cursor {
-                generation: lane.awaken(history.number, end)?,
+                generation,
                 target: end.position,
                 told: *position,
             })
@@ -244,7 +247,7 @@ impl AllSubscriber {
             if self.find().await? {
                 return Ok(None);
             }
-            if self.catching_up {
+            if self.catching_up && self.has_reached_targets() {
                 return Ok(Some(self.caught_up()));
             }
             // The sender lives in the hub's shared part, which this reader holds.

@@ -1,0 +1,185 @@
+//! The answers of owners, and their form on the way.
+
+use bytes::Bytes;
+use gesta_core::{
+    Appended, AppendedStream, Checkpoint, Deleted, Error, LogId, MetadataSet, Position, Result,
+    Revision, StreamId,
+};
+use gesta_wire::problem::Document;
+use prost::Message;
+
+use crate::calls::unreadable;
+
+/// The answer to any change: that to an append. A delete and a change of metadata are events as well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Changed(pub(crate) Appended);
+
+impl From<Changed> for Deleted {
+    fn from(Changed(appended): Changed) -> Self {
+        Self {
+            log: appended.log,
+            position: appended.position,
+            checkpoint: appended.checkpoint,
+        }
+    }
+}
+
+impl From<Changed> for MetadataSet {
+    fn from(Changed(appended): Changed) -> Self {
+        Self {
+            log: appended.log,
+            position: appended.position,
+            checkpoint: appended.checkpoint,
+        }
+    }
+}
+
+impl From<Deleted> for Changed {
+    fn from(deleted: Deleted) -> Self {
+        Self(Appended {
+            streams: Vec::new(),
+            log: deleted.log,
+            position: deleted.position,
+            checkpoint: deleted.checkpoint,
+        })
+    }
+}
+
+impl From<MetadataSet> for Changed {
+    fn from(set: MetadataSet) -> Self {
+        Self(Appended {
+            streams: Vec::new(),
+            log: set.log,
+            position: set.position,
+            checkpoint: set.checkpoint,
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AnswerMessage {
+    #[prost(message, repeated, tag = "1")]
+    streams: Vec<StreamMessage>,
+    #[prost(uint32, tag = "2")]
+    log: u32,
+    #[prost(uint64, tag = "3")]
+    position: u64,
+    #[prost(string, tag = "4")]
+    checkpoint: String,
+    /// A problem document, instead of everything else.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    problem: Option<Bytes>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StreamMessage {
+    #[prost(string, tag = "1")]
+    stream: String,
+    #[prost(uint64, tag = "2")]
+    first: u64,
+    #[prost(uint64, tag = "3")]
+    last: u64,
+    #[prost(uint64, tag = "4")]
+    position: u64,
+}
+
+/// Writes what became of a change.
+pub(crate) fn encode(result: &Result<Changed>) -> Bytes {
+    let message = match result {
+        Ok(Changed(appended)) => AnswerMessage {
+            streams: appended.streams.iter().map(StreamMessage::from).collect(),
+            log: appended.log.0.into(),
+            position: appended.position.0,
+            checkpoint: appended.checkpoint.to_string(),
+            problem: None,
+        },
+        Err(error) => AnswerMessage {
+            problem: Some(Document::from(error.kind()).to_json().into()),
+            ..AnswerMessage::default()
+        },
+    };
+    message.encode_to_vec().into()
+}
+
+/// Reads what became of a change.
+///
+/// # Errors
+/// The owner's; `Unsupported` if the answer cannot be read.
+pub(crate) fn decode(bytes: Bytes) -> Result<Changed> {
+    let message = AnswerMessage::decode(bytes).map_err(unreadable)?;
+    if let Some(problem) = message.problem {
+        let error = Document::read(&problem).and_then(Document::into_error);
+        let error = error.ok_or_else(|| unreadable("a problem of an unknown kind"))?;
+        return Err(Error::new(error));
+    }
+    let log = u16::try_from(message.log).map_err(unreadable)?;
+    Ok(Changed(Appended {
+        streams: message.streams.into_iter().map(Into::into).collect(),
+        log: LogId(log),
+        position: Position(message.position),
+        checkpoint: message.checkpoint.parse::<Checkpoint>()?,
+    }))
+}
+
+impl From<&AppendedStream> for StreamMessage {
+    fn from(of: &AppendedStream) -> Self {
+        Self {
+            stream: of.stream.as_str().to_owned(),
+            first: of.first_revision.0,
+            last: of.last_revision.0,
+            position: of.position.0,
+        }
+    }
+}
+
+impl From<StreamMessage> for AppendedStream {
+    fn from(of: StreamMessage) -> Self {
+        Self {
+            stream: StreamId::from_stored(of.stream.into()),
+            first_revision: Revision(of.first),
+            last_revision: Revision(of.last),
+            position: Position(of.position),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::{ErrorKind, ExpectedRevision, Incarnation};
+
+    /// Goal: the edge answers what the owner has answered, refusals with all that they tell.
+    #[test]
+    fn answers_are_read_as_they_were_written() {
+        let stream = StreamId::new("cart-1").expect("valid");
+        let appended = Appended {
+            streams: vec![AppendedStream {
+                stream: stream.clone(),
+                first_revision: Revision(3),
+                last_revision: Revision(4),
+                position: Position(9),
+            }],
+            log: LogId(2),
+            position: Position(9),
+            checkpoint: Checkpoint::in_log(
+                Incarnation(uuid::Uuid::from_u128(7)),
+                4,
+                LogId(2),
+                Position(9),
+            ),
+        };
+        let stored = Changed(appended);
+        let read = decode(encode(&Ok(stored.clone())));
+        assert_eq!(read.expect("stored"), stored);
+        let refusal = ErrorKind::WrongExpectedRevision {
+            stream,
+            expected: ExpectedRevision::Exact(Revision(1)),
+            actual: None,
+        };
+        for kind in [refusal, ErrorKind::Overloaded("full".into())] {
+            let refused = decode(encode(&Err(kind.clone().into()))).expect_err("refused");
+            assert_eq!(format!("{:?}", refused.kind()), format!("{kind:?}"));
+        }
+        assert!(decode(Bytes::from_static(b"\xff")).is_err());
+    }
+}

@@ -1,0 +1,403 @@
+//! The calls that nodes forward, and their form on the way: Protocol Buffers, so that two neighbouring builds read each
+//! other's.
+//!
+//! Invariant: every event of a call has its id. A call is encoded once, where the change was asked for, and decoded once,
+//! by the owner.
+
+use bytes::Bytes;
+use gesta_core::{
+    Append, ContentType, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
+    ExpectedRevision, Result, Revision, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
+    Tag, Tags,
+};
+use prost::Message;
+use uuid::Uuid;
+
+/// Kind of a call on a link: an append.
+pub(crate) const APPEND: u8 = 1;
+/// A delete.
+pub(crate) const DELETE: u8 = 2;
+/// A change of metadata.
+pub(crate) const SET_METADATA: u8 = 3;
+
+/// A call, decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    Append(Append),
+    Delete(DeleteStream, EventId),
+    SetMetadata(SetStreamMetadata, EventId),
+}
+
+impl Change {
+    /// An append, with ids for the events that have none.
+    pub(crate) fn append(mut request: Append) -> Self {
+        for event in request.streams.iter_mut().flat_map(|part| &mut part.events) {
+            event.id.get_or_insert_with(EventId::random);
+        }
+        Self::Append(request)
+    }
+
+    /// A delete, with an id of its event.
+    pub(crate) fn delete(request: DeleteStream) -> Self {
+        Self::Delete(request, EventId::random())
+    }
+
+    /// A change of metadata, with an id of its event.
+    pub(crate) fn set_metadata(request: SetStreamMetadata) -> Self {
+        Self::SetMetadata(request, EventId::random())
+    }
+    /// Refuses what breaks a rule, before it travels.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self::Append(request) => {
+                request.validate()?;
+                let mut parts = request.streams.iter();
+                parts.try_for_each(|part| check_claim(part.expected))
+            }
+            Self::Delete(request, _) => check_claim(request.expected),
+            Self::SetMetadata(request, _) => check_claim(request.expected),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> u8 {
+        match self {
+            Self::Append(_) => APPEND,
+            Self::Delete(..) => DELETE,
+            Self::SetMetadata(..) => SET_METADATA,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Bytes {
+        match self {
+            Self::Append(request) => AppendCall::of(request).encode_to_vec().into(),
+            Self::Delete(request, id) => {
+                let kind = match request.kind {
+                    DeleteKind::Soft => 0,
+                    DeleteKind::Tombstone => 1,
+                };
+                let life = LifeCall::of(&request.stream, request.expected, *id);
+                LifeCall { kind, ..life }.encode_to_vec().into()
+            }
+            Self::SetMetadata(request, id) => {
+                let metadata = request.metadata.json().clone();
+                let life = LifeCall::of(&request.stream, request.expected, *id);
+                LifeCall { metadata, ..life }.encode_to_vec().into()
+            }
+        }
+    }
+
+    /// # Errors
+    /// `Unsupported` if this build does not know the call; `InvalidArgument` if what it holds breaks a rule.
+    pub(crate) fn decode(kind: u8, body: Bytes) -> Result<Self> {
+        match kind {
+            APPEND => AppendCall::decode(body)
+                .map_err(unreadable)?
+                .read()
+                .map(Self::Append),
+            DELETE => LifeCall::decode(body).map_err(unreadable)?.read_delete(),
+            SET_METADATA => LifeCall::decode(body).map_err(unreadable)?.read_metadata(),
+            other => Err(unreadable(format!("call {other} is not known"))),
+        }
+    }
+}
+
+/// A claim names a revision that can exist, or its refusal could not be told.
+fn check_claim(expected: ExpectedRevision) -> Result<()> {
+    match expected {
+        ExpectedRevision::Exact(revision) if revision > Revision::MAX => {
+            let rule = format!("must be at most {}, found {revision}", Revision::MAX);
+            Err(Error::invalid("expected", rule))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The error of a call that another node has forwarded in a form that this one cannot read.
+pub(crate) fn unreadable(why: impl std::fmt::Display) -> Error {
+    let text = format!("a call of another node cannot be read: {why}; do their builds differ?");
+    gesta_core::ErrorKind::Unsupported(text).into()
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AppendCall {
+    #[prost(message, repeated, tag = "1")]
+    streams: Vec<PartMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PartMessage {
+    #[prost(string, tag = "1")]
+    stream: String,
+    #[prost(message, optional, tag = "2")]
+    expected: Option<ExpectedMessage>,
+    #[prost(message, repeated, tag = "3")]
+    events: Vec<EventMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct EventMessage {
+    #[prost(bytes = "bytes", tag = "1")]
+    id: Bytes,
+    #[prost(string, tag = "2")]
+    event_type: String,
+    /// 0 JSON, 1 anything else.
+    #[prost(uint32, tag = "3")]
+    content_type: u32,
+    #[prost(bytes = "bytes", tag = "4")]
+    data: Bytes,
+    #[prost(bytes = "bytes", tag = "5")]
+    metadata: Bytes,
+    #[prost(string, repeated, tag = "6")]
+    tags: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LifeCall {
+    #[prost(string, tag = "1")]
+    stream: String,
+    #[prost(message, optional, tag = "2")]
+    expected: Option<ExpectedMessage>,
+    #[prost(bytes = "bytes", tag = "3")]
+    id: Bytes,
+    /// Of a delete: 0 soft, 1 tombstone.
+    #[prost(uint32, tag = "4")]
+    kind: u32,
+    /// Of a change of metadata: the document.
+    #[prost(bytes = "bytes", tag = "5")]
+    metadata: Bytes,
+}
+
+/// A claim: one of the names, or a revision.
+#[derive(Clone, Copy, PartialEq, Message)]
+struct ExpectedMessage {
+    /// 0 any, 1 no stream, 2 stream exists, 3 the revision.
+    #[prost(uint32, tag = "1")]
+    kind: u32,
+    #[prost(uint64, tag = "2")]
+    revision: u64,
+}
+
+impl AppendCall {
+    fn of(request: &Append) -> Self {
+        let part = |part: &StreamAppend| PartMessage {
+            stream: part.stream.as_str().to_owned(),
+            expected: Some(part.expected.into()),
+            events: part.events.iter().map(EventMessage::from).collect(),
+        };
+        Self {
+            streams: request.streams.iter().map(part).collect(),
+        }
+    }
+
+    fn read(self) -> Result<Append> {
+        let part = |part: PartMessage| {
+            Ok(StreamAppend {
+                stream: StreamId::new(&*part.stream)?,
+                expected: read_expected(part.expected)?,
+                events: part
+                    .events
+                    .into_iter()
+                    .map(EventMessage::read)
+                    .collect::<Result<_>>()?,
+            })
+        };
+        let streams = self.streams.into_iter().map(part).collect::<Result<_>>()?;
+        Ok(Append { streams })
+    }
+}
+
+impl From<&EventData> for EventMessage {
+    fn from(event: &EventData) -> Self {
+        let tags = event.tags.as_slice().iter();
+        Self {
+            id: event.id.map(id_bytes).unwrap_or_default(),
+            event_type: event.event_type.as_str().to_owned(),
+            content_type: match event.content_type {
+                ContentType::Json => 0,
+                ContentType::Binary => 1,
+            },
+            data: event.data.clone(),
+            metadata: event.metadata.clone(),
+            tags: tags.map(|tag| tag.as_str().to_owned()).collect(),
+        }
+    }
+}
+
+impl EventMessage {
+    fn read(self) -> Result<EventData> {
+        let tags = self.tags.iter().map(|tag| Tag::new(&**tag));
+        Ok(EventData {
+            id: Some(read_id(&self.id)?),
+            event_type: EventType::new(&*self.event_type)?,
+            content_type: match self.content_type {
+                0 => ContentType::Json,
+                1 => ContentType::Binary,
+                other => return Err(unreadable(format!("content type {other} is not known"))),
+            },
+            data: self.data,
+            metadata: self.metadata,
+            tags: Tags::new(tags.collect::<Result<_>>()?)?,
+        })
+    }
+}
+
+impl LifeCall {
+    fn of(stream: &StreamId, expected: ExpectedRevision, id: EventId) -> Self {
+        Self {
+            stream: stream.as_str().to_owned(),
+            expected: Some(expected.into()),
+            id: id_bytes(id),
+            kind: 0,
+            metadata: Bytes::new(),
+        }
+    }
+
+    fn read_delete(self) -> Result<Change> {
+        let id = read_id(&self.id)?;
+        let request = DeleteStream {
+            stream: StreamId::new(&*self.stream)?,
+            expected: read_expected(self.expected)?,
+            kind: match self.kind {
+                0 => DeleteKind::Soft,
+                1 => DeleteKind::Tombstone,
+                other => return Err(unreadable(format!("delete {other} is not known"))),
+            },
+        };
+        Ok(Change::Delete(request, id))
+    }
+
+    fn read_metadata(self) -> Result<Change> {
+        let id = read_id(&self.id)?;
+        let request = SetStreamMetadata {
+            stream: StreamId::new(&*self.stream)?,
+            expected: read_expected(self.expected)?,
+            metadata: StreamMetadata::parse(self.metadata)?,
+        };
+        Ok(Change::SetMetadata(request, id))
+    }
+}
+
+impl From<ExpectedRevision> for ExpectedMessage {
+    fn from(expected: ExpectedRevision) -> Self {
+        let (kind, revision) = match expected {
+            ExpectedRevision::Any => (0, 0),
+            ExpectedRevision::NoStream => (1, 0),
+            ExpectedRevision::StreamExists => (2, 0),
+            ExpectedRevision::Exact(revision) => (3, revision.0),
+        };
+        Self { kind, revision }
+    }
+}
+
+fn read_expected(message: Option<ExpectedMessage>) -> Result<ExpectedRevision> {
+    match message {
+        Some(ExpectedMessage { kind: 0, .. }) => Ok(ExpectedRevision::Any),
+        Some(ExpectedMessage { kind: 1, .. }) => Ok(ExpectedRevision::NoStream),
+        Some(ExpectedMessage { kind: 2, .. }) => Ok(ExpectedRevision::StreamExists),
+        Some(ExpectedMessage { kind: 3, revision }) => {
+            Ok(ExpectedRevision::Exact(Revision(revision)))
+        }
+        other => Err(unreadable(format!("claim {other:?} is not known"))),
+    }
+}
+
+fn id_bytes(id: EventId) -> Bytes {
+    Bytes::copy_from_slice(id.0.as_bytes())
+}
+
+fn read_id(bytes: &[u8]) -> Result<EventId> {
+    let id = Uuid::from_slice(bytes).map_err(|_| unreadable("an event has no id of 16 bytes"))?;
+    Ok(EventId(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> EventData {
+        EventData {
+            id: Some(EventId::random()),
+            event_type: EventType::new("item-added").expect("valid"),
+            content_type: ContentType::Binary,
+            data: Bytes::from_static(b"\0\xff"),
+            metadata: Bytes::from_static(b"{}"),
+            tags: Tags::new(vec![Tag::new("red").expect("valid")]).expect("valid"),
+        }
+    }
+
+    /// Goal: an owner reads exactly what was asked for elsewhere.
+    #[test]
+    fn calls_are_read_as_they_were_written() {
+        let stream = StreamId::new("cart-1").expect("valid");
+        let claims = [
+            ExpectedRevision::Any,
+            ExpectedRevision::NoStream,
+            ExpectedRevision::StreamExists,
+            ExpectedRevision::Exact(Revision(7)),
+        ];
+        for expected in claims {
+            let append = Append::to(stream.clone(), expected, vec![event(), event()]);
+            let delete = |kind| {
+                Change::delete(DeleteStream {
+                    stream: stream.clone(),
+                    expected,
+                    kind,
+                })
+            };
+            let metadata = Change::set_metadata(SetStreamMetadata {
+                stream: stream.clone(),
+                expected,
+                metadata: StreamMetadata::parse(r#"{"$maxCount":2}"#).expect("valid"),
+            });
+            let changes = [
+                Change::append(append),
+                delete(DeleteKind::Soft),
+                delete(DeleteKind::Tombstone),
+                metadata,
+            ];
+            for change in changes {
+                let read = Change::decode(change.kind(), change.encode());
+                assert_eq!(read.expect("readable"), change);
+            }
+        }
+    }
+
+    /// Goal: an event gets its id before the first attempt, and one that has an id keeps it.
+    #[test]
+    fn ids_are_made_once() {
+        let stream = StreamId::new("s").expect("valid");
+        let mut bare = event();
+        bare.id = None;
+        let named = event();
+        let append = Append::to(stream, ExpectedRevision::Any, vec![bare, named.clone()]);
+        let Change::Append(made) = Change::append(append) else {
+            panic!("an append")
+        };
+        let ids: Vec<_> = made.streams[0]
+            .events
+            .iter()
+            .map(|event| event.id)
+            .collect();
+        assert!(ids[0].is_some());
+        assert_eq!(ids[1], named.id);
+    }
+
+    /// Goal: whatever comes over a link is read or refused, and never taken for something else.
+    #[test]
+    fn what_is_no_call_is_refused() {
+        assert!(Change::decode(99, Bytes::new()).is_err());
+        for kind in [APPEND, DELETE, SET_METADATA] {
+            assert!(Change::decode(kind, Bytes::from_static(b"\xff\xff\xff")).is_err());
+        }
+        assert!(Change::decode(DELETE, Bytes::new()).is_err(), "no id");
+        let nameless = LifeCall::of(
+            &StreamId::from_stored("".into()),
+            ExpectedRevision::Any,
+            EventId::random(),
+        );
+        assert!(Change::decode(DELETE, nameless.encode_to_vec().into()).is_err());
+    }
+}

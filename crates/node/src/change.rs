@@ -1,0 +1,106 @@
+//! A change that a caller asks this node for: done here if this node owns the log, else forwarded.
+
+use gesta_core::{Append, Error, ErrorKind, LogId, Result};
+use gesta_link::{ForwardError, ReturnReason};
+use tokio::time::Instant;
+
+use crate::Node;
+use crate::answers::{self, Changed};
+use crate::calls::Change;
+use crate::serve::begin;
+
+impl Node {
+    /// Appends: here, without ids for events that have none, if the log is this node's.
+    pub(crate) async fn append_anywhere(&self, request: Append) -> Result<Changed> {
+        let log = self.store.log_of_append(&request)?;
+        if self.is_mine(log) {
+            return begin(&self.store, Change::Append(request)).await;
+        }
+        self.forward(log, Change::append(request)).await
+    }
+
+    /// Makes a change that has its id.
+    pub(crate) async fn change_anywhere(&self, log: LogId, change: Change) -> Result<Changed> {
+        match self.is_mine(log) {
+            true => begin(&self.store, change).await,
+            false => self.forward(log, change).await,
+        }
+    }
+
+    async fn forward(&self, log: LogId, change: Change) -> Result<Changed> {
+        change.check()?;
+        let deadline = Instant::now() + self.give_up_after;
+        let call = self
+            .forwarder
+            .call(log, change.kind(), change.encode(), deadline);
+        let was_written = match call.await {
+            Ok(answer) => return answers::decode(answer),
+            Err(ForwardError::Overloaded) => {
+                let text = "too many changes wait for the node that owns the log";
+                return Err(ErrorKind::Overloaded(text.into()).into());
+            }
+            Err(ForwardError::TooLarge) => false,
+            Err(ForwardError::Returned {
+                reason,
+                was_written,
+            }) => {
+                self.go_on(log, reason, was_written).await?;
+                was_written
+            }
+        };
+        let done = begin(&self.store, change).await;
+        match was_written {
+            true => done.map_err(in_doubt),
+            false => done,
+        }
+    }
+
+    /// Whether a change that came back is done here, and when.
+    async fn go_on(&self, log: LogId, reason: ReturnReason, was_written: bool) -> Result<()> {
+        let text = match reason {
+            ReturnReason::Local => return Ok(()),
+            ReturnReason::Unreachable | ReturnReason::NoOwner => {
+                if let Some(pace) = self.direct.get(usize::from(log.0)) {
+                    pace.turn().await;
+                }
+                return Ok(());
+            }
+            ReturnReason::DeadlineOver => "the node that owns the log did not answer in time",
+            _ => "the store is shutting down",
+        };
+        let kind = match was_written {
+            true => ErrorKind::OutcomeUnknown(text.into()),
+            false => ErrorKind::Unavailable(text.into()),
+        };
+        Err(kind.into())
+    }
+}
+
+/// The error of a change that another node may have stored before, or may yet store: nobody can say that it is not
+/// stored. A request that breaks a rule is stored nowhere.
+fn in_doubt(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::OutcomeUnknown(_) | ErrorKind::InvalidArgument { .. } => error,
+        _ => {
+            let text = "the change was sent to another node, whose answer was lost";
+            Error::new(ErrorKind::OutcomeUnknown(text.into())).caused_by(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::StreamId;
+
+    /// Goal: once another node may have the change, no refusal is said to be certain.
+    #[test]
+    fn a_refusal_after_a_lost_answer_is_no_refusal() {
+        let stream = StreamId::from_stored("s".into());
+        let doubtful = in_doubt(ErrorKind::StreamTombstoned(stream).into());
+        assert!(matches!(doubtful.kind(), ErrorKind::OutcomeUnknown(_)));
+        assert!(doubtful.to_string().contains("another node"));
+        let invalid = in_doubt(Error::invalid("events", "must not be empty"));
+        assert!(matches!(invalid.kind(), ErrorKind::InvalidArgument { .. }));
+    }
+}

@@ -1,0 +1,71 @@
+//! How fast a node appends to a log that another node owns: slowly.
+//!
+//! Why: the owner cannot be reached from here but may be at work. Each commit of one makes the batch in flight of the
+//! other miss; a few a second leave the owner most of its rate.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Changes are let through at most so often; those that wait meanwhile go together and share a batch.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// Lets changes of one log through.
+#[derive(Debug)]
+pub(crate) struct DirectPace {
+    /// From then on the next ones go.
+    next: Mutex<Instant>,
+}
+
+impl DirectPace {
+    pub(crate) fn new() -> Self {
+        Self {
+            next: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Waits until a change may go.
+    pub(crate) async fn turn(&self) {
+        let until = self.reserve(Instant::now());
+        tokio::time::sleep_until(until).await;
+        self.pass(until);
+    }
+
+    /// When a change that comes now may go.
+    fn reserve(&self, now: Instant) -> Instant {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        if *next <= now {
+            *next = now + EVERY;
+            return now;
+        }
+        *next
+    }
+
+    /// The changes that waited for this moment go; those that come now wait for the next one.
+    fn pass(&self, until: Instant) {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        *next = (*next).max(until + EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a lone change goes at once; those that come within the pause go together at its end, and the next ones
+    /// after another pause.
+    #[tokio::test(start_paused = true)]
+    async fn changes_go_in_groups() {
+        let pace = DirectPace::new();
+        let start = Instant::now();
+        pace.turn().await;
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        futures::future::join_all((0..10).map(|_| pace.turn())).await;
+        let first = start.elapsed();
+        assert!(first >= EVERY && first < EVERY * 2, "{first:?}");
+        futures::future::join_all((0..10).map(|_| pace.turn())).await;
+        let second = start.elapsed();
+        assert!(second >= EVERY * 2 && second < EVERY * 3, "{second:?}");
+    }
+}

@@ -1,0 +1,23 @@
+//! A node: an [`EventStore`](gesta_core::EventStore) on a database that it shares with other nodes.
+//!
+//! Why: each log is fastest with one writer. A node appends to the logs that it owns, and forwards the changes of the
+//! others to their owners; reads and subscriptions come from the database, on every node.
+//! Invariants: an owner is advice about routing, never evidence: what is stored is decided by the chained insert, so a
+//! node may always append by itself. Every change that is forwarded carries the ids of its events, made once, before
+//! the first attempt; whoever tries it again, anywhere, stores nothing twice.
+//! Not here: who owns which log (`gesta-cluster`), how calls travel (`gesta-link`), deciding about appends
+//! (`gesta-append`).
+//!
+//! * `calls`: what is forwarded, and its form on the way; `answers`: what comes back;
+//! * `serve`: the owner's side; `change`: the side of the node that a caller has come to;
+//! * `routes`: tells the forwarder of every change of the owners; `direct`: how fast a node appends to a log of another.
+
+mod answers;
+mod calls;
+mod change;
+mod direct;
+mod node;
+mod routes;
+mod serve;
+
+pub use node::{Config, Node, Placements};

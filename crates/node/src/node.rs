@@ -1,0 +1,210 @@
+//! [`Node`]: what it is made of, and what of it is done where.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use gesta_cluster::Placement;
+use gesta_core::{
+    AllPage, Append, Appended, DeleteStream, Deleted, Error, EventStore, ListStreams, LoadStream,
+    LogId, MetadataSet, OwnerStore, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo,
+    StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Submission, Subscribe, Subscription,
+};
+use gesta_link::{Forwarder, LinkConfig, LinkServer, StartError};
+use gesta_store::Store;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::calls::Change;
+use crate::direct::DirectPace;
+use crate::routes;
+use crate::serve::OwnerSide;
+
+/// When a node shuts down, the calls of others that it has taken may take so long.
+const ANSWER_OTHERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How a node talks to the others.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Its links.
+    pub link: LinkConfig,
+    /// How long a change may wait for the owner of its log, taken over by whomever, before it is given up.
+    pub give_up_after: Duration,
+}
+
+/// Who owns which log: the node's membership in the cluster, or a fixed arrangement in tests.
+pub trait Placements: Send + Sync + 'static {
+    /// The present placement, and its changes.
+    fn changes(&self) -> watch::Receiver<Arc<Placement>>;
+
+    /// Gives all logs of this node to others, and leaves.
+    fn leave(&self) -> BoxFuture<'static, ()>;
+}
+
+/// One node of a cluster: an event store that sends each change to the node that owns its log.
+pub struct Node {
+    pub(crate) store: Arc<Store>,
+    pub(crate) forwarder: Forwarder,
+    pub(crate) give_up_after: Duration,
+    /// By log: the pace of appends to it while its owner cannot be reached.
+    pub(crate) direct: Vec<DirectPace>,
+    placement: watch::Receiver<Arc<Placement>>,
+    placements: Arc<dyn Placements>,
+    server: LinkServer,
+    /// Sets the forwarder's routes; ends with the node.
+    _following: AbortOnDropHandle<()>,
+    /// The end, once somebody has shut the node down: all who do so wait for the same end.
+    ended: OnceLock<Shared<BoxFuture<'static, Result<()>>>>,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// Makes a node of a store; `listener` takes the links of the others. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`StartError`] if a value of the configuration is out of range.
+    pub fn start(
+        store: Arc<Store>,
+        listener: TcpListener,
+        config: Config,
+        placements: Arc<dyn Placements>,
+    ) -> std::result::Result<Arc<Self>, StartError> {
+        let placement = placements.changes();
+        let owner_side = Arc::new(OwnerSide {
+            store: Arc::clone(&store),
+            placement: placement.clone(),
+        });
+        let logs = config.link.store.logs;
+        let forwarder = Forwarder::start(config.link.clone(), Arc::new(|_, _| {}))?;
+        let server = LinkServer::start(listener, config.link, owner_side)?;
+        routes::set(&placement.borrow(), &forwarder);
+        let following = tokio::spawn(routes::follow(placement.clone(), forwarder.clone()));
+        Ok(Arc::new(Self {
+            store,
+            forwarder,
+            give_up_after: config.give_up_after,
+            direct: (0..logs).map(|_| DirectPace::new()).collect(),
+            placement,
+            placements,
+            server,
+            _following: AbortOnDropHandle::new(following),
+            ended: OnceLock::new(),
+        }))
+    }
+
+    /// Who owns which log, as this node knows it.
+    #[must_use]
+    pub fn placement(&self) -> Arc<Placement> {
+        Arc::clone(&self.placement.borrow())
+    }
+
+    /// The store of this node, which appends to every log by itself.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The links to the other nodes.
+    #[must_use]
+    pub fn forwarder(&self) -> &Forwarder {
+        &self.forwarder
+    }
+
+    pub(crate) fn is_mine(&self, log: LogId) -> bool {
+        self.placement.borrow().is_mine(log)
+    }
+}
+
+#[async_trait]
+impl EventStore for Node {
+    async fn info(&self) -> Result<StoreInfo> {
+        self.store.info().await
+    }
+
+    async fn ready(&self) -> Result<()> {
+        self.store.ready().await
+    }
+
+    async fn append(&self, request: Append) -> Result<Appended> {
+        let appended = self.append_anywhere(request).await;
+        let appended = appended.map_err(|error: Error| error.during("append"))?;
+        Ok(appended.0)
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        self.store.read_stream(request).await
+    }
+
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        self.store.read_all(request).await
+    }
+
+    async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
+        self.store.list_streams(request).await
+    }
+
+    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
+        let log = self.store.log_of(&request.stream);
+        let deleted = self.change_anywhere(log, Change::delete(request)).await;
+        let deleted = deleted.map_err(|error| error.during("delete stream"))?;
+        Ok(deleted.into())
+    }
+
+    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
+        self.store.stream_metadata(stream).await
+    }
+
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
+        let log = self.store.log_of(&request.stream);
+        let set = self
+            .change_anywhere(log, Change::set_metadata(request))
+            .await;
+        let set = set.map_err(|error| error.during("set metadata"))?;
+        Ok(set.into())
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        self.store.subscribe(request).await
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        let ended = self.ended.get_or_init(|| {
+            let (leave, server) = (self.placements.leave(), self.server.clone());
+            let (forwarder, store) = (self.forwarder.clone(), Arc::clone(&self.store));
+            let ending = tokio::spawn(async move {
+                // First the logs: who calls meanwhile is told where they are now.
+                leave.await;
+                server.shutdown(ANSWER_OTHERS_WITHIN).await;
+                forwarder.shutdown().await;
+                store.shutdown().await
+            });
+            let failed = |error| Error::unavailable("shutting down failed").caused_by(error);
+            ending
+                .map(move |ended| ended.map_err(failed)?)
+                .boxed()
+                .shared()
+        });
+        ended.clone().await
+    }
+}
+
+#[async_trait]
+impl OwnerStore for Node {
+    fn submit(&self, submission: Submission) {
+        self.store.submit(submission);
+    }
+
+    async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>> {
+        self.store.read_streams(requests).await
+    }
+}

@@ -1,0 +1,76 @@
+//! The owner's side: takes the changes that other nodes forward.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, TryFutureExt, ready};
+use gesta_cluster::Placement;
+use gesta_core::{Incarnation, LogId, Result};
+use gesta_link::{Address, Answer, Call, Epoch, Hint, Question, Serve, Served};
+use gesta_store::Store;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::answers::{self, Changed};
+use crate::calls::Change;
+
+/// Appends to the logs of this node what others forward.
+pub(crate) struct OwnerSide {
+    pub(crate) store: Arc<Store>,
+    pub(crate) placement: watch::Receiver<Arc<Placement>>,
+}
+
+impl Serve for OwnerSide {
+    fn call(&self, log: LogId, call: Call) -> Served {
+        let placement = Arc::clone(&self.placement.borrow());
+        if !placement.is_mine(log) {
+            return Served::NotHere(hint(&placement, log));
+        }
+        let begun = match Change::decode(call.kind, call.body) {
+            Ok(change) => begin(&self.store, change),
+            Err(error) => ready(Err(error)).boxed(),
+        };
+        let answered = begun.map(|result| Answer::Reply(answers::encode(&result)));
+        Served::Taken(answered.boxed())
+    }
+
+    fn ask(&self, _question: Question) -> BoxFuture<'static, Bytes> {
+        ready(Bytes::new()).boxed()
+    }
+}
+
+/// Hands a change to the store of this node. The order is that of the calls.
+pub(crate) fn begin(store: &Store, change: Change) -> BoxFuture<'static, Result<Changed>> {
+    match change {
+        Change::Append(request) => store.begin_append(request).map_ok(Changed).boxed(),
+        Change::Delete(request, id) => store
+            .begin_delete(request, Some(id))
+            .map_ok(Changed::from)
+            .boxed(),
+        Change::SetMetadata(request, id) => store
+            .begin_set_metadata(request, Some(id))
+            .map_ok(Changed::from)
+            .boxed(),
+    }
+}
+
+/// Who owns a log, for a node that has come to the wrong one.
+fn hint(placement: &Placement, log: LogId) -> Hint {
+    let place = placement.log(log);
+    let owner = place.and_then(|place| place.owner.as_ref());
+    // A node that is giving the log away is no help to one that was sent here.
+    let others = owner.filter(|owner| Some(owner.node) != placement.me);
+    Hint {
+        owner: others.map(|owner| Address::new(Arc::clone(&owner.address))),
+        epoch: epoch(placement, log),
+    }
+}
+
+/// The epoch of the owner of a log.
+pub(crate) fn epoch(placement: &Placement, log: LogId) -> Epoch {
+    Epoch {
+        incarnation: placement.incarnation.unwrap_or(Incarnation(Uuid::nil())),
+        number: placement.log(log).map_or(0, |place| place.epoch.0),
+    }
+}

@@ -1,0 +1,221 @@
+//! Owners that change, and nodes that believe different things about them: an owner is advice, so whatever a node
+//! believes, an acknowledged change is stored once, and a refused one never.
+
+#![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
+mod support;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use gesta_core::{
+    AllFrom, Append, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision,
+    ReadAll, ReadStream, Result, StreamId, SystemClock,
+};
+use gesta_testkit::depth;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use support::database::World;
+use support::{Seat, TestNode};
+
+const NODES: u32 = 3;
+const LOGS: u16 = 4;
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+
+/// Nodes on one database, and how they know each other.
+struct Cluster {
+    nodes: Vec<TestNode>,
+    members: Vec<(u32, Arc<str>)>,
+    epoch: u64,
+}
+
+impl Cluster {
+    async fn new(logs: u16) -> Self {
+        let world = World::new(logs);
+        let seats = join_all((0..NODES).map(|_| Seat::new())).await;
+        let clock = || Arc::new(SystemClock);
+        let nodes: Vec<TestNode> = (0..)
+            .zip(seats)
+            .map(|(number, seat)| seat.start(number, &world, clock(), GIVE_UP_AFTER))
+            .collect();
+        let members = nodes
+            .iter()
+            .map(|node| (node.number, Arc::clone(&node.address)));
+        Self {
+            members: members.collect(),
+            nodes,
+            epoch: 0,
+        }
+    }
+
+    /// All nodes believe the same.
+    fn agree(&mut self, owners: &[Option<usize>]) {
+        self.epoch += 1;
+        for node in &self.nodes {
+            node.believes(self.epoch, &self.members, owners);
+        }
+    }
+
+    /// Each node believes something of its own.
+    fn disagree(&mut self, random: &mut StdRng) {
+        for node in &self.nodes {
+            self.epoch += 1;
+            let owner = |_| {
+                let place = random.random_range(0..=NODES as usize);
+                (place < NODES as usize).then_some(place)
+            };
+            let owners: Vec<Option<usize>> = (0..LOGS).map(owner).collect();
+            node.believes(self.epoch, &self.members, &owners);
+        }
+    }
+}
+
+fn name(text: &str) -> StreamId {
+    StreamId::new(text).expect("valid")
+}
+
+fn event() -> EventData {
+    EventData::json(EventType::new("e").expect("valid"), "{}").with_id(EventId::random())
+}
+
+/// What a caller asked for, and was told.
+struct Told {
+    id: EventId,
+    result: Result<()>,
+}
+
+/// Appends one event after the other, and asks again while the outcome is unknown, through any node.
+async fn caller(nodes: Vec<Arc<gesta_node::Node>>, seed: u64, done: Arc<AtomicBool>) -> Vec<Told> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut told = Vec::new();
+    while !done.load(Ordering::Relaxed) {
+        let stream = name(&format!("s-{}", random.random_range(0..6)));
+        let event = event();
+        let id = event.id.expect("given");
+        let node = &nodes[random.random_range(0..nodes.len())];
+        let expected = match random.random_range(0..3) {
+            0 => ExpectedRevision::Any,
+            1 => ExpectedRevision::StreamExists,
+            _ => match node.read_stream(ReadStream::forwards(stream.clone())).await {
+                Ok(page) => ExpectedRevision::Exact(page.last_revision),
+                Err(_) => ExpectedRevision::NoStream,
+            },
+        };
+        let append = Append::to(stream, expected, vec![event]);
+        let mut result = node.append(append.clone()).await.map(drop);
+        while matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::OutcomeUnknown(_)))
+        {
+            let node = &nodes[random.random_range(0..nodes.len())];
+            match node.append(append.clone()).await {
+                // That a later attempt was refused says nothing about the earlier one.
+                Err(error) if !matches!(error.kind(), ErrorKind::OutcomeUnknown(_)) => break,
+                again => result = again.map(drop),
+            }
+        }
+        told.push(Told { id, result });
+    }
+    told
+}
+
+/// How often each event is stored.
+async fn stored(node: &gesta_node::Node) -> HashMap<EventId, u32> {
+    let mut times = HashMap::new();
+    let mut request = ReadAll::forwards();
+    loop {
+        let page = node.read_all(request.clone()).await.expect("read");
+        for event in &page.events {
+            *times.entry(event.id).or_default() += 1;
+        }
+        if page.end {
+            return times;
+        }
+        request = request.from(AllFrom::Checkpoint(page.next));
+    }
+}
+
+/// Goal: nothing acknowledged is lost or stored twice and nothing refused is stored, while owners change at random and
+/// no two nodes agree about them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_nodes_believe_nothing_is_lost_or_doubled() {
+    let seed = depth::seed();
+    println!("GESTA_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut cluster = Cluster::new(LOGS).await;
+    cluster.agree(&[Some(0); LOGS as usize]);
+    let nodes: Vec<_> = cluster
+        .nodes
+        .iter()
+        .map(|node| Arc::clone(&node.node))
+        .collect();
+    let done = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..12)
+        .map(|_| tokio::spawn(caller(nodes.clone(), random.random(), Arc::clone(&done))))
+        .collect();
+    for _ in 0..depth::count(60, 2_000) {
+        match random.random_range(0..3) {
+            0 => cluster.agree(&[Some(random.random_range(0..NODES as usize)); LOGS as usize]),
+            1 => cluster.agree(&[None; LOGS as usize]),
+            _ => cluster.disagree(&mut random),
+        }
+        tokio::time::sleep(Duration::from_millis(random.random_range(0..40))).await;
+    }
+    // Peace: one owner, so that everybody gets an answer.
+    cluster.agree(&[Some(0); LOGS as usize]);
+    done.store(true, Ordering::Relaxed);
+    let told = join_all(callers).await;
+    let times = stored(&nodes[1]).await;
+    let (mut acknowledged, mut refused) = (0, 0);
+    for told in told
+        .into_iter()
+        .flat_map(|told| told.expect("the caller ends"))
+    {
+        let times = times.get(&told.id).copied().unwrap_or_default();
+        match &told.result {
+            Ok(()) => {
+                acknowledged += 1;
+                assert_eq!(times, 1, "{:?} was acknowledged", told.id);
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::OutcomeUnknown(_)) => {
+                assert!(times <= 1, "{:?} was stored {times} times", told.id);
+            }
+            Err(error) => {
+                refused += 1;
+                assert_eq!(times, 0, "{:?} was refused: {error}", told.id);
+            }
+        }
+    }
+    println!("{acknowledged} acknowledged, {refused} refused");
+    assert!(acknowledged > 100, "the callers did something");
+}
+
+/// Goal: a change for a log whose owner is gone is stored all the same, within seconds, and its answer is the right one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_go_on_without_their_owner() {
+    let mut cluster = Cluster::new(1).await;
+    cluster.agree(&[Some(0)]);
+    let append = |cluster: &Cluster, place: usize| {
+        let node = Arc::clone(&cluster.nodes[place].node);
+        async move {
+            let append = Append::to(name("s"), ExpectedRevision::Any, vec![event()]);
+            node.append(append).await
+        }
+    };
+    append(&cluster, 1).await.expect("forwarded");
+    // The owner ends without anybody's being told; the others still believe in it.
+    cluster.nodes[0].node.shutdown().await.expect("shut down");
+    let appended = append(&cluster, 1).await.expect("appended directly");
+    assert_eq!(appended.streams[0].first_revision.0, 1);
+    cluster.agree(&[Some(2)]);
+    let appended = append(&cluster, 1)
+        .await
+        .expect("forwarded to the new owner");
+    assert_eq!(appended.streams[0].first_revision.0, 2);
+    cluster.agree(&[None]);
+    let appended = append(&cluster, 1)
+        .await
+        .expect("appended without an owner");
+    assert_eq!(appended.streams[0].first_revision.0, 3);
+}

@@ -1,0 +1,142 @@
+//! Nodes on one database in memory, with owners that the test sets.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::expect_used,
+    reason = "test code, of which each test file uses a part"
+)]
+
+#[path = "../../../store/tests/support/mod.rs"]
+pub mod database;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use database::{MemoryBackend, World};
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use gesta_cluster::{LogPlace, Member, Owner, Placement};
+use gesta_core::backend::Backend;
+use gesta_core::registry::{LeaseEpoch, NodeId, NodeState};
+use gesta_core::{Clock, Incarnation};
+use gesta_link::{Address, LinkConfig, Secret, StoreIdentity};
+use gesta_node::{Node, Placements};
+use gesta_store::Store;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+/// The placement that one node sees.
+pub struct Arrangement(watch::Sender<Arc<Placement>>);
+
+impl Placements for Arrangement {
+    fn changes(&self) -> watch::Receiver<Arc<Placement>> {
+        self.0.subscribe()
+    }
+
+    fn leave(&self) -> BoxFuture<'static, ()> {
+        ready(()).boxed()
+    }
+}
+
+/// A node that is to start: its address is known, so that others can be told of it.
+pub struct Seat {
+    listener: TcpListener,
+    pub address: Arc<str>,
+}
+
+impl Seat {
+    pub async fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = listener.local_addr().expect("an address").to_string();
+        Self {
+            listener,
+            address: address.into(),
+        }
+    }
+
+    /// Starts the node with this number on the database.
+    pub fn start(
+        self,
+        number: u32,
+        world: &Arc<World>,
+        clock: Arc<dyn Clock>,
+        give_up_after: Duration,
+    ) -> TestNode {
+        let backend = MemoryBackend::new(world);
+        let logs = backend.info().logs;
+        let mut config = gesta_store::Config::default();
+        config.append.give_up_after = give_up_after;
+        let store = Store::open(Arc::clone(&backend) as Arc<dyn Backend>, config, clock);
+        let arrangement = Arc::new(Arrangement(watch::Sender::new(Arc::default())));
+        let identity = StoreIdentity {
+            id: Uuid::from_u128(1),
+            logs,
+        };
+        let link = LinkConfig {
+            store: identity,
+            secret: Secret::new(b"a secret of the tests").expect("long enough"),
+            address: Address::new(Arc::clone(&self.address)),
+            build: "test".into(),
+            times: gesta_link::Times::default(),
+            bounds: gesta_link::Bounds::default(),
+        };
+        let config = gesta_node::Config {
+            link,
+            give_up_after,
+        };
+        let node = Node::start(
+            store.expect("opened"),
+            self.listener,
+            config,
+            Arc::clone(&arrangement) as Arc<dyn Placements>,
+        );
+        TestNode {
+            number,
+            address: self.address,
+            node: node.expect("started"),
+            backend,
+            arrangement,
+        }
+    }
+}
+
+/// A node, and what it believes.
+pub struct TestNode {
+    pub number: u32,
+    pub address: Arc<str>,
+    pub node: Arc<Node>,
+    pub backend: Arc<MemoryBackend>,
+    arrangement: Arc<Arrangement>,
+}
+
+impl TestNode {
+    /// Tells the node who owns each log at this epoch: one of the members, by its place, or nobody.
+    pub fn believes(&self, epoch: u64, members: &[(u32, Arc<str>)], owners: &[Option<usize>]) {
+        let owner = |place: usize| Owner {
+            node: NodeId(members[place].0),
+            address: Arc::clone(&members[place].1),
+        };
+        let log = |place: &Option<usize>| LogPlace {
+            owner: place.map(owner),
+            next_owner: None,
+            epoch: LeaseEpoch(epoch),
+            is_mine: place.is_some_and(|place| members[place].0 == self.number),
+        };
+        let member = |(id, address): &(u32, Arc<str>)| Member {
+            id: NodeId(*id),
+            address: Arc::clone(address),
+            state: NodeState::Up,
+            build: "test".into(),
+            protocol: (1, 1),
+        };
+        self.arrangement.0.send_replace(Arc::new(Placement {
+            version: epoch,
+            incarnation: Some(Incarnation(Uuid::from_u128(2))),
+            me: Some(NodeId(self.number)),
+            logs: owners.iter().map(log).collect(),
+            nodes: members.iter().map(member).collect(),
+        }));
+    }
+}
