@@ -20,6 +20,9 @@ pub(crate) const DELETE: u8 = 2;
 /// A change of metadata.
 pub(crate) const SET_METADATA: u8 = 3;
 
+/// A call of something beside the store.
+pub(crate) const SERVICE: u8 = 4;
+
 /// A call, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {

@@ -10,6 +10,7 @@
 //!
 //! * `calls`: what is forwarded, and its form on the way; `answers`: what comes back;
 //! * `serve`: the owner's side; `change`: the side of the node that a caller has come to;
+//! * `services`: the same for what lives beside the store;
 //! * `routes`: tells the forwarder of every change of the owners; `direct`: how fast a node appends to a log of another.
 
 mod answers;
@@ -19,5 +20,6 @@ mod direct;
 mod node;
 mod routes;
 mod serve;
+mod services;
 
 pub use node::{Config, Node, Placements};

@@ -22,6 +22,7 @@ use crate::calls::Change;
 use crate::direct::DirectPace;
 use crate::routes;
 use crate::serve::OwnerSide;
+use crate::services::Services;
 
 /// When a node shuts down, the calls of others that it has taken may take so long.
 const ANSWER_OTHERS_WITHIN: Duration = Duration::from_secs(5);
@@ -51,6 +52,7 @@ pub struct Node {
     pub(crate) give_up_after: Duration,
     /// By log: the pace of appends to it while its owner cannot be reached.
     pub(crate) direct: Vec<DirectPace>,
+    pub(crate) services: Arc<Services>,
     placement: watch::Receiver<Arc<Placement>>,
     placements: Arc<dyn Placements>,
     server: LinkServer,
@@ -80,9 +82,11 @@ impl Node {
         placements: Arc<dyn Placements>,
     ) -> std::result::Result<Arc<Self>, StartError> {
         let placement = placements.changes();
+        let services = Arc::new(Services::default());
         let owner_side = Arc::new(OwnerSide {
             store: Arc::clone(&store),
             placement: placement.clone(),
+            services: Arc::clone(&services),
         });
         let logs = config.link.store.logs;
         let forwarder = Forwarder::start(config.link.clone(), Arc::new(|_, _| {}))?;
@@ -93,6 +97,7 @@ impl Node {
             store,
             forwarder,
             give_up_after: config.give_up_after,
+            services,
             direct: (0..logs).map(|_| DirectPace::new()).collect(),
             placement,
             placements,

@@ -13,12 +13,14 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::answers::{self, Changed};
-use crate::calls::Change;
+use crate::calls::{Change, SERVICE};
+use crate::services::Services;
 
 /// Appends to the logs of this node what others forward.
 pub(crate) struct OwnerSide {
     pub(crate) store: Arc<Store>,
     pub(crate) placement: watch::Receiver<Arc<Placement>>,
+    pub(crate) services: Arc<Services>,
 }
 
 impl Serve for OwnerSide {
@@ -26,6 +28,10 @@ impl Serve for OwnerSide {
         let placement = Arc::clone(&self.placement.borrow());
         if !placement.is_mine(log) {
             return Served::NotHere(hint(&placement, log));
+        }
+        if call.kind == SERVICE {
+            let answered = self.services.take(call.body, call.remaining);
+            return Served::Taken(answered.map(Answer::Reply).boxed());
         }
         let begun = match Change::decode(call.kind, call.body) {
             Ok(change) => begin(&self.store, change),

@@ -10,7 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::future::join_all;
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all, ready};
+use gesta_core::peers::{PeerService, Peers, UnansweredReason};
 use gesta_core::{
     AllFrom, Append, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision,
     ReadAll, ReadStream, Result, StreamId, SystemClock,
@@ -218,4 +221,34 @@ async fn appends_go_on_without_their_owner() {
         .await
         .expect("appended without an owner");
     assert_eq!(appended.streams[0].first_revision.0, 3);
+}
+
+/// Answers with what it was asked, and the name of its node.
+struct Echo(u32);
+
+impl PeerService for Echo {
+    fn call(&self, stream: StreamId, body: Bytes, _: Duration) -> BoxFuture<'static, Bytes> {
+        let text = format!("{} {stream} {}", self.0, String::from_utf8_lossy(&body));
+        ready(Bytes::from(text)).boxed()
+    }
+}
+
+/// Goal: what lives beside the store reaches its other half on the node that owns the stream, and is told if there is
+/// none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn services_are_called_on_the_owner() {
+    let mut cluster = Cluster::new(1).await;
+    cluster.agree(&[Some(0)]);
+    cluster.nodes[0].node.register("echo", Arc::new(Echo(0)));
+    let (edge, stream) = (&cluster.nodes[1].node, name("s-1"));
+    assert!(!edge.is_here(&stream) && cluster.nodes[0].node.is_here(&stream));
+    let call = |service| edge.forward(service, &stream, "hi".into(), GIVE_UP_AFTER);
+    let answer = call("echo").await.expect("answered");
+    assert_eq!(answer.body, "0 s-1 hi");
+    let missing = call("other").await.expect_err("there is none");
+    assert_eq!(missing.reason, UnansweredReason::NotServed);
+    cluster.agree(&[Some(1)]);
+    let edge = &cluster.nodes[1].node;
+    let mine = edge.forward("echo", &stream, "hi".into(), GIVE_UP_AFTER);
+    assert_eq!(mine.await.expect_err("here").reason, UnansweredReason::Here);
 }
