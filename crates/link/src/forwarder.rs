@@ -24,10 +24,20 @@ use crate::route::{Address, Epoch, Hint, Owner, Route};
 
 /// Is told the outcome of a call, exactly once. For the calls of one log that come back this happens in their order, one
 /// after the other. It must not block.
-pub type OnReply = Box<dyn FnOnce(Result<Bytes>) + Send>;
+pub type OnReply = Box<dyn FnOnce(Result<Reply>) + Send>;
 
 /// Is told each hint that is newer than the route of its log. It must not block.
 pub type OnHint = Arc<dyn Fn(LogId, &Hint) + Send + Sync>;
+
+/// The reply of an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// What it has replied.
+    pub body: Bytes,
+    /// True if the call was written before, to this owner or another, and that attempt may have been done as well, or may
+    /// yet be done. A refusal then says nothing about that attempt.
+    pub is_in_doubt: bool,
+}
 
 /// A call to forward.
 pub struct Outgoing {
@@ -192,7 +202,7 @@ impl Forwarder {
         kind: u8,
         body: Bytes,
         deadline: Instant,
-    ) -> impl Future<Output = Result<Bytes>> + Send + use<> {
+    ) -> impl Future<Output = Result<Reply>> + Send + use<> {
         let (done, outcome) = oneshot::channel();
         let on_reply: OnReply = Box::new(move |result| drop(done.send(result)));
         self.submit(

@@ -85,7 +85,7 @@ mod simulation;
 
 pub use config::{Bounds, LinkConfig, Secret, StoreIdentity, Times};
 pub use error::{AskError, ForwardError, Result, ReturnReason, StartError};
-pub use forwarder::{Forwarder, NodeReach, OnHint, OnReply, Outgoing};
+pub use forwarder::{Forwarder, NodeReach, OnHint, OnReply, Outgoing, Reply};
 pub use pushes::{Pushed, Pushes};
 pub use reach::Reach;
 pub use route::{Address, Epoch, Hint, Owner, Route};

@@ -241,8 +241,9 @@ impl<T> Sender<T> {
         }
     }
 
-    /// The owner has done a call. Returns its ticket, unless the call was given up meanwhile.
-    pub(crate) fn reply(&mut self, lane: u64, seq: u64) -> Result<Option<T>, Violation> {
+    /// The owner has done a call. Returns its ticket, and whether an earlier attempt of it may have been done as well;
+    /// nothing if the call was given up meanwhile.
+    pub(crate) fn reply(&mut self, lane: u64, seq: u64) -> Result<Option<(T, bool)>, Violation> {
         let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
             return Ok(None);
         };
@@ -252,7 +253,7 @@ impl<T> Sender<T> {
             self.back_off.reset();
         }
         self.end_drained_lane();
-        Ok(entry.map(|entry| entry.ticket))
+        Ok(entry.map(|entry| (entry.ticket, entry.is_in_doubt)))
     }
 
     /// The owner has dropped a call because its deadline was over.

@@ -41,6 +41,8 @@ struct CallState {
     bytes: usize,
     outcome: Option<Outcome>,
     took_effect: bool,
+    /// How often an owner has done it, or tried.
+    done: u32,
     /// It may be done before calls that were made before it: a read, for example.
     is_free: bool,
 }
@@ -153,6 +155,7 @@ impl World {
             bytes,
             outcome: None,
             took_effect: false,
+            done: 0,
             is_free: bytes.is_multiple_of(4),
         });
     }
@@ -303,8 +306,10 @@ impl World {
             None => {}
             Some(Back::Reply(seq)) => {
                 let replied = self.sender.reply(lane, seq).expect("rules are kept");
-                if let Some(call) = replied {
+                if let Some((call, is_in_doubt)) = replied {
                     assert!(self.calls[call].took_effect, "replied without an effect");
+                    let done = self.calls[call].done;
+                    assert!(done == 1 || is_in_doubt, "done {done} times beyond doubt");
                     self.end(call, Outcome::Replied);
                 }
             }
@@ -362,6 +367,7 @@ impl World {
         let call = &mut self.calls[taken.call];
         let lane = self.lanes.get_mut(&taken.lane).expect("exists");
         let is_over = self.now > taken.until;
+        call.done += u32::from(!is_over);
         if !is_over && !call.took_effect {
             assert!(self.now <= taken.latest, "took effect after its deadline");
             call.took_effect = true;

@@ -37,7 +37,7 @@ fn call(
     sender: &Forwarder,
     text: &str,
 ) -> impl Future<Output = Result<Bytes, ForwardError>> + use<> {
-    sender.call(LOG, 1, body(text), later())
+    support::call(sender, LOG, 1, body(text), later())
 }
 
 fn unreachable(was_written: bool) -> Result<Bytes, ForwardError> {
@@ -201,7 +201,7 @@ async fn a_reply_that_is_too_large_ends_as_a_deadline() {
     within(sender.set_route(LOG, route(owner.address, 1))).await;
     owner.owned.behave(0, Behaviour::Hold);
     let deadline = tokio::time::Instant::now() + Duration::from_secs(1);
-    let reply = sender.call(LOG, 1, body("large"), deadline);
+    let reply = support::call(&sender, LOG, 1, body("large"), deadline);
     owner.owned.seen(1).await;
     let held = owner.owned.take_held().pop().expect("held");
     held.send(Answer::Reply(Bytes::from(vec![0; 1_001])))

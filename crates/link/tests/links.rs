@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use gesta_core::LogId;
 use gesta_link::{
-    Address, Answer, AskError, ForwardError, Outgoing, Owner, Reach, ReturnReason, Route,
+    Address, Answer, AskError, ForwardError, Outgoing, Owner, Reach, Reply, ReturnReason, Route,
 };
 use gesta_pgtest::FaultProxy;
 use support::{Behaviour, body, config, epoch, forwarder, hint, later, node, route, within};
@@ -33,7 +33,7 @@ async fn ten_thousand_calls_of_sixteen_logs_arrive_in_order() {
     }
     let call = |n: u16| {
         let text = body(n);
-        let reply = sender.call(LogId(n % 16), 1, text.clone(), later());
+        let reply = support::call(&sender, LogId(n % 16), 1, text.clone(), later());
         async move { assert_eq!(reply.await, Ok(text)) }
     };
     within(join_all((0..10_000).map(call))).await;
@@ -57,9 +57,9 @@ async fn a_slow_lane_holds_up_only_itself() {
         drop(sender.set_route(LogId(log), route(owner.address, 1)));
     }
     let slow: Vec<_> = (0..100)
-        .map(|n| sender.call(LogId(0), 1, body(n), later()))
+        .map(|n| support::call(&sender, LogId(0), 1, body(n), later()))
         .collect();
-    let quick = (0..1_000).map(|n| sender.call(LogId(1), 1, body(n), later()));
+    let quick = (0..1_000).map(|n| support::call(&sender, LogId(1), 1, body(n), later()));
     let quick = within(join_all(quick)).await;
     assert!(quick.iter().all(Result::is_ok));
     owner.owned.seen(1_008).await;
@@ -82,11 +82,11 @@ async fn large_bodies_hold_up_only_their_lane() {
     for log in 0..2 {
         drop(sender.set_route(LogId(log), route(network.addr(), 1)));
     }
-    let small = || sender.call(LogId(1), 1, body("small"), later());
+    let small = || support::call(&sender, LogId(1), 1, body("small"), later());
     assert!(within(small()).await.is_ok(), "the link is up");
     let large = Bytes::from(vec![7; 16 << 20]);
     let calls: Vec<_> = (0..4)
-        .map(|_| sender.call(LogId(0), 1, large.clone(), later()))
+        .map(|_| support::call(&sender, LogId(0), 1, large.clone(), later()))
         .collect();
     assert!(within(small()).await.is_ok());
     let logs = owner.owned.calls().into_iter().map(|(log, _)| log.0);
@@ -113,13 +113,13 @@ async fn refused_calls_follow_the_hint_in_order() {
     let log = LogId(3);
     first.owned.behave(3, Behaviour::Hold);
     drop(sender.set_route(log, route(first.address, 1)));
-    let one = sender.call(log, 1, body("one"), later());
+    let one = support::call(&sender, log, 1, body("one"), later());
     first.owned.seen(1).await;
     first
         .owned
         .behave(3, Behaviour::NotHere(hint(second.address, 2)));
-    let two = sender.call(log, 1, body("two"), later());
-    let three = sender.call(log, 1, body("three"), later());
+    let two = support::call(&sender, log, 1, body("two"), later());
+    let three = support::call(&sender, log, 1, body("three"), later());
     within(told.wait_for(Option::is_some)).await.expect("told");
     assert_eq!(*told.borrow(), Some((log, hint(second.address, 2))));
     assert!(
@@ -144,7 +144,7 @@ async fn calls_that_were_taken_and_sent_back_move_on_in_order() {
     first.owned.behave(0, Behaviour::Hold);
     drop(sender.set_route(log, route(first.address, 1)));
     let calls: Vec<_> = (0..5)
-        .map(|n| sender.call(log, 1, body(n), later()))
+        .map(|n| support::call(&sender, log, 1, body(n), later()))
         .collect();
     first.owned.seen(5).await;
     for (n, held) in first.owned.take_held().into_iter().enumerate() {
@@ -169,8 +169,10 @@ async fn calls_of_a_log_that_becomes_local_come_back_in_order() {
     let outcomes = Arc::new(Mutex::new(Vec::new()));
     let submit = |n: usize| {
         let outcomes = Arc::clone(&outcomes);
-        let on_reply =
-            Box::new(move |result| outcomes.lock().expect("no panics").push((n, result)));
+        let on_reply = Box::new(move |result: Result<Reply, ForwardError>| {
+            let result = result.map(|reply| reply.body);
+            outcomes.lock().expect("no panics").push((n, result));
+        });
         sender.submit(
             log,
             Outgoing {
@@ -196,7 +198,7 @@ async fn calls_of_a_log_that_becomes_local_come_back_in_order() {
         came_back, expected,
         "all were back when the route was in force"
     );
-    let call = sender.call(log, 1, body("later"), later());
+    let call = support::call(&sender, log, 1, body("later"), later());
     assert_eq!(within(call).await, returned(ReturnReason::Local, false));
 }
 
@@ -207,14 +209,14 @@ async fn deadlines_tell_whether_the_call_was_written() {
     let (owner, sender) = (node(bounded).await, forwarder(config()));
     drop(sender.set_route(LogId(0), route(owner.address, 1)));
     assert!(
-        within(sender.call(LogId(0), 1, body("first"), later()))
+        within(support::call(&sender, LogId(0), 1, body("first"), later()))
             .await
             .is_ok()
     );
     owner.owned.behave(0, Behaviour::Hold);
     let soon = Instant::now() + Duration::from_secs(1);
-    let written = sender.call(LogId(0), 1, body("written"), soon);
-    let waiting = sender.call(LogId(0), 1, body("waiting"), soon);
+    let written = support::call(&sender, LogId(0), 1, body("written"), soon);
+    let waiting = support::call(&sender, LogId(0), 1, body("waiting"), soon);
     assert_eq!(
         within(written).await,
         returned(ReturnReason::DeadlineOver, true)
@@ -228,7 +230,7 @@ async fn deadlines_tell_whether_the_call_was_written() {
     // The owner drops it, which makes room for a call that is not late.
     let dropped = owner.owned.take_held().pop().expect("held");
     owner.owned.behave(0, Behaviour::Echo);
-    let next = sender.call(LogId(0), 1, body("next"), later());
+    let next = support::call(&sender, LogId(0), 1, body("next"), later());
     dropped.send(Answer::DeadlineOver).expect("awaited");
     assert_eq!(within(next).await, Ok(body("next")));
     assert_eq!(owner.owned.texts(0), ["first", "written", "next"]);
@@ -239,7 +241,7 @@ async fn a_call_that_the_owner_drops_was_not_done() {
     let (owner, sender) = (node(config()).await, forwarder(config()));
     owner.owned.behave(0, Behaviour::Hold);
     drop(sender.set_route(LogId(0), route(owner.address, 1)));
-    let call = sender.call(LogId(0), 1, body("dropped"), later());
+    let call = support::call(&sender, LogId(0), 1, body("dropped"), later());
     owner.owned.seen(1).await;
     let held = owner.owned.take_held().pop().expect("held");
     held.send(Answer::DeadlineOver).expect("awaited");
@@ -253,11 +255,11 @@ async fn a_call_that_the_owner_drops_was_not_done() {
 async fn calls_without_an_owner_or_a_link_come_back_after_a_second() {
     let sender = forwarder(config());
     let start = Instant::now();
-    let nobody = sender.call(LogId(0), 1, body("a"), later());
+    let nobody = support::call(&sender, LogId(0), 1, body("a"), later());
     // Nobody listens on port 1.
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     drop(sender.set_route(LogId(1), route(address, 1)));
-    let unreachable = sender.call(LogId(1), 1, body("b"), later());
+    let unreachable = support::call(&sender, LogId(1), 1, body("b"), later());
     assert_eq!(within(nobody).await, returned(ReturnReason::NoOwner, false));
     assert_eq!(
         within(unreachable).await,
@@ -277,12 +279,12 @@ async fn too_many_and_too_large_calls_are_refused_at_once() {
     let (owner, sender) = (node(bounded.clone()).await, forwarder(bounded));
     owner.owned.behave(0, Behaviour::Hold);
     drop(sender.set_route(LogId(0), route(owner.address, 1)));
-    let large = sender.call(LogId(0), 1, Bytes::from(vec![0; 101]), later());
+    let large = support::call(&sender, LogId(0), 1, Bytes::from(vec![0; 101]), later());
     assert_eq!(within(large).await, Err(ForwardError::TooLarge));
     let held: Vec<_> = (0..3)
-        .map(|n| sender.call(LogId(0), 1, body(n), later()))
+        .map(|n| support::call(&sender, LogId(0), 1, body(n), later()))
         .collect();
-    let over = sender.call(LogId(0), 1, body("over"), later());
+    let over = support::call(&sender, LogId(0), 1, body("over"), later());
     assert_eq!(within(over).await, Err(ForwardError::Overloaded));
     owner.owned.seen(3).await;
     for answer in owner.owned.take_held() {
@@ -290,7 +292,7 @@ async fn too_many_and_too_large_calls_are_refused_at_once() {
     }
     assert!(within(join_all(held)).await.iter().all(Result::is_ok));
     owner.owned.behave(0, Behaviour::Echo);
-    let again = sender.call(LogId(0), 1, body("again"), later());
+    let again = support::call(&sender, LogId(0), 1, body("again"), later());
     assert_eq!(within(again).await, Ok(body("again")));
 }
 
@@ -330,7 +332,7 @@ async fn a_server_that_stops_answers_what_it_has_taken() {
     owner.owned.behave(0, Behaviour::Hold);
     drop(sender.set_route(LogId(0), route(owner.address, 1)));
     let calls: Vec<_> = (0..3)
-        .map(|n| sender.call(LogId(0), 1, body(n), later()))
+        .map(|n| support::call(&sender, LogId(0), 1, body(n), later()))
         .collect();
     owner.owned.seen(3).await;
     let server = owner.server.clone();
@@ -342,7 +344,7 @@ async fn a_server_that_stops_answers_what_it_has_taken() {
         assert_eq!(reply, Ok(body(n)));
     }
     within(stopped).await.expect("stopped");
-    let call = sender.call(LogId(0), 1, body("later"), later());
+    let call = support::call(&sender, LogId(0), 1, body("later"), later());
     assert_eq!(
         within(call).await,
         returned(ReturnReason::Unreachable, false)
@@ -356,12 +358,12 @@ async fn a_forwarder_that_stops_gives_all_calls_back() {
         let (owner, sender) = (node(config()).await, forwarder(config()));
         owner.owned.behave(0, Behaviour::Hold);
         drop(sender.set_route(LogId(0), route(owner.address, 1)));
-        let written = sender.call(LogId(0), 1, body("written"), later());
+        let written = support::call(&sender, LogId(0), 1, body("written"), later());
         owner.owned.seen(1).await;
-        let waiting = sender.call(LogId(1), 1, body("waiting"), later());
+        let waiting = support::call(&sender, LogId(1), 1, body("waiting"), later());
         if shuts_down {
             within(sender.shutdown()).await;
-            let late = sender.call(LogId(1), 1, body("late"), later());
+            let late = support::call(&sender, LogId(1), 1, body("late"), later());
             assert_eq!(within(late).await, returned(ReturnReason::Closed, false));
         }
         drop(sender);
@@ -384,6 +386,6 @@ async fn a_caller_that_panics_harms_no_other() {
             on_reply: Box::new(|_| panic!("as the test wants")),
         },
     );
-    let call = sender.call(LogId(0), 1, body("other"), later());
+    let call = support::call(&sender, LogId(0), 1, body("other"), later());
     assert_eq!(within(call).await, Ok(body("other")));
 }

@@ -79,7 +79,7 @@ async fn a_slow_subscriber_gets_a_gap_and_holds_nobody_up() {
     assert_eq!(next(&mut pushes).await, Pushed::Gap);
     for _ in 0..1_000 {
         owner.server.push(LOG, &Bytes::from(vec![7; 1_000]));
-        let call = sender.call(LOG, 1, body("call"), support::later());
+        let call = support::call(&sender, LOG, 1, body("call"), support::later());
         assert!(within(call).await.is_ok());
     }
     owner.server.push(LOG, &body("last"));

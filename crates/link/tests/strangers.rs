@@ -22,7 +22,7 @@ async fn refusal(change: impl FnOnce(&mut LinkConfig)) -> String {
     change(&mut other);
     let sender = forwarder(other);
     drop(sender.set_route(LogId(0), route(owner.address, 1)));
-    let reply = within(sender.call(LogId(0), 1, body("a"), later())).await;
+    let reply = within(support::call(&sender, LogId(0), 1, body("a"), later())).await;
     let unreachable = ForwardError::Returned {
         reason: ReturnReason::Unreachable,
         was_written: false,
@@ -99,7 +99,7 @@ async fn a_stranger_gets_the_challenge_and_nothing_else() {
     let sender = forwarder(config());
     drop(sender.set_route(LogId(0), route(owner.address, 1)));
     assert!(
-        within(sender.call(LogId(0), 1, body("a"), later()))
+        within(support::call(&sender, LogId(0), 1, body("a"), later()))
             .await
             .is_ok()
     );

@@ -34,7 +34,13 @@ impl Node {
             .forwarder
             .call(log, change.kind(), change.encode(), deadline);
         let was_written = match call.await {
-            Ok(answer) => return answers::decode(answer),
+            Ok(reply) => {
+                let answer = answers::decode(reply.body);
+                return match reply.is_in_doubt {
+                    true => answer.map_err(in_doubt),
+                    false => answer,
+                };
+            }
             Err(ForwardError::Overloaded) => {
                 let text = "too many changes wait for the node that owns the log";
                 return Err(ErrorKind::Overloaded(text.into()).into());

@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use gesta_core::StreamId;
 use gesta_core::peers::{PeerAnswer, PeerService, Peers, Unanswered, UnansweredReason};
-use gesta_link::{ForwardError, ReturnReason};
+use gesta_link::{ForwardError, Reply, ReturnReason};
 use prost::Message;
 use tokio::time::Instant;
 
@@ -90,7 +90,7 @@ impl Peers for Node {
     }
 }
 
-fn read(answer: Result<Bytes, ForwardError>) -> Result<PeerAnswer, Unanswered> {
+fn read(answer: Result<Reply, ForwardError>) -> Result<PeerAnswer, Unanswered> {
     let unanswered = |reason, was_written| {
         Err(Unanswered {
             reason,
@@ -98,14 +98,11 @@ fn read(answer: Result<Bytes, ForwardError>) -> Result<PeerAnswer, Unanswered> {
         })
     };
     match answer {
-        Ok(bytes) => {
-            let answer = ServiceAnswer::decode(bytes).ok();
+        Ok(Reply { body, is_in_doubt }) => {
+            let answer = ServiceAnswer::decode(body).ok();
             match answer.and_then(|answer| answer.body) {
-                Some(body) => Ok(PeerAnswer {
-                    body,
-                    is_in_doubt: false,
-                }),
-                None => unanswered(UnansweredReason::NotServed, false),
+                Some(body) => Ok(PeerAnswer { body, is_in_doubt }),
+                None => unanswered(UnansweredReason::NotServed, is_in_doubt),
             }
         }
         Err(ForwardError::Overloaded) => unanswered(UnansweredReason::Overloaded, false),

@@ -9,7 +9,7 @@ use gesta_core::capacity::Permit;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::{OnHint, OnReply, Outgoing};
+use super::{OnHint, OnReply, Outgoing, Reply};
 use crate::config::LinkConfig;
 use crate::error::{ForwardError, ReturnReason};
 use crate::frame::Frame;
@@ -56,11 +56,11 @@ impl Ticket {
         }
     }
 
-    pub(super) fn end(mut self, result: Result<Bytes, ForwardError>) {
+    pub(super) fn end(mut self, result: Result<Reply, ForwardError>) {
         self.tell(result);
     }
 
-    fn tell(&mut self, result: Result<Bytes, ForwardError>) {
+    fn tell(&mut self, result: Result<Reply, ForwardError>) {
         if let Some(on_reply) = self.on_reply.take() {
             guarded(|| on_reply(result));
         }
@@ -338,8 +338,8 @@ impl LaneTask {
     fn answer(&mut self, now: Instant, lane: u64, frame: Frame) -> Result<(), Violation> {
         match frame {
             Frame::Reply { seq, body } => {
-                if let Some(ticket) = self.core.reply(lane, seq)? {
-                    ticket.end(Ok(body));
+                if let Some((ticket, is_in_doubt)) = self.core.reply(lane, seq)? {
+                    ticket.end(Ok(Reply { body, is_in_doubt }));
                 }
                 Ok(())
             }

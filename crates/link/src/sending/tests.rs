@@ -76,10 +76,10 @@ fn calls_that_are_refused_follow_the_hint_in_order() {
     sender.link(&Address::new("b"), LINK);
     sender.work(now);
     assert!(written(&mut sender, now).is_empty(), "call 0 is unanswered");
-    assert_eq!(sender.reply(1, 0), Ok(Some(0)));
+    assert_eq!(sender.reply(1, 0), Ok(Some((0, false))));
     sender.work(now);
     assert_eq!(written(&mut sender, now), [1], "one until it succeeds");
-    assert_eq!(sender.reply(2, 0), Ok(Some(1)));
+    assert_eq!(sender.reply(2, 0), Ok(Some((1, false))));
     sender.work(now);
     assert_eq!(written(&mut sender, now), [2]);
 }
@@ -186,7 +186,7 @@ fn answers_that_break_the_rules_are_violations() {
     let mut sender = sender(now, 2);
     assert_eq!(written(&mut sender, now), [0, 1]);
     assert!(sender.reply(1, 2).is_err(), "not written");
-    assert_eq!(sender.reply(1, 1), Ok(Some(1)));
+    assert_eq!(sender.reply(1, 1), Ok(Some((1, false))));
     assert!(sender.reply(1, 1).is_err(), "twice");
     assert!(sender.not_here(now, 1, 1, 1, hint("b", 2)).is_err());
     assert!(sender.not_here(now, 1, u64::MAX, 1, hint("b", 2)).is_err());
@@ -206,9 +206,9 @@ fn credit_bounds_calls_and_bytes_but_lets_a_large_body_go_alone() {
     }
     sender.work(now);
     assert_eq!(written(&mut sender, now), [5_000]);
-    assert_eq!(sender.reply(1, 0), Ok(Some(5_000)));
+    assert_eq!(sender.reply(1, 0), Ok(Some((5_000, false))));
     assert_eq!(written(&mut sender, now), [600, 300]);
-    assert_eq!(sender.reply(1, 2), Ok(Some(300)));
+    assert_eq!(sender.reply(1, 2), Ok(Some((300, false))));
     assert_eq!(written(&mut sender, now), [200]);
 }
 
@@ -248,7 +248,7 @@ fn a_silent_lane_is_given_up_after_a_call_was() {
     let opens = sender.wake_at().expect("a pause");
     sender.work(opens);
     assert_eq!(written(&mut sender, opens), [1], "on a new lane");
-    assert_eq!(sender.reply(2, 0), Ok(Some(1)));
+    assert_eq!(sender.reply(2, 0), Ok(Some((1, true))));
 }
 
 #[test]

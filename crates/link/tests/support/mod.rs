@@ -14,8 +14,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta_core::{Incarnation, LogId};
 use gesta_link::{
-    Address, Answer, Bounds, Call, Epoch, Forwarder, Hint, LinkConfig, LinkServer, Owner, Question,
-    Route, Secret, Serve, Served, StoreIdentity, Times,
+    Address, Answer, Bounds, Call, Epoch, ForwardError, Forwarder, Hint, LinkConfig, LinkServer,
+    Owner, Question, Route, Secret, Serve, Served, StoreIdentity, Times,
 };
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -201,4 +201,16 @@ pub(crate) async fn node(config: LinkConfig) -> Node {
         address: server.local_address(),
         server,
     }
+}
+
+/// Forwards a call and waits for the body of its reply.
+pub fn call(
+    sender: &Forwarder,
+    log: LogId,
+    kind: u8,
+    body: Bytes,
+    deadline: Instant,
+) -> impl Future<Output = Result<Bytes, ForwardError>> + Send + use<> {
+    let replied = sender.call(log, kind, body, deadline);
+    async move { replied.await.map(|reply| reply.body) }
 }
