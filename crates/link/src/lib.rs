@@ -62,7 +62,7 @@
 //!
 //! let deadline = Instant::now() + Duration::from_secs(10);
 //! let reply = forwarder.call(LogId(0), 1, Bytes::from("body"), deadline).await?;
-//! assert_eq!(reply, "body");
+//! assert_eq!(reply.body, "body");
 //! # Ok(()) }
 //! ```
 

@@ -204,7 +204,7 @@ pub(crate) async fn node(config: LinkConfig) -> Node {
 }
 
 /// Forwards a call and waits for the body of its reply.
-pub fn call(
+pub(crate) fn call(
     sender: &Forwarder,
     log: LogId,
     kind: u8,
