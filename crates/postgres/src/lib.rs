@@ -1,12 +1,13 @@
 //! Gesta's backend for PostgreSQL (14 or newer) and what speaks its protocol and keeps its semantics.
 //!
-//! Why: the database that a team already runs keeps the events. One connection per log appends, a few read, one carries
-//! messages between processes. Invariants: an append is stored only after the row that its author believed to be the
+//! Why: the database that a team already runs keeps the events. One connection appends, a few read, one carries messages
+//! between processes. Invariants: an append is stored only after the row that its author believed to be the
 //! last; what is acknowledged was committed with the server's full durability, which every connection sets and
 //! verifies. Not here: batching and retries (`gesta-append`), the tail hub, anything that another database could share
 //! (`gesta-sql`).
 
 mod append;
+mod appender;
 mod audit;
 mod compression;
 mod config;
@@ -15,10 +16,12 @@ mod encode;
 mod error;
 mod filter;
 mod flights;
+mod gather;
 mod history;
 mod hosts;
 mod lookup;
 mod names;
+mod pace;
 mod password;
 mod pool;
 mod reach;
@@ -27,6 +30,7 @@ mod read_streams;
 mod registry;
 mod scavenge;
 pub mod schema;
+mod sharing;
 mod signals;
 mod store;
 mod tls;

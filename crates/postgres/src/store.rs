@@ -15,7 +15,7 @@ use gesta_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::append::Writer;
+use crate::append::Writers;
 use crate::audit::PostgresAudit;
 use crate::config::Config;
 use crate::connection::{Connector, Role, is_pooled_by_transaction};
@@ -39,6 +39,7 @@ pub struct PostgresBackend {
     ledger: Arc<Ledger>,
     connector: Arc<Connector>,
     pool: Pool,
+    writers: Writers,
     signals: Signals,
     registry: Arc<PostgresRegistry>,
     closed: CancellationToken,
@@ -82,6 +83,7 @@ impl PostgresBackend {
         let ledger = Arc::clone(ledger);
         let closed = CancellationToken::new();
         Ok(Self {
+            writers: Writers::new(Arc::clone(&connector), info.logs),
             info,
             pool: Pool::new(Arc::clone(&connector), Arc::clone(&ledger)),
             signals: Signals::start(Arc::clone(&connector), Arc::clone(&ledger)),
@@ -128,7 +130,7 @@ impl Backend for PostgresBackend {
 
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {
         self.check_open()?;
-        Ok(Box::new(Writer::open(&self.connector, log).await?))
+        Ok(Box::new(self.writers.open(log).await?))
     }
 
     async fn log_end(&self, log: LogId, purpose: Purpose) -> Result<LogEnd> {

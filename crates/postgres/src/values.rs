@@ -1,18 +1,20 @@
 //! Values on their way to and from the driver: columns of a batch as arrays, moments in time.
 //!
-//! A batch goes out as one array per column, a single event as one value per column. Each column writes itself straight
+//! Batches go out as one array per column, a single event as one value per column. Each column writes itself straight
 //! into the message buffer: no intermediate vectors, no copy of payloads but this one.
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
 use gesta_core::Timestamp;
-use gesta_core::backend::Row;
 use gesta_sql::{content_type_code, tags_to_text};
 use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
 use crate::compression::PACKED;
+use crate::encode::Prepared;
+use crate::gather::Part;
 
 /// Microseconds from 1970 to 2000, where PostgreSQL's time begins.
 const EPOCH_OFFSET_US: i64 = 946_684_800_000_000;
@@ -52,7 +54,7 @@ impl<'a> FromSql<'a> for Moment {
     }
 }
 
-/// Which column of a batch.
+/// Which column of the events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Field {
     Position,
@@ -60,7 +62,10 @@ pub(crate) enum Field {
     Revision,
     EventType,
     Created,
+    Writer,
+    Checksum,
     EventId,
+    Log,
     ContentType,
     Data,
     Metadata,
@@ -68,35 +73,50 @@ pub(crate) enum Field {
     Tags,
 }
 
-/// One column of a batch, as an array; or as a value, if that is what the statement takes and there is one row.
+/// One column of the events of a statement, as an array; or as a value, if that is what the statement takes and there
+/// is one event.
 pub(crate) struct Column<'a> {
-    pub(crate) rows: &'a [Row],
+    pub(crate) parts: &'a [Part<Arc<Prepared>>],
     pub(crate) field: Field,
+}
+
+impl Column<'_> {
+    /// Each event: its batch, and its number in it.
+    fn rows(&self) -> impl Iterator<Item = (&Prepared, usize)> {
+        let batches = self.parts.iter().flat_map(|part| &part.batches);
+        batches.flat_map(|batch| (0..batch.events()).map(|number| (&**batch, number)))
+    }
+
+    fn len(&self) -> usize {
+        let batches = self.parts.iter().flat_map(|part| &part.batches);
+        batches.map(|batch| batch.events()).sum()
+    }
 }
 
 impl fmt::Debug for Column<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} × {}", self.field, self.rows.len())
+        write!(f, "{:?} × {}", self.field, self.len())
     }
 }
 
 impl ToSql for Column<'_> {
     fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
         let Kind::Array(element) = ty.kind() else {
-            let [row] = self.rows else {
+            let mut rows = self.rows();
+            let (Some((batch, number)), None) = (rows.next(), rows.next()) else {
                 return Err("one value for several rows".into());
             };
-            return self.put(row, out);
+            return self.put(batch, number, out);
         };
         out.put_i32(1);
         out.put_i32(i32::from(matches!(self.field, Field::Packed | Field::Tags)));
         out.put_u32(element.oid());
-        out.put_i32(i32::try_from(self.rows.len())?);
+        out.put_i32(i32::try_from(self.len())?);
         out.put_i32(1);
-        for row in self.rows {
+        for (batch, number) in self.rows() {
             let start = out.len();
             out.put_i32(-1);
-            if let IsNull::No = self.put(row, out)? {
+            if let IsNull::No = self.put(batch, number, out)? {
                 let length = i32::try_from(out.len() - start - 4)?;
                 out[start..start + 4].copy_from_slice(&length.to_be_bytes());
             }
@@ -119,15 +139,19 @@ impl ToSql for Column<'_> {
 }
 
 impl Column<'_> {
-    /// Writes the value of one row, without its length.
-    fn put(&self, row: &Row, out: &mut BytesMut) -> Result<IsNull, Failure> {
+    /// Writes the value of one event, without its length.
+    fn put(&self, batch: &Prepared, number: usize, out: &mut BytesMut) -> Result<IsNull, Failure> {
+        let row = &batch.batch.rows[number];
         match self.field {
             Field::Position => out.put_i64(i64::try_from(row.position.0)?),
             Field::Stream => out.put_i64(i64::try_from(row.stream_row.0)?),
             Field::Revision => out.put_i64(i64::try_from(row.revision.0)?),
             Field::EventType => out.put_i64(i64::try_from(row.type_row.0)?),
             Field::Created => out.put_i64(to_postgres_time(row.created)),
+            Field::Writer => out.put_i64(batch.epoch),
+            Field::Checksum => out.put_i64(batch.checksums[number]),
             Field::EventId => out.put_slice(row.id.0.as_bytes()),
+            Field::Log => out.put_i16(batch.log),
             Field::ContentType => {
                 let code = i16::try_from(content_type_code(row.content_type))?;
                 let packed = if row.packed.is_some() { PACKED } else { 0 };

@@ -1,0 +1,298 @@
+//! The unanswered batches of one log, in the order in which they were submitted.
+//!
+//! A batch waits, is under way, and leaves with its verdict. It is *taken back* to wait again if its statement stored
+//! nothing for a reason that need not be its own; then those of the lane that went after it miss for that reason, and
+//! are taken back too. It is *doomed* if a batch that it is chained to, with events, got a verdict other than committed:
+//! the row that it names will never be stored.
+
+use std::collections::VecDeque;
+
+use gesta_core::LogId;
+
+use super::{Broken, Part, Piece, Ticket, Verdict};
+
+/// How often a batch goes with those of other logs, if a key is taken each time. What collided once usually misses the
+/// next time, because the other writer has committed, and lets the others pass.
+const COLLISIONS_MAX: u32 = 2;
+/// Batches that go alone after one was refused: the pipeline seeks the offending append by halves.
+const ALONE_AFTER_REFUSAL: u32 = 32;
+
+#[derive(Debug)]
+pub(super) struct Lane<T> {
+    pub(super) log: LogId,
+    /// Number of the last statement that took a batch of this lane.
+    pub(super) served: u64,
+    entries: VecDeque<Entry<T>>,
+    /// So many batches go alone, because one was refused or failed.
+    alone: u32,
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    ticket: Ticket,
+    piece: Piece<T>,
+    /// The statement that carries it; `None` while it waits.
+    sent: Option<u64>,
+    collisions: u32,
+    goes_alone: bool,
+    is_doomed: bool,
+}
+
+impl<T> Entry<T> {
+    fn follows(&self, other: &Self) -> bool {
+        self.piece.after == other.piece.end
+    }
+
+    /// True if a batch that follows this one cannot be stored unless this one is.
+    fn has_events(&self) -> bool {
+        self.piece.events > 0
+    }
+}
+
+impl<T: Clone> Lane<T> {
+    pub(super) fn new(log: LogId) -> Self {
+        Self {
+            log,
+            served: 0,
+            entries: VecDeque::new(),
+            alone: 0,
+            is_closed: false,
+        }
+    }
+
+    // ---- what waits ----
+
+    /// Takes a batch, unless it is doomed.
+    pub(super) fn push(&mut self, ticket: Ticket, piece: Piece<T>) -> bool {
+        let entry = Entry {
+            ticket,
+            piece,
+            sent: None,
+            collisions: 0,
+            goes_alone: false,
+            is_doomed: false,
+        };
+        let last = self.entries.back();
+        let is_doomed = last.is_some_and(|last| last.is_doomed && entry.follows(last));
+        if !is_doomed {
+            self.entries.push_back(entry);
+        }
+        !is_doomed
+    }
+
+    /// Withdraws what waits, and takes nothing back any more.
+    pub(super) fn close(&mut self) -> Vec<Ticket> {
+        self.is_closed = true;
+        let mut withdrawn = Vec::new();
+        self.entries.retain(|entry| {
+            if entry.sent.is_none() {
+                withdrawn.push(entry.ticket);
+            }
+            entry.sent.is_some()
+        });
+        withdrawn
+    }
+
+    /// True if the lane is closed, and nothing of it is under way.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_closed && self.entries.is_empty()
+    }
+
+    pub(super) fn into_tickets(self) -> impl Iterator<Item = Ticket> {
+        self.entries.into_iter().map(|entry| entry.ticket)
+    }
+
+    /// Number of the first batch that waits, if it may be sent: it is the oldest of the lane, or chained to the one
+    /// before it.
+    pub(super) fn first_to_send(&self) -> Option<usize> {
+        let first = self.entries.iter().position(|entry| entry.sent.is_none())?;
+        (first == 0 || self.is_chained(first)).then_some(first)
+    }
+
+    fn is_chained(&self, index: usize) -> bool {
+        let before = index
+            .checked_sub(1)
+            .and_then(|before| self.entries.get(before));
+        match (before, self.entries.get(index)) {
+            (Some(before), Some(entry)) => entry.follows(before),
+            _ => false,
+        }
+    }
+
+    pub(super) fn ticket(&self, index: usize) -> Option<Ticket> {
+        self.entries.get(index).map(|entry| entry.ticket)
+    }
+
+    pub(super) fn piece(&self, index: usize) -> Option<&Piece<T>> {
+        self.entries.get(index).map(|entry| &entry.piece)
+    }
+
+    pub(super) fn goes_alone(&self, index: usize) -> bool {
+        self.alone > 0
+            || self
+                .entries
+                .get(index)
+                .is_some_and(|entry| entry.goes_alone)
+    }
+
+    /// The batch of this number, if it may go with the one before it.
+    pub(super) fn follower(&self, index: usize) -> Option<&Piece<T>> {
+        let waits = |entry: &&Entry<T>| entry.sent.is_none() && !self.goes_alone(index);
+        let entry = self.entries.get(index).filter(waits)?;
+        self.is_chained(index).then_some(&entry.piece)
+    }
+
+    /// These batches go in a statement.
+    pub(super) fn send(
+        &mut self,
+        first: usize,
+        count: usize,
+        number: u64,
+    ) -> (Vec<Ticket>, Part<T>) {
+        self.served = number;
+        let mut tickets = Vec::with_capacity(count);
+        let mut batches = Vec::with_capacity(count);
+        for entry in self.entries.iter_mut().skip(first).take(count) {
+            entry.sent = Some(number);
+            tickets.push(entry.ticket);
+            batches.push(entry.piece.load.clone());
+        }
+        let log = self.log;
+        (tickets, Part { log, batches })
+    }
+
+    // ---- what the database said ----
+
+    fn find(&self, ticket: Ticket) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.ticket == ticket)
+    }
+
+    /// True if a batch before this one was not yet, or not again, executed when the statement of this number was.
+    fn was_too_early(&self, index: usize, number: u64) -> bool {
+        let later = |entry: &Entry<T>| entry.sent.is_none_or(|sent| sent > number);
+        self.entries.iter().take(index).any(later)
+    }
+
+    /// They are stored, or without events confirmed. So is what they follow and has no events; with events, it must have
+    /// been stored before.
+    pub(super) fn commit(
+        &mut self,
+        tickets: &[Ticket],
+        verdicts: &mut Vec<(Ticket, Verdict)>,
+    ) -> Result<(), Broken> {
+        for ticket in tickets {
+            let Some(index) = self.find(*ticket) else {
+                continue;
+            };
+            for entry in self.entries.drain(..=index) {
+                if entry.is_doomed || entry.ticket != *ticket && entry.has_events() {
+                    return Err(Broken);
+                }
+                verdicts.push((entry.ticket, Verdict::Committed));
+            }
+            self.alone = self.alone.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    /// Another row was the last, or a batch before them was not stored yet.
+    pub(super) fn miss(
+        &mut self,
+        tickets: &[Ticket],
+        number: u64,
+        verdicts: &mut Vec<(Ticket, Verdict)>,
+    ) {
+        for ticket in tickets {
+            match self.find(*ticket) {
+                Some(index) if self.was_too_early(index, number) => self.take_back(index, verdicts),
+                Some(index) => self.lose(index, Verdict::Missed, verdicts),
+                None => {}
+            }
+        }
+    }
+
+    /// A key was taken in this log or in another one: together again, and after that apart.
+    pub(super) fn collide(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
+        for ticket in tickets {
+            if let Some(index) = self.find(*ticket) {
+                let entry = &mut self.entries[index];
+                entry.collisions += 1;
+                entry.goes_alone |= entry.collisions >= COLLISIONS_MAX;
+                self.take_back(index, verdicts);
+            }
+        }
+    }
+
+    /// The content of one of them, or of a batch of another log, is refused: each goes again by itself.
+    pub(super) fn part(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
+        for ticket in tickets {
+            if let Some(index) = self.find(*ticket) {
+                self.entries[index].goes_alone = true;
+                self.take_back(index, verdicts);
+            }
+        }
+    }
+
+    /// The content of this batch is refused.
+    pub(super) fn refuse(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
+        self.alone = ALONE_AFTER_REFUSAL;
+        self.lose_all(tickets, verdicts);
+    }
+
+    /// They failed for a passing reason. Whose fault it was is not known, so the next goes by itself.
+    pub(super) fn fail(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
+        self.alone = self.alone.max(1);
+        self.lose_all(tickets, verdicts);
+    }
+
+    fn lose_all(&mut self, tickets: &[Ticket], verdicts: &mut Vec<(Ticket, Verdict)>) {
+        for ticket in tickets {
+            if let Some(index) = self.find(*ticket) {
+                self.lose(index, Verdict::Error, verdicts);
+            }
+        }
+    }
+
+    /// It waits again, unless it can never be stored or nobody waits for it.
+    fn take_back(&mut self, index: usize, verdicts: &mut Vec<(Ticket, Verdict)>) {
+        let Some(entry) = self.entries.get_mut(index) else {
+            return;
+        };
+        if entry.is_doomed || self.is_closed {
+            self.lose(index, Verdict::Missed, verdicts);
+        } else {
+            entry.sent = None;
+        }
+    }
+
+    /// It is not stored. What is chained to it never will be: what waits of that has missed, and what is under way will.
+    fn lose(&mut self, index: usize, verdict: Verdict, verdicts: &mut Vec<(Ticket, Verdict)>) {
+        let Some(lost) = self.entries.remove(index) else {
+            return;
+        };
+        let verdict = if lost.is_doomed {
+            Verdict::Missed
+        } else {
+            verdict
+        };
+        verdicts.push((lost.ticket, verdict));
+        if !lost.has_events() {
+            return;
+        }
+        let mut end = lost.piece.end;
+        let mut next = index;
+        while let Some(entry) = self.entries.get_mut(next)
+            && entry.piece.after == end
+        {
+            end = entry.piece.end;
+            if entry.sent.is_some() {
+                entry.is_doomed = true;
+                next += 1;
+            } else {
+                verdicts.push((entry.ticket, Verdict::Missed));
+                self.entries.remove(next);
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! One connection that appends to all logs of a process: handles submit, statements leave, answers come back.
+//!
+//! Whoever submits a batch sends what may be sent, at once and in its own task; one task for each connection takes the
+//! answers in order, sends what has gathered meanwhile, and then tells the handles. Invariants: statements are written
+//! in the order in which [`Gather`] gives them, by one at a time; once one outcome is unknown, all that are not told yet
+//! are unknown, of every log. Not here: what is sent together, and what an answer means for each batch (`gather`), the
+//! connection (`appender`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use gesta_core::backend::BatchOutcome;
+use gesta_core::{Error, ErrorKind, LogId};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::appender::{Appender, Judged};
+use crate::encode::Prepared;
+use crate::error::{self, Class};
+use crate::gather::{Gather, LaneId, Piece, Said, Ticket, Verdict};
+
+/// A statement under way.
+type Sent = BoxFuture<'static, Judged>;
+type Told = oneshot::Sender<BatchOutcome>;
+
+/// A connection that several logs share. It is closed when the last handle is dropped.
+#[derive(Debug)]
+pub(crate) struct Sharing {
+    appender: Appender,
+    state: Mutex<State>,
+    sent: mpsc::UnboundedSender<Sent>,
+}
+
+#[derive(Debug)]
+struct State {
+    gather: Gather<Arc<Prepared>>,
+    /// Whoever waits for a batch.
+    waiting: HashMap<Ticket, Told>,
+    /// Somebody is writing a statement, and will look for another one.
+    is_sending: bool,
+    /// Why nothing is sent any more.
+    doubt: Option<String>,
+}
+
+/// The place of one log on a shared connection. Dropping it withdraws what was not sent.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    sharing: Arc<Sharing>,
+    lane: LaneId,
+}
+
+impl Sharing {
+    pub(crate) fn start(appender: Appender) -> Arc<Self> {
+        let (sent, receiver) = mpsc::unbounded_channel();
+        let sharing = Arc::new(Self {
+            appender,
+            state: Mutex::new(State {
+                gather: Gather::new(),
+                waiting: HashMap::new(),
+                is_sending: false,
+                doubt: None,
+            }),
+            sent,
+        });
+        tokio::spawn(receive(Arc::downgrade(&sharing), receiver));
+        sharing
+    }
+
+    /// A place for this log. `None` if it has one, or if the connection must be discarded.
+    pub(crate) fn seat(self: &Arc<Self>, log: LogId) -> Option<Seat> {
+        if self.is_lost() {
+            return None;
+        }
+        let lane = self.state().gather.open(log)?;
+        let sharing = Arc::clone(self);
+        Some(Seat { sharing, lane })
+    }
+
+    /// True once the connection must be discarded.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.appender.is_lost()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what may be sent. Where somebody else is doing that, he looks again when he has done.
+    fn send(&self) {
+        loop {
+            let mut state = self.state();
+            if state.is_sending || state.doubt.is_some() {
+                return;
+            }
+            let Some(parts) = state.gather.next(Instant::now()) else {
+                return;
+            };
+            state.is_sending = true;
+            drop(state);
+            let _sending = Sending(self);
+            // Fails only if the task has ended: then everybody was told.
+            let _ = self.sent.send(self.appender.send(parts).boxed());
+        }
+    }
+
+    /// Takes the answer to the oldest statement under way.
+    fn on_judged(&self, judged: &Judged) {
+        let said = match judged {
+            Judged::Executed(good) => Said::Executed(good),
+            Judged::Failed(error) => match error::class_of(error) {
+                Class::Missed => Said::Collided,
+                Class::Refused => Said::Refused,
+                Class::Failed => Said::Failed,
+                Class::Unknown => return self.end(&error::text(error)),
+            },
+            Judged::Unknown(reason) => return self.end(reason),
+        };
+        let mut state = self.state();
+        if state.doubt.is_some() {
+            return;
+        }
+        let Ok(verdicts) = state.gather.answered(said, Instant::now()) else {
+            drop(state);
+            return self.end("a batch was stored although one that it follows was not");
+        };
+        let told: Vec<(Option<Told>, Verdict)> = verdicts
+            .into_iter()
+            .map(|(ticket, verdict)| (state.waiting.remove(&ticket), verdict))
+            .collect();
+        drop(state);
+        // First give the database work again, then answer.
+        self.send();
+        for (told, verdict) in told {
+            let outcome = match (verdict, judged) {
+                (Verdict::Committed, _) => BatchOutcome::Committed,
+                (Verdict::Error, Judged::Failed(error)) => error::outcome(error),
+                _ => BatchOutcome::Missed,
+            };
+            if let Some(told) = told {
+                // Fails only if nobody waits any more.
+                let _ = told.send(outcome);
+            }
+        }
+    }
+
+    /// Everything that was not told is in doubt, and nothing is sent any more.
+    fn end(&self, reason: &str) {
+        self.appender.raise(reason);
+        let mut state = self.state();
+        state.doubt.get_or_insert_with(|| reason.to_owned());
+        state.gather.end();
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        for told in waiting.into_values() {
+            let _ = told.send(unknown(reason.to_owned()));
+        }
+    }
+}
+
+impl Seat {
+    /// Takes a batch; sends it at once, or when others that are under way have been answered.
+    pub(crate) fn submit(&self, batch: Arc<Prepared>) -> BoxFuture<'static, BatchOutcome> {
+        let (told, outcome) = oneshot::channel();
+        let piece = piece_of(batch);
+        let mut state = self.sharing.state();
+        let doubt = state
+            .doubt
+            .clone()
+            .or_else(|| self.sharing.appender.doubt());
+        if let Some(reason) = doubt {
+            return std::future::ready(unknown(reason)).boxed();
+        }
+        match state.gather.submit(self.lane, piece) {
+            (ticket, None) => state.waiting.insert(ticket, told),
+            (_, Some(_)) => return std::future::ready(BatchOutcome::Missed).boxed(),
+        };
+        drop(state);
+        self.sharing.send();
+        outcome
+            .map(|told| told.unwrap_or_else(|_| unknown("the writer was closed".to_owned())))
+            .boxed()
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut state = self.sharing.state();
+        for ticket in state.gather.close(self.lane) {
+            state.waiting.remove(&ticket);
+        }
+    }
+}
+
+/// A statement is being written.
+struct Sending<'a>(&'a Sharing);
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.0.state().is_sending = false;
+        if std::thread::panicking() {
+            self.0.end("a statement could not be written");
+        }
+    }
+}
+
+/// Tells everybody if the task that takes the answers ends before the connection does.
+struct Receiving(Weak<Sharing>);
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        if let Some(sharing) = self.0.upgrade() {
+            sharing.end("the answers of the database are not read any more");
+        }
+    }
+}
+
+async fn receive(sharing: Weak<Sharing>, mut sent: mpsc::UnboundedReceiver<Sent>) {
+    let receiving = Receiving(sharing);
+    while let Some(statement) = sent.recv().await {
+        let judged = statement.await;
+        let Some(sharing) = receiving.0.upgrade() else {
+            return;
+        };
+        sharing.on_judged(&judged);
+    }
+}
+
+fn piece_of(batch: Arc<Prepared>) -> Piece<Arc<Prepared>> {
+    let after = &batch.batch.after;
+    let after = (after.position, after.writer);
+    Piece {
+        after,
+        end: batch.end(),
+        events: batch.events(),
+        bytes: batch.bytes(),
+        load: batch,
+    }
+}
+
+pub(crate) fn unknown(reason: String) -> BatchOutcome {
+    BatchOutcome::Unknown(Error::from(ErrorKind::OutcomeUnknown(reason)))
+}
