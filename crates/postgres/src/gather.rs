@@ -14,11 +14,13 @@
 //! * Every batch gets one verdict, and after it is never sent again. Whoever is sent again was not stored.
 //! * A batch is answered with an error of the database only if it was alone in its statement, or if the error tells
 //!   nothing about what the statement contains (`Failed`).
-//! * No lane waits while another one is served twice, if its batch fits.
+//! * What waits is sent at the latest after as many statements as there are lanes.
 //!
 //! Not here: one lane (`lane`), when a small parcel is worth sending (`pace`), the connection (`sharing`).
 
 mod lane;
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;
 
@@ -190,13 +192,15 @@ impl<T: Clone> Gather<T> {
         withdrawn
     }
 
-    /// Takes a batch. The verdict, if it follows a batch that is known not to be stored.
-    pub(crate) fn submit(&mut self, lane: LaneId, piece: Piece<T>) -> (Ticket, Option<Verdict>) {
+    /// Takes a batch. Whoever submits must not decide again what was not stored before all that he has submitted is
+    /// answered: two batches of one epoch at one place could not be told apart.
+    pub(crate) fn submit(&mut self, lane: LaneId, piece: Piece<T>) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        let lane = self.lanes.get_mut(&lane);
-        let is_taken = lane.is_some_and(|lane| lane.push(ticket, piece));
-        (ticket, (!is_taken).then_some(Verdict::Missed))
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.push(ticket, piece);
+        }
+        ticket
     }
 
     /// What is to be sent now, in order of log, if anything is. To be called until it gives nothing, whenever something

@@ -172,10 +172,8 @@ impl Seat {
         if let Some(reason) = doubt {
             return std::future::ready(unknown(reason)).boxed();
         }
-        match state.gather.submit(self.lane, piece) {
-            (ticket, None) => state.waiting.insert(ticket, told),
-            (_, Some(_)) => return std::future::ready(BatchOutcome::Missed).boxed(),
-        };
+        let ticket = state.gather.submit(self.lane, piece);
+        state.waiting.insert(ticket, told);
         drop(state);
         self.sharing.send();
         outcome

@@ -2,8 +2,8 @@
 //!
 //! A batch waits, is under way, and leaves with its verdict. It is *taken back* to wait again if its statement stored
 //! nothing for a reason that need not be its own; then those of the lane that went after it miss for that reason, and
-//! are taken back too. It is *doomed* if a batch that it is chained to, with events, got a verdict other than committed:
-//! the row that it names will never be stored.
+//! are taken back too. What is chained to a batch with another verdict than committed goes on, and misses in the
+//! database: the row that it names is not there.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,6 @@ struct Entry<T> {
     sent: Option<u64>,
     collisions: u32,
     goes_alone: bool,
-    is_doomed: bool,
 }
 
 impl<T> Entry<T> {
@@ -63,22 +62,14 @@ impl<T: Clone> Lane<T> {
 
     // ---- what waits ----
 
-    /// Takes a batch, unless it is doomed.
-    pub(super) fn push(&mut self, ticket: Ticket, piece: Piece<T>) -> bool {
-        let entry = Entry {
+    pub(super) fn push(&mut self, ticket: Ticket, piece: Piece<T>) {
+        self.entries.push_back(Entry {
             ticket,
             piece,
             sent: None,
             collisions: 0,
             goes_alone: false,
-            is_doomed: false,
-        };
-        let last = self.entries.back();
-        let is_doomed = last.is_some_and(|last| last.is_doomed && entry.follows(last));
-        if !is_doomed {
-            self.entries.push_back(entry);
-        }
-        !is_doomed
+        });
     }
 
     /// Withdraws what waits, and takes nothing back any more.
@@ -186,7 +177,7 @@ impl<T: Clone> Lane<T> {
                 continue;
             };
             for entry in self.entries.drain(..=index) {
-                if entry.is_doomed || entry.ticket != *ticket && entry.has_events() {
+                if entry.ticket != *ticket && entry.has_events() {
                     return Err(Broken);
                 }
                 verdicts.push((entry.ticket, Verdict::Committed));
@@ -254,45 +245,19 @@ impl<T: Clone> Lane<T> {
         }
     }
 
-    /// It waits again, unless it can never be stored or nobody waits for it.
+    /// It waits again, unless nobody waits for it.
     fn take_back(&mut self, index: usize, verdicts: &mut Vec<(Ticket, Verdict)>) {
-        let Some(entry) = self.entries.get_mut(index) else {
-            return;
-        };
-        if entry.is_doomed || self.is_closed {
+        if self.is_closed {
             self.lose(index, Verdict::Missed, verdicts);
-        } else {
+        } else if let Some(entry) = self.entries.get_mut(index) {
             entry.sent = None;
         }
     }
 
-    /// It is not stored. What is chained to it never will be: what waits of that has missed, and what is under way will.
+    /// It is not stored.
     fn lose(&mut self, index: usize, verdict: Verdict, verdicts: &mut Vec<(Ticket, Verdict)>) {
-        let Some(lost) = self.entries.remove(index) else {
-            return;
-        };
-        let verdict = if lost.is_doomed {
-            Verdict::Missed
-        } else {
-            verdict
-        };
-        verdicts.push((lost.ticket, verdict));
-        if !lost.has_events() {
-            return;
-        }
-        let mut end = lost.piece.end;
-        let mut next = index;
-        while let Some(entry) = self.entries.get_mut(next)
-            && entry.piece.after == end
-        {
-            end = entry.piece.end;
-            if entry.sent.is_some() {
-                entry.is_doomed = true;
-                next += 1;
-            } else {
-                verdicts.push((entry.ticket, Verdict::Missed));
-                self.entries.remove(next);
-            }
+        if let Some(lost) = self.entries.remove(index) {
+            verdicts.push((lost.ticket, verdict));
         }
     }
 }

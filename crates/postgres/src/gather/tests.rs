@@ -1,1 +1,484 @@
+//! The gathering step by step; and with random schedules, against the model.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
+use gesta_testkit::depth;
+use gesta_testkit::faulty::Random;
+
+use super::model::{Answer, Database, Faults, Load, RIVAL};
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// One log, as whoever appends to it sees it.
+struct Author {
+    lane: LaneId,
+    log: LogId,
+    epoch: WriterEpoch,
+    /// What the next batch follows.
+    tip: (Place, u32),
+}
+
+/// The gathering with its authors; by hand.
+struct World {
+    gather: Gather<Load>,
+    now: Instant,
+    batches: u32,
+}
+
+impl World {
+    fn new(logs: u16) -> (Self, Vec<Author>) {
+        let mut gather = Gather::new();
+        let authors = (0..logs)
+            .map(|log| Author {
+                lane: gather.open(LogId(log)).expect("the first"),
+                log: LogId(log),
+                epoch: WriterEpoch(i64::from(log) + 1),
+                tip: ((Position(0), WriterEpoch(0)), RIVAL),
+            })
+            .collect();
+        let now = Instant::now();
+        let batches = 0;
+        (
+            Self {
+                gather,
+                now,
+                batches,
+            },
+            authors,
+        )
+    }
+
+    /// Submits a batch that follows the author's last.
+    fn submit(&mut self, author: &mut Author, events: usize) -> (Ticket, Load) {
+        self.submit_sized(author, events, 0, false)
+    }
+
+    fn submit_sized(
+        &mut self,
+        author: &mut Author,
+        events: usize,
+        bytes: usize,
+        is_bad: bool,
+    ) -> (Ticket, Load) {
+        self.batches += 1;
+        let load = Load {
+            id: self.batches,
+            log: author.log,
+            after: author.tip.0,
+            upon: author.tip.1,
+            epoch: author.epoch,
+            events,
+            is_bad,
+        };
+        if events > 0 {
+            author.tip = (load.end(), load.id);
+        }
+        let piece = Piece {
+            after: load.after,
+            end: load.end(),
+            events,
+            bytes,
+            load: load.clone(),
+        };
+        (self.gather.submit(author.lane, piece), load)
+    }
+
+    /// What leaves now: the batches of each log.
+    fn next(&mut self) -> Option<Vec<Vec<Load>>> {
+        let parts = self.gather.next(self.now)?;
+        Some(parts.into_iter().map(|part| part.batches).collect())
+    }
+
+    fn answered(&mut self, said: Said<'_>) -> Vec<(Ticket, Verdict)> {
+        self.now += MS;
+        let mut verdicts = self.gather.answered(said, self.now).expect("possible");
+        verdicts.sort_unstable_by_key(|(ticket, _)| *ticket);
+        verdicts
+    }
+}
+
+use Verdict::{Committed, Error, Missed};
+
+#[test]
+fn what_is_submitted_while_nothing_is_under_way_leaves_at_once() {
+    let (mut world, mut authors) = World::new(2);
+    for _ in 0..3 {
+        let (ticket, load) = world.submit(&mut authors[1], 1);
+        assert_eq!(world.next(), Some(vec![vec![load]]));
+        assert_eq!(world.next(), None);
+        let verdicts = world.answered(Said::Executed(&[true]));
+        assert_eq!(verdicts, [(ticket, Committed)]);
+    }
+}
+
+#[test]
+fn what_gathers_leaves_together_in_order_of_log() {
+    let (mut world, mut authors) = World::new(4);
+    let (_, first) = world.submit(&mut authors[2], 10);
+    assert_eq!(world.next(), Some(vec![vec![first]]));
+    let (_, three) = world.submit(&mut authors[3], 4);
+    let (_, zero) = world.submit(&mut authors[0], 3);
+    assert_eq!(world.next(), None, "smaller than what is under way");
+    let (_, more) = world.submit(&mut authors[0], 3);
+    assert_eq!(world.next(), Some(vec![vec![zero, more], vec![three]]));
+    let (_, waits) = world.submit(&mut authors[1], 1_000);
+    assert_eq!(world.next(), None, "two are enough near the database");
+    world.answered(Said::Executed(&[true]));
+    assert_eq!(world.next(), Some(vec![vec![waits]]));
+}
+
+#[test]
+fn a_log_whose_end_has_moved_misses_while_the_others_commit() {
+    let (mut world, mut authors) = World::new(3);
+    world.submit(&mut authors[0], 1);
+    world.next();
+    let tickets: Vec<Ticket> = authors
+        .iter_mut()
+        .map(|author| world.submit(author, 1).0)
+        .collect();
+    world.next();
+    let (behind, behind_load) = world.submit(&mut authors[1], 1);
+    world.answered(Said::Executed(&[true]));
+    let verdicts = world.answered(Said::Executed(&[true, false, true]));
+    let [zero, one, two] = tickets[..] else {
+        panic!("three")
+    };
+    assert_eq!(
+        verdicts,
+        [(zero, Committed), (one, Missed), (two, Committed)]
+    );
+    assert_eq!(world.next(), Some(vec![vec![behind_load]]));
+    let verdicts = world.answered(Said::Executed(&[false]));
+    assert_eq!(verdicts, [(behind, Missed)]);
+}
+
+#[test]
+fn a_batch_that_does_not_follow_the_one_before_it_waits_for_its_answer() {
+    let (mut world, mut authors) = World::new(2);
+    let (_, first) = world.submit(&mut authors[0], 1);
+    authors[0].tip = ((Position(0), WriterEpoch(0)), RIVAL);
+    let (_, rival) = world.submit(&mut authors[0], 5);
+    assert_eq!(world.next(), Some(vec![vec![first]]));
+    assert_eq!(world.next(), None);
+    world.answered(Said::Executed(&[true]));
+    assert_eq!(world.next(), Some(vec![vec![rival]]));
+}
+
+/// Goal: what one log's content does, the others do not notice but by its delay, and the batches of theirs that were
+/// under way behind it neither.
+#[test]
+fn refused_content_is_found_by_sending_each_batch_alone() {
+    let (mut world, mut authors) = World::new(2);
+    let (a, a_load) = world.submit(&mut authors[0], 1);
+    let (b, b_load) = world.submit(&mut authors[1], 1);
+    let both = world.next().expect("both");
+    assert_eq!(both, [vec![a_load.clone()], vec![b_load.clone()]]);
+    let (a2, a2_load) = world.submit(&mut authors[0], 1);
+    let (b2, b2_load) = world.submit(&mut authors[1], 1);
+    let both = world.next().expect("both");
+    assert_eq!(both, [vec![a2_load.clone()], vec![b2_load.clone()]]);
+
+    assert_eq!(world.answered(Said::Refused), []);
+    assert_eq!(world.next(), None, "smaller than what is under way");
+    // Those behind were executed before: they miss, which says nothing.
+    assert_eq!(world.answered(Said::Executed(&[false, false])), []);
+    assert_eq!(world.next(), Some(vec![vec![a_load]]));
+    assert_eq!(world.next(), Some(vec![vec![b_load]]));
+    assert_eq!(
+        world.answered(Said::Refused),
+        [(a, Error)],
+        "alone, so it is to blame"
+    );
+    assert_eq!(world.next(), Some(vec![vec![a2_load]]));
+    let committed = Said::Executed(&[true]);
+    assert_eq!(world.answered(committed), [(b, Committed)]);
+    assert_eq!(world.next(), Some(vec![vec![b2_load]]));
+    assert_eq!(world.answered(Said::Executed(&[false])), [(a2, Missed)]);
+    assert_eq!(world.answered(committed), [(b2, Committed)]);
+    let (_, last) = world.submit(&mut authors[0], 1);
+    assert_eq!(world.next(), Some(vec![vec![last]]));
+    let (_, apart) = world.submit(&mut authors[0], 1);
+    let (_, other) = world.submit(&mut authors[1], 1);
+    let next = world.next().expect("one");
+    assert!(
+        next == [vec![apart]] || next == [vec![other]],
+        "the log that was refused goes alone for a while: {next:?}"
+    );
+}
+
+#[test]
+fn after_a_collision_the_same_goes_again_and_then_apart() {
+    let (mut world, mut authors) = World::new(2);
+    let (a, a_load) = world.submit(&mut authors[0], 1);
+    let (b, b_load) = world.submit(&mut authors[1], 1);
+    let both = Some(vec![vec![a_load.clone()], vec![b_load.clone()]]);
+    assert_eq!(world.next(), both);
+    assert_eq!(world.answered(Said::Collided), []);
+    assert_eq!(world.next(), both);
+    assert_eq!(world.answered(Said::Collided), []);
+    assert_eq!(world.next(), Some(vec![vec![a_load]]));
+    assert_eq!(world.next(), Some(vec![vec![b_load]]));
+    assert_eq!(world.answered(Said::Collided), [(a, Missed)]);
+    let verdicts = world.answered(Said::Executed(&[true]));
+    assert_eq!(verdicts, [(b, Committed)]);
+}
+
+#[test]
+fn a_passing_failure_is_told_to_all_and_then_each_goes_alone() {
+    let (mut world, mut authors) = World::new(2);
+    let (a, _) = world.submit(&mut authors[0], 1);
+    let (b, _) = world.submit(&mut authors[1], 1);
+    world.next();
+    assert_eq!(world.answered(Said::Failed), [(a, Error), (b, Error)]);
+    for author in &mut authors {
+        author.tip = ((Position(0), WriterEpoch(0)), RIVAL);
+        let (ticket, load) = world.submit(author, 1);
+        assert_eq!(world.next(), Some(vec![vec![load]]));
+        let verdicts = world.answered(Said::Executed(&[true]));
+        assert_eq!(verdicts, [(ticket, Committed)]);
+    }
+    for author in &mut authors {
+        world.submit(author, 1);
+    }
+    assert_eq!(world.next().expect("both").len(), 2, "together again");
+}
+
+/// Goal: a batch without events that was taken back is confirmed by the one after it, which could be stored without it.
+#[test]
+fn a_confirmation_is_answered_by_the_commit_that_follows() {
+    let (mut world, mut authors) = World::new(2);
+    let (confirm, _) = world.submit(&mut authors[0], 0);
+    let (other, _) = world.submit(&mut authors[1], 1);
+    world.next();
+    let (rows, _) = world.submit(&mut authors[0], 5);
+    assert!(world.next().is_some());
+    assert_eq!(world.answered(Said::Refused), []);
+    let verdicts = world.answered(Said::Executed(&[true]));
+    assert_eq!(verdicts, [(confirm, Committed), (rows, Committed)]);
+    world.next();
+    // The confirmation may be under way again: its answer says nothing.
+    while let Ok(verdicts) = world.gather.answered(Said::Executed(&[true]), world.now) {
+        assert!(verdicts.iter().all(|(ticket, _)| *ticket == other));
+        world.next();
+    }
+}
+
+#[test]
+fn a_batch_stored_upon_one_that_is_not_is_said_to_be_impossible() {
+    let (mut world, mut authors) = World::new(2);
+    world.submit(&mut authors[0], 1);
+    world.submit(&mut authors[1], 1);
+    world.next();
+    world.submit(&mut authors[0], 5);
+    world.next();
+    assert_eq!(world.answered(Said::Refused), []);
+    let impossible = world.gather.answered(Said::Executed(&[true]), world.now);
+    assert_eq!(impossible, Err(Broken));
+    assert_eq!(world.gather.end().len(), 1, "the others are in doubt");
+}
+
+/// Goal: whoever submits one large batch after the other does not keep the others waiting.
+#[test]
+fn large_batches_of_one_log_take_turns_with_the_others() {
+    let (mut world, mut authors) = World::new(3);
+    let large = BYTES_MAX + 1;
+    for _ in 0..4 {
+        world.submit_sized(&mut authors[0], 1, large, false);
+    }
+    assert_eq!(world.next().expect("large").len(), 1);
+    assert_eq!(world.next().expect("large").len(), 1);
+    let (_, one) = world.submit(&mut authors[1], 1);
+    let (_, two) = world.submit(&mut authors[2], 1);
+    world.answered(Said::Executed(&[true]));
+    assert_eq!(world.next(), Some(vec![vec![one], vec![two]]));
+}
+
+#[test]
+fn what_exceeds_a_statement_goes_in_the_next() {
+    let (mut world, mut authors) = World::new(5);
+    for author in &mut authors {
+        world.submit(author, EVENTS_MAX / 2);
+    }
+    assert_eq!(world.next().expect("full").len(), 2);
+    assert_eq!(world.next().expect("full").len(), 2);
+    for _ in 0..2 {
+        assert_eq!(world.next(), None, "smaller than what is under way");
+        world.answered(Said::Executed(&[true, true]));
+    }
+    assert_eq!(world.next().expect("the rest").len(), 1);
+}
+
+#[test]
+fn a_log_has_one_lane_and_a_closed_one_withdraws_what_waits() {
+    let (mut world, mut authors) = World::new(1);
+    assert_eq!(world.gather.open(LogId(0)), None);
+    world.submit(&mut authors[0], 5);
+    world.next();
+    let (waits, _) = world.submit(&mut authors[0], 1);
+    assert_eq!(world.gather.close(authors[0].lane), [waits]);
+    assert_eq!(world.gather.open(LogId(0)), None, "one is under way");
+    world.answered(Said::Executed(&[true]));
+    assert!(world.gather.open(LogId(0)).is_some());
+}
+
+/// A batch that waits for its verdict.
+struct Pending {
+    load: Load,
+    submitted: u64,
+}
+
+/// Random schedules: some submit, some statements are executed, some answers arrive.
+struct Play {
+    world: World,
+    authors: Vec<Author>,
+    database: Database,
+    random: Random,
+    pending: HashMap<Ticket, Pending>,
+    decided: Vec<(Load, Verdict)>,
+    /// Authors who know that something was not stored: they begin again at the end of their log.
+    lost: Vec<bool>,
+    /// Other processes append too.
+    has_rivals: bool,
+}
+
+impl Play {
+    fn new(mut random: Random) -> Self {
+        let logs = 1 + random.below(6);
+        let (world, authors) = World::new(u16::try_from(logs).expect("few"));
+        let often = [0.0, 0.0, 0.02, 0.2];
+        let faults = Faults {
+            rivals: *random.pick(&often),
+            collisions: *random.pick(&often),
+            failures: *random.pick(&often),
+        };
+        Self {
+            lost: vec![false; authors.len()],
+            has_rivals: faults.rivals + faults.collisions > 0.0,
+            world,
+            authors,
+            database: Database::new(faults),
+            random,
+            pending: HashMap::new(),
+            decided: Vec::new(),
+        }
+    }
+
+    fn run(mut self) {
+        for _ in 0..300 {
+            match self.random.below(4) {
+                0 | 1 => self.submit(),
+                2 => self.database.execute(&mut self.random),
+                _ => self.answer(),
+            }
+            self.send();
+        }
+        while !self.database.is_idle() {
+            self.database.execute(&mut self.random);
+            self.answer();
+            self.send();
+        }
+        assert!(self.pending.is_empty(), "everybody is answered");
+        self.check();
+    }
+
+    fn send(&mut self) {
+        while let Some(parts) = self.world.gather.next(self.world.now) {
+            self.database.send(parts);
+        }
+        assert!(
+            self.pending.is_empty() || !self.database.is_idle(),
+            "nothing is under way, and something waits"
+        );
+    }
+
+    fn submit(&mut self) {
+        let index = self.random.below(self.authors.len());
+        let author = &mut self.authors[index];
+        let is_waiting = self.pending.values().any(|one| one.load.log == author.log);
+        // Some stop when something was not stored, as the pipeline does; some go on for a while. Nobody decides again
+        // before all that he has sent is answered: two batches of one epoch at one place could not be told apart.
+        let begins_again = self.lost[index] && !is_waiting;
+        if self.lost[index] && !begins_again && self.random.chance(0.8) {
+            return;
+        }
+        if begins_again {
+            author.tip = self.database.end(author.log);
+            self.lost[index] = false;
+        }
+        let events = match self.random.below(10) {
+            0 | 1 => 0,
+            9 => self.random.below(EVENTS_MAX * 2),
+            _ => 1 + self.random.below(20),
+        };
+        let is_bad = events > 0 && self.random.chance(0.03);
+        let bytes = self.random.below(BYTES_MAX / 2);
+        let (ticket, load) = self.world.submit_sized(author, events, bytes, is_bad);
+        let submitted = self.database.step;
+        self.pending.insert(ticket, Pending { load, submitted });
+    }
+
+    fn answer(&mut self) {
+        let Some(answer) = self.database.answer() else {
+            return;
+        };
+        let said = match &answer {
+            Answer::Executed(good) => Said::Executed(good),
+            Answer::Collided => Said::Collided,
+            Answer::Refused => Said::Refused,
+            Answer::Failed => Said::Failed,
+        };
+        self.world.now += MS;
+        let verdicts = self.world.gather.answered(said, self.world.now);
+        for (ticket, verdict) in verdicts.expect("possible") {
+            let Pending { load, submitted } = self.pending.remove(&ticket).expect("once");
+            let index = usize::from(load.log.0);
+            match verdict {
+                Committed if load.events == 0 => {
+                    let seen = self.database.seen.get(&(load.log, load.after));
+                    assert!(seen.is_some_and(|step| *step >= submitted), "{load:?}");
+                }
+                Committed => {}
+                Missed => {
+                    assert!(self.has_rivals || self.lost[index], "in vain: {load:?}");
+                    self.lost[index] = true;
+                }
+                Error => {
+                    assert!(
+                        answer != Answer::Refused || load.is_bad,
+                        "innocent {load:?}"
+                    );
+                    assert!(answer != Answer::Collided);
+                    self.lost[index] = true;
+                }
+            }
+            self.decided.push((load, verdict));
+        }
+    }
+
+    /// Stored is what was answered as committed, once and whole, and nothing else.
+    fn check(&self) {
+        for (load, verdict) in &self.decided {
+            let expected = match verdict {
+                Committed => load.events,
+                Missed | Error => 0,
+            };
+            let stored = self.database.stored(load.log, load.id);
+            assert_eq!(stored, expected, "{load:?} {verdict:?}");
+        }
+    }
+}
+
+/// Goal: under any schedule chains are unbroken (the model checks what each batch is stored upon), nothing is stored
+/// twice, every batch is answered once and truly, no batch misses but for its own log's sake, nothing waits while nothing is under way, and only what is refused by
+/// itself is called refused.
+#[test]
+fn outcomes_are_true_under_random_schedules() {
+    let seed = depth::seed();
+    println!("GESTA_SEED={seed}");
+    let mut random = Random::new(seed);
+    for _ in 0..depth::count(300, 50_000) {
+        Play::new(random.fork()).run();
+    }
+}
