@@ -45,9 +45,18 @@ pub(crate) async fn direct(url: &str) -> tokio_postgres::Client {
     client
 }
 
+/// An empty store of several logs on `server`, with its URL.
+pub(crate) async fn fresh_logs(server: &Server, logs: u16) -> (PostgresBackend, String) {
+    let url = store_url(server);
+    let mut config = config(&url);
+    config.logs_if_new = logs;
+    (PostgresBackend::open(config).await.expect("opens"), url)
+}
+
 /// Grows batches that are right if nobody else appends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Author {
+    pub(crate) log: LogId,
     pub(crate) end: LogEnd,
     streams: Vec<(StreamId, RowId, u64)>,
     types: Vec<(EventType, RowId)>,
@@ -73,10 +82,17 @@ pub(crate) fn draft<'a>(stream: &'a str, event_type: &'a str) -> Draft<'a> {
 }
 
 impl Author {
+    pub(crate) fn of(log: LogId) -> Self {
+        Self {
+            log,
+            ..Self::default()
+        }
+    }
+
     /// The batch that stores these drafts after the end that the author knows, which then is its last row.
     pub(crate) fn batch(&mut self, writer: &dyn LogWriter, drafts: &[Draft<'_>]) -> Arc<Batch> {
         let mut batch = Batch {
-            log: LOG,
+            log: self.log,
             after: self.end,
             rows: Vec::new(),
             new_streams: Vec::new(),
@@ -173,8 +189,13 @@ impl Author {
 
 /// The empty batch: is this the end?
 pub(crate) fn confirm(end: LogEnd) -> Arc<Batch> {
+    confirm_of(LOG, end)
+}
+
+/// The empty batch: is this the end of that log?
+pub(crate) fn confirm_of(log: LogId, end: LogEnd) -> Arc<Batch> {
     Arc::new(Batch {
-        log: LOG,
+        log,
         after: end,
         rows: Vec::new(),
         new_streams: Vec::new(),

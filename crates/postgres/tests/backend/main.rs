@@ -17,5 +17,6 @@ mod lookups;
 mod reads;
 mod registry;
 mod schema;
+mod sharing;
 mod standbys;
 mod tls;
