@@ -90,7 +90,7 @@ pub struct Config {
     pub durability: RequiredDurability,
     /// What of the data of large events this process compresses itself.
     pub compression: Compression,
-    /// Connections for reads; one for messages and one per log for appends come on top.
+    /// Connections for reads; one for messages and one for appends come on top.
     pub readers_max: usize,
     /// A batch without an answer for this long makes its connection count as lost. One second per MiB is added.
     pub answer_timeout: Duration,
