@@ -5,11 +5,13 @@ mod racing;
 
 use std::sync::Arc;
 
+use futures::FutureExt;
+use futures::future::join_all;
 use gesta_core::backend::{Backend, BatchOutcome, Purpose};
 use gesta_core::{LogId, StreamId};
-use gesta_pgtest::{Cluster, Replication};
+use gesta_pgtest::{Cluster, Replication, Server};
 
-use crate::common::{confirm_of, direct, is_committed, is_missed, open};
+use crate::common::{confirm_of, direct, fresh_logs, is_committed, is_missed, open};
 use process::{
     LOGS, Process, all_end, ends, is_healthy, is_unknown, process, process_on, stream_of,
 };
@@ -234,6 +236,25 @@ async fn a_connection_that_dies_takes_all_logs_with_it() {
                      WHERE application_name = $1 AND query LIKE '%pg_logical_emit_message%'";
     let sessions = hold.client.query_one(appending, &[&name]).await;
     assert_eq!(sessions.expect("counted").get::<_, i64>(0), 1);
+}
+
+/// Goal: all logs that want a handle while the database is away are told so, by one attempt; later all get one.
+#[tokio::test(flavor = "multi_thread")]
+async fn handles_are_refused_together_while_the_database_is_away() {
+    let Some(mut server) = Server::start().expect("starts") else {
+        return;
+    };
+    let (backend, _) = fresh_logs(&server, LOGS).await;
+    let open_all = || join_all((0..LOGS).map(|log| backend.open_writer(LogId(log))));
+    server.kill_9().expect("killed");
+    assert!(open_all().await.iter().all(Result::is_err));
+    // An attempt that nobody waits for leaves nothing behind.
+    drop(backend.open_writer(LogId(0)).now_or_never());
+    server.restart().expect("starts");
+    for (log, writer) in (0..LOGS).zip(open_all().await) {
+        let end = confirm_of(LogId(log), Default::default());
+        assert!(is_committed(&writer.expect("opens").submit(end).await));
+    }
 }
 
 /// One handle for each log and connection: another one has its own connection, and they race as two processes do.
