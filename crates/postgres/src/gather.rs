@@ -206,11 +206,9 @@ impl<T: Clone> Gather<T> {
     /// What is to be sent now, in order of log, if anything is. To be called until it gives nothing, whenever something
     /// was submitted or answered.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Vec<Part<T>>> {
-        if self.under_way.len() >= UNDER_WAY_MAX {
-            return None;
-        }
+        let room = self.room(now)?;
         let chosen = self.choose();
-        if chosen.choices.is_empty() || !self.is_worth_sending(&chosen, now) {
+        if chosen.choices.is_empty() || !chosen.is_full && chosen.size < room {
             return None;
         }
         self.parcels += 1;
@@ -333,21 +331,27 @@ impl<T: Clone> Gather<T> {
         }
     }
 
-    /// True if nothing is under way; or if the database would be idle before another parcel arrives; or if the parcel is
-    /// at least as large as the smallest under way, and there are few. The rules are those by which the pipeline of one
-    /// log sends its batches.
-    fn is_worth_sending(&self, chosen: &Chosen, now: Instant) -> bool {
-        let Some(oldest) = self.under_way.front() else {
-            return true;
-        };
+    /// How large a parcel must be to be sent now, unless it is full. Any may go if nothing is under way, or if the
+    /// database would be idle before another one arrives; else, if few are under way, one as large as the smallest of
+    /// them. The rules are those by which the pipeline of one log sends its batches.
+    fn room(&self, now: Instant) -> Option<usize> {
         let under_way = self.under_way.len();
+        let Some(oldest) = self.under_way.front() else {
+            return Some(0);
+        };
         let age = now.saturating_duration_since(oldest.sent);
         let full_max = match self.pace.is_near() {
             true => NEAR_UNDER_WAY_MAX,
             false => FAR_UNDER_WAY_MAX,
         };
-        let smallest = self.under_way.iter().map(|parcel| parcel.size).min();
-        let is_large = chosen.is_full || chosen.size >= smallest.unwrap_or_default();
-        self.pace.database_would_be_idle(under_way, age) || under_way < full_max && is_large
+        if under_way >= UNDER_WAY_MAX {
+            None
+        } else if self.pace.database_would_be_idle(under_way, age) {
+            Some(0)
+        } else if under_way < full_max {
+            self.under_way.iter().map(|parcel| parcel.size).min()
+        } else {
+            None
+        }
     }
 }

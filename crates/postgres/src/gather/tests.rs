@@ -130,6 +130,19 @@ fn what_gathers_leaves_together_in_order_of_log() {
 }
 
 #[test]
+fn far_from_the_database_what_is_small_does_not_wait() {
+    let (mut world, mut authors) = World::new(3);
+    world.submit(&mut authors[0], 1);
+    world.next();
+    world.now += MS * 40;
+    world.answered(Said::Executed(&[true]));
+    for author in &mut authors {
+        let (_, load) = world.submit(author, 1);
+        assert_eq!(world.next(), Some(vec![vec![load]]));
+    }
+}
+
+#[test]
 fn a_log_whose_end_has_moved_misses_while_the_others_commit() {
     let (mut world, mut authors) = World::new(3);
     world.submit(&mut authors[0], 1);
@@ -341,6 +354,8 @@ struct Play {
     lost: Vec<bool>,
     /// Other processes append too.
     has_rivals: bool,
+    /// Times between two answers: near the database, or far from it.
+    ticks: [Duration; 3],
 }
 
 impl Play {
@@ -355,6 +370,7 @@ impl Play {
         };
         Self {
             lost: vec![false; authors.len()],
+            ticks: *random.pick(&[[MS; 3], [Duration::ZERO, Duration::ZERO, MS * 100]]),
             has_rivals: faults.rivals + faults.collisions > 0.0,
             world,
             authors,
@@ -429,7 +445,7 @@ impl Play {
             Answer::Refused => Said::Refused,
             Answer::Failed => Said::Failed,
         };
-        self.world.now += MS;
+        self.world.now += *self.random.pick(&self.ticks);
         let verdicts = self.world.gather.answered(said, self.world.now);
         for (ticket, verdict) in verdicts.expect("possible") {
             let Pending { load, submitted } = self.pending.remove(&ticket).expect("once");
