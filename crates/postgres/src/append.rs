@@ -19,7 +19,7 @@ use crate::connection::Connector;
 use crate::encode::Prepared;
 use crate::error;
 use crate::gather::Part;
-use crate::sharing::{Seat, Sharing, unknown};
+use crate::sharing::{SharedLane, Sharing, unknown};
 
 type Opened = Result<Arc<Sharing>>;
 type Opening = BoxFuture<'static, Opened>;
@@ -51,7 +51,7 @@ pub(crate) struct Writer {
 #[derive(Debug)]
 enum Way {
     Alone(Box<Appender>),
-    Shared(Seat),
+    Shared(SharedLane),
 }
 
 impl Writers {
@@ -71,7 +71,7 @@ impl Writers {
                 let appender = Appender::open(&self.connector, Appends::ToOneLog).await?;
                 Way::Alone(Box::new(appender))
             }
-            _ => Way::Shared(self.seat(log).await?),
+            _ => Way::Shared(self.open_lane(log).await?),
         };
         Ok(Writer {
             epoch: WriterEpoch(rand::random()),
@@ -80,16 +80,16 @@ impl Writers {
         })
     }
 
-    async fn seat(&self, log: LogId) -> Result<Seat> {
+    async fn open_lane(&self, log: LogId) -> Result<SharedLane> {
         loop {
             let opening = match self.find(log) {
-                Ok(seat) => return Ok(seat),
+                Ok(lane) => return Ok(lane),
                 Err(opening) => opening,
             };
             let sharing = opening.await?;
             self.current().open = Arc::downgrade(&sharing);
-            if let Some(seat) = sharing.seat(log) {
-                return Ok(seat);
+            if let Some(lane) = sharing.open_lane(log) {
+                return Ok(lane);
             }
             if sharing.is_lost() {
                 return Err(Error::unavailable(
@@ -101,10 +101,10 @@ impl Writers {
     }
 
     /// A place on the present connection, or else the next one.
-    fn find(&self, log: LogId) -> std::result::Result<Seat, Shared<Opening>> {
+    fn find(&self, log: LogId) -> std::result::Result<SharedLane, Shared<Opening>> {
         let mut current = self.current();
-        if let Some(seat) = current.open.upgrade().and_then(|open| open.seat(log)) {
-            return Ok(seat);
+        if let Some(lane) = current.open.upgrade().and_then(|open| open.open_lane(log)) {
+            return Ok(lane);
         }
         let under_way = current.opening.as_ref().and_then(WeakShared::upgrade);
         let under_way = under_way.filter(|opening| opening.peek().is_none());
@@ -143,7 +143,7 @@ impl LogWriter for Writer {
         };
         match &self.way {
             Way::Alone(appender) => alone(appender, self.log, prepared).boxed(),
-            Way::Shared(seat) => seat.submit(prepared),
+            Way::Shared(lane) => lane.submit(prepared),
         }
     }
 }

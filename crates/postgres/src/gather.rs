@@ -4,7 +4,7 @@
 //! Why: a commit costs the same whether it stores the events of one log or of sixteen. So the logs of a process share a
 //! connection, and what they submit while statements are under way leaves together (decision 0016). Pure: no tasks, no
 //! connection, the clock is passed in. A *lane* holds the unanswered batches of one log, in the order in which they were
-//! submitted; a *parcel* is what one statement carries. Each lane is a chain of its own: a parcel holds for each log
+//! submitted; a *statement* is what one statement carries. Each lane is a chain of its own: a statement holds for each log
 //! batches that follow one another, and the database stores them all, or none of them.
 //!
 //! Invariants:
@@ -16,7 +16,7 @@
 //!   nothing about what the statement contains (`Failed`).
 //! * What waits is sent at the latest after as many statements as there are lanes.
 //!
-//! Not here: one lane (`lane`), when a small parcel is worth sending (`pace`), the connection (`sharing`).
+//! Not here: one lane (`lane`), when a small statement is worth sending (`pace`), the connection (`sharing`).
 
 mod lane;
 #[cfg(test)]
@@ -26,9 +26,8 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gesta_core::LogId;
-use gesta_core::Position;
 use gesta_core::backend::WriterEpoch;
+use gesta_core::{LogId, Position};
 use tokio::time::Instant;
 
 use crate::gather::lane::Lane;
@@ -107,15 +106,15 @@ pub(crate) struct Broken;
 pub(crate) struct Gather<T> {
     lanes: BTreeMap<LaneId, Lane<T>>,
     /// Statements without an answer, oldest first.
-    under_way: VecDeque<Parcel>,
+    under_way: VecDeque<Statement>,
     pace: Pace,
     tickets: u64,
-    parcels: u64,
+    statements: u64,
 }
 
 /// A statement under way.
 #[derive(Debug)]
-struct Parcel {
+struct Statement {
     number: u64,
     sent: Instant,
     /// Statements under way when it was sent, itself included.
@@ -124,14 +123,14 @@ struct Parcel {
     parts: Vec<(LaneId, Vec<Ticket>)>,
 }
 
-/// What the next parcel would hold of a lane: `count` batches from number `first` on.
+/// What the next statement would hold of a lane: `count` batches from number `first` on.
 struct Choice {
     lane: LaneId,
     first: usize,
     count: usize,
 }
 
-/// What the next parcel would hold.
+/// What the next statement would hold.
 #[derive(Default)]
 struct Chosen {
     choices: Vec<Choice>,
@@ -165,7 +164,7 @@ impl<T: Clone> Gather<T> {
             under_way: VecDeque::new(),
             pace: Pace::default(),
             tickets: 0,
-            parcels: 0,
+            statements: 0,
         }
     }
 
@@ -206,14 +205,14 @@ impl<T: Clone> Gather<T> {
     /// What is to be sent now, in order of log, if anything is. To be called until it gives nothing, whenever something
     /// was submitted or answered.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Vec<Part<T>>> {
-        let room = self.room(now)?;
+        let wanted = self.size_wanted(now)?;
         let chosen = self.choose();
-        if chosen.choices.is_empty() || !chosen.is_full && chosen.size < room {
+        if chosen.choices.is_empty() || !chosen.is_full && chosen.size < wanted {
             return None;
         }
-        self.parcels += 1;
-        let number = self.parcels;
-        let mut parcel = Parcel {
+        self.statements += 1;
+        let number = self.statements;
+        let mut statement = Statement {
             number,
             sent: now,
             queue: self.under_way.len() + 1,
@@ -226,11 +225,11 @@ impl<T: Clone> Gather<T> {
         for choice in choices {
             if let Some(lane) = self.lanes.get_mut(&choice.lane) {
                 let (tickets, part) = lane.send(choice.first, choice.count, number);
-                parcel.parts.push((choice.lane, tickets));
+                statement.parts.push((choice.lane, tickets));
                 parts.push(part);
             }
         }
-        self.under_way.push_back(parcel);
+        self.under_way.push_back(statement);
         Some(parts)
     }
 
@@ -241,16 +240,16 @@ impl<T: Clone> Gather<T> {
         said: Said<'_>,
         now: Instant,
     ) -> Result<Vec<(Ticket, Verdict)>, Broken> {
-        let parcel = self.under_way.pop_front().ok_or(Broken)?;
+        let statement = self.under_way.pop_front().ok_or(Broken)?;
         if let Said::Executed(_) = said {
-            self.pace.answered(parcel.sent, parcel.queue, now);
+            self.pace.answered(statement.sent, statement.queue, now);
         }
-        let is_alone = match parcel.parts.as_slice() {
+        let is_alone = match statement.parts.as_slice() {
             [(_, tickets)] => tickets.len() == 1,
             _ => false,
         };
         let mut verdicts = Vec::new();
-        for (index, (id, tickets)) in parcel.parts.iter().enumerate() {
+        for (index, (id, tickets)) in statement.parts.iter().enumerate() {
             let Some(lane) = self.lanes.get_mut(id) else {
                 continue;
             };
@@ -258,8 +257,8 @@ impl<T: Clone> Gather<T> {
                 Said::Executed(good) if good.get(index) == Some(&true) => {
                     lane.commit(tickets, &mut verdicts)?;
                 }
-                Said::Executed(_) => lane.miss(tickets, parcel.number, &mut verdicts),
-                Said::Collided if is_alone => lane.miss(tickets, parcel.number, &mut verdicts),
+                Said::Executed(_) => lane.miss(tickets, statement.number, &mut verdicts),
+                Said::Collided if is_alone => lane.miss(tickets, statement.number, &mut verdicts),
                 Said::Collided => lane.collide(tickets, &mut verdicts),
                 Said::Refused if is_alone => lane.refuse(tickets, &mut verdicts),
                 Said::Refused => lane.part(tickets, &mut verdicts),
@@ -331,10 +330,10 @@ impl<T: Clone> Gather<T> {
         }
     }
 
-    /// How large a parcel must be to be sent now, unless it is full. Any may go if nothing is under way, or if the
+    /// How large a statement must be to be sent now, unless it is full. Any may go if nothing is under way, or if the
     /// database would be idle before another one arrives; else, if few are under way, one as large as the smallest of
     /// them. The rules are those by which the pipeline of one log sends its batches.
-    fn room(&self, now: Instant) -> Option<usize> {
+    fn size_wanted(&self, now: Instant) -> Option<usize> {
         let under_way = self.under_way.len();
         let Some(oldest) = self.under_way.front() else {
             return Some(0);
@@ -349,7 +348,7 @@ impl<T: Clone> Gather<T> {
         } else if self.pace.database_would_be_idle(under_way, age) {
             Some(0)
         } else if under_way < full_max {
-            self.under_way.iter().map(|parcel| parcel.size).min()
+            self.under_way.iter().map(|statement| statement.size).min()
         } else {
             None
         }

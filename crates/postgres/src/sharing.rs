@@ -46,7 +46,7 @@ struct State {
 
 /// The place of one log on a shared connection. Dropping it withdraws what was not sent.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct SharedLane {
     sharing: Arc<Sharing>,
     lane: LaneId,
 }
@@ -69,13 +69,13 @@ impl Sharing {
     }
 
     /// A place for this log. `None` if it has one, or if the connection must be discarded.
-    pub(crate) fn seat(self: &Arc<Self>, log: LogId) -> Option<Seat> {
+    pub(crate) fn open_lane(self: &Arc<Self>, log: LogId) -> Option<SharedLane> {
         if self.is_lost() {
             return None;
         }
         let lane = self.state().gather.open(log)?;
         let sharing = Arc::clone(self);
-        Some(Seat { sharing, lane })
+        Some(SharedLane { sharing, lane })
     }
 
     /// True once the connection must be discarded.
@@ -159,7 +159,7 @@ impl Sharing {
     }
 }
 
-impl Seat {
+impl SharedLane {
     /// Takes a batch; sends it at once, or when others that are under way have been answered.
     pub(crate) fn submit(&self, batch: Arc<Prepared>) -> BoxFuture<'static, BatchOutcome> {
         let (told, outcome) = oneshot::channel();
@@ -182,7 +182,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for SharedLane {
     fn drop(&mut self) {
         let mut state = self.sharing.state();
         for ticket in state.gather.close(self.lane) {

@@ -6,9 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use gesta_core::LogId;
-use gesta_core::Position;
 use gesta_core::backend::WriterEpoch;
+use gesta_core::{LogId, Position};
 use gesta_testkit::faulty::Random;
 
 use super::{EVENTS_MAX, Part, Place};
