@@ -1,6 +1,7 @@
 //! A store in a schema of its own on the server that all tests share, and batches to put into it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use gesta_core::backend::{Backend, Batch, BatchOutcome, LogEnd, LogWriter, Purpose, Row, RowId};
@@ -50,6 +51,8 @@ pub(crate) async fn fresh_logs(server: &Server, logs: u16) -> (PostgresBackend, 
     let url = store_url(server);
     let mut config = config(&url);
     config.logs_if_new = logs;
+    // Statements that a test holds up do not give up, however slow the machine is.
+    config.answer_timeout = Duration::from_secs(60);
     (PostgresBackend::open(config).await.expect("opens"), url)
 }
 

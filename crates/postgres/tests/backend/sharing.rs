@@ -201,7 +201,7 @@ async fn a_connection_that_dies_takes_all_logs_with_it() {
     };
     drop(named);
     let name = format!("sharing_{}", hold.key);
-    let backend = open(&format!("{url}&application_name={name}")).await;
+    let backend = open(&format!("{url}&answer_timeout=60&application_name={name}")).await;
     let mut process = Process::begin(backend).await;
     process.settle().await;
     let mut answers = process
