@@ -2,6 +2,7 @@
 
 use futures::StreamExt;
 use gesta_core::backend::{Backend, Purpose, Signal};
+use gesta_core::registry::{Claim, Generation, Join, LeaseEpoch, NodeInfo, Tenure};
 use gesta_core::{ErrorKind, LogId, Position};
 use gesta_pgtest::shared;
 use gesta_postgres::{PostgresBackend, schema};
@@ -141,6 +142,31 @@ async fn a_printed_schema_serves_a_user_without_ddl_rights() {
         .remove_hidden(LOG, author.stream_row("a"), hidden, mode)
         .await;
     assert_eq!(removed.expect("may scavenge").events, 1);
+    let registry = backend.registry().expect("shared");
+    let info = NodeInfo {
+        address: "a:1".into(),
+        weight: 100,
+        build: "1".into(),
+        protocol_min: 1,
+        protocol_max: 1,
+    };
+    let generation = Generation(5);
+    let join = Join {
+        info,
+        generation,
+        beat: 1,
+    };
+    let owner = registry.join(&join).await.expect("may join");
+    let tenure = Tenure {
+        log: LOG,
+        owner,
+        generation,
+        epoch: LeaseEpoch(1),
+    };
+    let seen = LeaseEpoch(0);
+    let got = registry.claim(&[Claim { seen, tenure }]).await;
+    assert_eq!(got.expect("may claim"), [LOG]);
+    assert!(registry.release(tenure).await.expect("may release"));
     let error = schema::new_incarnation(&config(&app_url))
         .await
         .expect_err("may not");
