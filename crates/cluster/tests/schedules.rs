@@ -43,7 +43,7 @@ fn logs_of_a_killed_node_are_claimed_within_the_lease_time() {
         world.run_until("claimed", LEASE_TIME, |world| {
             world.logs_of(0).is_empty() && world.free() == 0
         });
-        world.run(SECOND / 100);
+        world.run_until("known", SECOND / 10, World::is_owned);
         world.assert_settled();
         world.run(60 * SECOND);
         assert_eq!(
