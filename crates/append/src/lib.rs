@@ -221,6 +221,14 @@ impl Pipeline {
         self.shared.stats.snapshot(events as u64)
     }
 
+    /// Waits until nothing waits or is in flight. What comes meanwhile is waited for, too.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn idle(&self) {
+        self.shared.admission.emptied().await;
+    }
+
     /// Whether appends can succeed at present.
     ///
     /// # Errors

@@ -120,6 +120,15 @@ pub(crate) struct Serve {
     /// Allow anonymous access from other machines: needed for an address that is not loopback.
     #[arg(long)]
     pub(crate) insecure: bool,
+    /// Be one of several nodes on this PostgreSQL database, and listen for the others here, such as 127.0.0.1:2114.
+    #[arg(long, value_name = "ADDR", requires = "cluster_secret_file")]
+    pub(crate) node: Option<String>,
+    /// Host and port at which the other nodes reach this one, if that is not the address of --node.
+    #[arg(long, value_name = "HOST:PORT", requires = "node")]
+    pub(crate) advertise: Option<String>,
+    /// File with the secret that all nodes share: at least 16 bytes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster_secret_file: Option<String>,
     /// If the database does not answer yet, try for so long (such as 60s) instead of giving up at once.
     #[arg(long, value_name = "TIME")]
     pub(crate) wait_for_store: Option<Span>,

@@ -40,6 +40,33 @@ pub(crate) struct Config {
     pub(crate) server: Server,
     /// `[append]`.
     pub(crate) append: Append,
+    /// `[cluster]`.
+    pub(crate) cluster: Cluster,
+}
+
+/// Being one of several nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Cluster {
+    /// Address to listen on for the other nodes; empty: this server is no node.
+    pub(crate) node: String,
+    /// Host and port at which the others reach it; empty: the address that it listens on.
+    pub(crate) advertise: String,
+    /// File that holds the secret that all nodes share.
+    pub(crate) secret_file: String,
+    /// Its share of the logs, relative to the others.
+    pub(crate) weight: u16,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            node: String::new(),
+            advertise: String::new(),
+            secret_file: String::new(),
+            weight: 100,
+        }
+    }
 }
 
 /// What is logged, and how.
@@ -97,6 +124,7 @@ impl Default for Config {
             log: Log::default(),
             server: Server::default(),
             append: Append::default(),
+            cluster: Cluster::default(),
         }
     }
 }
@@ -170,6 +198,15 @@ pub(crate) struct Flags {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
     pub(crate) log: LogFlags,
+    pub(crate) cluster: ClusterFlags,
+}
+
+/// The part of [`Cluster`].
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct ClusterFlags {
+    pub(crate) node: Option<String>,
+    pub(crate) advertise: Option<String>,
+    pub(crate) secret_file: Option<String>,
 }
 
 /// The part of [`Log`].

@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use crate::clock::Timestamp;
 use crate::error::Result;
@@ -365,6 +366,9 @@ pub trait Registry: Send + Sync + 'static {
 
     /// Freezes all logs, so that only deaths, drains and requests move them, or ends that.
     async fn freeze(&self, frozen: bool) -> Result<()>;
+
+    /// The id of the store that all its nodes share, drawn when the registry was made. It outlasts incarnations.
+    async fn store_id(&self) -> Result<Uuid>;
 
     /// The last moves, newest first, at most [`MOVES_MAX`].
     async fn moves(&self) -> Result<Vec<Move>>;

@@ -143,6 +143,24 @@ impl Database {
         )
     }
 
+    /// Starts a store on it that is one node of the cluster of this database: it appends to the logs that it owns, and
+    /// forwards the changes of others to their owners. `listener` takes the links of the other nodes. At most once, as
+    /// [`start`](Self::start).
+    ///
+    /// # Errors
+    /// As [`Store::open`]; `Unsupported` if the database is used by one process alone; `Unavailable` if it does not
+    /// answer.
+    #[cfg(feature = "cluster")]
+    pub async fn start_node(
+        &self,
+        options: &Options,
+        listener: tokio::net::TcpListener,
+        node: crate::NodeOptions,
+    ) -> Result<Arc<crate::Node>> {
+        let started = crate::Node::join(self.start(options)?, listener, node).await;
+        started.map_err(|error| error.during("join the cluster"))
+    }
+
     fn backend(&self) -> Arc<dyn Backend> {
         match self.kind {
             #[cfg(feature = "sqlite")]

@@ -70,6 +70,8 @@ pub struct NodeReach {
     pub reach: Reach,
     /// Why the last try to connect failed, or the link broke, as a sentence.
     pub trouble: Option<String>,
+    /// True if nobody listened at the address when it was last dialled: its process is gone.
+    pub is_refused: bool,
 }
 
 /// Forwards calls. A clone is another handle of the same forwarder.
@@ -275,7 +277,11 @@ impl Forwarder {
             .map(|(address, state)| NodeReach {
                 address,
                 reach: state.reach,
-                trouble: state.trouble,
+                is_refused: state
+                    .trouble
+                    .as_ref()
+                    .is_some_and(|trouble| trouble.is_refused),
+                trouble: state.trouble.map(|trouble| trouble.text),
             })
             .collect()
     }

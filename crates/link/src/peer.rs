@@ -54,7 +54,25 @@ impl LinkHandle {
 pub(crate) struct PeerState {
     pub(crate) reach: Reach,
     pub(crate) link: Option<LinkHandle>,
-    pub(crate) trouble: Option<String>,
+    pub(crate) trouble: Option<Trouble>,
+}
+
+/// Why there is no link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    /// A sentence for people.
+    pub(crate) text: String,
+    /// The machine answered that nobody listens there.
+    pub(crate) is_refused: bool,
+}
+
+impl From<String> for Trouble {
+    fn from(text: String) -> Self {
+        Self {
+            text,
+            is_refused: false,
+        }
+    }
 }
 
 /// A node that is dialled as long as somebody holds this.
@@ -171,10 +189,10 @@ impl Dialler {
             let trouble = match connected {
                 Ok(Ok(link)) => {
                     pauses.reset();
-                    self.keep(link).await
+                    self.keep(link).await.into()
                 }
                 Ok(Err(trouble)) => trouble,
-                Err(_) => format!("no link within {within:?}"),
+                Err(_) => format!("no link within {within:?}").into(),
             };
             self.report(trouble);
             self.during(tokio::time::sleep(pauses.pause())).await;
@@ -209,10 +227,10 @@ impl Dialler {
         trouble
     }
 
-    fn report(&self, trouble: String) {
+    fn report(&self, trouble: Trouble) {
         let is_known = self.state.borrow().trouble.as_ref() == Some(&trouble);
         if !is_known {
-            tracing::warn!(node = %self.address, trouble, "no link to a node");
+            tracing::warn!(node = %self.address, trouble = trouble.text, "no link to a node");
         }
         let reach = self.history.reach(Instant::now());
         self.state.send_modify(|state| {
@@ -260,10 +278,12 @@ async fn connect(
     address: Address,
     config: LinkConfig,
     own: Introduction,
-) -> Result<NewLink, String> {
-    let mut socket = TcpStream::connect(address.as_str())
-        .await
-        .map_err(|error| format!("cannot connect: {error}"))?;
+) -> Result<NewLink, Trouble> {
+    let connected = TcpStream::connect(address.as_str()).await;
+    let mut socket = connected.map_err(|error| Trouble {
+        text: format!("cannot connect: {error}"),
+        is_refused: error.kind() == std::io::ErrorKind::ConnectionRefused,
+    })?;
     // A socket without it is only slower.
     let _ = socket.set_nodelay(true);
     let other = hello::dial(&mut socket, &config.secret, &own)

@@ -11,15 +11,18 @@
 //! * `calls`: what is forwarded, and its form on the way; `answers`: what comes back;
 //! * `serve`: the owner's side; `change`: the side of the node that a caller has come to;
 //! * `services`: the same for what lives beside the store;
+//! * `join`: the node's membership in the cluster;
 //! * `routes`: tells the forwarder of every change of the owners; `direct`: how fast a node appends to a log of another.
 
 mod answers;
 mod calls;
 mod change;
 mod direct;
+mod join;
 mod node;
 mod routes;
 mod serve;
 mod services;
 
+pub use join::NodeOptions;
 pub use node::{Config, Node, Placements};

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use gesta_cluster::Placement;
+use gesta_cluster::Status;
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, Error, EventStore, ListStreams, LoadStream,
     LogId, MetadataSet, OwnerStore, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo,
@@ -43,6 +44,14 @@ pub trait Placements: Send + Sync + 'static {
 
     /// Gives all logs of this node to others, and leaves.
     fn leave(&self) -> BoxFuture<'static, ()>;
+
+    /// Another node says that the placement has changed.
+    fn look_now(&self) {}
+
+    /// What people may want to know about the membership, if there is one.
+    fn status(&self) -> Option<Status> {
+        None
+    }
 }
 
 /// One node of a cluster: an event store that sends each change to the node that owns its log.
@@ -87,6 +96,7 @@ impl Node {
             store: Arc::clone(&store),
             placement: placement.clone(),
             services: Arc::clone(&services),
+            placements: Arc::clone(&placements),
         });
         let logs = config.link.store.logs;
         let forwarder = Forwarder::start(config.link.clone(), Arc::new(|_, _| {}))?;
@@ -111,6 +121,12 @@ impl Node {
     #[must_use]
     pub fn placement(&self) -> Arc<Placement> {
         Arc::clone(&self.placement.borrow())
+    }
+
+    /// What people may want to know about the membership; `None` if the placement is fixed.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        self.placements.status()
     }
 
     /// The store of this node, which appends to every log by itself.

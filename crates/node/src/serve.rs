@@ -14,6 +14,8 @@ use uuid::Uuid;
 
 use crate::answers::{self, Changed};
 use crate::calls::{Change, SERVICE};
+use crate::join::LOOK_NOW;
+use crate::node::Placements;
 use crate::services::Services;
 
 /// Appends to the logs of this node what others forward.
@@ -21,6 +23,7 @@ pub(crate) struct OwnerSide {
     pub(crate) store: Arc<Store>,
     pub(crate) placement: watch::Receiver<Arc<Placement>>,
     pub(crate) services: Arc<Services>,
+    pub(crate) placements: Arc<dyn Placements>,
 }
 
 impl Serve for OwnerSide {
@@ -41,7 +44,10 @@ impl Serve for OwnerSide {
         Served::Taken(answered.boxed())
     }
 
-    fn ask(&self, _question: Question) -> BoxFuture<'static, Bytes> {
+    fn ask(&self, question: Question) -> BoxFuture<'static, Bytes> {
+        if question.kind == LOOK_NOW {
+            self.placements.look_now();
+        }
         ready(Bytes::new()).boxed()
     }
 }

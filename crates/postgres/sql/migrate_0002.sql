@@ -49,5 +49,12 @@ CREATE TABLE moves (
     CONSTRAINT moves_pkey PRIMARY KEY (number)
 );
 
+-- One row: what the nodes of the store know each other by.
+CREATE TABLE clusters (
+    id uuid NOT NULL DEFAULT gen_random_uuid(),
+    CONSTRAINT clusters_pkey PRIMARY KEY (id)
+);
+INSERT INTO clusters DEFAULT VALUES;
+
 -- For a store that exists; a new one gets its leases when its number of logs is known.
 INSERT INTO leases (log) SELECT generate_series(0, logs - 1) FROM store;

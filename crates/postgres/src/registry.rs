@@ -21,6 +21,7 @@ use tokio_postgres::Row;
 use tokio_postgres::row::RowIndex;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::connection::{Connection, Connector, Role};
 use crate::error;
@@ -37,6 +38,7 @@ const MOVE_LEASE: &str = include_str!("../sql/move_lease.sql");
 const UPDATE_NEXT_OWNER: &str = include_str!("../sql/update_next_owner.sql");
 const UPDATE_PINNED: &str = include_str!("../sql/update_pinned.sql");
 const UPDATE_FROZEN: &str = include_str!("../sql/update_frozen.sql");
+const READ_CLUSTER: &str = include_str!("../sql/read_cluster.sql");
 const READ_MOVES: &str = include_str!("../sql/read_moves.sql");
 
 type Binds<'a> = [(&'a (dyn ToSql + Sync), Type)];
@@ -234,6 +236,15 @@ impl Registry for PostgresRegistry {
     async fn freeze(&self, frozen: bool) -> Result<()> {
         let binds: [(&(dyn ToSql + Sync), Type); 1] = [(&frozen, Type::BOOL)];
         self.changes.run(UPDATE_FROZEN, &binds).await.map(|_| ())
+    }
+
+    async fn store_id(&self) -> Result<Uuid> {
+        let rows = self.changes.run(READ_CLUSTER, &[]).await?;
+        let row = rows.first();
+        get(
+            row.ok_or_else(|| Error::corrupt("the table clusters is empty"))?,
+            0,
+        )
     }
 
     async fn moves(&self) -> Result<Vec<Move>> {

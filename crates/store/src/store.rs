@@ -106,6 +106,22 @@ impl Store {
         self.pipelines.iter().map(Pipeline::stats).collect()
     }
 
+    /// What the pipeline of one log has done so far; `None` if there is no such log.
+    #[must_use]
+    pub fn stats_of(&self, log: LogId) -> Option<PipelineStats> {
+        self.pipelines.get(usize::from(log.0)).map(Pipeline::stats)
+    }
+
+    /// Waits until nothing of a log waits or is in flight in this process.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn idle(&self, log: LogId) {
+        if let Some(pipeline) = self.pipelines.get(usize::from(log.0)) {
+            pipeline.idle().await;
+        }
+    }
+
     /// Number of subscriptions.
     #[must_use]
     pub fn subscribers(&self) -> usize {

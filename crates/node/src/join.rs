@@ -1,0 +1,267 @@
+//! A node that takes part in the cluster of its database: its membership, and what the membership needs of it.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
+use gesta_cluster::Placement;
+use gesta_cluster::membership::{self, Preparation, Readiness, Sign};
+use gesta_cluster::{HandOvers, Membership, Options, Progress, Status};
+use gesta_core::registry::{LeaseEpoch, NodeId, NodeInfo, Registry};
+use gesta_core::{Error, ErrorKind, LogId, Result};
+use gesta_link::{Address, Bounds, LinkConfig, Secret, StoreIdentity, Times};
+use gesta_store::Store;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::node::{Config, Node, Placements};
+
+/// Question on a link: look at the registry at once, something has changed.
+pub(crate) const LOOK_NOW: u8 = 1;
+/// Another node is told of a hand-over within this time, or sees it at its next beat.
+const TELL_WITHIN: Duration = Duration::from_millis(500);
+/// How often the membership is told which nodes cannot be called.
+const REACH_EVERY: Duration = Duration::from_millis(250);
+/// The first look must come within this time.
+const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(10);
+
+/// How a node takes part in a cluster.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    /// Host and port at which the other nodes reach this one, as they know it.
+    pub address: String,
+    /// The secret that all nodes share.
+    pub secret: Secret,
+    /// Its share of the logs, relative to the others: 1 to 1,000.
+    pub weight: u16,
+    /// How long a change may wait for the owner of its log before it is given up.
+    pub give_up_after: Duration,
+    /// How long the node hands its logs over when it shuts down.
+    pub leave_within: Duration,
+    /// The times of leases; equal in all nodes.
+    pub leases: membership::Config,
+}
+
+impl NodeOptions {
+    /// The options of most nodes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the secret is shorter than 16 bytes.
+    pub fn new(address: impl Into<String>, secret: &[u8]) -> Result<Self> {
+        let secret = Secret::new(secret).map_err(|_| {
+            let rule = format!("must have at least 16 bytes, found {}", secret.len());
+            Error::invalid("the secret of the cluster", rule)
+        })?;
+        Ok(Self {
+            address: address.into(),
+            secret,
+            weight: 100,
+            give_up_after: Duration::from_secs(30),
+            leave_within: Duration::from_secs(10),
+            leases: membership::Config::default(),
+        })
+    }
+}
+
+impl Node {
+    /// Joins the cluster of the store's database; `listener` takes the links of the other nodes. Returns when the node
+    /// knows who owns which log.
+    ///
+    /// # Errors
+    /// `Unsupported` if the database is used by one process alone; `Unavailable` if it does not answer;
+    /// `InvalidArgument` if an option is out of range.
+    pub async fn join(
+        store: Arc<Store>,
+        listener: TcpListener,
+        options: NodeOptions,
+    ) -> Result<Arc<Self>> {
+        let backend = store.backend();
+        let registry = backend.registry().ok_or_else(|| {
+            let text = "this database is used by one process; several nodes need PostgreSQL";
+            Error::new(ErrorKind::Unsupported(text.into()))
+        })?;
+        let logs = backend.info().logs;
+        let id = registry.store_id().await?;
+        let joining = Joining::start(&store, registry, &options)?;
+        joining.first_look().await?;
+        let link = LinkConfig {
+            store: StoreIdentity { id, logs },
+            secret: options.secret,
+            address: Address::new(options.address),
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            times: Times::default(),
+            bounds: Bounds::default(),
+        };
+        let config = Config {
+            link,
+            give_up_after: options.give_up_after,
+        };
+        let (membership, node_of) = (joining.membership.clone(), Arc::clone(&joining.node));
+        let node = Node::start(store, listener, config, Arc::new(joining));
+        let node = node.map_err(|error| Error::invalid("the node", error.to_string()))?;
+        // Nothing else sets it.
+        let _ = node_of.set(Arc::downgrade(&node));
+        tokio::spawn(report_reach(Arc::downgrade(&node), membership));
+        Ok(node)
+    }
+}
+
+/// A membership, and the node that it is for, once there is one.
+struct Joining {
+    membership: Membership,
+    node: Arc<OnceLock<Weak<Node>>>,
+    leave_within: Duration,
+}
+
+impl Joining {
+    fn start(
+        store: &Arc<Store>,
+        registry: Arc<dyn Registry>,
+        options: &NodeOptions,
+    ) -> Result<Self> {
+        let info = NodeInfo {
+            address: options.address.as_str().into(),
+            weight: options.weight,
+            build: env!("CARGO_PKG_VERSION").into(),
+            protocol_min: 1,
+            protocol_max: 1,
+        };
+        let config = options.leases;
+        let node = Arc::new(OnceLock::new());
+        let progress = Arc::new(PipelineProgress(Arc::clone(store)));
+        let hand_overs = Arc::new(LinkHandOvers {
+            store: Arc::clone(store),
+            node: Arc::clone(&node),
+        });
+        let options_ = Options { info, config };
+        Ok(Self {
+            membership: Membership::start(registry, options_, progress, hand_overs)?,
+            node,
+            leave_within: options.leave_within,
+        })
+    }
+
+    async fn first_look(&self) -> Result<()> {
+        let mut changes = self.membership.changes();
+        let looked = changes.wait_for(|placement| placement.me.is_some());
+        match tokio::time::timeout(FIRST_LOOK_WITHIN, looked).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => {
+                let status = self.membership.status();
+                let why = status.trouble.unwrap_or_else(|| "no answer".into());
+                Err(Error::unavailable(format!(
+                    "cannot join the cluster: {why}"
+                )))
+            }
+        }
+    }
+}
+
+impl Placements for Joining {
+    fn changes(&self) -> watch::Receiver<Arc<Placement>> {
+        self.membership.changes()
+    }
+
+    fn leave(&self) -> BoxFuture<'static, ()> {
+        let (membership, within) = (self.membership.clone(), self.leave_within);
+        async move {
+            let stop = membership.leave(within).await;
+            tracing::info!(?stop, "left the cluster");
+        }
+        .boxed()
+    }
+
+    fn look_now(&self) {
+        self.membership.look_now();
+    }
+
+    fn status(&self) -> Option<Status> {
+        Some(self.membership.status())
+    }
+}
+
+/// How far the pipelines have come.
+struct PipelineProgress(Arc<Store>);
+
+impl Progress for PipelineProgress {
+    fn sign(&self, log: LogId) -> Sign {
+        let stats = self.0.stats_of(log).unwrap_or_default();
+        Sign {
+            done: stats.appends + stats.refusals,
+            is_busy: stats.queued_events > 0,
+        }
+    }
+}
+
+/// Hand-overs to nodes that are told over the links.
+struct LinkHandOvers {
+    store: Arc<Store>,
+    node: Arc<OnceLock<Weak<Node>>>,
+}
+
+#[async_trait]
+impl HandOvers for LinkHandOvers {
+    /// The taker loads what it needs when it is asked for it; what a prepared taker would spare is a look-up for each
+    /// stream.
+    async fn prepare(&self, _: Preparation) -> Readiness {
+        Readiness::Ready
+    }
+
+    async fn finish(&self, log: LogId) {
+        self.store.idle(log).await;
+    }
+
+    fn handed_over(&self, _: LogId, _: NodeId, _: LeaseEpoch) {
+        if let Some(node) = self.node.get().and_then(Weak::upgrade) {
+            tokio::spawn(tell_others(node));
+        }
+    }
+}
+
+/// Tells the other nodes that something has changed.
+async fn tell_others(node: Arc<Node>) {
+    let placement = node.placement();
+    let others = placement.nodes.iter();
+    let others = others.filter(|other| Some(other.id) != placement.me);
+    let asked = others.map(|other| {
+        let (node, address) = (Arc::clone(&node), Address::new(Arc::clone(&other.address)));
+        async move {
+            let within = Instant::now() + TELL_WITHIN;
+            let told = node.forwarder.ask(&address, LOOK_NOW, Bytes::new(), within);
+            // Who is not told sees it at its next beat.
+            let _ = told.await;
+        }
+    });
+    join_all(asked).await;
+}
+
+/// Tells the membership which nodes cannot be called, until the node is gone.
+async fn report_reach(node: Weak<Node>, membership: Membership) {
+    let mut told = Vec::new();
+    loop {
+        tokio::time::sleep(REACH_EVERY).await;
+        let Some(node) = node.upgrade() else { return };
+        let (placement, reach) = (node.placement(), node.forwarder.nodes());
+        let id_of = |address: &Address| {
+            let mut members = placement.nodes.iter();
+            members
+                .find(|member| &*member.address == address.as_str())
+                .map(|member| member.id)
+        };
+        for gone in reach.iter().filter(|node| node.is_refused) {
+            if let Some(id) = id_of(&gone.address) {
+                membership.refused(id);
+            }
+        }
+        let unreachable = node.forwarder.unreachable();
+        let unreachable: Vec<NodeId> = unreachable.iter().filter_map(id_of).collect();
+        if unreachable != told {
+            told.clone_from(&unreachable);
+            membership.unreachable(unreachable);
+        }
+    }
+}

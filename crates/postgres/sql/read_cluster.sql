@@ -1,0 +1,2 @@
+-- The one row about the cluster.
+SELECT id FROM clusters
