@@ -21,6 +21,7 @@ mod faults;
 mod fill;
 pub mod histogram;
 pub mod host;
+mod http;
 pub mod journals;
 mod latency;
 mod locking;
@@ -89,8 +90,6 @@ enum Command {
     Locking(locking::LockingArgs),
     /// What will this database carry? Two minutes, and a page with the answer.
     Quick(quick::QuickArgs),
-    /// Reads the whole log page by page, and random streams.
-    Read(read::ReadArgs),
     /// A page with charts from the results of earlier commands.
     Report(page::PageArgs),
     /// Entities that come to memory after a restart, and a projection that catches up.
@@ -101,8 +100,6 @@ enum Command {
     ReservationKill(reservation::KillArgs),
     /// The field's journal schemas and Gesta on one database, over rising numbers of connections.
     Schemas(schemas::SchemasArgs),
-    /// Sizes of events: the query that reads them off a table of your own, or what a file of them says.
-    Sizes(sizes::SizesArgs),
     /// Hours of mixed load with faults: does anything grow, is anything lost?
     Soak(soak::SoakArgs),
     /// Reading by tag: polled journals and Gesta's subscriptions, with few and many older events.
@@ -120,13 +117,11 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,
         Command::Quick(args) => quick::run(&args, &stop).await,
-        Command::Read(args) => read::run(&args, &stop).await,
         Command::Report(args) => page::run(&args),
         Command::Recovery(args) => recovery::run(&args, &stop).await,
         Command::Reservation(args) => reservation::run(&args, &stop).await,
         Command::ReservationKill(args) => reservation::run_kill(&args, &stop).await,
         Command::Schemas(args) => schemas::run(&args, &stop).await,
-        Command::Sizes(args) => sizes::run(&args),
         Command::Soak(args) => soak::run(&args, &stop).await,
         Command::Tags(args) => tags::run(&args, &stop).await,
         Command::Torture(args) => torture::run(&args, &stop).await,

@@ -281,8 +281,8 @@ impl Lab<'_> {
         let (mut pages, mut subscriptions) = (Vec::new(), Vec::new());
         for _ in 0..self.args.rounds {
             let store = opened.store.as_ref();
-            let (events, rate) = read::catching_up(store, stop).await?;
-            let (again, subscription_rate) = read::subscribing(store, stop).await?;
+            let (events, rate) = read::by_pages(store, stop).await?;
+            let (again, subscription_rate) = read::by_subscription(store, stop).await?;
             if stop.is_cancelled() {
                 break;
             }

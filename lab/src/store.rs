@@ -65,8 +65,6 @@ pub(crate) struct Opened {
     pub(crate) store: Arc<dyn EventStore>,
     /// The same, if it runs in this process on a database.
     embedded: Option<Arc<gesta::Store>>,
-    /// Its URL, not delayed.
-    pub(crate) url: String,
     /// What is known about it.
     pub(crate) facts: StoreFacts,
     /// The delay in between.
@@ -144,7 +142,6 @@ impl Opened {
             store,
             embedded: None,
             facts: facts("memory:", &info, Duration::ZERO, BTreeMap::new()),
-            url: "memory:".into(),
             proxy: None,
             server: None,
         })
@@ -185,7 +182,6 @@ pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Resu
         store,
         embedded,
         facts: facts(url, &info, round_trip, settings),
-        url: url.to_owned(),
         proxy,
         server: None,
     })

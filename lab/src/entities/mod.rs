@@ -1,10 +1,7 @@
-//! `entities`: the entity runtime on a store: one hot entity, memory of idle ones,
-//! two processes on the same entities. After each run every acknowledged command is looked for in the store.
+//! `entities hot`: one entity with many callers. After the run every acknowledged command is looked for in the store.
 
 pub(crate) mod crowd;
 pub(crate) mod hot;
-mod memory;
-mod shared;
 pub(crate) mod tally;
 
 use std::sync::Arc;
@@ -32,10 +29,6 @@ pub(crate) struct EntitiesArgs {
 enum What {
     /// Many callers of one entity, at a distance from the database.
     Hot(hot::HotArgs),
-    /// Memory of many idle entities.
-    Memory(memory::MemoryArgs),
-    /// Several processes that drive the same entities.
-    Shared(shared::SharedArgs),
 }
 
 /// What all of them need.
@@ -73,8 +66,6 @@ impl Common {
 pub(crate) async fn run(args: &EntitiesArgs, stop: &CancellationToken) -> Result<bool> {
     match &args.what {
         What::Hot(args) => hot::run(args, stop).await,
-        What::Memory(args) => memory::run(args, stop).await,
-        What::Shared(args) => shared::run(args, stop).await,
     }
 }
 

@@ -4,7 +4,7 @@
 //! statements are written by us from the published facts (`sql/journals`); each module says what is like the real one
 //! and what is left out. Where the real driver needs more round trips or statements than the design does, the journal
 //! here takes fewer: what is measured is at least as good as the original.
-//! Invariants: each journal lives in a PostgreSQL schema of its own, `gesta_lab_<name>`, or in a SQLite file of its own;
+//! Invariants: each journal lives in a PostgreSQL schema of its own, `gesta_lab_<name>`;
 //! workers connect through the delay, preparing and reading back do not; events carry no tags and no metadata.
 //! Read `journal` first (what all have in common), then one design.
 //! Not here: snapshots and offsets of those systems, and reading by tag (`tags`).
@@ -17,7 +17,6 @@ mod journal;
 mod message_db;
 mod r2dbc;
 mod rows;
-mod sqlite;
 mod swissborg;
 
 #[cfg(test)]
@@ -32,7 +31,7 @@ use crate::target::Target;
 
 use journal::{Design, Journal};
 
-/// All journals on PostgreSQL, by name.
+/// All journals, by name.
 pub const NAMES: &[&str] = &[
     "jdbc",
     "jdbc-batching",
@@ -47,9 +46,6 @@ pub const NAMES: &[&str] = &[
     "message-db",
 ];
 
-/// The journal on SQLite.
-pub const SQLITE: &str = "jdbc-sqlite";
-
 /// In the same tables as `eventstore`, but by separate statements: for the experiment with latencies, not for a ranking.
 const SEPARATE: &str = "eventstore-separate";
 
@@ -57,15 +53,12 @@ const SEPARATE: &str = "eventstore-separate";
 /// data if one is named (`lz4`, `pglz`, `none`).
 ///
 /// # Errors
-/// The URL is neither of PostgreSQL nor of a SQLite file.
+/// The URL is not of PostgreSQL.
 pub fn all(
     url: &str,
     round_trip: Duration,
     compression: Option<&str>,
 ) -> Result<Vec<Arc<dyn Target>>> {
-    if url.starts_with("sqlite:") {
-        return Ok(vec![named(SQLITE, url, round_trip, compression)?]);
-    }
     let ranked = NAMES.iter().filter(|name| **name != SEPARATE);
     ranked
         .map(|name| named(name, url, round_trip, compression))
@@ -82,9 +75,6 @@ pub fn named(
     round_trip: Duration,
     compression: Option<&str>,
 ) -> Result<Arc<dyn Target>> {
-    if name == SQLITE {
-        return Ok(Arc::new(sqlite::SqliteJournal::new(url)?));
-    }
     let design: Box<dyn Design> = match name {
         "jdbc-batching" => Box::new(batching::Batching::default()),
         "r2dbc" => Box::new(r2dbc::R2dbc),
@@ -93,60 +83,18 @@ pub fn named(
         "message-db" => Box::new(message_db::MessageDb),
         _ => match inserts::ALL.iter().find(|all| all.tables.name == name) {
             Some(inserts) => Box::new(inserts),
-            None if NAMES.contains(&name) => {
-                return partitions(swissborg::PARTITION, name, url, round_trip, compression);
-            }
-            None => {
-                return fail(format!(
-                    "no journal {name:?}; there are {}, {SQLITE}",
-                    NAMES.join(", ")
-                ));
-            }
+            None => match swissborg::Partitions::named(name) {
+                Some(design) => Box::new(design),
+                None => {
+                    let names = NAMES.join(", ");
+                    return fail(format!("no journal {name:?}; there are {names}"));
+                }
+            },
         },
     };
-    journal(design, url, round_trip, compression)
-}
-
-fn journal(
-    design: Box<dyn Design>,
-    url: &str,
-    round_trip: Duration,
-    compression: Option<&str>,
-) -> Result<Arc<dyn Target>> {
     if !Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
         let name = design.tables().name;
         return fail(format!("the journal {name:?} needs PostgreSQL"));
     }
     Ok(Arc::new(Journal::new(design, url, round_trip, compression)))
-}
-
-/// The journals with partitions, with partitions of this many positions or sequence numbers instead of SwissBorg's
-/// default of 10,000,000.
-///
-/// # Errors
-/// The name is not `partitioned` or `nested`, the size is 0, or the URL is not of PostgreSQL.
-pub fn with_partitions_of(
-    size: u32,
-    name: &str,
-    url: &str,
-    round_trip: Duration,
-    compression: Option<&str>,
-) -> Result<Arc<dyn Target>> {
-    match size {
-        0 => fail("a partition holds at least one event"),
-        _ => partitions(size.into(), name, url, round_trip, compression),
-    }
-}
-
-fn partitions(
-    size: i64,
-    name: &str,
-    url: &str,
-    round_trip: Duration,
-    compression: Option<&str>,
-) -> Result<Arc<dyn Target>> {
-    match swissborg::Partitions::named(name, size) {
-        Some(design) => journal(Box::new(design), url, round_trip, compression),
-        None => fail(format!("the journal {name:?} has no partitions")),
-    }
 }

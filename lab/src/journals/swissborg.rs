@@ -20,7 +20,7 @@ use crate::failure::Result;
 use crate::target::{Append, Session};
 
 /// Positions, or sequence numbers, of a partition.
-pub(super) const PARTITION: i64 = 10_000_000;
+const PARTITION: i64 = 10_000_000;
 
 static BY_POSITION: Inserts = Inserts {
     tables: Tables {
@@ -45,20 +45,18 @@ static BY_ENTITY: Inserts = Inserts {
     ..SWISSBORG
 };
 
-/// A form with partitions of this size.
+/// A form with partitions.
 pub(super) struct Partitions {
     by_entity: bool,
-    size: i64,
     known: Known,
 }
 
 impl Partitions {
     /// The form of this name; none if there is none.
-    pub(super) fn named(name: &str, size: i64) -> Option<Self> {
+    pub(super) fn named(name: &str) -> Option<Self> {
         let by_entity = name == BY_ENTITY.tables.name;
         (by_entity || name == BY_POSITION.tables.name).then(|| Self {
             by_entity,
-            size,
             known: Known::default(),
         })
     }
@@ -100,7 +98,6 @@ impl Design for Partitions {
                 false => Some(inserter.client.prepare(next).await?),
             },
             inserter,
-            size: self.size,
             known: self.known.clone(),
         }))
     }
@@ -132,7 +129,6 @@ struct Partitioning {
     inserter: Inserter,
     /// Asks for positions; none if each entity has its own partitions.
     next: Option<Statement>,
-    size: i64,
     known: Known,
 }
 
@@ -141,7 +137,7 @@ impl Session for Partitioning {
     async fn append(&mut self, append: &Append<'_>) -> Answer<()> {
         let Some(next) = &self.next else {
             let last = sequence(append.revision + append.events.len() as u64 - 1);
-            for number in sequence(append.revision) / self.size..=last / self.size {
+            for number in sequence(append.revision) / PARTITION..=last / PARTITION {
                 let key = format!("{}/{number}", append.stream);
                 if !self.known.has(&key) {
                     self.make_partition(append.stream, number).await?;
@@ -154,11 +150,11 @@ impl Session for Partitioning {
         let rows = query(&self.inserter.client, next, &[&count]).await?;
         let orderings: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
         let (from, to) = (orderings[0], orderings[orderings.len() - 1]);
-        for number in from / self.size..=to / self.size {
+        for number in from / PARTITION..=to / PARTITION {
             let name = number.to_string();
             if !self.known.has(&name) {
                 let ddl = include_str!("../../sql/journals/partitioned/create_partition.sql");
-                self.inserter.make(&ranged(ddl, number, self.size)).await?;
+                self.inserter.make(&ranged(ddl, number)).await?;
                 self.known.add(name);
             }
         }
@@ -175,7 +171,7 @@ impl Partitioning {
             .replace("{id}", &stream.replace('\'', "''"));
         self.inserter.make(&entity).await?;
         let range = include_str!("../../sql/journals/nested/create_range_partition.sql");
-        let range = ranged(&range.replace("{name}", &name), number, self.size);
+        let range = ranged(&range.replace("{name}", &name), number);
         self.inserter.make(&range).await
     }
 }
@@ -187,8 +183,8 @@ fn in_name(id: &str) -> String {
 }
 
 /// The statement for the partition of this number.
-fn ranged(ddl: &str, number: i64, size: i64) -> String {
+fn ranged(ddl: &str, number: i64) -> String {
     ddl.replace("{number}", &number.to_string())
-        .replace("{from}", &(number * size).to_string())
-        .replace("{to}", &((number + 1) * size).to_string())
+        .replace("{from}", &(number * PARTITION).to_string())
+        .replace("{to}", &((number + 1) * PARTITION).to_string())
 }

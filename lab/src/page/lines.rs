@@ -28,16 +28,8 @@ pub(super) fn read(files: &[PathBuf]) -> Result<Lines> {
     }
     lines.fold_pieces();
     if lines.all.is_empty() {
-        let names: Vec<String> = files
-            .iter()
-            .map(|file| file.display().to_string())
-            .collect();
-        let notes = lines.notes.iter().map(|note| format!("; {note}"));
-        return fail(format!(
-            "no run in {}{}",
-            names.join(", "),
-            notes.collect::<String>()
-        ));
+        let notes = lines.notes.join("; ");
+        return fail(format!("no run in {files:?}; {notes}"));
     }
     Ok(lines)
 }

@@ -6,12 +6,9 @@
 //! templates escape it, and `printable` takes out what no document may hold. Everything is closed as XML wants it, which
 //! lets the tests read a page with a strict parser. Not here: what the figures mean (each command says that itself).
 
-mod agree;
 mod chart;
 mod lines;
-mod machine;
 mod section;
-mod verdict;
 
 use std::path::{Path, PathBuf};
 
@@ -19,9 +16,10 @@ use gesta_core::{Clock, SystemClock};
 use maud::{Markup, PreEscaped, html};
 
 use crate::failure::{Context, Result};
+use crate::report::Report;
 use crate::report::numbers::{moment, plural};
 use lines::Lines;
-use section::Section;
+use section::{Section, name};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -32,6 +30,14 @@ const HEAD: &str = concat!(
     r#"<meta name="viewport" content="width=device-width, initial-scale=1"/>"#,
     r#"<meta name="referrer" content="no-referrer"/><link rel="icon" href="data:,"/>"#,
 );
+
+const METHOD: [&str; 5] = [
+    "Closed loop: a fixed number of callers, each of which sends the next request when the last is answered; it shows the most that can be carried.",
+    "Open loop: requests come by a schedule, as users do; one that had to wait to be sent counts from its intended start.",
+    "p99 of 5 ms means: 99 of 100 requests took 5 ms or less.",
+    "Read back: after the load everything stored is compared with what was acknowledged; a run that lost, doubled, moved or changed one event is no result.",
+    "Noise: the same is measured in several rounds; ± is half of their range, and a smaller difference says nothing.",
+];
 
 /// A page with charts from the results of earlier commands.
 #[derive(Debug, Clone, clap::Args)]
@@ -101,11 +107,20 @@ fn page(lines: &Lines, now: &str) -> String {
                 main {
                     section id="verdict" {
                         h2 { "In short" }
-                        (verdict::draw(&lines.all, &sections))
-                        (details("Words on this page", &machine::glossary()))
+                        (boxed("box red", "NO RESULT", &no_result(&lines.all)))
+                        (boxed("box amber", "Be careful", &careful(&lines.all)))
+                        @if sections.iter().all(|section| section.finding().is_none()) {
+                            p.lead { "There is no result among these runs." }
+                        }
+                        ul.findings { @for section in &sections { @if let Some(finding) = section.finding() { li {
+                            a href=(format!("#{}", section.id)) { (section.title()) } ": " (finding)
+                        } } } }
                     }
                     @for section in &sections { (section.draw()) }
-                    (machine::draw(&lines.all))
+                    section id="method" {
+                        h2 { "Method" }
+                        (bullets(&METHOD.map(str::to_owned)))
+                    }
                     @if !lines.notes.is_empty() {
                         section id="left-out" {
                             h2 { "Left out" }
@@ -135,6 +150,51 @@ fn printable(page: &str) -> String {
         c => c.is_control(),
     };
     page.replace(is_forbidden, "\u{fffd}")
+}
+
+fn boxed(class: &str, title: &str, reasons: &[String]) -> Markup {
+    html! { @if !reasons.is_empty() { div class=(class) role="note" { strong { (title) } (bullets(reasons)) } } }
+}
+
+/// Each run that is none, and why.
+fn no_result(reports: &[Report]) -> Vec<String> {
+    let bad = reports.iter().filter(|report| !report.is_valid());
+    bad.map(|report| format!("{}: {}", name(report), report.objections().join("; ")))
+        .collect()
+}
+
+/// What to be careful with, run by run.
+fn careful(reports: &[Report]) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for report in reports {
+        let durability = report
+            .store
+            .as_ref()
+            .map_or("", |store| store.durability.as_str());
+        let build = report.build.as_str();
+        let mut told = report.cautions.clone();
+        for (is_so, what) in [
+            (
+                !report.complete,
+                "Interrupted, so these are the figures of what there was.",
+            ),
+            (
+                !["", "release"].contains(&build),
+                "Debug build: figures say little.",
+            ),
+            (
+                !["", "full"].contains(&durability),
+                "An acknowledgement did not mean that the event was safe on disk.",
+            ),
+        ] {
+            told.extend(is_so.then(|| what.to_owned()));
+        }
+        reasons.extend(
+            told.iter()
+                .map(|reason| format!("{}: {reason}", name(report))),
+        );
+    }
+    reasons
 }
 
 /// Something that is folded away at first.

@@ -1,11 +1,12 @@
-//! A section: all runs of one kind. Runs with the same setting make a group, whose newest run is shown in the open.
+//! A section: all runs of one kind and setting. The newest result is shown in the open, the others are folded away.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::{agree, chart, details};
+use super::{chart, details};
 use crate::cells;
 use crate::report::numbers::{Unit, moment};
 use crate::report::{Cell, Fact, Part, Report, Table, Whose};
@@ -26,97 +27,70 @@ const ORDER: [&str; 10] = [
 /// Words longer than this want a wide column.
 const LONG: usize = 22;
 
-/// Runs of one kind.
+/// Runs of one kind and setting, the newest result first.
 pub(super) struct Section<'a> {
-    kind: &'a str,
-    groups: Vec<Vec<&'a Report>>,
+    pub(super) id: String,
+    runs: Vec<&'a Report>,
 }
 
 /// The run in a few words.
 pub(super) fn name(report: &Report) -> String {
-    format!("{} of {}", report.kind, began(report))
-}
-
-fn began(report: &Report) -> String {
     match report.started.as_str() {
-        "" => "unknown time".into(),
-        started => format!("{} UTC", moment(started)),
+        "" => format!("{} of unknown time", report.kind),
+        started => format!("{} of {} UTC", report.kind, moment(started)),
     }
 }
 
 impl<'a> Section<'a> {
     /// The sections of these runs.
     pub(super) fn all(reports: &'a [Report]) -> Vec<Self> {
-        let mut sections: Vec<Self> = Vec::new();
+        let mut groups: Vec<Vec<&Report>> = Vec::new();
         for report in reports {
-            match sections
-                .iter_mut()
-                .find(|section| section.kind == report.kind)
-            {
-                Some(section) => section.add(report),
-                None => sections.push(Self {
-                    kind: &report.kind,
-                    groups: vec![vec![report]],
-                }),
+            let key = |report: &Report| (report.kind.clone(), report.setting.clone());
+            match groups.iter_mut().find(|group| key(group[0]) == key(report)) {
+                Some(group) => group.push(report),
+                None => groups.push(vec![report]),
             }
         }
-        for section in &mut sections {
-            for group in &mut section.groups {
-                let key = |report: &Report| (report.is_valid(), report.started.clone());
-                group.sort_by_key(|report| std::cmp::Reverse(key(report)));
-            }
-            section.groups.sort_by_key(|group| !group[0].is_valid());
+        for group in &mut groups {
+            group.sort_by_key(|report| Reverse((report.is_valid(), report.started.clone())));
         }
-        let place = |section: &Self| ORDER.iter().position(|kind| *kind == section.kind);
-        sections.sort_by_key(|section| place(section).unwrap_or(ORDER.len()));
-        sections
-    }
-
-    fn add(&mut self, report: &'a Report) {
-        let mut groups = self.groups.iter_mut();
-        match groups.find(|group| group[0].setting == report.setting) {
-            Some(group) => group.push(report),
-            None => self.groups.push(vec![report]),
-        }
-    }
-
-    /// Names it in addresses.
-    pub(super) fn id(&self) -> String {
-        let letters = self.kind.chars();
-        let id = letters.map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
-        id.collect()
+        let place = |kind: &str| ORDER.iter().position(|known| *known == kind);
+        groups.sort_by_key(|group| place(&group[0].kind).unwrap_or(ORDER.len()));
+        let sections = groups.into_iter().enumerate().map(|(number, runs)| {
+            let letters = runs[0].kind.chars();
+            let id = letters.map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
+            let id = format!("{}-{number}", String::from_iter(id));
+            Self { id, runs }
+        });
+        sections.collect()
     }
 
     pub(super) fn title(&self) -> &str {
-        match self.groups[0][0].title.as_str() {
-            "" => self.kind,
+        match self.runs[0].title.as_str() {
+            "" => &self.runs[0].kind,
             title => title,
         }
     }
 
-    /// What was found, by setting; nothing of what is no result.
-    pub(super) fn findings(&self) -> Vec<&str> {
-        let newest = self.groups.iter().map(|group| group[0]);
-        let results = newest.filter(|report| report.is_valid());
-        results.map(|report| report.finding.as_str()).collect()
+    /// What was found; nothing of what is no result.
+    pub(super) fn finding(&self) -> Option<&str> {
+        let newest = Some(self.runs[0]).filter(|report| report.is_valid());
+        newest.map(|report| report.finding.as_str())
     }
 
     /// The markup.
     pub(super) fn draw(&self) -> Markup {
+        let newest = self.runs[0];
         html! {
-            section id=(self.id()) {
+            section id=(self.id) {
                 h2 { (self.title()) }
-                @for (number, group) in self.groups.iter().enumerate() {
-                    // A section begins with what was found.
-                    @if number > 0 { h3 { (group[0].setting) } }
-                    (finding(group[0]))
-                    @if number == 0 && self.groups.len() > 1 { p.setting { (group[0].setting) } }
-                    @if let Some(sentence) = agree::sentence(group) { p { (sentence) } }
-                    (body(group[0]))
-                    @for older in &group[1..] {
-                        @let what = format!("The run of {}{}", began(older), if older.is_valid() { "" } else { ", which is no result" });
-                        (details(&what, &html! { (finding(older)) (body(older)) }))
-                    }
+                (finding(newest))
+                @if !newest.setting.is_empty() { p.setting { (newest.setting) } }
+                (body(newest))
+                @for older in &self.runs[1..] {
+                    @let what = format!("{}{}", name(older), if older.is_valid() { "" } else { ", which is no result" });
+                    (details(&what, &html! { (finding(older)) (body(older)) }))
                 }
             }
         }
@@ -131,36 +105,23 @@ fn finding(report: &Report) -> Markup {
     html! { p.finding { @if !report.is_valid() { strong.no-result { "No result" } " " } (text) } }
 }
 
-fn is_chart(part: &Part, folded: bool) -> bool {
-    matches!(part, Part::Chart(chart) if chart.folded == folded)
-}
-
 fn body(report: &Report) -> Markup {
-    let looks = chart::Looks::of(report);
-    let same = |a: &Part, b: &Part| {
-        [true, false]
-            .iter()
-            .any(|folded| is_chart(a, *folded) && is_chart(b, *folded))
-    };
+    let is_chart = |part: &Part| matches!(part, Part::Chart(_));
     html! {
         // Charts that follow each other stand side by side where there is room.
-        @for parts in report.parts.chunk_by(same) {
+        @for parts in report.parts.chunk_by(|a, b| is_chart(a) && is_chart(b)) {
             @match &parts[0] {
-                Part::Chart(first) => {
-                    @let charts = html! { div.charts { @for part in parts {
-                        @if let Part::Chart(chart) = part { (chart::draw(chart, report, &looks)) }
-                    } } };
-                    @if first.folded { (details("More charts", &charts)) } @else { (charts) }
-                }
-                Part::Text(text) => { p { (text) } }
-                Part::Facts(facts) => { (cards(facts)) }
-                Part::Table(one) => {
-                    @if one.folded { (details(&one.title, &table(one))) } @else { (table(one)) }
-                }
+                Part::Chart(_) => div.charts { @for part in parts {
+                    @if let Part::Chart(chart) = part { (chart::draw(chart, report)) }
+                } },
+                Part::Text(text) => p { (text) },
+                Part::Facts(facts) => (cards(facts)),
+                Part::Table(one) if one.folded => (details(&one.title, &table(one))),
+                Part::Table(one) => (table(one)),
             }
         }
         (details("What was read back", &table(&checks(report))))
-        (details("Parameters", &table(&parameters(report))))
+        (details("Parameters, machine and settings", &table(&parameters(report))))
     }
 }
 
@@ -197,12 +158,8 @@ pub(super) fn table(table: &Table) -> Markup {
 fn cell(table: &Table, row: usize, column: usize) -> Markup {
     let cell = table.rows[row].cells.get(column).unwrap_or(&Cell::Unknown);
     let told = cell.told(table.columns[column].unit);
-    let is_long = matches!(cell, Cell::Words(text) if text.chars().count() > LONG);
-    let is_figure = match cell {
-        Cell::Words(_) => false,
-        Cell::Number(_) => true,
-        Cell::Unknown => table.columns[column].unit != Unit::Words,
-    };
+    let is_long = told.chars().count() > LONG;
+    let is_figure = !matches!(cell, Cell::Words(_)) && table.columns[column].unit != Unit::Words;
     let is_best = table.is_best(row, column);
     html! {
         @if column == 0 { th.long[is_long] scope="row" { (told) } }
@@ -212,20 +169,20 @@ fn cell(table: &Table, row: usize, column: usize) -> Markup {
 
 /// What was read back, and what was found.
 fn checks(report: &Report) -> Table {
-    let found = ["lost", "doubled", "misplaced", "altered", "uninvited"];
-    let heads = ["what", "acknowledged", "found"].into_iter().chain(found);
-    let unit = |head| {
-        if head == "what" {
-            Unit::Words
-        } else {
-            Unit::Count
-        }
-    };
-    let columns = heads.map(|head| (head, unit(head)));
-    let mut table = Table::new(
-        "What was read back after the load",
-        columns.chain([("time", Unit::Seconds)]),
-    );
+    let heads = [
+        "acknowledged",
+        "found",
+        "lost",
+        "doubled",
+        "misplaced",
+        "altered",
+        "uninvited",
+    ];
+    let columns = [("what", Unit::Words)]
+        .into_iter()
+        .chain(heads.map(|head| (head, Unit::Count)));
+    let title = "What was read back after the load";
+    let mut table = Table::new(title, columns.chain([("time", Unit::Seconds)]));
     for check in &report.checks {
         let is = &check.read_back;
         let whose = if is.is_clean() {
@@ -238,32 +195,30 @@ fn checks(report: &Report) -> Table {
         } else {
             &check.what
         };
-        table.row_of(
-            whose,
-            cells![
-                what,
-                is.acknowledged,
-                is.found,
-                is.lost,
-                is.doubled,
-                is.misplaced,
-                is.altered,
-                is.uninvited,
-                is.seconds
-            ],
-        );
+        let found = cells![
+            is.found,
+            is.lost,
+            is.doubled,
+            is.misplaced,
+            is.altered,
+            is.uninvited,
+            is.seconds
+        ];
+        table.row_of(whose, [cells![what, is.acknowledged], found].concat());
     }
     table
 }
 
-/// The parameters of the run, by their paths.
+/// The parameters of the run by their paths, and all that its figures depend on.
 fn parameters(report: &Report) -> Table {
     let mut all = BTreeMap::new();
+    let facts = serde_json::json!({
+        "commit": report.commit, "build": report.build, "seed": report.seed, "host": report.host, "store": report.store,
+    });
     flatten(&report.workload, "", &mut all);
-    let mut table = Table::new(
-        "Parameters of the run",
-        [("parameter", Unit::Words), ("value", Unit::Words)],
-    );
+    flatten(&facts, "", &mut all);
+    let columns = ["parameter", "value"].map(|name| (name, Unit::Words));
+    let mut table = Table::new("Parameters of the run", columns);
     for (name, value) in all {
         table.row(cells![name, value]);
     }
@@ -274,12 +229,8 @@ fn flatten(value: &Value, path: &str, all: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(members) => {
             for (name, value) in members {
-                let path = if path.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{path}.{name}")
-                };
-                flatten(value, &path, all);
+                let dot = if path.is_empty() { "" } else { "." };
+                flatten(value, &format!("{path}{dot}{name}"), all);
             }
         }
         Value::Null => {}

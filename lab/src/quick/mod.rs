@@ -273,7 +273,7 @@ impl Quick<'_> {
     async fn readers(&mut self, gesta: &GestaTarget, stop: &CancellationToken) -> Result<()> {
         let opened = gesta.opened().await?;
         eprint!("reading everything: ");
-        let (events, rate) = read::catching_up(opened.store.as_ref(), stop).await?;
+        let (events, rate) = read::by_pages(opened.store.as_ref(), stop).await?;
         eprintln!("{} events, {}/s", grouped(exact(events)), grouped(rate));
         self.measured.read_events_per_second = Some(rate.round());
         let time = self.args.phase.min(Duration::from_secs(3));

@@ -133,11 +133,6 @@ pub(crate) fn bytes(value: f64) -> String {
     format!("{}{SPACE}{unit}", trimmed(value / scale, 1))
 }
 
-/// Memory of a machine, in powers of 1,024.
-pub(crate) fn gibibytes(value: f64) -> String {
-    format!("{}{SPACE}GiB", trimmed(value / f64::from(1 << 30), 1))
-}
-
 /// `6 %` of a share of one.
 pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
@@ -189,16 +184,6 @@ pub(crate) fn trimmed(value: f64, decimals: usize) -> String {
     }
 }
 
-/// `one`, `two`, … `nine`, `10`: a small number in a sentence.
-pub(crate) fn spelled(count: usize) -> String {
-    const WORDS: [&str; 10] = [
-        "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
-    ];
-    WORDS
-        .get(count)
-        .map_or_else(|| count.to_string(), |word| (*word).to_owned())
-}
-
 /// `1 line`, `2 lines`.
 pub(crate) fn plural(count: usize, one: &str) -> String {
     format!("{count}{SPACE}{one}{}", if count == 1 { "" } else { "s" })
@@ -216,15 +201,6 @@ pub(crate) fn list(words: &[String]) -> String {
         [] => String::new(),
         [one] => one.clone(),
         [first @ .., last] => format!("{} and {last}", first.join(", ")),
-    }
-}
-
-/// A text with its first letter large.
-pub(crate) fn capitalised(text: &str) -> String {
-    let mut letters = text.chars();
-    match letters.next() {
-        Some(first) => first.to_uppercase().chain(letters).collect(),
-        None => String::new(),
     }
 }
 
@@ -264,23 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn ratios_and_shares() {
-        assert_eq!(
-            [5.31, 1.234, 0.021, 121.4].map(by),
-            ["5.3×", "1.23×", "0.021×", "121×"]
-        );
+    fn ratios_shares_and_words() {
+        let ratios = [5.31, 1.234, 0.021, 121.4].map(by);
+        assert_eq!(ratios, ["5.3×", "1.23×", "0.021×", "121×"]);
         let shares = [0.0, 0.063, 0.5].map(percent).map(plain);
         assert_eq!(shares, ["0 %", "6.3 %", "50 %"]);
-        assert_eq!(plain(times(2.0)), "2 times");
-    }
-
-    #[test]
-    fn words() {
         assert_eq!(list(&["a".into(), "b".into(), "c".into()]), "a, b and c");
         assert_eq!(plain(plural(1, "line")), "1 line");
         assert_eq!(moment("2026-11-21T10:59:48.9Z"), "2026-11-21 10:59");
         assert_eq!(moment("größe größe größe"), "größe größe größe");
-        assert_eq!(spelled(3), "three");
-        assert_eq!(spelled(30), "30");
     }
 }

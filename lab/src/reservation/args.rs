@@ -5,31 +5,18 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::generator::{Drive, Phase};
+use super::model::SEATS_MAX;
+use super::processes::{self, Tree};
+use super::script::Scenario;
 use crate::endpoint::Endpoint;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Result, fail};
+use crate::histogram::Percentiles;
 use crate::report::ReportArgs;
-use crate::reservation::drive::{Drive, Phase};
-use crate::reservation::generator::Settings;
-use crate::reservation::model::SEATS_MAX;
-use crate::reservation::pace::{Steps, StopRule};
-use crate::reservation::processes::{self, Tree};
-use crate::reservation::script::Scenario;
 use crate::units::{self, seconds};
 
-/// How long an open loop goes on with its backlog after its end.
-const GRACE: Duration = Duration::from_secs(1);
 /// Seconds between two requests of a user of the open loop.
 const USER_PAUSE: f64 = 0.25;
-
-/// What steps count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Unit {
-    /// Requests a second, as --open.
-    Requests,
-    /// Connections, as --closed.
-    Connections,
-}
 
 /// Drives any server with the cinema's HTTP interface, and proves that no seat was held twice.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -49,45 +36,15 @@ pub(crate) struct ReservationArgs {
     /// Seed of the order of seats and reads; ids of shows are new in each run.
     #[arg(long, default_value_t = 7)]
     pub(crate) seed: u64,
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub(crate) load: LoadArgs,
-    /// Process of the application; default: who listens on the port of --url on this machine.
-    #[arg(long)]
-    pub(crate) app_pid: Vec<u32>,
-    /// Process of the database (PostgreSQL: the postmaster); default: who listens on the port of --store.
-    #[arg(long)]
-    pub(crate) db_pid: Vec<u32>,
-    /// The store behind the application, to compare its events with what was acknowledged.
-    #[arg(long)]
-    #[serde(skip)]
-    pub(crate) store: Option<String>,
-    /// Overload: so many times --sustainable for --duration, between the peak of a closed loop and --sustainable again.
-    #[arg(long, requires = "sustainable", conflicts_with_all = ["open", "steps"])]
-    pub(crate) overload: Option<f64>,
-    /// Requests a second that the application carries.
-    #[arg(long)]
-    pub(crate) sustainable: Option<f64>,
-    #[command(flatten)]
-    #[serde(skip)]
-    pub(crate) report: ReportArgs,
-}
-
-/// The parameters of the load.
-#[derive(Debug, Clone, clap::Args, Serialize)]
-pub(crate) struct LoadArgs {
     /// Closed loop: so many users with a connection each. Default: 64.
     #[arg(long, conflicts_with_all = ["open", "steps"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) closed: Option<u32>,
     /// Strict open loop: so many requests a second, each counted from its intended start.
-    #[arg(long, conflicts_with = "steps")]
+    #[arg(long, conflicts_with = "steps", value_parser = units::rate)]
     pub(crate) open: Option<f64>,
-    /// Rising load, FROM:STEP:TO, until the stop rule ends it.
+    /// Rising load in requests a second, FROM:STEP:TO, until a step's p99 is above --stop-p99.
     #[arg(long, value_parser = Steps::parse)]
     pub(crate) steps: Option<Steps>,
-    /// What the numbers of --steps are.
-    #[arg(long, value_enum, default_value_t = Unit::Requests)]
-    pub(crate) by: Unit,
     /// Length of a step, its warm-up included.
     #[arg(long, default_value = "30s", value_parser = units::duration)]
     #[serde(serialize_with = "seconds")]
@@ -113,14 +70,19 @@ pub(crate) struct LoadArgs {
     /// Share of reads among requests, 0 to 0.9.
     #[arg(long, default_value_t = 0.0, value_parser = share)]
     pub(crate) reads: f64,
-    /// How often the open loop wakes: latencies are up to twice as much too long, and a wake-up costs some 20 us.
-    #[arg(long, default_value = "500us", value_parser = units::duration)]
-    #[serde(serialize_with = "seconds")]
-    pub(crate) tick: Duration,
-    /// When a request without an answer has failed.
-    #[arg(long, default_value = "10s", value_parser = units::duration)]
-    #[serde(serialize_with = "seconds")]
-    pub(crate) timeout: Duration,
+    /// The store behind the application, to compare its events with what was acknowledged.
+    #[arg(long)]
+    #[serde(skip)]
+    pub(crate) store: Option<String>,
+    /// Overload: so many times --sustainable for --duration, between the peak of a closed loop and --sustainable again.
+    #[arg(long, requires = "sustainable", conflicts_with_all = ["open", "steps"], value_parser = units::rate)]
+    pub(crate) overload: Option<f64>,
+    /// Requests a second that the application carries.
+    #[arg(long, value_parser = units::rate)]
+    pub(crate) sustainable: Option<f64>,
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) report: ReportArgs,
 }
 
 fn share(text: &str) -> std::result::Result<f64, String> {
@@ -130,12 +92,48 @@ fn share(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-impl LoadArgs {
-    /// The rule that ends steps.
-    pub(crate) fn stop_rule(&self) -> StopRule {
-        StopRule {
-            p99_max: self.stop_p99,
+/// Steps of rising load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Steps {
+    from: f64,
+    step: f64,
+    to: f64,
+}
+
+impl Steps {
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let numbers: std::result::Result<Vec<f64>, _> = text.split(':').map(str::parse).collect();
+        match numbers.as_deref() {
+            Ok(&[from, step, to])
+                if from > 0.0 && step > 0.0 && to >= from && to.is_finite() && to / step < 1e6 =>
+            {
+                Ok(Self { from, step, to })
+            }
+            _ => Err(format!(
+                "{text:?} is not FROM:STEP:TO, such as 500:250:5000"
+            )),
         }
+    }
+
+    fn loads(&self) -> impl Iterator<Item = f64> {
+        let (from, step, end) = (self.from, self.step, self.to + self.step * 1e-9);
+        let loads = (0_u32..).map(move |n| from + f64::from(n) * step);
+        loads.take_while(move |load| *load <= end)
+    }
+}
+
+impl ReservationArgs {
+    /// Refuses what cannot be meant.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.steps.is_some() && self.step_duration <= self.warm_up {
+            return fail("--step-duration must be longer than --warm-up");
+        }
+        Ok(())
+    }
+
+    /// True if the step is bad: too slow, or nothing was answered at all. Steps end with it.
+    pub(crate) fn is_bad(&self, latency: &Percentiles) -> bool {
+        latency.count == 0 || latency.p99 > self.stop_p99.as_secs_f64() * 1_000.0
     }
 
     /// The strict open loop at a rate.
@@ -158,40 +156,23 @@ impl LoadArgs {
     }
 
     /// What is to be run, one after the other.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a positive number of connections"
-    )]
     pub(crate) fn drives(&self) -> Vec<(String, Drive)> {
-        if let Some(steps) = &self.steps {
-            let loads = steps.loads().into_iter();
-            return loads
-                .map(|load| match self.by {
-                    Unit::Requests => (format!("{load} req/s"), self.open_at(load)),
-                    Unit::Connections => (
-                        format!("{load:.0} connections"),
-                        Drive::Closed(load.round().clamp(1.0, 1e5) as usize),
-                    ),
-                })
-                .collect();
+        let open = |rate: f64| (format!("{rate} req/s"), self.open_at(rate));
+        match (self.steps, self.open) {
+            (Some(steps), _) => steps.loads().map(open).collect(),
+            (None, Some(rate)) => vec![open(rate)],
+            (None, None) => {
+                let name = format!("{} connections", self.closed.unwrap_or(64));
+                vec![(name, self.closed_loop())]
+            }
         }
-        let one = match self.open {
-            Some(rate) => (format!("{rate} req/s"), self.open_at(rate)),
-            None => (
-                format!("{} connections", self.closed.unwrap_or(64)),
-                self.closed_loop(),
-            ),
-        };
-        vec![one]
     }
 
     /// A phase of this load.
     pub(crate) fn phase(&self, drive: Drive) -> Phase {
-        let duration = if self.steps.is_some() {
-            self.step_duration.saturating_sub(self.warm_up)
-        } else {
-            self.duration
+        let duration = match self.steps {
+            Some(_) => self.step_duration.saturating_sub(self.warm_up),
+            None => self.duration,
         };
         Phase {
             drive,
@@ -199,84 +180,52 @@ impl LoadArgs {
             warm_up: self.warm_up,
             duration,
             slow: self.stop_p99,
-            grace: GRACE,
         }
     }
 
-    /// Refuses what cannot be meant.
-    pub(crate) fn check(&self) -> Result<()> {
-        let good = |rate: &f64| (0.01..=10_000_000.0).contains(rate);
-        if !self.open.iter().all(good) {
-            return fail("--open is a number of requests a second");
-        }
-        if !(Duration::from_micros(20)..=Duration::from_millis(10)).contains(&self.tick) {
-            return fail("--tick is between 20us and 10ms");
-        }
-        if self.steps.is_some() && self.step_duration <= self.warm_up {
-            return fail("--step-duration must be longer than --warm-up");
-        }
-        Ok(())
-    }
-}
-
-impl ReservationArgs {
     /// Connections that a way of driving needs, all servers together; a user of the closed loop has one to each.
     pub(crate) fn connections_for(&self, drive: Drive, otherwise: u32) -> usize {
         match drive {
             Drive::Closed(users) => users * self.urls.len(),
-            _ => self.load.connections.unwrap_or(otherwise) as usize,
+            Drive::Open { .. } => self.connections.unwrap_or(otherwise) as usize,
         }
     }
 
     /// The addresses of the servers.
     pub(crate) fn targets(&self) -> Result<Vec<SocketAddr>> {
-        self.urls.iter().map(|url| target(url)).collect()
-    }
-
-    /// What the generator needs to know.
-    pub(crate) fn settings(&self) -> Result<Settings> {
-        Ok(Settings {
-            targets: self.targets()?,
-            timeout: self.load.timeout,
-            tick: self.load.tick,
-            seed: self.seed,
-        })
-    }
-
-    /// The processes whose time is measured: those named, or else those that listen at the addresses.
-    pub(crate) fn trees(&self) -> Result<Vec<Tree>> {
-        let mut trees = Vec::new();
-        let mut add = |name: &str, named: &[u32], listening: Vec<u32>| {
-            let pids = if named.is_empty() {
-                listening
-            } else {
-                named.to_vec()
-            };
-            let several = pids.len() > 1;
-            for (i, pid) in pids.into_iter().enumerate() {
-                let name = if several {
-                    format!("{name}_{i}")
-                } else {
-                    name.to_owned()
-                };
-                trees.push(Tree::new(name, pid)?);
-            }
-            Ok::<_, Failure>(())
+        let target = |url: &String| match Endpoint::parse(url) {
+            Some(endpoint) if url.starts_with("http://") => endpoint.address(),
+            _ => fail(format!("{url:?} is not a URL like http://127.0.0.1:8080")),
         };
-        let servers = self.targets()?;
-        let listening = servers.into_iter().filter_map(processes::listening_on);
-        add("application", &self.app_pid, listening.collect())?;
+        self.urls.iter().map(target).collect()
+    }
+
+    /// The processes whose time is measured: those that listen at the addresses of the servers and of the store.
+    pub(crate) fn trees(&self) -> Result<Vec<Tree>> {
+        let listening = self.targets()?.into_iter();
+        let servers = listening.filter_map(|address| Tree::listening_on("application", address));
         let database = self.store.as_deref().and_then(Endpoint::parse);
         let database = database.and_then(|endpoint| endpoint.address().ok());
-        let listening = database.and_then(processes::listening_on);
-        add("database", &self.db_pid, listening.into_iter().collect())?;
-        Ok(trees)
+        let database =
+            database.and_then(|address| processes::Tree::listening_on("database", address));
+        Ok(servers.chain(database).collect())
     }
 }
 
-fn target(url: &str) -> Result<SocketAddr> {
-    match Endpoint::parse(url) {
-        Some(endpoint) if url.starts_with("http://") => endpoint.address(),
-        _ => fail(format!("{url:?} is not a URL like http://127.0.0.1:8080")),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_read_and_counted() {
+        let loads = |text: &str| Steps::parse(text).map(|steps| steps.loads().collect::<Vec<_>>());
+        let wanted = vec![500.0, 750.0, 1_000.0, 1_250.0];
+        assert_eq!(loads("500:250:1300"), Ok(wanted));
+        assert_eq!(loads("0.1:0.1:0.3").unwrap().len(), 3);
+        for bad in [
+            "", "1:2", "1:2:3:4", "0:1:2", "1:0:2", "3:1:2", "a:b:c", "1:1:inf", "1:1e-9:2",
+        ] {
+            assert!(loads(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -18,10 +18,6 @@ pub(crate) struct Faults {
     pub(crate) stale_reads: bool,
     /// Before answering this request stops everything for so long.
     pub(crate) stall: Option<(u64, Duration)>,
-    /// Bodies come in chunks.
-    pub(crate) chunked: bool,
-    /// Answers come in two pieces.
-    pub(crate) split: bool,
     /// Closes the connection after each so many answers.
     pub(crate) close_every: Option<u64>,
     /// Does what is asked and closes the connection without an answer, each so many requests.
@@ -143,7 +139,7 @@ impl Serving {
             }
             answered += 1;
             let closes = each(self.faults.close_every, answered);
-            self.write(&mut out, status, &text, closes)?;
+            Self::write(&mut out, status, &text, closes)?;
             if closes {
                 return Ok(());
             }
@@ -228,38 +224,11 @@ impl Serving {
         serde_json::json!({"id": id, "title": "x", "seats": seats}).to_string()
     }
 
-    fn write(
-        &self,
-        out: &mut TcpStream,
-        status: u16,
-        text: &str,
-        closes: bool,
-    ) -> std::io::Result<()> {
+    fn write(out: &mut TcpStream, status: u16, text: &str, closes: bool) -> std::io::Result<()> {
         let connection = if closes { "connection: close\r\n" } else { "" };
-        let answer = if self.faults.chunked {
-            let (one, two) = text.split_at(text.len() / 2);
-            let chunk = |part: &str| match part {
-                "" => String::new(),
-                part => format!("{:x}\r\n{part}\r\n", part.len()),
-            };
-            let (one, two) = (chunk(one), chunk(two));
-            format!(
-                "HTTP/1.1 {status} X\r\n{connection}transfer-encoding: chunked\r\n\r\n{one}{two}0\r\n\r\n"
-            )
-        } else {
-            let length = text.len();
-            format!("HTTP/1.1 {status} X\r\n{connection}content-length: {length}\r\n\r\n{text}")
-        };
-        let middle = if self.faults.split {
-            answer.len() / 2
-        } else {
-            0
-        };
-        out.write_all(&answer.as_bytes()[..middle])?;
-        if middle > 0 {
-            // Lets the first piece arrive alone, mostly.
-            std::thread::yield_now();
-        }
-        out.write_all(&answer.as_bytes()[middle..])
+        let length = text.len();
+        let answer =
+            format!("HTTP/1.1 {status} X\r\n{connection}content-length: {length}\r\n\r\n{text}");
+        out.write_all(answer.as_bytes())
     }
 }

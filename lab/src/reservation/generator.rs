@@ -1,399 +1,563 @@
-//! The load generator: one thread, one event loop, all connections.
+//! The load generator: one thread, a task for each user, connections that the tasks share.
 //!
-//! Why so: it shares the machine with what it measures. Nothing is spawned, armed or allocated per request. The closed
-//! loop wakes when an answer comes; the open loop wakes by a tick and then takes all answers that have come and sends all
-//! that is due, because a wake-up costs more than a request. So its latencies are up to two ticks too long, never too short.
-//! What is left is the kernel's: of its time some 80 % are one `send` and one `recv` per request.
-//! Invariants: a connection has at most one request under way; every request that was intended ends in the figures, as
-//! answered, failed or unsent.
-//! Not here: who sends what and when (`drive`), preparation and final reads (`batch`).
+//! It shares the machine with what it measures, so nothing moves between threads and nothing is locked.
+//! Closed loop: a user asks again as soon as it is answered. Open loop: command `c` belongs to user `c` modulo users and
+//! is intended at its place in the schedule; while the user's request before is under way it waits, and waiting counts.
+//! Reads have a schedule of their own and wait for nobody.
+//! Invariant: every request that was intended ends in the figures, as answered, failed or unsent.
+//! Not here: what users ask (`script`), what figures are (`measure`).
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::rc::Rc;
+use std::time::Duration;
 
-use mio::{Events, Poll, Token};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::{Context, Result, fail};
+use super::ledger::Ledger;
+use super::measure::PhaseResult;
+use super::model::{Answer, Call, Op, Outcome, Shows};
+use super::script::{Script, User};
+use crate::failure::{Failure, Result, fail};
+use crate::http::Connection;
 use crate::random::Random;
-use crate::reservation::batch::BatchQueue;
-use crate::reservation::connection::{Buffers, Connection, Job, Received, State};
-use crate::reservation::drive::{Course, Rider};
-use crate::reservation::ledger::Ledger;
-use crate::reservation::model::{Call, Op, Outcome, Shows, Verdict};
-use crate::reservation::script::Script;
-use crate::reservation::wire;
 
-/// How often time-outs, lost connections and the wish to stop are looked at.
-const LOOK_NANOS: u64 = 10_000_000;
-/// Pause before a connection is tried again.
-const RETRY_NANOS: u64 = 20_000_000;
-/// Connections that are begun at once, so that no backlog overflows.
-const CONNECTS_AT_ONCE: usize = 64;
+/// A request without an answer has failed.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before a connection or a request of a batch is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// How long the first connections may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Events taken per wake-up.
-const EVENTS: usize = 1_024;
+/// Requests of a batch under way at once.
+const BATCH: usize = 64;
+/// A batch in which nothing succeeds for so long is given up.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long after its end the backlog of the last phase is still sent.
+const GRACE: Duration = Duration::from_secs(1);
+/// Shows of so many acknowledged commands are kept in mind for reads.
+const RECENT: usize = 64;
 
-/// What a generator is told.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    /// The servers.
-    pub(crate) targets: Vec<SocketAddr>,
-    /// When a request without an answer has failed.
-    pub(crate) timeout: Duration,
-    /// How often the open loop wakes.
-    pub(crate) tick: Duration,
-    /// Seed of choices.
-    pub(crate) seed: u64,
+/// How requests come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Drive {
+    /// So many users, each with the next request as soon as the last is answered.
+    Closed(usize),
+    /// So many requests a second, shared in turn by so many users.
+    Open { rate: f64, users: usize },
 }
 
-/// One of the servers.
-pub(crate) struct Target {
-    pub(crate) address: SocketAddr,
-    pub(crate) host: Vec<u8>,
-    /// Connections ready for use; the last used first, because it is warm.
-    pub(crate) free: Vec<usize>,
-    /// Who waits for one.
-    pub(crate) waiting: VecDeque<Wish>,
-    /// Of the batch under way.
-    pub(crate) batch: BatchQueue,
-}
-
-/// A request that could be sent.
+/// A stretch of load.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish {
-    /// Whose.
-    pub(crate) user: u32,
-    /// A read of this show instead of the user's next command.
-    pub(crate) read: Option<u32>,
-    /// When it was to start.
-    pub(crate) intended: u64,
-    /// From when on it could.
-    pub(crate) ready: u64,
+pub(crate) struct Phase {
+    pub(crate) drive: Drive,
+    /// Share of reads among requests.
+    pub(crate) reads: f64,
+    /// The first part, kept apart.
+    pub(crate) warm_up: Duration,
+    /// The measured part.
+    pub(crate) duration: Duration,
+    /// Answers slower than this are marked in the time line.
+    pub(crate) slow: Duration,
+}
+
+/// A phase with its times.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    number: usize,
+    phase: Phase,
+    begin: Instant,
+    pub(crate) from: Instant,
+    pub(crate) end: Instant,
+    /// Nothing of it is sent from now on.
+    until: Instant,
+}
+
+/// The times of phases without pauses between them.
+pub(crate) fn windows(phases: &[Phase], begin: Instant) -> Vec<Window> {
+    let mut begin = begin;
+    let mut all = Vec::new();
+    for (number, phase) in phases.iter().enumerate() {
+        let from = begin + phase.warm_up;
+        let end = from + phase.duration;
+        let is_last = number + 1 == phases.len();
+        all.push(Window {
+            number,
+            phase: *phase,
+            begin,
+            from,
+            end,
+            until: if is_last { end + GRACE } else { end },
+        });
+        begin = end;
+    }
+    all
+}
+
+impl Window {
+    /// The start of this number in a strict schedule, whatever has become of the earlier ones; none after the end.
+    fn start(&self, number: u64, rate: f64) -> Option<Instant> {
+        #[expect(clippy::cast_precision_loss, reason = "counts of hours fit")]
+        let after = number as f64 / rate;
+        Some(self.begin + Duration::from_secs_f64(after)).filter(|start| *start < self.end)
+    }
+}
+
+/// Connections to one server.
+struct Pool {
+    address: SocketAddr,
+    /// Those not in use, the last used last; none where one must be made (again).
+    idle: RefCell<Vec<Option<Connection>>>,
+    free: Semaphore,
+    size: Cell<usize>,
+}
+
+/// A place in the pool, with a connection if it stands. Goes back when it is dropped.
+struct Taken<'a> {
+    pool: &'a Pool,
+    connection: Option<Connection>,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.pool.idle.borrow_mut().push(self.connection.take());
+    }
+}
+
+impl Pool {
+    fn to(address: SocketAddr) -> Self {
+        Self {
+            address,
+            idle: RefCell::default(),
+            free: Semaphore::new(0),
+            size: Cell::new(0),
+        }
+    }
+
+    /// The next free place, in turn, once its connection can take a request.
+    async fn take(&self) -> Taken<'_> {
+        let permit = self.free.acquire().await.expect("never closed");
+        let mut taken = Taken {
+            pool: self,
+            connection: self.idle.borrow_mut().pop().flatten(),
+            _permit: permit,
+        };
+        loop {
+            if let Some(connection) = &mut taken.connection
+                && connection.is_ready().await
+            {
+                return taken;
+            }
+            taken.connection = Connection::open(self.address).await.ok();
+            if taken.connection.is_none() {
+                sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy)]
+enum Wish {
+    /// The next command of this user.
+    Command(usize),
+    /// A read of this show.
+    Read(u32),
+}
+
+struct State {
+    script: Script,
+    users: Vec<User>,
+    ledger: Ledger,
+    random: Random,
+    /// Shows of the last acknowledged commands, and who acknowledged them.
+    recent: VecDeque<(u32, usize)>,
+    phases: Vec<(Window, PhaseResult)>,
 }
 
 /// The generator.
 pub(crate) struct Generator {
-    poll: Poll,
-    timer: TimerFd,
-    tick: Duration,
-    ticking: bool,
-    epoch: Instant,
-    timeout: u64,
-    looked: u64,
-    pub(crate) targets: Vec<Target>,
-    pub(crate) connections: Vec<Connection>,
-    pub(crate) riders: Vec<Rider>,
-    pub(crate) script: Script,
-    /// Everything that was asked and answered.
-    pub(crate) ledger: Ledger,
-    pub(crate) courses: Vec<Course>,
-    pub(crate) random: Random,
-    /// Shows of the last acknowledged commands, and who acknowledged them.
-    pub(crate) recent: Vec<(u32, usize)>,
-    pub(crate) recent_next: usize,
-    /// True while users may begin new requests.
-    pub(crate) issuing: bool,
-    /// Requests whose connection broke while they were sent.
-    broken: Vec<(Job, usize)>,
-    buffers: Buffers,
-    request: Vec<u8>,
-    /// Commands acknowledged so far, for those who watch.
-    pub(crate) acknowledged: Arc<AtomicU64>,
+    pub(crate) shows: Shows,
+    pools: Vec<Pool>,
+    state: RefCell<State>,
 }
 
 impl Generator {
     /// A generator without connections.
-    pub(crate) fn new(settings: &Settings, shows: Shows, script: Script) -> Result<Self> {
-        let poll = Poll::new().context("epoll")?;
-        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::empty())?;
-        let targets = settings.targets.iter().map(|address| Target {
-            address: *address,
-            host: address.to_string().into_bytes(),
-            free: Vec::new(),
-            waiting: VecDeque::new(),
-            batch: BatchQueue::default(),
-        });
-        Ok(Self {
-            poll,
-            timer,
-            tick: settings.tick,
-            ticking: false,
-            epoch: Instant::now(),
-            timeout: nanos(settings.timeout),
-            looked: 0,
-            targets: targets.collect(),
-            connections: Vec::new(),
-            riders: Vec::new(),
-            script,
-            ledger: Ledger::new(shows),
-            courses: Vec::new(),
-            random: Random::fork(settings.seed, 4),
-            recent: Vec::new(),
-            recent_next: 0,
-            issuing: false,
-            broken: Vec::new(),
-            buffers: Buffers::default(),
-            request: Vec::with_capacity(512),
-            acknowledged: Arc::default(),
+    pub(crate) fn new(targets: &[SocketAddr], seed: u64, shows: Shows, script: Script) -> Rc<Self> {
+        Rc::new(Self {
+            shows,
+            pools: targets.iter().map(|address| Pool::to(*address)).collect(),
+            state: RefCell::new(State {
+                script,
+                users: Vec::new(),
+                ledger: Ledger::new(shows),
+                random: Random::fork(seed, 4),
+                recent: VecDeque::new(),
+                phases: Vec::new(),
+            }),
         })
     }
 
-    /// Nanoseconds since the generator began.
-    pub(crate) fn now(&self) -> u64 {
-        nanos(self.epoch.elapsed())
+    /// Works on the ledger.
+    pub(crate) fn with_ledger<T>(&self, work: impl FnOnce(&mut Ledger) -> T) -> T {
+        work(&mut self.state.borrow_mut().ledger)
+    }
+
+    /// The ledger of a generator that is done.
+    pub(crate) fn into_ledger(self: Rc<Self>) -> Ledger {
+        let empty = Ledger::new(self.shows);
+        self.with_ledger(|ledger| std::mem::replace(ledger, empty))
+    }
+
+    /// Number of servers.
+    pub(crate) fn servers(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// Users go on in another way; they finish what they have begun.
+    pub(crate) fn switch(&self, scenario: super::script::Scenario) {
+        self.state.borrow_mut().script.switch(scenario);
     }
 
     /// Opens connections until there are `count`, shared by the servers, and waits until all stand.
-    pub(crate) fn connect(&mut self, count: usize) -> Result<()> {
-        let servers = self.targets.len();
-        while self.connections.len() < count {
-            let target = self.connections.len() % servers;
-            self.connections.push(Connection::new(target));
-        }
-        let deadline = Instant::now() + CONNECT_WITHIN;
-        let mut events = Events::with_capacity(EVENTS);
-        let ready =
-            |connection: &Connection| matches!(connection.state, State::Free | State::Busy(_));
-        while !self.connections.iter().all(ready) {
-            if Instant::now() > deadline {
-                let missing = self.connections.iter().filter(|c| !ready(c)).count();
-                return fail(format!("{missing} of {count} connections cannot be made"));
-            }
-            self.looked = 0;
-            self.turn(&mut events)?;
-        }
-        Ok(())
-    }
-
-    /// Ticks, or stops ticking.
-    pub(crate) fn tick(&mut self, ticking: bool) -> Result<()> {
-        self.ticking = ticking;
-        if ticking {
-            let interval = Expiration::Interval(TimeSpec::from_duration(self.tick));
-            self.timer.set(interval, TimerSetTimeFlags::empty())?;
-        } else {
-            self.timer.unset()?;
+    pub(crate) async fn connect(&self, count: usize) -> Result<()> {
+        for pool in &self.pools {
+            let wanted = count.div_ceil(self.pools.len());
+            let more = wanted.saturating_sub(pool.size.get());
+            pool.size.set(pool.size.get() + more);
+            let mut opened = Vec::new();
+            let open = async {
+                for _ in 0..more {
+                    opened.push(Some(Connection::open(pool.address).await?));
+                }
+                Ok::<_, Failure>(())
+            };
+            let in_time = timeout(CONNECT_WITHIN, open).await;
+            in_time.unwrap_or_else(|_| fail(format!("{} takes no connections", pool.address)))?;
+            pool.idle.borrow_mut().extend(opened);
+            pool.free.add_permits(more);
         }
         Ok(())
     }
 
-    /// Waits for something to happen, and deals with it.
-    pub(crate) fn turn(&mut self, events: &mut Events) -> Result<()> {
-        let mut patience = Duration::from_nanos(LOOK_NANOS);
-        if self.ticking {
-            self.timer.wait()?;
-            patience = Duration::ZERO;
-        }
-        match self.poll.poll(events, Some(patience)) {
-            Err(error) if error.kind() != std::io::ErrorKind::Interrupted => {
-                return Err(error).context("epoll");
-            }
-            _ => {}
-        }
-        for event in events.iter() {
-            let closing = event.is_read_closed() || event.is_error();
-            self.ready(event.token().0, event.is_writable(), closing);
-        }
-        let now = self.now();
-        if now - self.looked >= LOOK_NANOS || self.looked == 0 {
-            self.looked = now.max(1);
-            self.look(now);
-        }
-        while let Some((job, target)) = self.broken.pop() {
-            self.error("connection reset while sending");
-            self.finish(job, target, Verdict::NO_ANSWER);
-        }
-        Ok(())
-    }
-
-    /// Runs turns until `over` says so or the wish to stop comes; true unless it came.
-    pub(crate) fn turns(
-        &mut self,
-        events: &mut Events,
+    /// Runs phases without a pause between them, and waits until everything has ended.
+    pub(crate) async fn run(
+        self: &Rc<Self>,
+        windows: &[Window],
         stop: &CancellationToken,
-        mut over: impl FnMut(&mut Self, u64) -> bool,
-    ) -> Result<bool> {
-        loop {
-            let now = self.now();
-            if over(self, now) {
-                return Ok(true);
+    ) -> Vec<PhaseResult> {
+        let users = |window: &Window| match window.phase.drive {
+            Drive::Closed(users) | Drive::Open { users, .. } => users,
+        };
+        let most = windows.iter().map(users).max().unwrap_or(0);
+        {
+            let state = &mut *self.state.borrow_mut();
+            while state.users.len() < most {
+                state.users.push(state.script.user());
             }
-            if stop.is_cancelled() {
-                return Ok(false);
-            }
-            self.turn(events)?;
+            let fresh = |window: &Window| (*window, PhaseResult::new(self.servers()));
+            state.phases = windows.iter().map(fresh).collect();
         }
-    }
-
-    /// Number of requests under way.
-    pub(crate) fn under_way(&self) -> usize {
-        let busy = |c: &&Connection| matches!(c.state, State::Busy(_));
-        self.connections.iter().filter(busy).count()
-    }
-
-    /// Something happened on a connection.
-    fn ready(&mut self, index: usize, writable: bool, closing: bool) {
-        if let State::Connecting { .. } = self.connections[index].state {
-            match self.connections[index].connected() {
-                Ok(true) => self.release(index),
-                Ok(false) => {}
-                Err(_) => self.drop_connection(index),
-            }
-            return;
-        }
-        let shows = self.ledger.shows;
-        let connection = &mut self.connections[index];
-        if writable && connection.flush().is_err() {
-            return self.break_off(index, "connection reset while sending");
-        }
-        match connection.receive(&mut self.buffers, &shows, closing) {
-            Received::Nothing => {}
-            Received::Broken(cause) => self.break_off(index, cause),
-            Received::Answer { verdict, keep } => {
-                let target = connection.target;
-                let State::Busy(job) = std::mem::replace(&mut connection.state, State::Free) else {
-                    return;
-                };
-                if keep {
-                    self.release(index);
-                } else {
-                    self.drop_connection(index);
-                    // As fast as a client that reconnects at once.
-                    self.connections[index].state = State::Down { retry_at: 0 };
+        let mut tasks = JoinSet::new();
+        for user in 0..most {
+            let (generator, stop) = (Rc::clone(self), stop.clone());
+            let own: Vec<Window> = windows
+                .iter()
+                .filter(|w| user < users(w))
+                .copied()
+                .collect();
+            tasks.spawn_local(async move {
+                for window in own {
+                    generator.ride(user, &window, &stop).await;
                 }
-                self.finish(job, target, verdict);
+            });
+        }
+        for window in windows.iter().copied() {
+            let (generator, stop) = (Rc::clone(self), stop.clone());
+            if let Drive::Open { rate, .. } = window.phase.drive {
+                tasks.spawn_local(generator.scheduled_reads(
+                    window,
+                    rate * window.phase.reads,
+                    stop,
+                ));
+            }
+        }
+        let last = windows.last().map(|window| window.end);
+        tokio::select! {
+            () = sleep_until(last.unwrap_or_else(Instant::now)) => {}
+            () = stop.cancelled() => {}
+        }
+        let now = Instant::now();
+        while tasks.join_next().await.is_some() {}
+        let phases = std::mem::take(&mut self.state.borrow_mut().phases);
+        let results = phases.into_iter().map(|(window, mut result)| {
+            let end = window.end.min(now);
+            result.seconds = end.saturating_duration_since(window.from).as_secs_f64();
+            result.complete = now >= window.end;
+            result
+        });
+        results.collect()
+    }
+
+    /// A user through a phase.
+    async fn ride(&self, user: usize, window: &Window, stop: &CancellationToken) {
+        if let Drive::Open { rate, users } = window.phase.drive {
+            let rate = rate * (1.0 - window.phase.reads);
+            return self.keep_schedule(user, users, rate, window, stop).await;
+        }
+        sleep_until(window.begin).await;
+        while !stop.is_cancelled() && Instant::now() < window.end {
+            let wish = self.chosen(user, window.phase.reads);
+            let now = Instant::now();
+            if !self.once(wish, user, window, now, now, stop).await {
+                return;
             }
         }
     }
 
-    /// The connection can take the next request.
-    fn release(&mut self, index: usize) {
-        let target = self.connections[index].target;
-        if let Some(op) = self.next_of_batch(target) {
-            return self.send_batch(index, op);
-        }
-        match self.targets[target].waiting.pop_front() {
-            Some(wish) => self.send_wish(index, wish, true),
-            None => self.targets[target].free.push(index),
-        }
-    }
-
-    /// Sends a request on a connection that is free and in no list.
-    pub(crate) fn send(&mut self, index: usize, mut job: Job) {
-        let connection = &mut self.connections[index];
-        let target = connection.target;
-        job.begin = self.ledger.tick();
-        self.request.clear();
-        let host = &self.targets[target].host;
-        wire::write_request(&mut self.request, host, job.op, &self.ledger.shows);
-        connection.state = State::Busy(job);
-        if connection.send(&self.request).is_err() {
-            self.drop_connection(index);
-            self.broken.push((job, target));
-        }
-    }
-
-    /// The connection is gone; so is the answer that it owed.
-    fn break_off(&mut self, index: usize, cause: &str) {
-        let connection = &mut self.connections[index];
-        let target = connection.target;
-        let state = std::mem::replace(&mut connection.state, State::Free);
-        self.drop_connection(index);
-        match state {
-            State::Busy(job) => {
-                self.error(cause);
-                self.finish(job, target, Verdict::NO_ANSWER);
+    async fn keep_schedule(
+        &self,
+        user: usize,
+        users: usize,
+        rate: f64,
+        window: &Window,
+        stop: &CancellationToken,
+    ) {
+        let mut freed = window.begin;
+        let turns = (user as u64..).step_by(users.max(1));
+        let mut starts = turns.map_while(|number| window.start(number, rate));
+        while let Some(intended) = starts.next() {
+            tokio::select! {
+                () = sleep_until(intended) => {}
+                () = stop.cancelled() => return,
             }
-            // A server may close idle connections; the next use opens it again at once.
-            State::Free => self.connections[index].state = State::Down { retry_at: 0 },
-            _ => {}
-        }
-    }
-
-    fn drop_connection(&mut self, index: usize) {
-        let target = self.connections[index].target;
-        let free = &mut self.targets[target].free;
-        if let Some(at) = free.iter().rposition(|other| *other == index) {
-            free.remove(at);
-        }
-        let retry_at = self.now() + RETRY_NANOS;
-        self.connections[index].close(retry_at);
-    }
-
-    /// Connects what is not connected, and gives up what takes too long.
-    fn look(&mut self, now: u64) {
-        let mut begun = 0;
-        for index in 0..self.connections.len() {
-            match self.connections[index].state {
-                State::Down { retry_at } if retry_at <= now && begun < CONNECTS_AT_ONCE => {
-                    begun += 1;
-                    let address = self.targets[self.connections[index].target].address;
-                    let registry = self.poll.registry();
-                    let connection = &mut self.connections[index];
-                    if connection
-                        .connect(address, registry, Token(index), now)
-                        .is_err()
-                    {
-                        connection.close(now + RETRY_NANOS);
-                    }
+            let (wish, ready) = (Wish::Command(user), intended.max(freed));
+            if !self.once(wish, user, window, intended, ready, stop).await {
+                // The rest comes too late too.
+                if !stop.is_cancelled() {
+                    starts.for_each(|intended| self.unsent(window, intended));
                 }
-                State::Connecting { since } if now - since > self.timeout => {
-                    self.drop_connection(index);
-                }
-                State::Busy(job) if now.saturating_sub(job.sent) > self.timeout => {
-                    self.break_off(index, "time-out");
-                }
-                _ => {}
+                return;
             }
+            freed = Instant::now();
         }
     }
 
-    /// A request has ended.
-    fn finish(&mut self, job: Job, target: usize, verdict: Verdict) {
-        self.ledger.record(job.op, job.begin, verdict);
-        if verdict.status != 0 && verdict.outcome == Outcome::Failed {
-            let what = format!("{} answered {}", job.op.call.name(), verdict.status);
-            self.error(&what);
+    async fn scheduled_reads(self: Rc<Self>, window: Window, rate: f64, stop: CancellationToken) {
+        let mut reads = JoinSet::new();
+        let starts = (0..).map_while(|number| window.start(number, rate));
+        for intended in starts.take_while(|_| rate > 0.0) {
+            tokio::select! {
+                () = sleep_until(intended) => {}
+                () = stop.cancelled() => break,
+            }
+            if let Some(show) = self.recent_show() {
+                let (generator, stop) = (Rc::clone(&self), stop.clone());
+                reads.spawn_local(async move {
+                    let wish = Wish::Read(show);
+                    generator
+                        .once(wish, 0, &window, intended, intended, &stop)
+                        .await;
+                });
+            }
+            while reads.try_join_next().is_some() {}
         }
-        if verdict.outcome == Outcome::Accepted && job.op.call != Call::Read {
-            self.acknowledged.fetch_add(1, Ordering::Relaxed);
-            self.remember(job.op, target);
-        }
-        if job.user == super::batch::BATCH {
-            self.batch_answered(job.op, target, verdict);
-        } else {
-            self.account(&job, target, verdict.outcome);
-            self.advance(&job, verdict.outcome);
-        }
+        reads.join_all().await;
     }
 
-    /// Keeps the show in mind for reads.
-    fn remember(&mut self, op: Op, target: usize) {
-        const RECENT: usize = 64;
-        if self.recent.len() < RECENT {
-            self.recent.push((op.show, target));
-        } else {
-            self.recent[self.recent_next % RECENT] = (op.show, target);
-            self.recent_next += 1;
-        }
+    /// Closed loop: the user's next command, or by chance a read.
+    fn chosen(&self, user: usize, reads: f64) -> Wish {
+        let is_read = reads > 0.0 && self.state.borrow_mut().random.fraction() < reads;
+        let show = is_read.then(|| self.recent_show()).flatten();
+        show.map_or(Wish::Command(user), Wish::Read)
     }
 
-    /// Counts a failure of the current phase.
-    fn error(&mut self, cause: &str) {
-        if let Some(course) = self.courses.last_mut() {
-            *course.result.errors.entry(cause.to_owned()).or_default() += 1;
+    /// The show of a command that was acknowledged a moment ago.
+    fn recent_show(&self) -> Option<u32> {
+        let state = &mut *self.state.borrow_mut();
+        let count = state.recent.len();
+        (count > 0).then(|| state.recent[state.random.below(count)].0)
+    }
+
+    /// Users keep to one server; reads go where the show was not changed last.
+    fn server_of(&self, wish: Wish, user: usize) -> usize {
+        let state = self.state.borrow();
+        let changed = match wish {
+            Wish::Read(show) => state.recent.iter().rev().find(|(other, _)| *other == show),
+            Wish::Command(_) => None,
+        };
+        changed.map_or(user, |(_, server)| server + 1) % self.servers()
+    }
+
+    /// One request, as soon as a connection is free; false if it was never sent. `ready`: from when on it could be sent.
+    async fn once(
+        &self,
+        wish: Wish,
+        user: usize,
+        window: &Window,
+        intended: Instant,
+        ready: Instant,
+        stop: &CancellationToken,
+    ) -> bool {
+        let server = self.server_of(wish, user);
+        let asked = Instant::now();
+        let mut taken = tokio::select! {
+            biased;
+            () = stop.cancelled() => return false,
+            () = sleep_until(window.until) => {
+                self.unsent(window, intended);
+                return false;
+            }
+            taken = self.pools[server].take() => taken,
+        };
+        let op = match wish {
+            Wish::Read(show) => Op {
+                call: Call::Read,
+                show,
+                seat: 0,
+            },
+            Wish::Command(user) => {
+                let state = &mut *self.state.borrow_mut();
+                state.script.next(&mut state.users[user])
+            }
+        };
+        let sent = Instant::now();
+        if let Some((_, result)) = self.state.borrow_mut().phases.get_mut(window.number) {
+            if intended >= window.from {
+                result.lag.record(asked.saturating_duration_since(ready));
+                result.connection_wait.record(sent - asked);
+            }
+            result.sent += u64::from(sent >= window.from && sent < window.end);
         }
+        let (answer, error) = self.ask(&mut taken, server, op).await;
+        drop(taken);
+        let state = &mut *self.state.borrow_mut();
+        if let (Wish::Command(user), true) = (wish, op.call != Call::Read) {
+            state.script.settle(&mut state.users[user], answer.outcome);
+        }
+        state.account(window, intended, op, server, answer.outcome, error);
+        true
+    }
+
+    fn unsent(&self, window: &Window, intended: Instant) {
+        let mut state = self.state.borrow_mut();
+        let (_, result) = &mut state.phases[window.number];
+        if intended >= window.from {
+            result.unsent.record(intended.elapsed());
+        }
+        result.slot(intended - window.begin).intended += 1;
+    }
+
+    /// Sends a request and writes down what came of it; also the cause of a failure.
+    async fn ask(&self, taken: &mut Taken<'_>, server: usize, op: Op) -> (Answer, Option<String>) {
+        let begin = self.with_ledger(Ledger::tick);
+        let (method, path, body) = op.request(&self.shows);
+        let connection = taken.connection.as_mut().expect("taken with a connection");
+        let asked = timeout(TIMEOUT, connection.ask(method, &path, body)).await;
+        let (answer, error) = match asked {
+            Ok(Ok((status, body))) => {
+                let answer = Answer::of(op.call, status, &body, &self.shows);
+                let failed = answer.outcome == Outcome::Failed;
+                let error = failed.then(|| format!("{} answered {status}", op.call.name()));
+                (answer, error)
+            }
+            Ok(Err(failure)) => (Answer::NONE, Some(failure.0)),
+            Err(_) => (Answer::NONE, Some("time-out".into())),
+        };
+        if answer.status == 0 {
+            taken.connection = None;
+        }
+        let state = &mut *self.state.borrow_mut();
+        state.ledger.record(op, begin, answer);
+        if answer.outcome == Outcome::Accepted && op.call != Call::Read {
+            if state.recent.len() == RECENT {
+                state.recent.pop_front();
+            }
+            state.recent.push_back((op.show, server));
+        }
+        (answer, error)
+    }
+
+    /// Runs requests that must all succeed on a server, some at a time; returns how many did not.
+    pub(crate) async fn batch(self: &Rc<Self>, ops: Vec<Op>, server: usize) -> usize {
+        let left = Rc::new(RefCell::new(VecDeque::from(ops)));
+        let progress = Rc::new(Cell::new(Instant::now()));
+        let mut tasks = JoinSet::new();
+        for _ in 0..BATCH {
+            let (generator, left) = (Rc::clone(self), Rc::clone(&left));
+            let progress = Rc::clone(&progress);
+            tasks.spawn_local(async move {
+                let mut failed = 0;
+                loop {
+                    let Some(op) = left.borrow_mut().pop_front() else {
+                        return failed;
+                    };
+                    failed += usize::from(!generator.insist(op, server, &progress).await);
+                }
+            });
+        }
+        tasks.join_all().await.into_iter().sum()
+    }
+
+    async fn insist(&self, op: Op, server: usize, progress: &Cell<Instant>) -> bool {
+        while progress.get().elapsed() < PATIENCE {
+            let Ok(mut taken) = timeout(PATIENCE, self.pools[server].take()).await else {
+                return false;
+            };
+            let (answer, _) = self.ask(&mut taken, server, op).await;
+            // What was rejected or cannot be read stays so: the ledger knows whether that is wrong.
+            let again = match answer.outcome {
+                Outcome::Accepted | Outcome::Rejected => false,
+                Outcome::Refused => true,
+                Outcome::Failed => op.call != Call::Read || !(200..300).contains(&answer.status),
+            };
+            if !again {
+                progress.set(Instant::now());
+                return true;
+            }
+            drop(taken);
+            sleep(RETRY_PAUSE).await;
+        }
+        false
     }
 }
 
-/// A duration as nanoseconds.
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+impl State {
+    /// Puts the end of a request into the figures.
+    fn account(
+        &mut self,
+        window: &Window,
+        intended: Instant,
+        op: Op,
+        server: usize,
+        outcome: Outcome,
+        error: Option<String>,
+    ) {
+        let now = Instant::now();
+        let latency = now - intended;
+        let (_, result) = &mut self.phases[window.number];
+        if let Some(error) = error {
+            *result.errors.entry(error).or_default() += 1;
+        }
+        if intended >= window.from {
+            result.record(op.call, outcome, latency);
+        }
+        let slot = result.slot(intended - window.begin);
+        slot.intended += 1;
+        let in_time = outcome == Outcome::Accepted && latency <= window.phase.slow;
+        slot.good += u64::from(in_time);
+        // Goodput is what is answered in the time of a phase, whichever phase it was asked in.
+        let mut phases = self.phases.iter_mut();
+        if let Some((_, current)) = phases.find(|(w, _)| w.from <= now && now < w.end) {
+            current.answered[outcome as usize] += 1;
+            if outcome == Outcome::Accepted {
+                current.by_server[server][usize::from(op.call == Call::Read)] += 1;
+            }
+        }
+    }
 }

@@ -1,27 +1,29 @@
 //! `reservation-kill`: the application is killed under load, again and again; after each restart everything
 //! acknowledged must be there, and no seat held twice.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
 
 use gesta_core::AllFrom;
 use serde::Serialize;
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::generator::{Drive, Generator, Phase, windows};
+use super::ledger::Ledger;
+use super::model::SEATS_MAX;
+use super::probe::probe;
+use super::script::{Scenario, Script};
+use super::verdict::Verdict;
 use crate::cells;
 use crate::child::{Program, Server};
 use crate::failure::{Result, fail};
+use crate::faults::world::DatabaseKind;
 use crate::histogram::Latencies;
 use crate::random::Random;
 use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::reservation::drive::{Drive, Phase};
-use crate::reservation::generator::{Generator, Settings};
-use crate::reservation::model::SEATS_MAX;
-use crate::reservation::probe;
-use crate::reservation::script::{Scenario, Script};
-use crate::reservation::verdict::{self, Verdict};
 use crate::store::{self, StoreFacts};
 use crate::workload::Run;
 
@@ -33,20 +35,8 @@ const GOING_WITHIN: Duration = Duration::from_secs(60);
 const COMMANDS_MIN: u64 = 200;
 /// How often waits look.
 const LOOK: Duration = Duration::from_millis(1);
-/// Of the generator; the closed loop of this command does not tick.
-const TICK: Duration = Duration::from_millis(1);
-/// A request without an answer has failed.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Which database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Database {
-    /// A PostgreSQL server of its own.
-    Postgres,
-    /// A SQLite file.
-    Sqlite,
-}
+/// Share of reads among requests.
+const READS: f64 = 0.05;
 
 /// Kills the application under load, and checks after each restart.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -58,8 +48,8 @@ pub(crate) struct KillArgs {
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) kills: u32,
     /// Databases, one after the other.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Database::Postgres, Database::Sqlite])]
-    pub(crate) databases: Vec<Database>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [DatabaseKind::Postgres, DatabaseKind::Sqlite])]
+    pub(crate) databases: Vec<DatabaseKind>,
     /// Users at once, a connection each.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) closed: u32,
@@ -69,9 +59,6 @@ pub(crate) struct KillArgs {
     /// Seats per show.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=i64::from(SEATS_MAX)))]
     pub(crate) seats: u16,
-    /// Share of reads among requests.
-    #[arg(long, default_value_t = 0.05)]
-    pub(crate) reads: f64,
     /// Seed of times and seats.
     #[arg(long, default_value_t = 7)]
     pub(crate) seed: u64,
@@ -142,144 +129,124 @@ pub(crate) async fn run(args: &KillArgs, stop: &CancellationToken) -> Result<boo
 
 async fn survive(
     args: &KillArgs,
-    database: Database,
+    database: DatabaseKind,
     stop: &CancellationToken,
 ) -> Result<Survived> {
     let files = tempfile::tempdir()?;
     let (url, _server) = match database {
-        Database::Postgres => {
+        DatabaseKind::Postgres => {
             let server = store::new_server()?;
             (server.url(), Some(server))
         }
-        Database::Sqlite => {
+        DatabaseKind::Sqlite => {
             let path = files.path().join("cinema.db");
             (format!("sqlite:{}", path.display()), None)
         }
     };
+    let (own_args, own_url, log) = (args.clone(), url.clone(), files.path().join("log"));
+    let own_stop = stop.clone();
+    let killing =
+        super::alone(move || async move { kill_all(&own_args, &own_url, &log, &own_stop).await });
+    let (mut survived, ledger) = killing.await?;
+    // SQLite belongs to one process at a time: now it is ours.
+    let opened = store::open_url(&url, Duration::ZERO, 1).await?;
+    let verdict = &mut survived.verdict;
+    verdict
+        .add_events(opened.store.as_ref(), AllFrom::Start, &ledger)
+        .await?;
+    survived.store = opened.facts.clone();
+    opened.store.shutdown().await?;
+    Ok(survived)
+}
+
+/// Kill after kill, and what the answers tell after each.
+async fn kill_all(
+    args: &KillArgs,
+    url: &str,
+    log: &Path,
+    stop: &CancellationToken,
+) -> Result<(Survived, Ledger)> {
     let program = Program {
         path: args.cinema.clone(),
         arguments: Vec::new(),
         ready_path: READY_PATH,
         ready_status: &[200, 404],
     };
-    let mut server = Server::start_program(program, &url, &files.path().join("log")).await?;
-    let mut generator = begin(args, &server, stop).await?;
+    let mut server = Server::start_program(program, url, log).await?;
+    let shows = probe(server.address(), Run::random().number(), args.seats).await?;
+    let script = Script::new(Scenario::Concurrent, shows, args.shows, args.seed);
+    let generator = Generator::new(&[server.address()], args.seed, shows, script);
+    generator.connect(args.closed as usize).await?;
+    super::create(&generator, args.shows).await?;
     let mut random = Random::fork(args.seed, 5);
     let mut restarts = Latencies::default();
     let (mut kills, mut verdict) = (0, Verdict::default());
     while kills < args.kills && !stop.is_cancelled() {
-        generator = ride(args, generator, &mut server, kills, &mut random).await?;
+        ride(args, &generator, &mut server, kills, &mut random).await?;
         kills += 1;
         let began = Instant::now();
         server.launch().await?;
         restarts.record(began.elapsed());
-        (generator, verdict) = super::blocking(move || {
-            let verdict = verdict::of_answers(&mut generator, &CancellationToken::new())?;
-            Ok((generator, verdict))
-        })
-        .await?;
+        verdict = Verdict::of_answers(&generator).await;
         if !verdict.is_clean() {
-            eprintln!(
-                "kill {kills}: a promise was broken; the server's last words:\n{}",
-                server.log_tail()
-            );
+            let log = server.log_tail();
+            eprintln!("kill {kills}: a promise was broken; the server's last words:\n{log}");
             break;
         }
     }
     if !server.stop().await {
         eprintln!("the application had to be killed at the end");
     }
-    // SQLite belongs to one process at a time: now it is ours.
-    let opened = store::open_url(&url, Duration::ZERO, 1).await?;
-    verdict::add_events(
-        &mut verdict,
-        opened.store.as_ref(),
-        AllFrom::Start,
-        &generator.ledger,
-    )
-    .await?;
-    let facts = opened.facts.clone();
-    opened.store.shutdown().await?;
-    Ok(Survived {
+    let survived = Survived {
         kills,
         restarts,
         complete: kills == args.kills,
         verdict,
-        store: facts,
-    })
-}
-
-/// A generator with the shows that users meet on.
-async fn begin(args: &KillArgs, server: &Server, stop: &CancellationToken) -> Result<Generator> {
-    let (args, address, stop) = (args.clone(), server.address(), stop.clone());
-    super::blocking(move || {
-        let shows = probe::probe(address, Run::random().number(), args.seats)?;
-        let settings = Settings {
-            targets: vec![address],
-            timeout: TIMEOUT,
-            tick: TICK,
-            seed: args.seed,
-        };
-        let script = Script::new(Scenario::Concurrent, shows, args.shows, args.seed);
-        let mut generator = Generator::new(&settings, shows, script)?;
-        generator.connect(args.closed as usize)?;
-        super::create(&mut generator, args.shows, &stop)?;
-        Ok(generator)
-    })
-    .await
+        store: StoreFacts::default(),
+    };
+    Ok((survived, generator.into_ledger()))
 }
 
 /// Load until the application is killed in the midst of it.
 async fn ride(
     args: &KillArgs,
-    mut generator: Generator,
+    generator: &Rc<Generator>,
     server: &mut Server,
     round: u32,
     random: &mut Random,
-) -> Result<Generator> {
-    let over = CancellationToken::new();
+) -> Result<()> {
     let phase = Phase {
         drive: Drive::Closed(args.closed as usize),
-        reads: args.reads.clamp(0.0, 0.9),
+        reads: READS,
         warm_up: Duration::ZERO,
         duration: GOING_WITHIN * 2,
-        slow: TIMEOUT,
-        grace: Duration::ZERO,
+        slow: GOING_WITHIN,
     };
-    let acknowledged = std::sync::Arc::clone(&generator.acknowledged);
-    let before = acknowledged.load(Ordering::Relaxed);
-    let ended = over.clone();
-    generator.script.switch(match round % 2 {
+    generator.switch(match round % 2 {
         0 => Scenario::Concurrent,
         _ => Scenario::Serial,
     });
-    let load = super::blocking(move || {
-        generator.run(&[phase], Instant::now(), &ended)?;
-        Ok(generator)
-    });
-    let load = tokio::spawn(load);
-    let going = wait_for(&acknowledged, before + COMMANDS_MIN).await;
-    let delay = u64::try_from(random.below(300)).unwrap_or(0);
-    tokio::time::sleep(Duration::from_millis(delay)).await;
-    server.kill();
-    over.cancel();
-    let generator = load.await??;
-    match going {
-        true => Ok(generator),
+    let acknowledged = || generator.with_ledger(|ledger| ledger.acknowledged);
+    let wanted = acknowledged() + COMMANDS_MIN;
+    let over = CancellationToken::new();
+    let windows = windows(&[phase], Instant::now());
+    let delay = Duration::from_millis(random.below(300) as u64);
+    let kill = async {
+        let deadline = Instant::now() + GOING_WITHIN;
+        while acknowledged() < wanted && Instant::now() < deadline {
+            sleep(LOOK).await;
+        }
+        let is_going = acknowledged() >= wanted;
+        sleep(delay).await;
+        server.kill();
+        over.cancel();
+        is_going
+    };
+    match tokio::join!(generator.run(&windows, &over), kill).1 {
+        true => Ok(()),
         false => fail(format!(
             "fewer than {COMMANDS_MIN} commands were acknowledged in {} s",
             GOING_WITHIN.as_secs()
         )),
     }
-}
-
-async fn wait_for(count: &AtomicU64, least: u64) -> bool {
-    let deadline = Instant::now() + GOING_WITHIN;
-    while count.load(Ordering::Relaxed) < least {
-        if Instant::now() > deadline {
-            return false;
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    true
 }

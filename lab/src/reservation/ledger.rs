@@ -4,7 +4,7 @@
 //! exactly; one request came before another if it had ended before the other began.
 //! Not here: whether it can be true (`history`, `stored`).
 
-use crate::reservation::model::{Call, Fact, Op, Outcome, Shows, Verdict};
+use super::model::{Answer, Call, Fact, Op, Outcome, Shows};
 
 /// End of a request whose outcome is not known: it may still take effect.
 pub(crate) const NEVER: u32 = u32::MAX;
@@ -116,12 +116,12 @@ impl Ledger {
     }
 
     /// Writes down how a request ended that began at `begin`.
-    pub(crate) fn record(&mut self, op: Op, begin: u32, verdict: Verdict) {
+    pub(crate) fn record(&mut self, op: Op, begin: u32, answer: Answer) {
         let end = self.tick();
-        match (op.call, verdict.outcome, verdict.fact) {
+        match (op.call, answer.outcome, answer.fact) {
             // Nothing was done.
             (_, Outcome::Refused, _) => {}
-            (Call::Create, outcome, fact) => self.create(op, outcome, fact, verdict.status),
+            (Call::Create, outcome, fact) => self.create(op, outcome, fact, answer.status),
             (Call::Read, Outcome::Accepted, Fact::Seats(reserved)) => {
                 let reading = Reading {
                     show: op.show,
@@ -131,8 +131,8 @@ impl Ledger {
                 };
                 push(&mut self.readings, reading);
             }
-            (Call::Read, Outcome::Failed, _) if verdict.status == 0 => {}
-            (Call::Read, ..) => self.wrong(op, verdict.status),
+            (Call::Read, Outcome::Failed, _) if answer.status == 0 => {}
+            (Call::Read, ..) => self.wrong(op, answer.status),
             (call, outcome, fact) => {
                 let (what, end) = match (call, outcome, fact) {
                     (Call::Reserve, Outcome::Accepted, _) => (What::Reserved, end),
@@ -141,7 +141,7 @@ impl Ledger {
                     (_, _, Fact::SeatFree) => (What::SeenFree, end),
                     (Call::Reserve, Outcome::Failed, _) => (What::MaybeReserved, NEVER),
                     (_, Outcome::Failed, _) => (What::MaybeCancelled, NEVER),
-                    _ => return self.wrong(op, verdict.status),
+                    _ => return self.wrong(op, answer.status),
                 };
                 if outcome == Outcome::Accepted {
                     self.acknowledged += 1;
@@ -233,94 +233,30 @@ fn push<T>(blocks: &mut Vec<Vec<T>>, value: T) {
 mod tests {
     use super::*;
 
-    const SHOWS: Shows = Shows { run: 1, seats: 3 };
-
-    fn answer(outcome: Outcome, fact: Fact) -> Verdict {
-        Verdict {
-            outcome,
-            fact,
-            status: 400,
-        }
-    }
-
-    #[test]
-    fn an_entry_is_small() {
-        assert_eq!(size_of::<Entry>(), 16);
-    }
-
-    #[test]
-    fn requests_are_sorted_by_seat_and_start() {
-        let mut ledger = Ledger::new(SHOWS);
-        let op = |call, seat| Op {
-            call,
-            show: 1,
-            seat,
-        };
-        let (first, second, third) = (ledger.tick(), ledger.tick(), ledger.tick());
-        ledger.record(
-            op(Call::Cancel, 2),
-            second,
-            answer(Outcome::Failed, Fact::None),
-        );
-        ledger.record(
-            op(Call::Reserve, 2),
-            first,
-            answer(Outcome::Accepted, Fact::None),
-        );
-        ledger.record(
-            op(Call::Reserve, 0),
-            third,
-            answer(Outcome::Rejected, Fact::SeatReserved),
-        );
-        ledger.record(
-            op(Call::Reserve, 1),
-            third,
-            answer(Outcome::Refused, Fact::None),
-        );
-        let found: Vec<_> = ledger
-            .sorted_entries()
-            .iter()
-            .map(|e| (e.place, e.begin, e.end, e.what))
-            .collect();
-        assert_eq!(
-            found,
-            [
-                (3, 3, 6, What::SeenReserved),
-                (5, 1, 5, What::Reserved),
-                (5, 2, NEVER, What::MaybeCancelled)
-            ]
-        );
-        assert_eq!((ledger.acknowledged, ledger.wrong), (1, 0));
-    }
-
+    /// Goal: what no request of the run deserves is wrong; a show that exists after an unknown creation is not.
     #[test]
     fn strange_answers_are_told() {
-        let mut ledger = Ledger::new(SHOWS);
-        let op = |call| Op {
-            call,
-            show: 0,
-            seat: 0,
-        };
-        ledger.record(op(Call::Create), 0, answer(Outcome::Failed, Fact::None));
-        assert_eq!(ledger.existence(0), Existence::Unknown);
-        ledger.record(
-            op(Call::Create),
-            0,
-            answer(Outcome::Rejected, Fact::ShowExists),
-        );
+        let mut ledger = Ledger::new(Shows { run: 1, seats: 3 });
+        for (call, show, outcome, fact, wrong) in [
+            (Call::Create, 0, Outcome::Failed, Fact::None, 0),
+            (Call::Create, 0, Outcome::Rejected, Fact::ShowExists, 0),
+            (Call::Reserve, 0, Outcome::Refused, Fact::None, 0),
+            (Call::Reserve, 0, Outcome::Rejected, Fact::Absent, 1),
+            (Call::Read, 0, Outcome::Rejected, Fact::Absent, 2),
+            (Call::Create, 1, Outcome::Rejected, Fact::ShowExists, 3),
+        ] {
+            let begin = ledger.tick();
+            let answer = Answer {
+                outcome,
+                fact,
+                status: 400,
+            };
+            let seat = 0;
+            ledger.record(Op { call, show, seat }, begin, answer);
+            assert_eq!(ledger.wrong, wrong, "{call:?} {show} {outcome:?}");
+        }
         assert_eq!(ledger.created().collect::<Vec<_>>(), [0]);
-        assert_eq!(ledger.wrong, 0);
-        ledger.record(
-            op(Call::Reserve),
-            0,
-            answer(Outcome::Rejected, Fact::Absent),
-        );
-        ledger.record(op(Call::Read), 0, answer(Outcome::Rejected, Fact::Absent));
-        let other = Op {
-            show: 1,
-            ..op(Call::Create)
-        };
-        ledger.record(other, 0, answer(Outcome::Rejected, Fact::ShowExists));
-        assert_eq!((ledger.wrong, ledger.wrongs.len()), (3, 3));
+        assert_eq!((ledger.acknowledged, ledger.sorted_entries().len()), (0, 0));
+        assert_eq!(size_of::<Entry>(), 16);
     }
 }

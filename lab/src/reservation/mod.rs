@@ -1,21 +1,16 @@
 //! `reservation`: drives any server with the cinema's HTTP interface, and proves that no seat was ever held twice.
 //!
-//! Read `model` and `script` first (what is asked), then `generator` and `drive` (how), then `ledger` and `history`
+//! Read `model` and `script` first (what is asked), then `generator` (how), then `ledger` and `history`
 //! (whether the answers can be true). `kill` does the same to an application that is killed again and again.
 
 mod args;
-mod batch;
-mod connection;
-mod drive;
 mod generator;
 mod history;
-mod judge;
 mod kill;
 mod ledger;
 mod measure;
 mod model;
 mod overload;
-mod pace;
 mod probe;
 mod processes;
 mod published;
@@ -23,15 +18,18 @@ mod script;
 mod step;
 mod stored;
 mod verdict;
-mod wire;
 
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod tests;
 
+use std::rc::Rc;
+use std::time::Duration;
+
 use gesta_core::AllFrom;
 use serde_json::json;
+use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cells;
@@ -42,9 +40,9 @@ use crate::workload::Run;
 
 pub(crate) use args::ReservationArgs;
 pub(crate) use kill::{KillArgs, run as run_kill};
-pub(crate) use wire::parse;
 
 use generator::Generator;
+use ledger::Ledger;
 use model::{Call, Op, Shows};
 use probe::probe;
 use processes::Tree;
@@ -59,52 +57,55 @@ const PREPARING: usize = 64;
 
 /// A finished run.
 struct Measured {
-    generator: Generator,
+    ledger: Ledger,
     steps: Vec<Step>,
     verdict: Verdict,
 }
 
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Result<bool> {
-    args.load.check()?;
+    args.check()?;
     let mut report = Report::begin("reservation", "Seats of a cinema", args.seed);
-    let trees = args.trees()?;
     let opened = match &args.store {
-        Some(url) => Some(store::open_url(url, std::time::Duration::ZERO, 1).await?),
+        Some(url) => Some(store::open_url(url, Duration::ZERO, 1).await?),
         None => None,
     };
     let shows = find_out(args).await?;
     let from = match &opened {
-        Some(opened) => Some(AllFrom::Checkpoint(
-            store::end_of(opened.store.as_ref()).await?,
-        )),
-        None => None,
+        Some(opened) => AllFrom::Checkpoint(store::end_of(opened.store.as_ref()).await?),
+        None => AllFrom::Start,
     };
-    let (own_args, own_stop) = (args.clone(), stop.clone());
-    let mut measured = blocking(move || measure(&own_args, shows, &trees, &own_stop)).await?;
-    if let (Some(opened), Some(from)) = (&opened, from) {
-        let ledger = &measured.generator.ledger;
-        verdict::add_events(&mut measured.verdict, opened.store.as_ref(), from, ledger).await?;
-    }
-    report.store = opened.as_ref().map(|opened| opened.facts.clone());
-    report.workload = json!(args);
-    tell(&mut report, args, &measured);
+    let (own_args, trees, own_stop) = (args.clone(), args.trees()?, stop.clone());
+    let mut measured = alone(move || measure(own_args, shows, trees, own_stop)).await?;
     if let Some(opened) = &opened {
+        let (verdict, ledger) = (&mut measured.verdict, &measured.ledger);
+        verdict
+            .add_events(opened.store.as_ref(), from, ledger)
+            .await?;
         opened.store.shutdown().await?;
     }
+    report.store = opened.map(|opened| opened.facts.clone());
+    report.workload = json!(args);
+    tell(&mut report, args, &measured);
     let steps = &measured.steps;
     let complete = steps.iter().all(|step| step.result.complete) && !steps.is_empty();
     report.finish(&args.report, complete)
 }
 
-/// Runs what blocks on a thread of its own.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
+/// Runs the generator on a thread of its own.
+async fn alone<T, F>(work: impl FnOnce() -> F + Send + 'static) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>>,
+{
     let (send, receive) = tokio::sync::oneshot::channel();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let run = move || send.send(LocalSet::new().block_on(&runtime, work()));
     std::thread::Builder::new()
         .name("generator".into())
-        .spawn(move || send.send(work()))?;
+        .spawn(run)?;
     match receive.await {
         Ok(result) => result,
         Err(_) => Err(Failure("the generator has failed".into())),
@@ -113,122 +114,102 @@ async fn blocking<T: Send + 'static>(
 
 /// Asks every server whether it is a cinema.
 async fn find_out(args: &ReservationArgs) -> Result<Shows> {
-    let (targets, seats) = (args.targets()?, args.seats);
-    blocking(move || {
-        let mut found: Option<Shows> = None;
-        for target in targets {
-            // The id of the probe's show must be new on each server.
-            let run = Run::random().number();
-            let shows = probe(target, run, seats)?;
-            found.get_or_insert(shows);
-        }
-        found.ok_or_else(|| Failure("no server was named".into()))
-    })
-    .await
+    let mut found = None;
+    for target in args.targets()? {
+        // The id of the probe's show must be new on each server.
+        let shows = probe(target, Run::random().number(), args.seats).await?;
+        found.get_or_insert(shows);
+    }
+    found.ok_or_else(|| Failure("no server was named".into()))
 }
 
 /// Everything that happens between the first request and the last.
-fn measure(
-    args: &ReservationArgs,
+async fn measure(
+    args: ReservationArgs,
     shows: Shows,
-    trees: &[Tree],
-    stop: &CancellationToken,
+    trees: Vec<Tree>,
+    stop: CancellationToken,
 ) -> Result<Measured> {
-    let mut generator = prepared(args, shows, stop)?;
-    let steps = match args.overload {
-        Some(_) => overload::run(&mut generator, args, trees, stop)?,
-        None => drive_steps(&mut generator, args, trees, stop)?,
-    };
-    let verdict = verdict::of_answers(&mut generator, &CancellationToken::new())?;
-    Ok(Measured {
-        generator,
-        steps,
-        verdict,
-    })
-}
-
-/// A generator, and the shows that the scenario needs.
-fn prepared(args: &ReservationArgs, shows: Shows, stop: &CancellationToken) -> Result<Generator> {
     let existing = match args.scenario {
         Scenario::Serial => 0,
         Scenario::Concurrent => args.shows,
     };
     let script = Script::new(args.scenario, shows, existing, args.seed);
-    let mut generator = Generator::new(&args.settings()?, shows, script)?;
+    let generator = Generator::new(&args.targets()?, args.seed, shows, script);
     // No more than the load itself may use.
-    let first = args.load.drives().first().map_or(PREPARING, |(_, drive)| {
+    let first = args.drives().first().map_or(PREPARING, |(_, drive)| {
         args.connections_for(*drive, CONNECTIONS)
     });
-    generator.connect(first.min(PREPARING))?;
-    create(&mut generator, existing, stop)?;
-    Ok(generator)
+    generator.connect(first.min(PREPARING)).await?;
+    create(&generator, existing).await?;
+    let steps = match args.overload {
+        Some(_) => overload::run(&generator, &args, &trees, &stop).await?,
+        None => drive_steps(&generator, &args, &trees, &stop).await?,
+    };
+    let verdict = Verdict::of_answers(&generator).await;
+    Ok(Measured {
+        ledger: generator.into_ledger(),
+        steps,
+        verdict,
+    })
 }
 
 /// Creates the first shows.
-fn create(generator: &mut Generator, count: u32, stop: &CancellationToken) -> Result<()> {
+async fn create(generator: &Rc<Generator>, count: u32) -> Result<()> {
     let creations = (0..count).map(|show| Op {
         call: Call::Create,
         show,
         seat: 0,
     });
-    generator.batch(creations, 0..1, stop)?;
-    let missing = count as usize - generator.ledger.created().count().min(count as usize);
-    match missing {
+    generator.batch(creations.collect(), 0).await;
+    let created = generator.with_ledger(|ledger| ledger.created().count());
+    match (count as usize).saturating_sub(created) {
         0 => Ok(()),
-        _ => fail(format!("{missing} of {count} shows could not be created")),
+        missing => fail(format!("{missing} of {count} shows could not be created")),
     }
 }
 
 /// Runs the steps until one is bad.
-fn drive_steps(
-    generator: &mut Generator,
+async fn drive_steps(
+    generator: &Rc<Generator>,
     args: &ReservationArgs,
     trees: &[Tree],
     stop: &CancellationToken,
 ) -> Result<Vec<Step>> {
     let mut steps: Vec<Step> = Vec::new();
-    for (name, drive) in args.load.drives() {
-        if stop.is_cancelled() {
+    for (name, drive) in args.drives() {
+        let is_over = |step: &Step| args.is_bad(&step.result.overall());
+        if stop.is_cancelled() || steps.last().is_some_and(is_over) {
             break;
         }
-        generator.connect(args.connections_for(drive, CONNECTIONS))?;
+        let connections = args.connections_for(drive, CONNECTIONS);
+        generator.connect(connections).await?;
         eprintln!("{name}");
-        let phases = [(name, args.load.phase(drive))];
-        let step = step::run(generator, &phases, trees, stop)?;
-        let bad = step
-            .iter()
-            .any(|step| args.load.stop_rule().ends(&step.result.measures.overall()));
-        steps.extend(step);
-        if bad && args.load.steps.is_some() {
-            break;
-        }
+        let phases = [(name, args.phase(drive))];
+        steps.extend(step::run(generator, &phases, trees, stop).await);
     }
     Ok(steps)
 }
 
-/// The last step that the stop rule did not end.
-fn highest_good<'a>(args: &ReservationArgs, steps: &'a [Step]) -> Option<&'a str> {
-    args.load.steps?;
-    let good = |step: &&Step| !args.load.stop_rule().ends(&step.result.measures.overall());
-    steps.iter().rev().find(good).map(|step| step.name.as_str())
-}
-
 fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
     let steps = &measured.steps;
-    let last = steps
-        .last()
-        .map_or(0.0, |step| step.result.accepted_per_second());
-    report.finding = match highest_good(args, steps) {
-        Some(step) => format!("The highest good step is {step}."),
-        None => format!("{last:.0} requests/s were accepted."),
+    let is_good = |step: &&Step| !args.is_bad(&step.result.overall());
+    let highest = steps
+        .iter()
+        .rev()
+        .find(is_good)
+        .filter(|_| args.steps.is_some());
+    let accepted = |step: &Step| step.result.accepted_per_second();
+    report.finding = match highest {
+        Some(step) => format!("The highest good step is {}.", step.name),
+        None => {
+            let last = steps.last().map_or(0.0, accepted);
+            format!("{last:.0} requests/s were accepted.")
+        }
     };
-    if let Ok(three) = <&[Step; 3]>::try_from(steps.as_slice())
-        && args.overload.is_some()
-    {
-        overload::tell(report, three);
-    }
-    if args.overload.is_none() {
-        published::tell(report, steps);
+    match <&[Step; 3]>::try_from(steps.as_slice()) {
+        Ok(three) if args.overload.is_some() => overload::tell(report, three),
+        _ => published::tell(report, steps),
     }
     step::tell(report, steps);
     if args.urls.len() > 1 {
@@ -247,7 +228,7 @@ fn shares(steps: &[Step]) -> Table {
     ];
     let mut table = Table::new("Every server", columns);
     for step in steps {
-        for (server, [commands, reads]) in step.result.by_target.iter().enumerate() {
+        for (server, [commands, reads]) in step.result.by_server.iter().enumerate() {
             table.row(cells![&step.name, server, *commands, *reads]);
         }
     }

@@ -1,6 +1,8 @@
-//! What is asked of a cinema and what it may answer.
+//! What is asked of a cinema, what it may answer, and what an answer means.
 
-use serde::Serialize;
+use bytes::Bytes;
+use hyper::Method;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::random::Random;
@@ -23,29 +25,48 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// All of them, in the order of their discriminants.
-    pub(crate) const ALL: [Call; 4] = [Call::Create, Call::Reserve, Call::Cancel, Call::Read];
+    /// All of them, in the order of their discriminants, with their names.
+    pub(crate) const ALL: [(Call, &str); 4] = [
+        (Call::Create, "create"),
+        (Call::Reserve, "reserve"),
+        (Call::Cancel, "cancel"),
+        (Call::Read, "read"),
+    ];
 
-    /// For tables and lines.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Call::Create => "create",
-            Call::Reserve => "reserve",
-            Call::Cancel => "cancel",
-            Call::Read => "read",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
-/// One request: the show by its number in the run, the seat by its number in the show. The first seat has number 0.
+/// One request: the show by its number in the run, the seat by its number in the show, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Op {
-    /// What.
     pub(crate) call: Call,
-    /// Which show.
     pub(crate) show: u32,
-    /// Which seat; 0 where there is none.
+    /// 0 where there is none.
     pub(crate) seat: u16,
+}
+
+impl Op {
+    /// Method, path and body.
+    pub(crate) fn request(self, shows: &Shows) -> (Method, String, Bytes) {
+        let (id, seat) = (shows.id(self.show), self.seat);
+        let change = |body: &'static str| {
+            let path = format!("/shows/{id}/seats/{seat}");
+            (Method::PATCH, path, Bytes::from_static(body.as_bytes()))
+        };
+        match self.call {
+            Call::Create => {
+                let (show, seats) = (self.show, shows.seats);
+                let body =
+                    format!(r#"{{"showId":"{id}","title":"Show {show}","maxSeats":{seats}}}"#);
+                (Method::POST, "/shows".into(), body.into())
+            }
+            Call::Reserve => change(r#"{"action":"RESERVE"}"#),
+            Call::Cancel => change(r#"{"action":"CANCEL_RESERVATION"}"#),
+            Call::Read => (Method::GET, format!("/shows/{id}"), Bytes::new()),
+        }
+    }
 }
 
 /// How a request ended.
@@ -63,23 +84,13 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// All of them, in the order of their discriminants.
-    pub(crate) const ALL: [Outcome; 4] = [
-        Outcome::Accepted,
-        Outcome::Refused,
-        Outcome::Rejected,
-        Outcome::Failed,
+    /// All of them, in the order of their discriminants, with their names.
+    pub(crate) const ALL: [(Outcome, &str); 4] = [
+        (Outcome::Accepted, "accepted"),
+        (Outcome::Refused, "refused"),
+        (Outcome::Rejected, "rejected"),
+        (Outcome::Failed, "failed"),
     ];
-
-    /// For tables and lines.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Outcome::Accepted => "accepted",
-            Outcome::Refused => "refused",
-            Outcome::Rejected => "rejected",
-            Outcome::Failed => "failed",
-        }
-    }
 }
 
 /// What an answer says about the show.
@@ -87,11 +98,8 @@ impl Outcome {
 pub(crate) enum Fact {
     /// Nothing more than its outcome.
     None,
-    /// The seat is reserved.
     SeatReserved,
-    /// The seat is free.
     SeatFree,
-    /// The show exists already.
     ShowExists,
     /// The show or the seat does not exist.
     Absent,
@@ -101,22 +109,85 @@ pub(crate) enum Fact {
 
 /// An answer, judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    /// How it ended.
+pub(crate) struct Answer {
     pub(crate) outcome: Outcome,
-    /// What it says.
     pub(crate) fact: Fact,
-    /// Status of the answer; 0 if there was none.
+    /// 0 if no answer came.
     pub(crate) status: u16,
 }
 
-impl Verdict {
+impl Answer {
     /// No answer came.
-    pub(crate) const NO_ANSWER: Verdict = Verdict {
+    pub(crate) const NONE: Answer = Answer {
         outcome: Outcome::Failed,
         fact: Fact::None,
         status: 0,
     };
+
+    /// Judges an answer to a call.
+    pub(crate) fn of(call: Call, status: u16, body: &[u8], shows: &Shows) -> Self {
+        let says = |word: &str| body.windows(word.len()).any(|part| part == word.as_bytes());
+        let (outcome, fact) = match (status, call) {
+            (200..=299, Call::Read) => match reserved_seats(body, shows) {
+                Some(seats) => (Outcome::Accepted, Fact::Seats(seats)),
+                // An answer that cannot be read is none.
+                None => (Outcome::Failed, Fact::None),
+            },
+            (200..=299, _) => (Outcome::Accepted, Fact::None),
+            (429 | 503, _) => (Outcome::Refused, Fact::None),
+            (409, Call::Create) => (Outcome::Rejected, Fact::ShowExists),
+            (404, Call::Read | Call::Reserve | Call::Cancel) => (Outcome::Rejected, Fact::Absent),
+            (400, Call::Reserve) if says("SEAT_NOT_AVAILABLE") => {
+                (Outcome::Rejected, Fact::SeatReserved)
+            }
+            (400, Call::Cancel) if says("SEAT_NOT_RESERVED") => (Outcome::Rejected, Fact::SeatFree),
+            (400, Call::Reserve | Call::Cancel)
+                if says("SEAT_NOT_EXISTS") || says("SHOW_NOT_EXISTS") =>
+            {
+                (Outcome::Rejected, Fact::Absent)
+            }
+            (400..=499, _) => (Outcome::Rejected, Fact::None),
+            _ => (Outcome::Failed, Fact::None),
+        };
+        Self {
+            outcome,
+            fact,
+            status,
+        }
+    }
+}
+
+/// A show as `GET /shows/{id}` tells it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ShowDocument {
+    pub(crate) seats: Vec<SeatDocument>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct SeatDocument {
+    pub(crate) number: u16,
+    status: SeatStatus,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum SeatStatus {
+    Available,
+    Reserved,
+}
+
+/// The reserved seats of a document, if it is one with all the seats of a show.
+fn reserved_seats(body: &[u8], shows: &Shows) -> Option<u128> {
+    let show: ShowDocument = serde_json::from_slice(body).ok()?;
+    let (mut seen, mut reserved) = (0_u128, 0_u128);
+    for seat in show.seats.iter() {
+        if seat.number >= shows.seats.min(SEATS_MAX) || seen >> seat.number & 1 == 1 {
+            return None;
+        }
+        seen |= 1 << seat.number;
+        reserved |= u128::from(seat.status == SeatStatus::Reserved) << seat.number;
+    }
+    (show.seats.len() == usize::from(shows.seats)).then_some(reserved)
 }
 
 /// The shows of one run: their ids, and how many seats they have.
@@ -144,5 +215,81 @@ impl Shows {
         let seats = u32::from(self.seats);
         let seat = u16::try_from(place % seats).expect("a seat");
         (place / seats, seat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHOWS: Shows = Shows { run: 7, seats: 3 };
+
+    fn told(call: Call, status: u16, body: &str) -> (Outcome, Fact) {
+        let answer = Answer::of(call, status, body.as_bytes(), &SHOWS);
+        (answer.outcome, answer.fact)
+    }
+
+    #[test]
+    fn answers_mean_what_the_table_of_the_interface_says() {
+        use Call::{Cancel, Create, Read, Reserve};
+        use Outcome::{Accepted, Failed, Refused, Rejected};
+        let document = r#"{"id":"x","title":"\"y\"","seats":[{"price":"1","status":"RESERVED","number":2},
+            {"number":0,"status":"AVAILABLE","price":100.0},{"number":1,"status":"RESERVED"}]}"#;
+        let twice = r#"{"seats":[{"number":1,"status":"RESERVED"},{"number":1,"status":"RESERVED"},{"number":2,"status":"RESERVED"}]}"#;
+        for (call, status, body, outcome, fact) in [
+            (Create, 201, "Show created", Accepted, Fact::None),
+            (
+                Create,
+                409,
+                "SHOW_ALREADY_EXISTS",
+                Rejected,
+                Fact::ShowExists,
+            ),
+            (Create, 400, "TOO_MANY_SEATS", Rejected, Fact::None),
+            (Reserve, 202, "", Accepted, Fact::None),
+            (
+                Reserve,
+                400,
+                "SEAT_NOT_AVAILABLE",
+                Rejected,
+                Fact::SeatReserved,
+            ),
+            (
+                Reserve,
+                400,
+                r#"{"code":"SHOW_NOT_EXISTS"}"#,
+                Rejected,
+                Fact::Absent,
+            ),
+            (Cancel, 400, "SEAT_NOT_RESERVED", Rejected, Fact::SeatFree),
+            (Cancel, 400, "SEAT_NOT_EXISTS", Rejected, Fact::Absent),
+            (Reserve, 503, "overloaded", Refused, Fact::None),
+            (Reserve, 500, "", Failed, Fact::None),
+            (Reserve, 504, "", Failed, Fact::None),
+            (Read, 404, "", Rejected, Fact::Absent),
+            (Read, 200, document, Accepted, Fact::Seats(0b110)),
+            (Read, 200, "", Failed, Fact::None),
+            (
+                Read,
+                200,
+                r#"{"seats":[{"number":1,"status":"AVAILABLE"}]}"#,
+                Failed,
+                Fact::None,
+            ),
+            (Read, 200, twice, Failed, Fact::None),
+            (
+                Read,
+                200,
+                r#"{"seats":[{"number":200,"status":"RESERVED"}]}"#,
+                Failed,
+                Fact::None,
+            ),
+        ] {
+            assert_eq!(
+                told(call, status, body),
+                (outcome, fact),
+                "{call:?} {status} {body}"
+            );
+        }
     }
 }

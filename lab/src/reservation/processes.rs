@@ -1,4 +1,4 @@
-//! Processor time of the application and the database, by process id or by the port that they listen on.
+//! Processor time of the application and the database, by the port that they listen on.
 //!
 //! A process counts with all its descendants, those that have ended too, as a PostgreSQL server is one with its backends.
 
@@ -7,8 +7,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::failure::{Result, fail};
-
 /// Clock ticks a second in `/proc`, the same on every Linux that matters.
 const TICKS: u64 = 100;
 
@@ -16,21 +14,25 @@ const TICKS: u64 = 100;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tree {
     /// `application`, `database`.
-    pub(crate) name: String,
+    pub(crate) name: &'static str,
     /// Its id.
-    pub(crate) pid: u32,
+    pid: u32,
 }
 
 impl Tree {
-    /// A process that must be there.
-    pub(crate) fn new(name: impl Into<String>, pid: u32) -> Result<Self> {
-        if stat(pid).is_none() {
-            return fail(format!("there is no process {pid}"));
+    /// The process that listens on a port of this machine, of several the one that was first; none elsewhere.
+    pub(crate) fn listening_on(name: &'static str, address: SocketAddr) -> Option<Self> {
+        if !address.ip().is_loopback() {
+            return None;
         }
-        Ok(Self {
-            name: name.into(),
-            pid,
-        })
+        let mut sockets = HashSet::new();
+        for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+            let text = std::fs::read_to_string(table).unwrap_or_default();
+            let inodes = listening_inodes(&text, address.port()).into_iter();
+            sockets.extend(inodes.map(|inode| format!("socket:[{inode}]")));
+        }
+        let pid = pids().filter(|pid| holds(*pid, &sockets)).min()?;
+        Some(Self { name, pid })
     }
 
     /// Processor time so far.
@@ -88,23 +90,6 @@ fn pids() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The process that listens on a port of this machine; of several the one that was first.
-pub(crate) fn listening_on(address: SocketAddr) -> Option<u32> {
-    if !address.ip().is_loopback() {
-        return None;
-    }
-    let mut inodes = HashSet::new();
-    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        let text = std::fs::read_to_string(table).unwrap_or_default();
-        inodes.extend(listening_inodes(&text, address.port()));
-    }
-    let sockets: HashSet<String> = inodes
-        .iter()
-        .map(|inode| format!("socket:[{inode}]"))
-        .collect();
-    pids().filter(|pid| holds(*pid, &sockets)).min()
-}
-
 /// Inodes of sockets in state LISTEN (0A) at the port.
 fn listening_inodes(table: &str, port: u16) -> Vec<u64> {
     let wanted = format!(":{port:04X}");
@@ -158,21 +143,13 @@ mod tests {
     #[test]
     fn the_listener_of_a_port_is_found() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let found = listening_on(listener.local_addr().unwrap());
+        let found = Tree::listening_on("own", listener.local_addr().unwrap());
         if cfg!(target_os = "linux") {
-            assert_eq!(found, Some(std::process::id()));
-            assert!(Tree::new("own", std::process::id()).is_ok());
+            assert_eq!(found.map(|tree| tree.pid), Some(std::process::id()));
         }
-        assert_eq!(listening_on("192.0.2.1:80".parse().unwrap()), None);
-        assert!(Tree::new("none", u32::MAX).is_err());
-    }
-
-    #[test]
-    fn only_listening_sockets_of_the_port_count() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
-            0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 x\n\
-            1: 0100007F:1F90 0100007F:0001 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 x\n\
-            2: 0100007F:1F91 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4713 1 x\n";
-        assert_eq!(listening_inodes(table, 8080), [4711]);
+        assert_eq!(
+            Tree::listening_on("far", "192.0.2.1:80".parse().unwrap()),
+            None
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The published steps of the reference application, and ours beside them.
 
-use super::drive::Drive;
+use super::generator::Drive;
 use super::step::Step;
 use crate::cells;
 use crate::report::{Chart, Report, Scale, Table, Unit, Whose};
@@ -56,7 +56,7 @@ pub(super) fn tell(report: &mut Report, steps: &[Step]) {
         if let Some(rate) = offered(step) {
             let short = step.result.accepted_per_second() < rate * KEPT_UP;
             let short = short.then_some("fewer were accepted than were offered");
-            let p99 = step.result.measures.overall().p99;
+            let p99 = step.result.overall().p99;
             table.row_of(Whose::Ours, cells!["here", rate, p99, short]);
         }
     }

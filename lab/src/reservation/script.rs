@@ -7,8 +7,8 @@
 
 use serde::Serialize;
 
+use super::model::{Call, Op, Outcome, Shows};
 use crate::random::Random;
-use crate::reservation::model::{Call, Op, Outcome, Shows};
 
 /// Who meets whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
@@ -45,17 +45,6 @@ enum Stage {
     Cancel { show: u32, seat: u16 },
 }
 
-impl User {
-    /// A user whose first show gets at most `seats` reservations.
-    pub(crate) fn staggered(shows: &Shows, random: &mut Random) -> Self {
-        let left_out = random.below(usize::from(shows.seats.max(1)));
-        Self {
-            shortened: u16::try_from(left_out).expect("below the seats"),
-            ..Self::default()
-        }
-    }
-}
-
 /// Hands out work.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -89,7 +78,11 @@ impl Script {
 
     /// A user with a first show of random length.
     pub(crate) fn user(&mut self) -> User {
-        User::staggered(&self.shows, &mut self.random)
+        let left_out = self.random.below(usize::from(self.shows.seats.max(1)));
+        User {
+            shortened: u16::try_from(left_out).expect("below the seats"),
+            ..User::default()
+        }
     }
 
     /// What the user asks next. The same again until [`settle`](Self::settle) is called.
@@ -212,43 +205,6 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_asked_again() {
-        let mut script = Script::new(Scenario::Serial, SHOWS, 0, 7);
-        let mut user = User::default();
-        let first = script.next(&mut user);
-        assert!(!script.settle(&mut user, Outcome::Refused));
-        assert_eq!(script.next(&mut user), first);
-        assert!(!script.settle(&mut user, Outcome::Accepted));
-        let seat = script.next(&mut user);
-        assert!(!script.settle(&mut user, Outcome::Refused));
-        assert_eq!(script.next(&mut user), seat);
-        assert!(!script.settle(&mut user, Outcome::Failed));
-        assert_ne!(script.next(&mut user), seat);
-    }
-
-    #[test]
-    fn first_shows_end_at_different_times() {
-        let mut script = Script::new(Scenario::Serial, SHOWS, 0, 7);
-        let lengths: HashSet<usize> = (0..200)
-            .map(|_| {
-                let mut user = script.user();
-                let mut length = 0;
-                while !{
-                    script.next(&mut user);
-                    script.settle(&mut user, Outcome::Accepted)
-                } {
-                    length += 1;
-                }
-                length
-            })
-            .collect();
-        assert!(
-            lengths.len() > 40 && lengths.iter().all(|n| (1..=50).contains(n)),
-            "{lengths:?}"
-        );
-    }
-
-    #[test]
     fn concurrent_users_reserve_and_cancel_every_seat_once_per_round() {
         let mut script = Script::new(Scenario::Concurrent, SHOWS, 20, 7);
         let mut orders = Vec::new();
@@ -277,10 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_reservation_is_cancelled_and_an_unknown_cancellation_repeated() {
+    fn what_was_refused_is_asked_again_and_what_is_unknown_is_made_free() {
         let mut script = Script::new(Scenario::Concurrent, SHOWS, 20, 7);
         let mut user = User::default();
-        script.next(&mut user);
+        let first = script.next(&mut user);
+        script.settle(&mut user, Outcome::Refused);
+        assert_eq!(script.next(&mut user), first);
         script.settle(&mut user, Outcome::Failed);
         assert_eq!(script.next(&mut user).call, Call::Cancel);
         assert!(!script.settle(&mut user, Outcome::Failed));

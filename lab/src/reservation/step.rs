@@ -1,134 +1,119 @@
-//! One measured stretch of load: the generator on this thread, a sampler of processor times beside it.
+//! One measured stretch of load: the generator, a sampler of processor times beside it, and what is told of both.
 
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::rc::Rc;
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::generator::{Drive, Generator, Phase, Window, windows};
+use super::measure::PhaseResult;
+use super::model::{Call, Outcome};
+use super::processes::Tree;
 use crate::cells;
-use crate::failure::{Failure, Result};
 use crate::histogram::Percentiles;
 use crate::host::{CpuMeter, CpuUse};
 use crate::report::{Cell, Chart, Report, Scale, Table, Unit};
-use crate::reservation::drive::{Drive, Phase};
-use crate::reservation::generator::Generator;
-use crate::reservation::measure::PhaseResult;
-use crate::reservation::model::{Call, Outcome};
-use crate::reservation::processes::Tree;
 
 /// Time between the decision to start and the first intended start.
 const HEAD_START: Duration = Duration::from_millis(20);
 /// A generator that is busier is the limit.
 const OWN_SHARE_MAX: f64 = 0.9;
-/// A generator that is later is the limit.
-const LAG_P99_MS_MAX: f64 = 2.0;
+/// A generator that is later is the limit. Its timers are up to 1 ms late by nature.
+const LAG_P99_MS_MAX: f64 = 3.0;
 
-/// Cores that processes kept busy.
+/// Cores that were busy in the measured part of a phase.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Sampled {
+struct Sampled {
     machine: CpuUse,
-    trees: Vec<(String, f64)>,
+    /// The generator's thread.
+    own: f64,
+    trees: Vec<(&'static str, f64)>,
 }
 
 /// A measured phase.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// For people.
     pub(crate) name: String,
-    /// What was asked.
     pub(crate) drive: Drive,
-    /// What it came to.
     pub(crate) result: PhaseResult,
     cpu: Sampled,
 }
 
 /// Runs phases without pauses and samples their measured parts.
-pub(crate) fn run(
-    generator: &mut Generator,
+pub(crate) async fn run(
+    generator: &Rc<Generator>,
     phases: &[(String, Phase)],
     trees: &[Tree],
     stop: &CancellationToken,
-) -> Result<Vec<Step>> {
-    let begin = Instant::now() + HEAD_START;
-    let mut windows = Vec::new();
-    let mut at = begin;
-    for (_, phase) in phases {
-        windows.push((at + phase.warm_up, at + phase.length()));
-        at += phase.length();
-    }
+) -> Vec<Step> {
     let plain: Vec<Phase> = phases.iter().map(|(_, phase)| *phase).collect();
-    let (results, samples) = std::thread::scope(|scope| {
-        // Dropping the sender ends the sampling early.
-        let (over, ended) = mpsc::channel::<()>();
-        let sampler = scope.spawn(move || sample(&windows, trees, &ended));
-        let results = generator.run(&plain, begin, stop);
-        drop(over);
-        let samples = sampler.join();
-        (results, samples)
-    });
-    let samples = samples.map_err(|_| Failure("the sampler has failed".into()))?;
-    let steps = phases.iter().zip(results?).enumerate();
-    let steps = steps.map(|(i, ((name, phase), result))| Step {
+    let windows = windows(&plain, Instant::now() + HEAD_START);
+    let sampler = tokio::task::spawn_local(sample(windows.clone(), trees.to_vec(), stop.clone()));
+    let results = generator.run(&windows, stop).await;
+    let mut samples = sampler.await.unwrap_or_default().into_iter();
+    let steps = phases.iter().zip(results);
+    let steps = steps.map(|((name, phase), result)| Step {
         name: name.clone(),
         drive: phase.drive,
         result,
-        cpu: samples.get(i).cloned().unwrap_or_default(),
+        cpu: samples.next().unwrap_or_default(),
     });
-    Ok(steps.collect())
+    steps.collect()
 }
 
 /// Looks at the beginning and the end of each window.
-fn sample(
-    windows: &[(Instant, Instant)],
-    trees: &[Tree],
-    ended: &mpsc::Receiver<()>,
-) -> Vec<Sampled> {
+async fn sample(windows: Vec<Window>, trees: Vec<Tree>, stop: CancellationToken) -> Vec<Sampled> {
     let mut samples = Vec::new();
-    for (from, to) in windows {
-        if !wait(*from, ended) {
-            break;
-        }
-        let (began, machine) = (Instant::now(), CpuMeter::start());
-        let before: Vec<Duration> = trees.iter().map(Tree::busy).collect();
-        let complete = wait(*to, ended);
+    for window in windows {
+        let until = async |moment| {
+            tokio::select! {
+                () = sleep_until(moment) => {}
+                () = stop.cancelled() => {}
+            }
+        };
+        until(window.from).await;
+        let (began, own, machine) = (Instant::now(), own_time(), CpuMeter::start());
+        let before = busy(&trees).await;
+        until(window.end).await;
         let seconds = began.elapsed().as_secs_f64().max(0.001);
-        let cores = trees.iter().zip(before).map(|(tree, before)| {
-            let used = tree.busy().saturating_sub(before).as_secs_f64();
-            (tree.name.clone(), (used / seconds * 100.0).round() / 100.0)
-        });
+        let cores = |used: Duration| (used.as_secs_f64() / seconds * 100.0).round() / 100.0;
+        let (machine, own) = (machine.used(), cores(own_time().saturating_sub(own)));
+        let after = busy(&trees).await;
+        let used = trees.iter().zip(before.into_iter().zip(after));
         samples.push(Sampled {
-            trees: cores.collect(),
-            machine: machine.used(),
+            machine,
+            own,
+            trees: used
+                .map(|(tree, (before, after))| (tree.name, cores(after.saturating_sub(before))))
+                .collect(),
         });
-        if !complete {
-            break;
-        }
     }
     samples
 }
 
-/// False if there is nothing to wait for any more.
-fn wait(until: Instant, ended: &mpsc::Receiver<()>) -> bool {
-    let left = until.saturating_duration_since(Instant::now());
-    matches!(ended.recv_timeout(left), Err(RecvTimeoutError::Timeout))
+/// Processor times so far; read on another thread, since it takes a while.
+async fn busy(trees: &[Tree]) -> Vec<Duration> {
+    let trees = trees.to_vec();
+    let look = move || trees.iter().map(Tree::busy).collect();
+    tokio::task::spawn_blocking(look).await.unwrap_or_default()
+}
+
+fn own_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 impl Step {
-    /// Why the generator was the limit, if it was.
-    pub(crate) fn generator_limit(&self) -> Option<&'static str> {
-        let lag = self.result.lag.percentiles();
-        if self.result.own_share() > OWN_SHARE_MAX {
-            Some("the generator's thread was busy")
-        } else if lag.count > 0 && lag.p99 > LAG_P99_MS_MAX && !self.is_closed() {
-            Some("the generator was late")
-        } else {
-            None
-        }
-    }
-
     fn tell_of_trouble(&self, report: &mut Report) {
-        let name = &self.name;
-        if let Some(why) = self.generator_limit() {
+        let (name, lag) = (&self.name, self.result.lag.percentiles());
+        let is_open = matches!(self.drive, Drive::Open { .. });
+        let why = if self.cpu.own > OWN_SHARE_MAX {
+            Some("the generator's thread was busy")
+        } else {
+            (is_open && lag.p99 > LAG_P99_MS_MAX).then_some("the generator was late")
+        };
+        if let Some(why) = why {
             report.caution(format!(
                 "{name}: {why}: the figures are those of the generator."
             ));
@@ -138,21 +123,20 @@ impl Step {
         }
     }
 
-    fn is_closed(&self) -> bool {
-        matches!(self.drive, Drive::Closed(_))
+    fn cores(&self, name: &str) -> Option<f64> {
+        let of = self.cpu.trees.iter().filter(|(tree, _)| *tree == name);
+        of.map(|(_, cores)| *cores).reduce(|sum, cores| sum + cores)
     }
 
-    fn cores(&self, name: &str) -> Option<f64> {
-        let of = self.cpu.trees.iter();
-        let of = of.filter(|(tree, _)| tree.starts_with(name));
-        of.map(|(_, cores)| *cores).reduce(|sum, cores| sum + cores)
+    #[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
+    fn micros_per_request(&self) -> Option<f64> {
+        let sent = self.result.sent;
+        (sent > 0).then(|| self.cpu.own * self.result.seconds * 1e6 / sent as f64)
     }
 }
 
 /// Title of the table of steps.
 pub(crate) const STEPS: &str = "Steps";
-/// Title of the table of calls.
-pub(crate) const CALLS: &str = "Every kind of call";
 /// What is told of latencies.
 pub(crate) const LATENCY: [(&str, Unit); 6] = [
     ("requests", Unit::Count),
@@ -187,20 +171,15 @@ pub(crate) fn tell(report: &mut Report, steps: &[Step]) {
         ("µs per request", Unit::Count),
         ("generator late (p99)", Unit::Millis),
         ("wait for a connection (p99)", Unit::Millis),
-        ("wait for the turn (p99)", Unit::Millis),
     ];
     let columns = first.into_iter().chain(LATENCY).chain(last);
     let mut table = Table::new(STEPS, columns);
-    let place = [
-        ("step", Unit::Words),
-        ("call", Unit::Words),
-        ("outcome", Unit::Words),
-    ];
-    let mut calls = Table::new(CALLS, place.into_iter().chain(LATENCY));
+    let place = ["step", "call", "outcome"].map(|name| (name, Unit::Words));
+    let mut calls = Table::new("Every kind of call", place.into_iter().chain(LATENCY));
     calls.folded = steps.len() > 1;
     for step in steps {
         let result = &step.result;
-        let count = |outcome: Outcome| result.measures.over(|_, o| o == outcome).count;
+        let count = |outcome: Outcome| result.over(|_, o| o == outcome).count;
         let first = cells![
             &step.name,
             result.answered_per_second(),
@@ -210,22 +189,21 @@ pub(crate) fn tell(report: &mut Report, steps: &[Step]) {
             count(Outcome::Refused),
             count(Outcome::Rejected),
             count(Outcome::Failed),
-            result.measures.unsent(),
+            result.unsent.percentiles().count,
             step.cores("application"),
             step.cores("database"),
             step.cpu.machine.machine_cores,
-            result.own_share(),
-            result.own_micros_per_request(),
+            step.cpu.own,
+            step.micros_per_request(),
             result.lag.percentiles().p99,
             result.connection_wait.percentiles().p99,
-            result.turn_wait.percentiles().p99,
         ];
-        table.row([first, latency_cells(&result.measures.overall()), last].concat());
-        for call in Call::ALL {
-            for outcome in Outcome::ALL {
-                let p = result.measures.over(|c, o| (c, o) == (call, outcome));
+        table.row([first, latency_cells(&result.overall()), last].concat());
+        for (call, call_name) in Call::ALL {
+            for (outcome, outcome_name) in Outcome::ALL {
+                let p = result.over(|c, o| (c, o) == (call, outcome));
                 if p.count > 0 {
-                    let place = cells![&step.name, call.name(), outcome.name()];
+                    let place = cells![&step.name, call_name, outcome_name];
                     calls.row([place, latency_cells(&p)].concat());
                 }
             }

@@ -10,8 +10,8 @@ use gesta_core::{AllFrom, EventStore, ReadAll, RecordedEvent};
 use prost::Message as _;
 use uuid::Uuid;
 
+use super::ledger::{Existence, Ledger, What};
 use crate::failure::{Context, Result};
-use crate::reservation::ledger::{Existence, Ledger, What};
 
 /// Events per page.
 const PAGE: usize = 5_000;
@@ -44,11 +44,6 @@ pub(crate) struct StoredCheck {
 }
 
 impl StoredCheck {
-    /// True if nothing was found wrong.
-    pub(crate) fn is_clean(&self) -> bool {
-        self.held_twice + self.lost + self.uninvited + self.unreadable == 0
-    }
-
     fn finding(&mut self, text: impl FnOnce() -> String) {
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(text());

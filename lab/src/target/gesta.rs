@@ -10,13 +10,14 @@ use gesta_core::{
     AllFrom, ContentType, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision,
     ReadAll, RecordedEvent, Revision, StreamId,
 };
+use hyper::Method;
 use tokio::sync::Mutex;
 
 use super::load::OUTCOME_UNKNOWN;
-use super::socket::Connection;
 use super::{Append, AppendError, Place, Session, Stored, Target, TargetFacts, Whole};
 use crate::endpoint::{self, Endpoint};
 use crate::failure::{Context, Failure, Result, fail};
+use crate::http::Connection;
 use crate::postgres;
 use crate::store::{self, Opened};
 
@@ -178,7 +179,7 @@ impl GestaTarget {
     /// A store that is open already.
     #[cfg(test)]
     pub(crate) fn of(opened: Opened) -> Self {
-        let mut target = Self::new(&opened.url, Duration::ZERO, None);
+        let mut target = Self::new("memory:", Duration::ZERO, None);
         target.opened = Mutex::new(Some(Arc::new(opened)));
         target
     }
@@ -296,7 +297,6 @@ impl Target for GestaTarget {
             let address = endpoint.address()?;
             return Ok(Box::new(BareSession {
                 connection: Connection::open(address).await?,
-                host: address.to_string(),
                 form,
             }));
         }
@@ -411,13 +411,11 @@ pub(crate) fn error_name(kind: &ErrorKind) -> &'static str {
 /// A worker's own connection to the HTTP server.
 struct BareSession {
     connection: Connection,
-    /// What the header names.
-    host: String,
     form: Form,
 }
 
 impl BareSession {
-    fn request(&self, append: &Append<'_>) -> Vec<u8> {
+    fn body(&self, append: &Append<'_>) -> Vec<u8> {
         let mut body = Vec::with_capacity(256);
         let expected = match (self.form.expected, append.revision.checked_sub(1)) {
             (Expected::Any, _) => "\"any\"".to_owned(),
@@ -438,13 +436,7 @@ impl BareSession {
             body.push(b'}');
         }
         body.extend_from_slice(b"]}");
-        let head = format!(
-            "POST /streams/{} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            append.stream,
-            self.host,
-            body.len()
-        );
-        [head.as_bytes(), &body].concat()
+        body
     }
 }
 
@@ -454,18 +446,16 @@ impl Session for BareSession {
         if self.form.content_type != ContentType::Json {
             return Err(AppendError::Failed("bare requests carry JSON alone".into()));
         }
-        let request = self.request(append);
-        let judge = |status, body: &[u8]| match status {
-            200..=299 => Ok(()),
-            429 | 503 => Err(AppendError::Retry(status.to_string())),
-            504 => Err(AppendError::Retry(OUTCOME_UNKNOWN.into())),
-            _ => {
-                let said = String::from_utf8_lossy(body);
+        let (path, body) = (format!("/streams/{}", append.stream), self.body(append));
+        let asked = self.connection.ask(Method::POST, &path, body.into()).await;
+        match asked {
+            Ok((200..=299, _)) => Ok(()),
+            Ok((status @ (429 | 503), _)) => Err(AppendError::Retry(status.to_string())),
+            Ok((504, _)) => Err(AppendError::Retry(OUTCOME_UNKNOWN.into())),
+            Ok((status, body)) => {
+                let said = String::from_utf8_lossy(&body);
                 Err(AppendError::Failed(format!("{status} {said}")))
             }
-        };
-        match self.connection.ask(&request, judge).await {
-            Ok(answer) => answer,
             Err(failure) => Err(AppendError::Unknown(failure.0)),
         }
     }

@@ -10,7 +10,6 @@ mod check;
 mod events;
 mod gesta;
 mod load;
-mod socket;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,58 @@
+//! One connection to an HTTP server, with at most one request under way.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::failure::{Context, Result};
+
+/// A connection. Whoever drops it closes it.
+pub(crate) struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    host: String,
+}
+
+impl Connection {
+    /// Connects.
+    pub(crate) async fn open(address: SocketAddr) -> Result<Self> {
+        let socket = TcpStream::connect(address).await.context(address)?;
+        socket.set_nodelay(true)?;
+        let (sender, driver) = http1::handshake(TokioIo::new(socket)).await?;
+        // Ends with the connection; what breaks it shows in the request under way.
+        tokio::spawn(async move {
+            let _ = driver.await;
+        });
+        Ok(Self {
+            sender,
+            host: address.to_string(),
+        })
+    }
+
+    /// True if it can take a request.
+    pub(crate) async fn is_ready(&mut self) -> bool {
+        self.sender.ready().await.is_ok()
+    }
+
+    /// Sends a request, with a body of JSON if it has one; status and body of the answer.
+    pub(crate) async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(u16, Bytes)> {
+        let mut request = Request::builder().method(method).uri(path);
+        request = request.header("host", &self.host);
+        if !body.is_empty() {
+            request = request.header("content-type", "application/json");
+        }
+        let request = request.body(Full::new(body))?;
+        let answer = self.sender.send_request(request).await?;
+        let status = answer.status().as_u16();
+        Ok((status, answer.into_body().collect().await?.to_bytes()))
+    }
+}
