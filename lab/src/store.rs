@@ -133,21 +133,6 @@ impl Opened {
     }
 }
 
-#[cfg(test)]
-impl Opened {
-    /// A store made by a test.
-    pub(crate) async fn of(store: Arc<dyn EventStore>) -> Result<Self> {
-        let info = store.info().await?;
-        Ok(Self {
-            store,
-            embedded: None,
-            facts: facts("memory:", &info, Duration::ZERO, BTreeMap::new()),
-            proxy: None,
-            server: None,
-        })
-    }
-}
-
 /// Opens the store.
 pub(crate) async fn open(args: &StoreArgs) -> Result<Opened> {
     let mut server = None;

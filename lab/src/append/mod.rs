@@ -288,7 +288,7 @@ impl<'a> Lab<'a> {
             .iter()
             .map(|target| Arc::clone(target) as Arc<dyn Target>)
             .collect();
-        let (loaded, claims) = target::run_all(&all, &events, &load, self.stop).await?;
+        let (loaded, claims) = target::run_all(&all, &events, &load, None, self.stop).await?;
         let mut runs = Vec::new();
         for ((target, loaded), before) in targets.iter().zip(loaded).zip(before) {
             let now = target.opened().await?.pipelines();

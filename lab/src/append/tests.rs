@@ -10,7 +10,7 @@ use gesta_testkit::{Around, Outer};
 
 use super::modes::rounded;
 use super::*;
-use crate::store::Opened;
+use crate::faults::CurrentStore;
 use crate::target::{PhaseRun, ReadBack};
 use crate::workload::PayloadKind;
 
@@ -103,8 +103,8 @@ async fn loaded(
     load: &Load,
     stop: &CancellationToken,
 ) -> (PhaseRun, ReadBack) {
-    let opened = Opened::of(store).await.unwrap();
-    let target = GestaTarget::of(opened).appending(expected, "{}".into());
+    let target =
+        GestaTarget::around(CurrentStore::new(store, None)).appending(expected, "{}".into());
     let target: Arc<dyn Target> = Arc::new(target);
     let sizes = Sizes::exactly(50).unwrap();
     let events = Arc::new(Events::new(sizes, PayloadKind::Json, 1, 1));

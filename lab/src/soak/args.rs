@@ -2,15 +2,10 @@
 
 use std::time::Duration;
 
-use super::plan::WRITERS_MAX;
 use crate::faults::{Fault, Strength};
 use crate::report::ReportArgs;
 use crate::store::StoreArgs;
 use crate::units::{self, seconds};
-use crate::workload::WorkloadArgs;
-
-/// How long a database that was ended stays away.
-const AWAY: Duration = Duration::from_secs(1);
 
 /// Hours of mixed load with faults, then the read-back.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -18,9 +13,6 @@ pub(crate) struct SoakArgs {
     #[command(flatten)]
     #[serde(skip)]
     pub(crate) store: StoreArgs,
-    #[command(flatten)]
-    #[serde(rename = "payload")]
-    pub(crate) workload: WorkloadArgs,
     #[command(flatten)]
     #[serde(skip)]
     pub(crate) report: ReportArgs,
@@ -37,25 +29,18 @@ pub(crate) struct SoakArgs {
     /// That share.
     #[arg(long, default_value_t = 0.5, value_parser = units::share)]
     pub(crate) share: f64,
-    /// How long that closed loop is.
-    #[arg(long, default_value = "5s", value_parser = units::duration)]
-    #[serde(serialize_with = "seconds", rename = "peak_seconds")]
-    pub(crate) peak: Duration,
     /// Events per append.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=200))]
-    pub(crate) events: u32,
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=200))]
+    pub(crate) events: u64,
+    /// Bytes of data per event.
+    #[arg(long, default_value_t = 58)]
+    pub(crate) payload: usize,
     /// Writers: the most appends under way at once.
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=i64::from(WRITERS_MAX)))]
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) writers: u32,
     /// Reads of random streams per second. Default: a tenth of the appends.
     #[arg(long, value_parser = units::rate)]
     pub(crate) reads: Option<f64>,
-    /// Readers: the most reads under way at once; 0 for none.
-    #[arg(long, default_value_t = 32)]
-    pub(crate) readers: u32,
-    /// Live subscribers. One more goes back a slice after each slice and catches up.
-    #[arg(long, default_value_t = 3)]
-    pub(crate) subscribers: u32,
     /// Length of a slice.
     #[arg(long, default_value = "30s", value_parser = units::duration)]
     #[serde(serialize_with = "seconds", rename = "slice_seconds")]
@@ -72,14 +57,9 @@ pub(crate) struct SoakArgs {
     #[arg(long, default_value = "5s", value_parser = units::duration)]
     #[serde(serialize_with = "seconds", rename = "freeze_seconds")]
     pub(crate) freeze: Duration,
-    /// Extra round trip of a delay.
-    #[arg(long, default_value = "50ms", value_parser = units::duration)]
-    #[serde(serialize_with = "seconds", rename = "delay_seconds")]
-    pub(crate) delay: Duration,
-    /// How long a delay lasts.
-    #[arg(long, default_value = "10s", value_parser = units::duration)]
-    #[serde(serialize_with = "seconds", rename = "delay_for_seconds")]
-    pub(crate) delay_for: Duration,
+    /// Seed of contents, reads and faults.
+    #[arg(long, default_value_t = 7)]
+    pub(crate) seed: u64,
 }
 
 impl SoakArgs {
@@ -88,9 +68,9 @@ impl SoakArgs {
         Strength {
             time: Duration::ZERO,
             freeze: self.freeze,
-            delay: self.delay,
-            delay_for: self.delay_for,
-            away: AWAY,
+            delay: Duration::from_millis(50),
+            delay_for: Duration::from_secs(10),
+            away: Duration::from_secs(1),
         }
     }
 }

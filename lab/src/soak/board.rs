@@ -1,17 +1,17 @@
 //! What all parts of a soak share: the slice under way, how far each writer is, findings, faults.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use gesta_core::ErrorKind;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::plan::Plan;
 use super::slices::FaultLine;
 use crate::histogram::Latencies;
-use crate::target::{PhaseRun, error_name};
+use crate::target::{Observer, PhaseRun};
 
 /// Acknowledgements whose time is remembered, per writer, for the time until delivery.
 const ACKNOWLEDGEMENTS_KEPT: usize = 256;
@@ -50,14 +50,53 @@ pub(super) struct Board {
     pub(super) enough: Notify,
     newest_begun_micros: AtomicU64,
     faults: Mutex<Vec<FaultLine>>,
-    findings: Mutex<Vec<String>>,
-    finding_count: AtomicU64,
+    findings: Mutex<(Vec<String>, u64)>,
     quiet: AtomicBool,
 }
 
+impl Observer for Board {
+    fn begun(&self, _: u32, _: u64) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn acknowledged(&self, worker: u32, n: u64, intended: Instant, begun: Instant) {
+        let now = Instant::now();
+        let progress = &self.writers[worker as usize];
+        {
+            let mut moments = lock(&progress.moments);
+            if moments.len() == ACKNOWLEDGEMENTS_KEPT {
+                moments.pop_front();
+            }
+            moments.push_back((n, now));
+            progress.acknowledged.store(n + 1, Ordering::Release);
+        }
+        let micros = begun.saturating_duration_since(self.begin()).as_micros();
+        let micros = u64::try_from(micros).unwrap_or(u64::MAX);
+        self.newest_begun_micros.fetch_max(micros, Ordering::AcqRel);
+        let per_append = self.plan.per_append;
+        self.count(|live| {
+            live.appends.latencies.record(now - intended);
+            live.appends.appends += 1;
+            live.appends.events += per_append;
+        });
+        let events = self.events.fetch_add(per_append, Ordering::AcqRel) + per_append;
+        if events >= self.events_wanted {
+            self.enough.notify_one();
+        }
+    }
+
+    fn retried(&self, cause: &str) {
+        self.error(&format!("append {cause}"));
+    }
+
+    fn refused(&self, worker: u32, cause: &str) {
+        self.finding(format!("writer {worker}: refused wrongly: {cause}"));
+    }
+}
+
 impl Board {
-    pub(super) fn new(plan: Plan, writers: usize, events_wanted: Option<u64>) -> Self {
-        Self {
+    pub(super) fn new(plan: Plan, writers: u32, events_wanted: Option<u64>) -> Arc<Self> {
+        Arc::new(Self {
             plan,
             begin: Mutex::new(Instant::now()),
             live: Mutex::default(),
@@ -69,9 +108,8 @@ impl Board {
             newest_begun_micros: AtomicU64::new(0),
             faults: Mutex::default(),
             findings: Mutex::default(),
-            finding_count: AtomicU64::new(0),
             quiet: AtomicBool::new(false),
-        }
+        })
     }
 
     /// The load begins now, from nothing as far as slices are concerned.
@@ -99,10 +137,9 @@ impl Board {
         }
     }
 
-    /// Counts an error.
-    pub(super) fn error(&self, of: &str, kind: &ErrorKind) {
-        let name = format!("{of} {}", error_name(kind));
-        self.count(|live| *live.errors.entry(name).or_default() += 1);
+    /// Counts an error that passes.
+    pub(super) fn error(&self, what: &str) {
+        self.count(|live| *live.errors.entry(what.to_owned()).or_default() += 1);
     }
 
     /// What the slice that ends now has.
@@ -110,41 +147,9 @@ impl Board {
         std::mem::take(&mut *lock(&self.live))
     }
 
-    /// An append was begun for the first time.
-    pub(super) fn append_begun(&self) {
-        self.begun.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Appends begun since the start.
     pub(super) fn appends_begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
-    }
-
-    /// Append `n` of a writer was acknowledged; this attempt of it was begun at `begun`.
-    pub(super) fn acknowledged(&self, writer: usize, n: u64, intended: Instant, begun: Instant) {
-        let now = Instant::now();
-        let progress = &self.writers[writer];
-        {
-            let mut moments = lock(&progress.moments);
-            if moments.len() == ACKNOWLEDGEMENTS_KEPT {
-                moments.pop_front();
-            }
-            moments.push_back((n, now));
-            progress.acknowledged.store(n + 1, Ordering::Release);
-        }
-        let micros = begun.saturating_duration_since(self.begin()).as_micros();
-        let micros = u64::try_from(micros).unwrap_or(u64::MAX);
-        self.newest_begun_micros.fetch_max(micros, Ordering::AcqRel);
-        let per_append = self.plan.per_append;
-        self.count(|live| {
-            live.appends.latencies.record(now - intended);
-            live.appends.appends += 1;
-            live.appends.events += per_append;
-        });
-        let events = self.events.fetch_add(per_append, Ordering::AcqRel) + per_append;
-        if events >= self.events_wanted {
-            self.enough.notify_one();
-        }
     }
 
     /// Events acknowledged, those of the search for the peak too.
@@ -153,13 +158,15 @@ impl Board {
     }
 
     /// Appends of a writer that were acknowledged: those below this.
-    pub(super) fn acknowledged_of(&self, writer: usize) -> u64 {
-        self.writers[writer].acknowledged.load(Ordering::Acquire)
+    pub(super) fn acknowledged_of(&self, writer: u32) -> u64 {
+        self.writers[writer as usize]
+            .acknowledged
+            .load(Ordering::Acquire)
     }
 
-    /// Number of writers.
-    pub(super) fn writers(&self) -> usize {
-        self.writers.len()
+    /// Number of writers, those of the search for the peak too.
+    pub(super) fn writers(&self) -> u32 {
+        u32::try_from(self.writers.len()).expect("counted in 32 bits")
     }
 
     /// When the newest append that was acknowledged had begun, from the beginning of the load.
@@ -168,9 +175,9 @@ impl Board {
     }
 
     /// Append `n` of a writer has reached a live subscriber.
-    pub(super) fn delivered(&self, writer: usize, n: u64) {
+    pub(super) fn delivered(&self, writer: u32, n: u64) {
         let late = {
-            let moments = lock(&self.writers[writer].moments);
+            let moments = lock(&self.writers[writer as usize].moments);
             // Older than all that is remembered: at least as late as the oldest.
             match moments.binary_search_by_key(&n, |(n, _)| *n) {
                 Ok(i) => Some(moments[i].1),
@@ -207,21 +214,20 @@ impl Board {
 
     /// Something was wrong.
     pub(super) fn finding(&self, text: String) {
-        self.finding_count.fetch_add(1, Ordering::Relaxed);
-        let mut findings = lock(&self.findings);
-        if findings.len() < FINDINGS_MAX {
+        let (told, count) = &mut *lock(&self.findings);
+        *count += 1;
+        if told.len() < FINDINGS_MAX {
             eprintln!("  WRONG: {text}");
-            findings.push(text);
+            told.push(text);
         }
     }
 
     /// The first findings, and how many there are.
     pub(super) fn findings(&self) -> (Vec<String>, u64) {
-        let count = self.finding_count.load(Ordering::Relaxed);
-        (lock(&self.findings).clone(), count)
+        lock(&self.findings).clone()
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no panic under the lock")
 }

@@ -8,23 +8,12 @@ use std::sync::{Arc, Mutex};
 use gesta_core::{Checkpoint, Position, RecordedEvent};
 
 use super::board::Board;
-use super::plan::Which;
 use crate::faults::tails::Sink;
 
-/// How far a follower is.
+/// How far a follower is: the last position, and of each writer the number of the event that comes next.
 #[derive(Debug, Clone)]
-struct Place {
-    position: Position,
-    /// Of each writer, the number of the event that comes next.
-    next: Vec<u64>,
-}
-
-/// The farthest that a follower ever was.
-#[derive(Debug)]
-pub(super) struct Reached {
-    /// The last position.
+pub(super) struct Place {
     pub(super) position: Position,
-    /// Of each writer, the number of the event that comes next.
     pub(super) next: Vec<u64>,
 }
 
@@ -36,75 +25,68 @@ pub(super) struct Follower {
     board: Arc<Board>,
     place: Place,
     earlier: (Option<Checkpoint>, Place),
-    /// For others to look at.
-    reached: Arc<Mutex<Reached>>,
+    /// The farthest that it ever was.
+    reached: Arc<Mutex<Place>>,
 }
 
 impl Follower {
     /// A follower that begins at a place in the log.
     pub(super) fn new(name: &str, is_live: bool, board: &Arc<Board>, start: &Checkpoint) -> Self {
-        let next = vec![0; board.writers()];
-        let position = Position(0);
         let place = Place {
-            position,
-            next: next.clone(),
+            position: Position(0),
+            next: vec![0; board.writers() as usize],
         };
         Self {
             name: name.to_owned(),
             is_live,
             board: Arc::clone(board),
             earlier: (Some(start.clone()), place.clone()),
+            reached: Arc::new(Mutex::new(place.clone())),
             place,
-            reached: Arc::new(Mutex::new(Reached { position, next })),
         }
     }
 
-    /// How far it is.
-    pub(super) fn reached(&self) -> Arc<Mutex<Reached>> {
+    /// How far it is, for others to look at.
+    pub(super) fn reached(&self) -> Arc<Mutex<Place>> {
         Arc::clone(&self.reached)
     }
 
-    /// Compares an event with what was due; returns which it is if it is of this run.
-    fn compare(&mut self, event: &RecordedEvent) -> Option<Which> {
-        let place = &mut self.place;
-        if event.position <= place.position {
-            let before = place.position;
-            self.board.finding(format!(
-                "{}: position {} came after {before}",
-                self.name, event.position
+    /// Compares an event with what was due.
+    fn compare(&mut self, event: &RecordedEvent) -> Option<()> {
+        let (board, name, place) = (&self.board, &self.name, &mut self.place);
+        let (position, before) = (event.position, place.position);
+        if position <= before {
+            board.finding(format!("{name}: position {position} came after {before}"));
+        }
+        place.position = position;
+        let (writer, number) = board.plan.which(event.id)?;
+        let next = place.next.get_mut(writer as usize)?;
+        if number != *next {
+            board.finding(format!(
+                "{name}: event {number} of writer {writer} came where {next} was due"
             ));
         }
-        place.position = event.position;
-        let which = self.board.plan.which(event.id)?;
-        let next = place.next.get_mut(which.writer)?;
-        if which.event != *next {
-            self.board.finding(format!(
-                "{}: event {} of writer {} came where {next} was due",
-                self.name, which.event, which.writer
-            ));
-        }
-        *next = which.event + 1;
-        let per_append = self.board.plan.per_append;
+        *next = number + 1;
+        let per_append = board.plan.per_append;
         if self.is_live && *next % per_append == 0 {
-            self.board.delivered(which.writer, which.event / per_append);
+            board.delivered(writer, number / per_append);
         }
-        Some(which)
+        let mut reached = self.reached.lock().expect("no panic under the lock");
+        let reached = &mut reached.next[writer as usize];
+        *reached = (*reached).max(*next);
+        Some(())
     }
 }
 
 impl Sink for Follower {
     fn received(&mut self, event: &RecordedEvent) {
-        let of_the_run = self.compare(event);
+        self.compare(event);
         let mut reached = self.reached.lock().expect("no panic under the lock");
         reached.position = reached.position.max(event.position);
-        if let Some(which) = of_the_run {
-            let next = &mut reached.next[which.writer];
-            *next = (which.event + 1).max(*next);
-        }
     }
 
-    fn broken(&mut self, error: &gesta_core::Error) {
-        self.board.error("subscription", error.kind());
+    fn broken(&mut self, _: &gesta_core::Error) {
+        self.board.error("subscription broken");
     }
 
     fn wrong(&mut self, text: String) {

@@ -1,21 +1,19 @@
 //! `soak`: hours of mixed load with faults; does anything grow as the table does, and is the store's word kept?
 //!
-//! Appends come on a schedule, with exact claims and without any, and so do reads of random streams; subscribers
-//! follow live and by catching up, and check order and completeness. Every slice is a line of its own in the results
-//! (a piece), so a run that is killed leaves all slices before; the last line has the whole.
-//! Memory: nothing per append while it runs, one bit per event in the read-back (`plan`, `check`).
+//! Appends come on a schedule, with exact claims, and so do reads of random streams; subscribers follow live and by
+//! catching up, and check order and completeness. Every slice is a line of its own in the results (a piece), so a run
+//! that is killed leaves all slices before; the last line has the whole.
+//! The writers and the read-back are those of every load (`target`), so little is kept per stream and a bit per event.
 //! Not here: nasty faults in rapid succession (`torture`), one figure for one load (`append`).
 
 mod args;
 mod board;
-mod check;
 mod followers;
 mod plan;
 mod readers;
 mod run;
 mod schedule;
 mod slices;
-mod writers;
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::args::SoakArgs;
 
-use self::run::{Disk, soak};
+use self::run::soak;
 use self::slices::Slice;
 use crate::endpoint::{self, Endpoint};
 use crate::failure::{Result, fail};
@@ -38,12 +36,8 @@ use crate::store::{self, Opened};
 
 /// The command. True if nothing was found wrong.
 pub(crate) async fn run(args: &SoakArgs, stop: &CancellationToken) -> Result<bool> {
-    let mut report = Report::begin(
-        "soak",
-        "Hours of mixed load with faults",
-        args.workload.seed,
-    );
-    let (opened, mut world, disk) = open(args).await?;
+    let mut report = Report::begin("soak", "Hours of mixed load with faults", args.seed);
+    let (opened, mut world, url) = open(args).await?;
     let faults = faults(args, &world)?;
     let start = start_of(&opened).await?;
     report.store = Some(opened.facts.clone());
@@ -55,14 +49,14 @@ pub(crate) async fn run(args: &SoakArgs, stop: &CancellationToken) -> Result<boo
         piece.finding = format!("{} slices were measured.", number + 1);
         piece.table(slices::table(std::slice::from_ref(slice)));
         if findings > 0 {
-            piece.problem(format!("{findings} findings so far"));
+            piece.problem(format!("There are {findings} findings so far."));
         }
         piece.end(false);
         if let Err(failure) = piece.save(&args.report.results) {
             eprintln!("  the slice was not saved: {failure}");
         }
     };
-    let outcome = soak(args, faults, &mut world, start, &disk, &mut save, stop).await?;
+    let outcome = soak(args, faults, &mut world, start, &url, &mut save, stop).await?;
     report.workload["appends_per_second"] = json!(outcome.rate.round());
     outcome.tell(&mut report);
     world.entries[0].store.get().shutdown().await?;
@@ -70,7 +64,7 @@ pub(crate) async fn run(args: &SoakArgs, stop: &CancellationToken) -> Result<boo
 }
 
 /// Opens the store, by way of a proxy if it is reached over TCP.
-async fn open(args: &SoakArgs) -> Result<(Opened, World, Disk)> {
+async fn open(args: &SoakArgs) -> Result<(Opened, World, String)> {
     let mut server = None;
     let url = store::resolve(&args.store.store, &mut server)?;
     let (path, proxy) = match Endpoint::parse(&url) {
@@ -86,7 +80,7 @@ async fn open(args: &SoakArgs) -> Result<(Opened, World, Disk)> {
     let can_reopen = opened.owner().is_ok() && !url.starts_with("sqlite::memory:");
     let store = CurrentStore::new(opened.store.clone(), can_reopen.then_some(path));
     let world = World::around(store, proxy, args.store.rtt, server)?;
-    Ok((opened, world, Disk::of(&url)))
+    Ok((opened, world, url))
 }
 
 /// Where the log ends before the run.

@@ -2,22 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gesta_core::{AllFrom, Checkpoint};
+use gesta_core::Checkpoint;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::args::SoakArgs;
 use super::board::{Board, Live};
-use super::check;
-use super::followers::{Follower, Reached};
-use super::plan::Plan;
+use super::followers::{Follower, Place};
+use super::plan::{LANES, Plan};
 use super::readers::Reader;
 use super::schedule::{self, Schedule};
 use super::slices::{self, FaultLine, Slice, faults_between, growth, verdict};
-use super::writers::{Claim, Pace, Writer};
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
 use crate::faults::tails::{Manner, Tail};
@@ -26,21 +25,29 @@ use crate::host::{CpuMeter, CpuUse, resident_bytes};
 use crate::postgres;
 use crate::random::Random;
 use crate::report::{Report, Unit};
+use crate::sizes::Sizes;
 use crate::store;
-use crate::target::{Embedded, ReadBack};
+use crate::target::{self, Claims, Embedded, Events, GestaTarget, Load, ReadBack, Target};
 use crate::units::grouped;
-use crate::workload::{Run, Workload};
+use crate::workload::PayloadKind;
 
+/// How long the closed loop is that looks for the peak.
+const PEAK: Duration = Duration::from_secs(5);
+/// Live subscribers; one more goes back a slice after each slice and catches up.
+const SUBSCRIBERS: u32 = 3;
+/// The most reads under way at once.
+const READERS: u32 = 32;
 /// How often this process looks how late it is.
 const LAG_LOOK: Duration = Duration::from_millis(5);
 /// Followers must have everything this soon after the last append.
 const ARRIVAL_WITHIN: Duration = Duration::from_secs(60);
-const ARRIVAL_LOOK: Duration = Duration::from_millis(5);
 /// How long the database may take to tell its size, and no longer than half a slice; it may be away.
 const DISK_WITHIN: Duration = Duration::from_secs(2);
+/// Longer than any run.
+const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 
 /// What happened.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Appends per second of the closed loop, if there was one.
     pub(super) peak: Option<f64>,
@@ -57,12 +64,6 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// True if nothing was found wrong.
-    #[cfg(test)]
-    pub(super) fn is_clean(&self) -> bool {
-        self.finding_count == 0 && self.read_back.as_ref().is_some_and(ReadBack::is_clean)
-    }
-
     /// Errors of the whole run.
     pub(super) fn errors(&self) -> BTreeMap<&str, u64> {
         let mut sum = BTreeMap::new();
@@ -74,40 +75,15 @@ impl Outcome {
 
     /// What is wrong, in words.
     pub(super) fn problems(&self) -> Vec<String> {
-        let mut problems = self.findings.clone();
+        let told = self.findings.iter();
+        let mut problems: Vec<String> = told.map(|finding| format!("{finding}.")).collect();
         if self.finding_count > self.findings.len() as u64 {
-            problems.push(format!("{} findings in all", self.finding_count));
+            problems.push(format!("There are {} findings in all.", self.finding_count));
         }
         if self.read_back.is_none() {
-            problems.push("the store could not be read back".into());
+            problems.push("The store could not be read back.".into());
         }
         problems
-    }
-
-    /// What keeps the figures from being what they seem, in words.
-    fn cautions(&self) -> Vec<String> {
-        let mut cautions = Vec::new();
-        let limits: Vec<&str> = self
-            .slices
-            .iter()
-            .filter_map(|slice| slice.generator_limit.as_deref())
-            .collect();
-        if let Some(first) = limits.first() {
-            cautions.push(format!(
-                "In {} of {} slices the load generator was the limit: {first}.",
-                limits.len(),
-                self.slices.len()
-            ));
-        }
-        if let Some(last) = self.slices.last()
-            && exact(last.behind) > self.rate.max(1.0)
-        {
-            cautions.push(format!(
-                "The rate could not be kept: {} appends were due at the end and not begun.",
-                grouped(exact(last.behind))
-            ));
-        }
-        cautions
     }
 
     /// Tells everything.
@@ -126,63 +102,52 @@ impl Outcome {
             report.fact(kind, Unit::Count, count, note);
         }
         report.problems.extend(self.problems());
-        report.cautions.extend(self.cautions());
+        let limits = self
+            .slices
+            .iter()
+            .filter_map(|slice| slice.generator_limit.as_ref());
+        if let Some(first) = limits.clone().next() {
+            let (some, all) = (limits.count(), self.slices.len());
+            report.caution(format!(
+                "In {some} of {all} slices the load generator was the limit: {first}."
+            ));
+        }
+        let behind = exact(self.slices.last().map_or(0, |last| last.behind));
+        if behind > self.rate.max(1.0) {
+            report.caution(format!(
+                "The rate could not be kept: {} appends were due at the end and not begun.",
+                grouped(behind)
+            ));
+        }
         if let Some(read_back) = &self.read_back {
             report.check("everything acknowledged", read_back);
         }
     }
 }
 
-/// Where the size of a store can be asked for.
-#[derive(Debug)]
-pub(super) enum Disk {
-    /// A database, past the proxy, and the schema.
-    Postgres(String, String),
-    /// A file.
-    File(String),
-    /// Nobody can tell.
-    Unknown,
-}
-
-impl Disk {
-    /// The one of a store.
-    pub(super) fn of(url: &str) -> Self {
-        if Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
-            let query = url.split_once('?').map_or("", |(_, query)| query);
-            let named = query
-                .split('&')
-                .find_map(|pair| pair.strip_prefix("schema="));
-            return Self::Postgres(url.to_owned(), named.unwrap_or("gesta").to_owned());
-        }
-        match store::file_bytes(url) {
-            Some(_) => Self::File(url.to_owned()),
-            None => Self::Unknown,
-        }
+/// The size of a store now; none if it cannot be told now.
+async fn disk_bytes(url: &str, within: Duration) -> Option<u64> {
+    if !Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
+        return store::file_bytes(url);
     }
-
-    /// Its size now; none if it cannot be told now.
-    async fn bytes(&self, within: Duration) -> Option<u64> {
-        match self {
-            Self::Postgres(url, schema) => {
-                let asked = tokio::time::timeout(within, postgres::schema_bytes(url, schema));
-                asked.await.ok()?.ok()
-            }
-            Self::File(url) => store::file_bytes(url),
-            Self::Unknown => None,
-        }
-    }
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let mut pairs = query.split('&');
+    let named = pairs.find_map(|pair| pair.strip_prefix("schema="));
+    let asked = postgres::schema_bytes(url, named.unwrap_or("gesta"));
+    tokio::time::timeout(within, asked).await.ok()?.ok()
 }
 
 /// What is told of each slice: itself, its number, and how much was found wrong so far.
 pub(super) type Save<'a> = &'a mut (dyn FnMut(&Slice, usize, u64) + Send);
 
-/// Runs everything. Whatever is begun is over when this returns.
+/// Runs everything on the store of this world, whose URL past all proxies is given. Whatever is begun is over when this
+/// returns.
 pub(super) async fn soak(
     args: &SoakArgs,
     kinds: Vec<Fault>,
     world: &mut World,
     start: Checkpoint,
-    disk: &Disk,
+    url: &str,
     save: Save<'_>,
     stop: &CancellationToken,
 ) -> Result<Outcome> {
@@ -191,70 +156,62 @@ pub(super) async fn soak(
     }
     let store = Arc::clone(&world.entries[0].store);
     let heads = store.get().info().await?.heads;
-    let stored = heads.iter().map(|head| head.0).sum();
+    let events = Events::new(Sizes::fixed(args.payload)?, PayloadKind::Json, 1, args.seed);
     let plan = Plan {
-        workload: Arc::new(Workload::new(&args.workload, Run::random())),
-        per_append: u64::from(args.events),
+        events: Arc::new(events),
+        per_append: args.events,
     };
-    let writers = args.writers as usize;
     let lab = Lab {
         args,
-        board: Arc::new(Board::new(plan, writers, args.until_events)),
-        stored,
-        disk,
+        target: Arc::new(GestaTarget::around(Arc::clone(&store))),
+        // The writers of the peak, and those of the load.
+        board: Board::new(plan, args.writers * 2, args.until_events),
+        stored: heads.iter().map(|head| head.0).sum(),
+        url,
         slices: watch::Sender::new(0),
     };
     let (followers_over, followed, mut followers) = lab.follow(&store, &start);
-    let mut writers: Vec<Writer> = (0..writers).map(Writer::new).collect();
-    let mut peak = None;
+    let (mut outcome, mut claims) = (Outcome::default(), Claims::default());
     if args.rate.is_none() {
-        (writers, peak) = lab.peak(&store, writers, stop).await?;
+        eprintln!("looking for the peak of a closed loop");
+        let begin = Instant::now();
+        claims.add(lab.write(0, None, PEAK, stop).await?);
+        let appends = exact(lab.board.events() / args.events);
+        outcome.peak = Some(appends / begin.elapsed().as_secs_f64().max(0.001));
     }
-    let rate = args
-        .rate
-        .or(peak.map(|peak| peak * args.share))
-        .unwrap_or(1.0);
+    let share = outcome.peak.map(|peak| peak * args.share);
+    outcome.rate = args.rate.or(share).unwrap_or(1.0).max(0.1);
+    let rate = outcome.rate;
     eprintln!("{} appends/s of {} events", grouped(rate), args.events);
-    let (writers, slices) = lab
-        .load(kinds, world, writers, rate.max(0.1), save, stop)
-        .await?;
-    let claims: Vec<Claim> = writers.iter().map(|w| w.claim(&lab.board)).collect();
-    lab.wait_for_followers(&store, &followed, &claims).await;
+    let (written, slices) = lab.load(kinds, world, rate, save, stop).await?;
+    claims.add(written);
+    outcome.slices = slices;
+    lab.wait_for_followers(&store, &followed).await;
     followers_over.cancel();
     while followers.join_next().await.is_some() {}
     eprintln!("reading everything back");
-    let from = AllFrom::Checkpoint(start);
-    let read_back = match check::check(&store, &lab.board, from, &claims).await {
-        Ok(read_back) => Some(read_back),
-        Err(failure) => {
-            lab.board.finding(failure.to_string());
-            None
-        }
-    };
-    let (findings, finding_count) = lab.board.findings();
-    Ok(Outcome {
-        peak,
-        rate,
-        slices,
-        faults: lab.board.faults(),
-        findings,
-        finding_count,
-        read_back,
-        complete: !stop.is_cancelled(),
-    })
+    match target::check(lab.target.as_ref(), &lab.board.plan.events, &claims).await {
+        Ok(read_back) => outcome.read_back = Some(read_back),
+        Err(failure) => lab.board.finding(failure.to_string()),
+    }
+    outcome.faults = lab.board.faults();
+    (outcome.findings, outcome.finding_count) = lab.board.findings();
+    outcome.complete = !stop.is_cancelled();
+    Ok(outcome)
 }
 
 struct Lab<'a> {
     args: &'a SoakArgs,
+    target: Arc<dyn Target>,
     board: Arc<Board>,
     /// Events in the store before.
     stored: u64,
-    disk: &'a Disk,
+    url: &'a str,
     slices: watch::Sender<u64>,
 }
 
 /// How far followers are, with their names.
-type Followed = Vec<(String, Arc<Mutex<Reached>>)>;
+type Followed = Vec<(String, Arc<Mutex<Place>>)>;
 
 impl Lab<'_> {
     fn follow(
@@ -263,7 +220,7 @@ impl Lab<'_> {
         start: &Checkpoint,
     ) -> (CancellationToken, Followed, JoinSet<()>) {
         let (over, mut all, mut tasks) = (CancellationToken::new(), Vec::new(), JoinSet::new());
-        for number in 0..=self.args.subscribers {
+        for number in 0..=SUBSCRIBERS {
             let (name, manner) = match number {
                 0 => (
                     "the catching-up subscriber".into(),
@@ -286,112 +243,91 @@ impl Lab<'_> {
         (over, all, tasks)
     }
 
-    fn write(
+    /// Writes until the end or until `over`; what the writers were told.
+    async fn write(
         &self,
-        store: &Arc<CurrentStore>,
-        writers: Vec<Writer>,
-        pace: Pace,
+        first_worker: u32,
+        rate: Option<f64>,
+        duration: Duration,
         over: &CancellationToken,
-    ) -> JoinSet<Writer> {
-        let mut tasks = JoinSet::new();
-        for writer in writers {
-            let (store, board) = (Arc::clone(store), Arc::clone(&self.board));
-            tasks.spawn(writer.run(pace, store, board, over.clone()));
-        }
-        tasks
-    }
-
-    /// The closed loop: appends per second.
-    async fn peak(
-        &self,
-        store: &Arc<CurrentStore>,
-        writers: Vec<Writer>,
-        stop: &CancellationToken,
-    ) -> Result<(Vec<Writer>, Option<f64>)> {
-        eprintln!("looking for the peak of a closed loop");
-        let (over, before, begin) = (stop.child_token(), self.board.events(), Instant::now());
-        let tasks = self.write(store, writers, Pace::Closed, &over);
-        tokio::select! {
-            () = tokio::time::sleep(self.args.peak) => {}
-            () = over.cancelled() => {}
-        }
-        let appends = (self.board.events() - before) / self.board.plan.per_append;
-        let seconds = begin.elapsed().as_secs_f64();
-        over.cancel();
-        let writers = ended(tasks).await;
-        Ok((writers, Some(exact(appends) / seconds.max(0.001))))
+    ) -> Result<Claims> {
+        let plan = &self.board.plan;
+        let load = Load {
+            first_worker,
+            workers: self.args.writers,
+            events: plan.per_append,
+            events_per_stream: plan.events_per_stream(),
+            streams: LANES,
+            rate,
+            warm_up: Duration::ZERO,
+            duration,
+        };
+        let (targets, board) = ([Arc::clone(&self.target)], Arc::clone(&self.board));
+        let written = target::run_all(&targets, &plan.events, &load, Some(board), over);
+        Ok(written.await?.1)
     }
 
     async fn load(
         &self,
         kinds: Vec<Fault>,
         world: &mut World,
-        writers: Vec<Writer>,
         rate: f64,
         save: Save<'_>,
         stop: &CancellationToken,
-    ) -> Result<(Vec<Writer>, Vec<Slice>)> {
+    ) -> Result<(Claims, Vec<Slice>)> {
         let over = stop.child_token();
         self.board.start();
-        let from = self.board.begin();
-        let interval = |callers: u32, rate: f64| Duration::from_secs_f64(f64::from(callers) / rate);
-        let pace = Pace::Open {
-            from,
-            interval: interval(self.args.writers, rate),
-        };
-        let store = Arc::clone(&world.entries[0].store);
-        let writing = self.write(&store, writers, pace, &over);
+        let (from, seed) = (self.board.begin(), self.args.seed);
         let mut others = JoinSet::new();
         others.spawn(lag(Arc::clone(&self.board), over.clone()));
         let reads = self.args.reads.unwrap_or(rate / 10.0).max(0.1);
-        for number in 0..self.args.readers {
+        for number in 0..READERS {
             let reader = Reader {
-                random: Random::fork(self.args.workload.seed, 5_000 + u64::from(number)),
+                random: Random::fork(seed, 5_000 + u64::from(number)),
                 from,
-                interval: interval(self.args.readers, reads),
-                store: Arc::clone(&store),
+                interval: Duration::from_secs_f64(f64::from(READERS) / reads),
+                store: Arc::clone(&world.entries[0].store),
                 board: Arc::clone(&self.board),
-                over: over.clone(),
             };
-            others.spawn(reader.run());
+            others.spawn(reader.run(over.clone()));
         }
-        let end = self
-            .args
-            .until_events
-            .is_none()
-            .then_some(self.args.duration);
-        let (every, seed) = (self.args.fault_every, self.args.workload.seed);
-        let mut schedule = Schedule::new(every, end, self.args.strength(), kinds, seed);
-        let (slices, (), writers) = tokio::join!(
+        let until = self.args.until_events;
+        let end = until.is_none().then_some(self.args.duration);
+        let (every, strength) = (self.args.fault_every, self.args.strength());
+        let mut schedule = Schedule::new(every, end, strength, kinds, seed);
+        let (slices, (), written) = tokio::join!(
             async {
-                let slices = self.slices(rate, save, &over).await;
+                let slices = self.slices(rate, end.unwrap_or(FOREVER), save, &over).await;
                 over.cancel();
                 slices
             },
             schedule::run(&mut schedule, world, &self.board, &over),
             async {
-                // If every writer was refused, there is nothing to wait for.
-                let writers = ended(writing).await;
+                let written = self
+                    .write(self.args.writers, Some(rate), FOREVER, &over)
+                    .await;
                 over.cancel();
-                writers
+                written
             },
         );
         others.join_all().await;
-        Ok((writers, slices))
+        Ok((written?, slices))
     }
 
     /// Measures slice by slice until the end.
-    async fn slices(&self, rate: f64, save: Save<'_>, over: &CancellationToken) -> Vec<Slice> {
+    async fn slices(
+        &self,
+        rate: f64,
+        end: Duration,
+        save: Save<'_>,
+        over: &CancellationToken,
+    ) -> Vec<Slice> {
         let (mut slices, mut from, mut due) = (Vec::new(), Duration::ZERO, Duration::ZERO);
-        let end = match self.args.until_events {
-            None => self.args.duration,
-            Some(_) => Duration::MAX,
-        };
         let mut meter = CpuMeter::start();
         loop {
             due = (due + self.args.slice).min(end);
             let last = tokio::select! {
-                () = tokio::time::sleep_until((self.board.begin() + due).into()) => due >= end,
+                () = sleep_until(self.board.begin() + due) => due >= end,
                 () = over.cancelled() => true,
                 () = self.board.enough.notified() => true,
             };
@@ -399,12 +335,8 @@ impl Lab<'_> {
                 self.board.close();
             }
             // All of this belongs to one moment; the rest may take its time.
-            let (live, to, cpu) = (
-                self.board.take(),
-                self.board.begin().elapsed(),
-                meter.used(),
-            );
-            meter = CpuMeter::start();
+            let (live, to) = (self.board.take(), self.board.begin().elapsed());
+            let cpu = std::mem::replace(&mut meter, CpuMeter::start()).used();
             let slice = self.slice(live, from, to, cpu, rate).await;
             let number = slices.len();
             if number % 20 == 0 {
@@ -431,15 +363,14 @@ impl Lab<'_> {
         rate: f64,
     ) -> Slice {
         let mut appends = live.appends;
-        appends.seconds = to.saturating_sub(from).as_secs_f64();
-        appends.cpu = cpu;
+        (appends.seconds, appends.cpu) = (to.saturating_sub(from).as_secs_f64(), cpu);
         let phase = appends.figures(self.args.writers, Embedded::Yes);
         let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
-        let behind = behind(rate, to, self.board.appends_begun());
         let faults = faults_between(&self.board.faults(), from, to);
         let events_total = self.stored + self.board.events();
-        let within = DISK_WITHIN.min(self.args.slice / 2);
-        let disk_bytes = self.disk.bytes(within).await;
+        let due = rate * to - exact(self.board.appends_begun());
+        let disk = disk_bytes(self.url, DISK_WITHIN.min(self.args.slice / 2)).await;
+        let disk = disk.filter(|_| events_total > 0);
         Slice {
             from_seconds: from,
             seconds: appends.seconds,
@@ -449,10 +380,13 @@ impl Lab<'_> {
             read_ms: live.reads.percentiles(),
             deliver_ms: live.deliveries.percentiles(),
             lag_ms: phase.lag_ms,
-            behind,
-            disk_bytes_per_event: disk_bytes
-                .filter(|_| events_total > 0)
-                .map(|bytes| (exact(bytes) / exact(events_total)).round()),
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a count"
+            )]
+            behind: due.max(0.0) as u64,
+            disk_bytes_per_event: disk.map(|bytes| (exact(bytes) / exact(events_total)).round()),
             memory_bytes: resident_bytes(),
             cpu,
             errors: live.errors,
@@ -462,12 +396,7 @@ impl Lab<'_> {
     }
 
     /// Waits until every follower is at the end of the log; then it must have had everything.
-    async fn wait_for_followers(
-        &self,
-        store: &CurrentStore,
-        followed: &Followed,
-        claims: &[Claim],
-    ) {
+    async fn wait_for_followers(&self, store: &CurrentStore, followed: &Followed) {
         let end = match store.get().info().await {
             Ok(info) => info.heads.first().copied().unwrap_or_default(),
             Err(error) => {
@@ -476,46 +405,30 @@ impl Lab<'_> {
             }
         };
         let deadline = Instant::now() + ARRIVAL_WITHIN;
-        let per_append = self.board.plan.per_append;
         for (name, reached) in followed {
-            let reached = || reached.lock().expect("no panic under the lock");
+            let reached = || reached.lock().expect("no panic under the lock").clone();
             while reached().position < end && Instant::now() < deadline {
-                tokio::time::sleep(ARRIVAL_LOOK).await;
+                sleep(LAG_LOOK).await;
             }
-            let due = claims.iter().map(|claim| claim.acknowledged * per_append);
-            let pairs = due.zip(reached().next.clone());
-            let missing: u64 = pairs.map(|(due, next)| due.saturating_sub(next)).sum();
-            let at = reached().position;
-            if missing > 0 || at < end {
+            let Place { position, next } = reached();
+            let due = |writer| self.board.acknowledged_of(writer) * self.board.plan.per_append;
+            let missing = (0..)
+                .zip(next)
+                .map(|(writer, next)| due(writer).saturating_sub(next));
+            let missing: u64 = missing.sum();
+            if missing > 0 || position < end {
                 self.board.finding(format!(
-                    "{name} is at position {at} of {end} and lacks {missing} events at its end"
+                    "{name} is at position {position} of {end} and lacks {missing} events at its end"
                 ));
             }
         }
     }
 }
 
-/// The writers in the order of their numbers, whichever ended first.
-async fn ended(tasks: JoinSet<Writer>) -> Vec<Writer> {
-    let mut writers = tasks.join_all().await;
-    writers.sort_unstable_by_key(Writer::number);
-    writers
-}
-
-/// Appends that were due by a moment and not begun.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a count"
-)]
-pub(super) fn behind(rate: f64, seconds: f64, begun: u64) -> u64 {
-    ((rate * seconds) as u64).saturating_sub(begun)
-}
-
 async fn lag(board: Arc<Board>, over: CancellationToken) {
     while !over.is_cancelled() {
         let due = Instant::now() + LAG_LOOK;
-        tokio::time::sleep_until(due.into()).await;
+        sleep_until(due).await;
         board.count(|live| live.appends.lag.record(due.elapsed()));
     }
 }
@@ -523,12 +436,10 @@ async fn lag(board: Arc<Board>, over: CancellationToken) {
 const HEADS: &str = "   at s       events  events/s  append p50     p99   p99.9  read p99  deliver p99  bytes/event  MiB  faults";
 
 fn row(slice: &Slice) -> String {
-    let disk = slice
-        .disk_bytes_per_event
-        .map_or("-".into(), |bytes| format!("{bytes:.0}"));
+    let disk = slice.disk_bytes_per_event.map_or("-".into(), grouped);
     let errors: u64 = slice.errors.values().sum();
-    let mut row = format!(
-        "{:>7.0} {:>12} {:>9} {:>11.2} {:>7.1} {:>7.1} {:>9.1} {:>12.1} {:>12} {:>4}  {}",
+    format!(
+        "{:>7.0} {:>12} {:>9} {:>11.2} {:>7.1} {:>7.1} {:>9.1} {:>12.1} {:>12} {:>4}  {} ({errors} errors)",
         slice.from_seconds + slice.seconds,
         grouped(exact(slice.events_total)),
         grouped(slice.events_per_second),
@@ -540,11 +451,7 @@ fn row(slice: &Slice) -> String {
         disk,
         slice.memory_bytes >> 20,
         slice.faults.join(", "),
-    );
-    if errors > 0 {
-        row.push_str(&format!(" ({errors} errors)"));
-    }
-    row
+    )
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of days fit")]

@@ -29,12 +29,12 @@ struct Claim {
 }
 
 /// A place of an event as a number; the sum of such numbers tells two histories apart.
-pub(crate) fn digest(event: u64, revision: u64, position: u64) -> u64 {
+fn digest(event: u64, revision: u64, position: u64) -> u64 {
     Random::fork(event ^ position.rotate_left(32), revision).next()
 }
 
 /// Remembers a number by one bit; false if it was known.
-pub(crate) fn first_time(seen: &mut Vec<u64>, number: u64) -> bool {
+fn first_time(seen: &mut Vec<u64>, number: u64) -> bool {
     let word = usize::try_from(number / 64).expect("an index");
     if word >= seen.len() {
         seen.resize(word + 1, 0);

@@ -39,6 +39,14 @@ pub struct NumberOf {
     pub revision: u64,
 }
 
+impl NumberOf {
+    /// The worker, and the number of the stream among that worker's.
+    pub(crate) fn worker_and_stream(self) -> (u32, u64) {
+        let worker = u32::try_from(self.stream >> STREAM_BITS).expect("28 bits");
+        (worker, self.stream & ((1 << STREAM_BITS) - 1))
+    }
+}
+
 /// Makes the events of a run; cheap to share.
 #[derive(Debug)]
 pub struct Events {

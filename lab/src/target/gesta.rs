@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::{
-    AllFrom, ContentType, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision,
-    ReadAll, RecordedEvent, Revision, StreamId,
+    AllFrom, ContentType, ErrorKind, EventData, EventId, EventType, ExpectedRevision,
+    RecordedEvent, Revision, StreamId,
 };
 use hyper::Method;
 use tokio::sync::Mutex;
@@ -17,12 +17,13 @@ use super::load::OUTCOME_UNKNOWN;
 use super::{Append, AppendError, Place, Session, Stored, Target, TargetFacts, Whole};
 use crate::endpoint::{self, Endpoint};
 use crate::failure::{Context, Failure, Result, fail};
+use crate::faults::{CurrentStore, ask};
 use crate::http::Connection;
 use crate::postgres;
 use crate::store::{self, Opened};
 
-/// Events per page of the read-back.
-const PAGE: usize = 1_000;
+/// How long the store may be unavailable while it is read back.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Type of all events.
 const EVENT_TYPE: &str = "lab-event";
 /// The schema of a PostgreSQL database that the store is made in.
@@ -63,6 +64,8 @@ pub struct GestaTarget {
     /// Requests are written by hand on a connection of each worker.
     bare: bool,
     opened: Mutex<Option<Arc<Opened>>>,
+    /// A store that is not this target's to open and close.
+    current: Option<Arc<CurrentStore>>,
 }
 
 impl GestaTarget {
@@ -100,6 +103,7 @@ impl GestaTarget {
             },
             bare: false,
             opened: Mutex::default(),
+            current: None,
         }
     }
 
@@ -176,12 +180,22 @@ impl GestaTarget {
         again
     }
 
-    /// A store that is open already.
-    #[cfg(test)]
-    pub(crate) fn of(opened: Opened) -> Self {
-        let mut target = Self::new("memory:", Duration::ZERO, None);
-        target.opened = Mutex::new(Some(Arc::new(opened)));
-        target
+    /// A store that somebody else opens and closes.
+    pub(crate) fn around(store: Arc<CurrentStore>) -> Self {
+        Self {
+            current: Some(store),
+            ..Self::new("memory:", Duration::ZERO, None)
+        }
+    }
+
+    async fn store(&self) -> Result<Arc<CurrentStore>> {
+        match &self.current {
+            Some(current) => Ok(Arc::clone(current)),
+            None => Ok(CurrentStore::new(
+                Arc::clone(&self.opened().await?.store),
+                None,
+            )),
+        }
     }
 
     /// Its URL, not delayed, with the schema.
@@ -301,27 +315,20 @@ impl Target for GestaTarget {
             }));
         }
         Ok(Box::new(GestaSession {
-            store: Arc::clone(&self.opened().await?.store),
+            store: self.store().await?,
             form,
             place: None,
         }))
     }
 
     async fn read_back(&self, prefix: &str, see: &mut (dyn FnMut(Stored) + Send)) -> Result<()> {
-        let store = Arc::clone(&self.opened().await?.store);
-        let mut request = ReadAll::forwards().limit(PAGE);
-        loop {
-            let page = store.read_all(request.clone()).await.context("read-back")?;
-            let own = |event: &&RecordedEvent| event.stream.as_str().starts_with(prefix);
-            page.events
-                .iter()
-                .filter(own)
-                .for_each(|event| see(self.stored(event)));
-            if page.end {
-                return Ok(());
+        let own = |event: RecordedEvent| {
+            if event.stream.as_str().starts_with(prefix) {
+                see(self.stored(&event));
             }
-            request.from = AllFrom::Checkpoint(page.next);
-        }
+        };
+        let read = ask::read_all(&*self.store().await?, AllFrom::Start, PATIENCE, own).await;
+        read.context("read-back")
     }
 
     async fn disk_bytes(&self) -> Result<Option<u64>> {
@@ -349,7 +356,7 @@ impl Target for GestaTarget {
 }
 
 struct GestaSession {
-    store: Arc<dyn EventStore>,
+    store: Arc<CurrentStore>,
     form: Form,
     place: Option<Place>,
 }
@@ -371,7 +378,7 @@ impl Session for GestaSession {
             ..EventData::json(self.form.event_type.clone(), event.data.clone())
         });
         let request = gesta_core::Append::to(stream, expected, events.collect());
-        match self.store.append(request).await {
+        match self.store.get().append(request).await {
             Ok(appended) => {
                 self.place = Some(Place {
                     revision: appended.streams[0].first_revision.0,
@@ -392,7 +399,7 @@ impl Session for GestaSession {
 }
 
 /// One name per kind of error.
-pub(crate) fn error_name(kind: &ErrorKind) -> &'static str {
+fn error_name(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidArgument { .. } => "invalid_argument",
         ErrorKind::WrongExpectedRevision { .. } => "wrong_expected_revision",

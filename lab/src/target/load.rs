@@ -61,6 +61,21 @@ pub struct Load {
     pub duration: Duration,
 }
 
+/// Who looks on while a load runs.
+pub(crate) trait Observer: Send + Sync {
+    /// A worker began its append of this number.
+    fn begun(&self, worker: u32, n: u64);
+
+    /// It was acknowledged; this attempt of it was begun at `begun`.
+    fn acknowledged(&self, worker: u32, n: u64, intended: Instant, begun: Instant);
+
+    /// An attempt of it ended in an error that passes.
+    fn retried(&self, cause: &str);
+
+    /// It was refused for good.
+    fn refused(&self, worker: u32, cause: &str);
+}
+
 /// What a phase did.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PhaseRun {
@@ -237,7 +252,8 @@ pub async fn run(
     load: &Load,
     stop: &CancellationToken,
 ) -> Result<(PhaseRun, Claims)> {
-    let (runs, claims) = run_all(std::slice::from_ref(target), events, load, stop).await?;
+    let targets = std::slice::from_ref(target);
+    let (runs, claims) = run_all(targets, events, load, None, stop).await?;
     Ok((runs.into_iter().next().unwrap_or_default(), claims))
 }
 
@@ -249,6 +265,7 @@ pub(crate) async fn run_all(
     targets: &[Arc<dyn Target>],
     events: &Arc<Events>,
     load: &Load,
+    observer: Option<Arc<dyn Observer>>,
     stop: &CancellationToken,
 ) -> Result<(Vec<PhaseRun>, Claims)> {
     if load.events == 0
@@ -278,11 +295,13 @@ pub(crate) async fn run_all(
                 events: Arc::clone(events),
                 load: *load,
                 clock: clock.clone(),
+                number,
+                observer: observer.clone(),
                 run: PhaseRun::default(),
                 claims: Claims::default(),
                 failures: 0,
             };
-            (target, tokio::spawn(worker.run(number)))
+            (target, tokio::spawn(worker.run()))
         })
         .collect();
     let (cpu, lag) = watch(&clock).await;
@@ -364,6 +383,8 @@ struct Loop {
     events: Arc<Events>,
     load: Load,
     clock: Clock,
+    number: u32,
+    observer: Option<Arc<dyn Observer>>,
     run: PhaseRun,
     claims: Claims,
     /// In a row.
@@ -377,7 +398,8 @@ struct Filling {
 }
 
 impl Loop {
-    async fn run(mut self, worker: u32) -> (PhaseRun, Claims) {
+    async fn run(mut self) -> (PhaseRun, Claims) {
+        let worker = self.number;
         let (events, clock, load) = (Arc::clone(&self.events), self.clock.clone(), self.load);
         let mut next_stream = 0;
         let mut fresh = || {
@@ -399,9 +421,15 @@ impl Loop {
                 events: &batch,
             };
             let intended = intended.unwrap_or_else(Instant::now);
+            if let Some(observer) = &self.observer {
+                observer.begun(worker, round);
+            }
             let stored = self.append(stream.number, &append, intended).await;
+            if let (Some(observer), Some(begun)) = (&self.observer, stored) {
+                observer.acknowledged(worker, round, intended, begun);
+            }
             at.events += self.load.events;
-            if !stored || at.events >= self.load.events_per_stream {
+            if stored.is_none() || at.events >= self.load.events_per_stream {
                 *at = fresh();
             }
             if self.failures >= FAILURES_MAX {
@@ -412,12 +440,18 @@ impl Loop {
         (self.run, self.claims)
     }
 
-    /// Appends until there is an answer; true if it was stored.
-    async fn append(&mut self, number: u64, append: &Append<'_>, intended: Instant) -> bool {
+    /// Appends until there is an answer; when the attempt began that was acknowledged.
+    async fn append(
+        &mut self,
+        number: u64,
+        append: &Append<'_>,
+        intended: Instant,
+    ) -> Option<Instant> {
         let after = append.revision + append.events.len() as u64;
         self.claims.sent(number, after);
         let mut is_open = false;
         loop {
+            let begun = Instant::now();
             let answer = tokio::select! {
                 biased;
                 answer = self.session.append(append) => answer,
@@ -431,33 +465,39 @@ impl Loop {
                         self.claims.placed(number, first, events, place);
                     }
                     self.acknowledge(append, intended);
-                    return true;
+                    return Some(begun);
                 }
                 Err(error) => error,
             };
             match error {
                 AppendError::Retry(cause) => {
                     is_open |= cause == OUTCOME_UNKNOWN;
+                    if let Some(observer) = &self.observer {
+                        observer.retried(&cause);
+                    }
                     *self.run.retries.entry(cause).or_default() += 1;
                     if self.clock.over.is_cancelled() {
                         if !is_open {
                             self.claims.refused(number, append.revision);
                         }
-                        return false;
+                        return None;
                     }
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 AppendError::Failed(cause) => {
+                    if let Some(observer) = &self.observer {
+                        observer.refused(self.number, &cause);
+                    }
                     self.claims.refused(number, append.revision);
                     self.fail(cause).await;
-                    return false;
+                    return None;
                 }
                 AppendError::Unknown(cause) => {
                     self.fail(cause).await;
                     if let Ok(session) = self.target.connect().await {
                         self.session = session;
                     }
-                    return false;
+                    return None;
                 }
             }
         }

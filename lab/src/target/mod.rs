@@ -22,12 +22,11 @@ use uuid::Uuid;
 use crate::failure::Result;
 
 pub use check::{Claims, ReadBack, check};
-pub(crate) use check::{digest, first_time};
 pub use events::{Events, MARK_BYTES, NumberOf, SMALLEST_BYTES};
+pub(crate) use gesta::Expected;
 pub use gesta::GestaTarget;
-pub(crate) use gesta::{Expected, error_name};
-pub(crate) use load::run_all;
 pub use load::{Embedded, Load, Phase, PhaseRun, run};
+pub(crate) use load::{Observer, run_all};
 
 /// One event to append.
 #[derive(Debug, Clone)]
