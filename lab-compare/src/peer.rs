@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use gesta_lab::failure::{Failure, Result, fail};
 use gesta_lab::sizes::Sizes;
 use gesta_lab::target::{self, Embedded, Events, Load, Phase, ReadBack, Target};
-use gesta_lab::workload::PayloadKind;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -104,7 +103,6 @@ pub(crate) async fn measure_target(
     let sizes = Sizes::fixed(workload.payload_bytes)?;
     let events = Arc::new(Events::new(
         sizes,
-        PayloadKind::Json,
         categories,
         round.seed,
     ));

@@ -19,9 +19,8 @@ use crate::report::numbers::{self, list, millis, percent};
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, Whose};
 use crate::sizes::Sizes;
 use crate::store;
-use crate::target::{self, Embedded, Events, GestaTarget, Load, Phase, ReadBack, Target};
+use crate::target::{self, Events, GestaTarget, Load, Phase, ReadBack, Target};
 use crate::units;
-use crate::workload::PayloadKind;
 
 /// Events per stream at most; then a worker goes on with a new stream.
 const STREAM_EVENTS_MAX: u64 = 4_000;
@@ -197,7 +196,7 @@ impl Measure<'_> {
     ) -> Result<Cell> {
         let target = self.target(form)?;
         target.prepare().await.context(target.name().to_owned())?;
-        let made = Events::new(self.sizes.clone(), PayloadKind::Json, 1, self.args.seed);
+        let made = Events::new(self.sizes.clone(), 1, self.args.seed);
         let made = Arc::new(made);
         let streams = (self.args.streams / workers).max(1);
         let load = Load {
@@ -215,10 +214,7 @@ impl Measure<'_> {
         let (run, claims) = target::run(&target, &made, &load, stop).await?;
         let read_back = target::check(target.as_ref(), &made, &claims).await?;
         target.remove().await?;
-        let embedded = match form {
-            Form::Gesta => Embedded::Yes,
-            _ => Embedded::No,
-        };
+        let embedded = target.embedded();
         let cell = Cell {
             form,
             workers,

@@ -18,7 +18,6 @@ mod endpoint;
 mod entities;
 pub mod failure;
 mod faults;
-mod fill;
 pub mod histogram;
 pub mod host;
 mod http;
@@ -33,6 +32,7 @@ mod read;
 mod recovery;
 pub mod report;
 mod reservation;
+mod run;
 mod schemas;
 pub mod sizes;
 mod soak;
@@ -42,7 +42,6 @@ mod tags;
 pub mod target;
 mod torture;
 mod units;
-pub mod workload;
 
 use std::process::ExitCode;
 

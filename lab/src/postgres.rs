@@ -70,14 +70,11 @@ pub(crate) fn durability(settings: &BTreeMap<String, String>) -> (&'static str, 
     (if full { "full" } else { "weakened" }, detail)
 }
 
-/// Sets how large values of a column are compressed: `pglz`, `lz4`, or `none`.
-pub(crate) fn compression_sql(table: &str, column: &str, compression: &str) -> String {
-    match compression {
-        "none" => format!("ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTERNAL"),
-        method => format!(
-            "ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTENDED, ALTER COLUMN {column} SET COMPRESSION {method}"
-        ),
-    }
+/// Sets how large values of a column are compressed: `pglz` or `lz4`.
+pub(crate) fn compression_sql(table: &str, column: &str, method: &str) -> String {
+    format!(
+        "ALTER TABLE {table} ALTER COLUMN {column} SET STORAGE EXTENDED, ALTER COLUMN {column} SET COMPRESSION {method}"
+    )
 }
 
 /// Bytes of all tables of a schema with their indexes and large values.
@@ -100,8 +97,8 @@ pub(crate) async fn schema_bytes(url: &str, schema: &str) -> Result<u64> {
 pub(crate) struct Spent {
     /// Statements executed (or transactions, where statements are not counted).
     pub(crate) queries: u64,
-    /// Those among them that insert events or tell of them (0 where statements are not counted).
-    pub(crate) appends: u64,
+    /// Those among them that insert events or tell of them; none where statements are not counted.
+    pub(crate) appends: Option<u64>,
     /// Time spent executing them.
     pub(crate) database_ms: f64,
 }
@@ -111,16 +108,17 @@ impl Spent {
     pub(crate) fn since(&self, earlier: &Spent) -> Spent {
         Spent {
             queries: self.queries.saturating_sub(earlier.queries),
-            appends: self.appends.saturating_sub(earlier.appends),
+            appends: self
+                .appends
+                .zip(earlier.appends)
+                .map(|(now, then)| now.saturating_sub(then)),
             database_ms: (self.database_ms - earlier.database_ms).max(0.0),
         }
     }
 }
 
-/// Counts what a database does, or nothing if there is none to watch.
-pub(crate) struct Watch(Option<Watched>);
-
-struct Watched {
+/// Counts what a database does.
+pub(crate) struct Watch {
     client: Client,
     statements: bool,
 }
@@ -130,45 +128,27 @@ const COUNTERS_LATE: Duration = Duration::from_millis(11_000);
 
 impl Watch {
     /// Watches the database of this URL.
-    pub(crate) async fn start(url: Option<&str>) -> Result<Self> {
-        let Some(url) = url else {
-            return Ok(Self(None));
-        };
+    pub(crate) async fn start(url: &str) -> Result<Self> {
         let client = connect(url).await?;
         // Fails if the library is not loaded at server start or the role may not: then transactions are counted.
-        let statements = client
-            .batch_execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
-            .await
-            .is_ok()
-            && client
-                .batch_execute("SELECT count(*) FROM pg_stat_statements")
-                .await
-                .is_ok();
-        Ok(Self(Some(Watched { client, statements })))
+        let make = "CREATE EXTENSION IF NOT EXISTS pg_stat_statements";
+        let look = "SELECT count(*) FROM pg_stat_statements";
+        let statements =
+            client.batch_execute(make).await.is_ok() && client.batch_execute(look).await.is_ok();
+        Ok(Self { client, statements })
     }
 
     /// How it counts.
     pub(crate) fn method(&self) -> &'static str {
-        match &self.0 {
-            None => "nobody",
-            Some(Watched {
-                statements: true, ..
-            }) => "pg_stat_statements (statements, BEGIN and COMMIT too)",
-            Some(_) => "pg_stat_database (transactions)",
+        match self.statements {
+            true => "pg_stat_statements (statements, BEGIN and COMMIT too)",
+            false => "pg_stat_database (transactions, some of them late: rough figures)",
         }
     }
 
-    /// True if it counts statements, not transactions.
-    pub(crate) fn counts_statements(&self) -> bool {
-        matches!(&self.0, Some(watched) if watched.statements)
-    }
-
-    /// The counters now; `None` if there is nothing to watch.
-    pub(crate) async fn look(&self) -> Result<Option<Spent>> {
-        let Some(watched) = &self.0 else {
-            return Ok(None);
-        };
-        let sql = if watched.statements {
+    /// The counters now.
+    pub(crate) async fn look(&self) -> Result<Spent> {
+        let sql = if self.statements {
             "SELECT coalesce(sum(calls), 0)::int8, coalesce(sum(total_exec_time), 0)::float8,
                     coalesce(sum(calls) FILTER (WHERE query ~ 'INSERT INTO (events|journal)|pg_notify'), 0)::int8
              FROM pg_stat_statements
@@ -176,17 +156,18 @@ impl Watch {
                AND query NOT LIKE '%pg_stat_statements%'"
         } else {
             tokio::time::sleep(COUNTERS_LATE).await;
-            "SELECT xact_commit + xact_rollback, active_time, 0::int8 FROM pg_stat_database WHERE datname = current_database()"
+            "SELECT xact_commit + xact_rollback, active_time, NULL::int8 FROM pg_stat_database WHERE datname = current_database()"
         };
-        let row = watched
+        let row = self
             .client
             .query_one(sql, &[])
             .await
             .context("counting queries")?;
-        Ok(Some(Spent {
-            queries: u64::try_from(row.get::<_, i64>(0)).unwrap_or(0),
-            appends: u64::try_from(row.get::<_, i64>(2)).unwrap_or(0),
+        let count = |number: i64| u64::try_from(number).unwrap_or(0);
+        Ok(Spent {
+            queries: count(row.get(0)),
+            appends: row.get::<_, Option<i64>>(2).map(count),
             database_ms: row.get(1),
-        }))
+        })
     }
 }

@@ -20,9 +20,9 @@ use crate::host::{CpuMeter, CpuUse};
 use crate::read;
 use crate::report::numbers::several;
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit};
+use crate::run::Run;
 use crate::store::{self, NEW_SERVER, Opened};
 use crate::units::{self, grouped};
-use crate::workload::Run;
 
 /// Entities that come to memory, and a projection that catches up.
 #[derive(Debug, Clone, clap::Args)]

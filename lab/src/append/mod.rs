@@ -15,6 +15,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -25,9 +26,8 @@ use crate::report::numbers::{list, millis};
 use crate::report::{Chart, Report, ReportArgs};
 use crate::sizes::Sizes;
 use crate::store::{self, StoreArgs};
-use crate::target::{self, Embedded, Events, Expected, GestaTarget, Load, Target};
+use crate::target::{self, Events, Expected, GestaTarget, Load, Target};
 use crate::units;
-use crate::workload::{Run as RunId, Workload, WorkloadArgs};
 
 use figures::Run;
 
@@ -42,8 +42,18 @@ pub(crate) struct AppendArgs {
     #[command(flatten)]
     #[serde(skip)]
     store: StoreArgs,
-    #[command(flatten)]
-    workload: WorkloadArgs,
+    /// Streams, which all waiters share equally.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    streams: u32,
+    /// Bytes of data per event.
+    #[arg(long, default_value_t = 50)]
+    payload: usize,
+    /// Bytes of metadata per event.
+    #[arg(long, default_value_t = 36)]
+    metadata: usize,
+    /// Seed of names, contents and choices.
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
     #[command(flatten)]
     #[serde(skip)]
     program: ProgramArgs,
@@ -126,7 +136,7 @@ impl Against {
 
 /// The command. True if everything was read back and the floor was reached.
 pub(crate) async fn run(args: &AppendArgs, stop: &CancellationToken) -> Result<bool> {
-    let mut report = Report::begin("append", args.title(), args.workload.seed);
+    let mut report = Report::begin("append", args.title(), args.seed);
     let mut server = None;
     let mut url = store::resolve(&args.store.store, &mut server)?;
     let files = tempfile::tempdir()?;
@@ -179,7 +189,7 @@ impl AppendArgs {
     /// What must be the same in runs that are compared, in words.
     fn setting(&self) -> String {
         let waiters: Vec<String> = self.waiters.iter().map(u32::to_string).collect();
-        let (waiters, bytes) = (list(&waiters), self.workload.payload);
+        let (waiters, bytes) = (list(&waiters), self.payload);
         let rtt = self.store.rtt.as_secs_f64() * 1_000.0;
         let away = match self.store.rtt.is_zero() {
             true => String::new(),
@@ -198,7 +208,7 @@ struct Lab<'a> {
     args: &'a AppendArgs,
     url: String,
     sizes: Sizes,
-    workload: Workload,
+    contents: bare::Contents,
     stop: &'a CancellationToken,
     runs: Vec<Run>,
     /// What was found, in a sentence.
@@ -209,11 +219,13 @@ struct Lab<'a> {
 
 impl<'a> Lab<'a> {
     fn new(args: &'a AppendArgs, url: String, stop: &'a CancellationToken) -> Result<Self> {
+        let sizes = Sizes::exactly(args.payload)?;
+        let (metadata, streams) = (json_of(args.metadata), args.streams);
         Ok(Self {
             args,
             url,
-            sizes: Sizes::exactly(args.workload.payload)?,
-            workload: Workload::new(&args.workload, RunId::random()),
+            contents: bare::Contents::new(&sizes, metadata, streams, args.seed),
+            sizes,
             stop,
             runs: Vec::new(),
             finding: String::new(),
@@ -238,7 +250,7 @@ impl<'a> Lab<'a> {
     }
 
     fn new_target(&self, logs: u16) -> Result<GestaTarget> {
-        let metadata = self.workload.metadata().clone();
+        let metadata = self.contents.metadata.clone();
         let target = GestaTarget::new(&self.url, self.args.store.rtt, None)
             .with_logs(logs)
             .appending(self.args.expected, metadata);
@@ -273,13 +285,12 @@ impl<'a> Lab<'a> {
             workers: waiters,
             events: args.events,
             events_per_stream: STREAM_EVENTS_MAX / args.events * args.events,
-            streams: (args.workload.streams / waiters).max(1),
+            streams: (args.streams / waiters).max(1),
             rate: args.rate,
             warm_up: args.warm_up,
             duration: args.duration,
         };
-        let (sizes, kind) = (self.sizes.clone(), args.workload.payload_kind);
-        let events = Arc::new(Events::new(sizes, kind, 1, args.workload.seed));
+        let events = Arc::new(Events::new(self.sizes.clone(), 1, args.seed));
         let mut before = Vec::new();
         for target in targets {
             before.push(target.opened().await?.pipelines());
@@ -292,14 +303,10 @@ impl<'a> Lab<'a> {
         let mut runs = Vec::new();
         for ((target, loaded), before) in targets.iter().zip(loaded).zip(before) {
             let now = target.opened().await?.pipelines();
-            let embedded = match target.is_embedded() {
-                true => Embedded::Yes,
-                false => Embedded::No,
-            };
             let share = waiters / u32::try_from(targets.len())?;
             runs.push(Run {
                 name: name.to_owned(),
-                phase: loaded.figures(share, embedded),
+                phase: loaded.figures(share, target.embedded()),
                 pipelines: now.zip(before).map(|(now, before)| now.since(before)),
                 read_back: None,
             });
@@ -309,5 +316,13 @@ impl<'a> Lab<'a> {
             eprintln!("{}: {}", run.name, run.phase.told());
         }
         Ok(runs)
+    }
+}
+
+/// JSON of exactly so many bytes.
+fn json_of(bytes: usize) -> Bytes {
+    match bytes.checked_sub(r#"{"p":""}"#.len()) {
+        Some(room) => format!(r#"{{"p":"{}"}}"#, "x".repeat(room)).into(),
+        None => "7".repeat(bytes).into(),
     }
 }

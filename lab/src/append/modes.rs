@@ -97,7 +97,7 @@ impl Lab<'_> {
         let plan = bare::Plan {
             url: &self.url,
             form,
-            workload: &self.workload,
+            contents: &self.contents,
             warm_up: self.args.warm_up.min(Duration::from_secs(2)),
             duration: self.args.duration,
         };
@@ -225,6 +225,6 @@ impl Lab<'_> {
     clippy::cast_sign_loss,
     reason = "clamped before"
 )]
-pub(super) fn rounded(batch: f64) -> u32 {
+fn rounded(batch: f64) -> u32 {
     batch.round().clamp(1.0, 100_000.0) as u32
 }

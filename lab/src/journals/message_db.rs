@@ -13,7 +13,7 @@ use super::database::Database;
 use super::journal::{Design, Tables};
 use super::rows::{Answer, Json, command, query, rolled_back, version};
 use crate::failure::Result;
-use crate::target::{Append, AppendError, Event, Session};
+use crate::target::{Append, Event, Session};
 
 static TABLES: Tables = Tables {
     name: "message-db",
@@ -67,15 +67,6 @@ impl Caller {
 #[async_trait]
 impl Session for Caller {
     async fn append(&mut self, append: &Append<'_>) -> Answer<()> {
-        if append
-            .events
-            .iter()
-            .any(|event| !event.data.starts_with(b"{"))
-        {
-            return Err(AppendError::Failed(
-                "Message DB stores JSON alone; these events are not JSON".into(),
-            ));
-        }
         if let [event] = append.events {
             return self
                 .write(append.stream, event, version(append.revision) - 1)

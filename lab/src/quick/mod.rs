@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -28,7 +29,6 @@ use crate::sizes::Sizes;
 use crate::store;
 use crate::target::{self, Claims, Embedded, Events, GestaTarget, Load, Phase, PhaseRun, Target};
 use crate::units::{self, grouped};
-use crate::workload::{PayloadKind, Run, Workload, WorkloadArgs};
 
 use verdict::{Measured, Open};
 
@@ -109,7 +109,7 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
             "--store {url:?}: quick needs a database, sqlite:PATH or postgres://…"
         ));
     }
-    let events = Events::new(sizes.clone(), PayloadKind::Json, 1, args.seed);
+    let events = Events::new(sizes.clone(), 1, args.seed);
     let gesta = Arc::new(GestaTarget::new(&url, args.rtt, None));
     gesta.prepare().await?;
     let mut quick = Quick {
@@ -218,18 +218,12 @@ impl Quick<'_> {
     }
 
     async fn bare(&self, stop: &CancellationToken) -> Result<Option<f64>> {
-        let workload = WorkloadArgs {
-            streams: 1_000,
-            payload: mean_bytes(self.measured.mean_bytes),
-            payload_kind: PayloadKind::Json,
-            metadata: 0,
-            seed: self.args.seed,
-        };
-        let workload = Workload::new(&workload, Run::random());
+        let sizes = self.events.sizes();
+        let contents = bare::Contents::new(sizes, Bytes::new(), 1_000, self.args.seed);
         let plan = bare::Plan {
             url: &self.url,
             form: bare::Form::BareInsert,
-            workload: &workload,
+            contents: &contents,
             warm_up: Duration::from_millis(500),
             duration: self.args.phase.min(Duration::from_secs(2)),
         };
@@ -426,15 +420,6 @@ impl Quick<'_> {
         }
         report.table(delivery);
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "at most 16 MiB"
-)]
-fn mean_bytes(mean: f64) -> usize {
-    mean.round() as usize
 }
 
 fn counted(callers: u32) -> String {

@@ -24,8 +24,8 @@ use crate::faults::world::DatabaseKind;
 use crate::histogram::Latencies;
 use crate::random::Random;
 use crate::report::{Report, ReportArgs, Table, Unit};
+use crate::run::Run;
 use crate::store::{self, StoreFacts};
-use crate::workload::Run;
 
 /// A path that every cinema answers once it is ready.
 const READY_PATH: &str = "/shows/00000000-0000-0000-0000-000000000000";

@@ -35,8 +35,8 @@ use tokio_util::sync::CancellationToken;
 use crate::cells;
 use crate::failure::{Failure, Result, fail};
 use crate::report::{Report, Table, Unit};
+use crate::run::Run;
 use crate::store;
-use crate::workload::Run;
 
 pub(crate) use args::ReservationArgs;
 pub(crate) use kill::{KillArgs, run as run_kill};

@@ -4,37 +4,53 @@
 //! distribution, with more and more connections, until a schema's average latency passes a limit; the best rate with a
 //! good 99th percentile counts. Rounds go through the schemas forwards and backwards, so that none has the machine's
 //! best mood to itself, and their differences are the noise that is reported.
-//! Read `steps` first (when what ends), then `contest` (what happens).
+//! Not here: what the figures say (`ranking`).
 
-mod contest;
-mod line_up;
-mod published;
 mod ranking;
-mod steps;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::Result;
+use crate::endpoint::Endpoint;
+use crate::failure::{Context, Result, fail};
+use crate::journals;
+use crate::postgres;
 use crate::report::{Report, ReportArgs};
 use crate::sizes::Sizes;
 use crate::store;
+use crate::target::{
+    self, Claims, Events, GestaTarget, Load, Phase, ReadBack, Target, TargetFacts,
+};
 use crate::units;
-use crate::workload::PayloadKind;
 
-use contest::Contest;
 use ranking::Ranking;
-use steps::{Limits, Steps};
+
+/// All tables compress large data alike: PostgreSQL's default would cost the others several times what it costs Gesta.
+const COMPRESSION: &str = "lz4";
+/// A schema whose average latency passes this is stopped.
+const AVERAGE_MS_MAX: f64 = 500.0;
+/// The best rate is the highest with a 99th percentile up to this.
+const P99_MS_MAX: f64 = 100.0;
+/// Events per stream; then a worker goes on with a new one.
+const EVENTS_PER_STREAM: u64 = 10;
+/// Time before the clock starts in each phase.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// Time for which the machine alone is measured before each schema.
+const CONTROL: Duration = Duration::from_secs(1);
+/// Connections beside those of the workers: for preparing, reading back, Gesta's own.
+const OTHERS: u32 = 12;
 
 /// Events per second of the field's journal schemas and of Gesta, over rising numbers of connections.
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub(crate) struct SchemasArgs {
-    /// The database: `postgres://…`, `postgres:new` (a server started for this run), or `sqlite:PATH`.
+    /// The database: `postgres://…` or `postgres:new`, a server started for this run.
     /// Everything is made in schemas named `gesta_lab_…` and removed afterwards.
     #[arg(long, default_value = "postgres:new")]
     #[serde(skip)]
@@ -42,54 +58,26 @@ pub(crate) struct SchemasArgs {
     /// Only these, by name, separated by commas; the default is all.
     #[arg(long, value_delimiter = ',')]
     schemas: Vec<String>,
-    /// Gesta with these numbers of logs: a log is one order of events with one writing connection.
-    #[arg(long, value_delimiter = ',', default_value = "1")]
-    gesta_logs: Vec<u16>,
-    /// Gesta's servers to measure beside them, `http://host:port`.
-    #[arg(long)]
-    also: Vec<String>,
     /// Extra round trip to the database, for example 5ms.
     #[arg(long, default_value = "0", value_parser = units::duration)]
+    #[serde(serialize_with = "units::seconds", rename = "round_trip_seconds")]
     rtt: Duration,
-    /// Sizes of the events: `published`, a number of bytes, or a file of classes (see `gesta-lab sizes`).
+    /// Sizes of the events: `published`, a number of bytes, or a file of classes.
     #[arg(long, default_value = "published")]
     sizes: String,
-    /// What the data look like; schemas that store JSON take only JSON.
-    #[arg(long, value_enum, default_value_t = PayloadKind::Json)]
-    payload_kind: PayloadKind,
-    /// Compression of the data, the same for all; `own`: as each comes (PostgreSQL's default costs large events dearly).
-    #[arg(long, value_enum, default_value_t = Compression::Lz4)]
-    compression: Compression,
     /// Connections that each phase adds.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     step: u32,
-    /// Most connections.
-    #[arg(long, default_value_t = 64)]
+    /// Most connections; the last phase has them.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     max: u32,
     /// Length of a phase.
     #[arg(long, default_value = "5s", value_parser = units::duration)]
+    #[serde(serialize_with = "units::seconds", rename = "phase_seconds")]
     phase: Duration,
-    /// Time before the clock starts in each phase.
-    #[arg(long, default_value = "500ms", value_parser = units::duration)]
-    warm_up: Duration,
     /// Times that everything is measured.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Events per append.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000))]
-    events: u64,
-    /// Events per stream; then a worker goes on with a new one.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=4_000))]
-    events_per_stream: u64,
-    /// Categories of the streams (Message DB writes one append per category at a time).
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    categories: u32,
-    /// A schema whose average latency passes this is stopped.
-    #[arg(long, default_value = "500ms", value_parser = units::duration)]
-    average_max: Duration,
-    /// The best rate is the highest with a 99th percentile up to this.
-    #[arg(long, default_value = "100ms", value_parser = units::duration)]
-    p99_max: Duration,
     /// Seed of sizes and contents.
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -98,78 +86,211 @@ pub(crate) struct SchemasArgs {
     report: ReportArgs,
 }
 
-/// How large data are compressed in the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Compression {
-    /// Fast.
-    Lz4,
-    /// PostgreSQL's default.
-    Pglz,
-    /// Not at all.
-    None,
-    /// As each schema comes.
-    Own,
-}
-
-impl Compression {
-    /// The method's name; none: leave it.
-    pub(crate) fn method(self) -> Option<&'static str> {
-        match self {
-            Compression::Lz4 => Some("lz4"),
-            Compression::Pglz => Some("pglz"),
-            Compression::None => Some("none"),
-            Compression::Own => None,
-        }
-    }
-
-    /// Gesta's data are compressed by LZ4, so who does it may differ.
-    pub(crate) fn is_lz4_for_gesta(self) -> bool {
-        matches!(self, Compression::Lz4 | Compression::Own)
-    }
-}
-
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &SchemasArgs, stop: &CancellationToken) -> Result<bool> {
-    let steps = Steps::new(args.step, args.max)?;
-    let sizes = Sizes::named(&args.sizes)?;
+    if args.step > args.max {
+        return fail(format!("--step {} is above --max {}", args.step, args.max));
+    }
     let mut server = None;
-    let url = if args.store == store::NEW_SERVER {
-        let server = server.insert(store::new_server_for(steps.most() + 40)?);
-        server.url()
-    } else {
-        args.store.clone()
+    let url = match args.store.as_str() {
+        store::NEW_SERVER => server.insert(store::new_server_for(args.max + 40)?).url(),
+        url => url.to_owned(),
     };
-    let targets = line_up::targets(args, &url, steps).await?;
-    let mut contest = Contest::new(args, steps, sizes, targets, &url);
+    let mut contest = Contest {
+        args,
+        sizes: Sizes::named(&args.sizes)?,
+        targets: targets(args, &url).await?,
+        url: &url,
+        entries: BTreeMap::new(),
+        controls: Vec::new(),
+        complete: true,
+    };
     contest.run(stop).await?;
     let mut report = Report::begin("schemas", "Journal schemas", args.seed);
-    if url.starts_with("postgres") {
-        report.store = Some(store::database_facts(&url, args.rtt).await?);
-    }
-    report.workload = parameters(args, contest.sizes());
-    Ranking::of(&contest, args).tell(&mut report);
-    report.finish(&args.report, contest.is_complete())
+    report.store = Some(store::database_facts(&url, args.rtt).await?);
+    report.workload =
+        json!({ "args": args, "sizes": contest.sizes, "mean_bytes": contest.sizes.mean().round() });
+    let order = contest.targets.iter();
+    let entries = order.filter_map(|target| contest.entries.remove(target.name()));
+    Ranking::of(entries.collect(), contest.controls).tell(&mut report, &contest.sizes);
+    report.finish(&args.report, contest.complete)
 }
 
-fn parameters(args: &SchemasArgs, sizes: &Sizes) -> Value {
-    let mut value = json!(args);
-    value["phase_seconds"] = json!(args.phase.as_secs_f64());
-    value["events_per_append"] = json!(args.events);
-    value["average_ms_max"] = json!(args.average_max.as_secs_f64() * 1_000.0);
-    value["p99_ms_max"] = json!(args.p99_max.as_secs_f64() * 1_000.0);
-    value["round_trip_ms"] = json!(args.rtt.as_secs_f64() * 1_000.0);
-    value["sizes"] = json!(sizes);
-    value["sizes"]["mean_bytes"] = json!(sizes.mean().round());
-    for text in ["rtt", "phase", "warm_up", "average_max", "p99_max"] {
-        value.as_object_mut().expect("an object").remove(text);
+/// The targets, in the order in which the first round goes through them.
+async fn targets(args: &SchemasArgs, url: &str) -> Result<Vec<Arc<dyn Target>>> {
+    if !Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres()) {
+        return fail("--store is the database, postgres://… or postgres:new");
     }
-    value
+    // A server that refuses a connection in the middle would spoil the run.
+    let settings = postgres::settings(url).await?;
+    let there = settings.get("max_connections").and_then(|n| n.parse().ok());
+    let wanted = args.max + OTHERS;
+    if let Some(there) = there.filter(|there: &u32| *there < wanted) {
+        return fail(format!(
+            "the server's max_connections is {there}; up to {wanted} are needed: raise it, or lower --max"
+        ));
+    }
+    let gesta = || GestaTarget::new(url, args.rtt, Some(COMPRESSION));
+    let mut all: Vec<Arc<dyn Target>> =
+        vec![Arc::new(gesta().opaque()), Arc::new(gesta().readable())];
+    all.extend(journals::all(url, args.rtt, Some(COMPRESSION))?);
+    let known: Vec<String> = all.iter().map(|target| target.name().to_owned()).collect();
+    if let Some(unknown) = args.schemas.iter().find(|name| !known.contains(name)) {
+        let known = known.join(", ");
+        return fail(format!("no schema {unknown:?}; there are {known}"));
+    }
+    let is_asked = |name: &str| args.schemas.is_empty() || args.schemas.iter().any(|n| n == name);
+    all.retain(|target| is_asked(target.name()));
+    Ok(all)
 }
 
-fn limits(args: &SchemasArgs) -> Limits {
-    Limits {
-        average_max: args.average_max,
-        p99_max: args.p99_max,
+/// One schema.
+#[derive(Debug, Clone)]
+struct Entry {
+    name: String,
+    title: String,
+    facts: TargetFacts,
+    rounds: Vec<Round>,
+}
+
+/// One schema in one round.
+#[derive(Debug, Clone, Default)]
+struct Round {
+    phases: Vec<Phase>,
+    /// Why it was stopped before the largest load.
+    stopped: Option<String>,
+    read_back: Option<ReadBack>,
+    disk_bytes_per_event: Option<f64>,
+}
+
+/// Why this phase was the last, if it was.
+fn stopped(phase: &Phase, gave_up: u32) -> Option<String> {
+    let (mean, at) = (phase.latency_ms.mean, phase.connections);
+    if !phase.complete {
+        Some("interrupted".into())
+    } else if phase.latency_ms.count == 0 || gave_up >= phase.connections {
+        let causes = phase.errors.iter().chain(&phase.retries);
+        let most = causes.max_by_key(|(_, count)| **count);
+        let cause = most.map_or("nothing was stored", |(cause, _)| cause.as_str());
+        Some(format!("failed at {at} connections: {cause}"))
+    } else {
+        (mean > AVERAGE_MS_MAX).then(|| format!("average latency {mean:.0} ms at {at} connections"))
+    }
+}
+
+/// A run.
+struct Contest<'a> {
+    args: &'a SchemasArgs,
+    sizes: Sizes,
+    targets: Vec<Arc<dyn Target>>,
+    url: &'a str,
+    entries: BTreeMap<String, Entry>,
+    controls: Vec<f64>,
+    complete: bool,
+}
+
+impl Contest<'_> {
+    /// Everything. What there is stays there if it is interrupted.
+    async fn run(&mut self, stop: &CancellationToken) -> Result<()> {
+        // The first once without counting it: a database that has just begun makes segments of its log and grows its
+        // caches, and whoever comes first would pay for that.
+        for round in 0..=self.args.rounds {
+            let mut order = self.targets.clone();
+            match round {
+                0 => order.truncate(1),
+                round if round % 2 == 0 => order.reverse(),
+                _ => {}
+            }
+            for target in order {
+                if stop.is_cancelled() {
+                    self.complete = false;
+                    return Ok(());
+                }
+                eprintln!("round {round} of {}: {}", self.args.rounds, target.title());
+                let done = self.one(&target, stop).await;
+                let (facts, done) = done.context(target.name())?;
+                if round == 0 {
+                    self.controls.clear();
+                    continue;
+                }
+                let entry = self.entries.entry(target.name().to_owned());
+                let entry = entry.or_insert_with(|| Entry {
+                    name: target.name().to_owned(),
+                    title: target.title().to_owned(),
+                    facts,
+                    rounds: Vec::new(),
+                });
+                entry.rounds.push(done);
+            }
+        }
+        self.complete = !stop.is_cancelled();
+        Ok(())
+    }
+
+    /// One schema in one round.
+    async fn one(
+        &mut self,
+        target: &Arc<dyn Target>,
+        stop: &CancellationToken,
+    ) -> Result<(TargetFacts, Round)> {
+        self.control().await?;
+        target.prepare().await?;
+        let facts = target.facts().await?;
+        let events = Arc::new(Events::new(self.sizes.clone(), 1, self.args.seed));
+        let (mut round, mut claims, mut workers) = (Round::default(), Claims::default(), 0);
+        let mut first_worker = 0;
+        while workers < self.args.max && round.stopped.is_none() {
+            workers = (workers + self.args.step).min(self.args.max);
+            let load = Load {
+                first_worker,
+                workers,
+                events: 1,
+                events_per_stream: EVENTS_PER_STREAM,
+                streams: 1,
+                rate: None,
+                warm_up: WARM_UP,
+                duration: self.args.phase,
+            };
+            first_worker += workers;
+            let (run, claimed) = target::run(target, &events, &load, stop).await?;
+            claims.add(claimed);
+            let phase = run.figures(workers, target.embedded());
+            eprintln!("  {workers} connections: {}", phase.told());
+            round.stopped = stopped(&phase, run.gave_up);
+            round.phases.push(phase);
+        }
+        let read_back = target::check(target.as_ref(), &events, &claims).await?;
+        let disk = target.disk_bytes().await?;
+        #[expect(clippy::cast_precision_loss, reason = "bytes of tables fit")]
+        let disk = disk.map(|bytes| bytes as f64 / read_back.found.max(1) as f64);
+        round.disk_bytes_per_event = disk;
+        if let Some(complaint) = read_back.complaint() {
+            eprintln!("  NO RESULT: {complaint}");
+        }
+        round.read_back = Some(read_back);
+        target.remove().await?;
+        // What one schema left to be written must not slow the next. Only some roles may.
+        let client = postgres::connect(self.url).await?;
+        let _ = client.batch_execute("CHECKPOINT").await;
+        Ok((facts, round))
+    }
+
+    /// How fast the machine is now: commits of a bare INSERT on one connection.
+    async fn control(&mut self) -> Result<()> {
+        let client = postgres::connect(self.url).await?;
+        let make =
+            "DROP TABLE IF EXISTS gesta_lab_control; CREATE TABLE gesta_lab_control (n bigint)";
+        client.batch_execute(make).await.context("making a table")?;
+        let insert = "INSERT INTO gesta_lab_control VALUES ($1)";
+        let insert = client.prepare(insert).await?;
+        let (begin, mut count) = (Instant::now(), 0_i32);
+        while begin.elapsed() < CONTROL {
+            client.execute(&insert, &[&i64::from(count)]).await?;
+            count += 1;
+        }
+        let rate = f64::from(count) / begin.elapsed().as_secs_f64();
+        self.controls.push(rate.round());
+        client.batch_execute("DROP TABLE gesta_lab_control").await?;
+        Ok(())
     }
 }

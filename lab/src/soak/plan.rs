@@ -58,11 +58,10 @@ impl Plan {
 mod tests {
     use super::*;
     use crate::sizes::Sizes;
-    use crate::workload::PayloadKind;
 
     #[test]
     fn an_event_tells_its_worker_and_number() {
-        let events = Events::new(Sizes::fixed(100).unwrap(), PayloadKind::Json, 1, 7);
+        let events = Events::new(Sizes::fixed(100).unwrap(), 1, 7);
         let events = Arc::new(events);
         for per_append in [1, 2, 3] {
             let plan = Plan {

@@ -29,7 +29,6 @@ use crate::sizes::Sizes;
 use crate::store;
 use crate::target::{self, Claims, Embedded, Events, GestaTarget, Load, ReadBack, Target};
 use crate::units::grouped;
-use crate::workload::PayloadKind;
 
 /// How long the closed loop is that looks for the peak.
 const PEAK: Duration = Duration::from_secs(5);
@@ -156,7 +155,7 @@ pub(super) async fn soak(
     }
     let store = Arc::clone(&world.entries[0].store);
     let heads = store.get().info().await?.heads;
-    let events = Events::new(Sizes::fixed(args.payload)?, PayloadKind::Json, 1, args.seed);
+    let events = Events::new(Sizes::fixed(args.payload)?, 1, args.seed);
     let plan = Plan {
         events: Arc::new(events),
         per_append: args.events,

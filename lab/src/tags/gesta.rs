@@ -1,46 +1,42 @@
 //! Gesta's form: subscriptions by tag of one store in this process, which all share what the store reads.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use gesta_core::{
-    EventStore, Filter, Query, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage, Tag,
+    Append, EventData, EventStore, EventType, ExpectedRevision, Filter, Query, StreamId, Subscribe,
+    SubscribeFrom, SubscribeTo, SubscriptionMessage, Tag, Tags,
 };
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::form::Form;
 use super::plan::{self, From, OTHERS, Plan};
 use super::readers::{Desk, Readers};
-use super::subject::{Settings, Subject, settle};
+use super::{Form, PAYLOAD, Settings, Subject, drop_schema, settle};
 use crate::endpoint;
 use crate::failure::{Context, Failure, Result, fail};
-use crate::fill::{Fill, fill};
 use crate::postgres;
+use crate::random::Random;
+use crate::run::Run;
 use crate::store::{self, Opened};
-use crate::workload::{Run, Workload};
 
-/// Events per append of the older ones.
+/// Events per append of the older ones, and appends of them under way at once.
 const LARGE_APPEND: u64 = 1_000;
+const FILLERS: u64 = 16;
+/// Streams of the events.
+const STREAMS: usize = 1_000;
 /// How long a store may take to close before it is left to itself.
 const CLOSING: Duration = Duration::from_secs(10);
 
-/// Gesta in a schema of its own.
+/// Gesta in a schema of its own. An event's id tells its number.
 pub(super) struct Gesta {
     url: String,
     plan: Plan,
     settings: Settings,
-    runs: Runs,
+    run: Run,
     opened: Option<Opened>,
-}
-
-/// Each part of the events has a run, so that an event tells where it belongs.
-#[derive(Debug, Clone, Copy)]
-struct Runs {
-    plan: Plan,
-    others: Run,
-    tagged: Run,
-    burst: Run,
 }
 
 impl Gesta {
@@ -50,12 +46,7 @@ impl Gesta {
             url: endpoint::with_parameter(url, "schema", &Form::Gesta.schema()),
             plan,
             settings: settings.clone(),
-            runs: Runs {
-                plan,
-                others: Run::random(),
-                tagged: Run::random(),
-                burst: Run::random(),
-            },
+            run: Run::random(),
             opened: None,
         }
     }
@@ -67,60 +58,79 @@ impl Gesta {
         }
     }
 
-    async fn fill(&self, run: Run, how: Fill, stop: &CancellationToken) -> Result<()> {
-        let workload = Arc::new(Workload::new(&self.settings.workload, run));
-        fill(self.store()?, &workload, &how, stop).await
+    /// Appends the events of these numbers to random streams, so many at a time.
+    async fn fill(
+        &self,
+        numbers: std::ops::Range<u64>,
+        per_append: u64,
+        appends: u64,
+        stop: &CancellationToken,
+    ) -> Result<()> {
+        let next = Arc::new(AtomicU64::new(numbers.start));
+        let mut tasks = JoinSet::<Result<()>>::new();
+        for task in 0..appends {
+            let (store, next, stop) = (Arc::clone(self.store()?), Arc::clone(&next), stop.clone());
+            let (plan, run, end) = (self.plan, self.run, numbers.end);
+            let mut random = Random::fork(self.settings.seed, 1_000 + task);
+            tasks.spawn(async move {
+                while !stop.is_cancelled() {
+                    let first = next.fetch_add(per_append, Ordering::Relaxed);
+                    if first >= end {
+                        break;
+                    }
+                    let of = |number| event(&plan, run, number);
+                    let events = (first..(first + per_append).min(end)).map(of);
+                    let events = events.collect::<Result<Vec<_>>>()?;
+                    let stream = StreamId::new(format!("show-{}", random.below(STREAMS)))?;
+                    let append = Append::to(stream, ExpectedRevision::Any, events);
+                    store.append(append).await.context("appending")?;
+                }
+                Ok(())
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+        Ok(())
     }
+}
 
-    async fn drop_schema(&self) -> Result<()> {
-        let client = postgres::connect(&self.url).await?;
-        let schema = Form::Gesta.schema();
-        client
-            .batch_execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE"))
-            .await
-            .context(format!("dropping {schema}"))
-    }
+fn event(plan: &Plan, run: Run, number: u64) -> Result<EventData> {
+    let mut random = Random::fork(7, number);
+    let noise = std::iter::repeat_with(|| random.next().to_le_bytes()).flatten();
+    let data: Vec<u8> = noise.take(PAYLOAD).collect();
+    let event = EventData::binary(EventType::new("SeatReserved")?, data);
+    let tags = Tags::new(vec![Tag::new(plan.tag(number))?])?;
+    Ok(event.with_id(run.event_id(number)).with_tags(tags))
 }
 
 #[async_trait]
 impl Subject for Gesta {
     async fn prepare(&mut self, stop: &CancellationToken) -> Result<()> {
-        self.drop_schema().await?;
-        self.opened = Some(store::open_url(&self.url, Duration::ZERO, 1).await?);
-        let older = Fill {
-            per_append: LARGE_APPEND,
-            tags: Some(plan::other_tags),
-            ..Fill::of(self.plan.others())
-        };
-        let tagged = Fill {
-            per_append: LARGE_APPEND,
-            tags: Some(plan::tags_of),
-            tag_count: usize::try_from(self.plan.readers)?,
-            ..Fill::of(self.plan.tagged)
-        };
-        self.fill(self.runs.others, older, stop).await?;
-        self.fill(self.runs.tagged, tagged, stop).await?;
         let client = postgres::connect(&self.url).await?;
+        drop_schema(&client, Form::Gesta).await?;
+        self.opened = Some(store::open_url(&self.url, Duration::ZERO, 1).await?);
+        let (others, tagged) = (OTHERS..OTHERS + self.plan.others(), 0..self.plan.tagged);
+        self.fill(others, LARGE_APPEND, FILLERS, stop).await?;
+        self.fill(tagged, LARGE_APPEND, FILLERS, stop).await?;
         settle(&client, &Form::Gesta.schema()).await
     }
 
     async fn readers(&mut self, from: From, written: Option<u64>) -> Result<Readers> {
-        let store = Arc::clone(self.store()?);
-        let runs = self.runs;
+        let (store, plan, run) = (Arc::clone(self.store()?), self.plan, self.run);
         Ok(Readers::start(&self.plan, from, written, move |desk| {
-            read(Arc::clone(&store), from, runs, desk)
+            read(Arc::clone(&store), from, plan, run, desk)
         }))
     }
 
     async fn write(&mut self, stop: &CancellationToken) -> Result<u64> {
-        let burst = Fill {
-            waiters: self.settings.waiters,
-            per_append: self.settings.per_append,
-            tags: Some(plan::tags_of),
-            tag_count: usize::try_from(self.plan.readers)?,
-            ..Fill::of(self.plan.events)
-        };
-        self.fill(self.runs.burst, burst, stop).await?;
+        let Settings {
+            per_append,
+            waiters,
+            ..
+        } = self.settings;
+        self.fill(self.plan.burst(), per_append, waiters, stop)
+            .await?;
         Ok(self.plan.older + self.plan.events)
     }
 
@@ -129,12 +139,18 @@ impl Subject for Gesta {
             // What has not closed by then loses its tables.
             let _ = tokio::time::timeout(CLOSING, opened.store.shutdown()).await;
         }
-        self.drop_schema().await
+        drop_schema(&postgres::connect(&self.url).await?, Form::Gesta).await
     }
 }
 
-async fn read(store: Arc<dyn EventStore>, from: From, runs: Runs, mut desk: Desk) -> Result<Desk> {
-    let filter = match runs.plan.everything {
+async fn read(
+    store: Arc<dyn EventStore>,
+    from: From,
+    plan: Plan,
+    run: Run,
+    mut desk: Desk,
+) -> Result<Desk> {
+    let filter = match plan.everything {
         true => Filter::ALL,
         false => Filter::query(Query {
             tags: vec![Tag::new(plan::tag_name(desk.reader))?],
@@ -156,7 +172,7 @@ async fn read(store: Arc<dyn EventStore>, from: From, runs: Runs, mut desk: Desk
         };
         match message {
             Some(Ok(SubscriptionMessage::Event { event, .. })) => {
-                let number = runs.number_of(event.id);
+                let number = run.number_of(event.id).unwrap_or(u64::MAX);
                 desk.enter(number, event.position.0);
             }
             Some(Ok(SubscriptionMessage::CaughtUp(_))) => desk.live(),
@@ -164,44 +180,5 @@ async fn read(store: Arc<dyn EventStore>, from: From, runs: Runs, mut desk: Desk
             Some(Err(error)) => return Err(error.into()),
             None => return Err(Failure("a subscription ended".into())),
         }
-    }
-}
-
-impl Runs {
-    /// The number of an event in the plan.
-    fn number_of(&self, id: gesta_core::EventId) -> u64 {
-        let burst = self.plan.burst();
-        let inside = |run: Run, end: u64| run.number_of(id).filter(|number| *number < end);
-        inside(self.tagged, burst.start)
-            .or_else(|| Some(burst.start + inside(self.burst, self.plan.events)?))
-            .or_else(|| Some(OTHERS + inside(self.others, self.plan.others())?))
-            .unwrap_or(u64::MAX)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_tell_their_place_in_the_plan() {
-        let runs = Runs {
-            plan: Plan {
-                readers: 5,
-                events: 100,
-                older: 1_000,
-                tagged: 50,
-                everything: false,
-            },
-            others: Run::numbered(1),
-            tagged: Run::numbered(2),
-            burst: Run::numbered(3),
-        };
-        assert_eq!(runs.number_of(runs.tagged.event_id(49)), 49);
-        assert_eq!(runs.number_of(runs.tagged.event_id(50)), u64::MAX);
-        assert_eq!(runs.number_of(runs.burst.event_id(0)), 50);
-        assert_eq!(runs.number_of(runs.burst.event_id(99)), 149);
-        assert_eq!(runs.number_of(runs.others.event_id(949)), OTHERS + 949);
-        assert_eq!(runs.number_of(gesta_core::EventId::random()), u64::MAX);
     }
 }

@@ -9,54 +9,101 @@
 //! and its form is no result: unbounded reads may pass an event that commits late, and never see it.
 //! Gesta's store is one process that writes and reads; a second process would cost a query per batch, not per reader.
 //!
-//! Read `plan` first (which events there are), then `cell` (what is measured), then `journal` and `gesta`.
+//! Read `plan` first (which events there are), then this (what is measured), then `polled` and `gesta`.
 
-mod book;
-mod cell;
-mod form;
 mod gesta;
-mod journal;
 mod plan;
-mod pool;
+mod polled;
 mod readers;
 mod show;
-mod subject;
 #[cfg(test)]
 mod tests;
-mod tracker;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use async_trait::async_trait;
+use serde::Serialize;
+use serde_json::json;
+use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::endpoint::Endpoint;
-use crate::failure::{Result, fail};
-use crate::postgres::Watch;
+use crate::failure::{Context, Result, fail};
+use crate::postgres::{Spent, Watch};
 use crate::report::{Report, ReportArgs};
 use crate::store;
 use crate::units::{self, grouped};
-use crate::workload::{PayloadKind, WorkloadArgs};
 
-use cell::{Cell, FormResult, Then};
-use form::Form;
-use plan::Plan;
-use subject::Settings;
+use gesta::Gesta;
+use plan::{From, Plan};
+use polled::Polled;
+use readers::{Outcome, Readers};
 
-/// Connections beside those of readers and writers: watching, tracking, filling, Gesta's own.
-const MORE_CONNECTIONS: u32 = 30;
+/// Connections of all readers, writers, and those that watch, track, fill.
+const CONNECTIONS: u32 = 60;
+/// Bytes of data per event.
+const PAYLOAD: usize = 50;
+/// How long a phase may take.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Faults that are kept of one form.
+const FAULTS_MAX: usize = 20;
+
+/// One way to read by tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Form {
+    /// Tags as text in the journal, matched with LIKE; readers take whatever they see.
+    LikeUnbounded,
+    /// The same, up to the highest number below which none is missing.
+    LikeBounded,
+    /// A table of tags, joined; readers take whatever they see.
+    TagTableUnbounded,
+    /// The same, up to the highest number below which none is missing.
+    TagTableBounded,
+    /// Tags as an array with a GIN index, bounded.
+    ArrayGin,
+    /// Gesta's subscriptions by tag.
+    Gesta,
+}
+
+impl Form {
+    /// The best of the polled ones first.
+    const RANKED: [Form; 5] = [
+        Form::TagTableBounded,
+        Form::ArrayGin,
+        Form::LikeBounded,
+        Form::TagTableUnbounded,
+        Form::LikeUnbounded,
+    ];
+
+    fn title(self) -> &'static str {
+        match self {
+            Form::LikeUnbounded => "tags as text, LIKE, unbounded",
+            Form::LikeBounded => "tags as text, LIKE, bounded",
+            Form::TagTableUnbounded => "tag table, unbounded",
+            Form::TagTableBounded => "tag table, bounded",
+            Form::ArrayGin => "tags as array with GIN index, bounded",
+            Form::Gesta => "Gesta",
+        }
+    }
+
+    /// The PostgreSQL schema that it lives in while it is measured.
+    fn schema(self) -> String {
+        format!("gesta_lab_tags_{}", self as u8)
+    }
+}
 
 /// A burst for many readers by tag: polled journals and Gesta, with few and many older events.
 ///
-/// With the defaults about seven minutes on two cores: 12 s for each form and number of older events, 10 of them idle;
-/// 10 to 60 s more for each form to make 3,000,000 older events, 10 s where 35 readers scan them with LIKE; under a
-/// minute for the sweep. 3,000,000 older events take 3 GB of disk while a form is measured. `--older 0` takes two minutes.
-#[derive(Debug, Clone, clap::Args)]
+/// With the defaults about seven minutes on two cores; 3,000,000 older events take 3 GB of disk while a form is
+/// measured. `--older 0` takes two minutes.
+#[derive(Debug, Clone, clap::Args, Serialize)]
 pub(crate) struct TagsArgs {
     /// The database: `postgres://…`, or `postgres:new`, a server started for this run. Everything is made in schemas
     /// named `gesta_lab_tags_…` and removed afterwards. Queries are counted by `pg_stat_statements` where the server
     /// loads it, else transactions are; what others do in the database meanwhile is counted too.
     #[arg(long, default_value = "postgres:new")]
+    #[serde(skip)]
     store: String,
     /// Only these forms, separated by commas; the default is all.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -67,12 +114,9 @@ pub(crate) struct TagsArgs {
     /// Readers, each of a tag of its own.
     #[arg(long, default_value_t = 35, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     readers: u32,
-    /// Events that are there before, for each of these numbers anew.
+    /// Events that are there before, for each of these numbers anew; 100 of each reader's tag are among them, placed last.
     #[arg(long, value_delimiter = ',', default_value = "0,3000000")]
     older: Vec<u64>,
-    /// Older events of each reader's tag, placed last; the others have tags that nobody reads.
-    #[arg(long, default_value_t = 100)]
-    older_tagged: u64,
     /// Every reader follows all events instead of one tag; for Gesta alone, without older events.
     #[arg(long)]
     everything: bool,
@@ -81,70 +125,48 @@ pub(crate) struct TagsArgs {
     sweep: Vec<u32>,
     /// Pause of a polled reader after a page that was not full, and of the tracker of bounded ones.
     #[arg(long, default_value = "1s", value_parser = units::duration)]
+    #[serde(serialize_with = "units::seconds", rename = "poll_seconds")]
     poll: Duration,
-    /// Events per page of a polled reader.
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    page: u64,
-    /// Connections that polled readers share.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    connections: u32,
-    /// Connections that write the burst to a polled journal.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    writers: u32,
-    /// Events per insert into a polled journal: what the plugins' write queues make of a burst.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    batch: u64,
-    /// Events per append to Gesta.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    events_per_append: u64,
-    /// Appends to Gesta under way at once; by default all of the burst, as all of it waits in the plugins' write queues.
-    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    waiters: u32,
-    /// Bytes of data per event.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(8..=1_048_576))]
-    payload: u32,
-    /// How long the database is watched while nothing happens.
-    #[arg(long, default_value = "10s", value_parser = units::duration)]
-    idle: Duration,
-    /// How long a phase may take.
-    #[arg(long, default_value = "120s", value_parser = units::duration)]
-    deadline: Duration,
-    /// Seed of names and contents.
+    /// Seed of contents.
     #[arg(long, default_value_t = 7)]
     seed: u64,
     #[command(flatten)]
+    #[serde(skip)]
     report: ReportArgs,
+}
+
+/// How readers and writers work.
+#[derive(Debug, Clone)]
+struct Settings {
+    /// Pause of a polled reader after a page that was not full, and of the tracker.
+    poll: Duration,
+    /// Events per page of a polled reader.
+    page: u64,
+    /// Events per append to Gesta.
+    per_append: u64,
+    /// Appends to Gesta under way at once: all of the burst, as all of it waits in the plugins' write queues.
+    waiters: u64,
+    /// Older events of each reader's tag.
+    older_tagged: u64,
+    /// How long the database is watched while nothing happens.
+    idle: Duration,
+    seed: u64,
 }
 
 /// The command. True if Gesta's readers got everything, and any form has a result.
 pub(crate) async fn run(args: &TagsArgs, stop: &CancellationToken) -> Result<bool> {
     args.check()?;
     let mut server = None;
-    let url = if args.store == store::NEW_SERVER {
-        let connections = args.connections + args.writers + MORE_CONNECTIONS;
-        server.insert(store::new_server_for(connections)?).url()
-    } else {
-        args.store.clone()
+    let url = match args.store.as_str() {
+        store::NEW_SERVER => server.insert(store::new_server_for(CONNECTIONS)?).url(),
+        url => url.to_owned(),
     };
     let mut report = Report::begin("tags", "Reading by tag", args.seed);
     report.store = Some(store::database_facts(&url, Duration::ZERO).await?);
-    let watch = Watch::start(Some(&url)).await?;
-    if !watch.counts_statements() {
-        eprintln!(
-            "this server does not load pg_stat_statements: transactions are counted instead, some of them late, \
-             and each look takes 11 s; take the counts as rough figures"
-        );
-    }
-    let mut lab = Lab {
-        args,
-        url: &url,
-        watch: &watch,
-        settings: args.settings(),
-        forms: Vec::new(),
-        sweep: Vec::new(),
-    };
+    let watch = Watch::start(&url).await?;
+    let mut lab = Lab::new(args, &url, &watch);
     let outcome = lab.all(stop).await;
-    report.workload = args.parameters();
+    report.workload = json!(args);
     show::tell(&mut report, &lab.forms, &lab.sweep, watch.method());
     if let Err(failure) = &outcome {
         report.problem(failure.to_string());
@@ -159,92 +181,142 @@ impl TagsArgs {
     fn check(&self) -> Result<()> {
         let is_postgres = Endpoint::parse(&self.store).is_some_and(|url| url.is_postgres());
         if self.store != store::NEW_SERVER && !is_postgres {
+            let (new, found) = (store::NEW_SERVER, &self.store);
             return fail(format!(
-                "tags needs PostgreSQL: postgres://… or {}, not {:?}",
-                store::NEW_SERVER,
-                self.store
+                "tags needs PostgreSQL: postgres://… or {new}, not {found:?}"
             ));
         }
-        if self.poll.is_zero() {
-            return fail("--poll 0 asks without end; name a pause, such as 250ms");
-        }
-        if self.idle.is_zero() {
-            return fail("--idle 0 leaves no time to count queries in; name one, such as 10s");
-        }
-        if self.sweep.contains(&0) {
-            return fail("--sweep with 0 readers; leave the value out for no sweep");
+        if self.poll.is_zero() || self.sweep.contains(&0) {
+            return fail("--poll must not be 0, nor a number of --sweep");
         }
         if self.everything && (self.forms != [Form::Gesta] || self.older != [0]) {
             return fail(
                 "--everything needs --forms gesta and --older 0: polled readers follow a tag",
             );
         }
-        let tagged = u64::from(self.readers).saturating_mul(self.older_tagged);
-        for &older in &self.older {
-            if older > 0 && older < tagged {
-                return fail(format!(
-                    "{older} older events are too few for {} readers with {} tagged ones each; \
-                     raise --older or lower --older-tagged",
-                    self.readers, self.older_tagged
-                ));
-            }
-            if older > plan::OTHERS {
-                return fail(format!("--older {older} is more than the lab can number"));
-            }
-        }
-        Ok(())
-    }
-
-    /// The forms, in their order.
-    fn all_forms(&self) -> Vec<Form> {
-        let all = <Form as clap::ValueEnum>::value_variants();
-        let is_asked = |form: &&Form| self.forms.is_empty() || self.forms.contains(form);
-        all.iter().filter(is_asked).copied().collect()
-    }
-
-    fn plan(&self, readers: u32, older: u64) -> Plan {
-        let readers = u64::from(readers);
-        Plan {
-            readers,
-            events: self.events,
-            older,
-            tagged: if older > 0 {
-                readers * self.older_tagged
-            } else {
-                0
-            },
-            everything: self.everything,
+        let tagged = u64::from(self.readers) * self.settings().older_tagged;
+        match self
+            .older
+            .iter()
+            .find(|older| **older > 0 && !(tagged..plan::OTHERS).contains(older))
+        {
+            Some(older) => fail(format!(
+                "--older {older}: with these readers at least {tagged}"
+            )),
+            None => Ok(()),
         }
     }
 
     fn settings(&self) -> Settings {
         Settings {
             poll: self.poll,
-            page: self.page,
-            connections: self.connections,
-            writers: self.writers,
-            batch: self.batch,
-            per_append: self.events_per_append,
-            waiters: self.waiters as usize,
-            workload: WorkloadArgs {
-                streams: 1_000,
-                payload: self.payload as usize,
-                payload_kind: PayloadKind::Random,
-                metadata: 0,
-                seed: self.seed,
-            },
+            page: 500,
+            per_append: 5,
+            waiters: 400,
+            older_tagged: 100,
+            idle: Duration::from_secs(10),
+            seed: self.seed,
         }
     }
+}
 
-    fn parameters(&self) -> Value {
-        json!({
-            "events": self.events, "readers": self.readers, "older": self.older,
-            "older_tagged": self.older_tagged, "forms": self.all_forms(), "sweep": self.sweep,
-            "poll_ms": self.poll.as_secs_f64() * 1_000.0, "page": self.page,
-            "connections": self.connections, "writers": self.writers, "batch": self.batch,
-            "events_per_append": self.events_per_append, "waiters": self.waiters,
-            "payload_bytes": self.payload, "idle_seconds": self.idle.as_secs_f64(),
-        })
+/// One form in one database.
+#[async_trait]
+trait Subject: Send {
+    /// Makes it anew, with its older events, ready to be read and written.
+    async fn prepare(&mut self, stop: &CancellationToken) -> Result<()>;
+
+    /// Starts the readers. `written`: the place of the last event, if nothing will be written any more.
+    async fn readers(&mut self, from: From, written: Option<u64>) -> Result<Readers>;
+
+    /// Writes the burst, once; returns the place of the last event.
+    async fn write(&mut self, stop: &CancellationToken) -> Result<u64>;
+
+    /// Removes everything, also what a part of `prepare` made.
+    async fn remove(&mut self) -> Result<()>;
+}
+
+/// Brings freshly filled tables of a schema to the state of old ones: statistics known, pages marked as visible, written out.
+async fn settle(client: &Client, schema: &str) -> Result<()> {
+    let sql = "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = $1";
+    for table in client
+        .query(sql, &[&schema])
+        .await
+        .context("listing tables")?
+    {
+        let sql = format!("VACUUM (ANALYZE) {schema}.{}", table.get::<_, String>(0));
+        client.batch_execute(&sql).await.context(sql)?;
+    }
+    // Only some roles may; then a checkpoint may fall into the measurement.
+    let _ = client.batch_execute("CHECKPOINT").await;
+    Ok(())
+}
+
+async fn drop_schema(client: &Client, form: Form) -> Result<()> {
+    let sql = format!("DROP SCHEMA IF EXISTS {} CASCADE", form.schema());
+    client.batch_execute(&sql).await.context(sql)
+}
+
+/// What came of one form.
+#[derive(Debug, Clone)]
+struct FormResult {
+    form: Form,
+    plan: Plan,
+    /// Per second, with all readers live and nothing happening.
+    idle_queries_per_second: f64,
+    burst: Reading,
+    /// Reading everything from the beginning.
+    from_start: Option<Reading>,
+}
+
+/// What reading cost, and whether it was right.
+#[derive(Debug, Clone, Default)]
+struct Reading {
+    /// Until the last reader had everything; none if one did not, and then nothing of this is a result.
+    seconds_to_last: Option<f64>,
+    spent: Spent,
+    /// Readers that have everything.
+    complete_readers: usize,
+    /// What is wrong.
+    faults: Vec<String>,
+}
+
+impl FormResult {
+    /// Everything that is wrong.
+    fn faults(&self) -> Vec<String> {
+        let from_start = self.from_start.iter().flat_map(|reading| &reading.faults);
+        let from_start = from_start.map(|fault| format!("from the start: {fault}"));
+        self.burst
+            .faults
+            .iter()
+            .cloned()
+            .chain(from_start)
+            .collect()
+    }
+
+    /// True if every reader got its events once and in order.
+    fn is_right(&self) -> bool {
+        self.faults().is_empty()
+    }
+}
+
+impl Reading {
+    fn of(outcome: Outcome, readers: u64, begin: Instant, spent: Spent) -> Self {
+        let seconds = outcome.done.iter();
+        let seconds = seconds.map(|at| at.saturating_duration_since(begin).as_secs_f64());
+        let is_right = outcome.done.len() as u64 == readers && outcome.faults.is_empty();
+        let mut faults = outcome.faults;
+        let more = faults.len().saturating_sub(FAULTS_MAX);
+        if more > 0 {
+            faults.truncate(FAULTS_MAX);
+            faults.push(format!("and {more} more"));
+        }
+        Self {
+            seconds_to_last: is_right.then(|| seconds.fold(0.0, f64::max)),
+            spent,
+            complete_readers: outcome.done.len(),
+            faults,
+        }
     }
 }
 
@@ -258,27 +330,57 @@ struct Lab<'a> {
     sweep: Vec<FormResult>,
 }
 
-impl Lab<'_> {
+impl<'a> Lab<'a> {
+    fn new(args: &'a TagsArgs, url: &'a str, watch: &'a Watch) -> Self {
+        Self {
+            args,
+            url,
+            watch,
+            settings: args.settings(),
+            forms: Vec::new(),
+            sweep: Vec::new(),
+        }
+    }
+
+    /// The forms, in their order.
+    fn all_forms(&self) -> Vec<Form> {
+        let all = <Form as clap::ValueEnum>::value_variants().iter().copied();
+        let asked = &self.args.forms;
+        all.filter(|form| asked.is_empty() || asked.contains(form))
+            .collect()
+    }
+
+    fn plan(&self, readers: u32, older: u64) -> Plan {
+        let readers = u64::from(readers);
+        Plan {
+            readers,
+            events: self.args.events,
+            older,
+            tagged: (readers * self.settings.older_tagged).min(older),
+            everything: self.args.everything,
+        }
+    }
+
     /// Measures everything, or until `stop`.
     async fn all(&mut self, stop: &CancellationToken) -> Result<()> {
+        let forms = self.all_forms();
         for &older in &self.args.older {
-            let plan = self.args.plan(self.args.readers, older);
-            for form in self.args.all_forms() {
-                if let Some(result) = self.one(form, plan, Then::FromStart, stop).await? {
-                    self.forms.push(result);
-                }
+            let plan = self.plan(self.args.readers, older);
+            for form in &forms {
+                let result = self.one(*form, plan, true, stop).await?;
+                self.forms.extend(result);
             }
         }
-        for form in self.swept() {
+        // Gesta, and the best of the polled forms that were asked for.
+        let gesta = forms.iter().find(|form| **form == Form::Gesta).copied();
+        let polled = Form::RANKED.into_iter().find(|form| forms.contains(form));
+        for form in gesta.into_iter().chain(polled) {
             for &readers in &self.args.sweep {
-                let plan = self.args.plan(readers, 0);
-                let same = |r: &&FormResult| {
-                    (r.name, r.older, r.readers) == (form.name(), plan.older, plan.readers)
-                };
-                let known = self.forms.iter().find(same).cloned();
-                let result = match known {
-                    Some(result) => Some(result),
-                    None => self.one(form, plan, Then::End, stop).await?,
+                let plan = self.plan(readers, 0);
+                let is_it = |known: &&FormResult| (known.form, known.plan) == (form, plan);
+                let result = match self.forms.iter().find(is_it).cloned() {
+                    Some(known) => Some(known),
+                    None => self.one(form, plan, false, stop).await?,
                 };
                 self.sweep.extend(result);
             }
@@ -286,52 +388,77 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Gesta, and the best of the polled forms that were asked for.
-    fn swept(&self) -> Vec<Form> {
-        let forms = self.args.all_forms();
-        let best = [
-            Form::TagTableBounded,
-            Form::ArrayGin,
-            Form::LikeBounded,
-            Form::TagTableUnbounded,
-            Form::LikeUnbounded,
-        ];
-        let gesta = forms.iter().copied().find(|form| *form == Form::Gesta);
-        let polled = best.into_iter().find(|form| forms.contains(form));
-        gesta.into_iter().chain(polled).collect()
-    }
-
+    /// Measures a form, and removes what it made; none if it was stopped.
     async fn one(
         &self,
         form: Form,
         plan: Plan,
-        then: Then,
+        again: bool,
         stop: &CancellationToken,
     ) -> Result<Option<FormResult>> {
         if stop.is_cancelled() {
             return Ok(None);
         }
-        let cell = Cell {
+        let begin = Instant::now();
+        let mut subject: Box<dyn Subject> = match Polled::new(form, self.url, plan, &self.settings)
+        {
+            Some(polled) => Box::new(polled),
+            None => Box::new(Gesta::new(self.url, plan, &self.settings)),
+        };
+        let measured = self.phases(form, plan, again, subject.as_mut(), stop);
+        let measured = stop.run_until_cancelled(measured).await.transpose();
+        let removed = subject.remove().await;
+        let measured = measured.context(form.title())?;
+        removed?;
+        let (readers, older) = (plan.readers, grouped(show::float(plan.older)));
+        let seconds = begin.elapsed().as_secs_f64();
+        eprintln!(
+            "{}, {readers} readers, {older} older events: {seconds:.0} s",
+            form.title()
+        );
+        Ok(measured)
+    }
+
+    /// Filled, followed by idle readers, hit by a burst, read again from its beginning.
+    async fn phases(
+        &self,
+        form: Form,
+        plan: Plan,
+        again: bool,
+        subject: &mut dyn Subject,
+        stop: &CancellationToken,
+    ) -> Result<FormResult> {
+        subject.prepare(stop).await?;
+        let mut readers = subject.readers(From::End, None).await?;
+        readers.all_live(DEADLINE).await?;
+        let (first, first_at) = (self.watch.look().await?, Instant::now());
+        tokio::time::sleep(self.settings.idle).await;
+        let before = self.watch.look().await?;
+        let idle = show::float(before.since(&first).queries) / first_at.elapsed().as_secs_f64();
+        let begin = Instant::now();
+        let pen = readers.pen();
+        let write = async {
+            let last = subject.write(stop).await?;
+            pen.send_replace(Some(last));
+            Ok(last)
+        };
+        let (last, outcome) = tokio::try_join!(write, readers.finish(DEADLINE))?;
+        let spent = self.watch.look().await?.since(&before);
+        let burst = Reading::of(outcome, plan.readers, begin, spent);
+        let mut from_start = None;
+        if again {
+            let (before, begin) = (self.watch.look().await?, Instant::now());
+            let readers = subject.readers(From::Start, Some(last)).await?;
+            let outcome = readers.finish(DEADLINE).await?;
+            let spent = self.watch.look().await?.since(&before);
+            from_start = Some(Reading::of(outcome, plan.readers, begin, spent));
+        }
+        Ok(FormResult {
             form,
             plan,
-            settings: &self.settings,
-            url: self.url,
-            watch: self.watch,
-            idle: self.args.idle,
-            deadline: self.args.deadline,
-            then,
-        };
-        let begin = std::time::Instant::now();
-        let result = cell.measure(stop).await?;
-        if let Some(result) = &result {
-            eprintln!(
-                "{form}, {} readers, {} older events: {:.0} s, {:.0} of them to make it",
-                plan.readers,
-                grouped(cell::float(plan.older)),
-                begin.elapsed().as_secs_f64(),
-                result.fill_seconds
-            );
-        }
-        Ok(result)
+            idle_queries_per_second: idle,
+            burst,
+            from_start,
+        })
     }
 }

@@ -1,11 +1,10 @@
-//! Which events there are, which tag each carries, and which a reader must get.
+//! Which events there are, which tag each carries, and whether a reader got what it must get.
 //!
 //! Events are numbered. The older ones of the readers' tags come first, 0 and on, then those of the burst; the tag of
 //! an event is its number modulo the number of readers. Older events of other tags have numbers from [`OTHERS`] on.
 
+use std::collections::HashSet;
 use std::ops::Range;
-
-use gesta_core::{Tag, Tags};
 
 /// First number of older events with tags that nobody reads. `fill_*_journal.sql` knows it too.
 pub(super) const OTHERS: u64 = 1 << 40;
@@ -47,51 +46,26 @@ impl Plan {
         self.tagged..self.tagged + self.events
     }
 
-    /// What a reader must get.
-    pub(super) fn wanted(&self, reader: u64, from: From) -> Wanted {
+    /// The empty book of a reader.
+    pub(super) fn book(&self, reader: u64, from: From) -> Book {
         let burst = self.burst();
-        let numbers = match from {
-            From::Start => 0..burst.end,
-            From::End => burst,
+        let (numbers, readers) = match from {
+            From::Start => (0..burst.end, self.readers),
+            From::End => (burst, self.readers),
         };
-        let (readers, reader) = match self.everything {
-            true => (1, 0),
-            false => (self.readers, reader),
-        };
-        Wanted {
-            numbers,
-            readers,
-            reader,
+        let is_wanted = |number: &u64| self.everything || number % readers == reader;
+        Book {
+            missing: numbers.filter(is_wanted).collect(),
+            ..Book::default()
         }
     }
-}
 
-/// The numbers that one reader must get.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
-    numbers: Range<u64>,
-    readers: u64,
-    reader: u64,
-}
-
-impl Wanted {
-    /// True if the event of this number is for this reader.
-    pub(super) fn contains(&self, number: u64) -> bool {
-        self.numbers.contains(&number) && number % self.readers == self.reader
-    }
-
-    /// All of them, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = u64> {
-        let (readers, reader) = (self.readers, self.reader);
-        let before = self.numbers.start.saturating_sub(reader);
-        let first = before.div_ceil(readers) * readers + reader;
-        let step = usize::try_from(readers).unwrap_or(usize::MAX);
-        (first..self.numbers.end).step_by(step)
-    }
-
-    /// How many.
-    pub(super) fn count(&self) -> usize {
-        self.iter().count()
+    /// The tag of an event.
+    pub(super) fn tag(&self, number: u64) -> String {
+        match number.checked_sub(OTHERS) {
+            Some(other) => format!("other-{}", other % OTHER_TAGS),
+            None => tag_name(number % self.readers),
+        }
     }
 }
 
@@ -100,19 +74,55 @@ pub(super) fn tag_name(reader: u64) -> String {
     format!("lab-{reader}")
 }
 
-/// The tag of an event with a reader.
-pub(super) fn tags_of(number: u64, readers: usize) -> Tags {
-    one(tag_name(number % readers as u64))
+/// What one reader got, against what it must get: each event once, in the order of the journal, and no other.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    missing: HashSet<u64>,
+    got: HashSet<u64>,
+    last: Option<u64>,
+    doubled: Vec<u64>,
+    disordered: Vec<u64>,
+    foreign: Vec<u64>,
 }
 
-/// The tag of an older event without a reader.
-pub(super) fn other_tags(number: u64, _: usize) -> Tags {
-    one(format!("other-{}", number % OTHER_TAGS))
-}
+impl Book {
+    /// Enters an event that the reader got, by its number and its place in the journal.
+    pub(super) fn enter(&mut self, number: u64, position: u64) {
+        if self.last.is_some_and(|last| position <= last) {
+            self.disordered.push(number);
+        }
+        self.last = self.last.max(Some(position));
+        if self.missing.remove(&number) {
+            self.got.insert(number);
+        } else if self.got.contains(&number) {
+            self.doubled.push(number);
+        } else {
+            self.foreign.push(number);
+        }
+    }
 
-fn one(name: String) -> Tags {
-    let tag = Tag::new(name).expect("a valid tag");
-    Tags::new(vec![tag]).expect("one tag")
+    /// True if everything wanted is there.
+    pub(super) fn has_all(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// What is wrong, in words.
+    pub(super) fn faults(&self) -> Option<String> {
+        let mut missing: Vec<u64> = self.missing.iter().copied().collect();
+        missing.sort_unstable();
+        let kinds = [
+            ("missed", &missing),
+            ("got twice", &self.doubled),
+            ("got out of order", &self.disordered),
+            ("got without asking", &self.foreign),
+        ];
+        let told = kinds.iter().filter_map(|(name, numbers)| {
+            let (count, first) = (numbers.len(), numbers.first()?);
+            Some(format!("{name} {count} (the first: event {first})"))
+        });
+        let told: Vec<String> = told.collect();
+        (!told.is_empty()).then(|| told.join(", "))
+    }
 }
 
 #[cfg(test)]
@@ -128,53 +138,57 @@ mod tests {
             tagged: 21,
             everything: false,
         };
-        assert_eq!(plan.others(), 979);
         for (from, numbers) in [(From::Start, 0..121), (From::End, 21..121)] {
-            let mut all: Vec<u64> = (0..7)
-                .flat_map(|reader| {
-                    let wanted = plan.wanted(reader, from);
-                    let numbers: Vec<u64> = wanted.iter().collect();
-                    assert_eq!(numbers.len(), wanted.count());
-                    assert!(
-                        numbers
-                            .iter()
-                            .all(|&n| wanted.contains(n) && n % 7 == reader)
-                    );
-                    numbers
-                })
-                .collect();
+            let of = |reader| plan.book(reader, from).missing.into_iter();
+            let mut all: Vec<u64> = (0..7).flat_map(of).collect();
             all.sort_unstable();
             assert_eq!(all, numbers.collect::<Vec<_>>());
         }
-        assert!(!plan.wanted(0, From::End).contains(0), "older");
-        assert!(!plan.wanted(0, From::Start).contains(1), "another's");
+        let everything = Plan {
+            everything: true,
+            ..plan
+        };
+        assert_eq!(everything.book(3, From::End).missing.len(), 100);
     }
 
     #[test]
-    fn readers_of_everything_want_the_whole_burst() {
+    fn missing_doubled_disordered_and_foreign_events_are_found() {
         let plan = Plan {
             readers: 3,
-            events: 10,
-            older: 0,
-            tagged: 0,
-            everything: true,
-        };
-        for reader in 0..3 {
-            let wanted: Vec<u64> = plan.wanted(reader, From::End).iter().collect();
-            assert_eq!(wanted, (0..10).collect::<Vec<_>>());
-        }
-    }
-
-    #[test]
-    fn more_readers_than_events_leave_some_without() {
-        let plan = Plan {
-            readers: 10,
-            events: 3,
+            events: 9,
             older: 0,
             tagged: 0,
             everything: false,
         };
-        let counts = (0..10).map(|reader| plan.wanted(reader, From::End).count());
-        assert_eq!(counts.collect::<Vec<_>>(), [1, 1, 1, 0, 0, 0, 0, 0, 0, 0]);
+        for (entries, has_all, wanted) in [
+            (&[(4, 10), (1, 11), (7, 20)][..], true, None),
+            (
+                &[(1, 10), (7, 20)],
+                false,
+                Some("missed 1 (the first: event 4)"),
+            ),
+            (
+                &[(1, 10), (4, 11), (4, 12), (7, 20)],
+                true,
+                Some("got twice 1 (the first: event 4)"),
+            ),
+            (
+                &[(1, 10), (7, 20), (4, 11)],
+                true,
+                Some("got out of order 1 (the first: event 4)"),
+            ),
+            (
+                &[(1, 10), (4, 11), (2, 12), (7, 20), (OTHERS, 21)],
+                true,
+                Some("got without asking 2 (the first: event 2)"),
+            ),
+        ] {
+            let mut book = plan.book(1, From::Start);
+            for &(number, position) in entries {
+                book.enter(number, position);
+            }
+            assert_eq!(book.has_all(), has_all, "{entries:?}");
+            assert_eq!(book.faults().as_deref(), wanted, "{entries:?}");
+        }
     }
 }

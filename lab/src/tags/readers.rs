@@ -2,7 +2,7 @@
 //!
 //! A reader holds a [`Desk`]: it enters what it gets, says when it follows what happens now, and goes on until it is
 //! told to end, also when it has everything, as readers do. Whoever measures holds [`Readers`].
-//! Not here: how a reader reads (`journal`, `gesta`).
+//! Not here: how a reader reads (`polled`, `gesta`).
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::book::Book;
-use super::plan::{From, Plan};
+use super::plan::{Book, From, Plan};
 use crate::failure::{Failure, Result, fail};
 
 /// What a reader says.
@@ -111,7 +110,7 @@ impl Readers {
                 reader,
                 end: end.clone(),
                 written: written.subscribe(),
-                book: Book::new(plan.wanted(reader, from)),
+                book: plan.book(reader, from),
                 is_live: false,
                 is_done: false,
                 words: say.clone(),
@@ -198,85 +197,5 @@ impl Readers {
 impl Drop for Readers {
     fn drop(&mut self) {
         self.end.cancel();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SOON: Duration = Duration::from_secs(30);
-
-    fn plan() -> Plan {
-        Plan {
-            readers: 3,
-            events: 30,
-            older: 0,
-            tagged: 0,
-            everything: false,
-        }
-    }
-
-    /// Readers that get the numbers which `gets` lets through, then give up, then wait for the end.
-    async fn outcome(gets: fn(u64) -> bool) -> Result<Outcome> {
-        let mut readers = Readers::start(&plan(), From::End, None, |mut desk| async move {
-            desk.live();
-            let written = desk.written.wait_for(Option::is_some).await;
-            drop(written.unwrap());
-            let reader = desk.reader;
-            for number in (0..30).filter(|n| n % 3 == reader && gets(*n)) {
-                desk.enter(number, number + 1);
-            }
-            desk.give_up();
-            desk.end.cancelled().await;
-            Ok(desk)
-        });
-        readers.all_live(SOON).await?;
-        readers.pen().send_replace(Some(30));
-        readers.finish(SOON).await
-    }
-
-    #[tokio::test]
-    async fn readers_with_everything_are_done() {
-        let outcome = outcome(|_| true).await.unwrap();
-        assert_eq!((outcome.done.len(), outcome.faults), (3, Vec::new()));
-    }
-
-    #[tokio::test]
-    async fn a_reader_that_misses_something_is_told() {
-        let outcome = outcome(|number| number != 4).await.unwrap();
-        assert_eq!(outcome.done.len(), 2);
-        assert_eq!(outcome.faults, ["reader 1 missed 1 (the first: event 4)"]);
-    }
-
-    #[tokio::test]
-    async fn a_reader_that_fails_ends_the_phase() {
-        let readers = Readers::start(&plan(), From::End, None, |desk| async move {
-            match desk.reader {
-                1 => fail("no connection"),
-                _ => {
-                    desk.end.cancelled().await;
-                    Ok(desk)
-                }
-            }
-        });
-        let failure = readers.finish(SOON).await.unwrap_err();
-        assert_eq!(failure.0, "no connection");
-    }
-
-    #[tokio::test]
-    async fn a_reader_that_hears_nothing_is_waited_for_no_longer_than_the_deadline() {
-        let readers = Readers::start(&plan(), From::End, None, |desk| async move {
-            desk.end.cancelled().await;
-            Ok(desk)
-        });
-        let outcome = readers.finish(Duration::from_millis(50)).await.unwrap();
-        assert!(outcome.done.is_empty());
-        assert_eq!(outcome.faults.len(), 4, "{:?}", outcome.faults);
-        assert!(
-            outcome
-                .faults
-                .contains(&"3 readers were not done after 50ms".to_owned())
-        );
     }
 }

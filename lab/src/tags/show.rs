@@ -1,16 +1,20 @@
 //! What a run says: which form costs the database how much, with few and many readers and older events.
 
-use super::cell::{FormResult, Reading};
-use super::form::Form;
+use super::{Form, FormResult};
 use crate::cells;
 use crate::report::numbers::{count, several};
 use crate::report::{Chart, Report, Scale, Table, Unit, Whose};
-use crate::tags::cell::float;
 
 const FORMS: &str = "A burst of events for many readers by tag";
 const SWEEP: &str = "The same burst for other numbers of readers, without older events";
 /// Queries may differ by this factor between few and many readers and still not depend on them.
 const SAME: f64 = 1.5;
+
+/// A count as a figure.
+#[expect(clippy::cast_precision_loss, reason = "counts of queries fit")]
+pub(super) fn float(count: u64) -> f64 {
+    count as f64
+}
 
 /// The report of these forms, and of the same for other numbers of readers.
 pub(super) fn tell(
@@ -23,7 +27,10 @@ pub(super) fn tell(
     object(report, forms, sweep);
     let over_older = "Database time until every reader has everything";
     let time = "database time";
-    if forms.iter().any(|form| form.older != forms[0].older) {
+    if forms
+        .iter()
+        .any(|form| form.plan.older != forms[0].plan.older)
+    {
         let chart = Chart::lines(
             over_older,
             FORMS,
@@ -54,13 +61,16 @@ pub(super) fn tell(
 }
 
 fn finding(forms: &[FormResult], sweep: &[FormResult]) -> String {
-    let ours = || sweep.iter().filter(|one| one.name == Form::Gesta.name());
+    let ours = || sweep.iter().filter(|one| one.form == Form::Gesta);
     let ends = (
-        ours().min_by_key(|one| one.readers),
-        ours().max_by_key(|one| one.readers),
+        ours().min_by_key(|one| one.plan.readers),
+        ours().max_by_key(|one| one.plan.readers),
     );
     if let (Some(few), Some(many)) = ends {
-        let (from, to) = (float(few.burst.queries), float(many.burst.queries));
+        let (from, to) = (
+            float(few.burst.spent.queries),
+            float(many.burst.spent.queries),
+        );
         let grow = if to <= from.max(1.0) * SAME {
             "do not grow"
         } else {
@@ -76,11 +86,16 @@ fn finding(forms: &[FormResult], sweep: &[FormResult]) -> String {
         );
     }
     let right = forms.iter().filter(|form| form.is_right());
-    match right.min_by(|a, b| a.burst.database_ms.total_cmp(&b.burst.database_ms)) {
+    match right.min_by(|a, b| {
+        a.burst
+            .spent
+            .database_ms
+            .total_cmp(&b.burst.spent.database_ms)
+    }) {
         Some(form) => format!(
             "{} took the least of the database's time: {} until {} had everything.",
-            form.title,
-            Unit::Millis.told(form.burst.database_ms),
+            form.form.title(),
+            Unit::Millis.told(form.burst.spent.database_ms),
             readers(form)
         ),
         None => "The run has no figures to compare.".into(),
@@ -88,25 +103,24 @@ fn finding(forms: &[FormResult], sweep: &[FormResult]) -> String {
 }
 
 fn readers(form: &FormResult) -> String {
-    several(float(form.readers), "reader")
+    several(float(form.plan.readers), "reader")
 }
 
 /// Polled forms may miss events, and then have no result; Gesta may not.
 fn object(report: &mut Report, forms: &[FormResult], sweep: &[FormResult]) {
     let mut told: Vec<String> = Vec::new();
     for form in forms.iter().chain(sweep).filter(|form| !form.is_right()) {
-        let faults: Vec<String> = form.faults().collect();
-        let (who, older) = (readers(form), count(float(form.older)));
+        let (who, older) = (readers(form), count(float(form.plan.older)));
         let problem = format!(
             "{} with {who} and {older} older events: {}",
-            form.name,
-            faults.join("; ")
+            form.form.title(),
+            form.faults().join("; ")
         );
         if told.contains(&problem) {
             continue;
         }
         told.push(problem.clone());
-        if form.name == Form::Gesta.name() {
+        if form.form == Form::Gesta {
             report.problem(problem);
         } else {
             report.caution(problem);
@@ -123,7 +137,6 @@ fn table(title: &str, results: &[FormResult]) -> Table {
         ("readers", Unit::Count),
         ("older events", Unit::Count),
         ("until the last reader has all", Unit::Seconds),
-        ("until half of them have", Unit::Seconds),
         ("queries", Unit::Count),
         ("queries that append", Unit::Count),
         ("database time", Unit::Millis),
@@ -136,33 +149,30 @@ fn table(title: &str, results: &[FormResult]) -> Table {
     ];
     let mut table = Table::new(title, columns);
     for form in results {
-        let whose = if form.is_right() {
-            Whose::named(form.name)
-        } else {
-            Whose::Bad
+        let whose = match (form.is_right(), form.form) {
+            (false, _) => Whose::Bad,
+            (true, Form::Gesta) => Whose::Ours,
+            (true, _) => Whose::Other,
         };
-        let burst = &form.burst;
-        let start = form.from_start.as_ref();
-        let of_start = |what: fn(&Reading) -> f64| start.map(what);
-        table.row_of(
-            whose,
-            cells![
-                form.title,
-                form.readers,
-                form.older,
-                burst.seconds_to_last,
-                burst.seconds_to_median,
-                burst.queries,
-                burst.append_queries,
-                burst.database_ms,
-                form.idle_queries_per_second,
-                start.and_then(|start| start.seconds_to_last),
-                start.map(|start| start.queries),
-                of_start(|start| start.database_ms),
-                format!("{} of {}", burst.complete_readers, form.readers),
-                form.faults().collect::<Vec<_>>().join("; "),
-            ],
-        );
+        let (burst, start) = (&form.burst, form.from_start.as_ref());
+        let burst_cells = cells![
+            form.form.title(),
+            form.plan.readers,
+            form.plan.older,
+            burst.seconds_to_last,
+            burst.spent.queries,
+            burst.spent.appends,
+            burst.spent.database_ms,
+            form.idle_queries_per_second
+        ];
+        let start_cells = cells![
+            start.and_then(|start| start.seconds_to_last),
+            start.map(|start| start.spent.queries),
+            start.map(|start| start.spent.database_ms),
+            format!("{} of {}", burst.complete_readers, form.plan.readers),
+            form.faults().join("; "),
+        ];
+        table.row_of(whose, [burst_cells, start_cells].concat());
     }
     table
 }
@@ -170,33 +180,33 @@ fn table(title: &str, results: &[FormResult]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::CpuUse;
+    use crate::postgres::Spent;
+    use crate::tags::Reading;
+    use crate::tags::plan::Plan;
 
     fn result(form: Form, readers: u64, queries: u64, fault: Option<&str>) -> FormResult {
-        let reading = Reading {
-            seconds_to_last: fault.is_none().then_some(1.5),
-            seconds_to_median: Some(0.5),
+        let spent = Spent {
             queries,
-            append_queries: Some(20),
+            appends: Some(20),
             database_ms: 12.25,
-            complete_readers: 1,
-            faults: fault.map(str::to_owned).into_iter().collect(),
         };
         FormResult {
-            name: form.name(),
-            title: form.title(),
-            older: 3_000_000,
-            readers,
-            fill_seconds: 1.0,
+            form,
+            plan: Plan {
+                readers,
+                events: 2_000,
+                older: 3_000_000,
+                tagged: 0,
+                everything: false,
+            },
             idle_queries_per_second: 0.2,
-            idle_database_ms_per_second: 0.1,
-            write_seconds: 0.1,
-            burst: reading.clone(),
-            cpu: CpuUse::default(),
-            from_start: Some(Reading {
-                faults: Vec::new(),
-                ..reading
-            }),
+            burst: Reading {
+                seconds_to_last: fault.is_none().then_some(1.5),
+                spent,
+                complete_readers: 1,
+                faults: fault.map(str::to_owned).into_iter().collect(),
+            },
+            from_start: None,
         }
     }
 
@@ -209,47 +219,25 @@ mod tests {
 
     #[test]
     fn the_finding_tells_what_grows() {
-        let sweep = [
-            result(Form::Gesta, 1, 40, None),
-            result(Form::Gesta, 350, 43, None),
-            result(Form::TagTableBounded, 350, 1_108, None),
-        ];
-        let report = told(&[result(Form::Gesta, 35, 41, None)], &sweep);
+        let sweep = |few, many| {
+            let ours = |readers, queries| result(Form::Gesta, readers, queries, None);
+            [ours(1, few), ours(350, many)]
+        };
+        let report = told(&[result(Form::Gesta, 35, 41, None)], &sweep(40, 43));
         assert!(report.valid, "{report}");
         assert_eq!(
             report.finding.replace('\u{a0}', " "),
             "Gesta's queries do not grow with the readers: 40 with 1 reader and 43 with 350 readers; idle, 0.2 queries a second."
         );
-        let grown = [
-            result(Form::Gesta, 1, 40, None),
-            result(Form::Gesta, 350, 90, None),
-        ];
-        assert!(
-            told(&[], &grown)
-                .finding
-                .starts_with("Gesta's queries grow with the readers")
-        );
-        let alone = told(&[result(Form::LikeBounded, 35, 41, None)], &[]);
-        assert!(
-            alone
-                .finding
-                .starts_with("tags as text, LIKE, bounded took the least"),
-            "{alone}"
-        );
+        let grown = told(&[], &sweep(40, 90)).finding;
+        assert!(grown.starts_with("Gesta's queries grow with the readers"));
         assert!(!told(&[], &[]).valid);
     }
 
     /// Goal: a polled form that misses events has no result, and spoils nobody else's; Gesta's would.
     #[test]
     fn a_form_that_misses_events_is_told() {
-        let missed = |form| {
-            result(
-                form,
-                35,
-                90,
-                Some("reader 3 missed 1 (the first: event 38)"),
-            )
-        };
+        let missed = |form| result(form, 35, 90, Some("reader 3 missed 1"));
         let report = told(
             &[
                 result(Form::Gesta, 35, 41, None),
@@ -258,19 +246,14 @@ mod tests {
             &[],
         );
         assert!(report.valid, "{report}");
-        let caution = "like-unbounded with 35 readers and 3,000,000 older events: reader 3 missed 1 (the first: event 38)";
-        assert_eq!(report.cautions[0].replace('\u{a0}', " "), caution);
-        let row = &report.tables().next().unwrap().rows[1];
-        assert_eq!(
-            (row.whose, &row.cells[3]),
-            (Whose::Bad, &crate::report::Cell::Unknown)
-        );
         assert!(
-            !told(
-                &[missed(Form::Gesta), result(Form::LikeBounded, 35, 9, None)],
-                &[]
-            )
-            .valid
+            report.cautions[0].ends_with("reader 3 missed 1"),
+            "{report}"
         );
+        let row = &report.tables().next().unwrap().rows[1];
+        let unknown = crate::report::Cell::Unknown;
+        assert_eq!((row.whose, &row.cells[3]), (Whose::Bad, &unknown));
+        let other = result(Form::LikeBounded, 35, 9, None);
+        assert!(!told(&[missed(Form::Gesta), other], &[]).valid);
     }
 }

@@ -1,7 +1,6 @@
 //! What is appended to a target: numbered events whose numbers tell stream and revision, with contents of drawn sizes.
 //!
-//! The data of each event begin with its mark: its id as 32 hexadecimal digits. JSON data are
-//! `{"mark":"…","text":"…"}`, other data the mark and then noise. A target shows the marks of what it stores, and
+//! The data of each event are `{"mark":"…","text":"…"}`; the mark is its id as 32 hexadecimal digits. A target shows the marks of what it stores, and
 //! each tells which event it must be; nothing needs to be remembered per event. Data that are too short for a mark have
 //! none; they are for targets that show ids.
 //! Numbers: 28 bits of the worker, 22 of its stream, 12 of the revision: 62 bits.
@@ -13,8 +12,8 @@ use gesta_core::EventId;
 
 use super::Event;
 use crate::random::Random;
+use crate::run::Run;
 use crate::sizes::Sizes;
-use crate::workload::{PayloadKind, Run};
 
 /// Length of a mark.
 pub const MARK_BYTES: usize = 32;
@@ -52,7 +51,6 @@ impl NumberOf {
 pub struct Events {
     run: Run,
     seed: u64,
-    kind: PayloadKind,
     sizes: Sizes,
     text: Bytes,
     categories: u32,
@@ -61,12 +59,11 @@ pub struct Events {
 impl Events {
     /// The events of a new run, in streams of so many categories (at least 1).
     #[must_use]
-    pub fn new(sizes: Sizes, kind: PayloadKind, categories: u32, seed: u64) -> Self {
-        let text = text(TEXT_BYTES + sizes.largest(), kind, seed);
+    pub fn new(sizes: Sizes, categories: u32, seed: u64) -> Self {
+        let text = text(TEXT_BYTES + sizes.largest(), seed);
         Self {
             run: Run::random(),
             seed,
-            kind,
             sizes,
             text,
             categories: categories.max(1),
@@ -145,25 +142,14 @@ impl Events {
         let mut data = Vec::with_capacity(bytes);
         let mut mark = [0; MARK_BYTES];
         let mark = id.as_simple().encode_lower(&mut mark).as_bytes();
-        match self.kind {
-            PayloadKind::Json if bytes < SMALLEST_BYTES => {
-                data.extend_from_slice(&short_json(bytes, &self.text[from..from + bytes]));
-            }
-            PayloadKind::Random if bytes < MARK_BYTES => {
-                data.extend_from_slice(&self.text[from..from + bytes]);
-            }
-            PayloadKind::Json => {
-                data.extend_from_slice(OPENING.as_bytes());
-                data.extend_from_slice(mark);
-                data.extend_from_slice(MIDDLE.as_bytes());
-                let text = bytes - SMALLEST_BYTES;
-                data.extend_from_slice(&self.text[from..from + text]);
-                data.extend_from_slice(CLOSING.as_bytes());
-            }
-            PayloadKind::Random => {
-                data.extend_from_slice(mark);
-                data.extend_from_slice(&self.text[from..from + bytes - MARK_BYTES]);
-            }
+        if bytes < SMALLEST_BYTES {
+            data.extend_from_slice(&short_json(bytes, &self.text[from..from + bytes]));
+        } else {
+            data.extend_from_slice(OPENING.as_bytes());
+            data.extend_from_slice(mark);
+            data.extend_from_slice(MIDDLE.as_bytes());
+            data.extend_from_slice(&self.text[from..from + bytes - SMALLEST_BYTES]);
+            data.extend_from_slice(CLOSING.as_bytes());
         }
         Event {
             id,
@@ -209,104 +195,61 @@ fn short_json(bytes: usize, text: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Text of records as services write them (lz4 takes about a third away), or noise. No character needs an escape in JSON.
-fn text(bytes: usize, kind: PayloadKind, seed: u64) -> Bytes {
+/// Text of records as services write them (lz4 takes about a third away). No character needs an escape in JSON.
+fn text(bytes: usize, seed: u64) -> Bytes {
     let mut random = Random::fork(seed, 3);
-    let mut out = Vec::with_capacity(bytes + 64);
+    let mut out = String::with_capacity(bytes + 64);
     while out.len() < bytes {
-        match kind {
-            PayloadKind::Json => {
-                let record = format!(
-                    "row:{};seat:{};by:{:012x};price:{}.{:02};",
-                    random.below(40),
-                    random.below(60),
-                    random.next() >> 16,
-                    random.below(90) + 10,
-                    random.below(100)
-                );
-                out.extend_from_slice(record.as_bytes());
-            }
-            PayloadKind::Random => out.extend_from_slice(&random.next().to_le_bytes()),
-        }
+        let (row, seat, by) = (random.below(40), random.below(60), random.next() >> 16);
+        let (price, cents) = (random.below(90) + 10, random.below(100));
+        out.push_str(&format!(
+            "row:{row};seat:{seat};by:{by:012x};price:{price}.{cents:02};"
+        ));
     }
-    out.truncate(bytes);
-    out.into()
+    Bytes::from(out).slice(..bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ME: u32 = 17;
-
     #[test]
-    fn an_event_tells_its_stream_and_revision() {
-        for kind in [PayloadKind::Json, PayloadKind::Random] {
-            let events = Events::new(Sizes::fixed(200).unwrap(), kind, 1, 7);
-            let stream = events.stream(ME, 5);
-            for (revision, event) in (10..20).zip(stream.events(10..20)) {
-                let mark = Events::mark_in(&event.data);
-                let of = events.number_of(&mark).unwrap();
-                assert_eq!((of.stream, of.revision), (stream.number, revision));
-                assert_eq!(events.stream_name(of.stream), stream.name);
-                assert_eq!(event.data.len(), 200);
-                assert_eq!(events.bytes_of(of), 200);
-                assert_eq!(mark, event.id.as_simple().to_string());
-            }
-            let other = Events::new(Sizes::fixed(200).unwrap(), kind, 1, 7);
-            let mark = Events::mark_in(&stream.events(0..1)[0].data);
+    fn an_event_tells_its_stream_and_revision_and_is_json_of_the_drawn_size() {
+        let new = || Events::new(Sizes::published(), 2, 7);
+        let (events, other) = (new(), new());
+        let stream = events.stream(17, 5);
+        for (revision, event) in (10..60).zip(stream.events(10..60)) {
+            let value: serde_json::Value = serde_json::from_slice(&event.data).unwrap();
+            assert_eq!(value["mark"], event.id.as_simple().to_string());
+            let mark = Events::mark_in(&event.data);
+            let of = events.number_of(&mark).unwrap();
+            assert_eq!((of.stream, of.revision), (stream.number, revision));
+            assert_eq!(of.worker_and_stream(), (17, 5));
+            assert_eq!(events.stream_name(of.stream), stream.name);
+            assert_eq!(events.bytes_of(of), event.data.len());
             assert_eq!(other.number_of(&mark), None);
         }
         assert_eq!(Events::mark_in(b"{}"), "");
-    }
-
-    #[test]
-    fn json_data_are_json_of_the_drawn_size() {
-        let events = Events::new(Sizes::published(), PayloadKind::Json, 4, 7);
-        let stream = events.stream(ME, 0);
-        for (revision, event) in (0..50).zip(stream.events(0..50)) {
-            let value: serde_json::Value = serde_json::from_slice(&event.data).unwrap();
-            assert_eq!(value["mark"], event.id.as_simple().to_string());
-            let of = NumberOf {
-                stream: stream.number,
-                revision,
-            };
-            assert_eq!(events.bytes_of(of), event.data.len());
-        }
-        let smallest = Events::new(
-            Sizes::fixed(SMALLEST_BYTES).unwrap(),
-            PayloadKind::Json,
-            1,
-            7,
-        );
-        assert_eq!(
-            smallest.stream(ME, 0).events(0..1)[0].data.len(),
-            SMALLEST_BYTES
-        );
-    }
-
-    #[test]
-    fn data_too_short_for_a_mark_are_json_of_the_size_asked_for() {
-        for bytes in [0, 1, 7, 8, 9, 36, 50, 57] {
-            let sizes = Sizes::exactly(bytes).unwrap();
-            let events = Events::new(sizes, PayloadKind::Json, 1, 7);
-            for event in events.stream(ME, 0).events(0..20) {
-                assert_eq!(event.data.len(), bytes);
-                let json = serde_json::from_slice::<serde_json::Value>(&event.data);
-                assert!(json.is_ok() || bytes == 0, "{event:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn workers_share_categories_in_turn() {
-        let events = Events::new(Sizes::fixed(100).unwrap(), PayloadKind::Json, 2, 7);
         let category = |number| {
-            let name = events.stream(number, 0).name;
-            name.split_once('-').unwrap().0.to_owned()
+            events
+                .stream(number, 0)
+                .name
+                .split_once('-')
+                .unwrap()
+                .0
+                .to_owned()
         };
         assert_eq!(category(0), category(2));
         assert_ne!(category(0), category(1));
-        assert!(category(0).starts_with(&events.prefix()));
+        for bytes in [0, 1, 7, 8, 9, 36, 50, 57] {
+            let events = Events::new(Sizes::exactly(bytes).unwrap(), 1, 7);
+            for event in events.stream(17, 0).events(0..20) {
+                let json = serde_json::from_slice::<serde_json::Value>(&event.data);
+                assert!(
+                    event.data.len() == bytes && (json.is_ok() || bytes == 0),
+                    "{event:?}"
+                );
+            }
+        }
     }
 }

@@ -119,13 +119,10 @@ impl GestaTarget {
     }
 
     /// The same with data that only their application understands, as most journals store them. Gesta compresses large
-    /// ones itself, by LZ4; not if the table is to compress otherwise.
+    /// ones itself, by LZ4.
     #[must_use]
     pub fn opaque(mut self) -> Self {
         self.form.content_type = ContentType::Binary;
-        if self.drops_schema && !matches!(self.compression.as_deref(), None | Some("lz4")) {
-            self.url = endpoint::with_parameter(&self.url, "compression", "database");
-        }
         self
     }
 

@@ -134,6 +134,14 @@ pub trait Target: Send + Sync {
         false
     }
 
+    /// The same, for figures.
+    fn embedded(&self) -> Embedded {
+        match self.is_embedded() {
+            true => Embedded::Yes,
+            false => Embedded::No,
+        }
+    }
+
     /// Closes what this process has open; it may be opened again by `connect`.
     async fn close(&self) -> Result<()> {
         Ok(())

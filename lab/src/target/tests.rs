@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::failure::Result;
 use crate::sizes::Sizes;
-use crate::workload::PayloadKind;
 
 /// What the target does to every 100th append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +137,7 @@ async fn loaded_at(lie: Lie, rate: Option<f64>) -> (PhaseRun, ReadBack) {
     };
     let target: Arc<dyn Target> = Arc::new(LyingTarget(Arc::new(lying)));
     let sizes = Sizes::parse("two", "3,60,80,65\n1,100,200,120").unwrap();
-    let events = Arc::new(Events::new(sizes, PayloadKind::Json, 2, 7));
+    let events = Arc::new(Events::new(sizes, 2, 7));
     let load = Load {
         first_worker: 40,
         workers: 4,

@@ -35,8 +35,8 @@ use crate::faults::{CurrentStore, Fault, Strength, World, ask, inflict};
 use crate::histogram::Latencies;
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs, Table, Unit};
+use crate::run::Run;
 use crate::units;
-use crate::workload::Run;
 
 /// A writer that has no append acknowledged this long after a fault has healed is stuck.
 const RECOVERY_WITHIN: Duration = Duration::from_secs(60);

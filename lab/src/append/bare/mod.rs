@@ -9,15 +9,16 @@ mod sqlite;
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Result, fail};
 use crate::histogram::{Latencies, Percentiles};
 use crate::host::{CpuMeter, CpuUse};
 use crate::random::Random;
-use crate::target::{GestaTarget, Target as _};
-use crate::workload::Workload;
+use crate::run::Run;
+use crate::sizes::Sizes;
+use crate::target::{Events, GestaTarget, Target as _};
 
 /// How batches are inserted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,14 +39,41 @@ impl Form {
     }
 }
 
+/// Most bytes of payloads, and most payloads, that are made in advance.
+const POOL_BYTES_MAX: usize = 64 << 20;
+const POOL_PAYLOADS_MAX: usize = 4_096;
+
+/// What the rows hold; made before the clock starts.
+pub(crate) struct Contents {
+    run: Run,
+    streams: u32,
+    seed: u64,
+    payloads: Vec<Bytes>,
+    pub(crate) metadata: Bytes,
+}
+
+impl Contents {
+    pub(crate) fn new(sizes: &Sizes, metadata: Bytes, streams: u32, seed: u64) -> Self {
+        let count = (POOL_BYTES_MAX / sizes.largest().max(1)).clamp(1, POOL_PAYLOADS_MAX);
+        let events = Events::new(sizes.clone(), 1, seed);
+        let made = events.stream(0, 0).events(0..count as u64);
+        Self {
+            run: Run::random(),
+            streams,
+            seed,
+            payloads: made.into_iter().map(|event| event.data).collect(),
+            metadata,
+        }
+    }
+}
+
 /// What to run.
 pub(crate) struct Plan<'a> {
     /// URL of the measured store, beside which the table is made.
     pub(crate) url: &'a str,
     /// How.
     pub(crate) form: Form,
-    /// Payloads.
-    pub(crate) workload: &'a Workload,
+    pub(crate) contents: &'a Contents,
     /// Time before the clock starts.
     pub(crate) warm_up: Duration,
     /// Time on the clock.
@@ -53,7 +81,7 @@ pub(crate) struct Plan<'a> {
 }
 
 /// What the bare database did.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct Bare {
     /// Rate.
     pub(crate) events_per_second: f64,
@@ -87,41 +115,49 @@ pub(crate) async fn measure(plan: &Plan<'_>, stop: &CancellationToken) -> Result
 }
 
 /// Which stream, revision and position the next event has.
-struct Places {
+struct Places<'a> {
+    contents: &'a Contents,
     random: Random,
     revisions: Vec<i64>,
+    /// Events so far.
     position: i64,
-    number: u64,
 }
 
 /// One event for the table.
-struct Place {
+struct Row<'a> {
+    position: i64,
     stream: i64,
     revision: i64,
-    number: u64,
+    /// As wide and as random as a real one.
+    checksum: i64,
+    id: uuid::Uuid,
+    data: &'a [u8],
 }
 
-impl Places {
-    fn new(workload: &Workload) -> Self {
+impl<'a> Places<'a> {
+    fn new(contents: &'a Contents) -> Self {
         Self {
-            random: workload.choices(0),
-            revisions: vec![0; workload.streams().len()],
+            contents,
+            random: Random::fork(contents.seed, 1_000),
+            revisions: vec![0; contents.streams as usize],
             position: 0,
-            number: 0,
         }
     }
 
-    fn next(&mut self) -> Place {
+    fn next(&mut self) -> Row<'a> {
         let stream = self.random.below(self.revisions.len());
         let revision = self.revisions[stream];
         self.revisions[stream] += 1;
         self.position += 1;
-        self.number += 1;
-        let stream = i64::try_from(stream).expect("streams are counted in 32 bits");
-        Place {
-            stream,
+        let number = self.position.unsigned_abs();
+        let payloads = &self.contents.payloads;
+        Row {
+            position: self.position,
+            stream: i64::try_from(stream).expect("streams are counted in 32 bits"),
             revision,
-            number: self.number,
+            checksum: self.random.next().cast_signed(),
+            id: self.contents.run.event_id(number).0,
+            data: &payloads[self.random.below(payloads.len())],
         }
     }
 }
@@ -165,7 +201,7 @@ impl Clocked {
     }
 
     /// `stored` is what the table holds, `inserted` what was sent.
-    fn finish(self, stored: u64, inserted: u64) -> Bare {
+    fn finish(self, stored: i64, inserted: i64) -> Bare {
         // An interrupted run ends with its last statement.
         let end = if Instant::now() >= self.to {
             self.to

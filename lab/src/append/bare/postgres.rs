@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use tokio_postgres::Client;
+use tokio_postgres::types::ToSql;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-use super::{Bare, Clocked, Form, Places, Plan};
+use super::{Bare, Clocked, Form, Places, Plan, Row};
 use crate::failure::{Context, Result};
 use crate::postgres;
 
@@ -21,94 +21,52 @@ pub(super) async fn measure(plan: &Plan<'_>, url: &str, stop: &CancellationToken
 }
 
 async fn fill(client: &Client, plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bare> {
-    let mut places = Places::new(plan.workload);
-    let batch = client
-        .prepare(include_str!("../../../sql/insert_batch.sql"))
-        .await?;
-    let one = client
-        .prepare(include_str!("../../../sql/insert_one.sql"))
-        .await?;
+    let mut places = Places::new(plan.contents);
+    let batch = include_str!("../../../sql/insert_batch.sql");
+    let one = include_str!("../../../sql/insert_one.sql");
+    let (batch, one) = (client.prepare(batch).await?, client.prepare(one).await?);
+    let metadata: &[u8] = &plan.contents.metadata;
     let mut clocked = Clocked::start(plan);
-    let mut columns = Columns::default();
     while !clocked.is_over(stop) {
-        columns.fill(&mut places, plan);
-        let begun = Instant::now();
-        let metadata: &[u8] = plan.workload.metadata();
-        match plan.form {
-            Form::BareInsert => {
-                client
-                    .execute(
-                        &one,
-                        &[
-                            &places.position,
-                            &columns.streams[0],
-                            &columns.revisions[0],
-                            &columns.checksums[0],
-                            &columns.ids[0],
-                            &columns.data[0],
-                            &metadata,
-                        ],
-                    )
-                    .await
-            }
-            Form::Batch(_) => {
-                client
-                    .execute(
-                        &batch,
-                        &[
-                            &columns.positions,
-                            &columns.streams,
-                            &columns.revisions,
-                            &columns.checksums,
-                            &columns.ids,
-                            &columns.data,
-                            &columns.metadata,
-                        ],
-                    )
-                    .await
-            }
+        let rows: Vec<Row<'_>> = (0..plan.form.events()).map(|_| places.next()).collect();
+        let (mut positions, mut streams, mut revisions) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut checksums, mut ids, mut data) = (Vec::new(), Vec::new(), Vec::new());
+        for row in &rows {
+            positions.push(row.position);
+            streams.push(row.stream);
+            revisions.push(row.revision);
+            checksums.push(row.checksum);
+            ids.push(row.id);
+            data.push(row.data);
         }
-        .context("inserting")?;
+        let all_metadata = vec![metadata; rows.len()];
+        let many: [&(dyn ToSql + Sync); 7] = [
+            &positions,
+            &streams,
+            &revisions,
+            &checksums,
+            &ids,
+            &data,
+            &all_metadata,
+        ];
+        let row = &rows[0];
+        let single: [&(dyn ToSql + Sync); 7] = [
+            &row.position,
+            &row.stream,
+            &row.revision,
+            &row.checksum,
+            &row.id,
+            &row.data,
+            &metadata,
+        ];
+        let begun = Instant::now();
+        let inserted = match plan.form {
+            Form::BareInsert => client.execute(&one, &single).await,
+            Form::Batch(_) => client.execute(&batch, &many).await,
+        };
+        inserted.context("inserting")?;
         clocked.add(begun, plan.form.events());
     }
-    let stored: i64 = client
-        .query_one("SELECT count(*) FROM events", &[])
-        .await?
-        .get(0);
-    Ok(clocked.finish(u64::try_from(stored).unwrap_or(0), places.number))
-}
-
-/// One vector per column, used again for each batch.
-#[derive(Default)]
-struct Columns<'a> {
-    positions: Vec<i64>,
-    streams: Vec<i64>,
-    revisions: Vec<i64>,
-    checksums: Vec<i64>,
-    ids: Vec<Uuid>,
-    data: Vec<&'a [u8]>,
-    metadata: Vec<&'a [u8]>,
-}
-
-impl<'a> Columns<'a> {
-    fn fill(&mut self, places: &mut Places, plan: &Plan<'a>) {
-        self.positions.clear();
-        self.streams.clear();
-        self.revisions.clear();
-        self.checksums.clear();
-        self.ids.clear();
-        self.data.clear();
-        self.metadata.clear();
-        for _ in 0..plan.form.events() {
-            let place = places.next();
-            self.positions.push(places.position);
-            self.streams.push(place.stream);
-            self.revisions.push(place.revision);
-            // As wide and as random as a real one.
-            self.checksums.push(places.random.next().cast_signed());
-            self.ids.push(plan.workload.run.event_id(place.number).0);
-            self.data.push(plan.workload.payload(place.number));
-            self.metadata.push(plan.workload.metadata());
-        }
-    }
+    let counted = client.query_one("SELECT count(*) FROM events", &[]).await?;
+    Ok(clocked.finish(counted.get(0), places.position))
 }

@@ -62,9 +62,9 @@ fn insert(
     pages: &AtomicI64,
 ) -> Result<Bare> {
     let mut statement = conn.prepare(include_str!("../../../sql/insert_sqlite.sql"))?;
-    let mut places = Places::new(plan.workload);
+    let mut places = Places::new(plan.contents);
     let mut clocked = Clocked::start(plan);
-    let metadata: &[u8] = plan.workload.metadata();
+    let metadata: &[u8] = &plan.contents.metadata;
     while !clocked.is_over(stop) {
         let begun = Instant::now();
         if pages.load(Ordering::Acquire) >= RESTART_PAGES {
@@ -74,31 +74,27 @@ fn insert(
         }
         let transaction = conn.unchecked_transaction()?;
         for _ in 0..plan.form.events() {
-            let place = places.next();
-            let id = plan.workload.run.event_id(place.number);
-            let (created, checksum) = (
-                1_790_000_000_000_000 + places.position,
-                places.random.next().cast_signed(),
-            );
-            let data: &[u8] = plan.workload.payload(place.number);
-            statement
-                .execute(params![
-                    places.position,
-                    place.stream,
-                    place.revision,
-                    id.0.as_bytes(),
-                    created,
-                    checksum,
-                    metadata,
-                    data
-                ])
-                .context("inserting")?;
+            let row = places.next();
+            let created = 1_790_000_000_000_000 + row.position;
+            let (position, stream, revision) = (row.position, row.stream, row.revision);
+            let id: &[u8] = row.id.as_bytes();
+            let inserted = statement.execute(params![
+                position,
+                stream,
+                revision,
+                id,
+                created,
+                row.checksum,
+                metadata,
+                row.data
+            ]);
+            inserted.context("inserting")?;
         }
         transaction.commit().context("committing")?;
         clocked.add(begun, plan.form.events());
     }
     let stored: i64 = conn.query_row("SELECT count(*) FROM events", [], |row| row.get(0))?;
-    Ok(clocked.finish(u64::try_from(stored).unwrap_or(0), places.number))
+    Ok(clocked.finish(stored, places.position))
 }
 
 /// Copies the log into the file, which makes nobody wait, and tells how long the log is.
