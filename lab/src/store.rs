@@ -239,8 +239,8 @@ pub(crate) fn file_bytes(url: &str) -> Option<u64> {
 }
 
 /// Opens a store by its URL.
-pub(crate) async fn open_store(url: &str, logs: u16) -> Result<Arc<dyn EventStore>> {
-    Ok(open_either(url, logs).await?.0)
+pub(crate) async fn open_store(url: &str) -> Result<Arc<dyn EventStore>> {
+    Ok(open_either(url, 1).await?.0)
 }
 
 /// The store, and its own handle if it runs in this process on a database.

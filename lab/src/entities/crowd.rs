@@ -36,21 +36,16 @@ impl Crowd {
         u64::from(self.entities) * self.events
     }
 
-    /// Snapshots that their runtime takes on the way, one every so many events.
-    pub(crate) fn total_snapshots(&self, every: u64) -> u64 {
-        u64::from(self.entities) * (self.events / every.max(1))
-    }
-
     fn id(&self, entity: u64) -> String {
         format!("{}{entity}", self.prefix)
     }
 
     /// A runtime that keeps all of them in memory.
-    pub(crate) fn config(&self, loads: usize, load_batch: usize) -> Result<Config> {
+    pub(crate) fn config(&self) -> Result<Config> {
         let entities = usize::try_from(self.entities)?;
         Ok(Config {
-            loads_max: loads,
-            load_batch_max: load_batch,
+            loads_max: 2,
+            load_batch_max: 256,
             active_max: entities.saturating_mul(2).max(1_000),
             snapshots_waiting_max: entities.max(1_000),
             ..Config::default()

@@ -4,12 +4,14 @@
 
 use std::time::{Duration, Instant};
 
-use gesta_pgtest::LoseReply;
+use gesta_pgtest::{FaultProxy, LoseReply};
 use nix::sys::signal::Signal;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::Fault;
-use super::world::World;
+use super::world::{Link, World};
+use crate::child::Server;
 use crate::failure::{Context, Failure, Result, fail};
 use crate::postgres;
 use crate::random::Random;
@@ -53,58 +55,57 @@ pub(crate) async fn inflict(
     random: &mut Random,
     over: &CancellationToken,
 ) -> Result<()> {
-    let some_time = strength.time;
+    let (time, answer_timeout) = (strength.time, world.answer_timeout);
     match fault {
         Fault::ServerKill | Fault::ServerStop | Fault::ServerPause => {
-            server_fault(fault, world, random, some_time).await
+            server_fault(fault, world.some_server(random)?, time).await
         }
         Fault::BackendKill | Fault::BackendTerminate | Fault::BackendPause => {
             backend_fault(fault, world, random).await
         }
         Fault::DatabaseKill => world.restart_database(Ending::Kill, strength.away).await,
         Fault::DatabaseRestart => world.restart_database(Ending::Stop, strength.away).await,
-        Fault::SnapshotOpen | Fault::TableLocked => session_fault(fault, world, some_time).await,
-        Fault::ClientsCut | Fault::ClientsFrozen | Fault::AnswersLost => {
-            clients_fault(fault, world, random, some_time).await
+        Fault::SnapshotOpen => {
+            let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current(), count(*) FROM gesta.events";
+            other_session(world, begin, time * 2).await
         }
-        Fault::DiskFull => disk_fault(world, some_time).await,
+        Fault::TableLocked => {
+            let begin = "BEGIN; LOCK TABLE gesta.events IN ACCESS EXCLUSIVE MODE";
+            other_session(world, begin, time * 2).await
+        }
+        Fault::ClientsCut => refuse(world.some_client_proxy(random)?, time / 4).await,
+        Fault::ClientsFrozen => freeze(world.some_client_proxy(random)?, time, over).await,
+        Fault::AnswersLost => lose_answers(world.some_client_proxy(random)?).await,
+        Fault::DiskFull => disk_fault(world, time).await,
         Fault::Reopen => world.some_store(random)?.reopen().await,
-        Fault::DatabaseCut | Fault::DatabaseFreeze | Fault::DatabaseDelay => {
-            link_fault(fault, strength, world, random, over).await
+        Fault::ReplyLost => lose_reply(world.some_link(random)?, random).await,
+        _ => {
+            let link = world.some_link(random)?;
+            link_fault(fault, link, strength, answer_timeout, over).await
         }
-        _ => network_fault(fault, world, random, some_time).await,
     }
 }
 
-async fn server_fault(
-    fault: Fault,
-    world: &mut World,
-    random: &mut Random,
-    some_time: Duration,
-) -> Result<()> {
-    let server = world.some_server(random)?;
+async fn server_fault(fault: Fault, server: &mut Server, time: Duration) -> Result<()> {
     match fault {
         Fault::ServerPause => {
             server.signal(Signal::SIGSTOP);
-            tokio::time::sleep(some_time * 2).await;
+            sleep(time * 2).await;
             server.signal(Signal::SIGCONT);
+            return Ok(());
         }
         Fault::ServerStop => {
             if !server.stop().await {
-                return fail(format!(
-                    "a server did not stop in time:\n{}",
-                    server.log_tail()
-                ));
+                let log = server.log_tail();
+                return fail(format!("a server did not stop in time:\n{log}"));
             }
-            server.launch().await?;
         }
         _ => {
             server.kill();
-            tokio::time::sleep(some_time / 4).await;
-            server.launch().await?;
+            sleep(time / 4).await;
         }
     }
-    Ok(())
+    server.launch().await
 }
 
 async fn backend_fault(fault: Fault, world: &mut World, random: &mut Random) -> Result<()> {
@@ -112,44 +113,34 @@ async fn backend_fault(fault: Fault, world: &mut World, random: &mut Random) -> 
     let database = world.database()?;
     let session = postgres::connect(&database.url()).await?;
     if fault == Fault::BackendTerminate {
-        session
-            .execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                 WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
-                &[],
-            )
-            .await
-            .context("terminating backends")?;
-        return Ok(());
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                   WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        let ended = session.execute(sql, &[]).await;
+        return ended.map(drop).context("terminating backends");
     }
     // The process that wrote last; the names that Gesta gives its connections are for people.
+    let sql = "SELECT pid FROM pg_stat_activity
+               WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+               ORDER BY (query ILIKE '%insert%') DESC, coalesce(query_start, backend_start) DESC LIMIT 3";
     let rows = session
-        .query(
-            "SELECT pid FROM pg_stat_activity
-             WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
-             ORDER BY (query ILIKE '%insert%') DESC, coalesce(query_start, backend_start) DESC LIMIT 3",
-            &[],
-        )
+        .query(sql, &[])
         .await
         .context("looking for backends")?;
     drop(session);
-    if rows.is_empty() {
-        return Ok(());
-    }
     // Mostly the one that appends, now and then another.
-    let pick = if random.below(4) == 0 {
-        random.below(rows.len())
-    } else {
-        0
+    let pick = match random.below(4) {
+        0 => random.below(rows.len().max(1)),
+        _ => 0,
     };
-    let pid: i32 = rows[pick].get(0);
+    let Some(row) = rows.get(pick) else {
+        return Ok(());
+    };
+    let pid: i32 = row.get(0);
     if fault == Fault::BackendKill {
         // It may have ended by itself in between, which is as good.
         let _ = database.kill_backend(pid);
-        return Ok(());
-    }
-    if database.suspend_backend(pid, true).is_ok() {
-        tokio::time::sleep(longer_than_answers).await;
+    } else if database.suspend_backend(pid, true).is_ok() {
+        sleep(longer_than_answers).await;
         let _ = database.suspend_backend(pid, false);
     }
     Ok(())
@@ -189,142 +180,102 @@ impl World {
     }
 }
 
-async fn session_fault(fault: Fault, world: &mut World, some_time: Duration) -> Result<()> {
-    let database = world.database()?;
-    let session = postgres::connect(&database.url()).await?;
-    let sql = match fault {
-        Fault::SnapshotOpen => {
-            "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current(), count(*) FROM gesta.events"
-        }
-        _ => "BEGIN; LOCK TABLE gesta.events IN ACCESS EXCLUSIVE MODE",
-    };
+/// Another session does this and stays open for a while.
+async fn other_session(world: &mut World, begin: &str, time: Duration) -> Result<()> {
+    let session = postgres::connect(&world.database()?.url()).await?;
     session
-        .batch_execute(sql)
+        .batch_execute(begin)
         .await
         .context("another session")?;
-    tokio::time::sleep(some_time * 2).await;
-    session
-        .batch_execute("ROLLBACK")
-        .await
-        .context("another session")
+    sleep(time).await;
+    let end = session.batch_execute("ROLLBACK").await;
+    end.context("another session")
 }
 
-async fn clients_fault(
-    fault: Fault,
-    world: &mut World,
-    random: &mut Random,
-    some_time: Duration,
-) -> Result<()> {
-    let proxy = world.some_client_proxy(random)?;
-    match fault {
-        Fault::AnswersLost => {
-            let before = proxy.swallowed_bytes();
-            proxy.swallow_replies(true);
-            let deadline = Instant::now() + REPLY_WITHIN;
-            while proxy.swallowed_bytes() == before {
-                if Instant::now() > deadline {
-                    return fail("no server answered while its answer should have been lost");
-                }
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            proxy.cut_all();
-            proxy.swallow_replies(false);
-        }
-        Fault::ClientsFrozen => {
-            proxy.freeze(true);
-            tokio::time::sleep(some_time).await;
-            proxy.freeze(false);
-        }
-        _ => {
-            proxy.refuse_connections(true);
-            proxy.cut_all();
-            tokio::time::sleep(some_time / 4).await;
-            proxy.refuse_connections(false);
-        }
-    }
+/// Connections are cut and refused for a while.
+async fn refuse(proxy: &FaultProxy, time: Duration) -> Result<()> {
+    proxy.refuse_connections(true);
+    proxy.cut_all();
+    sleep(time).await;
+    proxy.refuse_connections(false);
     Ok(())
 }
 
-async fn network_fault(
-    fault: Fault,
-    world: &mut World,
-    random: &mut Random,
-    some_time: Duration,
-) -> Result<()> {
-    let answer_timeout = world.answer_timeout;
-    let link = world.some_link(random)?;
-    let proxy = &link.proxy;
-    match fault {
-        Fault::DatabaseRefuse => {
-            proxy.refuse_connections(true);
-            proxy.cut_all();
-            tokio::time::sleep(some_time * 2).await;
-            proxy.refuse_connections(false);
+/// Nothing passes for a while.
+async fn freeze(proxy: &FaultProxy, time: Duration, over: &CancellationToken) -> Result<()> {
+    proxy.freeze(true);
+    over.run_until_cancelled(sleep(time)).await;
+    proxy.freeze(false);
+    Ok(())
+}
+
+/// Answers to clients are lost, then the connections break.
+async fn lose_answers(proxy: &FaultProxy) -> Result<()> {
+    let before = proxy.swallowed_bytes();
+    proxy.swallow_replies(true);
+    let deadline = Instant::now() + REPLY_WITHIN;
+    while proxy.swallowed_bytes() == before {
+        if Instant::now() > deadline {
+            return fail("no server answered while its answer should have been lost");
         }
-        Fault::DatabaseHalfOpen => {
-            proxy.set_half_open(true);
-            tokio::time::sleep(some_time).await;
-            proxy.set_half_open(false);
-            proxy.cut_all();
-        }
-        Fault::DatabaseSilent => {
-            proxy.set_half_open(true);
-            tokio::time::sleep(some_time / 2).await;
-            proxy.set_half_open(false);
-            // Nobody tells Gesta: it must notice by itself.
-        }
-        Fault::RequestHeld => {
-            proxy.hold_requests(true);
-            tokio::time::sleep(answer_timeout + some_time).await;
-            proxy.hold_requests(false);
-        }
-        Fault::ReplyLost => {
-            let nth = u32::try_from(1 + random.below(5)).unwrap_or(1);
-            proxy.lose_reply(LoseReply {
-                tag_prefix: "INSERT".into(),
-                nth,
-            });
-            let lost = proxy.replies_lost(link.lost + 1);
-            if tokio::time::timeout(REPLY_WITHIN, lost).await.is_err() {
-                return fail("no append was committed while its reply should have been lost");
-            }
-            link.lost += 1;
-        }
-        _ => return fail(format!("{} is nothing of the network", fault.name())),
+        sleep(Duration::from_millis(1)).await;
     }
+    proxy.cut_all();
+    proxy.swallow_replies(false);
+    Ok(())
+}
+
+/// An append is committed, its reply is lost.
+async fn lose_reply(link: &mut Link, random: &mut Random) -> Result<()> {
+    let nth = u32::try_from(1 + random.below(5)).unwrap_or(1);
+    link.proxy.lose_reply(LoseReply {
+        tag_prefix: "INSERT".into(),
+        nth,
+    });
+    let lost = link.proxy.replies_lost(link.lost + 1);
+    if tokio::time::timeout(REPLY_WITHIN, lost).await.is_err() {
+        return fail("no append was committed while its reply should have been lost");
+    }
+    link.lost += 1;
     Ok(())
 }
 
 /// What any connection to a database or server can suffer.
 async fn link_fault(
     fault: Fault,
+    link: &Link,
     strength: &Strength,
-    world: &mut World,
-    random: &mut Random,
+    answer_timeout: Duration,
     over: &CancellationToken,
 ) -> Result<()> {
-    let link = world.some_link(random)?;
-    let (proxy, usual) = (&link.proxy, link.round_trip);
-    let lasts = async |time: Duration| {
-        tokio::select! {
-            () = tokio::time::sleep(time) => {}
-            () = over.cancelled() => {}
-        }
-    };
+    let (proxy, time) = (&link.proxy, strength.time);
     match fault {
-        Fault::DatabaseFreeze => {
-            proxy.freeze(true);
-            lasts(strength.freeze).await;
-            proxy.freeze(false);
-        }
+        Fault::DatabaseCut => drop(proxy.cut_all()),
+        Fault::DatabaseFreeze => freeze(proxy, strength.freeze, over).await?,
+        Fault::DatabaseRefuse => refuse(proxy, time * 2).await?,
         Fault::DatabaseDelay => {
-            proxy.set_round_trip(usual + strength.delay);
-            lasts(strength.delay_for).await;
-            proxy.set_round_trip(usual);
+            proxy.set_round_trip(link.round_trip + strength.delay);
+            over.run_until_cancelled(sleep(strength.delay_for)).await;
+            proxy.set_round_trip(link.round_trip);
         }
-        _ => {
+        Fault::DatabaseHalfOpen => {
+            proxy.set_half_open(true);
+            sleep(time).await;
+            proxy.set_half_open(false);
             proxy.cut_all();
         }
+        Fault::DatabaseSilent => {
+            proxy.set_half_open(true);
+            sleep(time / 2).await;
+            proxy.set_half_open(false);
+            // Nobody tells Gesta: it must notice by itself.
+        }
+        Fault::RequestHeld => {
+            proxy.hold_requests(true);
+            sleep(answer_timeout + time).await;
+            proxy.hold_requests(false);
+        }
+        _ => return fail(format!("{} is nothing of the network", fault.name())),
     }
     Ok(())
 }
@@ -336,7 +287,7 @@ async fn disk_fault(world: &mut World, some_time: Duration) -> Result<()> {
     let ballast = dir.join("ballast");
     let path = ballast.clone();
     tokio::task::spawn_blocking(move || fill_up(&path)).await??;
-    tokio::time::sleep(some_time).await;
+    sleep(some_time).await;
     std::fs::remove_file(&ballast).context("removing the ballast")?;
     world.revive().await
 }

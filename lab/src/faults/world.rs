@@ -31,14 +31,10 @@ pub(crate) enum DatabaseKind {
 pub(crate) struct Plan {
     /// Which database.
     pub(crate) database: DatabaseKind,
-    /// Server processes.
+    /// Server processes; without any, a store in this process.
     pub(crate) servers: u32,
-    /// Stores opened in this process.
-    pub(crate) embedded: u32,
     /// Extra round trip between the last entry and the database.
     pub(crate) far: Duration,
-    /// Logs of the store.
-    pub(crate) logs: u16,
     /// A folder on a small file system that holds the database's files.
     pub(crate) small_disk: Option<PathBuf>,
     /// The server program.
@@ -127,10 +123,7 @@ impl World {
             DatabaseKind::Sqlite => None,
         };
         let mut world = Self::empty(plan.small_disk.clone(), postgres)?;
-        let count = plan.servers + plan.embedded;
-        if count == 0 || (plan.database == DatabaseKind::Sqlite && count > 1) {
-            return fail("a world needs a server or an embedded store; on SQLite just one of them");
-        }
+        let count = plan.servers.max(1);
         for number in 0..count {
             let far = match number + 1 == count && count > 1 {
                 true => plan.far,
@@ -161,7 +154,7 @@ impl World {
                 (url, Some(link))
             }
         };
-        let (mut name, mut way) = (format!("embedded {number}"), url);
+        let (mut name, mut way) = ("the store".to_owned(), url);
         let (mut server, mut clients) = (None, None);
         if number < plan.servers {
             name = format!("server {number}");
@@ -171,7 +164,7 @@ impl World {
             way = format!("http://{}", proxy.addr());
             (server, clients) = (Some(started), Some(proxy));
         }
-        let store = store::open_store(&way, plan.logs).await?;
+        let store = store::open_store(&way).await?;
         Ok(Entry {
             name,
             store: CurrentStore::new(store, None),
@@ -207,33 +200,27 @@ impl World {
 
     /// One of the servers.
     pub(crate) fn some_server(&mut self, random: &mut Random) -> Result<&mut Server> {
+        let all = self.entries.iter_mut();
         pick(
-            self.entries
-                .iter_mut()
-                .filter_map(|e| e.server.as_mut())
-                .collect(),
+            all.filter_map(|entry| entry.server.as_mut()).collect(),
             random,
         )
     }
 
     /// One of the proxies between clients and servers.
     pub(crate) fn some_client_proxy(&self, random: &mut Random) -> Result<&FaultProxy> {
+        let all = self.entries.iter();
         pick(
-            self.entries
-                .iter()
-                .filter_map(|e| e.clients.as_ref())
-                .collect(),
+            all.filter_map(|entry| entry.clients.as_ref()).collect(),
             random,
         )
     }
 
     /// One of the links.
     pub(crate) fn some_link(&mut self, random: &mut Random) -> Result<&mut Link> {
+        let all = self.entries.iter_mut();
         pick(
-            self.entries
-                .iter_mut()
-                .filter_map(|e| e.link.as_mut())
-                .collect(),
+            all.filter_map(|entry| entry.link.as_mut()).collect(),
             random,
         )
     }

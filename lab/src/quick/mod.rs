@@ -1,11 +1,10 @@
 //! `quick`: what will this database carry? In two minutes, with a page to look at.
 //!
 //! A bare commit first, then appends by more and more callers, then a steady load that grows towards the peak, then
-//! reading, delivery to a subscriber and commands to an entity. Everything appended is read back at the end.
+//! reading. Everything appended is read back at the end.
 //! Not here: what the figures mean (`verdict`), the page (`page`).
 
 mod climb;
-mod delivery;
 mod verdict;
 
 use std::path::{Path, PathBuf};
@@ -18,9 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::append::bare;
 use crate::cells;
-use crate::entities::hot;
 use crate::failure::{Context, Result, fail};
-use crate::histogram::Percentiles;
 use crate::host::Host;
 use crate::page;
 use crate::read;
@@ -42,9 +39,6 @@ const STREAM_EVENTS: u64 = 20;
 const CLOSED: &str = "Each caller waits for its answer (closed loop)";
 /// The table of the open loop.
 const OPEN: &str = "Appends come by a schedule (open loop)";
-/// Callers of one entity.
-const COMMAND_CALLERS: [u32; 2] = [1, 64];
-
 /// What will this database carry? Two minutes, and a page with the answer.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct QuickArgs {
@@ -55,7 +49,7 @@ pub(crate) struct QuickArgs {
     /// Extra round trip to the database, for example 5ms.
     #[arg(long, default_value = "0", value_parser = units::duration)]
     rtt: Duration,
-    /// Sizes of the events: a number of bytes, `published`, or a file of classes (see `gesta-lab sizes`).
+    /// Sizes of the events: a number of bytes, `published`, or a file of classes (see lab/README.md).
     #[arg(long, default_value = "500")]
     sizes: String,
     /// Time on the clock for each figure.
@@ -72,14 +66,6 @@ pub(crate) struct QuickArgs {
     /// Do not open the page in a browser.
     #[arg(long)]
     no_open: bool,
-}
-
-/// Commands to one entity.
-#[derive(Debug, Clone)]
-struct Commands {
-    callers: u32,
-    commands_per_second: f64,
-    latency_ms: Percentiles,
 }
 
 /// The command. True if the run is a result.
@@ -120,8 +106,6 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
         claims: Claims::default(),
         workers: 0,
         wrongs: Vec::new(),
-        commands: Vec::new(),
-        delivery: None,
         measured: Measured {
             mean_bytes: sizes.mean(),
             round_trip_ms: args.rtt.as_secs_f64() * 1_000.0,
@@ -159,8 +143,6 @@ struct Quick<'a> {
     /// Numbers of workers used so far.
     workers: u32,
     wrongs: Vec<String>,
-    commands: Vec<Commands>,
-    delivery: Option<Percentiles>,
     measured: Measured,
 }
 
@@ -196,7 +178,7 @@ impl Quick<'_> {
         self.climb(peak, stop).await?;
         self.disk().await?;
         if !stop.is_cancelled() {
-            self.readers(gesta, stop).await?;
+            self.reading(gesta, stop).await?;
         }
         Ok(())
     }
@@ -264,36 +246,12 @@ impl Quick<'_> {
         Ok(())
     }
 
-    async fn readers(&mut self, gesta: &GestaTarget, stop: &CancellationToken) -> Result<()> {
+    async fn reading(&mut self, gesta: &GestaTarget, stop: &CancellationToken) -> Result<()> {
         let opened = gesta.opened().await?;
         eprint!("reading everything: ");
         let (events, rate) = read::by_pages(opened.store.as_ref(), stop).await?;
         eprintln!("{} events, {}/s", grouped(exact(events)), grouped(rate));
         self.measured.read_events_per_second = Some(rate.round());
-        let time = self.args.phase.min(Duration::from_secs(3));
-        eprint!("a live subscriber: ");
-        let delivery = delivery::measure(&opened.store, time, stop).await?;
-        eprintln!(
-            "p50 {:.2} ms, p99 {:.2} ms after the acknowledgement",
-            delivery.p50, delivery.p99
-        );
-        self.measured.delivery_p99_ms = (delivery.count > 0).then_some(delivery.p99);
-        self.delivery = Some(delivery);
-        let mut first = 0;
-        for callers in COMMAND_CALLERS {
-            eprint!("one entity, {}: ", counted(callers));
-            let (rate, latency_ms, wrongs) =
-                hot::measure(&opened, first..first + callers, time, stop).await?;
-            first += callers;
-            eprintln!("{} commands/s, p99 {:.2} ms", grouped(rate), latency_ms.p99);
-            self.wrongs.extend(wrongs);
-            self.measured.commands_per_second = Some(rate);
-            self.commands.push(Commands {
-                callers,
-                commands_per_second: rate,
-                latency_ms,
-            });
-        }
         Ok(())
     }
 
@@ -303,7 +261,6 @@ impl Quick<'_> {
         let (first, others) = verdict.sentences.split_at(verdict.sentences.len().min(2));
         report.finding = first.join(" ");
         let plan = verdict.plan_events_per_second;
-        let commands = self.commands.iter().map(|one| one.commands_per_second);
         report.fact("plan for", Unit::Count, plan, "events/s");
         report.fact(
             "size of an event",
@@ -323,20 +280,6 @@ impl Quick<'_> {
             Unit::Count,
             is.read_events_per_second,
             "events/s",
-        );
-        let after = "or less after the acknowledgement, for 99 of 100 events";
-        report.fact(
-            "delivery to a live subscriber",
-            Unit::Millis,
-            is.delivery_p99_ms,
-            after,
-        );
-        let stored = "a second, each stored before it is answered";
-        report.fact(
-            "commands to one entity",
-            Unit::Count,
-            commands.reduce(f64::max),
-            stored,
         );
         report.fact(
             "disk per event",
@@ -391,34 +334,6 @@ impl Quick<'_> {
             open.row([cells![step.rate, kept_up], step.phase.cells()].concat());
         }
         report.table(open);
-        let percentiles = ["p50", "p99", "p99.9"].map(|name| (name, Unit::Millis));
-        let columns = [("callers", Unit::Count), ("commands/s", Unit::Count)];
-        let mut commands = Table::new(
-            "Commands to one entity",
-            columns.into_iter().chain(percentiles),
-        );
-        for one in &self.commands {
-            let latency = &one.latency_ms;
-            commands.row(cells![
-                one.callers,
-                one.commands_per_second,
-                latency.p50,
-                latency.p99,
-                latency.p999
-            ]);
-        }
-        report.table(commands);
-        let columns = [("events", Unit::Count)].into_iter().chain(percentiles);
-        let mut delivery = Table::new("Delivery to a live subscriber", columns);
-        if let Some(latency) = self.delivery.filter(|latency| latency.count > 0) {
-            delivery.row(cells![
-                latency.count,
-                latency.p50,
-                latency.p99,
-                latency.p999
-            ]);
-        }
-        report.table(delivery);
     }
 }
 

@@ -7,11 +7,10 @@ use serde::Serialize;
 
 use super::generator::{Drive, Phase};
 use super::model::SEATS_MAX;
-use super::processes::{self, Tree};
+use super::processes::Tree;
 use super::script::Scenario;
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
-use crate::histogram::Percentiles;
 use crate::report::ReportArgs;
 use crate::units::{self, seconds};
 
@@ -37,27 +36,20 @@ pub(crate) struct ReservationArgs {
     #[arg(long, default_value_t = 7)]
     pub(crate) seed: u64,
     /// Closed loop: so many users with a connection each. Default: 64.
-    #[arg(long, conflicts_with_all = ["open", "steps"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, conflicts_with = "open", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) closed: Option<u32>,
     /// Strict open loop: so many requests a second, each counted from its intended start.
-    #[arg(long, conflicts_with = "steps", value_parser = units::rate)]
+    #[arg(long, value_parser = units::rate)]
     pub(crate) open: Option<f64>,
-    /// Rising load in requests a second, FROM:STEP:TO, until a step's p99 is above --stop-p99.
-    #[arg(long, value_parser = Steps::parse)]
-    pub(crate) steps: Option<Steps>,
-    /// Length of a step, its warm-up included.
-    #[arg(long, default_value = "30s", value_parser = units::duration)]
-    #[serde(serialize_with = "seconds")]
-    pub(crate) step_duration: Duration,
-    /// The 99th percentile above which steps end.
+    /// A request that is accepted later than this is no good one, when recovery from overload is looked for.
     #[arg(long, default_value = "50ms", value_parser = units::duration)]
     #[serde(serialize_with = "seconds")]
     pub(crate) stop_p99: Duration,
-    /// First part of a run or step, kept apart from the figures.
+    /// First part of a run, kept apart from the figures.
     #[arg(long, default_value = "5s", value_parser = units::duration)]
     #[serde(serialize_with = "seconds")]
     pub(crate) warm_up: Duration,
-    /// Measured part of a run without steps.
+    /// Measured part of a run.
     #[arg(long, default_value = "30s", value_parser = units::duration)]
     #[serde(serialize_with = "seconds")]
     pub(crate) duration: Duration,
@@ -75,7 +67,7 @@ pub(crate) struct ReservationArgs {
     #[serde(skip)]
     pub(crate) store: Option<String>,
     /// Overload: so many times --sustainable for --duration, between the peak of a closed loop and --sustainable again.
-    #[arg(long, requires = "sustainable", conflicts_with_all = ["open", "steps"], value_parser = units::rate)]
+    #[arg(long, requires = "sustainable", conflicts_with = "open", value_parser = units::rate)]
     pub(crate) overload: Option<f64>,
     /// Requests a second that the application carries.
     #[arg(long, value_parser = units::rate)]
@@ -92,50 +84,7 @@ fn share(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-/// Steps of rising load.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(crate) struct Steps {
-    from: f64,
-    step: f64,
-    to: f64,
-}
-
-impl Steps {
-    fn parse(text: &str) -> std::result::Result<Self, String> {
-        let numbers: std::result::Result<Vec<f64>, _> = text.split(':').map(str::parse).collect();
-        match numbers.as_deref() {
-            Ok(&[from, step, to])
-                if from > 0.0 && step > 0.0 && to >= from && to.is_finite() && to / step < 1e6 =>
-            {
-                Ok(Self { from, step, to })
-            }
-            _ => Err(format!(
-                "{text:?} is not FROM:STEP:TO, such as 500:250:5000"
-            )),
-        }
-    }
-
-    fn loads(&self) -> impl Iterator<Item = f64> {
-        let (from, step, end) = (self.from, self.step, self.to + self.step * 1e-9);
-        let loads = (0_u32..).map(move |n| from + f64::from(n) * step);
-        loads.take_while(move |load| *load <= end)
-    }
-}
-
 impl ReservationArgs {
-    /// Refuses what cannot be meant.
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.steps.is_some() && self.step_duration <= self.warm_up {
-            return fail("--step-duration must be longer than --warm-up");
-        }
-        Ok(())
-    }
-
-    /// True if the step is bad: too slow, or nothing was answered at all. Steps end with it.
-    pub(crate) fn is_bad(&self, latency: &Percentiles) -> bool {
-        latency.count == 0 || latency.p99 > self.stop_p99.as_secs_f64() * 1_000.0
-    }
-
     /// The strict open loop at a rate.
     #[expect(
         clippy::cast_possible_truncation,
@@ -155,30 +104,24 @@ impl ReservationArgs {
         Drive::Closed(self.closed.unwrap_or(64) as usize)
     }
 
-    /// What is to be run, one after the other.
-    pub(crate) fn drives(&self) -> Vec<(String, Drive)> {
-        let open = |rate: f64| (format!("{rate} req/s"), self.open_at(rate));
-        match (self.steps, self.open) {
-            (Some(steps), _) => steps.loads().map(open).collect(),
-            (None, Some(rate)) => vec![open(rate)],
-            (None, None) => {
+    /// What is to be run, without overload, with a name.
+    pub(crate) fn drive(&self) -> (String, Drive) {
+        match self.open {
+            Some(rate) => (format!("{rate} req/s"), self.open_at(rate)),
+            None => {
                 let name = format!("{} connections", self.closed.unwrap_or(64));
-                vec![(name, self.closed_loop())]
+                (name, self.closed_loop())
             }
         }
     }
 
     /// A phase of this load.
     pub(crate) fn phase(&self, drive: Drive) -> Phase {
-        let duration = match self.steps {
-            Some(_) => self.step_duration.saturating_sub(self.warm_up),
-            None => self.duration,
-        };
         Phase {
             drive,
             reads: self.reads,
             warm_up: self.warm_up,
-            duration,
+            duration: self.duration,
             slow: self.stop_p99,
         }
     }
@@ -206,26 +149,7 @@ impl ReservationArgs {
         let servers = listening.filter_map(|address| Tree::listening_on("application", address));
         let database = self.store.as_deref().and_then(Endpoint::parse);
         let database = database.and_then(|endpoint| endpoint.address().ok());
-        let database =
-            database.and_then(|address| processes::Tree::listening_on("database", address));
+        let database = database.and_then(|address| Tree::listening_on("database", address));
         Ok(servers.chain(database).collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn steps_are_read_and_counted() {
-        let loads = |text: &str| Steps::parse(text).map(|steps| steps.loads().collect::<Vec<_>>());
-        let wanted = vec![500.0, 750.0, 1_000.0, 1_250.0];
-        assert_eq!(loads("500:250:1300"), Ok(wanted));
-        assert_eq!(loads("0.1:0.1:0.3").unwrap().len(), 3);
-        for bad in [
-            "", "1:2", "1:2:3:4", "0:1:2", "1:0:2", "3:1:2", "a:b:c", "1:1:inf", "1:1e-9:2",
-        ] {
-            assert!(loads(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -13,7 +13,6 @@ mod model;
 mod overload;
 mod probe;
 mod processes;
-mod published;
 mod script;
 mod step;
 mod stored;
@@ -64,7 +63,6 @@ struct Measured {
 
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Result<bool> {
-    args.check()?;
     let mut report = Report::begin("reservation", "Seats of a cinema", args.seed);
     let opened = match &args.store {
         Some(url) => Some(store::open_url(url, Duration::ZERO, 1).await?),
@@ -136,15 +134,19 @@ async fn measure(
     };
     let script = Script::new(args.scenario, shows, existing, args.seed);
     let generator = Generator::new(&args.targets()?, args.seed, shows, script);
+    let (name, drive) = args.drive();
+    let connections = args.connections_for(drive, CONNECTIONS);
     // No more than the load itself may use.
-    let first = args.drives().first().map_or(PREPARING, |(_, drive)| {
-        args.connections_for(*drive, CONNECTIONS)
-    });
-    generator.connect(first.min(PREPARING)).await?;
+    generator.connect(connections.min(PREPARING)).await?;
     create(&generator, existing).await?;
     let steps = match args.overload {
         Some(_) => overload::run(&generator, &args, &trees, &stop).await?,
-        None => drive_steps(&generator, &args, &trees, &stop).await?,
+        None => {
+            generator.connect(connections).await?;
+            eprintln!("{name}");
+            let phases = [(name, args.phase(drive))];
+            step::run(&generator, &phases, &trees, &stop).await
+        }
     };
     let verdict = Verdict::of_answers(&generator).await;
     Ok(Measured {
@@ -169,47 +171,13 @@ async fn create(generator: &Rc<Generator>, count: u32) -> Result<()> {
     }
 }
 
-/// Runs the steps until one is bad.
-async fn drive_steps(
-    generator: &Rc<Generator>,
-    args: &ReservationArgs,
-    trees: &[Tree],
-    stop: &CancellationToken,
-) -> Result<Vec<Step>> {
-    let mut steps: Vec<Step> = Vec::new();
-    for (name, drive) in args.drives() {
-        let is_over = |step: &Step| args.is_bad(&step.result.overall());
-        if stop.is_cancelled() || steps.last().is_some_and(is_over) {
-            break;
-        }
-        let connections = args.connections_for(drive, CONNECTIONS);
-        generator.connect(connections).await?;
-        eprintln!("{name}");
-        let phases = [(name, args.phase(drive))];
-        steps.extend(step::run(generator, &phases, trees, stop).await);
-    }
-    Ok(steps)
-}
-
 fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
     let steps = &measured.steps;
-    let is_good = |step: &&Step| !args.is_bad(&step.result.overall());
-    let highest = steps
-        .iter()
-        .rev()
-        .find(is_good)
-        .filter(|_| args.steps.is_some());
-    let accepted = |step: &Step| step.result.accepted_per_second();
-    report.finding = match highest {
-        Some(step) => format!("The highest good step is {}.", step.name),
-        None => {
-            let last = steps.last().map_or(0.0, accepted);
-            format!("{last:.0} requests/s were accepted.")
-        }
-    };
-    match <&[Step; 3]>::try_from(steps.as_slice()) {
-        Ok(three) if args.overload.is_some() => overload::tell(report, three),
-        _ => published::tell(report, steps),
+    let last = steps.last();
+    let accepted = last.map_or(0.0, |step| step.result.accepted_per_second());
+    report.finding = format!("{accepted:.0} requests/s were accepted.");
+    if let Ok(three) = <&[Step; 3]>::try_from(steps.as_slice()) {
+        overload::tell(report, three);
     }
     step::tell(report, steps);
     if args.urls.len() > 1 {

@@ -14,7 +14,7 @@ use super::processes::Tree;
 use crate::cells;
 use crate::histogram::Percentiles;
 use crate::host::{CpuMeter, CpuUse};
-use crate::report::{Cell, Chart, Report, Scale, Table, Unit};
+use crate::report::{Cell, Report, Table, Unit};
 
 /// Time between the decision to start and the first intended start.
 const HEAD_START: Duration = Duration::from_millis(20);
@@ -152,7 +152,7 @@ pub(crate) fn latency_cells(p: &Percentiles) -> Vec<Cell> {
     cells![p.count, p.p50, p.p99, p.p999, p.p9999, p.max]
 }
 
-/// Tells of the steps: a row and a line of the chart for each, and each kind of call.
+/// Tells of the steps: a row for each, and for each kind of call.
 pub(crate) fn tell(report: &mut Report, steps: &[Step]) {
     let first = [
         ("step", Unit::Words),
@@ -209,10 +209,6 @@ pub(crate) fn tell(report: &mut Report, steps: &[Step]) {
             }
         }
         step.tell_of_trouble(report);
-    }
-    if steps.len() > 1 {
-        let (x, y) = (("step", Scale::Steps), (&["p50", "p99"][..], Scale::Log));
-        report.chart(Chart::lines("Latency, step by step", STEPS, x, y));
     }
     report.table(table);
     report.table(calls);

@@ -66,16 +66,10 @@ pub(crate) struct TortureArgs {
     /// Server processes on the database (SQLite: one).
     #[arg(long, default_value_t = 1)]
     pub(crate) servers: u32,
-    /// Stores opened in this process, beside the servers (PostgreSQL only, unless there are no servers).
-    #[arg(long, default_value_t = 0)]
-    pub(crate) embedded: u32,
     /// Extra round trip between the last server and the database, for example 5ms.
     #[arg(long, default_value = "0", value_parser = units::duration)]
     #[serde(skip)]
     pub(crate) far: Duration,
-    /// Logs of the store on PostgreSQL.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) logs: u16,
     /// Writers, shared equally among the ways to the store.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) writers: u32,
@@ -100,23 +94,16 @@ pub(crate) struct TortureArgs {
     pub(crate) report: ReportArgs,
 }
 
-/// What one kind of fault did.
-#[derive(Debug, Default)]
-struct PerFault {
-    rounds: u32,
-    recovery: Latencies,
-}
-
 /// What happened in one world.
 #[derive(Debug)]
 struct Outcome {
     database: DatabaseKind,
     rounds: u32,
-    per_fault: BTreeMap<Fault, PerFault>,
+    per_fault: BTreeMap<Fault, Latencies>,
     counts: Vec<(String, Counts)>,
     resumed: u64,
-    violations: Vec<String>,
-    violation_count: u64,
+    /// The first violations that no history shows, and how many there were.
+    violations: (Vec<String>, u64),
     report: history::Report,
     complete: bool,
 }
@@ -164,20 +151,13 @@ pub(crate) async fn run(args: &TortureArgs, stop: &CancellationToken) -> Result<
 
 impl TortureArgs {
     fn plan(&self, database: DatabaseKind, program: PathBuf) -> Plan {
-        let is_sqlite = database == DatabaseKind::Sqlite;
         Plan {
             database,
-            servers: if is_sqlite {
-                self.servers.min(1)
-            } else {
-                self.servers
-            },
-            embedded: match is_sqlite {
-                true => u32::from(self.servers == 0),
-                false => self.embedded,
+            servers: match database {
+                DatabaseKind::Sqlite => self.servers.min(1),
+                DatabaseKind::Postgres => self.servers,
             },
             far: self.far,
-            logs: if is_sqlite { 1 } else { self.logs },
             small_disk: self.small_disk.clone(),
             program,
         }
@@ -196,8 +176,8 @@ impl Outcome {
         ];
         let mut faults = Table::new(format!("Faults on {database}"), columns);
         for (fault, per) in &self.per_fault {
-            let p = per.recovery.percentiles();
-            faults.row(cells![fault.name(), per.rounds, p.p50, p.max]);
+            let p = per.percentiles();
+            faults.row(cells![fault.name(), p.count, p.p50, p.max]);
         }
         report.table(faults);
         let columns = [("way to the store", Unit::Words)];
@@ -238,19 +218,16 @@ impl Outcome {
             told.join(", "),
             self.resumed
         ));
-        let of_checker = self
-            .report
-            .violations
+        let (told, count) = &self.violations;
+        let of_checker = self.report.violations.iter().take(TOLD_MAX);
+        let all = told
             .iter()
-            .take(TOLD_MAX)
-            .map(ToString::to_string);
-        let all = self.violations.iter().cloned().chain(of_checker);
-        report
-            .problems
-            .extend(all.map(|problem| format!("{database}: {problem}")));
-        let more = self
-            .violation_count
-            .saturating_sub(self.violations.len() as u64);
+            .cloned()
+            .chain(of_checker.map(ToString::to_string));
+        for problem in all {
+            report.problem(format!("{database}: {problem}"));
+        }
+        let more = count.saturating_sub(told.len() as u64);
         if more > 0 {
             report.problem(format!("{database}: and {more} more"));
         }
@@ -284,8 +261,7 @@ async fn run_world(
         per_fault: BTreeMap::new(),
         counts: Vec::new(),
         resumed: 0,
-        violations: Vec::new(),
-        violation_count: 0,
+        violations: (Vec::new(), 0),
         report: history::Report::default(),
         complete: false,
     };
@@ -302,8 +278,7 @@ async fn run_world(
         match ended {
             Ok(recovery) => {
                 let per_fault = outcome.per_fault.entry(fault).or_default();
-                per_fault.rounds += 1;
-                per_fault.recovery.record(recovery);
+                per_fault.record(recovery);
                 eprintln!(
                     "{:>4} {:<20} back after {:>6.0} ms",
                     outcome.rounds,
@@ -373,21 +348,13 @@ impl Lab {
         };
         let run = Run::random().to_string();
         for entry in &world.entries {
-            lab.follow(
-                format!("restless subscriber of {}", entry.name),
-                Manner::SubscribeRestless,
-                &entry.store,
-            );
-            lab.follow(
-                format!("subscriber of {}", entry.name),
-                Manner::Subscribe,
-                &entry.store,
-            );
-            lab.follow(
-                format!("poller of {}", entry.name),
-                Manner::Poll,
-                &entry.store,
-            );
+            for (name, manner) in [
+                ("restless subscriber", Manner::SubscribeRestless),
+                ("subscriber", Manner::Subscribe),
+                ("poller", Manner::Poll),
+            ] {
+                lab.follow(format!("{name} of {}", entry.name), manner, &entry.store);
+            }
         }
         for number in 0..args.writers as usize {
             let entry = number % world.entries.len();
@@ -504,19 +471,13 @@ impl Lab {
                 .violation(format!("{foreign} events are stored that nobody appended"));
         }
         outcome.violations = self.record.violations();
-        outcome.violation_count = self.record.violation_count();
-        let counts = self.record.counts();
-        outcome.counts = world
-            .entries
-            .iter()
-            .enumerate()
-            .map(|(number, entry)| {
-                (
-                    entry.name.clone(),
-                    counts.get(&number).cloned().unwrap_or_default(),
-                )
-            })
-            .collect();
+        let mut counts = self.record.counts();
+        let entries = world.entries.iter().enumerate();
+        let counts = entries.map(|(number, entry)| {
+            let of_entry = counts.remove(&number).unwrap_or_default();
+            (entry.name.clone(), of_entry)
+        });
+        outcome.counts = counts.collect();
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gesta_core::{ErrorKind, LogId, Position, RecordedEvent};
 use gesta_testkit::history::{History, TailerId};
@@ -60,8 +60,7 @@ pub(crate) struct Record {
     counts: Mutex<BTreeMap<usize, Counts>>,
     unknown: Mutex<Vec<Unknown>>,
     rounds: Mutex<Vec<Round>>,
-    violations: Mutex<Vec<String>>,
-    violation_count: AtomicU64,
+    violations: Mutex<(Vec<String>, u64)>,
 }
 
 impl Record {
@@ -92,18 +91,10 @@ impl Record {
     /// True if an unknown outcome of an attempt in this time is nobody's fault.
     fn excused(&self, from: Instant, to: Instant) -> bool {
         let rounds = self.rounds.lock().unwrap();
-        rounds
-            .iter()
-            .rev()
-            .take_while(|round| {
-                round
-                    .end
-                    .is_none_or(|end| end + Duration::from_secs(60) >= from)
-            })
-            .any(|round| {
-                let overlaps = round.begin <= to && round.end.is_none_or(|end| end >= from);
-                overlaps && round.excused
-            })
+        rounds.iter().any(|round| {
+            let overlaps = round.begin <= to && round.end.is_none_or(|end| end >= from);
+            overlaps && round.excused
+        })
     }
 
     /// One attempt ended in a passing error.
@@ -154,21 +145,16 @@ impl Record {
 
     /// Something that must not happen did.
     pub(crate) fn violation(&self, text: String) {
-        self.violation_count.fetch_add(1, Ordering::Relaxed);
-        let mut told = self.violations.lock().unwrap();
+        let (told, count) = &mut *self.violations.lock().unwrap();
+        *count += 1;
         if told.len() < TOLD_MAX {
             eprintln!("VIOLATION: {text}");
             told.push(text);
         }
     }
 
-    /// How many there were.
-    pub(crate) fn violation_count(&self) -> u64 {
-        self.violation_count.load(Ordering::Relaxed)
-    }
-
-    /// The first of them.
-    pub(crate) fn violations(&self) -> Vec<String> {
+    /// The first of them, and how many there were.
+    pub(crate) fn violations(&self) -> (Vec<String>, u64) {
         self.violations.lock().unwrap().clone()
     }
 

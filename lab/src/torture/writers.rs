@@ -68,11 +68,20 @@ impl Writer {
         };
         while !self.over.is_cancelled() {
             match memory.random.below(100) {
-                0..40 => self.own(&mut memory).await,
-                40..65 => self.shared(&mut memory).await,
-                65..75 => self.new_stream(&mut memory).await,
+                0..40 => self.own(&mut memory, 1).await,
+                40..65 => {
+                    let stream = memory.random.below(SHARED_STREAMS);
+                    let name = format!("shared-{}-{stream}", self.run);
+                    self.free(&mut memory, name, ExpectedRevision::Any).await;
+                }
+                65..75 => {
+                    memory.new_streams += 1;
+                    let name = format!("new-{}-{}-{}", self.run, self.number, memory.new_streams);
+                    self.free(&mut memory, name, ExpectedRevision::NoStream)
+                        .await;
+                }
                 75..90 => self.contested(&mut memory).await,
-                _ => self.two_streams(&mut memory).await,
+                _ => self.own(&mut memory, 2).await,
             }
             tokio::select! {
                 () = tokio::time::sleep(self.pause) => {}
@@ -81,25 +90,13 @@ impl Writer {
         }
     }
 
-    /// Exact claim on a stream of its own: nobody else writes there, so a refusal is wrong.
-    async fn own(&self, memory: &mut Memory) {
-        let i = memory.random.below(OWN_STREAMS);
-        let part = self.own_part(memory, i);
-        let answer = self
-            .append(Append {
-                streams: vec![part],
-            })
-            .await;
-        self.learn_own(memory, &[i], &answer);
-    }
-
-    /// Two streams of its own at once.
-    async fn two_streams(&self, memory: &mut Memory) {
+    /// Exact claims on streams of its own, one or two at once: nobody else writes there, so a refusal is wrong.
+    async fn own(&self, memory: &mut Memory, count: usize) {
         let first = memory.random.below(OWN_STREAMS);
-        let second = (first + 1) % OWN_STREAMS;
-        let parts = vec![self.own_part(memory, first), self.own_part(memory, second)];
-        let answer = self.append(Append { streams: parts }).await;
-        self.learn_own(memory, &[first, second], &answer);
+        let chosen = &[first, (first + 1) % OWN_STREAMS][..count];
+        let streams = chosen.iter().map(|i| self.own_part(memory, *i)).collect();
+        let answer = self.append(Append { streams }).await;
+        self.learn_own(memory, chosen, &answer);
     }
 
     fn own_part(&self, memory: &mut Memory, i: usize) -> StreamAppend {
@@ -136,32 +133,9 @@ impl Writer {
         }
     }
 
-    /// No claim on a stream that all share.
-    async fn shared(&self, memory: &mut Memory) {
-        let name = format!(
-            "shared-{}-{}",
-            self.run,
-            memory.random.below(SHARED_STREAMS)
-        );
-        let append = Append::to(
-            stream(name),
-            ExpectedRevision::Any,
-            events(&mut memory.random),
-        );
-        if let Answer::Refused(error) = self.append(append).await {
-            self.record.violation(format!("refused wrongly: {error}"));
-        }
-    }
-
-    /// A stream that must not exist yet.
-    async fn new_stream(&self, memory: &mut Memory) {
-        memory.new_streams += 1;
-        let name = format!("new-{}-{}-{}", self.run, self.number, memory.new_streams);
-        let append = Append::to(
-            stream(name),
-            ExpectedRevision::NoStream,
-            events(&mut memory.random),
-        );
+    /// A stream that all share, without a claim, or one that must not exist yet: a refusal is wrong.
+    async fn free(&self, memory: &mut Memory, name: String, expected: ExpectedRevision) {
+        let append = Append::to(stream(name), expected, events(&mut memory.random));
         if let Answer::Refused(error) = self.append(append).await {
             self.record.violation(format!("refused wrongly: {error}"));
         }
