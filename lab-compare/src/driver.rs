@@ -11,7 +11,7 @@ use futures::{StreamExt, pin_mut};
 use gesta_lab::failure::{Context, Failure, Result, fail};
 use gesta_lab::histogram::Latencies;
 use gesta_lab::host::{CpuMeter, CpuUse};
-use gesta_lab::target::{Embedded, PhaseRun, ReadBack};
+use gesta_lab::target::{PhaseRun, ReadBack};
 use serde::{Deserialize, Serialize};
 
 use crate::child::Child;
@@ -131,7 +131,7 @@ impl Driver {
         let mut read_back = read(&running.database, sql, &mut self.ledger, claims).await?;
         read_back.seconds = begin.elapsed().as_secs_f64();
         // The peer's library works in the driver: its processor time is the peer's.
-        let phase = run.figures(round.cell.workers, Embedded::Yes);
+        let phase = run.figures(round.cell.workers, true);
         Ok(Measured { phase, read_back })
     }
 
@@ -230,7 +230,7 @@ mod tests {
             panic!("not a result");
         };
         let (run, claims) = outcome.into_run(1.9);
-        let phase = run.figures(2, Embedded::Yes);
+        let phase = run.figures(2, true);
         assert_eq!(
             (phase.events_per_second, phase.appends_per_second),
             (3.0, 2.0)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use gesta_lab::failure::{Failure, Result, fail};
 use gesta_lab::sizes::Sizes;
-use gesta_lab::target::{self, Embedded, Events, Load, Phase, ReadBack, Target};
+use gesta_lab::target::{self, Events, Load, Phase, ReadBack, Target};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -117,12 +117,7 @@ pub(crate) async fn measure_target(
         duration: workload.duration(),
     };
     let (run, claims) = target::run(target, &events, &load, round.stop).await?;
-    let embedded = if target.is_embedded() {
-        Embedded::Yes
-    } else {
-        Embedded::No
-    };
-    let phase = run.figures(cell.workers, embedded);
+    let phase = run.figures(cell.workers, target.is_embedded());
     if run.appends == 0 && run.complete {
         return fail(format!("nothing was appended: {:?}", run.errors));
     }

@@ -162,37 +162,6 @@ mod tests {
     }
 
     #[test]
-    fn addresses_use_the_port_of_the_scheme() {
-        let address = |url| Endpoint::parse(url).unwrap().address().unwrap();
-        assert_eq!(address("postgres://127.0.0.1/x").port(), 5432);
-        assert_eq!(address("http://127.0.0.1:2113/").port(), 2113);
-        assert_eq!(address("http://[::1]:7/").to_string(), "[::1]:7");
-        assert!(
-            Endpoint::parse("postgres://%2Ftmp/x")
-                .unwrap()
-                .address()
-                .is_err()
-        );
-    }
-
-    #[test]
-    fn parameters_are_set_and_left_out() {
-        assert_eq!(
-            with_parameter("postgres://h/x", "schema", "a"),
-            "postgres://h/x?schema=a"
-        );
-        assert_eq!(
-            with_parameter("postgres://h/x?schema=b&c=d", "schema", "a"),
-            "postgres://h/x?c=d&schema=a"
-        );
-        assert_eq!(
-            for_driver("postgres://h/x?schema=b&user=u"),
-            "postgres://h/x?user=u"
-        );
-        assert_eq!(for_driver("postgres://h/x?readers=4"), "postgres://h/x");
-    }
-
-    #[test]
     fn passwords_are_hidden() {
         assert_eq!(
             redacted("postgres://u:secret@h:1/x"),

@@ -161,26 +161,3 @@ fn field(text: &str, name: &str) -> Option<String> {
         .find(|(key, _)| key.trim() == name)
         .map(|(_, value)| value.trim().to_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_host_has_processors_and_a_name() {
-        let host = Host::here();
-        assert!(host.cores > 0 && !host.system.is_empty() && !host.cpu.is_empty());
-    }
-
-    #[test]
-    fn a_busy_loop_is_seen() {
-        let meter = CpuMeter::start();
-        let until = Instant::now() + Duration::from_millis(200);
-        while Instant::now() < until {
-            std::hint::spin_loop();
-        }
-        if cfg!(target_os = "linux") {
-            assert!(meter.used().own_cores > 0.05, "{:?}", meter.used());
-        }
-    }
-}

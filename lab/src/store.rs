@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{Checkpoint, EventStore, Place, StoreInfo};
+use gesta_core::{Checkpoint, EventStore, Place};
 use gesta_pgtest::FaultProxy;
 use serde::{Deserialize, Serialize};
 
@@ -83,14 +83,6 @@ pub(crate) struct Pipelines {
     pub(crate) events: u64,
     /// Batches that missed because another process had appended.
     pub(crate) misses: u64,
-    /// Batches that failed or whose outcome was unknown at first.
-    pub(crate) failures: u64,
-    /// Connections opened after the first.
-    pub(crate) reconnects: u64,
-    /// Lookups of streams.
-    pub(crate) loads: u64,
-    /// Appends recognised as retries.
-    pub(crate) retries: u64,
 }
 
 impl Pipelines {
@@ -100,10 +92,6 @@ impl Pipelines {
             batches: self.batches - earlier.batches,
             events: self.events - earlier.events,
             misses: self.misses - earlier.misses,
-            failures: self.failures - earlier.failures,
-            reconnects: self.reconnects - earlier.reconnects,
-            loads: self.loads - earlier.loads,
-            retries: self.retries - earlier.retries,
         }
     }
 }
@@ -116,10 +104,6 @@ impl Opened {
             sum.batches += one.batches;
             sum.events += one.events;
             sum.misses += one.misses;
-            sum.failures += one.failures;
-            sum.reconnects += one.reconnects;
-            sum.loads += one.loads;
-            sum.retries += one.retries;
         }
         Some(sum)
     }
@@ -158,15 +142,26 @@ pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Resu
         .context(endpoint::redacted(url))?;
     let info = store.info().await.context("reading the store's facts")?;
     let is_postgres = Endpoint::parse(url).is_some_and(|endpoint| endpoint.is_postgres());
-    let settings = if is_postgres {
-        postgres::settings(url).await?
-    } else {
-        BTreeMap::new()
+    let facts = StoreFacts {
+        url: endpoint::redacted(url),
+        backend: info.backend,
+        engine: info.engine,
+        durability: info.durability.name().into(),
+        durability_detail: info.durability.detail().to_owned(),
+        incarnation: info.incarnation.to_string(),
+        logs: info.logs,
+        batches_in_flight_max: info.capabilities.batches_in_flight_max,
+        heads: info.heads.iter().map(|head| head.0).collect(),
+        round_trip_ms: round_trip.as_secs_f64() * 1_000.0,
+        settings: match is_postgres {
+            true => postgres::settings(url).await?,
+            false => BTreeMap::new(),
+        },
     };
     Ok(Opened {
         store,
         embedded,
-        facts: facts(url, &info, round_trip, settings),
+        facts,
         proxy,
         server: None,
     })
@@ -285,32 +280,8 @@ pub async fn database_facts(url: &str, round_trip: Duration) -> Result<StoreFact
         engine: format!("PostgreSQL {version}"),
         durability: durability.into(),
         durability_detail,
-        incarnation: String::new(),
-        logs: 0,
-        batches_in_flight_max: 0,
-        heads: Vec::new(),
         round_trip_ms: round_trip.as_secs_f64() * 1_000.0,
         settings,
+        ..StoreFacts::default()
     })
-}
-
-fn facts(
-    url: &str,
-    info: &StoreInfo,
-    round_trip: Duration,
-    settings: BTreeMap<String, String>,
-) -> StoreFacts {
-    StoreFacts {
-        url: endpoint::redacted(url),
-        backend: info.backend.clone(),
-        engine: info.engine.clone(),
-        durability: info.durability.name().into(),
-        durability_detail: info.durability.detail().to_owned(),
-        incarnation: info.incarnation.to_string(),
-        logs: info.logs,
-        batches_in_flight_max: info.capabilities.batches_in_flight_max,
-        heads: info.heads.iter().map(|head| head.0).collect(),
-        round_trip_ms: round_trip.as_secs_f64() * 1_000.0,
-        settings,
-    }
 }

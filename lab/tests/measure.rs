@@ -158,25 +158,3 @@ fn distance_is_measured() {
         assert!(number("p50") >= floor, "{row:?}");
     }
 }
-
-/// Goal: wrong arguments are told by name, and nothing is measured.
-#[test]
-fn wrong_arguments_are_told() {
-    let directory = tempfile::tempdir().unwrap();
-    for (arguments, wanted) in [
-        (&["quick", "--sizes", "nowhere.csv"][..], "nowhere.csv"),
-        (&["quick", "--store", "http://x"], "http://x"),
-        (&["quick", "--phase", "0s"], "--phase 0"),
-        (&["schemas", "--store", "memory:"], "--store"),
-        (&["schemas", "--step", "9", "--max", "8"], "--step 9"),
-        (&["latency", "--store", "sqlite:x.db"], "sqlite:x.db"),
-        (&["report", "nowhere.jsonl"], "nowhere.jsonl"),
-        (&["schemas", "--sizes", "1"], "1 bytes"),
-    ] {
-        let output = lab(directory.path(), arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(wanted), "{arguments:?}: {said}");
-    }
-    assert!(!directory.path().join("gesta-lab.jsonl").exists());
-}

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use gesta_lab::failure::{Context, Failure, Result, fail};
 use gesta_lab::histogram::Latencies;
 use gesta_lab::host::{CpuMeter, CpuUse};
-use gesta_lab::target::{Embedded, PhaseRun, ReadBack};
+use gesta_lab::target::{PhaseRun, ReadBack};
 use tokio::time::Instant;
 
 use crate::child::Child;
@@ -144,7 +144,7 @@ impl Started {
             ..ReadBack::default()
         };
         Ok(Measured {
-            phase: run.figures(round.cell.workers, Embedded::No),
+            phase: run.figures(round.cell.workers, false),
             read_back,
         })
     }

@@ -9,9 +9,6 @@ pub(crate) mod bare;
 mod figures;
 mod modes;
 
-#[cfg(test)]
-mod tests;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -306,7 +303,7 @@ impl<'a> Lab<'a> {
             let share = waiters / u32::try_from(targets.len())?;
             runs.push(Run {
                 name: name.to_owned(),
-                phase: loaded.figures(share, target.embedded()),
+                phase: loaded.figures(share, target.is_embedded()),
                 pipelines: now.zip(before).map(|(now, before)| now.since(before)),
                 read_back: None,
             });

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -196,38 +195,6 @@ async fn an_append_takes_as_many_round_trips_as_the_design_needs() {
         drop(session);
         target.remove().await.unwrap();
     }
-}
-
-#[tokio::test]
-async fn nested_partitions_are_made_per_stream_and_removed_in_pieces() {
-    let Some(url) = database("journals_nested") else {
-        return;
-    };
-    let target = new("nested", &url);
-    target.prepare().await.unwrap();
-    let mut session = target.connect().await.unwrap();
-    for n in 0..200 {
-        append(&mut session, &format!("it's-{n}"), 0, &[another()])
-            .await
-            .unwrap();
-    }
-    let client = postgres::connect(&url).await.unwrap();
-    assert_eq!(partitions(&client, "gesta_lab_nested").await, (200, 200));
-    assert_eq!(stored(target.as_ref(), "it's-").await.len(), 200);
-    assert!(target.disk_bytes().await.unwrap() > Some(200 * 8_192));
-    drop(session);
-    target.remove().await.unwrap();
-    assert_eq!(partitions(&client, "gesta_lab_nested").await, (0, 0));
-}
-
-/// Partitions with rows, and partitions with partitions.
-async fn partitions(client: &Client, schema: &str) -> (i64, i64) {
-    let sql =
-        "SELECT count(*) FILTER (WHERE c.relkind = 'r'), count(*) FILTER (WHERE c.relkind = 'p')
-               FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-               WHERE n.nspname = $1 AND c.relispartition";
-    let row = client.query_one(sql, &[&schema]).await.unwrap();
-    (row.get(0), row.get(1))
 }
 
 #[tokio::test]

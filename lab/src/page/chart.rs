@@ -300,10 +300,6 @@ fn bars(series: &[Series]) -> (Markup, f64) {
 fn lines(picking: &Picking<'_>, series: &[Series]) -> (Markup, f64) {
     let chart = picking.chart;
     let points = || series.iter().flat_map(|one| &one.points);
-    let most = points().map(|point| point.y).fold(0.0, f64::max);
-    // A limit that is near belongs to the picture; one far above would flatten it.
-    let is_near = |limit: &f64| takes(chart.y_scale, *limit) && *limit < most * 3.0;
-    let limits = chart.limits.iter().filter(|limit| is_near(&limit.at));
     let marks = || {
         chart
             .marks
@@ -314,7 +310,7 @@ fn lines(picking: &Picking<'_>, series: &[Series]) -> (Markup, f64) {
     let ys = points()
         .map(|point| point.y)
         .chain(ranges.flat_map(|(least, most)| [least, most]));
-    let ys: Vec<f64> = ys.chain(limits.clone().map(|limit| limit.at)).collect();
+    let ys: Vec<f64> = ys.collect();
     let xs: Vec<f64> = points()
         .map(|point| point.x)
         .chain(marks().map(|mark| mark.at))
@@ -375,10 +371,6 @@ fn lines(picking: &Picking<'_>, series: &[Series]) -> (Markup, f64) {
             (line("base", (left, bottom), (right, bottom)))
             (text("axis-name", (0.0, 11.0), "start", &fitted(chart.y_name.as_ref().or(chart.y.first()).map_or("", String::as_str), right)))
             (text("axis-name", (f64::midpoint(left, right), bottom + 35.0), "middle", &fitted(&chart.x, right - left)))
-        }
-        @for limit in limits {
-            (line("limit", (left, y.at(limit.at)), (right, y.at(limit.at))))
-            (text("limit-name", (left + 4.0, y.at(limit.at) - 5.0), "start", &fitted(&limit.name, right - left)))
         }
         @for mark in marks() { g.mark.point { title { (mark.name) } (line("", (x.at(mark.at), top), (x.at(mark.at), bottom))) } }
         @for one in series { g class=(one.class) {
@@ -453,30 +445,8 @@ mod tests {
         }
         report.table(table);
         let chart = Chart::lines("T <1>", "T", ("callers", scales.0), (&["p99"], scales.1));
-        let chart = chart.by("way").limit(100.0, "limit").mark(5.0, "a fault");
+        let chart = chart.by("way").mark(5.0, "a fault");
         draw(&Chart { shape, ..chart }, &report).into_string()
-    }
-
-    #[test]
-    fn a_chart_has_a_title_a_description_and_its_points() {
-        let html = drawn(
-            &[(1.0, 2.0), (10.0, 30.0)],
-            (Scale::Linear, Scale::Log),
-            Shape::Lines,
-        );
-        let document = roxmltree::Document::parse(&html).unwrap();
-        let circles = document
-            .descendants()
-            .filter(|node| node.has_tag_name("circle"));
-        assert_eq!(circles.count(), 2, "{html}");
-        for told in [
-            "<title>T &lt;1&gt;</title>",
-            "Gesta &amp; co: 30\u{a0}ms",
-            ">a fault<",
-            ">50\u{a0}ms<",
-        ] {
-            assert!(html.contains(told), "{told} in {html}");
-        }
     }
 
     #[test]

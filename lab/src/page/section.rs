@@ -160,10 +160,9 @@ fn cell(table: &Table, row: usize, column: usize) -> Markup {
     let told = cell.told(table.columns[column].unit);
     let is_long = told.chars().count() > LONG;
     let is_figure = !matches!(cell, Cell::Words(_)) && table.columns[column].unit != Unit::Words;
-    let is_best = table.is_best(row, column);
     html! {
         @if column == 0 { th.long[is_long] scope="row" { (told) } }
-        @else { td.long[is_long].figure[is_figure].best[is_best] { (told) } }
+        @else { td.long[is_long].figure[is_figure] { (told) } }
     }
 }
 

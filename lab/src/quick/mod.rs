@@ -24,7 +24,7 @@ use crate::read;
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit};
 use crate::sizes::Sizes;
 use crate::store;
-use crate::target::{self, Claims, Embedded, Events, GestaTarget, Load, Phase, PhaseRun, Target};
+use crate::target::{self, Claims, Events, GestaTarget, Load, Phase, PhaseRun, Target};
 use crate::units::{self, grouped};
 
 use verdict::{Measured, Open};
@@ -160,7 +160,7 @@ impl Quick<'_> {
             let begin = Instant::now();
             let run = self.load(callers, None, stop).await?;
             let pipelines = gesta.opened().await?.pipelines().unwrap_or_default();
-            let phase = run.figures(callers, Embedded::Yes);
+            let phase = run.figures(callers, true);
             eprintln!("{}", phase.told());
             let peak = self
                 .measured
@@ -189,7 +189,7 @@ impl Quick<'_> {
         while let Some(rate) = climb::next(peak, &tried).filter(|_| !stop.is_cancelled()) {
             eprint!("steady {}/s: ", grouped(rate));
             let run = self.load(OPEN_CALLERS, Some(rate), stop).await?;
-            let phase = run.figures(OPEN_CALLERS, Embedded::Yes);
+            let phase = run.figures(OPEN_CALLERS, true);
             eprintln!("{}", phase.told());
             let step = Open { rate, phase };
             tried.push((rate, step.is_good()));

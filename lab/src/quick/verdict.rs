@@ -276,12 +276,4 @@ mod tests {
         is.closed[0].latency_ms.p50 = 5.6;
         assert!(is.limit().starts_with("the distance"));
     }
-
-    #[test]
-    fn plans_have_two_digits() {
-        assert_eq!(two_digits(0.0), 0.0);
-        assert_eq!(two_digits(9.9), 9.0);
-        assert_eq!(two_digits(12_999.0), 12_000.0);
-        assert_eq!(two_digits(987.0), 980.0);
-    }
 }

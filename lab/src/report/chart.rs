@@ -71,18 +71,12 @@ pub struct Chart {
     /// A column that says why a line ends where it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<String>,
-    /// Values of the vertical axis with a name.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub limits: Vec<Mark>,
     /// Values of the horizontal axis with a name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
     /// What the picture does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// True for details that are folded away.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub folded: bool,
 }
 
 impl Chart {
@@ -147,16 +141,6 @@ impl Chart {
         self
     }
 
-    /// With a limit on the vertical axis.
-    #[must_use]
-    pub fn limit(mut self, at: f64, name: impl Into<String>) -> Self {
-        self.limits.push(Mark {
-            at,
-            name: name.into(),
-        });
-        self
-    }
-
     /// With something that happened at a value of the horizontal axis.
     #[must_use]
     pub fn mark(mut self, at: f64, name: impl Into<String>) -> Self {
@@ -171,13 +155,6 @@ impl Chart {
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
-        self
-    }
-
-    /// Folded away at first.
-    #[must_use]
-    pub fn folded(mut self) -> Self {
-        self.folded = true;
         self
     }
 }

@@ -25,7 +25,7 @@ use crate::target::ReadBack;
 
 pub use chart::{Chart, Mark, Scale, Shape};
 pub use numbers::Unit;
-pub use table::{Better, Cell, Column, Row, Table, Whose, causes};
+pub use table::{Cell, Column, Row, Table, Whose, causes};
 
 /// Version of the shape of a line.
 pub const FORMAT: u32 = 2;

@@ -238,16 +238,4 @@ mod tests {
         let sizes = [231.0, 1_138.0, 21_677.0, 1.5e9].map(bytes).map(plain);
         assert_eq!(sizes, ["231 bytes", "1,138 bytes", "21.7 kB", "1.5 GB"]);
     }
-
-    #[test]
-    fn ratios_shares_and_words() {
-        let ratios = [5.31, 1.234, 0.021, 121.4].map(by);
-        assert_eq!(ratios, ["5.3×", "1.23×", "0.021×", "121×"]);
-        let shares = [0.0, 0.063, 0.5].map(percent).map(plain);
-        assert_eq!(shares, ["0 %", "6.3 %", "50 %"]);
-        assert_eq!(list(&["a".into(), "b".into(), "c".into()]), "a, b and c");
-        assert_eq!(plain(plural(1, "line")), "1 line");
-        assert_eq!(moment("2026-11-21T10:59:48.9Z"), "2026-11-21 10:59");
-        assert_eq!(moment("größe größe größe"), "größe größe größe");
-    }
 }

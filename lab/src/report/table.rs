@@ -107,16 +107,6 @@ pub fn causes<'a>(of: impl IntoIterator<Item = (&'a String, &'a u64)>) -> Cell {
     told.collect::<Vec<_>>().join(", ").into()
 }
 
-/// Which values of a column are better; the best is marked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Better {
-    /// Larger ones.
-    More,
-    /// Smaller ones.
-    Less,
-}
-
 /// A column.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -125,9 +115,6 @@ pub struct Column {
     pub name: String,
     /// What its numbers count.
     pub unit: Unit,
-    /// Which values are better, where rows can be compared.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub better: Option<Better>,
 }
 
 /// Whose figures these are, which decides how they look.
@@ -181,9 +168,6 @@ pub struct Table {
     /// True for details that the page folds away and the terminal leaves out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub folded: bool,
-    /// Share by which the best values of the same row may differ between runs without meaning anything.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub noise: Option<f64>,
 }
 
 impl Table {
@@ -195,7 +179,6 @@ impl Table {
         let columns = columns.into_iter().map(|(name, unit)| Column {
             name: name.into(),
             unit,
-            better: None,
         });
         Self {
             title: title.into(),
@@ -208,14 +191,6 @@ impl Table {
     #[must_use]
     pub fn folded(mut self) -> Self {
         self.folded = true;
-        self
-    }
-
-    /// Marks the best value of a column.
-    #[must_use]
-    pub fn better(mut self, column: &str, which: Better) -> Self {
-        let found = self.columns.iter_mut().find(|known| known.name == column);
-        found.expect("a column of the table").better = Some(which);
         self
     }
 
@@ -247,23 +222,6 @@ impl Table {
             *column == 0 || cells().any(|cell| *cell != Cell::Unknown)
         };
         (0..self.columns.len()).filter(is_known).collect()
-    }
-
-    /// True if it is the best of its column, where there is more than one.
-    pub(crate) fn is_best(&self, row: usize, column: usize) -> bool {
-        let Some(better) = self.columns[column].better else {
-            return false;
-        };
-        let counted = self.rows.iter().filter(|row| row.whose != Whose::Bad);
-        let values: Vec<f64> = counted
-            .filter_map(|row| row.cells.get(column)?.number())
-            .collect();
-        let best = match better {
-            Better::More => values.iter().copied().reduce(f64::max),
-            Better::Less => values.iter().copied().reduce(f64::min),
-        };
-        let own = self.rows[row].cells.get(column).and_then(Cell::number);
-        values.len() > 1 && own.is_some() && own == best && self.rows[row].whose != Whose::Bad
     }
 }
 
@@ -325,38 +283,5 @@ mod tests {
             table.to_string(),
             "name     p99\ngröße  10 ms\nx          –\n"
         );
-    }
-
-    #[test]
-    fn the_best_of_a_column_is_marked_and_never_one_that_is_no_result() {
-        let mut table = Table::new("t", [("name", Unit::Words), ("rate", Unit::Count)])
-            .better("rate", Better::More);
-        table.row_of(Whose::Ours, cells!["gesta", 2]);
-        assert!(!table.is_best(0, 1), "alone");
-        table.row_of(Whose::Other, cells!["other", 3]);
-        table.row_of(Whose::Bad, cells!["liar", 9]);
-        assert_eq!(
-            [0, 1, 2].map(|row| table.is_best(row, 1)),
-            [false, true, false]
-        );
-    }
-
-    #[test]
-    fn causes_are_added_up() {
-        let (a, b) = (
-            [("40001".to_owned(), 3), ("x".to_owned(), 0)],
-            [("40001".to_owned(), 2_000)],
-        );
-        let both = a.iter().chain(&b).map(|(cause, count)| (cause, count));
-        assert_eq!(causes(both), Cell::from("2,003 × 40001"));
-        assert_eq!(causes([]), Cell::Unknown);
-    }
-
-    #[test]
-    fn cells_are_plain_json() {
-        let cells = cells!["a", 1.5, None::<f64>];
-        let text = serde_json::to_string(&cells).unwrap();
-        assert_eq!(text, r#"["a",1.5,null]"#);
-        assert_eq!(serde_json::from_str::<Vec<Cell>>(&text).unwrap(), cells);
     }
 }

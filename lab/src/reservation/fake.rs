@@ -24,8 +24,6 @@ pub(crate) struct Faults {
     pub(crate) silent_every: Option<u64>,
     /// Refuses each so many requests as overloaded.
     pub(crate) refuse_every: Option<u64>,
-    /// Numbers of the seats begin here.
-    pub(crate) first_seat: usize,
 }
 
 type Shows = Arc<Mutex<HashMap<String, Vec<bool>>>>;
@@ -181,11 +179,7 @@ impl Serving {
                 let Some(seats) = shows.get_mut(*id) else {
                     return (400, "SHOW_NOT_EXISTS".into());
                 };
-                let seat = seat
-                    .parse::<usize>()
-                    .unwrap()
-                    .checked_sub(self.faults.first_seat);
-                match seat.and_then(|seat| seats.get_mut(seat)) {
+                match seats.get_mut(seat.parse::<usize>().unwrap()) {
                     Some(seat) => self.change(seat, body),
                     None => (400, "SEAT_NOT_EXISTS".into()),
                 }
@@ -218,7 +212,7 @@ impl Serving {
             .map(|(i, reserved)| {
                 let reserved = *reserved && !self.faults.stale_reads;
                 let status = if reserved { "RESERVED" } else { "AVAILABLE" };
-                serde_json::json!({"number": i + self.faults.first_seat, "status": status, "price": "100.00"})
+                serde_json::json!({"number": i, "status": status, "price": "100.00"})
             })
             .collect();
         serde_json::json!({"id": id, "title": "x", "seats": seats}).to_string()

@@ -13,8 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::generator::{Drive, Generator, Phase, windows};
 use super::ledger::Ledger;
-use super::model::SEATS_MAX;
-use super::probe::probe;
+use super::model::{SEATS_MAX, Shows};
 use super::script::{Scenario, Script};
 use super::verdict::Verdict;
 use crate::cells;
@@ -173,7 +172,10 @@ async fn kill_all(
         ready_status: &[200, 404],
     };
     let mut server = Server::start_program(program, url, log).await?;
-    let shows = probe(server.address(), Run::random().number(), args.seats).await?;
+    let shows = Shows {
+        run: Run::random().number(),
+        seats: args.seats,
+    };
     let script = Script::new(Scenario::Concurrent, shows, args.shows, args.seed);
     let generator = Generator::new(&[server.address()], args.seed, shows, script);
     generator.connect(args.closed as usize).await?;

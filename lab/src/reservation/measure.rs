@@ -124,18 +124,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_are_told_apart_and_those_never_sent_count() {
-        let mut phase = PhaseResult::default();
-        phase.record(Call::Reserve, Outcome::Accepted, Duration::from_millis(2));
-        phase.record(Call::Reserve, Outcome::Refused, Duration::from_millis(1));
-        phase.record(Call::Read, Outcome::Accepted, Duration::from_millis(3));
-        phase.unsent.record(Duration::from_millis(900));
-        let overall = phase.overall();
-        assert!(overall.count == 4 && overall.p99 >= 899.0, "{overall:?}");
-        assert_eq!(phase.over(|_, o| o == Outcome::Accepted).count, 2);
-    }
-
-    #[test]
     fn recovery_is_the_first_good_second() {
         let slot = |intended, good| Slot { intended, good };
         let mut phase = PhaseResult::default();

@@ -11,7 +11,6 @@ mod ledger;
 mod measure;
 mod model;
 mod overload;
-mod probe;
 mod processes;
 mod script;
 mod step;
@@ -43,7 +42,6 @@ pub(crate) use kill::{KillArgs, run as run_kill};
 use generator::Generator;
 use ledger::Ledger;
 use model::{Call, Op, Shows};
-use probe::probe;
 use processes::Tree;
 use script::{Scenario, Script};
 use step::Step;
@@ -68,7 +66,10 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
         Some(url) => Some(store::open_url(url, Duration::ZERO, 1).await?),
         None => None,
     };
-    let shows = find_out(args).await?;
+    let shows = Shows {
+        run: Run::random().number(),
+        seats: args.seats,
+    };
     let from = match &opened {
         Some(opened) => AllFrom::Checkpoint(store::end_of(opened.store.as_ref()).await?),
         None => AllFrom::Start,
@@ -108,17 +109,6 @@ where
         Ok(result) => result,
         Err(_) => Err(Failure("the generator has failed".into())),
     }
-}
-
-/// Asks every server whether it is a cinema.
-async fn find_out(args: &ReservationArgs) -> Result<Shows> {
-    let mut found = None;
-    for target in args.targets()? {
-        // The id of the probe's show must be new on each server.
-        let shows = probe(target, Run::random().number(), args.seats).await?;
-        found.get_or_insert(shows);
-    }
-    found.ok_or_else(|| Failure("no server was named".into()))
 }
 
 /// Everything that happens between the first request and the last.

@@ -159,13 +159,13 @@ impl Answer {
 
 /// A show as `GET /shows/{id}` tells it.
 #[derive(Debug, Deserialize)]
-pub(crate) struct ShowDocument {
-    pub(crate) seats: Vec<SeatDocument>,
+struct ShowDocument {
+    seats: Vec<SeatDocument>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct SeatDocument {
-    pub(crate) number: u16,
+struct SeatDocument {
+    number: u16,
     status: SeatStatus,
 }
 

@@ -254,7 +254,7 @@ impl Contest<'_> {
             first_worker += workers;
             let (run, claimed) = target::run(target, &events, &load, stop).await?;
             claims.add(claimed);
-            let phase = run.figures(workers, target.embedded());
+            let phase = run.figures(workers, target.is_embedded());
             eprintln!("  {workers} connections: {}", phase.told());
             round.stopped = stopped(&phase, run.gave_up);
             round.phases.push(phase);

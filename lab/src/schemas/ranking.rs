@@ -7,20 +7,12 @@ use super::{COMPRESSION, Entry, P99_MS_MAX, Round};
 use crate::cells;
 use crate::histogram::median;
 use crate::report::numbers::{bytes, count, millis, percent, times};
-use crate::report::{Better, Cell, Chart, Report, Scale, Table, Unit, Whose, causes};
+use crate::report::{Cell, Chart, Report, Scale, Table, Unit, Whose, causes};
 use crate::sizes::Sizes;
 use crate::target::Phase;
 
 const BEST: &str = "Schemas, the best first";
 const STEPS: &str = "Over connections, the middle of the rounds";
-/// Schemas are close if the lowest has this share of the highest.
-const CLOSE: f64 = 0.6;
-/// A schema has collapsed if it has at most this share of the best of the others.
-const COLLAPSED: f64 = 0.25;
-const SOURCE: &str = "[B] is VirtusLab, Migrating event sourced Akka application from CockroachDB to AlloyDB, 2024: about 4,500 to \
-    5,100 events/s for the good ones on 8 vCPU, SwissBorg plain slightly ahead with the worst p99 among them; partitioned 600 to 1,500 fewer; \
-    nested about 100, dropped at 30 connections. Compare the order of the schemas and what becomes of nested partitions, not the rates.";
-
 /// All schemas, the best first.
 pub(super) struct Ranking {
     rows: Vec<Row>,
@@ -155,10 +147,8 @@ impl Ranking {
         );
         report.chart(rates.range("least", "most"));
         let p99 = over("p99 over connections", "p99", Scale::Log);
-        report.chart(p99.limit(P99_MS_MAX, "the limit for a best rate"));
+        report.chart(p99);
         report.table(self.best());
-        report.table(self.published());
-        report.text(SOURCE);
         report.table(self.over_connections());
         report.table(self.driven());
         report.table(self.every_phase());
@@ -248,8 +238,7 @@ impl Ranking {
             ("tried again", Unit::Words),
             ("errors", Unit::Words),
         ];
-        let mut table = Table::new(BEST, columns).better("best events/s", Better::More);
-        table.noise = Some(self.noise);
+        let mut table = Table::new(BEST, columns);
         let ours = self
             .rows
             .iter()
@@ -278,48 +267,6 @@ impl Ranking {
                 causes(row.phases().flat_map(|phase| &phase.errors)),
             ];
             table.row_of(row.whose(), figures);
-        }
-        table
-    }
-
-    /// What was published about the schemas, and whether it is so here. A run without one of them has fewer rows.
-    fn published(&self) -> Table {
-        let columns = ["statement", "here", "is it so?"].map(|head| (head, Unit::Words));
-        let mut table = Table::new("What was published [B], and here", columns);
-        let find = |name: &str| self.rows.iter().find(|row| row.entry.name == name);
-        let rate = |name: &str| find(name).map(Row::rate).filter(|rate| *rate > 0.0);
-        let good: Vec<f64> = ["jdbc", "r2dbc", "plain"]
-            .into_iter()
-            .filter_map(rate)
-            .collect();
-        let (lowest, highest) = ends(&good);
-        let verdict = |holds: bool| if holds { "yes" } else { "no" };
-        if let Some(nested) = find("nested").filter(|_| highest > 0.0) {
-            let share = nested.rate() / highest;
-            let here = format!("{} of the best of jdbc, plain and r2dbc", percent(share));
-            table.row(cells![
-                "nested partitions collapse",
-                here,
-                verdict(share <= COLLAPSED)
-            ]);
-        }
-        if let (Some(plain), Some(partitioned)) = (rate("plain"), find("partitioned")) {
-            let share = partitioned.rate() / plain;
-            let verdict = match share < 1.0 && 1.0 - share <= 2.0 * self.noise {
-                true => "yes, by less than the noise",
-                false => verdict(share < 1.0),
-            };
-            let here = format!("{} of plain", percent(share));
-            table.row(cells!["partitioned trails plain", here, verdict]);
-        }
-        if good.len() == 3 {
-            let share = lowest / highest;
-            let here = format!("the lowest has {} of the highest", percent(share));
-            table.row(cells![
-                "jdbc, plain and r2dbc are close",
-                here,
-                verdict(share >= CLOSE)
-            ]);
         }
         table
     }

@@ -64,18 +64,12 @@ fn plain(report: &Report) -> String {
 }
 
 #[test]
-fn schemas_are_ranked_and_the_published_relations_are_looked_for() {
+fn schemas_are_ranked() {
     let report = told(&FIELD, |_| {});
     assert!(report.valid, "{report}");
     let text = plain(&report);
-    for said in [
-        "Gesta carried the most, 30,000 events/s with 99 of 100 appends stored within 100 ms: 5 times the next (plain).",
-        "1.7 % of the best of jdbc, plain and r2dbc",
-        "74 % of plain",
-        "the lowest has 75 % of the highest",
-    ] {
-        assert!(text.contains(said), "{said} in {text}");
-    }
+    let said = "Gesta carried the most, 30,000 events/s with 99 of 100 appends stored within 100 ms: 5 times the next (plain).";
+    assert!(text.contains(said), "{text}");
 }
 
 /// Goal: a lead that is smaller than the noise is not sold as one, and who is ahead of Gesta is named.

@@ -27,7 +27,7 @@ use crate::random::Random;
 use crate::report::{Report, Unit};
 use crate::sizes::Sizes;
 use crate::store;
-use crate::target::{self, Claims, Embedded, Events, GestaTarget, Load, ReadBack, Target};
+use crate::target::{self, Claims, Events, GestaTarget, Load, ReadBack, Target};
 use crate::units::grouped;
 
 /// How long the closed loop is that looks for the peak.
@@ -363,7 +363,7 @@ impl Lab<'_> {
     ) -> Slice {
         let mut appends = live.appends;
         (appends.seconds, appends.cpu) = (to.saturating_sub(from).as_secs_f64(), cpu);
-        let phase = appends.figures(self.args.writers, Embedded::Yes);
+        let phase = appends.figures(self.args.writers, true);
         let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
         let faults = faults_between(&self.board.faults(), from, to);
         let events_total = self.stored + self.board.events();

@@ -165,19 +165,3 @@ async fn a_reader_without_bounds_passes_an_event_that_commits_late() {
         assert!(faults.is_empty(), "{form:?}: {faults:?}");
     }
 }
-
-#[test]
-fn wrong_input_is_named() {
-    for (line, wanted) in [
-        ("--store sqlite:x.db", "tags needs PostgreSQL"),
-        ("--poll 0", "--poll"),
-        ("--sweep 1,0", "--sweep"),
-        ("--everything", "--everything needs --forms gesta"),
-        ("--older 3000", "at least 3500"),
-        ("--older 99999999999999", "--older"),
-    ] {
-        let failure = parse(line).check().unwrap_err();
-        assert!(failure.0.contains(wanted), "{line}: {failure}");
-    }
-    parse("").check().unwrap();
-}

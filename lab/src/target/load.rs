@@ -193,7 +193,7 @@ impl PhaseRun {
 
     /// The figures. `embedded`: the target works in the generator's process, whose processor time is then not the generator's.
     #[must_use]
-    pub fn figures(&self, connections: u32, embedded: Embedded) -> Phase {
+    pub fn figures(&self, connections: u32, embedded: bool) -> Phase {
         let per_second = |count: u64| match self.seconds {
             seconds if seconds > 0.0 => exact(count) / seconds,
             _ => 0.0,
@@ -201,7 +201,7 @@ impl PhaseRun {
         let (latency_ms, lag_ms) = (self.latencies.percentiles(), self.lag.percentiles());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let own_share = self.cpu.own_cores / exact(cores as u64);
-        let generator_limit = if embedded == Embedded::No && own_share > OWN_SHARE_MAX {
+        let generator_limit = if !embedded && own_share > OWN_SHARE_MAX {
             Some(format!(
                 "the generator used {:.1} of {cores} cores",
                 self.cpu.own_cores
@@ -226,15 +226,6 @@ impl PhaseRun {
             complete: self.complete,
         }
     }
-}
-
-/// Whether the target works in the generator's own process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Embedded {
-    /// It does.
-    Yes,
-    /// It does not.
-    No,
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of hours fit")]

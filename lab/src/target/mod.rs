@@ -25,7 +25,7 @@ pub use check::{Claims, ReadBack, check};
 pub use events::{Events, MARK_BYTES, NumberOf, SMALLEST_BYTES};
 pub(crate) use gesta::Expected;
 pub use gesta::GestaTarget;
-pub use load::{Embedded, Load, Phase, PhaseRun, run};
+pub use load::{Load, Phase, PhaseRun, run};
 pub(crate) use load::{Observer, run_all};
 
 /// One event to append.
@@ -132,14 +132,6 @@ pub trait Target: Send + Sync {
     /// True if it works in this process, so that this process's time is its own too.
     fn is_embedded(&self) -> bool {
         false
-    }
-
-    /// The same, for figures.
-    fn embedded(&self) -> Embedded {
-        match self.is_embedded() {
-            true => Embedded::Yes,
-            false => Embedded::No,
-        }
     }
 
     /// Closes what this process has open; it may be opened again by `connect`.

@@ -1,218 +1,204 @@
-//! A target in memory that can be told to lie, and the load and the check against it.
+//! The load and the check against a store that can be told to break its word: each breach must be found.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use gesta_core::{Append, Result, *};
+use gesta_memory::MemoryStore;
+use gesta_testkit::{Around, Outer};
 use tokio_util::sync::CancellationToken;
 
-use super::*;
-use crate::failure::Result;
+use super::{Events, Expected, GestaTarget, Load, PhaseRun, ReadBack, Target, check, run};
+use crate::faults::CurrentStore;
 use crate::sizes::Sizes;
 
-/// What the target does to every 100th append.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lie {
+/// What the store does to one append out of fifty.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Breach {
     None,
+    /// Acknowledges it and stores nothing.
     Drop,
+    /// Stores it twice, under the same ids.
     Double,
+    /// Answers with another revision.
+    WrongRevision,
+    /// Changes the payload.
     Alter,
+    /// Stores it, and refuses it.
+    RefuseStored,
+    /// Shows it at another place of its stream.
     Misplace,
-    RefuseButStore,
-    Retry,
-    Unknown,
-    /// Every append, so the worker gives up.
-    AlwaysFail,
+    /// Refuses it with a passing error the first time.
+    Busy,
+    /// Refuses every append.
+    RefuseAll,
 }
 
-/// How long an append takes. The clock is the tests' own: it goes on when everybody waits.
-const ANSWER: Duration = Duration::from_millis(1);
-
-struct Lying {
-    lie: Lie,
-    appends: Mutex<u64>,
-    stored: Arc<Mutex<HashMap<String, Vec<Event>>>>,
+/// A wrapper over the reference store. A double is shown on reads, as the reference store itself recognises retries.
+struct Broken {
+    inner: MemoryStore,
+    breach: Breach,
+    count: AtomicU64,
 }
-
-struct LyingSession(Arc<Lying>);
 
 #[async_trait]
-impl Session for LyingSession {
-    async fn append(&mut self, append: &Append<'_>) -> std::result::Result<(), AppendError> {
-        tokio::time::sleep(ANSWER).await;
-        let mut appends = self.0.appends.lock().unwrap();
-        *appends += 1;
-        let lie = if appends.is_multiple_of(100) {
-            self.0.lie
-        } else {
-            Lie::None
-        };
-        let mut stored = self.0.stored.lock().unwrap();
-        let events = stored.entry(append.stream.to_owned()).or_default();
-        if self.0.lie != Lie::Drop {
-            assert_eq!(events.len() as u64, append.revision, "the right revision");
+impl Around for Broken {
+    fn inner(&self) -> &dyn EventStore {
+        &self.inner
+    }
+
+    async fn append(&self, mut request: Append) -> Result<Appended> {
+        let n = self.count.fetch_add(1, Ordering::Relaxed);
+        if self.breach == Breach::RefuseAll {
+            return Err(ErrorKind::Refused("no".into()).into());
         }
-        match lie {
-            Lie::Drop => events.extend_from_slice(&append.events[1..]),
-            Lie::Alter => {
-                let mut event = append.events[0].clone();
-                event.data = event.data.slice(..event.data.len() - 1);
-                events.push(event);
-                events.extend_from_slice(&append.events[1..]);
-            }
-            Lie::Retry => return Err(AppendError::Retry("40001".into())),
-            Lie::Unknown => {
-                events.extend_from_slice(append.events);
-                return Err(AppendError::Unknown("the connection broke".into()));
-            }
-            Lie::RefuseButStore => {
-                events.extend_from_slice(append.events);
-                return Err(AppendError::Failed("refused".into()));
-            }
-            _ if self.0.lie == Lie::AlwaysFail => return Err(AppendError::Failed("no".into())),
-            _ => events.extend_from_slice(append.events),
+        if n % 50 != 25 {
+            return self.inner.append(request).await;
         }
-        Ok(())
+        match self.breach {
+            Breach::Drop => {
+                let decoy = MemoryStore::new();
+                decoy.append(request).await
+            }
+            Breach::WrongRevision => {
+                let mut answer = self.inner.append(request).await?;
+                answer.streams[0].first_revision.0 += 1;
+                Ok(answer)
+            }
+            Breach::Alter => {
+                request.streams[0].events[0].data = "changed".into();
+                self.inner.append(request).await
+            }
+            Breach::RefuseStored => {
+                self.inner.append(request).await?;
+                Err(ErrorKind::Refused("no reason".into()).into())
+            }
+            Breach::Busy => Err(ErrorKind::Overloaded("full".into()).into()),
+            _ => self.inner.append(request).await,
+        }
+    }
+
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        let mut page = self.inner.read_all(request).await?;
+        if self.breach == Breach::Double
+            && let Some(last) = page.events.last().cloned()
+        {
+            page.events.push(last);
+        }
+        if self.breach == Breach::Misplace
+            && let Some(last) = page.events.last_mut()
+        {
+            last.revision.0 += 1;
+        }
+        Ok(page)
     }
 }
 
-struct LyingTarget(Arc<Lying>);
-
-#[async_trait]
-impl Target for LyingTarget {
-    fn name(&self) -> &'static str {
-        "lying"
-    }
-    fn title(&self) -> &'static str {
-        "lying"
-    }
-    async fn prepare(&self) -> Result<()> {
-        Ok(())
-    }
-    async fn facts(&self) -> Result<TargetFacts> {
-        unreachable!("nobody asks")
-    }
-    async fn connect(&self) -> Result<Box<dyn Session>> {
-        Ok(Box::new(LyingSession(Arc::clone(&self.0))))
-    }
-    async fn read_back(&self, prefix: &str, see: &mut (dyn FnMut(Stored) + Send)) -> Result<()> {
-        let stored = self.0.stored.lock().unwrap().clone();
-        for (n, (stream, events)) in stored.into_iter().enumerate() {
-            assert!(stream.starts_with(prefix));
-            for (revision, event) in (0..).zip(events) {
-                let shift = u64::from(self.0.lie == Lie::Misplace && n == 0);
-                let one = Stored {
-                    stream: stream.clone(),
-                    revision: revision + shift,
-                    mark: Events::mark_in(&event.data),
-                    bytes: Some(event.data.len() as u64),
-                    whole: None,
-                };
-                if self.0.lie == Lie::Double && n == 0 && revision == 0 {
-                    see(one.clone());
-                }
-                see(one);
-            }
-        }
-        Ok(())
-    }
-    async fn disk_bytes(&self) -> Result<Option<u64>> {
-        Ok(None)
-    }
-    async fn remove(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-async fn loaded(lie: Lie) -> (PhaseRun, ReadBack) {
-    loaded_at(lie, None).await
-}
-
-async fn loaded_at(lie: Lie, rate: Option<f64>) -> (PhaseRun, ReadBack) {
-    let lying = Lying {
-        lie,
-        appends: Mutex::default(),
-        stored: Arc::default(),
-    };
-    let target: Arc<dyn Target> = Arc::new(LyingTarget(Arc::new(lying)));
-    let sizes = Sizes::parse("two", "3,60,80,65\n1,100,200,120").unwrap();
-    let events = Arc::new(Events::new(sizes, 2, 7));
-    let load = Load {
-        first_worker: 40,
-        workers: 4,
-        events: 2,
-        events_per_stream: 10,
-        streams: 2,
-        rate,
+fn load(waiters: u32, events: u64, rate: f64, duration: Duration) -> Load {
+    Load {
+        first_worker: 0,
+        workers: waiters,
+        events,
+        events_per_stream: 30 * events,
+        streams: 5,
+        rate: Some(rate),
         warm_up: Duration::from_millis(20),
-        duration: Duration::from_millis(300),
-    };
+        duration,
+    }
+}
+
+async fn loaded(
+    store: Arc<dyn EventStore>,
+    expected: Expected,
+    load: &Load,
+    stop: &CancellationToken,
+) -> (PhaseRun, ReadBack) {
+    let target =
+        GestaTarget::around(CurrentStore::new(store, None)).appending(expected, "{}".into());
+    let target: Arc<dyn Target> = Arc::new(target);
+    let sizes = Sizes::exactly(50).unwrap();
+    let events = Arc::new(Events::new(sizes, 1, 1));
+    let (run, claims) = run(&target, &events, load, stop).await.unwrap();
+    let found = check(target.as_ref(), &events, &claims).await;
+    (run, found.unwrap())
+}
+
+async fn measured(breach: Breach, expected: Expected) -> (PhaseRun, ReadBack) {
+    let store = Arc::new(Outer(Broken {
+        inner: MemoryStore::new(),
+        breach,
+        count: AtomicU64::new(0),
+    }));
+    let load = load(4, 3, 2_000.0, Duration::from_millis(150));
+    loaded(store, expected, &load, &CancellationToken::new()).await
+}
+
+#[tokio::test]
+async fn a_sound_store_passes_with_every_claim() {
+    for expected in [Expected::Any, Expected::Exact] {
+        let (run, found) = measured(Breach::None, expected).await;
+        assert!(
+            found.is_clean() && run.errors.is_empty(),
+            "{found:?} {run:?}"
+        );
+        assert!(run.complete && run.appends > 50);
+        assert_eq!(found.found, found.acknowledged);
+        assert_eq!(run.latencies.percentiles().count, run.appends);
+    }
+}
+
+/// Goal: whatever a store does to its word is found, and named for what it is.
+#[tokio::test]
+async fn every_breach_is_caught() {
+    let found = async |breach, expected| measured(breach, expected).await.1;
+    let dropped = found(Breach::Drop, Expected::Any).await;
+    assert!(dropped.lost > 0 && dropped.found + dropped.lost == dropped.acknowledged);
+    assert!(found(Breach::Double, Expected::Any).await.doubled > 0);
+    assert!(found(Breach::WrongRevision, Expected::Any).await.misplaced > 0);
+    assert!(found(Breach::Alter, Expected::Any).await.altered > 0);
+    assert!(found(Breach::Misplace, Expected::Any).await.misplaced > 0);
+    let (run, refused) = measured(Breach::RefuseStored, Expected::Exact).await;
+    assert!(
+        refused.uninvited > 0 && !run.errors.is_empty(),
+        "{refused:?}"
+    );
+    let (run, busy) = measured(Breach::Busy, Expected::Any).await;
+    assert!(busy.is_clean() && run.errors.is_empty() && run.retries["overloaded"] > 0);
+    let (run, refused) = measured(Breach::RefuseAll, Expected::Any).await;
+    assert!(refused.is_clean() && refused.acknowledged == 0);
+    assert_eq!(
+        (run.gave_up, run.appends),
+        (4, 0),
+        "who only fails gives up"
+    );
+}
+
+#[tokio::test]
+async fn an_interrupted_run_is_a_partial_result() {
     let stop = CancellationToken::new();
-    let (run, claims) = run(&target, &events, &load, &stop).await.unwrap();
-    let found = check(target.as_ref(), &events, &claims).await.unwrap();
-    (run, found)
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_honest_target_is_believed() {
-    let (run, found) = loaded(Lie::None).await;
-    assert!(found.is_clean(), "{found:?}");
-    // 4 workers, 300 ms on the clock, 1 ms each; the last ones may end behind it.
-    assert!(
-        (1_190..=1_204).contains(&run.appends) && run.complete,
-        "{run:?}"
-    );
-    assert_eq!(run.events, run.appends * 2);
-    assert_eq!(found.acknowledged, found.found);
-    assert!(found.acknowledged >= run.events, "warm-up too");
-    let figures = run.figures(4, Embedded::Yes);
-    assert!(figures.latency_ms.count == run.appends && figures.errors.is_empty());
-    assert!(figures.seconds <= 0.31, "{figures:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_rate_is_a_schedule() {
-    let (run, found) = loaded_at(Lie::None, Some(200.0)).await;
-    assert!(found.is_clean(), "{found:?}");
-    // 0.3 s on the clock.
-    assert!((59..=61).contains(&run.appends), "{run:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_target_that_drops_an_event_is_caught() {
-    let (_, found) = loaded(Lie::Drop).await;
-    assert!(found.lost > 0, "{found:?}");
-    let complaint = found.complaint().unwrap();
-    assert!(complaint.contains(" lost"), "{complaint}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn doubled_altered_misplaced_and_refused_events_are_caught() {
-    assert!(loaded(Lie::Double).await.1.doubled > 0);
-    assert!(loaded(Lie::Alter).await.1.altered > 0);
-    assert!(loaded(Lie::Misplace).await.1.misplaced > 0);
-    let (run, found) = loaded(Lie::RefuseButStore).await;
-    assert!(
-        found.uninvited > 0 && run.errors["refused"] > 0,
-        "{found:?}"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn tries_are_counted_and_unknown_outcomes_may_be_stored() {
-    let (run, found) = loaded(Lie::Retry).await;
-    assert!(found.is_clean() && run.retries["40001"] > 0, "{found:?}");
-    let (run, found) = loaded(Lie::Unknown).await;
-    assert!(found.is_clean(), "{found:?}");
-    assert!(found.found > found.acknowledged);
-    assert!(run.errors["the connection broke"] > 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_worker_that_only_fails_gives_up() {
-    let (run, found) = loaded(Lie::AlwaysFail).await;
-    assert_eq!((run.gave_up, run.appends, found.acknowledged), (4, 0, 0));
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let load = Load {
+        warm_up: Duration::ZERO,
+        ..load(2, 1, 500.0, Duration::from_secs(3_600))
+    };
+    let stopper = async {
+        // Stops once something is stored.
+        let mut all = store
+            .subscribe(Subscribe {
+                to: SubscribeTo::All(Filter::ALL),
+                from: SubscribeFrom::Start,
+            })
+            .await
+            .unwrap();
+        all.next_event().await.unwrap();
+        stop.cancel();
+    };
+    let running = loaded(Arc::clone(&store), Expected::Any, &load, &stop);
+    let ((run, found), ()) = tokio::join!(running, stopper);
+    assert!(found.is_clean() && !run.complete);
+    assert!(run.seconds < 60.0 && found.acknowledged > 0);
 }
 
 #[test]
@@ -225,14 +211,14 @@ fn workers_add_up_and_a_busy_generator_is_named() {
     let mut sum = one(10);
     sum.add(one(30));
     (sum.seconds, sum.complete, sum.cpu.own_cores) = (2.0, true, 0.75);
-    let phase = sum.figures(16, Embedded::No);
+    let phase = sum.figures(16, false);
     assert_eq!(
         (phase.appends_per_second, phase.events_per_second),
         (20.0, 100.0)
     );
     assert_eq!(phase.generator_limit, None);
     (sum.complete, sum.cpu.own_cores) = (false, 1_000.0);
-    let phase = sum.figures(16, Embedded::No);
+    let phase = sum.figures(16, false);
     assert!(phase.generator_limit.unwrap().contains("cores") && !phase.complete);
-    assert_eq!(sum.figures(16, Embedded::Yes).generator_limit, None);
+    assert_eq!(sum.figures(16, true).generator_limit, None);
 }
