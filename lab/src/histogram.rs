@@ -96,7 +96,6 @@ impl<'de> Deserialize<'de> for Latencies {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "microseconds of minutes fit")]
 fn millis(micros: u64) -> f64 {
     micros as f64 / 1_000.0
 }

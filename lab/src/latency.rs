@@ -373,7 +373,6 @@ fn compared(cells: &Cells, places: &[At]) -> Table {
     let mut table = Table::new(COMPARED, place.into_iter().chain(rates).chain(ratios));
     for at in places {
         // What the workers could store if nothing but the round trip took time.
-        #[expect(clippy::cast_precision_loss, reason = "at most 1,000")]
         let most = f64::from(at.workers) * at.events as f64 / at.round_trip_ms * 1_000.0;
         let of_most = cells.rate(Form::Gesta, *at).map(|rate| rate / most);
         let [gesta, bundled, separate] = Form::ALL;

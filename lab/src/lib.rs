@@ -11,6 +11,10 @@
     clippy::expect_used,
     reason = "a lab that stumbles should stop and say where"
 )]
+#![allow(
+    clippy::cast_precision_loss,
+    reason = "counts and bytes of a run have fewer than 53 bits"
+)]
 
 mod append;
 mod child;

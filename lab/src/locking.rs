@@ -213,7 +213,6 @@ async fn measure(
         failures += failed;
     }
     let latency = latencies.percentiles();
-    #[expect(clippy::cast_precision_loss, reason = "counts of seconds fit")]
     let (accepted, tried) = (
         latency.count as f64,
         decisions.load(Ordering::Relaxed) as f64,

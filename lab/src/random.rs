@@ -36,7 +36,6 @@ impl Random {
     }
 
     /// A number from 0 to below 1, of 53 bits.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     pub fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

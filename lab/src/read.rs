@@ -60,7 +60,6 @@ pub(crate) async fn by_subscription(
     Ok((events, per_second(events, begin)))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
 fn per_second(events: u64, begin: Instant) -> f64 {
     events as f64 / begin.elapsed().as_secs_f64().max(0.000_001)
 }

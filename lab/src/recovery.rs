@@ -310,7 +310,7 @@ fn tell(report: &mut Report, found: &Found) {
             cell.entities,
             cell.callers,
             cell.entities_per_second(),
-            cell.per_second(exact(cell.events_read)),
+            cell.per_second(cell.events_read as f64),
             cell.events_read,
             cell.p50_ms,
             cell.p99_ms,
@@ -360,7 +360,7 @@ fn sentence(found: &Found) -> String {
         };
         let with = best(each, true).map(|cell| format!(", with snapshots {}", tell(cell)));
         let (with, plain_told, events) =
-            (with.unwrap_or_default(), tell(plain), grouped(exact(each)));
+            (with.unwrap_or_default(), tell(plain), grouped(each as f64));
         told.push(match plain.entities {
             1 => format!("one entity of {events} events answers after {plain_told}{with}"),
             _ => format!("{plain_told} entities/s of {events} events{with}"),
@@ -374,11 +374,6 @@ fn sentence(found: &Found) -> String {
         ));
     }
     format!("After a restart: {}.", told.join("; "))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
-fn exact(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

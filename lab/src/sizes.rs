@@ -30,6 +30,18 @@ pub struct Class {
     pub average: f64,
 }
 
+impl Class {
+    /// One event of this size.
+    fn of(bytes: usize) -> Self {
+        Self {
+            count: 1,
+            smallest: bytes,
+            largest: bytes,
+            average: bytes as f64,
+        }
+    }
+}
+
 /// A distribution of sizes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sizes {
@@ -47,15 +59,7 @@ impl Sizes {
     /// # Errors
     /// The size is out of range.
     pub fn fixed(bytes: usize) -> Result<Self> {
-        #[expect(clippy::cast_precision_loss, reason = "at most 16 MiB")]
-        let average = bytes as f64;
-        let class = Class {
-            count: 1,
-            smallest: bytes,
-            largest: bytes,
-            average,
-        };
-        Self::of(format!("{bytes} bytes"), vec![class])
+        Self::of(format!("{bytes} bytes"), vec![Class::of(bytes)])
     }
 
     /// The same, also if the events have no room for their mark.
@@ -64,15 +68,7 @@ impl Sizes {
     /// The size is above 16 MiB.
     pub(crate) fn exactly(bytes: usize) -> Result<Self> {
         let mut sizes = Self::fixed(bytes.max(SMALLEST_BYTES))?;
-        #[expect(clippy::cast_precision_loss, reason = "at most 16 MiB")]
-        let average = bytes as f64;
-        sizes.name = format!("{bytes} bytes");
-        sizes.classes = vec![Class {
-            count: 1,
-            smallest: bytes,
-            largest: bytes,
-            average,
-        }];
+        (sizes.name, sizes.classes) = (format!("{bytes} bytes"), vec![Class::of(bytes)]);
         Ok(sizes)
     }
 
@@ -123,7 +119,6 @@ impl Sizes {
             return fail(format!("{name}: no class of sizes"));
         }
         for class in &classes {
-            #[expect(clippy::cast_precision_loss, reason = "at most 16 MiB")]
             let range = class.smallest as f64..=class.largest as f64;
             if class.smallest < SMALLEST_BYTES || class.largest > LARGEST_BYTES {
                 return fail(format!(
@@ -165,7 +160,6 @@ impl Sizes {
 
     /// Mean size in bytes.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "counts of events fit")]
     pub fn mean(&self) -> f64 {
         let sum: f64 = self
             .classes
@@ -189,7 +183,6 @@ impl Class {
         if smallest == largest {
             return smallest;
         }
-        #[expect(clippy::cast_precision_loss, reason = "at most 16 MiB")]
         let (low, high) = (smallest as f64, largest as f64);
         let below = (high - self.average) / (high - low);
         let (from, to) = if random.fraction() < below {
@@ -225,7 +218,6 @@ fn class(line: &str) -> Result<Class> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::cast_precision_loss, reason = "sizes and counts of a test")]
 
     use super::*;
 
@@ -264,26 +256,5 @@ mod tests {
             "{}",
             sizes.mean()
         );
-    }
-
-    #[test]
-    fn files_are_read_and_mistakes_are_named() {
-        let text = "count,smallest,largest,average\n# mine\n3,100,200,150\n\n1,500,500,500 # one\n";
-        let sizes = Sizes::parse("own", text).unwrap();
-        assert_eq!((sizes.classes.len(), sizes.largest()), (2, 500));
-        assert!((sizes.mean() - 237.5).abs() < 1e-9);
-        for (text, wanted) in [
-            ("0,100,200,150", "no class"),
-            ("1,100,200", "line 1"),
-            ("1,100,200,x", "\"x\""),
-            ("1,10,200,150", "lab's events"),
-            ("1,100,99999999,150", "lab's events"),
-            ("1,100,200,250", "average 250"),
-            ("1,100,200,NaN", "average NaN"),
-        ] {
-            let error = Sizes::parse("own", text).unwrap_err().0;
-            assert!(error.contains(wanted), "{text:?}: {error}");
-        }
-        assert!(Sizes::named("1").is_err() && Sizes::named("nowhere.csv").is_err());
     }
 }

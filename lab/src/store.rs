@@ -45,14 +45,8 @@ pub struct StoreFacts {
     pub durability: String,
     /// The settings behind it.
     pub durability_detail: String,
-    /// This life of the store.
-    pub incarnation: String,
     /// Number of logs.
     pub logs: u16,
-    /// Batches that may be in flight at once.
-    pub batches_in_flight_max: usize,
-    /// Last position of each log before the run.
-    pub heads: Vec<u64>,
     /// Injected round trip.
     pub round_trip_ms: f64,
     /// Settings of the database that bear on the figures.
@@ -148,10 +142,7 @@ pub(crate) async fn open_url(url: &str, round_trip: Duration, logs: u16) -> Resu
         engine: info.engine,
         durability: info.durability.name().into(),
         durability_detail: info.durability.detail().to_owned(),
-        incarnation: info.incarnation.to_string(),
         logs: info.logs,
-        batches_in_flight_max: info.capabilities.batches_in_flight_max,
-        heads: info.heads.iter().map(|head| head.0).collect(),
         round_trip_ms: round_trip.as_secs_f64() * 1_000.0,
         settings: match is_postgres {
             true => postgres::settings(url).await?,

@@ -47,7 +47,6 @@ impl Run {
     }
 
     /// Mean number of events per batch; none if the pipelines run elsewhere.
-    #[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
     pub(super) fn batch(&self) -> Option<f64> {
         let pipelines = self.pipelines.filter(|pipelines| pipelines.batches > 0)?;
         Some(pipelines.events as f64 / pipelines.batches as f64)

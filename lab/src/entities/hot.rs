@@ -65,7 +65,6 @@ pub(crate) async fn run(args: &HotArgs, stop: &CancellationToken) -> Result<bool
     let mut told = Vec::new();
     for (callers, (latencies, seconds)) in [(1, alone), (callers, many)] {
         let p = latencies.percentiles();
-        #[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
         let rate = (p.count as f64 / seconds.max(0.001)).round();
         table.row(cells![callers, rate, p.p50, p.p99, p.p999, p.max]);
         told.push((grouped(rate), Unit::Millis.told(p.p99)));

@@ -131,7 +131,6 @@ impl Picking<'_> {
                 let at = at.unwrap_or_else(|| {
                     let class = match row.whose {
                         _ if is_ours => "ours".into(),
-                        Whose::Published => "published".into(),
                         _ => format!("c{}", all.len() % COLOURS),
                     };
                     let points = Vec::new();

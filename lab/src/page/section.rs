@@ -147,7 +147,7 @@ pub(super) fn table(table: &Table) -> Markup {
                 th.figure[is_figures(*column)] scope="col" { (table.columns[*column].name) }
             } } }
             tbody { @for (number, row) in table.rows.iter().enumerate() {
-                tr.ours[row.whose == Whose::Ours].bad[row.whose == Whose::Bad].published[row.whose == Whose::Published] {
+                tr.ours[row.whose == Whose::Ours].bad[row.whose == Whose::Bad] {
                     @for column in &columns { (cell(table, number, *column)) }
                 }
             } }

@@ -168,7 +168,7 @@ impl Quick<'_> {
                 .iter()
                 .map(|phase| phase.events_per_second);
             if phase.events_per_second > peak.fold(0.0, f64::max) {
-                let batches = exact(pipelines.since(before).batches);
+                let batches = (pipelines.since(before).batches) as f64;
                 self.measured.batches_per_second = batches / begin.elapsed().as_secs_f64();
             }
             self.measured.closed.push(phase);
@@ -241,7 +241,7 @@ impl Quick<'_> {
     async fn disk(&mut self) -> Result<()> {
         let found = self.claims.events();
         if let (Some(bytes), true) = (self.target.disk_bytes().await?, found > 0) {
-            self.measured.disk_bytes_per_event = Some((exact(bytes) / exact(found)).round());
+            self.measured.disk_bytes_per_event = Some(((bytes as f64) / (found as f64)).round());
         }
         Ok(())
     }
@@ -250,7 +250,7 @@ impl Quick<'_> {
         let opened = gesta.opened().await?;
         eprint!("reading everything: ");
         let (events, rate) = read::by_pages(opened.store.as_ref(), stop).await?;
-        eprintln!("{} events, {}/s", grouped(exact(events)), grouped(rate));
+        eprintln!("{} events, {}/s", grouped(events as f64), grouped(rate));
         self.measured.read_events_per_second = Some(rate.round());
         Ok(())
     }
@@ -258,8 +258,7 @@ impl Quick<'_> {
     fn tell(&self, report: &mut Report, sizes: &str) {
         let is = &self.measured;
         let verdict = is.verdict();
-        let (first, others) = verdict.sentences.split_at(verdict.sentences.len().min(2));
-        report.finding = first.join(" ");
+        report.finding = verdict.sentences.join(" ");
         let plan = verdict.plan_events_per_second;
         report.fact("plan for", Unit::Count, plan, "events/s");
         report.fact(
@@ -287,9 +286,6 @@ impl Quick<'_> {
             is.disk_bytes_per_event,
             "with its indexes",
         );
-        for sentence in others {
-            report.text(sentence);
-        }
         self.charts(report, plan);
         self.tables(report);
     }
@@ -342,11 +338,6 @@ fn counted(callers: u32) -> String {
         "{callers} {}",
         if callers == 1 { "caller" } else { "callers" }
     )
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
-fn exact(count: u64) -> f64 {
-    count as f64
 }
 
 /// Opens the page where there is a screen.

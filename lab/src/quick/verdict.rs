@@ -72,7 +72,6 @@ impl Measured {
         good.max_by(|a, b| a.rate.total_cmp(&b.rate))
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a number of cores")]
     fn limit(&self) -> String {
         let Some(peak) = self.peak() else {
             return "not known: nothing was measured".into();
@@ -130,49 +129,9 @@ impl Measured {
             )),
         }
         sentences.push(format!("The limit is {limit}."));
-        self.tell_of_callers(&mut sentences);
-        self.tell_of_readers(&mut sentences);
-        self.tell_of_disk(plan, &mut sentences);
         Verdict {
             plan_events_per_second: plan,
             sentences,
-        }
-    }
-
-    fn tell_of_callers(&self, sentences: &mut Vec<String>) {
-        let lone = self.closed.iter().find(|phase| phase.connections == 1);
-        if let (Some(lone), Some(peak)) = (lone, self.peak()) {
-            sentences.push(format!(
-                "One caller alone gets {} appends/s ({:.2} ms each), {} callers together {}/s: callers share commits, so more of them cost little.",
-                grouped(lone.appends_per_second),
-                lone.latency_ms.p50,
-                peak.connections,
-                grouped(peak.appends_per_second),
-            ));
-        }
-    }
-
-    fn tell_of_readers(&self, sentences: &mut Vec<String>) {
-        if let Some(rate) = self.read_events_per_second {
-            sentences.push(format!(
-                "A consumer that starts from the beginning catches up at {} events/s.",
-                grouped(rate)
-            ));
-        }
-    }
-
-    fn tell_of_disk(&self, plan: Option<f64>, sentences: &mut Vec<String>) {
-        if let (Some(bytes), Some(plan)) = (self.disk_bytes_per_event, plan) {
-            let gigabytes = bytes * plan * 86_400.0 / 1e9;
-            let a_day = if gigabytes < 1_000.0 {
-                format!("{gigabytes:.1} GB")
-            } else {
-                format!("{:.1} TB", gigabytes / 1_000.0)
-            };
-            sentences.push(format!(
-                "An event takes {} bytes on disk with its indexes: {a_day} a day at the planned rate.",
-                grouped(bytes),
-            ));
         }
     }
 }
@@ -241,8 +200,6 @@ mod tests {
         let verdict = measured().verdict();
         assert_eq!(verdict.plan_events_per_second, Some(14_000.0));
         assert!(verdict.sentences[0].contains("plan for 14,000 events/s of 500 bytes"));
-        let told = verdict.sentences.join(" ");
-        assert!(told.contains("967.7 GB a day"), "{told}");
     }
 
     #[test]

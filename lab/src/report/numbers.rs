@@ -82,55 +82,44 @@ fn short(value: f64) -> String {
     }
 }
 
+/// Of steps (from which size on, divided by, decimals, unit) the first that fits.
+fn scaled(value: f64, steps: &[(f64, f64, usize, &str)]) -> String {
+    let fits = |step: &&(f64, f64, usize, &str)| value.abs() >= step.0;
+    let (_, scale, decimals, unit) = steps.iter().find(fits).unwrap_or(&(0.0, 1.0, 0, ""));
+    format!("{}{SPACE}{unit}", trimmed(value / scale, *decimals))
+}
+
 /// `0.42 ms`, `5.3 ms`, `120 ms`, `1.2 s`.
 pub(crate) fn millis(value: f64) -> String {
-    let size = value.abs();
-    if size >= 999.5 {
-        seconds(value / 1_000.0)
-    } else if size >= 19.95 {
-        format!("{value:.0}{SPACE}ms")
-    } else if size >= 0.995 {
-        format!("{}{SPACE}ms", trimmed(value, 1))
-    } else if size >= 0.001 {
-        format!(
-            "{}{SPACE}ms",
-            trimmed(value, if size < 0.01 { 3 } else { 2 })
-        )
-    } else {
-        format!("0{SPACE}ms")
+    if value.abs() >= 999.5 {
+        return seconds(value / 1_000.0);
     }
+    let from = [(19.95, 0), (0.995, 1), (0.01, 2), (0.001, 3), (0.0, 0)];
+    scaled(
+        value,
+        &from.map(|(from, decimals)| (from, 1.0, decimals, "ms")),
+    )
 }
 
 /// `0.5 s`, `42 s`, `12 min`, `3.5 h`.
 pub(crate) fn seconds(value: f64) -> String {
-    let size = value.abs();
-    if size >= 5_400.0 {
-        format!("{}{SPACE}h", trimmed(value / 3_600.0, 1))
-    } else if size >= 119.5 {
-        format!("{}{SPACE}min", trimmed(value / 60.0, 1))
-    } else if size >= 19.95 {
-        format!("{value:.0}{SPACE}s")
-    } else if size >= 0.995 {
-        format!("{}{SPACE}s", trimmed(value, 1))
-    } else {
-        format!("{}{SPACE}s", trimmed(value, 2))
-    }
+    let (long, short) = ([(5_400.0, 3_600.0, 1, "h"), (119.5, 60.0, 1, "min")], 1.0);
+    let rest = [
+        (19.95, short, 0, "s"),
+        (0.995, short, 1, "s"),
+        (0.0, short, 2, "s"),
+    ];
+    scaled(value, &[&long[..], &rest].concat())
 }
 
 /// `231 bytes`, `21.7 kB`, `1.5 GB`: powers of a thousand.
 pub(crate) fn bytes(value: f64) -> String {
-    let size = value.abs();
-    let (scale, unit) = match size {
-        _ if size >= 999.5e9 => (1e12, "TB"),
-        _ if size >= 999.5e6 => (1e9, "GB"),
-        _ if size >= 999.5e3 => (1e6, "MB"),
-        _ if size >= 9_995.0 => (1e3, "kB"),
-        _ => (1.0, "bytes"),
-    };
-    if scale == 1.0 {
-        return format!("{}{SPACE}bytes", grouped(size));
-    }
-    format!("{}{SPACE}{unit}", trimmed(value / scale, 1))
+    let (large, giant) = ((999.5e3, 1e6, 1, "MB"), (999.5e6, 1e9, 1, "GB"));
+    let (small, least) = ((9_995.0, 1e3, 1, "kB"), (0.0, 1.0, 0, "bytes"));
+    scaled(
+        value,
+        &[(999.5e9, 1e12, 1, "TB"), giant, large, small, least],
+    )
 }
 
 /// `6 %` of a share of one.

@@ -126,8 +126,6 @@ pub enum Whose {
     Other,
     /// Gesta's.
     Ours,
-    /// Published ones, from another machine.
-    Published,
     /// Of something that is no result.
     Bad,
 }

@@ -100,7 +100,6 @@ pub(crate) fn windows(phases: &[Phase], begin: Instant) -> Vec<Window> {
 impl Window {
     /// The start of this number in a strict schedule, whatever has become of the earlier ones; none after the end.
     fn start(&self, number: u64, rate: f64) -> Option<Instant> {
-        #[expect(clippy::cast_precision_loss, reason = "counts of hours fit")]
         let after = number as f64 / rate;
         Some(self.begin + Duration::from_secs_f64(after)).filter(|start| *start < self.end)
     }

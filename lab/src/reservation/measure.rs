@@ -91,7 +91,6 @@ impl PhaseResult {
         &mut self.slots[index]
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
     fn per_second(&self, count: u64) -> f64 {
         count as f64 / self.seconds.max(0.001)
     }

@@ -128,7 +128,6 @@ impl Step {
         of.map(|(_, cores)| *cores).reduce(|sum, cores| sum + cores)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
     fn micros_per_request(&self) -> Option<f64> {
         let sent = self.result.sent;
         (sent > 0).then(|| self.cpu.own * self.result.seconds * 1e6 / sent as f64)

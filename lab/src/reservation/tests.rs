@@ -43,7 +43,7 @@ fn args(servers: &[&Fake], more: &str) -> ReservationArgs {
 async fn measured(servers: &[&Fake], more: &str) -> Measured {
     let args = args(servers, more);
     let shows = Shows {
-        run: 5,
+        run: Run::random().number(),
         seats: args.seats,
     };
     let stop = CancellationToken::new();

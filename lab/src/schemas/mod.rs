@@ -261,7 +261,6 @@ impl Contest<'_> {
         }
         let read_back = target::check(target.as_ref(), &events, &claims).await?;
         let disk = target.disk_bytes().await?;
-        #[expect(clippy::cast_precision_loss, reason = "bytes of tables fit")]
         let disk = disk.map(|bytes| bytes as f64 / read_back.found.max(1) as f64);
         round.disk_bytes_per_event = disk;
         if let Some(complaint) = read_back.complaint() {

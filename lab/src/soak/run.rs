@@ -16,7 +16,7 @@ use super::followers::{Follower, Place};
 use super::plan::{LANES, Plan};
 use super::readers::Reader;
 use super::schedule::{self, Schedule};
-use super::slices::{self, FaultLine, Slice, faults_between, growth, verdict};
+use super::slices::{self, FaultLine, Slice, faults_between, verdict};
 use crate::endpoint::Endpoint;
 use crate::failure::{Result, fail};
 use crate::faults::tails::{Manner, Tail};
@@ -87,7 +87,7 @@ impl Outcome {
 
     /// Tells everything.
     pub(super) fn tell(&self, report: &mut Report) {
-        report.finding = verdict(growth(&self.slices));
+        report.finding = verdict(&self.slices);
         report.fact("peak", Unit::Count, self.peak, "appends/s of a closed loop");
         report.fact("offered", Unit::Count, self.rate, "appends/s");
         report.table(slices::quarters(&self.slices));
@@ -111,7 +111,7 @@ impl Outcome {
                 "In {some} of {all} slices the load generator was the limit: {first}."
             ));
         }
-        let behind = exact(self.slices.last().map_or(0, |last| last.behind));
+        let behind = (self.slices.last().map_or(0, |last| last.behind)) as f64;
         if behind > self.rate.max(1.0) {
             report.caution(format!(
                 "The rate could not be kept: {} appends were due at the end and not begun.",
@@ -175,7 +175,7 @@ pub(super) async fn soak(
         eprintln!("looking for the peak of a closed loop");
         let begin = Instant::now();
         claims.add(lab.write(0, None, PEAK, stop).await?);
-        let appends = exact(lab.board.events() / args.events);
+        let appends = (lab.board.events() / args.events) as f64;
         outcome.peak = Some(appends / begin.elapsed().as_secs_f64().max(0.001));
     }
     let share = outcome.peak.map(|peak| peak * args.share);
@@ -338,10 +338,7 @@ impl Lab<'_> {
             let cpu = std::mem::replace(&mut meter, CpuMeter::start()).used();
             let slice = self.slice(live, from, to, cpu, rate).await;
             let number = slices.len();
-            if number % 20 == 0 {
-                eprintln!("{HEADS}");
-            }
-            eprintln!("{}", row(&slice));
+            eprintln!("{}", slice.told());
             save(&slice, number, self.board.findings().1);
             slices.push(slice);
             if last {
@@ -367,7 +364,7 @@ impl Lab<'_> {
         let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
         let faults = faults_between(&self.board.faults(), from, to);
         let events_total = self.stored + self.board.events();
-        let due = rate * to - exact(self.board.appends_begun());
+        let due = rate * to - (self.board.appends_begun() as f64);
         let disk = disk_bytes(self.url, DISK_WITHIN.min(self.args.slice / 2)).await;
         let disk = disk.filter(|_| events_total > 0);
         Slice {
@@ -385,7 +382,8 @@ impl Lab<'_> {
                 reason = "a count"
             )]
             behind: due.max(0.0) as u64,
-            disk_bytes_per_event: disk.map(|bytes| (exact(bytes) / exact(events_total)).round()),
+            disk_bytes_per_event: disk
+                .map(|bytes| ((bytes as f64) / (events_total as f64)).round()),
             memory_bytes: resident_bytes(),
             cpu,
             errors: live.errors,
@@ -430,30 +428,4 @@ async fn lag(board: Arc<Board>, over: CancellationToken) {
         sleep_until(due).await;
         board.count(|live| live.appends.lag.record(due.elapsed()));
     }
-}
-
-const HEADS: &str = "   at s       events  events/s  append p50     p99   p99.9  read p99  deliver p99  bytes/event  MiB  faults";
-
-fn row(slice: &Slice) -> String {
-    let disk = slice.disk_bytes_per_event.map_or("-".into(), grouped);
-    let errors: u64 = slice.errors.values().sum();
-    format!(
-        "{:>7.0} {:>12} {:>9} {:>11.2} {:>7.1} {:>7.1} {:>9.1} {:>12.1} {:>12} {:>4}  {} ({errors} errors)",
-        slice.from_seconds + slice.seconds,
-        grouped(exact(slice.events_total)),
-        grouped(slice.events_per_second),
-        slice.append_ms.p50,
-        slice.append_ms.p99,
-        slice.append_ms.p999,
-        slice.read_ms.p99,
-        slice.deliver_ms.p99,
-        disk,
-        slice.memory_bytes >> 20,
-        slice.faults.join(", "),
-    )
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of days fit")]
-fn exact(count: u64) -> f64 {
-    count as f64
 }

@@ -42,6 +42,21 @@ pub(super) struct Slice {
     pub(super) generator_limit: Option<String>,
 }
 
+impl Slice {
+    /// In a line, for who looks on.
+    pub(super) fn told(&self) -> String {
+        let [append, read, deliver] =
+            [self.append_ms, self.read_ms, self.deliver_ms].map(|of| Unit::Millis.told(of.p99));
+        let (at, rate) = (self.from_seconds + self.seconds, self.events_per_second);
+        format!(
+            "{at:>7.0} s: {rate:.0} events/s; p99: append {append}, read {read}, deliver {deliver}; {} bytes per event, {} MiB; {}",
+            self.disk_bytes_per_event.unwrap_or_default(),
+            self.memory_bytes >> 20,
+            self.faults.join(", "),
+        )
+    }
+}
+
 /// One fault as it is reported.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FaultLine {
@@ -194,19 +209,6 @@ pub(super) fn faults_between(faults: &[FaultLine], from: f64, to: f64) -> Vec<St
     kinds.map(|fault| fault.kind.clone()).collect()
 }
 
-/// How the last quarter compares with the second: the first is warm-up.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Growth {
-    /// Medians over the slices of a quarter, those without a fault if there are any.
-    pub(super) second_p99_ms: f64,
-    /// The same.
-    pub(super) last_p99_ms: f64,
-    /// The same.
-    pub(super) second_disk_bytes_per_event: Option<f64>,
-    /// The same.
-    pub(super) last_disk_bytes_per_event: Option<f64>,
-}
-
 /// A quarter of the slices, 0 to 3.
 pub(super) fn quarter(slices: &[Slice], number: usize) -> &[Slice] {
     let at = |quarter: usize| slices.len() * quarter / 4;
@@ -228,39 +230,27 @@ pub(super) fn typical(slices: &[&Slice], figure: impl Fn(&Slice) -> Option<f64>)
     (!values.is_empty()).then(|| median(&values))
 }
 
-/// None if there are too few slices to tell.
-pub(super) fn growth(slices: &[Slice]) -> Option<Growth> {
-    if slices.len() < 4 {
-        return None;
-    }
-    let (second, last) = (quiet(quarter(slices, 1)), quiet(quarter(slices, 3)));
+/// How the last quarter compares with the second, in words: the first is warm-up.
+pub(super) fn verdict(slices: &[Slice]) -> String {
+    let of = |number, figure: fn(&Slice) -> Option<f64>| {
+        let enough = slices.len() >= 4;
+        typical(&quiet(quarter(slices, number)), figure).filter(|_| enough)
+    };
     let p99 = |slice: &Slice| (slice.append_ms.count > 0).then_some(slice.append_ms.p99);
-    Some(Growth {
-        second_p99_ms: typical(&second, p99)?,
-        last_p99_ms: typical(&last, p99)?,
-        second_disk_bytes_per_event: typical(&second, |s| s.disk_bytes_per_event),
-        last_disk_bytes_per_event: typical(&last, |s| s.disk_bytes_per_event),
-    })
-}
-
-/// The same in words.
-pub(super) fn verdict(growth: Option<Growth>) -> String {
-    let Some(growth) = growth else {
+    let (Some(second), Some(last)) = (of(1, p99), of(3, p99)) else {
         return "The run was too short to tell whether anything grows.".into();
     };
-    let times = growth.last_p99_ms / growth.second_p99_ms.max(0.001);
-    let p99 = format!(
-        "p99 of the last quarter is {times:.2} times that of the second ({:.1} ms after {:.1} ms)",
-        growth.last_p99_ms, growth.second_p99_ms
-    );
-    let disk = growth
-        .last_disk_bytes_per_event
-        .zip(growth.second_disk_bytes_per_event)
-        .map_or_else(
-            || "nobody could tell the disk".into(),
-            |(last, second)| format!("disk per event {last:.0} bytes, from {second:.0}"),
-        );
-    format!("{p99}; {disk}.")
+    let times = last / second.max(0.001);
+    let bytes = |slice: &Slice| slice.disk_bytes_per_event;
+    let disk = match (of(3, bytes), of(1, bytes)) {
+        (Some(last), Some(second)) => {
+            format!("disk per event {last:.0} bytes, from {second:.0}")
+        }
+        _ => "nobody could tell the disk".into(),
+    };
+    format!(
+        "p99 of the last quarter is {times:.2} times that of the second ({last:.1} ms after {second:.1} ms); {disk}."
+    )
 }
 
 #[cfg(test)]
@@ -292,10 +282,8 @@ mod tests {
             slice(5_000.0, Some(330.0), &["cut"]),
             slice(25.0, Some(330.0), &[]),
         ];
-        let found = growth(&slices).unwrap();
-        assert_eq!((found.second_p99_ms, found.last_p99_ms), (10.0, 25.0));
         assert_eq!(
-            verdict(Some(found)),
+            verdict(&slices),
             "p99 of the last quarter is 2.50 times that of the second (25.0 ms after 10.0 ms); \
              disk per event 330 bytes, from 300."
         );
@@ -305,12 +293,10 @@ mod tests {
             slice(3.0, None, &["cut"]),
             slice(4.0, None, &["cut"]),
         ];
-        let found = growth(&all_hurt).unwrap();
-        assert_eq!((found.second_p99_ms, found.last_p99_ms), (2.0, 4.0));
-        assert!(verdict(Some(found)).ends_with("nobody could tell the disk."));
-        assert_eq!(growth(&all_hurt[..3]), None);
-        assert_eq!(growth(&vec![Slice::default(); 8]), None);
-        assert!(verdict(None).contains("too short"));
+        let told = verdict(&all_hurt);
+        assert!(told.contains("(4.0 ms after 2.0 ms); nobody could tell the disk."));
+        assert!(verdict(&all_hurt[..3]).contains("too short"));
+        assert!(verdict(&vec![Slice::default(); 8]).contains("too short"));
     }
 
     #[test]

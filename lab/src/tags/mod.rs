@@ -410,7 +410,7 @@ impl<'a> Lab<'a> {
         let removed = subject.remove().await;
         let measured = measured.context(form.title())?;
         removed?;
-        let (readers, older) = (plan.readers, grouped(show::float(plan.older)));
+        let (readers, older) = (plan.readers, grouped(plan.older as f64));
         let seconds = begin.elapsed().as_secs_f64();
         eprintln!(
             "{}, {readers} readers, {older} older events: {seconds:.0} s",
@@ -434,7 +434,7 @@ impl<'a> Lab<'a> {
         let (first, first_at) = (self.watch.look().await?, Instant::now());
         tokio::time::sleep(self.settings.idle).await;
         let before = self.watch.look().await?;
-        let idle = show::float(before.since(&first).queries) / first_at.elapsed().as_secs_f64();
+        let idle = before.since(&first).queries as f64 / first_at.elapsed().as_secs_f64();
         let begin = Instant::now();
         let pen = readers.pen();
         let write = async {

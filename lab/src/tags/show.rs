@@ -10,12 +10,6 @@ const SWEEP: &str = "The same burst for other numbers of readers, without older 
 /// Queries may differ by this factor between few and many readers and still not depend on them.
 const SAME: f64 = 1.5;
 
-/// A count as a figure.
-#[expect(clippy::cast_precision_loss, reason = "counts of queries fit")]
-pub(super) fn float(count: u64) -> f64 {
-    count as f64
-}
-
 /// The report of these forms, and of the same for other numbers of readers.
 pub(super) fn tell(
     report: &mut Report,
@@ -68,8 +62,8 @@ fn finding(forms: &[FormResult], sweep: &[FormResult]) -> String {
     );
     if let (Some(few), Some(many)) = ends {
         let (from, to) = (
-            float(few.burst.spent.queries),
-            float(many.burst.spent.queries),
+            (few.burst.spent.queries as f64),
+            (many.burst.spent.queries as f64),
         );
         let grow = if to <= from.max(1.0) * SAME {
             "do not grow"
@@ -103,14 +97,14 @@ fn finding(forms: &[FormResult], sweep: &[FormResult]) -> String {
 }
 
 fn readers(form: &FormResult) -> String {
-    several(float(form.plan.readers), "reader")
+    several(form.plan.readers as f64, "reader")
 }
 
 /// Polled forms may miss events, and then have no result; Gesta may not.
 fn object(report: &mut Report, forms: &[FormResult], sweep: &[FormResult]) {
     let mut told: Vec<String> = Vec::new();
     for form in forms.iter().chain(sweep).filter(|form| !form.is_right()) {
-        let (who, older) = (readers(form), count(float(form.plan.older)));
+        let (who, older) = (readers(form), count(form.plan.older as f64));
         let problem = format!(
             "{} with {who} and {older} older events: {}",
             form.form.title(),

@@ -195,12 +195,12 @@ impl PhaseRun {
     #[must_use]
     pub fn figures(&self, connections: u32, embedded: bool) -> Phase {
         let per_second = |count: u64| match self.seconds {
-            seconds if seconds > 0.0 => exact(count) / seconds,
+            seconds if seconds > 0.0 => (count as f64) / seconds,
             _ => 0.0,
         };
         let (latency_ms, lag_ms) = (self.latencies.percentiles(), self.lag.percentiles());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let own_share = self.cpu.own_cores / exact(cores as u64);
+        let own_share = self.cpu.own_cores / ((cores as u64) as f64);
         let generator_limit = if !embedded && own_share > OWN_SHARE_MAX {
             Some(format!(
                 "the generator used {:.1} of {cores} cores",
@@ -226,11 +226,6 @@ impl PhaseRun {
             complete: self.complete,
         }
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of hours fit")]
-fn exact(count: u64) -> f64 {
-    count as f64
 }
 
 /// Runs the load; returns what it did and what it claims to have stored.
@@ -526,7 +521,7 @@ impl Clock {
         };
         let workers = f64::from(load.workers);
         let phase = f64::from(worker - load.first_worker) / workers;
-        let after = (exact(round) + phase) * workers / rate;
+        let after = ((round as f64) + phase) * workers / rate;
         let start = self.begin + Duration::from_secs_f64(after);
         if start >= self.to {
             return None;

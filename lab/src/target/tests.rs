@@ -131,7 +131,13 @@ async fn measured(breach: Breach, expected: Expected) -> (PhaseRun, ReadBack) {
         breach,
         count: AtomicU64::new(0),
     }));
-    let load = load(4, 3, 2_000.0, Duration::from_millis(150));
+    // Whoever only fails pauses after each.
+    let millis = if breach == Breach::RefuseAll {
+        1_500
+    } else {
+        150
+    };
+    let load = load(4, 3, 2_000.0, Duration::from_millis(millis));
     loaded(store, expected, &load, &CancellationToken::new()).await
 }
 

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use gesta_core::{AllFrom, Filter, Position, RecordedEvent};
 use gesta_testkit::history;
-use gesta_testkit::history::Violation;
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::watch;
@@ -207,16 +206,9 @@ impl Outcome {
             ]);
         }
         report.table(counts);
-        let broken = broken(&self.report);
-        let told: Vec<String> = broken
-            .iter()
-            .map(|(what, count)| format!("{what} {count}"))
-            .collect();
         report.text(format!(
-            "{database}: {}; {}; tails resumed {} times.",
-            self.report,
-            told.join(", "),
-            self.resumed
+            "{database}: {}; tails resumed {} times.",
+            self.report, self.resumed
         ));
         let (told, count) = &self.violations;
         let of_checker = self.report.violations.iter().take(TOLD_MAX);
@@ -516,35 +508,6 @@ async fn read_everything(world: &World) -> Result<Vec<RecordedEvent>> {
     )
     .await?;
     Ok(events)
-}
-
-/// How often each promise was broken; those of the acceptance also if never.
-fn broken(report: &history::Report) -> BTreeMap<&'static str, u64> {
-    let mut counts: BTreeMap<&'static str, u64> =
-        ["lost", "stored_twice", "gaps", "below_a_passed_position"]
-            .into_iter()
-            .map(|what| (what, 0))
-            .collect();
-    for violation in &report.violations {
-        let what = match violation {
-            Violation::AcknowledgedLost { .. } => "lost",
-            Violation::StoredTwice { .. } => "stored_twice",
-            Violation::RevisionGap { .. } => "gaps",
-            Violation::TailerOrder { .. } | Violation::AppearedBelowPassed { .. } => {
-                "below_a_passed_position"
-            }
-            Violation::RefusedStored { .. } => "refused_but_stored",
-            Violation::RefusedAfterAcknowledged { .. } => "refused_after_acknowledged",
-            Violation::PartlyStored { .. } => "partly_stored",
-            Violation::WrongPlace { .. } => "wrong_place",
-            Violation::PositionOrder { .. } => "position_order",
-            Violation::CreatedDecreased { .. } => "created_decreased",
-            Violation::Vanished { .. } => "vanished",
-            _ => "other",
-        };
-        *counts.entry(what).or_default() += 1;
-    }
-    counts
 }
 
 #[cfg(test)]

@@ -209,7 +209,6 @@ impl Clocked {
             self.last
         };
         let seconds = end.saturating_duration_since(self.from).as_secs_f64();
-        #[expect(clippy::cast_precision_loss, reason = "counts of minutes fit")]
         let rate = if seconds > 0.0 {
             self.events as f64 / seconds
         } else {
