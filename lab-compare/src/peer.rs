@@ -101,11 +101,7 @@ pub(crate) async fn measure_target(
         Categories::PerWorker => cell.workers,
     };
     let sizes = Sizes::fixed(workload.payload_bytes)?;
-    let events = Arc::new(Events::new(
-        sizes,
-        categories,
-        round.seed,
-    ));
+    let events = Arc::new(Events::new(sizes, categories, round.seed));
     let load = Load {
         first_worker: 0,
         workers: cell.workers,

@@ -1,7 +1,7 @@
 //! The result of each peer, and what the report says of all: a finding, charts, one table, every figure.
 
 use gesta_lab::cells;
-use gesta_lab::report::{self, Better, Chart, Report, Scale, Table, Unit, Whose};
+use gesta_lab::report::{self, Chart, Report, Scale, Table, Unit, Whose};
 use gesta_lab::target::{Phase, ReadBack};
 
 use crate::peer::{About, Measured};
@@ -226,8 +226,7 @@ fn systems(cells: &[Cell], peers: &[PeerResult]) -> Table {
     columns.extend(loads.iter().map(|load| (load.clone(), Unit::Count)));
     let about = ["version", "stores in", "durability", "not shown, because"];
     columns.extend(about.map(|name| (name.to_owned(), Unit::Words)));
-    let better = |table: Table, load: &String| table.better(load, Better::More);
-    let mut table = loads.iter().fold(Table::new(SYSTEMS, columns), better);
+    let mut table = Table::new(SYSTEMS, columns);
     for peer in peers {
         let rate = |cell: &Cell| match peer.phase(*cell) {
             Some(phase) => phase.events_per_second.into(),
