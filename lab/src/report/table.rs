@@ -121,8 +121,9 @@ pub struct Column {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Whose {
-    /// Another's, or nobody's in particular.
+    /// Another's, or nobody's in particular; earlier versions told published ones apart.
     #[default]
+    #[serde(alias = "published")]
     Other,
     /// Gesta's.
     Ours,
