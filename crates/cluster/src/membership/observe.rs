@@ -72,7 +72,9 @@ impl Observations {
         beat: Duration,
     ) {
         self.see_each(look, me, times.arrived);
-        let is_silent = |known: &Observation| known.is_unchanged(times, beat * 2);
+        // A node that lives is never seen unchanged for longer than 1.1 B.
+        let is_silent =
+            |known: &Observation| known.looks >= 2 && times.sent.since(known.since) >= beat * 5 / 4;
         let silent = self.0.values().filter(|known| is_silent(known)).count();
         if silent >= 2 && silent * 2 > look.nodes.len().saturating_sub(1) {
             for known in self.0.values_mut().filter(|known| is_silent(known)) {
