@@ -149,6 +149,25 @@ fn a_short_sleep_moves_nothing() {
     });
 }
 
+/// A node wakes in the moment in which it is declared dead: what arrives first at the database counts.
+#[test]
+fn a_beat_that_comes_just_in_time_counts() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        for _ in 0..10 {
+            world.is_declaring = false;
+            world.pause(0);
+            while !world.is_declaring {
+                world.run(Duration::from_micros(100));
+            }
+            world.resume(0);
+            // The promise that a node which has just beaten is not declared dead is checked all the time.
+            world.run(20 * SECOND);
+            world.assert_owned();
+        }
+    });
+}
+
 /// Schedule 5: an observer sleeps; when it wakes, all it knows of others is old.
 #[test]
 fn an_observer_that_slept_declares_nobody_dead() {

@@ -100,6 +100,8 @@ pub(crate) struct World {
     pub(crate) promises: Promises,
     /// Half of the messages between nodes are lost.
     pub(crate) loses_messages: bool,
+    /// A node has been asked to be declared dead.
+    pub(crate) is_declaring: bool,
     pub(crate) notes: Vec<(Duration, usize, Note)>,
     config: Config,
     events: BinaryHeap<Reverse<Scheduled>>,
@@ -116,6 +118,7 @@ impl World {
             roughness: Roughness::default(),
             promises: Promises::default(),
             loses_messages: false,
+            is_declaring: false,
             notes: Vec::new(),
             config,
             events: BinaryHeap::new(),

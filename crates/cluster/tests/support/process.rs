@@ -201,6 +201,7 @@ impl World {
 
     fn send(&mut self, process: usize, request: Request, limit: Duration) {
         let is_beat = matches!(request, Request::Beat(_));
+        self.is_declaring |= matches!(request, Request::Change(Change::DeclareDead(_)));
         let node = &mut self.processes[process];
         node.waits += 1;
         let (wait, life, limit) = (node.waits, node.life, node.clock.takes(limit));
