@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use gesta_cluster::membership::Sign;
 use gesta_cluster::memory::MemoryRegistry;
+use gesta_cluster::{Membership, Options, Progress, WithoutLinks};
 use gesta_core::backend::Backend;
 use gesta_core::registry::{
     Beat, Claim, Generation, HandOver, Join, LeaseEpoch, Look, MOVES_MAX, MoveReason, NodeId,
@@ -504,4 +506,100 @@ async fn a_closed_store_has_no_registry_any_more() {
     registry.look().await.expect("answers");
     backend.close().await;
     assert!(registry.look().await.is_err());
+}
+
+/// Pipelines that have nothing to do.
+#[derive(Debug)]
+struct Idle;
+
+impl Progress for Idle {
+    fn sign(&self, _: LogId) -> Sign {
+        Sign {
+            done: 0,
+            is_busy: false,
+        }
+    }
+}
+
+async fn member(url: &str, number: usize) -> Membership {
+    let options = Options {
+        info: info(number),
+        config: gesta_cluster::membership::Config {
+            beat_min: Duration::from_millis(500),
+            settle: Duration::from_millis(500),
+        },
+    };
+    let registry = open(url).await.registry().expect("shared");
+    let hand_overs = Arc::new(WithoutLinks);
+    Membership::start(registry, options, Arc::new(Idle), hand_overs).expect("starts")
+}
+
+async fn owns(member: &Membership, count: usize) {
+    let mut changes = member.changes();
+    let holds = changes.wait_for(|placement| placement.mine().count() == count);
+    let waited = tokio::time::timeout(Duration::from_secs(30), holds).await;
+    let has = waited.is_ok_and(|held| held.is_ok());
+    assert!(has, "{count}: {:?}", member.placement());
+}
+
+/// Goal: nodes share the logs of a real database, a restart of it moves nothing, and a node that dies is replaced.
+#[tokio::test]
+async fn nodes_share_the_logs_of_a_database_that_restarts() {
+    let Some(mut server) = Server::start_with(ServerConfig::default()).expect("starts") else {
+        return;
+    };
+    let (registry, url) = registry(&server).await;
+    let (one, two) = (member(&url, 1).await, member(&url, 2).await);
+    let both = async {
+        loop {
+            let look = registry.look().await.expect("answers");
+            let of = |node| look.holder(node).map(|node| node.id);
+            let mut owners: Vec<_> = look.leases.iter().filter_map(of).collect();
+            owners.sort();
+            owners.dedup();
+            if owners.len() == 2 && look.leases.iter().all(|lease| of(lease).is_some()) {
+                return look;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let before = tokio::time::timeout(Duration::from_secs(30), both)
+        .await
+        .expect("shared");
+    let mine = before
+        .leases
+        .iter()
+        .filter(|lease| lease.owner == one.placement().me)
+        .count();
+    owns(&one, mine).await;
+    server.kill_9().expect("killed");
+    server.restart().expect("restarts");
+    let answers = async {
+        while one.status().trouble.is_some()
+            || two.status().trouble.is_some()
+            || registry.look().await.is_err()
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), answers)
+        .await
+        .expect("it is back");
+    assert_eq!(
+        registry.look().await.expect("answers").leases,
+        before.leases,
+        "nothing has moved"
+    );
+    drop(two);
+    owns(&one, usize::from(LOGS)).await;
+    one.leave(Duration::from_secs(2)).await;
+    assert!(
+        registry
+            .look()
+            .await
+            .expect("answers")
+            .nodes
+            .iter()
+            .all(|node| node.info != info(1))
+    );
 }
