@@ -16,9 +16,7 @@ use gesta_core::registry::NodeState;
 use gesta_testkit::depth;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use support::{B, Clock, D, Roughness, Run, World};
-
-const SECOND: Duration = Duration::from_secs(1);
+use support::{B, Clock, D, Roughness, Run, SECOND, World};
 
 /// Goal: after each event of a random schedule the promises hold, and after three D of quiet every log has one owner
 /// that knows it; then the logs are balanced.

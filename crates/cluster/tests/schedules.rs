@@ -1,4 +1,5 @@
-//! The schedules that leases must survive, each by name; `random.rs` looks for those that nobody has thought of.
+//! The schedules that leases must survive, each by name: who is dead, and who takes what is left. `moves.rs` has those
+//! in which owners give logs away; `random.rs` looks for those that nobody has thought of.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,25 +13,7 @@ use std::time::Duration;
 
 use gesta_cluster::membership::{Input, Stop};
 use gesta_core::LogId;
-use gesta_core::registry::{MoveReason, NodeState};
-use gesta_testkit::depth;
-use support::{B, Clock, D, LEASE_TIME, Roughness, Run, World};
-
-const SECOND: Duration = Duration::from_secs(1);
-const LOGS: u16 = 16;
-
-/// Runs a schedule with several seeds; the one that fails is printed.
-fn each_seed(schedule: impl Fn(u64)) {
-    let first = depth::seed();
-    for seed in (0..depth::count(6, 300)).map(|n| first.wrapping_add(n)) {
-        println!("GESTA_SEED={seed}");
-        schedule(seed);
-    }
-}
-
-fn three(seed: u64) -> World {
-    World::settled(seed, LOGS, 3)
-}
+use support::{B, Clock, D, LEASE_TIME, LOGS, Roughness, Run, SECOND, World, each_seed, three};
 
 /// Schedule 1: the owner is killed.
 #[test]
@@ -358,61 +341,6 @@ fn a_node_declares_one_other_dead_in_a_beat() {
     });
 }
 
-/// Schedule 13: nobody can call the owner, but it beats.
-#[test]
-fn a_node_that_others_cannot_call_gives_its_logs_away() {
-    each_seed(|seed| {
-        let mut world = three(seed);
-        let cut = world.id(0);
-        world.input(1, Input::Unreachable(vec![cut]));
-        world.run(10 * SECOND);
-        assert!(
-            !world.logs_of(0).is_empty(),
-            "one of two others is no majority"
-        );
-        world.input(2, Input::Unreachable(vec![cut]));
-        world.run_until("given away", 20 * SECOND, |world| {
-            world.logs_of(0).is_empty()
-        });
-        assert_eq!(world.free(), 0);
-        world.run(60 * SECOND);
-        assert!(world.logs_of(0).is_empty(), "and receives none");
-        world.assert_nobody_declared_dead();
-        for node in [1, 2] {
-            world.input(node, Input::Unreachable(Vec::new()));
-        }
-        world.run(60 * SECOND);
-        assert!(!world.logs_of(0).is_empty(), "healed");
-    });
-}
-
-/// Schedule 13: the same, but what hands over is dead.
-#[test]
-fn a_node_that_others_cannot_call_and_that_keeps_its_logs_is_declared_dead() {
-    each_seed(|seed| {
-        let mut world = three(seed);
-        let cut = world.id(0);
-        world.promises.links_are_cut = true;
-        world.processes[0].hands_over = false;
-        world.input(1, Input::Unreachable(vec![cut]));
-        world.input(2, Input::Unreachable(vec![cut]));
-        world.run_until("taken", 30 * SECOND, |world| {
-            world.logs_of(0).is_empty() && world.free() == 0
-        });
-        assert_eq!(world.promises.deaths.len(), 1);
-        world.run(60 * SECOND);
-        assert!(
-            world.logs_of(0).is_empty(),
-            "it has joined again, and receives none"
-        );
-        assert_eq!(
-            world.promises.deaths.len(),
-            1,
-            "it has no logs to take away"
-        );
-    });
-}
-
 /// Schedule 22: two claim at once, and one's statement is slow.
 #[test]
 fn of_two_claimers_each_log_gets_one() {
@@ -426,134 +354,6 @@ fn of_two_claimers_each_log_gets_one() {
         world.assert_owned();
         world.run(60 * SECOND);
         world.assert_settled();
-    });
-}
-
-/// Restarts the three nodes, one after the other, each time as soon as all logs have an owner.
-fn roll(world: &mut World, order: [usize; 3], builds: Option<&str>) {
-    for node in order {
-        world.leave(node);
-        world.run_until("left", 12 * SECOND, |world| {
-            world.processes[node].run == Run::Stopped(Stop::Left)
-        });
-        assert_eq!(
-            world.free(),
-            0,
-            "a graceful stop leaves no log without an owner"
-        );
-        world.run(SECOND);
-        match builds {
-            Some(build) => world.restart_build(node, build),
-            None => world.restart(node),
-        }
-        world.run(5 * SECOND);
-    }
-}
-
-/// Schedule 23: a rolling restart of three nodes.
-#[test]
-fn a_rolling_restart_moves_at_most_26_logs() {
-    each_seed(|seed| {
-        for order in [
-            [0, 1, 2],
-            [2, 1, 0],
-            [1, 0, 2],
-            [1, 2, 0],
-            [0, 2, 1],
-            [2, 0, 1],
-        ] {
-            let mut world = three(seed);
-            let moves = world.moves();
-            roll(&mut world, order, None);
-            world.run(90 * SECOND);
-            world.assert_settled();
-            world.assert_nobody_declared_dead();
-            let moved = world.moves() - moves;
-            assert!(moved <= 26, "{moved} moves in the order {order:?}");
-        }
-    });
-}
-
-/// Schedule 24: a fourth node joins.
-#[test]
-fn a_node_that_joins_gets_its_share_one_log_at_a_time_after_settling() {
-    each_seed(|seed| {
-        let mut world = three(seed);
-        let moves = world.moves();
-        world.promises.moved.clear();
-        world.start(Clock::default());
-        world.run(19 * SECOND);
-        assert_eq!(world.moves(), moves, "not before it has settled");
-        world.run(60 * SECOND);
-        world.assert_settled();
-        assert_eq!(world.moves() - moves, 4);
-        let times: Vec<_> = world.promises.moved.iter().map(|(at, _)| *at).collect();
-        assert!(
-            times.windows(2).all(|two| two[1] - two[0] >= SECOND),
-            "{times:?}"
-        );
-    });
-}
-
-/// Schedule 25: builds differ for a while.
-#[test]
-fn nothing_moves_for_balance_while_builds_differ() {
-    each_seed(|seed| {
-        let mut world = three(seed);
-        let moves = world.moves();
-        let new = world.start_build(Clock::default(), "1.1.0");
-        world.run(120 * SECOND);
-        assert_eq!(world.moves(), moves);
-        world.kill(1);
-        world.run(LEASE_TIME);
-        assert_eq!(
-            (world.free(), world.logs_of(1).len()),
-            (0, 0),
-            "deaths are served"
-        );
-        world.restart_build(1, "1.1.0");
-        roll(&mut world, [0, 2, 1], Some("1.1.0"));
-        world.run(120 * SECOND);
-        world.assert_settled();
-        assert!(!world.logs_of(new).is_empty());
-    });
-}
-
-/// Schedule 26: the pipeline of one log hangs.
-#[test]
-fn a_log_whose_pipeline_is_stuck_goes_alone() {
-    each_seed(|seed| {
-        let mut world = three(seed);
-        let logs = world.logs_of(0);
-        world.processes[0].stuck.insert(logs[0]);
-        world.run_until("released", B * 4, |world| {
-            !world.logs_of(0).contains(&logs[0])
-        });
-        world.run_until("claimed by another", B * 2, |world| world.free() == 0);
-        assert_eq!(world.logs_of(0), logs[1..], "its siblings go on");
-        // Wherever it goes, it is stuck: it must not circle.
-        let moves = world.moves();
-        for node in 1..3 {
-            world.processes[node].stuck.insert(logs[0]);
-        }
-        world.run(9 * D);
-        assert!(world.moves() - moves <= 1, "it does not circle");
-        world.assert_nobody_declared_dead();
-    });
-}
-
-/// Schedules 26 and 27: if nothing makes progress, it is the database.
-#[test]
-fn if_all_pipelines_are_stuck_all_logs_stay() {
-    each_seed(|seed| {
-        let mut world = three(seed);
-        let moves = world.moves();
-        for node in 0..3 {
-            world.processes[node].stuck = (0..LOGS).map(LogId).collect();
-        }
-        world.run(60 * SECOND);
-        world.assert_settled();
-        assert_eq!(world.moves(), moves);
     });
 }
 
@@ -675,68 +475,6 @@ fn a_process_that_is_replaced_while_it_lives_stops() {
         assert_eq!(world.processes[0].run, Run::Stopped(Stop::Replaced));
         assert_eq!(world.processes[second].run, Run::Running);
         world.assert_owned();
-    });
-}
-
-/// A drain gives all logs away and takes them back when it is undone.
-#[test]
-fn a_node_that_drains_keeps_nothing_and_receives_nothing() {
-    each_seed(|seed| {
-        let mut world = three(seed);
-        let count = world.logs_of(0).len();
-        world.drain(0, NodeState::Draining);
-        world.run_until("drained", 10 * SECOND, |world| world.logs_of(0).is_empty());
-        assert_eq!(world.free(), 0);
-        let reasons: Vec<_> = world
-            .database
-            .tables
-            .moves()
-            .iter()
-            .take(count)
-            .map(|moved| moved.reason)
-            .collect();
-        assert_eq!(reasons, vec![MoveReason::Drain; count]);
-        world.kill(1);
-        world.run(60 * SECOND);
-        assert_eq!((world.logs_of(0).len(), world.logs_of(2).len()), (0, 16));
-        world.drain(0, NodeState::Up);
-        world.run(90 * SECOND);
-        assert_eq!(world.logs_of(0).len(), 8);
-    });
-}
-
-/// What people ask for: a move, a pin, and that nothing moves by itself.
-#[test]
-fn requests_pins_and_freezing_are_followed() {
-    each_seed(|seed| {
-        let mut world = three(seed);
-        let log = world.logs_of(0)[0];
-        let (one, two) = (world.id(1), world.id(2));
-        let lease = world.database.tables.look().leases[usize::from(log.0)];
-        assert!(
-            world
-                .database
-                .tables
-                .set_next_owner(log, lease.epoch, Some(one))
-        );
-        world.run_until("moved", 2 * B, |world| world.logs_of(1).contains(&log));
-        world.run(60 * SECOND);
-        world.database.tables.pin(log, Some(two));
-        world.run_until("pinned", 20 * B, |world| world.logs_of(2).contains(&log));
-        world.kill(2);
-        world.run(2 * D);
-        assert_eq!(world.free(), 0);
-        world.restart(2);
-        world.run(90 * SECOND);
-        assert!(
-            world.logs_of(2).contains(&log),
-            "it comes back to where it is pinned"
-        );
-        world.database.tables.freeze(true);
-        let moves = world.moves();
-        world.start(Clock::default());
-        world.run(120 * SECOND);
-        assert_eq!(world.moves(), moves, "frozen");
     });
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 use gesta_cluster::membership::{Config, Input, Note};
 use gesta_core::LogId;
 use gesta_core::registry::{NodeId, NodeState};
+use gesta_testkit::depth;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -29,6 +30,24 @@ pub(crate) const B: Duration = Duration::from_millis(1_500);
 pub(crate) const D: Duration = Duration::from_secs(6);
 /// The lease time: B with its jitter, D, and a round trip.
 pub(crate) const LEASE_TIME: Duration = Duration::from_millis(7_700);
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+/// Logs of most schedules.
+pub(crate) const LOGS: u16 = 16;
+
+/// Runs a schedule with several seeds; the one that fails is printed.
+pub(crate) fn each_seed(schedule: impl Fn(u64)) {
+    let first = depth::seed();
+    for seed in (0..depth::count(6, 300)).map(|n| first.wrapping_add(n)) {
+        println!("GESTA_SEED={seed}");
+        schedule(seed);
+    }
+}
+
+/// Three nodes that have shared the logs.
+pub(crate) fn three(seed: u64) -> World {
+    World::settled(seed, LOGS, 3)
+}
 
 pub(crate) fn default_config() -> Config {
     Config::default()

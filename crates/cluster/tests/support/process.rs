@@ -57,6 +57,8 @@ pub(crate) struct Process {
     /// What happened to it while it was paused.
     pub(crate) held: Vec<Event>,
     pub(crate) token: u64,
+    /// The log whose hand-over has been sent and not answered.
+    pub(crate) handing_over: Option<LogId>,
     beat: u64,
     change: u64,
     waits: u64,
@@ -78,6 +80,7 @@ impl Process {
             core: None,
             held: Vec::new(),
             token: 0,
+            handing_over: None,
             beat: 0,
             change: 0,
             waits: 0,
@@ -89,7 +92,7 @@ impl Process {
         self.run = Run::Running;
         self.held.clear();
         self.stuck.clear();
-        (self.beat, self.change) = (0, 0);
+        (self.beat, self.change, self.handing_over) = (0, 0, None);
         let info = NodeInfo {
             address: Arc::from(self.address.as_str()),
             weight: 100,
@@ -120,6 +123,9 @@ impl Process {
         let is_awaited = life == self.life && *slot.0 == slot.1;
         if is_awaited {
             *slot.0 = 0;
+            if matches!(wait, Wait::Change(_)) {
+                self.handing_over = None;
+            }
         }
         is_awaited
     }
@@ -203,6 +209,9 @@ impl World {
         let is_beat = matches!(request, Request::Beat(_));
         self.is_declaring |= matches!(request, Request::Change(Change::DeclareDead(_)));
         let node = &mut self.processes[process];
+        if let Request::Change(Change::HandOver(hand_over)) = &request {
+            node.handing_over = Some(hand_over.from.log);
+        }
         node.waits += 1;
         let (wait, life, limit) = (node.waits, node.life, node.clock.takes(limit));
         let slot = if is_beat {

@@ -131,6 +131,12 @@ impl Promises {
     pub(super) fn check(&mut self, now: Duration, database: &Database, processes: &[Process]) {
         for process in processes {
             self.check_hints(now, process);
+            let served = process.handing_over.filter(|log| process.is_mine(*log));
+            assert_eq!(
+                served, None,
+                "{} serves it while it hands it over, at {now:?}",
+                process.number
+            );
         }
         let look = database.tables.look();
         for lease in &look.leases {
