@@ -143,6 +143,8 @@ pub enum Stop {
     /// Another process has joined with the address of this one, and is alive. If this one joined again, the two would
     /// replace each other for ever.
     Replaced,
+    /// It has failed, by a fault of this program. The node owns nothing, and is declared dead by the others.
+    Failed,
 }
 
 /// What a core needs to know at the start.

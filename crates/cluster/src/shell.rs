@@ -95,6 +95,24 @@ struct Told {
     status: watch::Sender<(Option<Moment>, Status)>,
 }
 
+impl Told {
+    /// The thread has panicked: this node owns nothing any more.
+    fn failed(&self) {
+        tracing::error!(
+            "the membership has failed: this node owns no log until it is started again"
+        );
+        self.placement.send_modify(|placement| {
+            let version = placement.version + 1;
+            *placement = Arc::new(Placement {
+                version,
+                ..Placement::default()
+            });
+        });
+        self.status
+            .send_modify(|(_, status)| status.stopped = Some(Stop::Failed));
+    }
+}
+
 /// This node's membership in one database. A handle: clones share it. It ends when all handles are dropped, without
 /// leaving, as if the process had died.
 #[derive(Clone, Debug)]
@@ -136,7 +154,13 @@ impl Membership {
             answers: mpsc::unbounded_channel(),
             told: Arc::clone(&told),
         };
-        let run = move |runtime: tokio::runtime::Runtime| runtime.block_on(shell.run(received));
+        let failed_told = Arc::clone(&told);
+        let run = move |runtime: tokio::runtime::Runtime| {
+            let run = AssertUnwindSafe(shell.run(received)).catch_unwind();
+            if runtime.block_on(run).is_err() {
+                failed_told.failed();
+            }
+        };
         let failed = |error: std::io::Error| {
             let text = format!("no thread for the membership: {error}");
             Error::new(gesta_core::ErrorKind::Unsupported(text))

@@ -232,3 +232,30 @@ async fn the_older_of_two_processes_with_one_address_stops() {
     assert_eq!(stopped.expect("stops"), Stop::Replaced);
     until(&newer, "all are mine", |placement| mine(placement) == 8).await;
 }
+
+/// Pipelines of a node with a fault.
+#[derive(Debug)]
+struct Faulty;
+
+impl Progress for Faulty {
+    fn sign(&self, _: LogId) -> Sign {
+        panic!("a pipeline has a fault")
+    }
+}
+
+#[tokio::test]
+async fn a_membership_that_fails_says_so_and_owns_nothing() {
+    let registry = MemoryRegistry::new(LOGS);
+    let pipelines = Arc::new(Faulty);
+    let membership = Membership::start(
+        Arc::new(registry),
+        options(1),
+        pipelines,
+        Arc::new(WithoutLinks),
+    );
+    let membership = membership.expect("starts");
+    let stopped = tokio::time::timeout(SOON, membership.stopped()).await;
+    assert_eq!(stopped.expect("ends"), Stop::Failed);
+    assert_eq!(mine(&membership.placement()), 0);
+    assert_eq!(membership.leave(SOON).await, Stop::Failed);
+}
