@@ -12,15 +12,15 @@ use futures::future::join_all;
 use gesta_append::Pipeline;
 use gesta_core::backend::Backend;
 use gesta_core::*;
-use gesta_tail::{Config, Hub};
+use gesta_store::Config;
+use gesta_tail::Hub;
 use support::*;
 use tokio::time::Instant;
 
 fn small_ring(events: usize) -> Config {
-    Config {
-        ring_events_max: events,
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.tail.ring_events_max = events;
+    config
 }
 
 fn range(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
@@ -89,7 +89,7 @@ async fn lost_messages_are_covered_by_the_poll() {
     b.append("cart-1", 3).await;
     assert_eq!(positions(&mut all, 3).await, [1, 2, 3]);
     assert_eq!(positions(&mut one, 3).await, [1, 2, 3]);
-    assert!(begun.elapsed() <= Config::default().poll_interval + Duration::from_millis(100));
+    assert!(begun.elapsed() <= Config::default().tail.poll_interval + Duration::from_millis(100));
 }
 
 /// Goal: when messages may have been lost, the end of the log is looked at without waiting for the poll.
@@ -327,7 +327,7 @@ async fn every_shutdown_returns_when_the_others_were_told() {
     backend.slow.store(true, Ordering::Relaxed);
     let shared = Arc::clone(&backend) as Arc<dyn Backend>;
     let clock = Arc::new(SystemClock);
-    let hub = Hub::start(Arc::clone(&shared), Config::default(), clock.clone());
+    let hub = Hub::start(Arc::clone(&shared), Config::default().tail, clock.clone());
     let config = gesta_append::Config::default();
     let pipeline = Pipeline::start(shared, LogId(0), config, clock, hub.clone());
     let event = EventData::json(EventType::new("tested").expect("valid"), "{}");

@@ -12,7 +12,7 @@ use futures::StreamExt;
 use gesta_core::backend::RunMode;
 use gesta_core::*;
 use gesta_memory::MemoryStore;
-use gesta_tail::Config;
+use gesta_store::Config;
 use support::*;
 
 /// The same history in any store: streams of all kinds of lives.

@@ -5,7 +5,7 @@
 mod support;
 
 use gesta_core::*;
-use gesta_tail::Config;
+use gesta_store::Config;
 use support::*;
 
 const SOON: std::time::Duration = std::time::Duration::from_millis(100);

@@ -301,12 +301,8 @@ pub struct Process {
 }
 
 /// Starts a process on a world.
-pub fn process(world: &Arc<World>, tail: gesta_tail::Config) -> Process {
+pub fn process(world: &Arc<World>, config: Config) -> Process {
     let backend = MemoryBackend::new(world);
-    let config = Config {
-        tail,
-        ..Config::default()
-    };
     let store = Store::open(
         Arc::clone(&backend) as Arc<dyn Backend>,
         config,
