@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use futures::stream::BoxStream;
 use uuid::Uuid;
 
@@ -480,6 +480,15 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `Unavailable`.
     async fn log_end(&self, log: LogId, purpose: Purpose) -> Result<LogEnd>;
+
+    /// The ends of all logs in their order, read from the primary, at best in one round trip.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn log_ends(&self, purpose: Purpose) -> Result<Vec<LogEnd>> {
+        let logs = (0..self.info().logs).map(LogId);
+        try_join_all(logs.map(|log| self.log_end(log, purpose))).await
+    }
 
     /// Looks up streams and types in one snapshot of the primary.
     ///

@@ -20,6 +20,7 @@ use crate::read::{bound, log_number, numbers};
 use crate::values::Moment;
 
 const READ_LOG_END: &str = include_str!("../sql/read_log_end.sql");
+const READ_LOG_ENDS: &str = include_str!("../sql/read_log_ends.sql");
 const LOAD_HEADS: &str = include_str!("../sql/load_heads.sql");
 const LOOKUP_REVISIONS: &str = include_str!("../sql/lookup_revisions.sql");
 const LOOKUP_POSITIONS: &str = include_str!("../sql/lookup_positions.sql");
@@ -43,20 +44,46 @@ impl Read for ReadLogEnd<'_> {
         let row = rows
             .first()
             .ok_or_else(|| Error::corrupt("the table store is empty"))?;
-        if self.ledger.history().incarnation != Incarnation(row.try_get(3)?) {
-            return Err(ReadError::OtherIncarnation);
-        }
-        let Some(position) = row.try_get(0)? else {
-            return Ok(LogEnd::default());
-        };
-        let end = LogEnd {
-            position: position_from_sql(position)?,
-            writer: WriterEpoch(row.try_get(1)?),
-            created: row.try_get::<_, Moment>(2)?.0,
-        };
-        reader.saw(self.log, end.position, end.writer);
-        Ok(end)
+        current_end(row, self.log, self.ledger, reader)
     }
+}
+
+/// The last rows of all logs.
+pub(crate) struct ReadLogEnds<'a> {
+    pub(crate) ledger: &'a Ledger,
+}
+
+impl Read for ReadLogEnds<'_> {
+    type Answer = Vec<LogEnd>;
+
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<Vec<LogEnd>> {
+        let rows = query(reader, READ_LOG_ENDS, &[]).await?;
+        let ends = (0..).map(LogId).zip(&rows);
+        ends.map(|(log, row)| current_end(row, log, self.ledger, reader))
+            .collect()
+    }
+}
+
+/// The end of a log in the present incarnation.
+fn current_end(
+    row: &Row,
+    log: LogId,
+    ledger: &Ledger,
+    reader: &mut PooledReader,
+) -> ReadResult<LogEnd> {
+    if ledger.history().incarnation != Incarnation(row.try_get(3)?) {
+        return Err(ReadError::OtherIncarnation);
+    }
+    let Some(position) = row.try_get(0)? else {
+        return Ok(LogEnd::default());
+    };
+    let end = LogEnd {
+        position: position_from_sql(position)?,
+        writer: WriterEpoch(row.try_get(1)?),
+        created: row.try_get::<_, Moment>(2)?.0,
+    };
+    reader.saw(log, end.position, end.writer);
+    Ok(end)
 }
 
 /// Streams and types in one snapshot.

@@ -20,7 +20,7 @@ use crate::audit::PostgresAudit;
 use crate::config::Config;
 use crate::connection::{Connector, Role, is_pooled_by_transaction};
 use crate::history::Ledger;
-use crate::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd};
+use crate::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd, ReadLogEnds};
 use crate::pool::Pool;
 use crate::read::{ReadLogPage, ReadStreamPage};
 use crate::read_streams::ReadStreamsPage;
@@ -139,6 +139,15 @@ impl Backend for PostgresBackend {
             ledger: &self.ledger,
         };
         self.pool.read("read the end of a log", purpose, read).await
+    }
+
+    async fn log_ends(&self, purpose: Purpose) -> Result<Vec<LogEnd>> {
+        let read = ReadLogEnds {
+            ledger: &self.ledger,
+        };
+        self.pool
+            .read("read the ends of the logs", purpose, read)
+            .await
     }
 
     async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded> {

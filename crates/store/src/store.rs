@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared, join_all, try_join_all};
+use futures::future::{BoxFuture, Shared, join_all};
 use gesta_append::{Pipeline, PipelineStats};
 use gesta_core::backend::{Backend, BackendInfo, CommitObserver, History, Purpose};
 use gesta_core::limits::LOGS_MAX;
@@ -165,8 +165,7 @@ impl Store {
 
     /// Last position of each log, from the primary.
     pub(crate) async fn heads(&self) -> Result<Vec<Position>> {
-        let logs = (0..self.backend_info().logs).map(LogId);
-        let ends = try_join_all(logs.map(|log| self.backend.log_end(log, Purpose::Read))).await?;
+        let ends = self.backend.log_ends(Purpose::Read).await?;
         Ok(ends.into_iter().map(|end| end.position).collect())
     }
 

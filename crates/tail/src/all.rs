@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use futures::future::try_join_all;
 use gesta_core::backend::{History, LogEnd, Purpose};
 use gesta_core::{
     Checkpoint, ErrorKind, Filter, Position, Result, SharedEvent, SubscribeFrom, Subscription,
@@ -92,12 +91,7 @@ async fn begin(
     };
     let membership = hub.enter(&hub.lanes);
     let pulse = hub.pulse.subscribe();
-    let ends = try_join_all(
-        hub.lanes
-            .iter()
-            .map(|lane| hub.backend.log_end(lane.log, Purpose::Read)),
-    )
-    .await?;
+    let ends = hub.backend.log_ends(Purpose::Read).await?;
     if hub.backend.history() != history {
         return Ok(None);
     }

@@ -358,6 +358,13 @@ impl Lane {
         state.hint = state.hint.max(hint);
     }
 
+    /// The generation of the ring and its end, if somebody is subscribed and the ring has a place in the log.
+    pub fn place(&self) -> Option<(u64, Position)> {
+        let state = self.lock();
+        let is_placed = state.awake && state.placed;
+        is_placed.then(|| (state.generation, state.ring.end()))
+    }
+
     /// Takes the end of the log, which was asked for when the ring ended at `asked_at`.
     pub fn checked(&self, generation: u64, asked_at: Position, end: &LogEnd) {
         let dropped = {

@@ -44,8 +44,7 @@ pub struct Config {
     pub ring_events_max: usize,
     /// Most bytes of these events, of all logs together.
     pub ring_bytes_max: usize,
-    /// How often to look at the end of each log, in case a message of another process was lost. At least one
-    /// second per log, so that the number of logs does not add up.
+    /// How often to look at the ends of all logs, with one statement, in case a message of another process was lost.
     pub poll_interval: Duration,
     /// Shortest time between two messages to the other processes about one log.
     pub announce_interval: Duration,
@@ -147,15 +146,11 @@ impl Hub {
             })
             .collect();
         let closed = CancellationToken::new();
-        let poll_interval = config
-            .poll_interval
-            .max(Duration::from_secs(info.logs.into()));
         let mut tasks = Vec::new();
         for lane in &lanes {
             let reader = TailReader {
                 lane: Arc::clone(lane),
                 backend: Arc::clone(&backend),
-                poll_interval: info.capabilities.shared.then_some(poll_interval),
                 closed: closed.clone(),
             };
             tasks.push(tokio::spawn(reader.run()));
@@ -175,6 +170,12 @@ impl Hub {
             closed.clone(),
         ));
         if info.capabilities.shared {
+            tasks.push(tokio::spawn(reader::poll_ends(
+                lanes.clone(),
+                Arc::clone(&backend),
+                config.poll_interval,
+                closed.clone(),
+            )));
             tasks.push(tokio::spawn(reader::listen(
                 lanes.clone(),
                 Arc::clone(&pages),

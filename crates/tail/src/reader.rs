@@ -11,7 +11,6 @@ use std::time::Duration;
 use futures::StreamExt;
 use gesta_core::backend::{Backend, LogSlice, Purpose, Signal};
 use gesta_core::{Direction, Filter, Position, Result};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::lane::{Lane, Task, Work};
@@ -23,8 +22,6 @@ const FILL_EVENTS_MAX: usize = 1_000;
 pub(crate) struct TailReader {
     pub(crate) lane: Arc<Lane>,
     pub(crate) backend: Arc<dyn Backend>,
-    /// How often to look at the end of the log; `None` if nobody else can append.
-    pub(crate) poll_interval: Option<Duration>,
     pub(crate) closed: CancellationToken,
 }
 
@@ -38,7 +35,6 @@ impl TailReader {
 
     async fn follow(self) {
         let mut retry = RETRY;
-        let mut poll_at = None;
         loop {
             self.keep_up();
             let work = self.lane.next_work();
@@ -54,17 +50,7 @@ impl TailReader {
                 }
                 continue;
             }
-            poll_at = match (self.poll_interval, self.lane.is_awake()) {
-                (Some(interval), true) => poll_at.or(Some(Instant::now() + interval)),
-                _ => None,
-            };
-            tokio::select! {
-                () = self.lane.wake.notified() => {}
-                () = until(poll_at) => {
-                    poll_at = None;
-                    self.lane.doubt();
-                }
-            }
+            self.lane.wake.notified().await;
         }
     }
 
@@ -102,11 +88,44 @@ impl TailReader {
     }
 }
 
-/// Waits until this moment, or for ever if there is none.
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
+/// Looks at the ends of all logs from time to time, with one statement, while anybody is subscribed: a message of another
+/// process may have been lost.
+pub(crate) async fn poll_ends(
+    lanes: Vec<Arc<Lane>>,
+    backend: Arc<dyn Backend>,
+    interval: Duration,
+    closed: CancellationToken,
+) {
+    let polling = async {
+        loop {
+            tokio::time::sleep(interval).await;
+            let places: Vec<Option<(u64, Position)>> =
+                lanes.iter().map(|lane| lane.place()).collect();
+            if places.iter().any(Option::is_some) {
+                look_at_ends(&lanes, &places, &*backend).await;
+            }
+        }
+    };
+    closed.run_until_cancelled(polling).await;
+}
+
+async fn look_at_ends(
+    lanes: &[Arc<Lane>],
+    places: &[Option<(u64, Position)>],
+    backend: &dyn Backend,
+) {
+    let Ok(ends) = backend.log_ends(Purpose::Read).await else {
+        // The readers look for themselves, and try again until they succeed.
+        lanes.iter().for_each(|lane| lane.doubt());
+        return;
+    };
+    let history = backend.history().number;
+    for ((lane, place), end) in lanes.iter().zip(places).zip(&ends) {
+        lane.keep_up(history);
+        if let Some((generation, asked_at)) = place {
+            lane.checked(*generation, *asked_at, end);
+            lane.wake.notify_one();
+        }
     }
 }
 
