@@ -1,4 +1,4 @@
-//! The bound on everything that waits or is in flight in one pipeline, in events and in bytes.
+//! The bound on everything that waits or is in flight in the pipelines of a store, in events and in bytes.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use gesta_core::{Error, ErrorKind, Result};
 
 use crate::command::Cost;
 
-/// The events and bytes that may wait or be in flight.
-pub(crate) type Admission = Capacity<2>;
+/// The events and bytes that may wait or be in flight, in all pipelines that share it.
+pub type Admission = Capacity<2>;
 
 /// Admits a command, or refuses it at once. A single append larger than a bound is admitted when nothing else waits.
 pub(crate) fn admit(admission: &Arc<Admission>, cost: Cost) -> Result<Permit<2>> {

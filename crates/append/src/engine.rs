@@ -35,8 +35,8 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) reply: Reply,
-    /// Gives back what the command took of the admission, when it is answered.
-    pub(crate) permit: Permit<2>,
+    /// Give back what the command took of the admission, and of the count of its pipeline, when it is answered.
+    pub(crate) permits: (Permit<2>, Permit<1>),
 }
 
 /// The question why appends cannot succeed now; `None` is the answer if they can.
@@ -268,8 +268,8 @@ impl Engine {
                 }
                 Output::Committed(batch) => self.observer.committed(&batch),
                 Output::ReadLogEnd => self.observer.read_log_end(self.log),
-                Output::Answer(Ticket { reply, permit }, result) => {
-                    drop(permit);
+                Output::Answer(Ticket { reply, permits }, result) => {
+                    drop(permits);
                     reply.send(result);
                 }
                 Output::Signal(signal) => self.backend.send_signal(signal).await,

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use futures::TryFutureExt;
 use gesta_core::backend::{Backend, CommitObserver};
+use gesta_core::capacity::Capacity;
 use gesta_core::{
     Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, EventId, IdempotencyWindow,
     LogId, MetadataSet, Result, SetStreamMetadata, Submission,
@@ -30,12 +31,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::admission::{Admission, admit};
+use crate::admission::admit;
 use crate::command::{Command, Cost, StreamPart};
 use crate::engine::{Callers, Parts, ReadyQuestion, Ticket};
 use crate::reply::{OwnerReply, Reply};
 use crate::stats::Stats;
 
+pub use crate::admission::Admission;
 pub use crate::stats::PipelineStats;
 
 /// Data of more bytes than this are packed where a worker of the runtime may be blocked.
@@ -50,11 +52,12 @@ pub struct Config {
     pub batch_events_max: usize,
     /// Most bytes of data and metadata in one batch; an append larger than this is sent in a batch of its own.
     pub batch_bytes_max: usize,
-    /// Most events that may wait or be in flight; beyond, appends are refused as overloaded.
+    /// Most events that may wait or be in flight, in all pipelines of the store together; beyond, appends are refused as
+    /// overloaded.
     pub queue_events_max: usize,
     /// Most bytes of data and metadata that may wait or be in flight; a backend's own form of them comes on top.
     pub queue_bytes_max: usize,
-    /// Streams whose last revision is kept in memory.
+    /// Streams whose last revision is kept in memory, of all logs together.
     pub streams_cached_max: usize,
     /// Most names of streams of the log kept in memory (about ten bytes each), so that the first append to a new stream
     /// needs no lookup. If the log has more names, each new stream is looked up; with 0, always.
@@ -65,6 +68,25 @@ pub struct Config {
     pub give_up_after: Duration,
     /// How long retries with expected revision `any` are recognised.
     pub idempotency: IdempotencyWindow,
+}
+
+impl Config {
+    /// The configuration of each of the pipelines of a store with so many logs: what is kept in memory is divided.
+    #[must_use]
+    pub fn for_each_of(&self, logs: u16) -> Self {
+        let part = |whole: usize| whole.div_ceil(usize::from(logs.max(1)));
+        Self {
+            streams_cached_max: part(self.streams_cached_max),
+            names_max: part(self.names_max),
+            ..self.clone()
+        }
+    }
+
+    /// The bound on what waits and is in flight, for all pipelines of a store.
+    #[must_use]
+    pub fn admission(&self) -> Arc<Admission> {
+        Admission::new([self.queue_events_max, self.queue_bytes_max])
+    }
 }
 
 impl Default for Config {
@@ -98,6 +120,8 @@ struct Shared {
     sender: Mutex<Option<mpsc::UnboundedSender<Command<Ticket>>>>,
     questions: mpsc::UnboundedSender<ReadyQuestion>,
     admission: Arc<Admission>,
+    /// The events of this pipeline alone, without a bound.
+    queued: Arc<Capacity<1>>,
     stats: Arc<Stats>,
     /// The lock is held while the task is awaited, so that every caller of `shutdown` returns when the drain has ended.
     task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
@@ -112,7 +136,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Pipeline {
-    /// Starts the pipeline of `log`. Must be called within a tokio runtime.
+    /// Starts the pipeline of `log`, with a bound of its own on what waits. Must be called within a tokio runtime.
     #[must_use]
     pub fn start(
         backend: Arc<dyn Backend>,
@@ -121,10 +145,23 @@ impl Pipeline {
         clock: Arc<dyn Clock>,
         observer: Arc<dyn CommitObserver>,
     ) -> Self {
+        let admission = config.admission();
+        Self::start_sharing(backend, log, config, clock, observer, admission)
+    }
+
+    /// As [`start`](Self::start), with a bound on what waits that other pipelines share.
+    #[must_use]
+    pub fn start_sharing(
+        backend: Arc<dyn Backend>,
+        log: LogId,
+        config: Config,
+        clock: Arc<dyn Clock>,
+        observer: Arc<dyn CommitObserver>,
+        admission: Arc<Admission>,
+    ) -> Self {
         let (sender, commands) = mpsc::unbounded_channel();
         let (ask, questions) = mpsc::unbounded_channel();
         let stats = Arc::new(Stats::default());
-        let admission = Admission::new([config.queue_events_max, config.queue_bytes_max]);
         let parts = Parts {
             backend: Arc::clone(&backend),
             log,
@@ -144,6 +181,7 @@ impl Pipeline {
                 sender: Mutex::new(Some(sender)),
                 questions: ask,
                 admission,
+                queued: Capacity::new([usize::MAX]),
                 stats,
                 task: tokio::sync::Mutex::new(Some(task)),
             }),
@@ -217,7 +255,7 @@ impl Pipeline {
     /// What the pipeline has done so far.
     #[must_use]
     pub fn stats(&self) -> PipelineStats {
-        let [events, _] = self.shared.admission.taken();
+        let [events] = self.shared.queued.taken();
         self.shared.stats.snapshot(events as u64)
     }
 
@@ -226,7 +264,7 @@ impl Pipeline {
     /// # Cancel safety
     /// Safe.
     pub async fn idle(&self) {
-        self.shared.admission.emptied().await;
+        self.shared.queued.emptied().await;
     }
 
     /// Whether appends can succeed at present.
@@ -294,16 +332,22 @@ impl Pipeline {
             Ok(permit) => permit,
             Err(error) => return reply.send(Err(error.during("append"))),
         };
+        // There is always room: the bound is the other one.
+        let queued = match self.shared.queued.take([cost.events]) {
+            Ok(queued) => queued,
+            Err(_) => return reply.send(Err(closed())),
+        };
+        let permits = (permit, queued);
         let arrived = Instant::now();
         self.pack(&mut parts, cost);
-        let command = Command::new(Ticket { reply, permit }, parts, arrived);
+        let command = Command::new(Ticket { reply, permits }, parts, arrived);
         let refused = match self.lock_sender().as_ref() {
             Some(sender) => sender.send(command).err().map(|refused| refused.0),
             None => Some(command),
         };
         if let Some(command) = refused {
-            let Ticket { reply, permit } = command.ticket;
-            drop(permit);
+            let Ticket { reply, permits } = command.ticket;
+            drop(permits);
             reply.send(Err(closed()));
         }
     }

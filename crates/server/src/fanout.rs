@@ -18,6 +18,8 @@ use crate::problem::Result;
 
 /// Small entries: recent events, found by their position.
 const EVENTS_MAX: usize = 1_024;
+/// Logs that grow at the same rate have the same positions at the same time: each begins elsewhere.
+const LOG_STEP: usize = 67;
 /// Larger events are shared instead of copied.
 const SMALL_BYTES_MAX: usize = 8 * 1_024;
 /// Forgotten large lines after which their places are swept.
@@ -80,7 +82,8 @@ impl EncodedEvents {
         if Arc::strong_count(event) == 1 || Self::is_large(event) {
             return write_event(out, event, Framing::Line);
         }
-        let slot = usize::try_from(event.position.0).unwrap_or(0) % EVENTS_MAX;
+        let position = usize::try_from(event.position.0).unwrap_or(0);
+        let slot = position.wrapping_add(usize::from(event.log.0) * LOG_STEP) % EVENTS_MAX;
         let mut slot = locked(&self.slots[slot]);
         match &*slot {
             Some((known, line)) if Arc::ptr_eq(known, event) => out.extend_from_slice(line),

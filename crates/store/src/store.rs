@@ -72,14 +72,16 @@ impl Store {
         }
         let idempotency = config.append.idempotency;
         let hub = Hub::start(Arc::clone(&backend), config.tail, Arc::clone(&clock));
+        let (admission, of_each) = (config.append.admission(), config.append.for_each_of(logs));
         let pipelines = (0..logs)
             .map(|log| {
-                Pipeline::start(
+                Pipeline::start_sharing(
                     Arc::clone(&backend),
                     LogId(log),
-                    config.append.clone(),
+                    of_each.clone(),
                     Arc::clone(&clock),
                     Arc::clone(&hub) as Arc<dyn CommitObserver>,
+                    Arc::clone(&admission),
                 )
             })
             .collect();

@@ -22,7 +22,7 @@ use gesta_core::*;
 use gesta_testkit::depth;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::start::start_with;
+use support::start::{start_two_sharing, start_with};
 use support::{Fault, Sim, eventually};
 
 fn start(sim: &Arc<Sim>) -> Pipeline {
@@ -322,6 +322,36 @@ async fn several_streams_are_stored_whole_or_not_at_all() {
         matches!(error.kind(), ErrorKind::WrongExpectedRevision { stream, .. } if stream.as_str() == "b")
     );
     assert_eq!(sim.events().len(), 2);
+}
+
+/// Goal: what waits in one pipeline leaves that much less room to those that share the bound, and none is idle for it.
+#[tokio::test]
+async fn pipelines_share_the_bound_on_what_waits() {
+    let sim = Sim::new(2);
+    let config = Config {
+        queue_events_max: 3,
+        ..Config::default()
+    };
+    let [full, other] = start_two_sharing(&sim, &config);
+    sim.set_answering(false);
+    let attempts: Vec<_> = (0..3)
+        .map(|_| full.append(to("s", Any, vec![event("a")])))
+        .collect();
+    let refused = other.append(to("t", Any, vec![event("a")])).await;
+    let refused = refused.unwrap_err();
+    assert!(
+        matches!(refused.kind(), ErrorKind::Overloaded(_)),
+        "{refused}"
+    );
+    assert_eq!(
+        (full.stats().queued_events, other.stats().queued_events),
+        (3, 0)
+    );
+    other.idle().await;
+    sim.set_answering(true);
+    assert!(join_all(attempts).await.iter().all(Result::is_ok));
+    full.idle().await;
+    other.append(to("t", Any, vec![event("a")])).await.unwrap();
 }
 
 #[tokio::test]

@@ -27,6 +27,24 @@ pub(crate) fn start_with(sim: &Arc<Sim>, config: Config) -> Pipeline {
     Pipeline::start(backend, LogId(0), config, clock, Arc::new(NoObserver))
 }
 
+/// Two pipelines that share the bound on what waits.
+pub(crate) fn start_two_sharing(sim: &Arc<Sim>, config: &Config) -> [Pipeline; 2] {
+    let admission = config.admission();
+    [(); 2].map(|()| {
+        let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
+        let (clock, observer) = (Arc::new(SystemClock), Arc::new(NoObserver));
+        let admission = Arc::clone(&admission);
+        Pipeline::start_sharing(
+            backend,
+            LogId(0),
+            config.clone(),
+            clock,
+            observer,
+            admission,
+        )
+    })
+}
+
 /// A process that appends, with an observer.
 pub(crate) fn start_observed(sim: &Arc<Sim>, observer: Arc<dyn CommitObserver>) -> Pipeline {
     let backend: Arc<dyn Backend> = Arc::<Sim>::clone(sim);
