@@ -10,6 +10,7 @@
 //!
 //! * `observe`: who is dead; `shares`: who should have how many logs; `claims`: taking logs that nobody has;
 //! * `giving`: handing logs over; `progress`: giving up a log whose pipeline is stuck;
+//! * `plan`: which logs would move, for people;
 //! * `answers`: what follows from an answer; `view`: what the rest of the node sees; `times`: how long all of it takes.
 
 mod answers;
@@ -17,6 +18,7 @@ mod claims;
 mod giving;
 mod note;
 mod observe;
+mod plan;
 mod progress;
 mod random;
 mod settle;
@@ -36,6 +38,7 @@ use gesta_core::{LogId, Result};
 use self::giving::Passing;
 pub use self::note::Note;
 use self::observe::{LookTimes, Observations};
+pub use self::plan::{PlannedMove, planned_moves};
 use self::progress::Progress;
 pub use self::progress::Sign;
 use self::random::Random;

@@ -258,31 +258,42 @@ impl Core {
     ) -> Option<(&'a LeaseRow, NodeId, MoveReason)> {
         let accepts =
             |lease: &LeaseRow, node: NodeId| node != me.id && !self.refuses(lease.log, node, now);
-        let free = || ours.iter().filter(|lease| !lease.frozen);
-        let pinned = free().find_map(|lease| {
-            let to = lease
-                .pinned
-                .filter(|to| shares.receives(*to) && accepts(lease, *to))?;
-            Some((*lease, to, MoveReason::Pin))
-        });
-        if pinned.is_some() || shares.giver() != Some(me.id) {
-            return pinned;
-        }
-        let takers = shares
-            .receivers()
-            .filter(|node| shares.is_below_ceiling(*node));
-        let to = takers.min_by_key(|node| (shares.excess(*node), *node))?;
         // A log that was stuck elsewhere stays: who does not know that would give it up again.
         let rests = |lease: &LeaseRow| {
             self.log(lease.log)
                 .keep_until
                 .is_some_and(|until| now < until)
         };
-        let movable =
-            free().filter(|lease| lease.pinned.is_none() && accepts(lease, to) && !rests(lease));
-        let lease = movable.max_by_key(|lease| affinity(lease.log.0, to.0))?;
-        Some((*lease, to, MoveReason::Balance))
+        improvement(shares, me.id, ours, accepts, rests)
     }
+}
+
+/// The next move of one of its logs that a node makes for the sake of pins and balance.
+pub(super) fn improvement<'a>(
+    shares: &Shares<'_>,
+    me: NodeId,
+    ours: &[&'a LeaseRow],
+    accepts: impl Fn(&LeaseRow, NodeId) -> bool,
+    rests: impl Fn(&LeaseRow) -> bool,
+) -> Option<(&'a LeaseRow, NodeId, MoveReason)> {
+    let free = || ours.iter().filter(|lease| !lease.frozen);
+    let pinned = free().find_map(|lease| {
+        let to = lease
+            .pinned
+            .filter(|to| shares.receives(*to) && accepts(lease, *to))?;
+        Some((*lease, to, MoveReason::Pin))
+    });
+    if pinned.is_some() || shares.giver() != Some(me) {
+        return pinned;
+    }
+    let takers = shares
+        .receivers()
+        .filter(|node| shares.is_below_ceiling(*node));
+    let to = takers.min_by_key(|node| (shares.excess(*node), *node))?;
+    let movable =
+        free().filter(|lease| lease.pinned.is_none() && accepts(lease, to) && !rests(lease));
+    let lease = movable.max_by_key(|lease| affinity(lease.log.0, to.0))?;
+    Some((*lease, to, MoveReason::Balance))
 }
 
 fn tenure(lease: &LeaseRow, owner: &NodeRow) -> Tenure {

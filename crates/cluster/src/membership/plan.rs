@@ -1,0 +1,152 @@
+//! Which logs would move for the sake of pins and balance if nothing else happened, for people.
+//!
+//! It makes the decisions of all nodes, one after the other, upon one look. It leaves out what a node knows beyond the
+//! look: who refused a log, which log was stuck elsewhere, and whether membership has settled.
+
+use gesta_core::LogId;
+use gesta_core::registry::{LeaseRow, Look, MoveReason, NodeId};
+
+use super::giving::improvement;
+use super::shares::Shares;
+
+/// A move that a node would make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlannedMove {
+    /// The log.
+    pub log: LogId,
+    /// Its owner.
+    pub from: NodeId,
+    /// Who would get it.
+    pub to: NodeId,
+    /// Why.
+    pub reason: MoveReason,
+}
+
+/// The moves, in the order in which they would be made.
+#[must_use]
+pub fn planned_moves(look: &Look) -> Vec<PlannedMove> {
+    let mut look = look.clone();
+    let mut moves: Vec<PlannedMove> = Vec::new();
+    // Each log moves at most once for its pin and once for balance.
+    while moves.len() < look.leases.len() * 2
+        && let Some(next) = next_move(&look)
+    {
+        let generation = look.node(next.to).map(|node| node.generation);
+        if let (Some(generation), Some(lease)) =
+            (generation, look.leases.get_mut(usize::from(next.log.0)))
+        {
+            (lease.owner, lease.generation) = (Some(next.to), generation);
+        }
+        moves.push(next);
+    }
+    moves
+}
+
+fn next_move(look: &Look) -> Option<PlannedMove> {
+    let shares = Shares::of(look);
+    look.nodes.iter().find_map(|node| {
+        // A log that is moving already is counted where it goes.
+        let ours = |lease: &&LeaseRow| {
+            lease.next_owner.is_none()
+                && look
+                    .holder(lease)
+                    .is_some_and(|holder| holder.id == node.id)
+        };
+        let ours: Vec<&LeaseRow> = look.leases.iter().filter(ours).collect();
+        let (lease, to, reason) =
+            improvement(&shares, node.id, &ours, |_, to| to != node.id, |_| false)?;
+        Some(PlannedMove {
+            log: lease.log,
+            from: node.id,
+            to,
+            reason,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::Incarnation;
+    use gesta_core::Timestamp;
+    use gesta_core::registry::{Generation, LeaseEpoch, NodeInfo, NodeRow, NodeState};
+    use uuid::Uuid;
+
+    fn node(id: u32) -> NodeRow {
+        NodeRow {
+            id: NodeId(id),
+            info: NodeInfo {
+                address: format!("n{id}:1").into(),
+                weight: 100,
+                build: "1".into(),
+                protocol_min: 1,
+                protocol_max: 1,
+            },
+            generation: Generation(i64::from(id)),
+            beat: 1,
+            state: NodeState::Up,
+            unreachable: Vec::new(),
+            started: Timestamp(0),
+            beat_at: Timestamp(0),
+        }
+    }
+
+    /// A look at so many nodes, with these owners of the logs.
+    fn look(nodes: u32, owners: &[u32]) -> Look {
+        let leases = (0..).zip(owners).map(|(log, owner)| LeaseRow {
+            log: LogId(log),
+            owner: Some(NodeId(*owner)),
+            generation: Generation(i64::from(*owner)),
+            epoch: LeaseEpoch(1),
+            next_owner: None,
+            pinned: None,
+            frozen: false,
+            since: Timestamp(0),
+        });
+        Look {
+            is_registered: false,
+            incarnation: Incarnation(Uuid::nil()),
+            nodes: (1..=nodes).map(node).collect(),
+            leases: leases.collect(),
+            ends: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn no_move_where_the_logs_are_shared() {
+        assert_eq!(planned_moves(&look(3, &[1, 1, 2, 2, 3, 3, 3])), []);
+        assert_eq!(planned_moves(&look(0, &[1, 1])), []);
+    }
+
+    #[test]
+    fn a_node_that_is_new_gets_its_share_and_no_log_moves_twice() {
+        let moves = planned_moves(&look(3, &[1, 1, 1, 1, 2, 2, 2, 2]));
+        assert_eq!(moves.len(), 2, "{moves:?}");
+        assert!(moves.iter().all(|planned| planned.to == NodeId(3)));
+        assert_ne!(moves[0].log, moves[1].log);
+    }
+
+    #[test]
+    fn pins_count_and_what_is_frozen_stays() {
+        let mut look = look(2, &[1, 1, 2, 2]);
+        look.leases[0].pinned = Some(NodeId(2));
+        let moves = planned_moves(&look);
+        assert_eq!((moves[0].log, moves[0].reason), (LogId(0), MoveReason::Pin));
+        assert_eq!(
+            (moves[1].from, moves[1].reason),
+            (NodeId(2), MoveReason::Balance)
+        );
+        assert_eq!(moves.len(), 2);
+        for lease in &mut look.leases {
+            lease.frozen = true;
+        }
+        assert_eq!(planned_moves(&look), []);
+    }
+
+    #[test]
+    fn a_log_that_is_moving_is_counted_where_it_goes() {
+        let mut look = look(2, &[1, 1, 1, 1]);
+        look.leases[0].next_owner = Some(NodeId(2));
+        assert_eq!(planned_moves(&look).len(), 1);
+    }
+}
