@@ -2,6 +2,8 @@
 //!
 //! Not here: what the commands do (`commands`), configuration of the server (`config`).
 
+mod cluster;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -9,6 +11,7 @@ use gesta_core::{Checkpoint, EventId, EventType, ExpectedRevision, Revision, Str
 use gesta_wire::Expected;
 use uuid::Uuid;
 
+pub(crate) use self::cluster::{ClusterCommand, ClusterDrain, ClusterMove, ClusterPin};
 use crate::units::Span;
 
 /// The server that data commands talk to unless told otherwise.
@@ -94,6 +97,9 @@ pub(crate) enum Command {
     /// Create, migrate and print the schema of a store.
     #[command(subcommand)]
     Schema(SchemaCommand),
+    /// Show and direct the nodes that share a PostgreSQL database.
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Read a whole store and check every promise that data can show.
     Verify,
     /// Copy a SQLite store to a new file, also while a server has it open.

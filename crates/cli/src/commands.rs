@@ -3,6 +3,7 @@
 mod admin;
 mod all;
 mod backup;
+mod cluster;
 mod import;
 mod open_files;
 mod progress;
@@ -50,6 +51,9 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::All(command) => all::run(&global, command, &mut output).await?,
         Command::Schema(command) => {
             admin::schema(&database_url(&global)?, command, &mut output).await?
+        }
+        Command::Cluster(command) => {
+            cluster::run(&database_url(&global)?, command, &mut output).await?
         }
         Command::Verify => admin::verify(&database_url(&global)?, &mut output).await?,
         Command::Backup(backup) => backup::backup(&global, &backup, &mut output).await?,

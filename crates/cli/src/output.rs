@@ -67,6 +67,14 @@ impl<W: Write> Output<W> {
         })
     }
 
+    /// Writes a line for people, such as the heading of a table; nothing in JSON.
+    pub(crate) fn heading(&mut self, line: &str) -> Outcome {
+        if self.format == OutputFormat::Pretty {
+            writeln!(self.to, "{line}")?;
+        }
+        Ok(())
+    }
+
     /// Writes a text as it is, in either form.
     pub(crate) fn text(&mut self, text: &str) -> Outcome {
         Ok(self.to.write_all(text.as_bytes())?)

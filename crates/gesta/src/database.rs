@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gesta_core::backend::{Backend, BackendInfo};
-use gesta_core::{Clock, Error, EventStore, Result, SystemClock};
+use gesta_core::registry::Registry;
+use gesta_core::{Clock, Error, ErrorKind, EventStore, Result, SystemClock};
 use gesta_sql::verify::{AuditSource, Progress, Report, audit};
 use gesta_store::{Config, Store};
 
@@ -159,6 +160,17 @@ impl Database {
     ) -> Result<Arc<crate::Node>> {
         let started = crate::Node::join(self.start(options)?, listener, node).await;
         started.map_err(|error| error.during("join the cluster"))
+    }
+
+    /// The registry of the nodes that share this database, for administration: who is alive, and who appends to what.
+    ///
+    /// # Errors
+    /// `Unsupported` if the database is used by one process alone.
+    pub fn registry(&self) -> Result<Arc<dyn Registry>> {
+        self.backend().registry().ok_or_else(|| {
+            let text = "this database is used by one process; several nodes need PostgreSQL";
+            Error::new(ErrorKind::Unsupported(text.into()))
+        })
     }
 
     fn backend(&self) -> Arc<dyn Backend> {

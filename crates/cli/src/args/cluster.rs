@@ -1,0 +1,94 @@
+//! `gesta cluster …`: the nodes that share a database.
+
+use clap::{Args, Subcommand};
+
+use crate::units::Span;
+
+/// `gesta cluster …`.
+#[derive(Debug, Subcommand)]
+#[command(
+    after_help = "NODE is the number of a node or its address, as `gesta cluster status` shows them; LOG is a number from 0.\n\
+    The commands work on the PostgreSQL database (--store postgres://…) that the nodes share; no server need run."
+)]
+pub(crate) enum ClusterCommand {
+    /// Show the nodes, and which of them appends to which log.
+    Status,
+    /// Let a node hand over all of its logs and receive none, as before it is stopped for long.
+    Drain(ClusterDrain),
+    /// Move a log to another node.
+    Move(ClusterMove),
+    /// Keep a log at one node whenever that node is up.
+    Pin(ClusterPin),
+    /// Undo `pin`.
+    Unpin {
+        /// The log.
+        log: u16,
+    },
+    /// Let no log move but for deaths, drains and requests.
+    Freeze,
+    /// Undo `freeze`.
+    Thaw,
+    /// Tell which logs would move now for the sake of pins and balance.
+    Balance {
+        /// Only tell. It must be given: the nodes balance by themselves, once none has come or gone for 20 s.
+        #[arg(long, required = true)]
+        dry_run: bool,
+    },
+    /// Show the last moves of logs, newest first.
+    History {
+        /// Stop after so many moves; the database keeps 1,000.
+        #[arg(long, value_name = "MOVES", value_parser = clap::value_parser!(u16).range(1..))]
+        limit: Option<u16>,
+    },
+}
+
+/// `gesta cluster drain`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The node goes on serving; it forwards appends to the new owners. A node that is started again takes part again."
+)]
+pub(crate) struct ClusterDrain {
+    /// The node.
+    pub(crate) node: String,
+    /// Let the node take part again.
+    #[arg(long)]
+    pub(crate) undo: bool,
+    /// Return when the node has no log any more, or fail after this time; the drain goes on then. 0s: return at once.
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "30s",
+        conflicts_with = "undo"
+    )]
+    pub(crate) wait: Span,
+}
+
+/// `gesta cluster move`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The owner is asked, and hands the log over: nothing is lost, and appends wait for some milliseconds.\n\
+    The log may move again for the sake of balance; `gesta cluster pin` keeps it where it is."
+)]
+pub(crate) struct ClusterMove {
+    /// The log.
+    pub(crate) log: u16,
+    /// The node that is to have it.
+    #[arg(long, value_name = "NODE")]
+    pub(crate) to: String,
+    /// Return when the log has moved, or fail after this time; the owner stays asked then. 0s: return at once.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) wait: Span,
+}
+
+/// `gesta cluster pin`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The log moves there once no node has come or gone for 20 s, and comes back after the node was away. At once: `gesta cluster move`."
+)]
+pub(crate) struct ClusterPin {
+    /// The log.
+    pub(crate) log: u16,
+    /// The node.
+    #[arg(long, value_name = "NODE")]
+    pub(crate) to: String,
+}

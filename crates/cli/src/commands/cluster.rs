@@ -1,0 +1,300 @@
+//! `gesta cluster …`: looks at the registry of a database, and asks its nodes for something.
+//!
+//! Why by the database and not by a server: the registry is what the nodes agree by, and it is there when they are not.
+//! Invariants: only the owner of a log gives it away; what is written here is a request, conditional on the tenure or
+//! the generation that was seen. Not here: what the nodes make of it (`gesta-cluster`), tables for people (`show`).
+
+mod show;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gesta::{Database, Options};
+use gesta_core::LogId;
+use gesta_core::registry::{LeaseRow, Look, NodeRow, NodeState, Registry};
+use serde_json::json;
+
+use self::show::{name, named};
+use super::interrupts;
+use crate::args::{ClusterCommand, ClusterDrain, ClusterMove, ClusterPin};
+use crate::exit::{Code, Failure, Outcome};
+use crate::output::Output;
+
+/// Pause between two looks at something that is waited for.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
+
+/// Runs one command on the database at `url`.
+pub(super) async fn run(url: &str, command: ClusterCommand, output: &mut Output) -> Outcome {
+    if url.starts_with("sqlite:") {
+        let text = format!("{url} is a store of one process; several nodes need PostgreSQL");
+        return Err(Failure::usage(text));
+    }
+    let database = Database::open(url, &Options::default()).await?;
+    let mut interrupts = interrupts()?;
+    let outcome = tokio::select! {
+        outcome = perform(&database, command, output) => outcome,
+        _ = interrupts.recv() => Err(Failure::interrupted("stopped; what was asked of the nodes stays asked")),
+    };
+    database.close().await;
+    outcome
+}
+
+async fn perform(database: &Database, command: ClusterCommand, output: &mut Output) -> Outcome {
+    let registry = database.registry()?;
+    match command {
+        ClusterCommand::Status => {
+            let (id, look) = (registry.store_id().await?, registry.look().await?);
+            show::status(id, &look, output)
+        }
+        ClusterCommand::Drain(drain) => set_drain(&registry, &drain, output).await,
+        ClusterCommand::Move(request) => move_log(&registry, &request, output).await,
+        ClusterCommand::Pin(pin) => set_pin(&registry, &pin, output).await,
+        ClusterCommand::Unpin { log } => {
+            let look = registry.look().await?;
+            let log = lease_of(&look, log)?.log;
+            registry.pin(log, None).await?;
+            let record = json!({"log": log.0, "pinned": null});
+            output.record(&record, |_| format!("log {log} is pinned to no node"))
+        }
+        ClusterCommand::Freeze => set_frozen(&registry, true, output).await,
+        ClusterCommand::Thaw => set_frozen(&registry, false, output).await,
+        ClusterCommand::Balance { dry_run: _ } => show::plan(&registry.look().await?, output),
+        ClusterCommand::History { limit } => {
+            let (look, moves) = (registry.look().await?, registry.moves().await?);
+            let limit = limit.map_or(usize::MAX, usize::from);
+            show::history(&look, moves.into_iter().take(limit), output)
+        }
+    }
+}
+
+/// The node of this number or address.
+fn node_of<'a>(look: &'a Look, text: &str) -> Outcome<&'a NodeRow> {
+    let is_meant = |node: &&NodeRow| match text.parse::<u32>() {
+        Ok(number) => node.id.0 == number,
+        Err(_) => &*node.info.address == text,
+    };
+    look.nodes.iter().find(is_meant).ok_or_else(|| {
+        let mut nodes: Vec<_> = look.nodes.iter().collect();
+        nodes.sort_by_key(|node| node.id);
+        let nodes: Vec<String> = nodes.into_iter().map(named).collect();
+        let there = match nodes.as_slice() {
+            [] => "there is none".to_owned(),
+            nodes => nodes.join(", "),
+        };
+        Failure::usage(format!(
+            "NODE must be the number or the address of a node that has not left ({there}), found {text:?}"
+        ))
+    })
+}
+
+/// The lease of the log of this number.
+fn lease_of(look: &Look, log: u16) -> Outcome<&LeaseRow> {
+    look.leases.get(usize::from(log)).ok_or_else(|| {
+        let count = look.leases.len();
+        Failure::usage(format!(
+            "LOG must be from 0 to {}: the store has {count} logs, found {log}",
+            count.saturating_sub(1)
+        ))
+    })
+}
+
+/// The logs that a node owns.
+fn logs_of(look: &Look, node: &NodeRow) -> usize {
+    let holds = |lease: &&LeaseRow| {
+        look.holder(lease)
+            .is_some_and(|holder| holder.id == node.id)
+    };
+    look.leases.iter().filter(holds).count()
+}
+
+async fn set_frozen(registry: &Arc<dyn Registry>, frozen: bool, output: &mut Output) -> Outcome {
+    registry.freeze(frozen).await?;
+    output.record(&json!({"frozen": frozen}), |_| {
+        let text = match frozen {
+            true => "frozen: logs move only for deaths, drains and requests",
+            false => "thawed: logs move for the sake of pins and balance too",
+        };
+        text.to_owned()
+    })
+}
+
+async fn set_pin(registry: &Arc<dyn Registry>, pin: &ClusterPin, output: &mut Output) -> Outcome {
+    let look = registry.look().await?;
+    let (log, to) = (lease_of(&look, pin.log)?.log, node_of(&look, &pin.to)?);
+    registry.pin(log, Some(to.id)).await?;
+    let record = json!({"log": log.0, "pinned": to.id.0, "address": *to.info.address});
+    output.record(&record, |_| format!("log {log} is pinned to {}", named(to)))
+}
+
+async fn set_drain(
+    registry: &Arc<dyn Registry>,
+    drain: &ClusterDrain,
+    output: &mut Output,
+) -> Outcome {
+    let look = registry.look().await?;
+    let node = node_of(&look, &drain.node)?;
+    let mut others = look.nodes.iter().filter(|other| other.id != node.id);
+    let state = match drain.undo {
+        true => NodeState::Up,
+        false => NodeState::Draining,
+    };
+    if !drain.undo && !others.any(|other| other.state == NodeState::Up) {
+        let text = format!("{} cannot be drained: no other node is up", named(node));
+        return Err(Failure::other(text));
+    }
+    if !registry.set_state(node.id, node.generation, state).await? {
+        return Err(try_again(&format!(
+            "{} has just started again or left",
+            named(node)
+        )));
+    }
+    let logs = match drain.undo {
+        true => logs_of(&look, node),
+        false => drained(registry, node, drain.wait.0).await?,
+    };
+    let record = json!({"node": node.id.0, "address": *node.info.address, "state": state.name(), "logs": logs});
+    output.record(&record, |_| {
+        format!("{} is {} and has {logs} logs", named(node), state.name())
+    })
+}
+
+/// Waits until a node has no logs; gives their number when there is nothing more to wait for.
+async fn drained(registry: &Arc<dyn Registry>, node: &NodeRow, wait: Duration) -> Outcome<usize> {
+    let deadline = Instant::now() + wait;
+    loop {
+        let look = registry.look().await?;
+        let logs = match look.node(node.id) {
+            Some(now) if now.generation == node.generation => logs_of(&look, now),
+            // It has left, or was started again: what it had is free.
+            _ => 0,
+        };
+        if logs == 0 || wait.is_zero() {
+            return Ok(logs);
+        }
+        if Instant::now() >= deadline {
+            let text = format!("{} is draining, but still has {logs} logs", named(node));
+            return Err(Failure::Message(Code::Unavailable, text));
+        }
+        tokio::time::sleep(LOOK_PAUSE).await;
+    }
+}
+
+async fn move_log(
+    registry: &Arc<dyn Registry>,
+    request: &ClusterMove,
+    output: &mut Output,
+) -> Outcome {
+    let look = registry.look().await?;
+    let (lease, to) = (lease_of(&look, request.log)?, node_of(&look, &request.to)?);
+    let asked = ask_for(&look, lease, to)?;
+    if let Some(next) = asked
+        && !registry
+            .set_next_owner(lease.log, lease.epoch, next)
+            .await?
+    {
+        return Err(try_again(&format!("log {} has just moved", lease.log)));
+    }
+    let is_there = asked.is_none_or(|next| next.is_none())
+        || moved(registry, lease, to, request.wait.0).await?;
+    let record = json!({"log": lease.log.0, "node": to.id.0, "address": *to.info.address, "moved": is_there});
+    output.record(&record, |_| match is_there {
+        true => format!("log {} is at {}", lease.log, named(to)),
+        false => format!(
+            "the owner of log {} is asked to hand it over to {}",
+            lease.log,
+            named(to)
+        ),
+    })
+}
+
+/// What to write into the lease so that the log moves; `None` if it is there.
+fn ask_for(
+    look: &Look,
+    lease: &LeaseRow,
+    to: &NodeRow,
+) -> Outcome<Option<Option<gesta_core::registry::NodeId>>> {
+    let log = lease.log;
+    let Some(holder) = look.holder(lease) else {
+        return Err(try_again(&format!(
+            "log {log} has no owner that could hand it over; a node claims it within seconds"
+        )));
+    };
+    if let Some(pinned) = lease.pinned.filter(|pinned| *pinned != to.id) {
+        return Err(Failure::usage(format!(
+            "log {log} is pinned to {}: `gesta cluster unpin {log}` first",
+            name(look, pinned)
+        )));
+    }
+    if holder.id == to.id {
+        return Ok(lease.next_owner.map(|_| None));
+    }
+    if to.state != NodeState::Up {
+        return Err(Failure::usage(format!(
+            "{} is {} and receives no logs: `gesta cluster drain {} --undo` first",
+            named(to),
+            to.state.name(),
+            to.id
+        )));
+    }
+    Ok(Some(Some(to.id)))
+}
+
+/// Waits until a log has moved; false if that is not waited for.
+async fn moved(
+    registry: &Arc<dyn Registry>,
+    from: &LeaseRow,
+    to: &NodeRow,
+    wait: Duration,
+) -> Outcome<bool> {
+    let deadline = Instant::now() + wait;
+    loop {
+        let look = registry.look().await?;
+        match progress(&look, from, to)? {
+            Progress::Moved => return Ok(true),
+            Progress::Asked if wait.is_zero() => return Ok(false),
+            Progress::Asked if Instant::now() >= deadline => {
+                let text = format!("log {} has not moved yet; its owner stays asked", from.log);
+                return Err(Failure::Message(Code::Unavailable, text));
+            }
+            Progress::Asked => tokio::time::sleep(LOOK_PAUSE).await,
+        }
+    }
+}
+
+/// How far a move is.
+#[derive(Debug, PartialEq, Eq)]
+enum Progress {
+    Asked,
+    Moved,
+}
+
+fn progress(look: &Look, from: &LeaseRow, to: &NodeRow) -> Outcome<Progress> {
+    let lease = lease_of(look, from.log.0)?;
+    let holder = look.holder(lease);
+    if holder.is_some_and(|holder| holder.id == to.id) {
+        return Ok(Progress::Moved);
+    }
+    let is_asked = lease.epoch == from.epoch && lease.next_owner == Some(to.id);
+    if is_asked && holder.is_some() {
+        return Ok(Progress::Asked);
+    }
+    let LogId(log) = from.log;
+    Err(Failure::other(match holder {
+        None => format!("log {log} has lost its owner before it could be handed over"),
+        Some(holder) if lease.epoch == from.epoch => {
+            format!(
+                "{} keeps log {log}: {} does not take it",
+                named(holder),
+                named(to)
+            )
+        }
+        Some(holder) => format!("log {log} went to {} instead", named(holder)),
+    }))
+}
+
+fn try_again(what: &str) -> Failure {
+    Failure::Message(Code::Unavailable, format!("{what}: try again"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! What `gesta cluster` shows: tables for people, one JSON object for each row.
+//!
+//! Not here: what is looked at (`gesta_core::registry`).
+
+use std::time::Duration;
+
+use gesta_cluster::membership;
+use gesta_core::registry::{LeaseRow, Look, Move, NodeId, NodeRow};
+use gesta_core::{Clock, SystemClock, Timestamp};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::logs_of;
+use crate::exit::Outcome;
+use crate::output::{Output, visible};
+
+/// A node in a sentence.
+pub(super) fn named(node: &NodeRow) -> String {
+    format!("node {} at {}", node.id, visible(&node.info.address))
+}
+
+/// The node of this number in a sentence; one that has left has no address.
+pub(super) fn name(look: &Look, id: NodeId) -> String {
+    look.node(id)
+        .map_or_else(|| format!("node {id}, which has left,"), named)
+}
+
+/// A row in both forms: the cells of the table, and the object.
+struct Row {
+    cells: Vec<String>,
+    record: Value,
+}
+
+/// Shows rows: as objects, or as a table under a heading.
+fn rows(heading: &[&str], rows: &[Row], output: &mut Output) -> Outcome {
+    let mut widths: Vec<usize> = heading.iter().map(|cell| cell.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(&row.cells) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells = cells.zip(&widths);
+        let padded: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        padded.join("  ").trim_end().to_owned()
+    };
+    output.heading(&line(&mut heading.iter().copied()))?;
+    for row in rows {
+        output.record(&row.record, |_| {
+            line(&mut row.cells.iter().map(String::as_str))
+        })?;
+    }
+    Ok(())
+}
+
+/// The state of a cluster.
+pub(super) fn status(id: Uuid, look: &Look, output: &mut Output) -> Outcome {
+    let now = SystemClock.now();
+    let (logs, incarnation) = (look.leases.len(), look.incarnation);
+    output.heading(&format!(
+        "store {id}, incarnation {incarnation}, {logs} logs\n"
+    ))?;
+    let mut nodes: Vec<&NodeRow> = look.nodes.iter().collect();
+    nodes.sort_by_key(|node| node.id);
+    let nodes: Vec<Row> = nodes
+        .into_iter()
+        .map(|node| node_row(look, node, now))
+        .collect();
+    let heading = [
+        "node",
+        "address",
+        "build",
+        "state",
+        "beat",
+        "logs",
+        "cannot call",
+    ];
+    rows(&heading, &nodes, output)?;
+    output.heading("")?;
+    let leases: Vec<Row> = look
+        .leases
+        .iter()
+        .map(|lease| lease_row(look, lease))
+        .collect();
+    let heading = ["log", "owner", "epoch", "since", "next", "pinned", "frozen"];
+    rows(&heading, &leases, output)?;
+    let free = look
+        .leases
+        .iter()
+        .filter(|lease| look.holder(lease).is_none());
+    let free: Vec<String> = free.map(|lease| lease.log.to_string()).collect();
+    if free.is_empty() {
+        return Ok(());
+    }
+    let free = free.join(", ");
+    output.heading(&format!(
+        "\nWITHOUT OWNER: log {free}. Appends to it are slow until a node claims it."
+    ))
+}
+
+/// A node that has been silent for longer than this is dead, or no other node is there to say so.
+fn silent_after(look: &Look) -> Duration {
+    membership::Config::default().dead(look.nodes.len())
+}
+
+fn node_row(look: &Look, node: &NodeRow, now: Timestamp) -> Row {
+    let micros = now.as_micros().saturating_sub(node.beat_at.as_micros());
+    let age = Duration::from_micros(u64::try_from(micros).unwrap_or_default());
+    let is_silent = age > silent_after(look);
+    let state = node.state.name();
+    let unreachable: Vec<u32> = node.unreachable.iter().map(|other| other.0).collect();
+    let cells = vec![
+        node.id.to_string(),
+        visible(&node.info.address),
+        visible(&node.info.build),
+        if is_silent {
+            format!("{state}, SILENT")
+        } else {
+            state.to_owned()
+        },
+        format!("{:.1} s ago", age.as_secs_f64()),
+        logs_of(look, node).to_string(),
+        list(&unreachable),
+    ];
+    let record = json!({
+        "kind": "node",
+        "node": node.id.0,
+        "address": *node.info.address,
+        "build": *node.info.build,
+        "weight": node.info.weight,
+        "state": state,
+        "started": node.started.to_string(),
+        "beat_at": node.beat_at.to_string(),
+        "beat_age_seconds": age.as_secs_f64(),
+        "silent": is_silent,
+        "logs": logs_of(look, node),
+        "cannot_call": unreachable,
+    });
+    Row { cells, record }
+}
+
+fn lease_row(look: &Look, lease: &LeaseRow) -> Row {
+    let holder = look.holder(lease);
+    let number = |node: Option<NodeId>| node.map_or("-".to_owned(), |node| node.to_string());
+    let owner = holder.map(|node| format!("{} {}", node.id, visible(&node.info.address)));
+    let cells = vec![
+        lease.log.to_string(),
+        owner.unwrap_or_else(|| "NONE".to_owned()),
+        lease.epoch.to_string(),
+        lease.since.to_string(),
+        number(lease.next_owner),
+        number(lease.pinned),
+        if lease.frozen { "frozen" } else { "-" }.to_owned(),
+    ];
+    let record = json!({
+        "kind": "log",
+        "log": lease.log.0,
+        "owner": holder.map(|node| node.id.0),
+        "address": holder.map(|node| &*node.info.address),
+        "epoch": lease.epoch.0,
+        "since": lease.since.to_string(),
+        "next_owner": lease.next_owner.map(|node| node.0),
+        "pinned": lease.pinned.map(|node| node.0),
+        "frozen": lease.frozen,
+    });
+    Row { cells, record }
+}
+
+fn list(numbers: &[u32]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    match numbers.as_slice() {
+        [] => "-".to_owned(),
+        numbers => numbers.join(", "),
+    }
+}
+
+/// The moves that would bring all logs to where they should be.
+pub(super) fn plan(look: &Look, output: &mut Output) -> Outcome {
+    let moves = membership::planned_moves(look);
+    if moves.is_empty() {
+        return output.heading("no log would move");
+    }
+    let planned: Vec<Row> = moves.iter().map(|planned| Row {
+        cells: vec![
+            planned.log.to_string(),
+            name(look, planned.from),
+            name(look, planned.to),
+            planned.reason.name().to_owned(),
+        ],
+        record: json!({"log": planned.log.0, "from": planned.from.0, "to": planned.to.0, "reason": planned.reason.name()}),
+    }).collect();
+    rows(&["log", "from", "to", "reason"], &planned, output)
+}
+
+/// Moves that were made.
+pub(super) fn history(
+    look: &Look,
+    moves: impl Iterator<Item = Move>,
+    output: &mut Output,
+) -> Outcome {
+    let place = |node: Option<NodeId>| match node {
+        None => "nobody".to_owned(),
+        Some(id) => match look.node(id) {
+            Some(node) => format!("{id} {}", visible(&node.info.address)),
+            None => format!("{id} (left)"),
+        },
+    };
+    let moves: Vec<Row> = moves
+        .map(|done| Row {
+            cells: vec![
+                done.at.to_string(),
+                done.log.to_string(),
+                place(done.from),
+                place(done.to),
+                done.epoch.to_string(),
+                done.reason.name().to_owned(),
+            ],
+            record: json!({
+                "at": done.at.to_string(),
+                "log": done.log.0,
+                "from": done.from.map(|node| node.0),
+                "to": done.to.map(|node| node.0),
+                "epoch": done.epoch.0,
+                "reason": done.reason.name(),
+            }),
+        })
+        .collect();
+    rows(
+        &["at", "log", "from", "to", "epoch", "reason"],
+        &moves,
+        output,
+    )
+}

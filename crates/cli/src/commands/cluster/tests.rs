@@ -1,0 +1,128 @@
+//! What is asked of a registry, and what is refused before anything is asked.
+
+use super::*;
+use gesta_core::registry::{Generation, LeaseEpoch, NodeId, NodeInfo};
+use gesta_core::{Incarnation, Timestamp};
+
+fn node(id: u32) -> NodeRow {
+    NodeRow {
+        id: NodeId(id),
+        info: NodeInfo {
+            address: format!("host:{id}").into(),
+            weight: 100,
+            build: "1".into(),
+            protocol_min: 1,
+            protocol_max: 1,
+        },
+        generation: Generation(i64::from(id)),
+        beat: 1,
+        state: NodeState::Up,
+        unreachable: Vec::new(),
+        started: Timestamp(0),
+        beat_at: Timestamp(0),
+    }
+}
+
+/// Two nodes; node 1 has log 0, node 2 log 1, and nobody log 2.
+fn look() -> Look {
+    let lease = |log: u16, owner: Option<u32>| LeaseRow {
+        log: LogId(log),
+        owner: owner.map(NodeId),
+        generation: owner.map_or(Generation::NONE, |id| Generation(i64::from(id))),
+        epoch: LeaseEpoch(5),
+        next_owner: None,
+        pinned: None,
+        frozen: false,
+        since: Timestamp(0),
+    };
+    Look {
+        is_registered: false,
+        incarnation: Incarnation(uuid::Uuid::nil()),
+        nodes: vec![node(2), node(1)],
+        leases: vec![lease(0, Some(1)), lease(1, Some(2)), lease(2, None)],
+        ends: Vec::new(),
+    }
+}
+
+fn refusal<T: std::fmt::Debug>(outcome: Outcome<T>) -> (Option<Code>, String) {
+    let failure = outcome.expect_err("refused");
+    (failure.code(), failure.to_string())
+}
+
+#[test]
+fn a_node_is_its_number_or_its_address() {
+    let look = look();
+    assert_eq!(node_of(&look, "2").expect("there").id, NodeId(2));
+    assert_eq!(node_of(&look, "host:1").expect("there").id, NodeId(1));
+    for absent in ["3", "", "host", "host:3", "-1"] {
+        let (code, text) = refusal(node_of(&look, absent));
+        assert_eq!(code, Some(Code::Usage));
+        let named = "(node 1 at host:1, node 2 at host:2), found ";
+        assert!(
+            text.contains(named) && text.ends_with(&format!("{absent:?}")),
+            "{text}"
+        );
+    }
+    let nobody = Look {
+        nodes: Vec::new(),
+        ..look
+    };
+    assert!(refusal(node_of(&nobody, "1")).1.contains("(there is none)"));
+}
+
+#[test]
+fn a_log_is_one_of_the_store() {
+    let look = look();
+    assert_eq!(lease_of(&look, 2).expect("there").log, LogId(2));
+    let (code, text) = refusal(lease_of(&look, 3));
+    assert_eq!(code, Some(Code::Usage));
+    assert_eq!(
+        text,
+        "LOG must be from 0 to 2: the store has 3 logs, found 3"
+    );
+}
+
+#[test]
+fn what_cannot_be_moved_is_refused_with_the_reason() {
+    let mut look = look();
+    let ask =
+        |look: &Look, log: usize, to: usize| ask_for(look, &look.leases[log], &look.nodes[to]);
+    assert_eq!(ask(&look, 0, 0).expect("asked"), Some(Some(NodeId(2))));
+    assert_eq!(ask(&look, 1, 0).expect("there"), None);
+    let (code, text) = refusal(ask(&look, 2, 0));
+    assert_eq!(code, Some(Code::Unavailable));
+    assert!(text.contains("log 2 has no owner"), "{text}");
+    look.leases[1].next_owner = Some(NodeId(1));
+    assert_eq!(ask(&look, 1, 0).expect("withdrawn"), Some(None));
+    look.leases[0].pinned = Some(NodeId(1));
+    let (_, text) = refusal(ask(&look, 0, 0));
+    assert!(text.contains("pinned to node 1 at host:1"), "{text}");
+    look.leases[0].pinned = Some(NodeId(2));
+    look.nodes[0].state = NodeState::Draining;
+    let (_, text) = refusal(ask(&look, 0, 0));
+    assert!(text.contains("node 2 at host:2 is draining"), "{text}");
+}
+
+#[test]
+fn a_move_ends_when_the_log_is_there_or_cannot_come() {
+    let before = look();
+    let (from, to) = (before.leases[0], node(2));
+    let mut look = look();
+    look.leases[0].next_owner = Some(NodeId(2));
+    assert_eq!(progress(&look, &from, &to).expect("asked"), Progress::Asked);
+    look.leases[0].next_owner = None;
+    assert!(
+        refusal(progress(&look, &from, &to))
+            .1
+            .contains("does not take it")
+    );
+    (look.leases[0].owner, look.leases[0].generation) = (Some(NodeId(2)), Generation(2));
+    look.leases[0].epoch = LeaseEpoch(6);
+    assert_eq!(progress(&look, &from, &to).expect("moved"), Progress::Moved);
+    look.nodes[0].generation = Generation(9);
+    assert!(
+        refusal(progress(&look, &from, &to))
+            .1
+            .contains("has lost its owner")
+    );
+}
