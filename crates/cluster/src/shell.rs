@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use gesta_core::registry::{HandOver, LeaseEpoch, Look, NodeId, NodeInfo, NodeState, Registry};
+use gesta_core::registry::{
+    HandOver, LeaseEpoch, Look, MoveReason, NodeId, NodeInfo, NodeState, Registry,
+};
 use gesta_core::{Error, LogId, Result};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -85,6 +87,8 @@ pub struct Status {
     pub trouble: Option<String>,
     /// Why the membership has ended.
     pub stopped: Option<Stop>,
+    /// The moves of leases that this node has made, in the order of [`MoveReason::ALL`].
+    pub moves: [u64; MoveReason::ALL.len()],
 }
 
 /// What the thread tells the handles.
@@ -386,8 +390,21 @@ impl Shell {
         self.core.on(Input::Signs(signs.collect()), clock::now());
     }
 
+    fn count(&self, reason: MoveReason) {
+        let counts = |status: &mut Status| {
+            let moves = status.moves.iter_mut().zip(MoveReason::ALL);
+            for (count, _) in moves.filter(|(_, one)| *one == reason) {
+                *count += 1;
+            }
+        };
+        self.told.status.send_modify(|(_, status)| counts(status));
+    }
+
     fn tell(&self, note: &Note) {
         tracing::info!("{note}");
+        if let Note::Moved { reason, .. } = note {
+            self.count(*reason);
+        }
         if let Note::Moved {
             log,
             to: Some(to),

@@ -1,7 +1,10 @@
-//! What stores and entities have done, as metrics of `prometheus-client`: read when they are asked for.
+//! What stores, nodes and entities have done, as metrics of `prometheus-client`: read when they are asked for.
 //!
 //! Why collectors: the numbers are counted where the work is done; nothing is counted twice.
 //! Not here: the registry and its text, which are the application's.
+
+#[cfg(feature = "cluster")]
+mod cluster;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +17,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+#[cfg(feature = "cluster")]
+pub use self::cluster::ClusterMetrics;
 
 /// Name, help and value of a counter.
 type PipelineCounter = (&'static str, &'static str, fn(&PipelineStats) -> u64);

@@ -33,7 +33,9 @@ impl Node {
         let call = self
             .forwarder
             .call(log, change.kind(), change.encode(), deadline);
-        let was_written = match call.await {
+        let outcome = call.await;
+        self.counts.forwarded(&outcome);
+        let was_written = match outcome {
             Ok(reply) => {
                 let answer = answers::decode(reply.body);
                 return match reply.is_in_doubt {
@@ -66,6 +68,7 @@ impl Node {
         let text = match reason {
             ReturnReason::Local => return Ok(()),
             ReturnReason::Unreachable | ReturnReason::NoOwner => {
+                self.counts.direct();
                 if let Some(pace) = self.direct.get(usize::from(log.0)) {
                     pace.turn().await;
                 }

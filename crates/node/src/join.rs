@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::node::{Config, Node, Placements};
+use crate::standing;
 
 /// Question on a link: look at the registry at once, something has changed.
 pub(crate) const LOOK_NOW: u8 = 1;
@@ -115,6 +116,7 @@ struct Joining {
     membership: Membership,
     node: Arc<OnceLock<Weak<Node>>>,
     leave_within: Duration,
+    leases: membership::Config,
 }
 
 impl Joining {
@@ -142,6 +144,7 @@ impl Joining {
             membership: Membership::start(registry, options_, progress, hand_overs)?,
             node,
             leave_within: options.leave_within,
+            leases: config,
         })
     }
 
@@ -181,6 +184,12 @@ impl Placements for Joining {
 
     fn status(&self) -> Option<Status> {
         Some(self.membership.status())
+    }
+
+    fn ready(&self) -> Result<()> {
+        let (status, placement) = (self.membership.status(), self.membership.placement());
+        let nodes = status.look.as_ref().map_or(1, |look| look.nodes.len());
+        standing::check(&status, placement.me, self.leases.dead(nodes))
     }
 }
 

@@ -12,6 +12,7 @@
 //! * `serve`: the owner's side; `change`: the side of the node that a caller has come to;
 //! * `services`: the same for what lives beside the store;
 //! * `join`: the node's membership in the cluster;
+//! * `standing`: whether the node takes part, and what it has done;
 //! * `routes`: tells the forwarder of every change of the owners; `direct`: how fast a node appends to a log of another.
 
 mod answers;
@@ -23,6 +24,8 @@ mod node;
 mod routes;
 mod serve;
 mod services;
+mod standing;
 
 pub use join::NodeOptions;
-pub use node::{Config, Node, Placements};
+pub use node::{Config, Link, Node, Placements};
+pub use standing::NodeStats;

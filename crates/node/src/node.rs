@@ -6,14 +6,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use gesta_cluster::Placement;
-use gesta_cluster::Status;
+use gesta_cluster::{Member, Placement, Status};
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, Error, EventStore, ListStreams, LoadStream,
     LogId, MetadataSet, OwnerStore, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo,
     StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Submission, Subscribe, Subscription,
 };
-use gesta_link::{Forwarder, LinkConfig, LinkServer, StartError};
+use gesta_link::{Forwarder, LinkConfig, LinkServer, Reach, StartError};
 use gesta_store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -24,6 +23,7 @@ use crate::direct::DirectPace;
 use crate::routes;
 use crate::serve::OwnerSide;
 use crate::services::Services;
+use crate::standing::{Counts, NodeStats};
 
 /// When a node shuts down, the calls of others that it has taken may take so long.
 const ANSWER_OTHERS_WITHIN: Duration = Duration::from_secs(5);
@@ -52,6 +52,20 @@ pub trait Placements: Send + Sync + 'static {
     fn status(&self) -> Option<Status> {
         None
     }
+
+    /// Refuses with the reason if the node does not take part at present.
+    fn ready(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The link to another node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// Where the node is reached.
+    pub address: Arc<str>,
+    /// True if calls can be sent to it.
+    pub is_up: bool,
 }
 
 /// One node of a cluster: an event store that sends each change to the node that owns its log.
@@ -62,6 +76,7 @@ pub struct Node {
     /// By log: the pace of appends to it while its owner cannot be reached.
     pub(crate) direct: Vec<DirectPace>,
     pub(crate) services: Arc<Services>,
+    pub(crate) counts: Arc<Counts>,
     placement: watch::Receiver<Arc<Placement>>,
     placements: Arc<dyn Placements>,
     server: LinkServer,
@@ -108,6 +123,7 @@ impl Node {
             forwarder,
             give_up_after: config.give_up_after,
             services,
+            counts: Arc::default(),
             direct: (0..logs).map(|_| DirectPace::new()).collect(),
             placement,
             placements,
@@ -127,6 +143,27 @@ impl Node {
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         self.placements.status()
+    }
+
+    /// The links to the other nodes that have not left, in the order of their numbers.
+    #[must_use]
+    pub fn links(&self) -> Vec<Link> {
+        let (placement, reach) = (self.placement(), self.forwarder.nodes());
+        let others = placement.nodes.iter();
+        let others = others.filter(|other| Some(other.id) != placement.me);
+        let link = |other: &Member| Link {
+            address: Arc::clone(&other.address),
+            is_up: reach.iter().any(|node| {
+                node.address.as_str() == &*other.address && node.reach == Reach::Reachable
+            }),
+        };
+        others.map(link).collect()
+    }
+
+    /// What this node has done since it was started.
+    #[must_use]
+    pub fn stats(&self) -> NodeStats {
+        self.counts.read()
     }
 
     /// The store of this node, which appends to every log by itself.
@@ -153,7 +190,8 @@ impl EventStore for Node {
     }
 
     async fn ready(&self) -> Result<()> {
-        self.store.ready().await
+        self.store.ready().await?;
+        self.placements.ready()
     }
 
     async fn append(&self, request: Append) -> Result<Appended> {

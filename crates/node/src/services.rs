@@ -82,7 +82,10 @@ impl Peers for Node {
         let sent = self
             .forwarder
             .call(log, SERVICE, body, Instant::now() + within);
-        sent.map(read).boxed()
+        let counts = Arc::clone(&self.counts);
+        sent.inspect(move |outcome| counts.forwarded(outcome))
+            .map(read)
+            .boxed()
     }
 
     fn register(&self, service: &str, handler: Arc<dyn PeerService>) {

@@ -1,0 +1,171 @@
+//! Whether a node takes part in its cluster, and what it has done for the changes that came to it.
+//!
+//! Not here: whether its store can append (`gesta_store`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use gesta_cluster::Status;
+use gesta_cluster::membership::Stop;
+use gesta_core::registry::NodeId;
+use gesta_core::{Error, Result};
+use gesta_link::{ForwardError, Reply, ReturnReason};
+
+/// Refuses with the reason unless the node is registered and its last look is younger than `dead_after`.
+///
+/// Who has not looked for so long does not know whether the others take it for dead: what it says about owners is
+/// outdated.
+pub(crate) fn check(status: &Status, me: Option<NodeId>, dead_after: Duration) -> Result<()> {
+    let reason = match status.stopped {
+        Some(Stop::Left) => "this node has left the cluster".to_owned(),
+        Some(Stop::Replaced) => {
+            "another process has joined the cluster with the address of this node".to_owned()
+        }
+        Some(Stop::Failed) => {
+            "the membership of this node has failed: it must be started again".to_owned()
+        }
+        None => match status.look_age {
+            None => "this node has not joined the cluster yet".to_owned(),
+            Some(age) if age >= dead_after => {
+                let trouble = status.trouble.as_deref().unwrap_or("it does not answer");
+                let age = age.as_secs_f64();
+                format!("this node has not seen the registry of nodes for {age:.1} s: {trouble}")
+            }
+            Some(_) if me.is_none() => {
+                "this node is not registered in the cluster: it joins again".to_owned()
+            }
+            Some(_) => return Ok(()),
+        },
+    };
+    Err(Error::unavailable(reason))
+}
+
+/// How forwarded calls ended, by name.
+const RESULTS: [&str; 8] = [
+    "answered",
+    "overloaded",
+    "too_large",
+    "owned_here",
+    "unreachable",
+    "no_owner",
+    "late",
+    "closed",
+];
+
+/// What a node has done since it was started.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeStats {
+    /// The calls that were forwarded to owners, changes and calls of services, by how they ended: `answered`, whatever
+    /// the owner said; else they came back.
+    pub forwarded: Vec<(&'static str, u64)>,
+    /// The changes that were appended here although the log is another node's or nobody's, because its owner could not
+    /// be reached.
+    pub direct: u64,
+}
+
+/// The counts behind [`NodeStats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    forwarded: [AtomicU64; RESULTS.len()],
+    direct: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn forwarded(&self, outcome: &std::result::Result<Reply, ForwardError>) {
+        let place = match outcome {
+            Ok(_) => 0,
+            Err(ForwardError::Overloaded) => 1,
+            Err(ForwardError::TooLarge) => 2,
+            Err(ForwardError::Returned { reason, .. }) => match reason {
+                ReturnReason::Local => 3,
+                ReturnReason::Unreachable => 4,
+                ReturnReason::NoOwner => 5,
+                ReturnReason::DeadlineOver => 6,
+                _ => 7,
+            },
+        };
+        self.forwarded[place].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn direct(&self) {
+        self.direct.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> NodeStats {
+        let counts = self.forwarded.iter();
+        let counts = counts.map(|count| count.load(Ordering::Relaxed));
+        NodeStats {
+            forwarded: RESULTS.into_iter().zip(counts).collect(),
+            direct: self.direct.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEAD_AFTER: Duration = Duration::from_secs(6);
+
+    fn refusal(status: &Status, me: Option<NodeId>) -> String {
+        check(status, me, DEAD_AFTER)
+            .expect_err("not ready")
+            .to_string()
+    }
+
+    /// Goal: a node is ready only while it is registered and sees the registry, and says what is missing.
+    #[test]
+    fn a_node_is_ready_while_it_is_registered_and_looks() {
+        let me = Some(NodeId(1));
+        let looked = |seconds| Status {
+            look_age: Some(Duration::from_secs(seconds)),
+            ..Status::default()
+        };
+        assert!(check(&looked(5), me, DEAD_AFTER).is_ok());
+        assert!(refusal(&looked(5), None).contains("joins again"));
+        assert!(refusal(&Status::default(), None).contains("not joined"));
+        let away = Status {
+            trouble: Some("the database is away".to_owned()),
+            ..looked(6)
+        };
+        let said = refusal(&away, me);
+        assert!(
+            said.contains("for 6.0 s") && said.contains("is away"),
+            "{said}"
+        );
+        for (stop, text) in [
+            (Stop::Left, "has left"),
+            (Stop::Replaced, "another process"),
+            (Stop::Failed, "has failed"),
+        ] {
+            let stopped = Status {
+                stopped: Some(stop),
+                ..looked(0)
+            };
+            assert!(refusal(&stopped, me).contains(text));
+        }
+    }
+
+    #[test]
+    fn each_end_of_a_forwarded_call_is_counted_by_its_name() {
+        let counts = Counts::default();
+        let returned = |reason| {
+            Err(ForwardError::Returned {
+                reason,
+                was_written: false,
+            })
+        };
+        counts.forwarded(&returned(ReturnReason::NoOwner));
+        counts.forwarded(&returned(ReturnReason::NoOwner));
+        counts.forwarded(&Err(ForwardError::TooLarge));
+        counts.direct();
+        let stats = counts.read();
+        let some: Vec<_> = stats
+            .forwarded
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        assert_eq!(some, [&("too_large", 1), &("no_owner", 2)]);
+        assert_eq!(stats.direct, 1);
+    }
+}
