@@ -5,6 +5,7 @@ mod all;
 mod backup;
 mod cluster;
 mod import;
+mod node;
 mod open_files;
 mod progress;
 mod serve;

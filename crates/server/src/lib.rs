@@ -30,6 +30,7 @@ mod fanout;
 mod gate;
 mod host;
 mod metrics;
+mod placement;
 mod problem;
 mod read;
 mod readiness;
@@ -44,5 +45,6 @@ mod write;
 
 pub use backup::BackupSource;
 pub use config::Config;
+pub use placement::{Cluster, ClusterNode, LogOwner, Placement};
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};

@@ -22,6 +22,7 @@ use crate::backup::BackupSource;
 use crate::config::Config;
 use crate::edge::{Activity, Edge, Verdict, Watch};
 use crate::gate::Ticket;
+use crate::placement::Cluster;
 use crate::problem::Problem;
 use crate::state::State;
 
@@ -84,6 +85,17 @@ pub struct Bound {
     listener: TcpListener,
     address: SocketAddr,
     backups: Backups,
+    cluster: OfCluster,
+}
+
+/// The cluster that the server is a node of.
+#[derive(Default)]
+struct OfCluster(Option<Arc<dyn Cluster>>);
+
+impl std::fmt::Debug for OfCluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "some" } else { "none" })
+    }
 }
 
 /// Where copies of the store come from.
@@ -116,6 +128,7 @@ pub async fn bind(config: Config) -> Result<Bound, StartError> {
         listener,
         config,
         backups: Backups::default(),
+        cluster: OfCluster::default(),
     })
 }
 
@@ -127,13 +140,20 @@ impl Bound {
         self
     }
 
+    /// Lets the server tell who owns which log: in `/info`, and beside answers to appends.
+    #[must_use]
+    pub fn with_cluster(mut self, cluster: Arc<dyn Cluster>) -> Self {
+        self.cluster = OfCluster(Some(cluster));
+        self
+    }
+
     /// Starts the server for `store`. Must be called within a tokio runtime.
     ///
     /// `registry` may hold metrics of the caller; `/metrics` shows them beside the server's own.
     pub fn serve(self, store: Arc<dyn EventStore>, registry: Registry) -> Handle {
         let handle = Handle {
             address: self.address,
-            state: State::new(self.config, store, registry, self.backups.0),
+            state: State::new(self.config, store, registry, self.backups.0, self.cluster.0),
             connections: TaskTracker::new(),
             aborting: CancellationToken::new(),
         };

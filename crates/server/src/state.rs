@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::fanout::EncodedEvents;
 use crate::gate::Gate;
 use crate::metrics::{InFlight, Metrics};
+use crate::placement::Cluster;
 use crate::readiness::Readiness;
 
 /// Connections beyond the maximum at once.
@@ -35,6 +36,8 @@ pub(crate) struct State {
     pub(crate) readiness: Readiness,
     /// Makes copies of the store, if it can be copied.
     pub(crate) backups: Option<Arc<dyn BackupSource>>,
+    /// The cluster, if the server is a node of one.
+    pub(crate) cluster: Option<Arc<dyn Cluster>>,
     /// Cancelled when the server stops: no new requests, no endless answers.
     pub(crate) stopping: CancellationToken,
 }
@@ -45,6 +48,7 @@ impl State {
         store: Arc<dyn EventStore>,
         registry: Registry,
         backups: Option<Arc<dyn BackupSource>>,
+        cluster: Option<Arc<dyn Cluster>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
@@ -58,6 +62,7 @@ impl State {
             encoded: EncodedEvents::default(),
             readiness: Readiness::default(),
             backups,
+            cluster,
             stopping: CancellationToken::new(),
             config,
         })

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::api::{Answer, Call, json, with_type};
 use crate::body::AnswerBody;
+use crate::placement::Placement;
 use crate::problem::{self, Problem, Result};
 use crate::readiness;
 
@@ -45,6 +46,8 @@ struct ServerInfo {
     #[serde(flatten)]
     store: Info,
     limits: Limits,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<Placement>,
 }
 
 #[derive(Serialize)]
@@ -85,6 +88,7 @@ pub(crate) async fn info(call: &Call<'_>) -> Result<Answer> {
             filter_values_max: limits::FILTER_VALUES_MAX,
             request_body_bytes_max: call.state.config.body_bytes_max,
         },
+        cluster: call.state.cluster.as_ref().map(|it| it.placement()),
     }))
 }
 

@@ -11,6 +11,7 @@ use crate::api::{Answer, Call, json};
 use crate::body::{RequestBody, Reservation};
 use crate::decode::{self, Payload};
 use crate::metrics::AppendSize;
+use crate::placement;
 use crate::problem::{self, Problem, Result};
 
 /// `POST /streams/{stream}`
@@ -23,10 +24,12 @@ pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result
     drop(payload);
     let appended = append(call, request).await?;
     drop(held);
-    Ok(json(
+    let mut answer = json(
         StatusCode::CREATED,
         answer::write(&AppendedTo::of(&appended)),
-    ))
+    );
+    placement::hint(call, appended.log, &mut answer);
+    Ok(answer)
 }
 
 /// `POST /append`
@@ -38,10 +41,12 @@ pub(crate) async fn append_several(call: &Call<'_>, body: &mut RequestBody) -> R
     drop(payload);
     let appended = append(call, request).await?;
     drop(held);
-    Ok(json(
+    let mut answer = json(
         StatusCode::CREATED,
         answer::write(&AppendedSeveral::from(&appended)),
-    ))
+    );
+    placement::hint(call, appended.log, &mut answer);
+    Ok(answer)
 }
 
 async fn append(call: &Call<'_>, request: Append) -> Result<gesta_core::Appended> {

@@ -275,7 +275,8 @@ fn progress(look: &Look, from: &LeaseRow, to: &NodeRow) -> Outcome<Progress> {
         return Ok(Progress::Moved);
     }
     let is_asked = lease.epoch == from.epoch && lease.next_owner == Some(to.id);
-    if is_asked && holder.is_some() {
+    if is_asked {
+        // If its owner has died, it is claimed by the node that it was meant for first.
         return Ok(Progress::Asked);
     }
     let LogId(log) = from.log;

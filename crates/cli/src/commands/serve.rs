@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use gesta::metrics::PipelineMetrics;
+use gesta::metrics::{ClusterMetrics, PipelineMetrics};
 use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::node::{self, OfNode};
 use super::open_files;
 use crate::args::{Global, Serve};
 use crate::config::{ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags};
@@ -37,13 +38,24 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
     let options = options(&config);
     let database = open_database(&config, &options, serve.wait_for_store).await?;
-    let (store, shared) = start(&config, &options, &database).await?;
-    let info = shared.info().await?;
+    let node = node::join(&config, &options, &database).await?;
+    let store = match &node {
+        Some(node) => Arc::clone(node.store()),
+        None => database.start(&options)?,
+    };
     let mut registry = gesta_server::Registry::default();
-    registry.register_collector(Box::new(PipelineMetrics::new(store)));
-    let server = bound
-        .with_backups(Arc::new(Backups(database)))
-        .serve(Arc::clone(&shared), registry);
+    registry.register_collector(Box::new(PipelineMetrics::new(Arc::clone(&store))));
+    let mut bound = bound.with_backups(Arc::new(Backups(database)));
+    let shared: Arc<dyn EventStore> = match node {
+        Some(node) => {
+            registry.register_collector(Box::new(ClusterMetrics::new(Arc::clone(&node))));
+            bound = bound.with_cluster(Arc::new(OfNode(Arc::clone(&node))));
+            node
+        }
+        None => store,
+    };
+    let info = shared.info().await?;
+    let server = bound.serve(Arc::clone(&shared), registry);
     // Whoever reads that it listens may stop it at once.
     let mut terminate = signal(SignalKind::terminate())?;
     greet(&info, server.local_addr());
@@ -62,56 +74,8 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     Ok(())
 }
 
-/// Starts the store, as a node of a cluster if that is configured: the store of this process, and what serves.
-async fn start(
-    config: &Config,
-    options: &gesta::Options,
-    database: &gesta::Database,
-) -> Outcome<(Arc<gesta::Store>, Arc<dyn EventStore>)> {
-    let cluster = &config.cluster;
-    if cluster.node.is_empty() {
-        let store = database.start(options)?;
-        return Ok((Arc::clone(&store), store));
-    }
-    let listen = resolve(&cluster.node).await?;
-    if !listen.ip().is_loopback() && !config.insecure {
-        let text = format!(
-            "refusing to listen for nodes on {listen}: it is not a loopback address, and links are not encrypted; \
-             say --insecure to allow it"
-        );
-        return Err(Failure::usage(text));
-    }
-    let secret = read_secret(&cluster.secret_file)?;
-    let listener = tokio::net::TcpListener::bind(listen).await;
-    let listener = listener
-        .map_err(|error| Failure::other(format!("cannot listen for nodes on {listen}: {error}")))?;
-    let address = match cluster.advertise.as_str() {
-        "" => listener.local_addr()?.to_string(),
-        advertised => advertised.to_owned(),
-    };
-    let node = gesta::NodeOptions {
-        weight: cluster.weight,
-        give_up_after: config.append.give_up_after.0,
-        ..gesta::NodeOptions::new(&address, &secret)?
-    };
-    let node = database.start_node(options, listener, node).await?;
-    tracing::info!(%address, "this server is a node of the cluster of its database");
-    Ok((Arc::clone(node.store()), node))
-}
-
-/// The secret of the cluster, without white space at its end.
-fn read_secret(path: &str) -> Outcome<Vec<u8>> {
-    if path.is_empty() {
-        let text = "a node needs the secret that all nodes share: --cluster-secret-file FILE";
-        return Err(Failure::usage(text.to_owned()));
-    }
-    let secret = std::fs::read(path)
-        .map_err(|error| Failure::usage(format!("the secret of the cluster: {path}: {error}")))?;
-    Ok(secret.trim_ascii_end().to_vec())
-}
-
 /// The address that a name or an address means; IPv4 first.
-async fn resolve(listen: &str) -> Outcome<SocketAddr> {
+pub(super) async fn resolve(listen: &str) -> Outcome<SocketAddr> {
     let wrong = |why: &str| {
         Failure::usage(format!(
             "listen must be ADDRESS:PORT or NAME:PORT such as 127.0.0.1:2113 or localhost:2113, found {listen:?}{why}"

@@ -76,6 +76,10 @@ impl Server {
         let handle = gesta_server::start(config, store, Registry::default())
             .await
             .expect("a free port");
+        Self::of(handle)
+    }
+
+    pub(crate) fn of(handle: Handle) -> Self {
         let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
         Self { handle, client }
     }

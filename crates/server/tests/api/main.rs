@@ -13,5 +13,6 @@ mod frame;
 mod gated;
 mod logged;
 mod openapi;
+mod placement;
 mod readiness;
 mod subscriptions;

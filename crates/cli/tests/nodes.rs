@@ -1,0 +1,370 @@
+//! `gesta cluster …` and what a node tells about its cluster, with real servers on a real PostgreSQL.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use gesta_pgtest::{Server as Postgres, ServerConfig};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use support::{Server, code, get, run, signal, stderr, succeed, wait_until};
+use tempfile::TempDir;
+
+const LOGS: usize = 4;
+
+/// A database of several logs, and the secret of its nodes.
+struct Shared {
+    postgres: Postgres,
+    url: String,
+    folder: TempDir,
+}
+
+impl Shared {
+    /// `None`, said aloud, where PostgreSQL is not installed.
+    fn start() -> Option<Self> {
+        let postgres = Postgres::start_with(ServerConfig::default()).unwrap()?;
+        let url = postgres.url();
+        succeed(&["schema", "create", "--store", &url, "--logs", "4"]);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("secret"), "a secret of the tests\n").unwrap();
+        Some(Self {
+            postgres,
+            url,
+            folder,
+        })
+    }
+
+    fn node(&self) -> Server {
+        let secret = self.folder.path().join("secret");
+        let node = [
+            "--listen",
+            "127.0.0.1:0",
+            "--node",
+            "127.0.0.1:0",
+            "--cluster-secret-file",
+            secret.to_str().unwrap(),
+        ];
+        Server::start_with(&self.url, &node)
+    }
+
+    fn cluster(&self, arguments: &[&str]) -> std::process::Output {
+        run(&[&["cluster"], arguments, &["--store", &self.url]].concat())
+    }
+
+    /// What a command tells in JSON; it must succeed.
+    fn told(&self, arguments: &[&str]) -> Vec<Value> {
+        let all = [
+            &["cluster"],
+            arguments,
+            &["--store", &self.url, "--output", "json"],
+        ];
+        let lines = succeed(&all.concat());
+        lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    fn status(&self, kind: &str) -> Vec<Value> {
+        let mut rows = self.told(&["status"]);
+        rows.retain(|row| row["kind"] == kind);
+        rows
+    }
+
+    /// The owner of each log.
+    fn owners(&self) -> Vec<Option<u64>> {
+        let logs = self.status("log");
+        logs.iter().map(|log| log["owner"].as_u64()).collect()
+    }
+
+    /// Two nodes, the first of which owns all logs: the first has joined before the second was there.
+    fn two_nodes(&self) -> (Server, Server) {
+        let first = self.node();
+        wait_until("the first node has all logs", || {
+            self.owners() == [Some(1); LOGS]
+        });
+        (first, self.node())
+    }
+
+    fn refusal(&self, arguments: &[&str], code_: i32) -> String {
+        let output = self.cluster(arguments);
+        assert_eq!(code(&output), code_, "{arguments:?}: {output:?}");
+        stderr(&output)
+    }
+}
+
+/// The head of the answer to an append.
+fn append(server: &Server, stream: &str) -> String {
+    let body = r#"{"events":[{"type":"happened","data":{}}]}"#;
+    let mut socket = TcpStream::connect(server.address()).unwrap();
+    write!(
+        socket,
+        "POST /streams/{stream} HTTP/1.0\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        server.address(),
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 201"), "{answer}");
+    answer.split("\r\n\r\n").next().unwrap().to_owned()
+}
+
+fn info(server: &Server) -> Value {
+    serde_json::from_str(&get(server.address(), "/info")).unwrap()
+}
+
+/// The value of a metric, by its name and labels.
+fn metric(server: &Server, name: &str) -> f64 {
+    let page = get(server.address(), "/metrics");
+    let mut lines = page.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = value.unwrap_or_else(|| panic!("{name} is not in {page}"));
+    value.parse().unwrap()
+}
+
+/// Goal: people see who has which log, and direct them: move, pin, freeze, drain; all of it is in the history.
+#[test]
+fn people_direct_the_logs_of_two_nodes() {
+    let Some(shared) = Shared::start() else {
+        return;
+    };
+    let (_first, second) = shared.two_nodes();
+    let nodes = shared.status("node");
+    assert_eq!(nodes.len(), 2);
+    for (node, logs) in nodes.iter().zip([LOGS, 0]) {
+        assert_eq!(
+            (&node["state"], &node["logs"]),
+            (&"up".into(), &logs.into())
+        );
+        assert!(node["beat_age_seconds"].as_f64().unwrap() < 30.0, "{node}");
+        assert_eq!(node["cannot_call"], Value::Array(Vec::new()));
+    }
+    let address = nodes[1]["address"].as_str().unwrap();
+
+    let moved = shared.told(&["move", "2", "--to", address]);
+    assert_eq!(
+        (&moved[0]["node"], &moved[0]["moved"]),
+        (&2.into(), &true.into())
+    );
+    assert_eq!(shared.owners(), [Some(1), Some(1), Some(2), Some(1)]);
+    assert_eq!(shared.told(&["move", "2", "--to", "2"])[0]["moved"], true);
+    let last = &shared.told(&["history", "--limit", "1"])[0];
+    assert_eq!(
+        (&last["log"], &last["from"], &last["to"], &last["reason"]),
+        (&2.into(), &1.into(), &2.into(), &"request".into())
+    );
+
+    let planned = shared.told(&["balance", "--dry-run"]);
+    assert_eq!(planned.len(), 1, "{planned:?}");
+    assert_eq!(
+        (&planned[0]["to"], &planned[0]["reason"]),
+        (&2.into(), &"balance".into())
+    );
+    shared.told(&["pin", "2", "--to", "1"]);
+    assert_eq!(shared.status("log")[2]["pinned"], 1);
+    assert!(
+        shared
+            .refusal(&["move", "2", "--to", "2"], 2)
+            .contains("pinned to node 1")
+    );
+    shared.told(&["unpin", "2"]);
+    shared.told(&["freeze"]);
+    assert!(shared.status("log").iter().all(|log| log["frozen"] == true));
+    assert_eq!(shared.told(&["balance", "--dry-run"]).len(), 0);
+    shared.told(&["thaw"]);
+
+    let drained = shared.told(&["drain", "1"]);
+    assert_eq!(
+        (&drained[0]["state"], &drained[0]["logs"]),
+        (&"draining".into(), &0.into())
+    );
+    assert_eq!(shared.owners(), [Some(2); LOGS]);
+    let table = support::stdout(&shared.cluster(&["status"]));
+    assert!(
+        table.contains("draining") && !table.contains("NONE"),
+        "{table}"
+    );
+    assert!(
+        shared
+            .refusal(&["move", "0", "--to", "1"], 2)
+            .contains("is draining")
+    );
+    assert!(
+        shared
+            .refusal(&["drain", "2"], 1)
+            .contains("no other node is up")
+    );
+    assert_eq!(shared.told(&["drain", "1", "--undo"])[0]["state"], "up");
+    shared.told(&["move", "0", "--to", "1"]);
+    // The node that took part again and the other one have both moved logs.
+    assert!(
+        metric(
+            &second,
+            "gesta_cluster_lease_moves_total{reason=\"request\"}"
+        ) >= 1.0
+    );
+}
+
+/// Goal: what is wrong is refused with the value and the rule, before anything is asked of a node.
+#[test]
+fn wrong_nodes_logs_and_stores_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let sqlite = support::url_of(&folder.path().join("gesta.db"));
+    let alone = run(&["cluster", "status", "--store", &sqlite]);
+    assert_eq!(code(&alone), 2);
+    let said = stderr(&alone);
+    assert!(
+        said.contains(&sqlite) && said.contains("several nodes need PostgreSQL"),
+        "{said}"
+    );
+    assert!(!folder.path().join("gesta.db").exists());
+    let server = run(&["cluster", "status", "--store", "http://127.0.0.1:1"]);
+    assert!(stderr(&server).contains("works on a database"));
+
+    let Some(shared) = Shared::start() else {
+        return;
+    };
+    let table = support::stdout(&shared.cluster(&["status"]));
+    assert!(table.contains("WITHOUT OWNER: log 0, 1, 2, 3"), "{table}");
+    assert!(
+        shared
+            .refusal(&["drain", "1"], 2)
+            .contains("(there is none), found \"1\"")
+    );
+    let _node = shared.node();
+    for arguments in [
+        &["drain", "9"][..],
+        &["move", "0", "--to", "9"],
+        &["pin", "0", "--to", "elsewhere:1"],
+    ] {
+        let said = shared.refusal(arguments, 2);
+        assert!(
+            said.contains("NODE must be") && said.contains("node 1 at 127.0.0.1:"),
+            "{said}"
+        );
+    }
+    for arguments in [
+        &["move", "4", "--to", "1"][..],
+        &["pin", "4", "--to", "1"],
+        &["unpin", "4"],
+    ] {
+        let said = shared.refusal(arguments, 2);
+        assert!(
+            said.contains("LOG must be from 0 to 3") && said.contains("found 4"),
+            "{said}"
+        );
+    }
+    assert_eq!(code(&shared.cluster(&["balance"])), 2, "it only tells");
+    assert!(
+        shared
+            .owners()
+            .iter()
+            .all(|owner| matches!(owner, None | Some(1)))
+    );
+}
+
+/// Goal: a node tells its clients who owns which log, in `/info` and beside answers to appends, and counts what it
+/// forwards.
+#[test]
+fn a_node_tells_who_owns_which_log() {
+    let Some(shared) = Shared::start() else {
+        return;
+    };
+    let (first, second) = shared.two_nodes();
+    wait_until("the second node sees the owners", || {
+        let logs = &info(&second)["cluster"]["logs"];
+        logs.as_array().unwrap().iter().all(|log| log["node"] == 1)
+    });
+    let (here, there) = (info(&first), info(&second));
+    assert_eq!(
+        (&here["cluster"]["node"], &there["cluster"]["node"]),
+        (&1.into(), &2.into())
+    );
+    let owner = &there["cluster"]["nodes"][0];
+    assert_eq!((&owner["node"], &owner["state"]), (&1.into(), &"up".into()));
+
+    assert!(
+        !append(&first, "cart-1").contains("gesta-log-owner"),
+        "it is the owner itself"
+    );
+    let hinted = append(&second, "cart-1");
+    let address = owner["address"].as_str().unwrap();
+    let log = hinted
+        .lines()
+        .find_map(|line| line.strip_prefix("gesta-log-owner: "))
+        .unwrap_or_else(|| panic!("{hinted}"));
+    let (named, rest) = log.split_once("; log=").unwrap();
+    assert_eq!(named, address);
+    let (log, epoch) = rest.split_once("; epoch=").unwrap();
+    let shown = &there["cluster"]["logs"][log.parse::<usize>().unwrap()];
+    assert_eq!(shown["epoch"].as_u64(), epoch.parse().ok());
+
+    assert!(
+        metric(
+            &second,
+            "gesta_cluster_forwarded_calls_total{result=\"answered\"}"
+        ) >= 1.0
+    );
+    let link = format!("gesta_cluster_link_up{{node=\"{address}\"}}");
+    assert!((metric(&second, &link) - 1.0).abs() < f64::EPSILON);
+    for (name, value) in [
+        ("gesta_cluster_logs_owned", 0.0),
+        ("gesta_cluster_logs_without_owner", 0.0),
+        ("gesta_cluster_nodes{state=\"up\"}", 2.0),
+        ("gesta_cluster_nodes{state=\"draining\"}", 0.0),
+        ("gesta_cluster_direct_appends_total", 0.0),
+    ] {
+        assert!(
+            (metric(&second, name) - value).abs() < f64::EPSILON,
+            "{name}"
+        );
+    }
+    assert!(metric(&first, "gesta_cluster_beat_age_seconds") < 30.0);
+    assert!(metric(&first, "gesta_cluster_lease_moves_total{reason=\"claim\"}") >= 1.0);
+}
+
+/// Goal: a node that does not see the registry says that it is not ready and why, and is ready again afterwards; a node
+/// that died is gone from the status once the other one has noticed.
+#[test]
+fn readiness_follows_the_membership() {
+    let Some(shared) = Shared::start() else {
+        return;
+    };
+    let (first, second) = shared.two_nodes();
+    assert!(get(second.address(), "/health/ready").contains("\"ready\""));
+    first.kill();
+    wait_until("the second node has all logs", || {
+        shared.owners() == [Some(2); LOGS]
+    });
+    assert_eq!(shared.status("node").len(), 1);
+    assert!(get(second.address(), "/health/ready").contains("\"ready\""));
+    signal(&second.child, Signal::SIGSTOP);
+    wait_until("the node counts as silent", || {
+        shared.status("node")[0]["silent"] == true
+    });
+    assert!(support::stdout(&shared.cluster(&["status"])).contains("SILENT"));
+    signal(&second.child, Signal::SIGCONT);
+    let ready = || get(second.address(), "/health/ready");
+    wait_until("the node beats again", || ready().contains("\"ready\""));
+    // Only the registry is gone: appends can succeed.
+    let rename = |from: &str, to: &str| {
+        let sql = format!("ALTER TABLE gesta.{from} RENAME TO {to}");
+        shared.postgres.execute(&sql).unwrap();
+    };
+    rename("nodes", "hidden");
+    wait_until("the node has not looked for too long", || {
+        ready().contains("has not seen the registry of nodes")
+    });
+    append(&second, "cart-1");
+    rename("hidden", "nodes");
+    wait_until("the node looks again", || ready().contains("\"ready\""));
+}

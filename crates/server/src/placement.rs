@@ -1,0 +1,75 @@
+//! What a server tells about the cluster that it is a node of: in `/info`, and as a hint beside answers to appends.
+//!
+//! Why a trait of its own: the API is the same over any store, and a store knows nothing of nodes.
+//! Invariant: it is advice. Every node answers every call, so a hint that is outdated costs a hop and nothing else.
+//! Not here: who owns which log (the caller's `Cluster`).
+
+use gesta_core::LogId;
+use hyper::header::{HeaderName, HeaderValue};
+use serde::Serialize;
+
+use crate::api::{Answer, Call};
+
+/// The header that names the owner of the log that an append went to.
+const LOG_OWNER: HeaderName = HeaderName::from_static("gesta-log-owner");
+
+/// The cluster that a server is a node of.
+pub trait Cluster: Send + Sync + 'static {
+    /// Who owns which log, as this node knows it now. Must not block.
+    fn placement(&self) -> Placement;
+
+    /// The owner of a log, unless it is this node or nobody. Must not block.
+    fn owner_elsewhere(&self, log: LogId) -> Option<LogOwner>;
+}
+
+/// A cluster, as `/info` shows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Placement {
+    /// The number of the node that answers; `None` while it is not registered.
+    pub node: Option<u32>,
+    /// All nodes that have not left, by number.
+    pub nodes: Vec<ClusterNode>,
+    /// The owner of each log, in the order of the logs.
+    pub logs: Vec<LogOwner>,
+}
+
+/// A node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ClusterNode {
+    /// Its number.
+    pub node: u32,
+    /// Where the other nodes reach it.
+    pub address: String,
+    /// `up` or `draining`.
+    pub state: &'static str,
+    /// Version of its program.
+    pub build: String,
+}
+
+/// The owner of a log.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct LogOwner {
+    /// The log.
+    pub log: u16,
+    /// The number of its owner; `None` if nobody owns it.
+    pub node: Option<u32>,
+    /// Where the other nodes reach the owner.
+    pub address: Option<String>,
+    /// The tenure: of two owners of a log the one with the greater epoch is the newer.
+    pub epoch: u64,
+}
+
+/// Adds the owner of the log that an append went to, if that is another node.
+pub(crate) fn hint(call: &Call<'_>, log: LogId, answer: &mut Answer) {
+    let Some(cluster) = &call.state.cluster else {
+        return;
+    };
+    let value = cluster.owner_elsewhere(log).and_then(|owner| {
+        let address = owner.address?;
+        // An address that is no text for a header cannot be told.
+        HeaderValue::try_from(format!("{address}; log={log}; epoch={}", owner.epoch)).ok()
+    });
+    if let Some(value) = value {
+        answer.headers_mut().insert(LOG_OWNER, value);
+    }
+}

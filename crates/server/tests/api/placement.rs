@@ -1,0 +1,149 @@
+//! What a server that is a node tells about its cluster.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gesta_core::LogId;
+use gesta_memory::MemoryStore;
+use gesta_server::{Cluster, ClusterNode, LogOwner, Placement};
+use serde_json::{Value, json};
+
+use crate::client::{Server, config};
+
+/// Two nodes, of which the second answers; its log may be its own, or the first one's.
+#[derive(Default)]
+struct Two {
+    address: &'static str,
+    is_mine: AtomicBool,
+}
+
+impl Two {
+    fn owner(&self) -> LogOwner {
+        LogOwner {
+            log: 0,
+            node: Some(1),
+            address: Some(self.address.to_owned()),
+            epoch: 7,
+        }
+    }
+}
+
+impl Cluster for Two {
+    fn placement(&self) -> Placement {
+        let node = |node, address: &str| ClusterNode {
+            node,
+            address: address.to_owned(),
+            state: "up",
+            build: "0.1.0".to_owned(),
+        };
+        let free = LogOwner {
+            log: 1,
+            node: None,
+            address: None,
+            epoch: 0,
+        };
+        Placement {
+            node: Some(2),
+            nodes: vec![node(1, self.address), node(2, "b:2")],
+            logs: vec![self.owner(), free],
+        }
+    }
+
+    fn owner_elsewhere(&self, _: LogId) -> Option<LogOwner> {
+        (!self.is_mine.load(Ordering::SeqCst)).then(|| self.owner())
+    }
+}
+
+async fn server(cluster: &Arc<Two>) -> Server {
+    let bound = gesta_server::bind(config()).await.expect("a free port");
+    let bound = bound.with_cluster(cluster.clone());
+    Server::of(bound.serve(Arc::new(MemoryStore::new()), Default::default()))
+}
+
+/// Goal: `/info` has the placement in the form that the document says, and only if the server is a node.
+#[tokio::test]
+async fn info_shows_the_placement_of_a_node() {
+    let cluster = Arc::new(Two {
+        address: "a:1",
+        ..Two::default()
+    });
+    let server = server(&cluster).await;
+    let info = server.get("/info").await.json();
+    let expected = json!({
+        "node": 2,
+        "nodes": [
+            {"node": 1, "address": "a:1", "state": "up", "build": "0.1.0"},
+            {"node": 2, "address": "b:2", "state": "up", "build": "0.1.0"},
+        ],
+        "logs": [
+            {"log": 0, "node": 1, "address": "a:1", "epoch": 7},
+            {"log": 1, "node": null, "address": null, "epoch": 0},
+        ],
+    });
+    assert_eq!(info["cluster"], expected);
+    let document = server.get("/openapi.json").await.json();
+    let schema = &document["components"]["schemas"]["Cluster"];
+    has_exactly(schema, &info["cluster"]);
+    for part in ["nodes", "logs"] {
+        has_exactly(
+            &schema["properties"][part]["items"],
+            &info["cluster"][part][0],
+        );
+    }
+    let alone = Server::start().await.get("/info").await.json();
+    assert_eq!(alone.get("cluster"), None);
+}
+
+/// The members of an object are those that its schema requires and describes.
+fn has_exactly(schema: &Value, object: &Value) {
+    let mut required: Vec<&str> = schema["required"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|name| name.as_str().unwrap())
+        .collect();
+    required.sort_unstable();
+    let names = |value: &Value| -> Vec<String> {
+        let mut names: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(names(object), required);
+    assert_eq!(names(&schema["properties"]), required);
+}
+
+/// Goal: both kinds of appends name the owner, if it is another node and its address can stand in a header.
+#[tokio::test]
+async fn appends_name_the_owner_that_is_another_node() {
+    let cluster = Arc::new(Two {
+        address: "a:1",
+        ..Two::default()
+    });
+    let server = server(&cluster).await;
+    let several = r#"{"appends":[{"stream":"a","events":[{"type":"T","data":1}]}]}"#;
+    for answer in [
+        server.append("a", &["1"]).await,
+        server.json("POST", "/append", several).await,
+    ] {
+        assert_eq!(answer.header("gesta-log-owner"), "a:1; log=0; epoch=7");
+    }
+    let document = server.get("/openapi.json").await.json();
+    for path in ["/streams/{stream}", "/append"] {
+        let answer = &document["paths"][path]["post"]["responses"]["201"];
+        assert!(answer["headers"].get("Gesta-Log-Owner").is_some(), "{path}");
+    }
+    cluster.is_mine.store(true, Ordering::SeqCst);
+    assert_eq!(
+        server.append("a", &["1"]).await.header("gesta-log-owner"),
+        ""
+    );
+    let split = Arc::new(Two {
+        address: "a\r\nset-cookie: b",
+        ..Two::default()
+    });
+    let server = self::server(&split).await;
+    assert_eq!(
+        server.append("a", &["1"]).await.header("gesta-log-owner"),
+        ""
+    );
+}
