@@ -4,7 +4,7 @@
 //!
 //! The heart is the *chained insert* ([`LogWriter::submit`]): a batch is stored only if the row that
 //! its author believes to be the last of the log exists and *is* the last. That row is named by its
-//! position and its [`WriterEpoch`], a random number of the connection that stored it. An event id
+//! position and its [`WriterEpoch`], a random number of the writer that stored it. An event id
 //! would not do: clients choose it, and a retry through another server can put the same id at the same position.
 //!
 //! Streams and event types are interned: the row id of a stream (or type) is the position of the first event that used
@@ -28,7 +28,7 @@ use crate::lifecycle::Visibility;
 use crate::registry::Registry;
 use crate::request::Direction;
 
-/// Random number of one writer connection, stored with each row that it wrote. Never reused.
+/// Random number of one [`LogWriter`], stored with each row that it wrote. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct WriterEpoch(pub i64);
 
@@ -41,7 +41,7 @@ pub struct RowId(pub u64);
 pub struct LogEnd {
     /// Its position; 0 if the log is empty.
     pub position: Position,
-    /// The connection that wrote it.
+    /// The writer of it.
     pub writer: WriterEpoch,
     /// When it was stored.
     pub created: Timestamp,
@@ -130,14 +130,18 @@ pub enum BatchOutcome {
     Unknown(Error),
 }
 
-/// One connection that appends to one log. Dropping it closes the connection.
+/// A handle that appends to one log. Dropping it gives it up; what it has submitted may still be stored.
+///
+/// A backend may let the handles of several logs share a connection. Each has an epoch of its own all the same: an epoch
+/// belongs to one author, who decides nothing again before all that he has submitted is answered.
 pub trait LogWriter: Send {
     /// Its number, stored with the rows it writes.
     fn epoch(&self) -> WriterEpoch;
 
-    /// Sends a batch. Batches reach the database in the order of these calls, each in a transaction of its own on the
-    /// one connection, whatever order the futures are polled in; up to [`Capabilities::batches_in_flight_max`] may be
-    /// pending. If one does not commit, every later one that was chained to it misses.
+    /// Sends a batch. Batches of a handle reach the database in the order of these calls, whatever order the futures are
+    /// polled in; up to [`Capabilities::batches_in_flight_max`] may be pending. Several batches, those of other handles
+    /// among them, may share a transaction; each is stored, misses or is refused by itself. If one does not commit, every
+    /// later one that was chained to it misses.
     ///
     /// The answer of a batch must not be lost by dropping the future: the work goes on.
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome>;
@@ -299,7 +303,7 @@ pub enum EventLookup {
 pub struct EventRef {
     /// Its position.
     pub position: Position,
-    /// The connection that wrote it.
+    /// The writer of it.
     pub writer: WriterEpoch,
     /// When it was stored.
     pub created: Timestamp,
@@ -389,7 +393,7 @@ pub struct Rows {
     /// True if the slice holds no further matching event; false if `limit` or
     /// [`PAGE_BYTES_MAX`](crate::limits::PAGE_BYTES_MAX) ended the page (then it holds at least one event).
     pub complete: bool,
-    /// The connection that wrote the last of the events, if this is a part of a log and the backend tells it.
+    /// The writer of the last of the events, if this is a part of a log and the backend tells it.
     pub last_writer: Option<WriterEpoch>,
 }
 
@@ -469,7 +473,7 @@ pub trait Backend: Send + Sync + 'static {
     /// appends, so that costly work is not done one event after the other in the task that forms batches.
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes>;
 
-    /// Opens a connection that appends to `log`.
+    /// Opens a writer of `log`.
     ///
     /// # Errors
     /// `Unavailable`; `Unsupported` if the settings of the database cannot keep the contract.
