@@ -392,8 +392,31 @@ fn the_page_about_the_command_line_has_every_command() {
     assert!(checked > 10, "{checked} commands were found");
 }
 
-/// Goal: the page about monitoring names every metric that a server shows, and neither it nor the alerts name another
-/// one.
+/// The metrics that a node of two shows; `None`, said aloud, where PostgreSQL is not installed.
+fn metrics_of_a_node() -> Option<String> {
+    let postgres = gesta_pgtest::shared()?;
+    let store = format!("{}?schema={}", postgres.url(), gesta_pgtest::fresh_schema());
+    support::succeed(&["schema", "create", "--store", &store, "--logs", "2"]);
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "a secret of the tests").unwrap();
+    let node = || {
+        let local = "127.0.0.1:0";
+        let secret = ["--cluster-secret-file", secret.to_str().unwrap()];
+        let more = [&["--listen", local, "--node", local], &secret[..]].concat();
+        Server::start_with(&store, &more)
+    };
+    let (first, _second) = (node(), node());
+    let mut metrics = String::new();
+    support::wait_until("the node sees the other one", || {
+        metrics = support::get(first.address(), "/metrics");
+        metrics.contains("gesta_cluster_link_up")
+    });
+    Some(metrics)
+}
+
+/// Goal: the page about monitoring names every metric that a server or a node shows, and neither it nor the alerts name
+/// another one.
 #[test]
 fn the_page_about_monitoring_names_every_metric() {
     let page = std::fs::read_to_string(root().join("docs/operating/monitoring.md")).unwrap();
@@ -409,7 +432,10 @@ fn the_page_about_monitoring_names_every_metric() {
         "{}",
     ];
     support::succeed(&[&append[..], &["--store", &server.url]].concat());
-    let metrics = support::get(server.address(), "/metrics");
+    let mut metrics = support::get(server.address(), "/metrics");
+    let of_node = metrics_of_a_node();
+    let has_node = of_node.is_some();
+    metrics += &of_node.unwrap_or_default();
     let shown: Vec<&str> = metrics
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE "))
@@ -428,6 +454,7 @@ fn the_page_about_monitoring_names_every_metric() {
     for word in page
         .split(|c| !is_part(c))
         .filter(|word| word.starts_with("gesta_"))
+        .filter(|word| has_node || !word.starts_with("gesta_cluster_"))
     {
         let is_shown = shown.iter().any(|name| {
             word.strip_prefix(name)
