@@ -165,8 +165,12 @@ async fn drained(registry: &Arc<dyn Registry>, node: &NodeRow, wait: Duration) -
         let look = registry.look().await?;
         let logs = match look.node(node.id) {
             Some(now) if now.generation == node.generation => logs_of(&look, now),
-            // It has left, or was started again: what it had is free.
-            _ => 0,
+            Some(_) => {
+                let text = format!("{} was started again, and takes part", named(node));
+                return Err(try_again(&text));
+            }
+            // It has left.
+            None => 0,
         };
         if logs == 0 || wait.is_zero() {
             return Ok(logs);
@@ -186,16 +190,16 @@ async fn move_log(
 ) -> Outcome {
     let look = registry.look().await?;
     let (lease, to) = (lease_of(&look, request.log)?, node_of(&look, &request.to)?);
-    let asked = ask_for(&look, lease, to)?;
-    if let Some(next) = asked
+    let step = step_to(&look, lease, to)?;
+    let next = (step == Step::Ask).then_some(to.id);
+    if step != Step::Nothing
         && !registry
             .set_next_owner(lease.log, lease.epoch, next)
             .await?
     {
         return Err(try_again(&format!("log {} has just moved", lease.log)));
     }
-    let is_there = asked.is_none_or(|next| next.is_none())
-        || moved(registry, lease, to, request.wait.0).await?;
+    let is_there = step != Step::Ask || moved(registry, lease, to, request.wait.0).await?;
     let record = json!({"log": lease.log.0, "node": to.id.0, "address": *to.info.address, "moved": is_there});
     output.record(&record, |_| match is_there {
         true => format!("log {} is at {}", lease.log, named(to)),
@@ -207,12 +211,18 @@ async fn move_log(
     })
 }
 
-/// What to write into the lease so that the log moves; `None` if it is there.
-fn ask_for(
-    look: &Look,
-    lease: &LeaseRow,
-    to: &NodeRow,
-) -> Outcome<Option<Option<gesta_core::registry::NodeId>>> {
+/// What brings a log to a node.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// It is there.
+    Nothing,
+    /// It is there, but its owner is asked to hand it over: that is withdrawn.
+    Withdraw,
+    /// Its owner is asked.
+    Ask,
+}
+
+fn step_to(look: &Look, lease: &LeaseRow, to: &NodeRow) -> Outcome<Step> {
     let log = lease.log;
     let Some(holder) = look.holder(lease) else {
         return Err(try_again(&format!(
@@ -226,7 +236,10 @@ fn ask_for(
         )));
     }
     if holder.id == to.id {
-        return Ok(lease.next_owner.map(|_| None));
+        return Ok(match lease.next_owner {
+            Some(_) => Step::Withdraw,
+            None => Step::Nothing,
+        });
     }
     if to.state != NodeState::Up {
         return Err(Failure::usage(format!(
@@ -236,7 +249,7 @@ fn ask_for(
             to.id
         )));
     }
-    Ok(Some(Some(to.id)))
+    Ok(Step::Ask)
 }
 
 /// Waits until a log has moved; false if that is not waited for.

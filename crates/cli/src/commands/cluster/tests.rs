@@ -86,14 +86,14 @@ fn a_log_is_one_of_the_store() {
 fn what_cannot_be_moved_is_refused_with_the_reason() {
     let mut look = look();
     let ask =
-        |look: &Look, log: usize, to: usize| ask_for(look, &look.leases[log], &look.nodes[to]);
-    assert_eq!(ask(&look, 0, 0).expect("asked"), Some(Some(NodeId(2))));
-    assert_eq!(ask(&look, 1, 0).expect("there"), None);
+        |look: &Look, log: usize, to: usize| step_to(look, &look.leases[log], &look.nodes[to]);
+    assert_eq!(ask(&look, 0, 0).expect("asked"), Step::Ask);
+    assert_eq!(ask(&look, 1, 0).expect("there"), Step::Nothing);
     let (code, text) = refusal(ask(&look, 2, 0));
     assert_eq!(code, Some(Code::Unavailable));
     assert!(text.contains("log 2 has no owner"), "{text}");
     look.leases[1].next_owner = Some(NodeId(1));
-    assert_eq!(ask(&look, 1, 0).expect("withdrawn"), Some(None));
+    assert_eq!(ask(&look, 1, 0).expect("withdrawn"), Step::Withdraw);
     look.leases[0].pinned = Some(NodeId(1));
     let (_, text) = refusal(ask(&look, 0, 0));
     assert!(text.contains("pinned to node 1 at host:1"), "{text}");
