@@ -99,7 +99,7 @@ pub(crate) struct Server {
     pub(crate) shutdown_grace: Span,
 }
 
-/// Bounds and times of the append pipeline, for each log: the fields of `gesta_append::Config`.
+/// Bounds and times of the append pipeline: the fields of `gesta_append::Config`, which says what all logs share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Append {
