@@ -6,8 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use gesta_core::capacity::Permit;
-use gesta_core::{Appended, Checkpoint, Revision};
+use gesta_core::{Appended, Checkpoint, ErrorKind, Revision};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::decider::Decider;
 use crate::error::Error;
@@ -51,11 +52,12 @@ impl<C> From<C> for Request<C> {
 pub struct Done<R> {
     /// The reply.
     pub reply: R,
-    /// Revision of the last event of the command; `None` if it had no events, or if the store had given it up as
-    /// unknown and what came after it has proven that it is stored.
+    /// Revision of the last event of the command; `None` if it had no events, and if it is not known: the store had
+    /// given the command up as unknown and what came after it has proven that it is stored, or the command is known by
+    /// its key only.
     pub revision: Option<Revision>,
-    /// A checkpoint after the events, for example to wait until a read model has seen them; `None` without events, and
-    /// for repeated commands.
+    /// A checkpoint after the events, for example to wait until a read model has seen them; `None` without events, for
+    /// repeated commands, and if the first answer of another node was lost.
     pub checkpoint: Option<Checkpoint>,
     /// True if the command had been carried out before, because its idempotency key was known.
     pub repeated: bool,
@@ -108,13 +110,77 @@ pub(crate) struct CommandAsk<D: Decider> {
     pub(crate) permit: Permit,
     /// How often the command was decided.
     pub(crate) attempts: u32,
+    pub(crate) origin: Origin,
+    /// The caller gave no key; this node has made the one of the request.
+    pub(crate) has_made_key: bool,
+    /// Another node may have carried the command out, or may yet do so.
+    pub(crate) is_in_doubt: bool,
+}
+
+/// Who has handed a command over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A caller on this node.
+    Caller,
+    /// Another node. A command is not decided after this moment, and is not forwarded any further.
+    Node { decided_until: Instant },
 }
 
 impl<D: Decider> CommandAsk<D> {
+    pub(crate) fn new(
+        request: Request<D::Command>,
+        reply: oneshot::Sender<CommandResult<D>>,
+        permit: Permit,
+        origin: Origin,
+    ) -> Self {
+        Self {
+            request,
+            reply,
+            permit,
+            attempts: 0,
+            origin,
+            has_made_key: false,
+            is_in_doubt: false,
+        }
+    }
+
     pub(crate) fn answer(self, result: CommandResult<D>) {
         drop(self.permit);
+        let mut result = match self.is_in_doubt {
+            true => conclusive(result),
+            false => result,
+        };
+        if let Ok(done) = &mut result
+            && self.has_made_key
+        {
+            // The caller has not asked before.
+            done.repeated = false;
+        }
         // A caller that has gone away does not want to know.
         let _ = self.reply.send(result);
+    }
+}
+
+/// What may be said of a command of which another attempt, on another node, may have been carried out or may yet be.
+///
+/// Events of the command, now or before, are the effect of it: the other attempt finds its key in them, for the store
+/// accepts events only upon these. A key that is used for another command refuses the other attempt too. Whatever else
+/// is answered, the other attempt may be decided later, on another state, and have events.
+fn conclusive<R, E>(result: Result<Done<R>, Error<E>>) -> Result<Done<R>, Error<E>> {
+    let unknown = |cause: Option<gesta_core::Error>| {
+        let text = "another node was sent the command, and its answer was lost";
+        let error = gesta_core::Error::new(ErrorKind::OutcomeUnknown(text.into()));
+        Err(Error::OutcomeUnknown(match cause {
+            Some(cause) => error.caused_by(cause),
+            None => error,
+        }))
+    };
+    match result {
+        Ok(done) if done.repeated || done.revision.is_some() => Ok(done),
+        Err(Error::KeyReused(key)) => Err(Error::KeyReused(key)),
+        Err(Error::OutcomeUnknown(error)) => Err(Error::OutcomeUnknown(error)),
+        Err(Error::Unavailable(error) | Error::Failed(error)) => unknown(Some(error)),
+        Ok(_) | Err(Error::Rejected(_) | Error::Overloaded(_)) => unknown(None),
     }
 }
 
@@ -130,6 +196,8 @@ pub(crate) enum Freshness {
 /// A read that waits for its answer.
 pub(crate) trait ReadAsk<D>: Send {
     fn freshness(&self) -> Freshness;
+    /// True if another node has asked for the state.
+    fn is_from_node(&self) -> bool;
     /// Looks at the state and keeps what it found. May be called again after a conflict.
     fn look(&mut self, state: &D);
     /// How often the read has looked.
@@ -154,6 +222,10 @@ impl<D, R: Send, F: Fn(&D) -> R + Send> ReadAsk<D> for FnRead<F, R> {
         self.freshness
     }
 
+    fn is_from_node(&self) -> bool {
+        false
+    }
+
     fn look(&mut self, state: &D) {
         self.looks += 1;
         self.found = Some((self.read)(state));
@@ -175,6 +247,14 @@ impl<D, R: Send, F: Fn(&D) -> R + Send> ReadAsk<D> for FnRead<F, R> {
 }
 
 impl<D: Decider> Ask<D> {
+    /// True if another node has forwarded it: then it is done here.
+    pub(crate) fn is_from_node(&self) -> bool {
+        match self {
+            Ask::Command(ask) => ask.origin != Origin::Caller,
+            Ask::Read(ask) => ask.is_from_node(),
+        }
+    }
+
     pub(crate) fn refuse(self, error: Error<Infallible>) {
         match self {
             Ask::Command(ask) => ask.answer(Err(error.cast())),

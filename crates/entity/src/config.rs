@@ -34,6 +34,9 @@ pub struct Config {
     /// How often a command is decided, or a read looks, again because another process has changed the entity, before it
     /// is given up as unavailable.
     pub conflicts_max: u32,
+    /// How long a command or a read may wait for the node that owns its stream, and for the answer of that node
+    /// ([`Builder::peers`](crate::Builder::peers)).
+    pub forward_within: Duration,
     /// Snapshots that may wait to be written; beyond, they are left out until the next is due.
     pub snapshots_waiting_max: usize,
 }
@@ -53,6 +56,7 @@ impl Default for Config {
             entity_keys_max: 10_000,
             entity_key_bytes_max: 2 * 1024 * 1024,
             conflicts_max: 100,
+            forward_within: Duration::from_secs(10),
             snapshots_waiting_max: 1_000,
         }
     }

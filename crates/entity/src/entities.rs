@@ -4,14 +4,17 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use gesta_core::capacity::{Capacity, Permit, Refusal};
+use gesta_core::peers::Peers;
 use gesta_core::{Clock, OwnerStore, Result as StoreResult, StreamId, SystemClock, slice_of};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use crate::ask::{Ask, CommandAsk, FnRead, Freshness, PendingReply, Request, lost};
+use crate::ask::{Ask, CommandAsk, FnRead, Freshness, Origin, PendingReply, Request, lost};
 use crate::config::Config;
 use crate::decider::Decider;
 use crate::error::Error;
+use crate::forward::Forwarding;
+use crate::forward::owner::OwnerSide;
 use crate::kind::{EntityKind, EntityType};
 use crate::load::load_all;
 use crate::shard::{Message, Parts, Shard};
@@ -30,6 +33,7 @@ pub struct Entities<D: Decider> {
 pub struct Builder {
     config: Config,
     clock: Arc<dyn Clock>,
+    peers: Option<Arc<dyn Peers>>,
 }
 
 impl std::fmt::Debug for Builder {
@@ -51,6 +55,7 @@ impl Builder {
         Self {
             config: Config::default(),
             clock: Arc::new(SystemClock),
+            peers: None,
         }
     }
 
@@ -64,6 +69,18 @@ impl Builder {
     #[must_use]
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         Self { clock, ..self }
+    }
+
+    /// The other nodes of a cluster: commands and reads of entities of an
+    /// [`EntityType::forwarded`] go to the node that owns the stream of the entity. Without these, or with another
+    /// type, each node carries out what it is asked; nothing is less true then, but nodes that change one entity at
+    /// the same time make each other decide again.
+    #[must_use]
+    pub fn peers(self, peers: Arc<dyn Peers>) -> Self {
+        Self {
+            peers: Some(peers),
+            ..self
+        }
     }
 
     /// Starts a runtime on a store. Must be called within a tokio runtime.
@@ -93,12 +110,12 @@ impl<D: Decider> std::fmt::Debug for Entities<D> {
     }
 }
 
-struct Shared<D: Decider> {
-    kind: Arc<EntityKind<D>>,
+pub(crate) struct Shared<D: Decider> {
+    pub(crate) kind: Arc<EntityKind<D>>,
     shards: Vec<mpsc::UnboundedSender<Message<D>>>,
-    commands: Arc<Capacity>,
-    reads: Arc<Capacity>,
-    counters: Arc<Counters>,
+    pub(crate) commands: Arc<Capacity>,
+    pub(crate) reads: Arc<Capacity>,
+    pub(crate) counters: Arc<Counters>,
     /// Tasks that have not ended yet. A call of `shutdown` holds the lock until all have ended, so another call
     /// meanwhile waits as long.
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -116,6 +133,28 @@ impl<D: Decider> Shared<D> {
             let _ = shard.send(Message::Stop);
         }
     }
+
+    /// The permit of one more command or read.
+    pub(crate) fn admit(&self, capacity: &Arc<Capacity>) -> Result<Permit, Error<Infallible>> {
+        capacity.take([1]).map_err(|refusal| match refusal {
+            Refusal::Full { taken, .. } => {
+                self.counters.overloaded.add(1);
+                Error::Overloaded(format!("{taken} wait already"))
+            }
+            Refusal::Closed => Error::Unavailable(gesta_core::Error::unavailable(
+                "the entity runtime is shutting down",
+            )),
+        })
+    }
+
+    pub(crate) fn send(&self, stream: StreamId, ask: Ask<D>) {
+        let shard = usize::from(slice_of(&stream)) % self.shards.len();
+        if let Some(shard) = self.shards.get(shard) {
+            // If the shard has failed, the ask is dropped, and with it the channel for the answer: the caller gets an
+            // error.
+            let _ = shard.send(Message::Ask { stream, ask });
+        }
+    }
 }
 
 impl<D: Decider> Entities<D> {
@@ -127,7 +166,11 @@ impl<D: Decider> Entities<D> {
     }
 
     fn start_with(
-        Builder { config, clock }: Builder,
+        Builder {
+            config,
+            clock,
+            peers,
+        }: Builder,
         store: Arc<dyn OwnerStore>,
         entity_type: EntityType<D>,
     ) -> Self {
@@ -138,6 +181,13 @@ impl<D: Decider> Entities<D> {
         let active_max = config.active_max.div_ceil(count).max(1);
         let config = Arc::new(config);
         let kind = Arc::new(entity_type.kind);
+        let forwarding = peers.filter(|_| kind.forms.is_some()).map(|peers| {
+            Arc::new(Forwarding {
+                peers,
+                service: kind.service(),
+                within: config.forward_within,
+            })
+        });
         let counters = Arc::new(Counters::default());
         let (commands, reads) = (
             Capacity::new([config.commands_max]),
@@ -167,6 +217,7 @@ impl<D: Decider> Entities<D> {
                 counters: Arc::clone(&counters),
                 store: Arc::clone(&store),
                 clock: Arc::clone(&clock),
+                forwarding: forwarding.clone(),
                 loads: loads.clone(),
                 snapshots: snapshots.clone(),
                 waiting: [Arc::clone(&commands), Arc::clone(&reads)],
@@ -175,16 +226,18 @@ impl<D: Decider> Entities<D> {
             tasks.push(tokio::spawn(shard.run()));
             shards.push(sender);
         }
-        Self {
-            shared: Arc::new(Shared {
-                kind,
-                shards,
-                commands,
-                reads,
-                counters,
-                tasks: Mutex::new(tasks),
-            }),
+        let shared = Arc::new(Shared {
+            kind,
+            shards,
+            commands,
+            reads,
+            counters,
+            tasks: Mutex::new(tasks),
+        });
+        if let Some(Forwarding { peers, service, .. }) = forwarding.as_deref() {
+            peers.register(service, Arc::new(OwnerSide(Arc::downgrade(&shared))));
         }
+        Self { shared }
     }
 
     /// Carries a command out and waits for the reply.
@@ -210,13 +263,8 @@ impl<D: Decider> Entities<D> {
         let (reply, answer) = oneshot::channel();
         match self.admit(id, &self.shared.commands) {
             Ok((stream, permit)) => {
-                let ask = Ask::Command(CommandAsk {
-                    request,
-                    reply,
-                    permit,
-                    attempts: 0,
-                });
-                self.send(stream, ask);
+                let ask = CommandAsk::new(request, reply, permit, Origin::Caller);
+                self.shared.send(stream, Ask::Command(ask));
             }
             Err(error) => {
                 let _ = reply.send(Err(error.cast()));
@@ -275,7 +323,7 @@ impl<D: Decider> Entities<D> {
             reply,
             permit,
         };
-        self.send(stream, Ask::Read(Box::new(read)));
+        self.shared.send(stream, Ask::Read(Box::new(read)));
         answer.await.unwrap_or_else(|_| Err(lost()))
     }
 
@@ -319,24 +367,7 @@ impl<D: Decider> Entities<D> {
         capacity: &Arc<Capacity>,
     ) -> Result<(StreamId, Permit), Error<Infallible>> {
         let stream: StoreResult<StreamId> = self.shared.kind.stream(id);
-        let permit = capacity.take([1]).map_err(|refusal| match refusal {
-            Refusal::Full { taken, .. } => {
-                self.shared.counters.overloaded.add(1);
-                Error::Overloaded(format!("{taken} wait already"))
-            }
-            Refusal::Closed => Error::Unavailable(gesta_core::Error::unavailable(
-                "the entity runtime is shutting down",
-            )),
-        })?;
+        let permit = self.shared.admit(capacity)?;
         Ok((stream?, permit))
-    }
-
-    fn send(&self, stream: StreamId, ask: Ask<D>) {
-        let shard = usize::from(slice_of(&stream)) % self.shared.shards.len();
-        if let Some(shard) = self.shared.shards.get(shard) {
-            // If the shard has failed, the ask is dropped, and with it the channel for the answer: the caller gets an
-            // error.
-            let _ = shard.send(Message::Ask { stream, ask });
-        }
     }
 }

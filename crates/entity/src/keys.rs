@@ -147,11 +147,29 @@ pub(crate) struct Bounds {
     pub(crate) bytes_max: usize,
     /// Commands that were stored before this moment, in microseconds, are forgotten.
     pub(crate) from: i64,
+    /// The same for keys that nodes have made.
+    pub(crate) made_from: i64,
 }
 
-/// The keys of one entity. Counted in the gauges of the runtime for as long as they live.
+/// What each key begins with that a node has made, for a command that it forwards.
+const MADE: &str = "$made-";
+
+/// A key for a command that its caller gave none.
+pub(crate) fn make() -> String {
+    format!("{MADE}{}", uuid::Uuid::new_v4().simple())
+}
+
+/// The keys of one entity. Those that nodes have made are needed for a short time only; they are bounded by themselves,
+/// so that callers' keys are not forgotten for them.
 #[derive(Debug)]
 pub(crate) struct Keys {
+    given: Memory,
+    made: Memory,
+}
+
+/// Keys of one entity. Counted in the gauges of the runtime for as long as they live.
+#[derive(Debug)]
+struct Memory {
     by_key: HashSet<ByKey>,
     /// The commands, oldest first. A key that came again after another process had forgotten it may stand here twice.
     order: List,
@@ -186,36 +204,34 @@ impl Eq for ByKey {}
 impl Keys {
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
         Self {
-            by_key: HashSet::new(),
-            order: List::default(),
-            bytes: 0,
-            counters,
+            given: Memory::new(Arc::clone(&counters)),
+            made: Memory::new(counters),
         }
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Remembered> {
-        self.by_key.get(key).map(|found| &*found.0)
+        match key.starts_with(MADE) {
+            true => self.made.get(key),
+            false => self.given.get(key),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.order.len() == 0
+        self.given.order.len() + self.made.order.len() == 0
     }
 
-    /// All remembered commands, for a snapshot; what they hold is shared and not copied.
-    pub(crate) fn list(&self) -> List {
-        self.order.clone()
+    /// All remembered commands, for a snapshot, those with keys of callers first; what they hold is shared and not
+    /// copied.
+    pub(crate) fn lists(&self) -> [List; 2] {
+        [self.given.order.clone(), self.made.order.clone()]
     }
 
     /// Remembers a command that is being carried out, or was; forgets others for it.
     pub(crate) fn insert(&mut self, remembered: Remembered, bounds: Bounds) {
-        let bytes = remembered.bytes();
-        let remembered = Arc::new(remembered);
-        self.order.push(Arc::clone(&remembered));
-        self.by_key.replace(ByKey(remembered));
-        self.bytes += bytes;
-        self.counters.keys.add(1);
-        self.counters.key_bytes.add(bytes as u64);
-        self.forget(bounds);
+        match remembered.key.starts_with(MADE) {
+            true => self.made.insert(remembered, bounds.of_made()),
+            false => self.given.insert(remembered, bounds),
+        }
     }
 
     /// Remembers the key of a stored event, if it has one and is not too old.
@@ -238,6 +254,48 @@ impl Keys {
 
     /// Forgets commands that are too old, and the oldest ones if there are too many.
     pub(crate) fn forget(&mut self, bounds: Bounds) {
+        self.given.forget(bounds);
+        self.made.forget(bounds.of_made());
+    }
+}
+
+impl Bounds {
+    fn of_made(self) -> Self {
+        Self {
+            from: self.from.max(self.made_from),
+            ..self
+        }
+    }
+}
+
+impl Memory {
+    fn new(counters: Arc<Counters>) -> Self {
+        Self {
+            by_key: HashSet::new(),
+            order: List::default(),
+            bytes: 0,
+            counters,
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<&Remembered> {
+        self.by_key.get(key).map(|found| &*found.0)
+    }
+
+    /// Remembers a command that is being carried out, or was; forgets others for it.
+    fn insert(&mut self, remembered: Remembered, bounds: Bounds) {
+        let bytes = remembered.bytes();
+        let remembered = Arc::new(remembered);
+        self.order.push(Arc::clone(&remembered));
+        self.by_key.replace(ByKey(remembered));
+        self.bytes += bytes;
+        self.counters.keys.add(1);
+        self.counters.key_bytes.add(bytes as u64);
+        self.forget(bounds);
+    }
+
+    /// Forgets commands that are too old, and the oldest ones if there are too many.
+    fn forget(&mut self, bounds: Bounds) {
         while let Some(oldest) = self.order.oldest() {
             let is_old = oldest.at < bounds.from;
             let is_too_much = self.order.len() > bounds.keys_max || self.bytes > bounds.bytes_max;
@@ -267,7 +325,7 @@ impl Keys {
     }
 }
 
-impl Drop for Keys {
+impl Drop for Memory {
     fn drop(&mut self) {
         self.counters.keys.subtract(self.order.len() as u64);
         self.counters.key_bytes.subtract(self.bytes as u64);
@@ -298,6 +356,7 @@ mod tests {
         keys_max: usize::MAX,
         bytes_max: usize::MAX,
         from: 0,
+        made_from: 0,
     };
 
     fn one(key: usize, at: i64) -> Remembered {
@@ -306,8 +365,8 @@ mod tests {
         remembered(&format!("key-{key}"), command, reply, Timestamp(at))
     }
 
-    fn keys(count: usize, bounds: Bounds) -> Keys {
-        let mut keys = Keys::new(Arc::default());
+    fn keys(count: usize, bounds: Bounds) -> Memory {
+        let mut keys = Memory::new(Arc::default());
         for key in 0..count {
             keys.insert(one(key, 1), bounds);
         }
@@ -345,6 +404,7 @@ mod tests {
             keys_max: 0,
             bytes_max: 0,
             from: 0,
+            made_from: 0,
         };
         assert!(keys(10, none).get("key-9").is_some());
     }
@@ -357,6 +417,33 @@ mod tests {
         keys.forget(Bounds { from: 7, ..ALL });
         assert_eq!(keys.get("key-0").map(|found| found.at), Some(7));
         assert_eq!((keys.order.len(), keys.by_key.len()), (1, 1));
+    }
+
+    /// What happened: keys of forwarded commands would have pushed those of callers out.
+    #[test]
+    fn keys_that_nodes_have_made_are_bounded_by_themselves() {
+        let bounds = Bounds {
+            keys_max: 10,
+            ..ALL
+        };
+        let made_one = |at| Remembered {
+            key: make(),
+            ..one(1, at)
+        };
+        let mut keys = Keys::new(Arc::default());
+        keys.insert(one(0, 1), bounds);
+        let last = made_one(1);
+        let last_key = last.key.clone();
+        (0..99).for_each(|_| keys.insert(made_one(1), bounds));
+        keys.insert(last, bounds);
+        assert!(keys.get("key-0").is_some() && keys.get(&last_key).is_some());
+        assert_eq!(keys.lists().map(|list| list.len()), [1, 10]);
+        keys.forget(Bounds {
+            made_from: 2,
+            ..bounds
+        });
+        assert!(keys.get("key-0").is_some() && keys.get(&last_key).is_none());
+        assert!(!keys.is_empty());
     }
 
     /// Stored for ever: neither the hash nor its text may change.

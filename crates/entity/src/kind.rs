@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::codec::{EventCodec, Stored};
 use crate::decider::Decider;
+use crate::forward::form::Forms;
 use crate::guard::guarded;
 use crate::keys::{KeyCodec, sorted_json};
 use crate::snapshot::Snapshots;
@@ -24,6 +25,8 @@ pub(crate) struct EntityKind<D: Decider> {
     tagging: Option<Tagging<D::Event>>,
     pub(crate) snapshots: Option<Snapshots<D>>,
     pub(crate) keys: Option<KeyCodec<D::Command, D::Reply>>,
+    /// How they travel to other nodes.
+    pub(crate) forms: Option<Forms<D>>,
 }
 
 impl<D: Decider> std::fmt::Debug for EntityType<D> {
@@ -55,6 +58,7 @@ impl<D: Decider> EntityType<D> {
                 tagging: None,
                 snapshots: None,
                 keys: None,
+                forms: None,
             },
         })
     }
@@ -107,9 +111,41 @@ impl<D: Decider> EntityType<D> {
         self.kind.keys = Some(KeyCodec::new(move |command: &D::Command| Ok(form(command))));
         self
     }
+
+    /// Lets commands and reads go to the node that owns the stream of the entity, if [`Builder::peers`] names the
+    /// others: as JSON. It allows idempotency keys, as [`idempotent_replies`](Self::idempotent_replies) does unless the
+    /// type has other ones already: a command that is forwarded without a key gets one.
+    ///
+    /// Reads are forwarded if the type has [`snapshots`](Self::snapshots), in whose form the state travels. Without, the
+    /// node that is asked loads the entity for them.
+    ///
+    /// [`Builder::peers`]: crate::Builder::peers
+    #[must_use]
+    pub fn forwarded(mut self) -> Self
+    where
+        D::Command: Serialize + DeserializeOwned,
+        D::Reply: Serialize + DeserializeOwned,
+        D::Rejection: Serialize + DeserializeOwned,
+    {
+        self.kind.forms = Some(Forms::json());
+        match self.kind.keys {
+            Some(_) => self,
+            None => self.idempotent_replies(),
+        }
+    }
 }
 
 impl<D: Decider> EntityKind<D> {
+    /// The name under which nodes serve each other's commands and reads of this kind.
+    pub(crate) fn service(&self) -> String {
+        format!("entity:{}", self.category)
+    }
+
+    /// True if the stream is that of an entity of this kind.
+    pub(crate) fn has(&self, stream: &StreamId) -> bool {
+        stream.category() == self.category && !self.id(stream).is_empty()
+    }
+
     /// The stream of an entity.
     pub(crate) fn stream(&self, id: &str) -> Result<StreamId> {
         if id.is_empty() {

@@ -11,6 +11,7 @@ mod config;
 mod decider;
 mod entities;
 mod error;
+mod forward;
 mod guard;
 mod keys;
 mod kind;

@@ -6,11 +6,16 @@
 //! `quick_cache` (S3-FIFO; Yang et al., "FIFO queues are all you need for cache eviction", 2023), which a scan over
 //! many entities does not empty. One with anything in flight is pinned.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use gesta_core::capacity::Capacity;
+use gesta_core::peers::{PeerAnswer, Unanswered};
 use gesta_core::{
     After, Appended, Clock, Error as StoreError, EventData, OwnerStore, Revision, StreamId,
     Submission, Timestamp,
@@ -24,16 +29,24 @@ use crate::ask::{Ask, CommandAsk};
 use crate::config::Config;
 use crate::decider::Decider;
 use crate::error::Error;
+use crate::forward::Forwarding;
+use crate::forward::queue::Queue;
 use crate::guard::{Panicked, guarded};
 use crate::keys::Bounds;
 use crate::kind::EntityKind;
 use crate::load::{Load, LoadedPart, UseSnapshot};
 use crate::slot::{Active, Fate, Slot};
 use crate::snapshot::{Draft, Ready};
-use crate::stats::Counters;
+use crate::stats::{Counter, Counters};
+
+mod away;
 
 /// Messages handled in one turn.
 const TURN_MAX: usize = 256;
+
+/// Keys that nodes have made are remembered for so long, if forwarding does not take longer. No node sends a command
+/// again later than it waits for its answer; the rest is for clocks that differ.
+const MADE_KEPT_FOR: Duration = Duration::from_secs(600);
 
 /// A message to a shard.
 pub(crate) enum Message<D: Decider> {
@@ -52,8 +65,31 @@ pub(crate) enum Message<D: Decider> {
         number: u64,
         part: LoadedPart,
     },
+    /// What became of a request that was forwarded.
+    Forwarded {
+        stream: StreamId,
+        number: u64,
+        outcome: Result<PeerAnswer, Unanswered>,
+    },
+    /// It is time to look at what waits to be forwarded.
+    Wake {
+        stream: StreamId,
+    },
     /// No request will come any more: the shard ends when all are answered.
     Stop,
+}
+
+/// The requests for an entity that go to the node that owns its stream.
+struct Away<D: Decider> {
+    queue: Queue<Item<D>>,
+    /// When the shard will be woken for it.
+    wakes_at: Option<Instant>,
+}
+
+/// A request to be forwarded, and its form once it was sent.
+struct Item<D: Decider> {
+    ask: Ask<D>,
+    body: Option<Bytes>,
 }
 
 /// What a shard offers to its entities.
@@ -67,6 +103,12 @@ pub(crate) struct Env<D: Decider> {
     pub(crate) now_ms: u64,
     /// Entities whose last answers wait for a submission that was not made yet.
     pub(crate) unproven: Vec<StreamId>,
+    /// The moment of the turn.
+    pub(crate) turn: Instant,
+    /// The other nodes, if requests go to them.
+    pub(crate) forwarding: Option<Arc<Forwarding>>,
+    /// What an entity had to give up here because another node owns its stream, oldest first.
+    pub(crate) moving: Option<VecDeque<Ask<D>>>,
     store: Arc<dyn OwnerStore>,
     clock: Arc<dyn Clock>,
     started: Instant,
@@ -86,6 +128,7 @@ pub(crate) struct Parts<D: Decider> {
     pub(crate) counters: Arc<Counters>,
     pub(crate) store: Arc<dyn OwnerStore>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) forwarding: Option<Arc<Forwarding>>,
     pub(crate) loads: mpsc::UnboundedSender<Load<D>>,
     pub(crate) snapshots: mpsc::Sender<Ready<D>>,
     pub(crate) waiting: [Arc<Capacity>; 2],
@@ -95,6 +138,12 @@ pub(crate) struct Parts<D: Decider> {
 pub(crate) struct Shard<D: Decider> {
     slots: Cache<StreamId, Slot<D>, UnitWeighter, DefaultHashBuilder, Passivation>,
     env: Env<D>,
+    /// By stream, if any requests for it are on their way to another node.
+    away: HashMap<StreamId, Away<D>>,
+    /// The answers of other nodes, and the times at which to look again.
+    awaited: FuturesUnordered<BoxFuture<'static, Message<D>>>,
+    /// Streams of `away` of which something was done here.
+    touched: Vec<StreamId>,
     waiting: [Arc<Capacity>; 2],
     receiver: mpsc::UnboundedReceiver<Message<D>>,
     stopping: bool,
@@ -144,6 +193,9 @@ impl<D: Decider> Shard<D> {
             now: parts.clock.now(),
             now_ms: 0,
             unproven: Vec::new(),
+            turn: Instant::now(),
+            forwarding: parts.forwarding,
+            moving: None,
             store: parts.store,
             clock: parts.clock,
             started: Instant::now(),
@@ -156,6 +208,9 @@ impl<D: Decider> Shard<D> {
         let shard = Self {
             slots,
             env,
+            away: HashMap::new(),
+            awaited: FuturesUnordered::new(),
+            touched: Vec::new(),
             waiting: parts.waiting,
             receiver,
             stopping: false,
@@ -174,6 +229,11 @@ impl<D: Decider> Shard<D> {
                 _ = sweep.tick() => {
                     self.env.look_at_clock();
                     self.passivate_idle();
+                }
+                Some(message) = self.awaited.next() => {
+                    self.env.look_at_clock();
+                    self.handle(message);
+                    self.end_turn();
                 }
                 _ = self.receiver.recv_many(&mut turn, TURN_MAX) => {
                     self.env.look_at_clock();
@@ -199,11 +259,23 @@ impl<D: Decider> Shard<D> {
                 number,
                 part,
             } => self.with_slot(&stream, |slot, env| slot.loaded(&stream, number, part, env)),
+            Message::Forwarded {
+                stream,
+                number,
+                outcome,
+            } => self.forwarded(&stream, number, outcome),
+            Message::Wake { stream } => self.wake(&stream),
             Message::Stop => self.stopping = true,
         }
     }
 
     fn ask(&mut self, stream: StreamId, ask: Ask<D>) {
+        if let Some(ask) = self.ask_away(&stream, ask) {
+            self.ask_here(stream, ask);
+        }
+    }
+
+    fn ask_here(&mut self, stream: StreamId, ask: Ask<D>) {
         let Self { slots, env, .. } = self;
         let asked = guarded("the code", || match slots.get_mut(&stream) {
             Some(mut slot) => Asked::Known(slot.ask(&stream, ask, env)),
@@ -232,6 +304,7 @@ impl<D: Decider> Shard<D> {
     /// Removes an entity that is to leave, or whose code has panicked outside a single command: the callers that wait
     /// for it get *outcome unknown*, and the next request loads it again.
     fn settle(&mut self, stream: &StreamId, fate: Result<Fate, Panicked>) {
+        self.touch(stream);
         match fate {
             Ok(Fate::Stay) => {}
             Ok(Fate::Leave) => {
@@ -248,11 +321,19 @@ impl<D: Decider> Shard<D> {
     }
 
     fn end_turn(&mut self) {
-        for stream in std::mem::take(&mut self.env.unproven) {
-            self.with_slot(&stream, |slot, env| {
-                slot.confirm(&stream, env);
-                Fate::Stay
-            });
+        loop {
+            for stream in std::mem::take(&mut self.env.unproven) {
+                self.with_slot(&stream, |slot, env| {
+                    slot.confirm(&stream, env);
+                    Fate::Stay
+                });
+            }
+            if self.touched.is_empty() {
+                return;
+            }
+            for stream in std::mem::take(&mut self.touched) {
+                self.advance(&stream);
+            }
         }
     }
 
@@ -262,20 +343,27 @@ impl<D: Decider> Shard<D> {
         while let Some((_, stream, stay)) = self.env.idle.pop_front_if(|(due, ..)| *due <= now) {
             let idle = match self.slots.peek(&stream) {
                 Some(Slot::Active(active)) if active.stay == stay => {
-                    active.last_used + idle_after <= now
+                    active.last_used + idle_after <= now || !self.env.is_here(&stream)
                 }
                 // It has left, and may have come again: then another entry looks after it.
                 _ => continue,
             };
-            if idle && self.slots.peek(&stream).is_some_and(|slot| !slot.is_busy()) {
-                let left = self.slots.remove(&stream);
-                let _ = guarded("the end", move || drop(left));
-                self.env.counters.passivated_idle.add(1);
-                self.env.counters.active.subtract(1);
-            } else {
+            if !idle || !self.leave(&stream, |counters| &counters.passivated_idle) {
                 self.env.look_later(stream, stay);
             }
         }
+    }
+
+    /// Removes an entity from memory, unless it has anything in flight. True if it has left.
+    fn leave(&mut self, stream: &StreamId, why: fn(&Counters) -> &Counter) -> bool {
+        if self.slots.peek(stream).is_none_or(|slot| slot.is_busy()) {
+            return false;
+        }
+        let left = self.slots.remove(stream);
+        let _ = guarded("the end", move || drop(left));
+        why(&self.env.counters).add(1);
+        self.env.counters.active.subtract(1);
+        true
     }
 }
 
@@ -291,7 +379,8 @@ impl<D: Decider> Drop for Shard<D> {
 impl<D: Decider> Env<D> {
     fn look_at_clock(&mut self) {
         self.now = self.clock.now();
-        self.now_ms = millis(self.started.elapsed());
+        self.turn = Instant::now();
+        self.now_ms = millis(self.turn.saturating_duration_since(self.started));
     }
 
     fn idle_after_ms(&self) -> u64 {
@@ -306,6 +395,12 @@ impl<D: Decider> Env<D> {
     fn look_later(&mut self, stream: StreamId, stay: u64) {
         let due = self.now_ms + millis(self.sweep_every());
         self.idle.push_back((due, stream, stay));
+    }
+
+    /// True if requests for the entity are carried out on this node.
+    pub(crate) fn is_here(&self, stream: &StreamId) -> bool {
+        let forwarding = self.forwarding.as_ref();
+        forwarding.is_none_or(|forwarding| forwarding.is_here(stream))
     }
 
     /// Takes note of an entity that was loaded into memory.
@@ -388,12 +483,16 @@ impl<D: Decider> Env<D> {
 
     /// What an entity may remember of idempotency keys, at this moment.
     pub(crate) fn key_bounds(&self) -> Bounds {
-        let kept = i64::try_from(self.config.keys_kept_for.as_micros()).unwrap_or(i64::MAX);
+        let since = |kept: Duration| {
+            let kept = i64::try_from(kept.as_micros()).unwrap_or(i64::MAX);
+            self.now.as_micros().saturating_sub(kept)
+        };
         Bounds {
             // Those of commands in flight must not be forgotten: their retries join them.
             keys_max: (self.config.entity_keys_max).max(self.config.entity_commands_max),
             bytes_max: self.config.entity_key_bytes_max,
-            from: self.now.as_micros().saturating_sub(kept),
+            from: since(self.config.keys_kept_for),
+            made_from: since(MADE_KEPT_FOR.max(self.config.forward_within * 2)),
         }
     }
 

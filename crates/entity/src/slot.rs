@@ -148,6 +148,7 @@ impl<D: Decider> Slot<D> {
             return Fate::Stay;
         };
         let again = flight.settle(env);
+        let again = env.move_away(stream, again);
         if again.is_empty() {
             env.counters.active.subtract(1);
             return Fate::Leave;

@@ -131,6 +131,22 @@ impl<D> Snapshots<D> {
         (self.clone)(state)
     }
 
+    pub(crate) fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// A state as it stands in snapshots.
+    pub(crate) fn write_state(&self, state: &D) -> std::result::Result<Vec<u8>, String> {
+        guarded("the writing of a snapshot", || (self.encode)(state))
+            .map_err(|panicked| panicked.to_string())?
+    }
+
+    /// A state that stood in a snapshot of the same version.
+    pub(crate) fn read_state(&self, bytes: &[u8]) -> std::result::Result<D, String> {
+        guarded("the reading of a snapshot", || (self.decode)(bytes))
+            .map_err(|panicked| panicked.to_string())?
+    }
+
     /// The state, its revision and the id of its last event, if the snapshot can be used.
     pub(crate) fn read(&self, event: &RecordedEvent) -> std::result::Result<Restored<D>, String> {
         let header: Header =
@@ -138,9 +154,8 @@ impl<D> Snapshots<D> {
         if header.version != self.version {
             return Err(format!("version {}, not {}", header.version, self.version));
         }
-        let state = guarded("the reading of a snapshot", || (self.decode)(&event.data));
         Ok(Restored {
-            state: state.map_err(|panicked| panicked.to_string())??,
+            state: self.read_state(&event.data)?,
             revision: Revision(header.revision),
             last: EventId(header.event_id),
             keys: header.keys,
@@ -154,7 +169,7 @@ struct Header<K = Remembered> {
     version: u32,
     revision: u64,
     event_id: uuid::Uuid,
-    /// The remembered commands, oldest first.
+    /// The remembered commands, oldest first: those with keys that nodes have made, then those with keys of callers.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     keys: Vec<K>,
 }
@@ -171,7 +186,8 @@ pub(crate) struct Restored<D> {
 pub(crate) struct Draft<D> {
     pub(crate) state: D,
     pub(crate) last: EventId,
-    pub(crate) keys: List,
+    /// Remembered commands: with keys of callers, and with keys that nodes have made.
+    pub(crate) keys: [List; 2],
 }
 
 /// A draft whose event is durable.
@@ -228,13 +244,14 @@ impl<D> Snapshots<D> {
     /// The event that a snapshot is, and how many of the oldest keys do not fit into it.
     fn event(&self, due: &Ready<D>) -> Result<(EventData, u64)> {
         let invalid = |error: String| gesta_core::Error::invalid("snapshot", error);
-        let data = guarded("the writing of a snapshot", || {
-            (self.encode)(&due.draft.state)
-        })?
-        .map_err(invalid)?;
+        let data = self.write_state(&due.draft.state).map_err(invalid)?;
         let space = EVENT_BYTES_MAX.saturating_sub(data.len() + HEADER_BYTES_MAX);
-        let keys = youngest_that_fit(&due.draft.keys, space);
-        let left_out = due.draft.keys.len() - keys.len();
+        let [given, made] = &due.draft.keys;
+        // Those that nodes have made are younger than a few minutes.
+        let mut keys = youngest_that_fit(made, space);
+        let taken: usize = keys.iter().map(|key| key.get().len() + 1).sum();
+        keys.extend(youngest_that_fit(given, space - taken));
+        let left_out = given.len() + made.len() - keys.len();
         let header = Header {
             version: self.version,
             revision: due.revision.0,

@@ -86,6 +86,12 @@ stats! {
     passivated_idle,
     /// Entities that left memory for others.
     passivated_for_room,
+    /// Entities that left memory because another node owns their stream.
+    passivated_moved,
+    /// Commands and reads sent to the node that owns their stream, each time that they were sent.
+    forwarded,
+    /// Commands and reads that other nodes have forwarded to this one.
+    from_nodes,
     /// Snapshots written.
     snapshots_written,
     /// Snapshots not written: too many waited, or the store failed.

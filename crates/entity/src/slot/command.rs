@@ -9,7 +9,7 @@ use gesta_core::{
 
 use super::Active;
 use super::flight::{Pending, Work};
-use crate::ask::{CommandAsk, CommandResult, Done};
+use crate::ask::{CommandAsk, CommandResult, Done, Origin};
 use crate::decider::{Context, Decider};
 use crate::error::Error;
 use crate::guard::guarded;
@@ -25,8 +25,21 @@ enum Known<D: Decider> {
     Answer(CommandResult<D>),
 }
 
+/// The error of a command that another node has forwarded and waits for no longer: it must not be decided.
+fn too_late<D: Decider>(ask: &CommandAsk<D>, env: &Env<D>) -> Option<StoreError> {
+    match ask.origin {
+        Origin::Node { decided_until } if env.turn >= decided_until => Some(
+            StoreError::unavailable("the time of the command was over before it was decided"),
+        ),
+        Origin::Node { .. } | Origin::Caller => None,
+    }
+}
+
 impl<D: Decider> Active<D> {
     pub(super) fn command(&mut self, stream: &StreamId, mut ask: CommandAsk<D>, env: &mut Env<D>) {
+        if let Some(error) = too_late(&ask, env) {
+            return env.fail(ask, error);
+        }
         ask.attempts += 1;
         if ask.attempts > 1 {
             env.counters.decided_again.add(1);
@@ -145,7 +158,7 @@ impl<D: Decider> Active<D> {
         };
         self.events_since_snapshot = 0;
         self.forget_keys(env);
-        let keys = self.keys.as_ref().map(|keys| keys.list());
+        let keys = self.keys.as_ref().map(|keys| keys.lists());
         Some(Box::new(Draft {
             state,
             last,

@@ -14,7 +14,7 @@ pub(crate) struct Account {
     pub(crate) changes: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Command {
     Deposit(u64),
     /// Two events.
@@ -34,7 +34,7 @@ pub(crate) enum Event {
     Withdrawn { amount: u64 },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Insufficient {
     pub(crate) balance: u64,
 }

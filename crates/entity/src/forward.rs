@@ -1,0 +1,33 @@
+//! Entities on the nodes that own their streams: commands and reads of other entities are forwarded.
+//!
+//! Why: one owner decides without conflicts. It is advice only: whoever decides, the store accepts events only after
+//! the one that they were decided upon, and confirms what is answered without events.
+//! Invariants: a forwarded command has a key, made here unless the caller gave one, so it takes effect once however
+//! often it is sent; the answer to one that another node may have done, or may yet do, says nothing that this other
+//! attempt could make untrue (`CommandAsk::answer`).
+//! Not here: who owns what, and links (`gesta-node`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::StreamId;
+use gesta_core::peers::Peers;
+
+pub(crate) mod form;
+pub(crate) mod owner;
+pub(crate) mod queue;
+
+/// The other nodes, for entities of one kind.
+pub(crate) struct Forwarding {
+    pub(crate) peers: Arc<dyn Peers>,
+    /// The name under which the nodes serve each other.
+    pub(crate) service: String,
+    /// How long a request may wait for an owner, and for its answer.
+    pub(crate) within: Duration,
+}
+
+impl Forwarding {
+    pub(crate) fn is_here(&self, stream: &StreamId) -> bool {
+        self.peers.is_here(stream)
+    }
+}

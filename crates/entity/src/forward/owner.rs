@@ -1,0 +1,163 @@
+//! The owner's side: commands and reads that other nodes forward.
+//!
+//! Invariants: they are handed to their shard before the call returns, so they keep their order; they are not forwarded
+//! any further, whoever owns the stream by then.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use gesta_core::StreamId;
+use gesta_core::capacity::Permit;
+use gesta_core::peers::PeerService;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::form::{self, Call};
+use crate::ask::{Ask, CommandAsk, Freshness, Origin, ReadAsk, Request, lost};
+use crate::decider::Decider;
+use crate::entities::Shared;
+use crate::error::Error;
+use crate::kind::EntityKind;
+
+type Never = std::convert::Infallible;
+type Answer = BoxFuture<'static, Bytes>;
+
+/// Serves what other nodes forward, as long as the runtime exists.
+pub(crate) struct OwnerSide<D: Decider>(pub(crate) Weak<Shared<D>>);
+
+impl<D: Decider> PeerService for OwnerSide<D> {
+    fn call(&self, stream: StreamId, body: Bytes, remaining: Duration) -> Answer {
+        let begun = self
+            .0
+            .upgrade()
+            .and_then(|runtime| begin(&runtime, stream, &body, remaining));
+        match begun {
+            Some(Ok(answer)) => answer,
+            Some(Err(error)) => ready(form::write_error(error)).boxed(),
+            None => ready(form::not_understood()).boxed(),
+        }
+    }
+}
+
+/// Hands a call over. `None` if this build cannot read it, or has no such entities.
+fn begin<D: Decider>(
+    runtime: &Shared<D>,
+    stream: StreamId,
+    body: &Bytes,
+    remaining: Duration,
+) -> Option<Result<Answer, Error<Never>>> {
+    let forms = runtime.kind.forms.as_ref()?;
+    if !runtime.kind.has(&stream) {
+        return None;
+    }
+    let call = forms.read_call(body).ok()?;
+    runtime.counters.from_nodes.add(1);
+    match call {
+        Call::Command { key, command } => {
+            let request = Request::new(command).key(key);
+            Some(begin_command(runtime, stream, request, remaining))
+        }
+        Call::Read { freshness, version } => {
+            let snapshots = runtime.kind.snapshots.as_ref()?;
+            let is_same = snapshots.version() == version;
+            is_same.then(|| begin_read(runtime, stream, freshness))
+        }
+    }
+}
+
+fn begin_command<D: Decider>(
+    runtime: &Shared<D>,
+    stream: StreamId,
+    request: Request<D::Command>,
+    remaining: Duration,
+) -> Result<Answer, Error<Never>> {
+    let permit = runtime.admit(&runtime.commands)?;
+    let (reply, answer) = oneshot::channel();
+    let origin = Origin::Node {
+        decided_until: Instant::now() + remaining,
+    };
+    let ask = CommandAsk::new(request, reply, permit, origin);
+    runtime.send(stream, Ask::Command(ask));
+    let kind = Arc::clone(&runtime.kind);
+    let answer = answer.map(move |answer| {
+        let result = answer.unwrap_or_else(|_| Err(lost()));
+        match &kind.forms {
+            Some(forms) => forms.write_result(result),
+            None => form::not_understood(),
+        }
+    });
+    Ok(answer.boxed())
+}
+
+fn begin_read<D: Decider>(
+    runtime: &Shared<D>,
+    stream: StreamId,
+    freshness: Freshness,
+) -> Result<Answer, Error<Never>> {
+    let permit = runtime.admit(&runtime.reads)?;
+    let (reply, answer) = oneshot::channel();
+    let read = StateRead {
+        kind: Arc::clone(&runtime.kind),
+        freshness,
+        found: None,
+        looks: 0,
+        reply,
+        permit,
+    };
+    runtime.send(stream, Ask::Read(Box::new(read)));
+    let kind = Arc::clone(&runtime.kind);
+    let answer = answer.map(move |answer| {
+        let found: Result<Option<D>, Error<Never>> = answer.unwrap_or_else(|_| Err(lost()));
+        match (found, &kind.snapshots) {
+            (Ok(Some(state)), Some(snapshots)) => match snapshots.write_state(&state) {
+                Ok(bytes) => form::write_state(&bytes),
+                Err(_) => form::not_understood(),
+            },
+            (Ok(_), _) => form::not_understood(),
+            (Err(error), _) => form::write_error(error),
+        }
+    });
+    Ok(answer.boxed())
+}
+
+/// A read by another node: a copy of the state.
+struct StateRead<D: Decider> {
+    kind: Arc<EntityKind<D>>,
+    freshness: Freshness,
+    found: Option<D>,
+    looks: u32,
+    reply: oneshot::Sender<Result<Option<D>, Error<Never>>>,
+    permit: Permit,
+}
+
+impl<D: Decider> ReadAsk<D> for StateRead<D> {
+    fn freshness(&self) -> Freshness {
+        self.freshness
+    }
+
+    fn is_from_node(&self) -> bool {
+        true
+    }
+
+    fn look(&mut self, state: &D) {
+        self.looks += 1;
+        self.found = self.kind.snapshots.as_ref().map(|s| s.copy(state));
+    }
+
+    fn looks(&self) -> u32 {
+        self.looks
+    }
+
+    fn release(self: Box<Self>) {
+        drop(self.permit);
+        let _ = self.reply.send(Ok(self.found));
+    }
+
+    fn refuse(self: Box<Self>, error: Error<Never>) {
+        drop(self.permit);
+        let _ = self.reply.send(Err(error));
+    }
+}

@@ -1,0 +1,319 @@
+//! What of a shard goes to other nodes: the requests of an entity wait in its [`Queue`], whose steps are carried out
+//! here.
+//!
+//! Invariant: while a request of an entity is away, the callers' other requests of it go through the queue too, or they
+//! would overtake it. What other nodes forward is done here at once. Not here: what is sent when (`forward::queue`).
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use gesta_core::peers::{PeerAnswer, Unanswered, UnansweredReason};
+use gesta_core::{Error as StoreError, ErrorKind, StreamId};
+
+use super::{Away, Env, Item, Message, Shard};
+use crate::ask::{Ask, Freshness};
+use crate::decider::Decider;
+use crate::error::Error;
+use crate::forward::form;
+use crate::forward::queue::{Place, Queue, Refusal, Seen, Step};
+use crate::guard::guarded;
+use crate::keys;
+use crate::slot::Slot;
+
+impl<D: Decider> Shard<D> {
+    /// Takes a request that goes to another node; gives back one that is done here, now.
+    pub(super) fn ask_away(&mut self, stream: &StreamId, ask: Ask<D>) -> Option<Ask<D>> {
+        let Some(forwarding) = &self.env.forwarding else {
+            return Some(ask);
+        };
+        if ask.is_from_node() {
+            return Some(ask);
+        }
+        if ask.may_be_stale() && self.slots.peek(stream).is_some() {
+            return Some(ask);
+        }
+        let place = self.env.place(&ask);
+        let waiting = self.away.get(stream).map(|away| away.queue.len());
+        if waiting.is_none() && (place == Place::Here || forwarding.is_here(stream)) {
+            return Some(ask);
+        }
+        let deadline = self.env.turn + forwarding.within;
+        let ask = self.env.refuse_if_full(ask, waiting.unwrap_or(0))?;
+        let item = Item { ask, body: None };
+        let away = self.away.entry(stream.clone()).or_insert_with(Away::new);
+        away.queue.push(item, place, deadline);
+        self.advance(stream);
+        None
+    }
+
+    pub(super) fn forwarded(
+        &mut self,
+        stream: &StreamId,
+        number: u64,
+        outcome: Result<PeerAnswer, Unanswered>,
+    ) {
+        let outcome = outcome.and_then(|answer| match form::is_not_understood(&answer.body) {
+            true => Err(Unanswered {
+                reason: UnansweredReason::NotServed,
+                was_written: answer.is_in_doubt,
+            }),
+            false => Ok(answer),
+        });
+        if let Some(away) = self.away.get_mut(stream) {
+            away.queue.outcome(number, outcome, self.env.turn);
+        }
+        self.advance(stream);
+    }
+
+    pub(super) fn wake(&mut self, stream: &StreamId) {
+        if let Some(away) = self.away.get_mut(stream) {
+            away.wakes_at = None;
+        }
+        self.advance(stream);
+    }
+
+    /// Takes note that something was done for an entity here: its queue may have waited for that.
+    pub(super) fn touch(&mut self, stream: &StreamId) {
+        if let Some(forwarding) = &self.env.forwarding
+            && let Some(moving) = self.env.moving.take()
+        {
+            let deadline = self.env.turn + forwarding.within;
+            let place = |ask: &Ask<D>| self.env.place(ask);
+            let items = moving.into_iter().map(|ask| {
+                let place = place(&ask);
+                (Item { ask, body: None }, place)
+            });
+            let items = items.collect();
+            let away = self.away.entry(stream.clone()).or_insert_with(Away::new);
+            away.queue.push_front(items, deadline);
+        }
+        if !self.away.is_empty() && self.away.contains_key(stream) {
+            self.touched.push(stream.clone());
+        }
+    }
+
+    /// Does for the queue of an entity what can be done now.
+    pub(super) fn advance(&mut self, stream: &StreamId) {
+        while let Some(away) = self.away.get_mut(stream) {
+            let seen = Seen {
+                is_here: self.env.is_here(stream),
+                is_busy: self.slots.peek(stream).is_some_and(Slot::is_busy),
+                now: self.env.turn,
+            };
+            let Some(step) = away.queue.next(seen) else {
+                return self.rest(stream);
+            };
+            match step {
+                Step::Send(number) => self.send_away(stream, number),
+                Step::Here { request, in_doubt } => {
+                    let ask = request.ask.done_here(in_doubt);
+                    self.ask_here(stream.clone(), ask);
+                }
+                Step::Answer {
+                    request,
+                    body,
+                    in_doubt,
+                } => self.env.answer_away(request.ask.doubted(in_doubt), &body),
+                Step::Refuse {
+                    request,
+                    refusal,
+                    in_doubt,
+                } => self.env.refuse_away(request.ask.doubted(in_doubt), refusal),
+            }
+        }
+    }
+
+    /// Forgets an empty queue, or has itself woken for it.
+    fn rest(&mut self, stream: &StreamId) {
+        let Some(away) = self.away.get_mut(stream) else {
+            return;
+        };
+        if away.queue.len() == 0 {
+            self.away.remove(stream);
+            return;
+        }
+        let Some(moment) = away.queue.wake_at(self.env.turn) else {
+            return;
+        };
+        if away.wakes_at.is_none_or(|wakes_at| moment < wakes_at) {
+            away.wakes_at = Some(moment);
+            let stream = stream.clone();
+            let woken = tokio::time::sleep_until(moment).map(|()| Message::Wake { stream });
+            self.awaited.push(woken.boxed());
+        }
+    }
+
+    /// Sends a request to the owner of the stream; what is left of the entity here is outdated from now on.
+    fn send_away(&mut self, stream: &StreamId, number: u64) {
+        self.leave(stream, |counters| &counters.passivated_moved);
+        let Some(forwarding) = self.env.forwarding.clone() else {
+            return;
+        };
+        let away = self.away.get_mut(stream);
+        let Some((item, deadline)) = away.and_then(|away| away.queue.sending(number)) else {
+            return;
+        };
+        let body = match self.env.body_of(item) {
+            Ok(body) => body,
+            Err(_) => return self.cannot_be_sent(stream, number),
+        };
+        self.env.counters.forwarded.add(1);
+        let within = deadline.saturating_duration_since(self.env.turn);
+        let sent = forwarding
+            .peers
+            .forward(&forwarding.service, stream, body, within);
+        let stream = stream.clone();
+        let outcome = sent.map(move |outcome| Message::Forwarded {
+            stream,
+            number,
+            outcome,
+        });
+        self.awaited.push(outcome.boxed());
+    }
+
+    /// A request without a form is done here, where the same mistake shows or does no harm.
+    fn cannot_be_sent(&mut self, stream: &StreamId, number: u64) {
+        let outcome = Err(Unanswered {
+            reason: UnansweredReason::NotServed,
+            was_written: false,
+        });
+        if let Some(away) = self.away.get_mut(stream) {
+            away.queue.outcome(number, outcome, self.env.turn);
+        }
+    }
+}
+
+impl<D: Decider> Env<D> {
+    /// Where a request may be done.
+    fn place(&self, ask: &Ask<D>) -> Place {
+        match ask {
+            Ask::Read(_) if self.kind.snapshots.is_none() => Place::Here,
+            Ask::Read(_) | Ask::Command(_) => Place::Owner,
+        }
+    }
+
+    /// The form of a request on its way, made once.
+    fn body_of(&self, item: &mut Item<D>) -> Result<Bytes, StoreError> {
+        if let Some(body) = &item.body {
+            return Ok(body.clone());
+        }
+        let missing = || StoreError::invalid("request", "has no form");
+        let body = match &mut item.ask {
+            Ask::Command(ask) => {
+                if ask.request.idempotency_key.is_none() {
+                    ask.request.idempotency_key = Some(keys::make());
+                    ask.has_made_key = true;
+                }
+                let key = ask.request.idempotency_key.as_deref().unwrap_or_default();
+                let forms = self.kind.forms.as_ref().ok_or_else(missing)?;
+                forms.write_command(key, &ask.request.command)?
+            }
+            Ask::Read(read) => {
+                let snapshots = self.kind.snapshots.as_ref().ok_or_else(missing)?;
+                form::write_read(read.freshness(), snapshots.version())
+            }
+        };
+        item.body = Some(body.clone());
+        Ok(body)
+    }
+
+    /// Tells the caller what another node has answered.
+    fn answer_away(&self, ask: Ask<D>, body: &Bytes) {
+        match (ask, &self.kind.forms, &self.kind.snapshots) {
+            (Ask::Command(ask), Some(forms), _) => ask.answer(forms.read_result(body)),
+            (Ask::Read(mut read), _, Some(snapshots)) => {
+                let state = form::read_state(body).and_then(|state| {
+                    let unreadable = |why| StoreError::corrupt(format!("forwarded state: {why}"));
+                    let state = snapshots.read_state(&state).map_err(unreadable)?;
+                    guarded("the read", || read.look(&state)).map_err(StoreError::from)?;
+                    Ok(())
+                });
+                match state {
+                    Ok(()) => read.release(),
+                    Err(error) => read.refuse(error),
+                }
+            }
+            // What has no form is not sent.
+            (ask, ..) => ask.refuse(StoreError::unavailable("the answer has no form").into()),
+        }
+    }
+
+    /// Tells the caller why no other node has answered. What is in doubt becomes *outcome unknown* there.
+    fn refuse_away(&self, ask: Ask<D>, refusal: Refusal) {
+        let why = match refusal {
+            Refusal::NoOwner => "no node that owns the stream can be reached",
+            Refusal::Late => "the node that owns the stream did not answer in time",
+            Refusal::Overtaken => "the stream changed its owner, which took later requests first",
+            Refusal::Overloaded => "too many requests wait for the node that owns the stream",
+            Refusal::Closed => "the node is shutting down",
+        };
+        let error = match refusal {
+            Refusal::Overloaded => {
+                self.counters.overloaded.add(1);
+                ErrorKind::Overloaded(why.into()).into()
+            }
+            _ => {
+                self.counters.failed.add(1);
+                StoreError::unavailable(why)
+            }
+        };
+        ask.refuse(Error::from(error));
+    }
+
+    /// Takes those requests that are to be decided again, but belong to another node; gives back the others.
+    pub(crate) fn move_away(
+        &mut self,
+        stream: &StreamId,
+        again: VecDeque<Ask<D>>,
+    ) -> VecDeque<Ask<D>> {
+        if self.is_here(stream) {
+            return again;
+        }
+        let (moving, mut staying): (VecDeque<_>, VecDeque<_>) =
+            again.into_iter().partition(|ask| !ask.is_from_node());
+        // What has to be done here goes along, so that it does not overtake the others.
+        if moving.iter().any(|ask| self.place(ask) == Place::Owner) {
+            self.moving.get_or_insert_default().extend(moving);
+        } else {
+            staying.extend(moving);
+        }
+        staying
+    }
+}
+
+impl<D: Decider> Away<D> {
+    fn new() -> Self {
+        Self {
+            queue: Queue::default(),
+            wakes_at: None,
+        }
+    }
+}
+
+impl<D: Decider> Ask<D> {
+    fn may_be_stale(&self) -> bool {
+        matches!(self, Ask::Read(read) if read.freshness() == Freshness::StaleAllowed)
+    }
+
+    /// A request that another node may have done.
+    fn doubted(mut self, in_doubt: bool) -> Self {
+        if let Ask::Command(ask) = &mut self {
+            ask.is_in_doubt |= in_doubt;
+        }
+        self
+    }
+
+    /// A request that came back. It keeps a key that was made for it if another node may know that key.
+    fn done_here(self, in_doubt: bool) -> Self {
+        let mut ask = self.doubted(in_doubt);
+        if let Ask::Command(command) = &mut ask
+            && command.has_made_key
+            && !command.is_in_doubt
+        {
+            command.request.idempotency_key = None;
+            command.has_made_key = false;
+        }
+        ask
+    }
+}

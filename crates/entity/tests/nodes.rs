@@ -1,0 +1,173 @@
+//! Entities on real nodes: one database in memory, links over sockets, owners that the test sets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "test code")]
+#![allow(dead_code, reason = "the account can do more than is asked of it here")]
+
+#[path = "../../node/tests/support/mod.rs"]
+mod cluster;
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cluster::database::World;
+use cluster::{Seat, TestNode};
+use futures::future::join_all;
+use gesta_core::peers::Peers;
+use gesta_core::{EventStore, OwnerStore, ReadStream, StreamId, SystemClock};
+use gesta_entity::{Builder, Entities, Error, Request};
+use support::{Account, Command, Insufficient, account_type, config};
+
+const NODES: u32 = 3;
+
+struct Cluster {
+    nodes: Vec<TestNode>,
+    accounts: Vec<Entities<Account>>,
+    members: Vec<(u32, Arc<str>)>,
+    epoch: u64,
+}
+
+impl Cluster {
+    /// All nodes believe the first one to own the only log.
+    async fn new() -> Self {
+        let world = World::new(1);
+        let seats = join_all((0..NODES).map(|_| Seat::new())).await;
+        let give_up_after = Duration::from_secs(10);
+        let nodes: Vec<TestNode> = (0..)
+            .zip(seats)
+            .map(|(number, seat)| seat.start(number, &world, Arc::new(SystemClock), give_up_after))
+            .collect();
+        let accounts = nodes.iter().map(|node| {
+            Builder::new()
+                .config(config())
+                .peers(Arc::clone(&node.node) as Arc<dyn Peers>)
+                .start(
+                    Arc::clone(&node.node) as Arc<dyn OwnerStore>,
+                    account_type().forwarded(),
+                )
+        });
+        let members = nodes
+            .iter()
+            .map(|node| (node.number, Arc::clone(&node.address)));
+        let mut cluster = Self {
+            accounts: accounts.collect(),
+            members: members.collect(),
+            nodes,
+            epoch: 0,
+        };
+        cluster.agree(Some(0));
+        cluster
+    }
+
+    fn agree(&mut self, owner: Option<usize>) {
+        self.epoch += 1;
+        for node in &self.nodes {
+            node.believes(self.epoch, &self.members, &[owner]);
+        }
+    }
+
+    /// How many events the account has.
+    async fn stored(&self) -> u64 {
+        let stream = StreamId::new("account-1").unwrap();
+        let read = self.nodes[1].node.read_stream(ReadStream::forwards(stream));
+        read.await.unwrap().last_revision.0 + 1
+    }
+}
+
+/// Goal: commands and reads work on every node, and are carried out by the owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_owner_carries_out_what_any_node_is_asked() {
+    let mut cluster = Cluster::new().await;
+    let deposits = cluster.accounts.iter().flat_map(|accounts| {
+        (0..20).map(|_| accounts.submit("1", Request::new(Command::Deposit(1))))
+    });
+    let replies: BTreeSet<u64> = join_all(deposits)
+        .await
+        .into_iter()
+        .map(|done| done.unwrap().reply)
+        .collect();
+    assert!(
+        replies.into_iter().eq(1..=60),
+        "each was decided on another state"
+    );
+    let [owner, other, _] = &cluster.accounts[..] else {
+        panic!("three nodes")
+    };
+    let balance = other.read("1", |account| account.balance).await;
+    assert_eq!(balance.unwrap(), 60);
+    let rejected = other.execute("1", Command::Withdraw(61)).await;
+    assert!(matches!(
+        rejected,
+        Err(Error::Rejected(Insufficient { balance: 60 }))
+    ));
+    assert_eq!((other.stats().loads, other.stats().forwarded), (0, 22));
+    assert_eq!(owner.stats().from_nodes, 42);
+    // Another owner: the first one lets go of the entity.
+    cluster.agree(Some(2));
+    for (accounts, expected) in cluster.accounts.iter().zip(61..) {
+        let reply = accounts.execute("1", Command::Deposit(1)).await;
+        assert_eq!(reply.unwrap(), expected);
+    }
+    let active: Vec<u64> = cluster.accounts.iter().map(|a| a.stats().active).collect();
+    assert_eq!(active, [0, 0, 1]);
+    for accounts in &cluster.accounts {
+        accounts.shutdown().await;
+    }
+}
+
+/// Deposits with a key each, again with the same key while nobody knows what became of it. Returns how many were done.
+async fn caller(accounts: Vec<Entities<Account>>, name: usize, done: Arc<AtomicBool>) -> u64 {
+    let mut count = 0;
+    while !done.load(Ordering::SeqCst) {
+        let key = format!("{name}-{count}");
+        for accounts in accounts.iter().cycle().skip(name) {
+            let request = Request::new(Command::Deposit(1)).key(&*key);
+            match accounts.submit("1", request).await {
+                Ok(_) => break,
+                Err(error) => assert!(error.is_retryable(), "{error:?}"),
+            }
+        }
+        count += 1;
+    }
+    count
+}
+
+/// Goal: every command takes effect once, while owners change, and one of them ends without anybody's being told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_owns_the_stream_each_command_takes_effect_once() {
+    let mut cluster = Cluster::new().await;
+    let done = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..6)
+        .map(|name| {
+            let accounts = cluster.accounts[1..].to_vec();
+            tokio::spawn(caller(accounts, name, Arc::clone(&done)))
+        })
+        .collect();
+    let mut reached = 0;
+    for owner in [Some(1), Some(0), None, Some(2), Some(0)] {
+        cluster.agree(owner);
+        // Something happens under each owner.
+        reached += 20;
+        while owner.is_some()
+            && cluster.accounts[1].read("1", |a| a.changes).await.unwrap() < reached
+        {
+            tokio::task::yield_now().await;
+        }
+    }
+    cluster.nodes[0].node.shutdown().await.unwrap();
+    cluster.agree(Some(1));
+    let before = cluster.stored().await;
+    while cluster.stored().await < before + 20 {
+        tokio::task::yield_now().await;
+    }
+    done.store(true, Ordering::SeqCst);
+    let counts = join_all(callers).await;
+    let count: u64 = counts.into_iter().map(Result::unwrap).sum();
+    assert_eq!(cluster.stored().await, count);
+    let balance = cluster.accounts[2]
+        .read("1", |account| account.balance)
+        .await;
+    assert_eq!(balance.unwrap(), count);
+}
