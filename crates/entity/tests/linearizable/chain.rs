@@ -29,7 +29,7 @@ pub(crate) struct Chain {
 }
 
 /// Events have numbers that no two of a history share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Command {
     /// Stores so many events, numbered from the first on.
     Store {
@@ -109,12 +109,15 @@ impl Decider for Chain {
     }
 }
 
-/// How chains are kept; a snapshot every so many events.
+/// How chains are kept; a snapshot every so many events, or none.
 pub(crate) fn chain_type(snapshot_every: u64) -> EntityType<Chain> {
-    EntityType::new("chain", JsonEvents::<Event>::new())
+    let chains = EntityType::new("chain", JsonEvents::<Event>::new())
         .expect("valid")
-        .snapshots(Snapshots::json(1).every(snapshot_every))
-        .idempotent_replies_by(|command: &Command| vec![command.kind()])
+        .idempotent_replies_by(|command: &Command| vec![command.kind()]);
+    match snapshot_every {
+        0 => chains,
+        every => chains.snapshots(Snapshots::json(1).every(every)),
+    }
 }
 
 /// The stream of an entity.

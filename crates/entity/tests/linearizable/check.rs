@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use gesta_testkit::faulty::{Moment, StoredEvent};
 
 use crate::chain::{Event, Seen, decode, stream_name};
-use crate::history::{Answer, Attempt};
+use crate::history::{Answer, Asked, Attempt};
+use crate::nodes::Doubts;
+use crate::play::Played;
 
 /// A promise that was not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -106,21 +108,18 @@ impl Stream {
 }
 
 /// Everything that is wrong with a history.
-pub(crate) fn check(
-    entities: usize,
-    history: &[Attempt],
-    stored: &[StoredEvent],
-) -> Vec<Violation> {
+pub(crate) fn check(played: &Played) -> Vec<Violation> {
     let mut found = Vec::new();
-    for entity in 0..entities {
-        let stream = Stream::of(entity, stored, &mut found);
-        let attempts: Vec<&Attempt> = history.iter().filter(|a| a.entity == entity).collect();
+    for entity in 0..played.entities {
+        let stream = Stream::of(entity, &played.stored, &mut found);
+        let attempts = played.history.iter();
+        let attempts: Vec<&Attempt> = attempts.filter(|a| a.entity == entity).collect();
         for attempt in &attempts {
             let broken = check_attempt(&stream, attempt);
             found.extend(broken.map(|broken| (broken, format!("{attempt:?}"))));
         }
         check_keys(&stream, &attempts, &mut found);
-        check_order(&attempts, &mut found);
+        check_order(&attempts, &played.doubts, &mut found);
     }
     found
 }
@@ -244,10 +243,17 @@ fn has_wrong_key(stream: &Stream, attempt: &Attempt, attempts: &[&Attempt]) -> b
     }
 }
 
-/// What was handed over later to the same runtime rests on no earlier state.
-fn check_order(attempts: &[&Attempt], found: &mut Vec<Violation>) {
+/// What was handed over later to the same runtime rests on no earlier state, if each was tried once.
+fn check_order(attempts: &[&Attempt], doubts: &Doubts, found: &mut Vec<Violation>) {
+    let is_doubted = |attempt: &Attempt| match attempt.asked {
+        Asked::Command(_) => doubts.commands.contains(&attempt.numbers().start),
+        Asked::Read | Asked::StaleRead => doubts.reads,
+    };
     let mut latest: HashMap<usize, (u64, &Attempt)> = HashMap::new();
     for attempt in attempts {
+        if is_doubted(attempt) {
+            continue;
+        }
         let Some(seen) = attempt.seen().filter(|_| attempt.is_confirmed()) else {
             continue;
         };

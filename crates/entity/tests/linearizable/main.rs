@@ -14,6 +14,7 @@
 mod chain;
 mod check;
 mod history;
+mod nodes;
 mod planted;
 mod play;
 
@@ -22,24 +23,30 @@ use gesta_entity::Stats;
 use gesta_testkit::depth;
 use gesta_testkit::faulty::Random;
 use history::Answer;
-use play::{Plant, play};
+use nodes::Fault;
+use play::{Plant, Setting, play};
+
+const NODES: Setting = Setting::Nodes(Fault::None);
 
 /// Played at once, each share by a test of its own.
 const SHARES: u64 = 4;
 
 /// Plays one history and tells what is wrong with it.
-fn judge(seed: u64, plant: Plant) -> Vec<check::Violation> {
-    let played = play(seed, plant);
-    check(played.entities, &played.history, &played.stored)
+fn judge(seed: u64, plant: Plant, setting: Setting) -> Vec<check::Violation> {
+    let played = play(seed, plant, setting);
+    check(&played)
 }
 
 /// Plays a share of the histories.
-fn prove(share: u64) {
+fn prove(share: u64, setting: Setting) {
     let seeds = match depth::seed_asked_for() {
         Some(seed) if share == 0 => vec![seed],
         Some(_) => Vec::new(),
         None => {
-            let count: u64 = depth::count(2_000, 20_000);
+            let count: u64 = match setting {
+                Setting::Strangers => depth::count(2_000, 20_000),
+                Setting::Nodes(_) => depth::count(1_000, 20_000),
+            };
             let mut random = Random::new(depth::seed());
             (0..count / SHARES + u64::from(share < count % SHARES))
                 .map(|_| random.number())
@@ -48,7 +55,7 @@ fn prove(share: u64) {
     };
     for seed in seeds {
         let _named = Named(seed);
-        let violations = judge(seed, planted::SOUND);
+        let violations = judge(seed, planted::SOUND, setting);
         assert!(violations.is_empty(), "{}", listed(&violations));
     }
 }
@@ -73,9 +80,13 @@ fn listed(violations: &[check::Violation]) -> String {
 
 /// Plays histories until the checker finds one of these promises broken.
 fn must_find(plant: Plant, expected: &[Broken]) {
+    must_find_in(Setting::Strangers, plant, expected);
+}
+
+fn must_find_in(setting: Setting, plant: Plant, expected: &[Broken]) {
     let mut random = Random::new(1);
     for played in 1..=200 {
-        let violations = judge(random.number(), plant);
+        let violations = judge(random.number(), plant, setting);
         if let Some((broken, how)) = violations.iter().find(|v| expected.contains(&v.0)) {
             eprintln!("found in history {played}: {broken:?}: {how}");
             return;
@@ -86,22 +97,61 @@ fn must_find(plant: Plant, expected: &[Broken]) {
 
 #[test]
 fn histories_are_linearizable_1() {
-    prove(0);
+    prove(0, Setting::Strangers);
 }
 
 #[test]
 fn histories_are_linearizable_2() {
-    prove(1);
+    prove(1, Setting::Strangers);
 }
 
 #[test]
 fn histories_are_linearizable_3() {
-    prove(2);
+    prove(2, Setting::Strangers);
 }
 
 #[test]
 fn histories_are_linearizable_4() {
-    prove(3);
+    prove(3, Setting::Strangers);
+}
+
+#[test]
+fn histories_of_nodes_are_linearizable_1() {
+    prove(0, NODES);
+}
+
+#[test]
+fn histories_of_nodes_are_linearizable_2() {
+    prove(1, NODES);
+}
+
+#[test]
+fn histories_of_nodes_are_linearizable_3() {
+    prove(2, NODES);
+}
+
+#[test]
+fn histories_of_nodes_are_linearizable_4() {
+    prove(3, NODES);
+}
+
+/// Goal: a command that is forwarded twice takes effect once because of its key, and of nothing else.
+#[test]
+fn a_planted_key_for_each_attempt_is_found() {
+    let setting = Setting::Nodes(Fault::FreshKeys);
+    must_find_in(setting, planted::SOUND, &[Broken::Twice]);
+}
+
+/// Goal: what may be said of a command depends on whether another node may have done it.
+#[test]
+fn a_planted_denial_of_doubt_is_found() {
+    let setting = Setting::Nodes(Fault::DeniesDoubt);
+    must_find_in(setting, planted::SOUND, &[Broken::RefusedButStored]);
+}
+
+#[test]
+fn a_planted_stale_read_of_nodes_is_found() {
+    must_find_in(NODES, planted::STALE_READ, &[Broken::Outdated]);
 }
 
 #[test]
@@ -133,7 +183,9 @@ fn a_planted_double_is_found() {
 /// Goal: the histories meet what they are there for.
 #[test]
 fn the_histories_meet_everything() {
-    let played: Vec<_> = (0..400).map(|seed| play(seed, planted::SOUND)).collect();
+    let played: Vec<_> = (0..400)
+        .map(|seed| play(seed, planted::SOUND, Setting::Strangers))
+        .collect();
     let answers = |is: fn(&Answer) -> bool| {
         let attempts = played.iter().flat_map(|played| &played.history);
         attempts.filter(|attempt| is(&attempt.answer)).count() as u64
@@ -168,11 +220,59 @@ fn the_histories_meet_everything() {
     }
 }
 
+/// Goal: so do those of nodes.
+#[test]
+fn the_histories_of_nodes_meet_everything() {
+    let played: Vec<_> = (0..400)
+        .map(|seed| play(seed, planted::SOUND, NODES))
+        .collect();
+    let answers = |is: fn(&Answer) -> bool| {
+        let attempts = played.iter().flat_map(|played| &played.history);
+        attempts.filter(|attempt| is(&attempt.answer)).count() as u64
+    };
+    let sum = |of: fn(&Stats) -> u64| played.iter().flat_map(|p| &p.stats).map(of).sum::<u64>();
+    let doubted = played.iter().map(|p| p.doubts.commands.len() as u64);
+    let met = [
+        ("answers", answers(|a| matches!(a, Answer::Done { .. }))),
+        ("rejections", answers(|a| matches!(a, Answer::Rejected(_)))),
+        ("reads", answers(|a| matches!(a, Answer::Read(_)))),
+        ("reused keys", answers(|a| matches!(a, Answer::KeyReused))),
+        (
+            "unknown outcomes",
+            answers(|a| matches!(a, Answer::Unknown(_))),
+        ),
+        (
+            "lost answers",
+            answers(|a| matches!(a, Answer::Unknown(why) if why.contains("another node was sent"))),
+        ),
+        (
+            "no owner",
+            answers(|a| matches!(a, Answer::Refused(why) if why.contains("can be reached"))),
+        ),
+        (
+            "overtaken",
+            answers(|a| matches!(a, Answer::Refused(why) if why.contains("later requests"))),
+        ),
+        ("sent more than once", doubted.sum()),
+        ("forwarded", sum(|s| s.forwarded)),
+        ("from other nodes", sum(|s| s.from_nodes)),
+        ("repeated", sum(|s| s.repeated)),
+        ("decided again", sum(|s| s.decided_again)),
+        ("moved", sum(|s| s.passivated_moved)),
+    ];
+    eprintln!("{met:?}");
+    for (what, count) in met {
+        assert!(count > 10, "{what}: only {count}");
+    }
+}
+
 /// Goal: a seed is worth its name.
 #[test]
 fn a_history_can_be_repeated() {
-    for seed in 0..20 {
-        let [first, again] = [(); 2].map(|()| format!("{:?}", play(seed, planted::SOUND).history));
-        assert_eq!(first, again, "seed {seed}");
+    for setting in [Setting::Strangers, NODES] {
+        for seed in 0..20 {
+            let history = || format!("{:?}", play(seed, planted::SOUND, setting).history);
+            assert_eq!(history(), history(), "seed {seed}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Plays one history: callers, two processes, faults, foreigners, restarts; all from one seed.
+//! Plays one history: callers, several processes, faults, foreigners, restarts; all from one seed.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gesta_core::backend::Batch;
+use gesta_core::peers::Peers;
 use gesta_core::{ErrorKind, EventStore, OwnerStore, StreamId};
 use gesta_entity::{Builder, Config, Done, Entities, Error, PendingReply, Request, Stats};
 use gesta_testkit::faulty::{FaultyStore, ForeignEvents, Random, RandomFaults, StoredEvent, World};
@@ -13,6 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::chain::{Chain, Command, Seen, chain_type, foreign_event, stream_name};
 use crate::history::{Answer, Asked, Attempt, Recorder};
+use crate::nodes::{Doubts, Fault, Node, Nodes};
 
 /// Longest wait for an answer; in tokio's time, which is paused.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -24,11 +26,21 @@ const EVENTS_MAX: u64 = 8;
 /// Puts a fault between runtime and store.
 pub(crate) type Plant = fn(Arc<gesta_store::Store>) -> Arc<dyn OwnerStore>;
 
+/// How the processes of a history know each other.
+#[derive(Clone, Copy)]
+pub(crate) enum Setting {
+    /// Two processes that do not.
+    Strangers,
+    /// Two or three nodes that forward, with a fault between them.
+    Nodes(Fault),
+}
+
 /// What was played.
 pub(crate) struct Played {
     pub(crate) entities: usize,
     pub(crate) history: Vec<Attempt>,
     pub(crate) stored: Vec<StoredEvent>,
+    pub(crate) doubts: Doubts,
     /// Of the runtimes that were there at the end.
     pub(crate) stats: Vec<Stats>,
 }
@@ -39,6 +51,7 @@ struct Process {
     plant: Plant,
     snapshot_every: u64,
     config: Config,
+    node: Option<Arc<Node>>,
     /// The runtime, and its number among all that were started.
     runtime: Mutex<(usize, Entities<Chain>)>,
 }
@@ -46,6 +59,7 @@ struct Process {
 struct Game {
     world: Arc<World>,
     processes: Vec<Process>,
+    nodes: Option<Arc<Nodes>>,
     entities: usize,
     recorder: Recorder,
     /// Of events, of keys, of runtimes.
@@ -55,7 +69,7 @@ struct Game {
 }
 
 /// Plays the history of a seed, on a paused clock of its own.
-pub(crate) fn play(seed: u64, plant: Plant) -> Played {
+pub(crate) fn play(seed: u64, plant: Plant, setting: Setting) -> Played {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -63,7 +77,7 @@ pub(crate) fn play(seed: u64, plant: Plant) -> Played {
         .expect("a runtime");
     runtime.block_on(async {
         let mut random = Random::new(seed);
-        let game = Arc::new(Game::new(&mut random, plant));
+        let game = Arc::new(Game::new(&mut random, plant, setting));
         let callers = 2 + random.below(3);
         let callers: Vec<_> = (0..callers)
             .map(|_| {
@@ -79,20 +93,34 @@ pub(crate) fn play(seed: u64, plant: Plant) -> Played {
 }
 
 impl Process {
-    fn new(random: &mut Random, world: &Arc<World>, number: usize, plant: Plant) -> Self {
+    fn new(
+        random: &mut Random,
+        world: &Arc<World>,
+        number: usize,
+        plant: Plant,
+        node: Option<Arc<Node>>,
+    ) -> Self {
         let store = FaultyStore::on(world, store_config(random));
         store.set_round_trip(Duration::from_millis(*random.pick(&[0, 0, 1, 5])));
         if random.chance(0.2) {
             store.set_page_bytes_max(100);
         }
-        let snapshot_every = *random.pick(&[1, 2, 3, 7]);
-        let config = runtime_config(random);
-        let first = start(&store, plant, snapshot_every, &config);
+        let snapshot_every = match &node {
+            // Reads without snapshots are not forwarded.
+            Some(_) => *random.pick(&[0, 1, 2, 3, 7]),
+            None => *random.pick(&[1, 2, 3, 7]),
+        };
+        let mut config = runtime_config(random);
+        if node.is_some() {
+            config.forward_within = Duration::from_millis(*random.pick(&[400, 1_000, 5_000]));
+        }
+        let first = start(&store, plant, snapshot_every, &config, node.as_ref());
         Self {
             store,
             plant,
             snapshot_every,
             config,
+            node,
             runtime: Mutex::new((number, first)),
         }
     }
@@ -111,7 +139,14 @@ impl Process {
         if gracefully {
             old.shutdown().await;
         }
-        let new = start(&self.store, self.plant, self.snapshot_every, &self.config);
+        let node = self.node.as_ref();
+        let new = start(
+            &self.store,
+            self.plant,
+            self.snapshot_every,
+            &self.config,
+            node,
+        );
         *self.runtime.lock().expect("no panic under the lock") = (number, new);
     }
 }
@@ -121,13 +156,16 @@ fn start(
     plant: Plant,
     snapshot_every: u64,
     config: &Config,
+    node: Option<&Arc<Node>>,
 ) -> Entities<Chain> {
     let clock = store.world().clock();
-    let chains = chain_type(snapshot_every);
-    Builder::new()
-        .config(config.clone())
-        .clock(clock)
-        .start(plant(store.share()), chains)
+    let mut chains = chain_type(snapshot_every);
+    let mut builder = Builder::new().config(config.clone()).clock(clock);
+    if let Some(node) = node {
+        chains = chains.forwarded();
+        builder = builder.peers(Arc::clone(node) as Arc<dyn Peers>);
+    }
+    builder.start(plant(store.share()), chains)
 }
 
 /// Small enough that every bound is met.
@@ -178,12 +216,20 @@ fn next(numbers: &AtomicU64) -> u64 {
 }
 
 impl Game {
-    fn new(random: &mut Random, plant: Plant) -> Self {
+    fn new(random: &mut Random, plant: Plant, setting: Setting) -> Self {
         let world = World::new(1);
+        let (count, nodes) = match setting {
+            Setting::Strangers => (2, None),
+            Setting::Nodes(fault) => {
+                let count = 2 + random.below(2);
+                (count, Some(Nodes::new(random, count, fault)))
+            }
+        };
         let numbers = Arc::new(AtomicU64::new(EVENTS_MAX));
         let share = *random.pick(&[0.0, 0.03, 0.1, 0.3]);
-        let processes = (0..2).map(|number| {
-            let process = Process::new(random, &world, number, plant);
+        let processes = (0..count).map(|number| {
+            let node = nodes.as_ref().map(|nodes| nodes.node(number));
+            let process = Process::new(random, &world, number, plant, node);
             process.store.random_faults_of(RandomFaults {
                 slow_max: SLOW_MAX,
                 away: share / 3.0,
@@ -195,19 +241,29 @@ impl Game {
         });
         Self {
             processes: processes.collect(),
+            nodes,
             entities: 1 + random.below(3),
             world,
             recorder: Recorder::default(),
             numbers,
             keys: AtomicU64::new(0),
-            runtimes: AtomicUsize::new(2),
+            runtimes: AtomicUsize::new(count),
         }
     }
 
     /// One caller's life.
     async fn call(&self, mut random: Random) {
         for _ in 0..2 + random.below(7) {
-            let (entity, process) = (random.below(self.entities), random.below(2));
+            let (entity, process) = (
+                random.below(self.entities),
+                random.below(self.processes.len()),
+            );
+            if let Some(nodes) = &self.nodes
+                && random.chance(0.2)
+            {
+                let stream = StreamId::new(stream_name(entity)).expect("valid");
+                nodes.change_owner(&mut random, &stream);
+            }
             match random.below(20) {
                 0..=6 => self.execute(&mut random, entity, process).await,
                 7..=9 => self.burst(&mut random, entity, process).await,
@@ -274,7 +330,7 @@ impl Game {
                 true => Command::StoreIfEven { first, count },
                 false => Command::Store { first, count },
             };
-            let process = random.below(2);
+            let process = random.below(self.processes.len());
             let (attempt, pending) = self.submit(entity, process, command, Some(&key));
             // Some do not even wait, and some try again although they know.
             let known = match random.chance(0.2) {
@@ -372,12 +428,17 @@ impl Game {
         for process in &self.processes {
             process.store.heal();
         }
+        if let Some(nodes) = &self.nodes {
+            nodes.heal();
+        }
         sleep(SLOW_MAX * 2).await;
         let mut stats = Vec::new();
-        for (number, process) in self.processes.iter().enumerate() {
+        for number in 0..self.processes.len() {
             for entity in 0..self.entities {
                 self.read_in_peace(entity, number).await;
             }
+        }
+        for process in &self.processes {
             let (_, runtime) = process.runtime();
             let stopped = timeout(PATIENCE, runtime.shutdown()).await;
             stopped.expect("the runtime stops");
@@ -389,6 +450,11 @@ impl Game {
             entities: self.entities,
             history: self.recorder.take(),
             stored: self.world.stored(),
+            doubts: self
+                .nodes
+                .as_ref()
+                .map(|nodes| nodes.doubts())
+                .unwrap_or_default(),
             stats,
         }
     }
@@ -420,7 +486,11 @@ fn failure<R>(error: Error<R>, rejected: impl FnOnce(R) -> Answer) -> Answer {
         Error::KeyReused(_) => Answer::KeyReused,
         Error::Overloaded(why) => Answer::Refused(why),
         Error::Unavailable(error) => Answer::Refused(error.to_string()),
-        Error::OutcomeUnknown(error) => Answer::Unknown(error.to_string()),
+        Error::OutcomeUnknown(error) => match error.to_string() {
+            // Nothing panics here: a request was dropped.
+            why if why.contains("panic") => Answer::Broken(why),
+            why => Answer::Unknown(why),
+        },
         Error::Failed(error) => match error.kind() {
             ErrorKind::Refused(why) => Answer::Refused(why.clone()),
             _ => Answer::Broken(error.to_string()),
