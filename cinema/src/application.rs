@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use gesta::{EventStore, Options, Store};
+use gesta::{Database, EventStore, Node, NodeOptions, Options, OwnerStore, Store};
+use tokio::net::TcpListener;
 
 use crate::config::Config;
 use crate::http::{self, App, Server, StartError};
@@ -26,6 +27,8 @@ pub enum Error {
 pub struct Application {
     server: Server,
     app: Arc<App>,
+    /// The node that the store is of, if there are others.
+    node: Option<Arc<Node>>,
 }
 
 impl Application {
@@ -40,8 +43,11 @@ impl Application {
         // First, so that what is refused leaves no new store behind.
         let listener = http::bind(&config).await?;
         let views = read_model::beside(&config.store)?;
-        let store = Options::creating().open_database(&config.store).await?;
-        let shows = Shows::start(Arc::clone(&store) as _, &config)?;
+        let (store, node) = open(&config).await?;
+        let shows = match &node {
+            Some(node) => Shows::start(Arc::clone(node) as _, Some(Arc::clone(node) as _), &config),
+            None => Shows::start(Arc::clone(&store) as Arc<dyn OwnerStore>, None, &config),
+        }?;
         let read_model = ReadModel::start(Arc::clone(&store) as _, views);
         let app = Arc::new(App {
             metrics: Metrics::new(&store, &shows, read_model.stats()),
@@ -50,7 +56,7 @@ impl Application {
             read_model,
         });
         let server = Server::start(listener, &app, config);
-        Ok(Self { server, app })
+        Ok(Self { server, app, node })
     }
 
     /// What it runs on.
@@ -76,6 +82,33 @@ impl Application {
         self.server.shutdown().await;
         self.app.shows.shutdown().await;
         self.app.read_model.shutdown().await;
-        Ok(self.app.store.shutdown().await?)
+        match &self.node {
+            // It gives its logs to the others, then closes the store.
+            Some(node) => Ok(node.shutdown().await?),
+            None => Ok(self.app.store.shutdown().await?),
+        }
     }
+}
+
+/// Opens the store; joins the other nodes on its database, if there are any.
+async fn open(config: &Config) -> Result<(Arc<Store>, Option<Arc<Node>>), Error> {
+    let options = Options::creating();
+    let (Some(address), Some(path)) = (config.node, &config.cluster_secret_file) else {
+        return Ok((options.open_database(&config.store).await?, None));
+    };
+    if !address.ip().is_loopback() && !config.insecure {
+        let rule = "must be a loopback address, for links are not encrypted; say --insecure";
+        return Err(gesta::Error::invalid("--node", rule).into());
+    }
+    let unusable =
+        |what: &str, error: std::io::Error| gesta::Error::invalid(what, error.to_string());
+    let secret = std::fs::read(path).map_err(|error| unusable("--cluster-secret-file", error))?;
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|error| unusable("--node", error))?;
+    let address = listener.local_addr();
+    let address = address.map_err(|error| unusable("--node", error))?;
+    let node = NodeOptions::new(address.to_string(), secret.trim_ascii_end())?;
+    let database = Database::open(&config.store, &options).await?;
+    let node = database.start_node(&options, listener, node).await?;
+    Ok((Arc::clone(node.store()), Some(node)))
 }

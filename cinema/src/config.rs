@@ -1,6 +1,7 @@
 //! What the application can be told, on the command line or by environment variables.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
@@ -61,6 +62,14 @@ pub struct Config {
     /// Answer GET /shows/{showId} from this process's memory without confirming that no other process has changed the show.
     #[arg(long, env = "CINEMA_STALE_READS")]
     pub stale_reads: bool,
+    /// Make this process one of several nodes on a PostgreSQL database: the address and port at which the others reach
+    /// it, as they know it.
+    #[arg(long, value_name = "ADDR", env = "CINEMA_NODE", value_parser = address,
+        requires = "cluster_secret_file")]
+    pub node: Option<SocketAddr>,
+    /// A file with the secret that all nodes share, at least 16 bytes.
+    #[arg(long, value_name = "FILE", env = "CINEMA_CLUSTER_SECRET_FILE")]
+    pub cluster_secret_file: Option<PathBuf>,
     /// What is logged to standard error: a level (error, warn, info, debug, trace), or target=level, joined by commas.
     #[arg(
         long,
@@ -121,6 +130,7 @@ mod tests {
             "--listen=8080",
             "--listen=localhost:8080",
             "--snapshot-every=often",
+            "--node=127.0.0.1:2114",
         ] {
             assert!(
                 Config::try_parse_from(["cinema", wrong]).is_err(),

@@ -7,6 +7,7 @@
 
 use gesta::Timestamp;
 use gesta::entity::{Context, Decider};
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// Most seats of a show.
@@ -60,7 +61,7 @@ pub struct Show {
 }
 
 /// What is asked of a show.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Command {
     /// Set up a show with seats 0 to `max_seats - 1`, 1 to [`SEATS_MAX`] of them.
@@ -101,7 +102,7 @@ pub enum Event {
 }
 
 /// Why a command was not accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Rejection {
     /// A show of this identity was created before.
     ShowAlreadyExists,

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use gesta::entity::{Builder, Entities, EntityType, Error, Request, Snapshots, Stats};
+use gesta::peers::Peers;
 use gesta::{ContentType, OwnerStore};
 use uuid::Uuid;
 
@@ -19,13 +20,19 @@ pub struct Shows {
 }
 
 impl Shows {
-    /// Starts the runtime of the shows of a store.
+    /// Starts the runtime of the shows of a store. With other nodes on its database, `peers`, commands and reads go to
+    /// the node that owns the stream of the show.
     ///
     /// # Errors
     /// None: all names are valid.
-    pub fn start(store: Arc<dyn OwnerStore>, config: &Config) -> gesta::Result<Self> {
-        let mut kind =
-            EntityType::new(CATEGORY, ShowEvents)?.idempotent_replies_by(events::form_of_command);
+    pub fn start(
+        store: Arc<dyn OwnerStore>,
+        peers: Option<Arc<dyn Peers>>,
+        config: &Config,
+    ) -> gesta::Result<Self> {
+        let mut kind = EntityType::new(CATEGORY, ShowEvents)?
+            .idempotent_replies_by(events::form_of_command)
+            .forwarded();
         if config.snapshot_every > 0 {
             let snapshots = Snapshots::with(
                 SNAPSHOT_VERSION,
@@ -42,8 +49,13 @@ impl Shows {
             idle_after: config.idle_after,
             ..gesta::entity::Config::default()
         };
+        let builder = Builder::new().config(runtime);
+        let builder = match peers {
+            Some(peers) => builder.peers(peers),
+            None => builder,
+        };
         Ok(Self {
-            entities: Builder::new().config(runtime).start(store, kind),
+            entities: builder.start(store, kind),
             stale_reads: config.stale_reads,
         })
     }
