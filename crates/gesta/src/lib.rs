@@ -56,7 +56,7 @@ pub use gesta_core::backend::{Removed, RunMode};
 pub use gesta_core::*;
 pub use gesta_entity as entity;
 #[cfg(feature = "cluster")]
-pub use gesta_node::{Node, NodeOptions};
+pub use gesta_node::{Node, NodeOptions, Stop as NodeStop};
 pub use gesta_sql::verify;
 pub use gesta_store::{Config, ScavengeProgress, ScavengeReport, Store};
 pub use restore::{Restored, restore};

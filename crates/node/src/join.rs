@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use gesta_cluster::Placement;
-use gesta_cluster::membership::{self, Preparation, Readiness, Sign};
+use gesta_cluster::membership::{self, Preparation, Readiness, Sign, Stop};
 use gesta_cluster::{HandOvers, Membership, Options, Progress, Status};
 use gesta_core::registry::{LeaseEpoch, NodeId, NodeInfo, Registry};
 use gesta_core::{Error, ErrorKind, LogId, Result};
@@ -190,6 +190,11 @@ impl Placements for Joining {
         let (status, placement) = (self.membership.status(), self.membership.placement());
         let nodes = status.look.as_ref().map_or(1, |look| look.nodes.len());
         standing::check(&status, placement.me, self.leases.dead(nodes))
+    }
+
+    fn stopped(&self) -> BoxFuture<'static, Stop> {
+        let membership = self.membership.clone();
+        async move { membership.stopped().await }.boxed()
     }
 }
 

@@ -26,6 +26,7 @@ mod serve;
 mod services;
 mod standing;
 
+pub use gesta_cluster::membership::Stop;
 pub use join::NodeOptions;
 pub use node::{Config, Link, Node, Placements};
 pub use standing::NodeStats;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
+use futures::future::{BoxFuture, Shared, pending};
+use gesta_cluster::membership::Stop;
 use gesta_cluster::{Member, Placement, Status};
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, Error, EventStore, ListStreams, LoadStream,
@@ -56,6 +57,11 @@ pub trait Placements: Send + Sync + 'static {
     /// Refuses with the reason if the node does not take part at present.
     fn ready(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Waits until the membership has ended, if there is one.
+    fn stopped(&self) -> BoxFuture<'static, Stop> {
+        pending().boxed()
     }
 }
 
@@ -115,9 +121,11 @@ impl Node {
         });
         let logs = config.link.store.logs;
         let forwarder = Forwarder::start(config.link.clone(), Arc::new(|_, _| {}))?;
+        let here = config.link.address.clone();
         let server = LinkServer::start(listener, config.link, owner_side)?;
-        routes::set(&placement.borrow(), &forwarder);
-        let following = tokio::spawn(routes::follow(placement.clone(), forwarder.clone()));
+        routes::set(&placement.borrow(), &forwarder, &here);
+        let following = routes::follow(placement.clone(), forwarder.clone(), here);
+        let following = tokio::spawn(following);
         Ok(Arc::new(Self {
             store,
             forwarder,
@@ -164,6 +172,13 @@ impl Node {
     #[must_use]
     pub fn stats(&self) -> NodeStats {
         self.counts.read()
+    }
+
+    /// Waits until the node takes part no more: it was shut down, replaced by another process, or has failed. It still
+    /// serves.
+    #[must_use]
+    pub fn stopped(&self) -> BoxFuture<'static, Stop> {
+        self.placements.stopped()
     }
 
     /// The store of this node, which appends to every log by itself.

@@ -10,40 +10,45 @@ use tokio::sync::watch;
 use crate::serve::epoch;
 
 /// Sets the routes of all logs at each change, until there are no more changes.
-pub(crate) async fn follow(mut placement: watch::Receiver<Arc<Placement>>, forwarder: Forwarder) {
+pub(crate) async fn follow(
+    mut placement: watch::Receiver<Arc<Placement>>,
+    forwarder: Forwarder,
+    here: Address,
+) {
     loop {
         let now = Arc::clone(&placement.borrow_and_update());
-        set(&now, &forwarder);
+        set(&now, &forwarder, &here);
         if placement.changed().await.is_err() {
             return;
         }
     }
 }
 
-pub(crate) fn set(placement: &Placement, forwarder: &Forwarder) {
+pub(crate) fn set(placement: &Placement, forwarder: &Forwarder, here: &Address) {
     if placement.incarnation.is_none() {
         return;
     }
     let others = placement.nodes.iter();
-    let others = others.filter(|node| Some(node.id) != placement.me);
+    let others = others.filter(|node| &*node.address != here.as_str());
     let others: Vec<Address> = others
         .map(|node| Address::new(Arc::clone(&node.address)))
         .collect();
     forwarder.set_nodes(&others);
     for log in (0..).map(LogId).take(placement.logs.len()) {
         // It is in force in the order of this call and the calls that are forwarded; nobody waits for it.
-        drop(forwarder.set_route(log, route(placement, log)));
+        drop(forwarder.set_route(log, route(placement, log, here)));
     }
 }
 
-fn route(placement: &Placement, log: LogId) -> Route {
+fn route(placement: &Placement, log: LogId, here: &Address) -> Route {
     let owner = match placement.log(log) {
         Some(place) if place.is_mine => Owner::Local,
         Some(place) => match &place.owner {
-            Some(owner) if Some(owner.node) != placement.me => {
+            Some(owner) if &*owner.address != here.as_str() => {
                 Owner::Node(Address::new(Arc::clone(&owner.address)))
             }
-            // Nobody, or this node, which is giving the log away.
+            // Nobody; this node, which is giving the log away; or another process with this node's address, which
+            // cannot be called from here.
             _ => Owner::Nobody,
         },
         None => Owner::Nobody,
@@ -51,5 +56,34 @@ fn route(placement: &Placement, log: LogId) -> Route {
     Route {
         owner,
         epoch: epoch(placement, log),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_cluster::LogPlace;
+    use gesta_core::registry::{LeaseEpoch, NodeId};
+
+    /// Goal: a process never calls itself. What happened: another process had joined with the same address, so the
+    /// owner of its logs was no longer this node but had its address; the calls went in a circle for 30 s.
+    #[test]
+    fn a_process_with_the_same_address_is_not_called() {
+        let here = Address::new("here:1");
+        let owned_by = |address: &str| Placement {
+            logs: vec![LogPlace {
+                owner: Some(gesta_cluster::Owner {
+                    node: NodeId(1),
+                    address: address.into(),
+                }),
+                next_owner: None,
+                epoch: LeaseEpoch(2),
+                is_mine: false,
+            }],
+            ..Placement::default()
+        };
+        let owner = |address| route(&owned_by(address), LogId(0), &here).owner;
+        assert_eq!(owner("here:1"), Owner::Nobody);
+        assert_eq!(owner("there:1"), Owner::Node(Address::new("there:1")));
     }
 }

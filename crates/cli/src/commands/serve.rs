@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
+use futures::FutureExt;
+use futures::future::{BoxFuture, pending};
 use gesta::metrics::{ClusterMetrics, PipelineMetrics};
 use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo};
 use tokio::signal::unix::{SignalKind, signal};
@@ -43,6 +44,10 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         Some(node) => Arc::clone(node.store()),
         None => database.start(&options)?,
     };
+    let replaced = match &node {
+        Some(node) => replaced(node),
+        None => pending().boxed(),
+    };
     let mut registry = gesta_server::Registry::default();
     registry.register_collector(Box::new(PipelineMetrics::new(Arc::clone(&store))));
     let mut bound = bound.with_backups(Arc::new(Backups(database)));
@@ -59,10 +64,11 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     // Whoever reads that it listens may stop it at once.
     let mut terminate = signal(SignalKind::terminate())?;
     greet(&info, server.local_addr());
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = terminate.recv() => {}
-    }
+    let why = tokio::select! {
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+        sentence = replaced => Err(Failure::other(sentence)),
+    };
     tracing::info!(
         "stopping: running requests finish, queued appends are stored; once more stops at once"
     );
@@ -71,7 +77,24 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         _ = tokio::signal::ctrl_c() => return Err(Failure::Message(Code::Interrupted, "stopped at once".into())),
     }
     tracing::info!("stopped");
-    Ok(())
+    why
+}
+
+/// Ends with a sentence when another process has taken the place of this node; else never.
+fn replaced(node: &gesta::Node) -> BoxFuture<'static, String> {
+    let (stopped, placement) = (node.stopped(), node.placement());
+    let me = placement.me.and_then(|me| placement.member(me));
+    let address = me.map(|me| Arc::clone(&me.address)).unwrap_or_default();
+    async move {
+        if stopped.await != gesta::NodeStop::Replaced {
+            return pending().await;
+        }
+        format!(
+            "another process is the node at {address} of this cluster now, so this one has stopped: \
+             each node needs an address of its own"
+        )
+    }
+    .boxed()
 }
 
 /// The address that a name or an address means; IPv4 first.

@@ -1,0 +1,238 @@
+//! The real binary as three nodes of one PostgreSQL database, under load through faults: a node that is killed, one that
+//! hangs, restarts one after the other, a database that restarts, wrong configurations.
+//!
+//! What holds: every acknowledged append is stored exactly once where its answer says, nothing refused is stored,
+//! revisions have no gaps, and appends go on through the nodes that live.
+//!
+//! Bounds of times are generous: tests run beside each other on few processors. What was measured is printed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod load;
+mod nodes;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use gesta_core::{
+    Append, EventData, EventStore, EventType, ExpectedRevision, Filter, StreamId, Subscribe,
+    SubscribeFrom, SubscribeTo, SubscriptionMessage,
+};
+use gesta_testkit::depth;
+use load::Load;
+use nix::sys::signal::Signal;
+use nodes::Nodes;
+use support::PATIENCE;
+
+const NODES: usize = 3;
+const LOGS: usize = 8;
+/// A dead node's logs have other owners within this time.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(10);
+/// The longest append through a node that lives while another one has died: two seconds, and a margin.
+const DEAD_PAUSE_MAX: Duration = Duration::from_secs(6);
+/// The same while another node hangs: it is noticed by three seconds without a pong.
+const HUNG_PAUSE_MAX: Duration = Duration::from_secs(9);
+/// The same while another node hands its logs over and ends.
+const HANDED_OVER_PAUSE_MAX: Duration = Duration::from_secs(4);
+/// So long a node hangs: longer than it takes to be declared dead.
+const HANG: Duration = Duration::from_secs(10);
+
+/// Goal: a node that is killed loses nothing; its logs have owners soon, and it gets logs again when it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_of_a_killed_node_are_taken_over_and_come_back() {
+    let Some(mut nodes) = Nodes::start(NODES, LOGS).await else {
+        return;
+    };
+    let load = Load::start(&nodes);
+    for _ in 0..depth::count(1, 6) {
+        let victim = nodes.busiest();
+        load.goes_on().await;
+        let begun = Instant::now();
+        nodes.all[victim].kill();
+        let taken = nodes
+            .owned("others own all logs", |owned| owned[victim] == 0)
+            .await;
+        load.goes_on().await;
+        let longest = load.longest_elsewhere(begun, victim);
+        eprintln!("killed: taken over after {taken:?}, longest append elsewhere {longest:?}");
+        assert!(taken <= TAKEN_OVER_WITHIN, "{taken:?}");
+        assert!(longest <= DEAD_PAUSE_MAX, "{longest:?}");
+        nodes.all[victim].launch();
+        nodes.all[victim].ready().await;
+        let back = nodes
+            .owned("it has logs again", |owned| owned[victim] > 0)
+            .await;
+        eprintln!("has logs again {back:?} after it was ready");
+    }
+    load.goes_on().await;
+    load.check(&nodes).await;
+}
+
+/// Goal: a node that hangs and goes on loses and doubles nothing: what it had in flight misses, and it joins again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_hangs_and_goes_on_doubles_nothing() {
+    let Some(nodes) = Nodes::start(NODES, LOGS).await else {
+        return;
+    };
+    let load = Load::start(&nodes);
+    for _ in 0..depth::count(1, 6) {
+        let victim = nodes.busiest();
+        load.goes_on().await;
+        let begun = Instant::now();
+        nodes.all[victim].signal(Signal::SIGSTOP);
+        let taken = nodes
+            .owned("others own all logs", |owned| owned[victim] == 0)
+            .await;
+        tokio::time::sleep(HANG.saturating_sub(begun.elapsed())).await;
+        nodes.all[victim].signal(Signal::SIGCONT);
+        load.goes_on().await;
+        let longest = load.longest_elsewhere(begun, victim);
+        eprintln!("hung: taken over after {taken:?}, longest append elsewhere {longest:?}");
+        assert!(taken <= TAKEN_OVER_WITHIN, "{taken:?}");
+        assert!(longest <= HUNG_PAUSE_MAX, "{longest:?}");
+    }
+    load.check(&nodes).await;
+    for node in &nodes.all {
+        node.ready().await;
+    }
+}
+
+/// Goal: a rolling restart is seen by callers as connections that are refused or closed, never as an error of the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_restart_answers_no_error() {
+    let Some(mut nodes) = Nodes::start(NODES, LOGS).await else {
+        return;
+    };
+    let load = Load::start(&nodes);
+    for round in 0..depth::count(NODES, NODES * 6) {
+        let node = round % NODES;
+        load.goes_on().await;
+        let begun = Instant::now();
+        nodes.all[node].stop().await;
+        let stopped = begun.elapsed();
+        nodes.all[node].launch();
+        nodes.all[node].ready().await;
+        load.goes_on().await;
+        let longest = load.longest_elsewhere(begun, node);
+        eprintln!("restarted: stopped in {stopped:?}, longest append elsewhere {longest:?}");
+        assert!(longest <= HANDED_OVER_PAUSE_MAX, "{longest:?}");
+    }
+    let errors = load.errors();
+    let of_connections = |error: &str| {
+        let words = ["refused", "closed", "reset", "broken pipe"];
+        words.iter().any(|word| error.to_lowercase().contains(word))
+    };
+    let others: Vec<_> = errors
+        .iter()
+        .filter(|(_, error)| !of_connections(error))
+        .collect();
+    assert!(others.is_empty(), "{others:?}");
+    eprintln!("{} attempts found connections closed", errors.len());
+    load.check(&nodes).await;
+}
+
+/// Goal: a database that restarts moves no log, and everything goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_restarts_moves_nothing() {
+    let Some(mut nodes) = Nodes::start(NODES, LOGS).await else {
+        return;
+    };
+    let load = Load::start(&nodes);
+    for _ in 0..depth::count(2, 10) {
+        load.goes_on().await;
+        let moves = nodes.moves();
+        let begun = Instant::now();
+        tokio::task::block_in_place(|| nodes.postgres.restart().unwrap());
+        load.goes_on().await;
+        let longest = load.longest_elsewhere(begun, NODES);
+        eprintln!("database restarted: longest append {longest:?}");
+        assert_eq!(nodes.moves(), moves, "logs moved without need");
+    }
+    load.check(&nodes).await;
+}
+
+/// Goal: a node with another secret says so, and disturbs nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_another_secret_says_so_and_disturbs_nobody() {
+    let Some(mut nodes) = Nodes::start(NODES, LOGS).await else {
+        return;
+    };
+    let load = Load::start(&nodes);
+    load.goes_on().await;
+    let begun = Instant::now();
+    let address = gesta_pgtest::free_address().unwrap();
+    let stranger = nodes.add(&address.to_string(), "what nobody else knows");
+    support::wait_until("the stranger says it", || {
+        nodes.all[stranger].log().contains("secret")
+    });
+    load.goes_on().await;
+    let longest = load.longest_elsewhere(begun, NODES);
+    eprintln!("a stranger: longest append {longest:?}");
+    assert!(longest <= DEAD_PAUSE_MAX, "{longest:?}");
+    nodes.all[stranger].kill();
+    load.check(&nodes).await;
+}
+
+/// Goal: of two processes with one address the replaced one stops with a sentence, and nothing is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_processes_with_one_address_the_replaced_one_stops() {
+    let Some(mut nodes) = Nodes::start(NODES, LOGS).await else {
+        return;
+    };
+    let load = Load::start(&nodes);
+    load.goes_on().await;
+    let address = nodes.all[0].address.to_string();
+    let second = nodes.add(&address, "what all nodes of the test share");
+    nodes.all[second].ready().await;
+    nodes.all[0].ended().await;
+    let said = nodes.all[0].log();
+    assert!(
+        said.contains("another process") && said.contains(&address),
+        "{said}"
+    );
+    load.goes_on().await;
+    load.check(&nodes).await;
+}
+
+/// Goal: a subscription at the node that forwarded an append gets its event soon, whoever owns the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_gets_what_its_node_has_forwarded() {
+    let Some(nodes) = Nodes::start(NODES, LOGS).await else {
+        return;
+    };
+    let store = nodes.all[nodes.idlest()].store();
+    let request = Subscribe {
+        to: SubscribeTo::All(Filter::ALL),
+        from: SubscribeFrom::Start,
+    };
+    let mut subscription = store.subscribe(request).await.unwrap();
+    let mut longest = Duration::ZERO;
+    for number in 0..depth::count(50, 1_000) {
+        let event = EventData::json(EventType::new("happened").unwrap(), "{}");
+        let stream = StreamId::new(format!("stream-{number}")).unwrap();
+        let append = Append::to(stream.clone(), ExpectedRevision::Any, vec![event]);
+        store.append(append).await.unwrap();
+        let acknowledged = Instant::now();
+        let arrives = async {
+            loop {
+                let message = subscription.next().await.unwrap().unwrap();
+                let SubscriptionMessage::Event { event, .. } = message else {
+                    continue;
+                };
+                if event.stream == stream {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, arrives).await.unwrap();
+        longest = longest.max(acknowledged.elapsed());
+    }
+    eprintln!("the longest way to a subscription at the forwarding node: {longest:?}");
+    assert!(longest <= Duration::from_secs(1), "{longest:?}");
+}

@@ -1,0 +1,231 @@
+//! Servers that are nodes of one PostgreSQL database, each at an address that it keeps when it is started again.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gesta_client::HttpStore;
+use gesta_core::EventStore;
+use gesta_pgtest::{Child, Output, Server as Postgres, free_address};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use crate::support::{self, PATIENCE};
+
+/// How often a condition is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+const SECRET: &str = "what all nodes of the test share\n";
+
+/// One server, running or not. Dropping it kills it.
+pub(crate) struct Node {
+    /// Where clients reach it.
+    pub(crate) listen: SocketAddr,
+    /// Where other nodes reach it.
+    pub(crate) address: SocketAddr,
+    arguments: Vec<String>,
+    log: PathBuf,
+    running: Option<Child>,
+}
+
+impl Node {
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.listen)
+    }
+
+    pub(crate) fn store(&self) -> HttpStore {
+        HttpStore::connect(&self.url()).unwrap()
+    }
+
+    /// Starts it, again at the same address.
+    pub(crate) fn launch(&mut self) {
+        self.kill();
+        let program = Path::new(env!("CARGO_BIN_EXE_gesta"));
+        let child = Child::start(program, &self.arguments, None, Output::Log, &self.log);
+        self.running = Some(child.unwrap());
+    }
+
+    /// Waits until it serves.
+    pub(crate) async fn ready(&self) {
+        let store = self.store();
+        let begun = Instant::now();
+        while store.ready().await.is_err() {
+            assert!(self.is_alive(), "ended while starting:\n{}", self.log());
+            assert!(begun.elapsed() < PATIENCE, "never ready:\n{}", self.log());
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.running.as_ref().is_some_and(Child::is_alive)
+    }
+
+    pub(crate) fn kill(&mut self) {
+        drop(self.running.take());
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.running.as_ref().unwrap().signal(signal);
+    }
+
+    /// Ends it as an operator would.
+    pub(crate) async fn stop(&mut self) {
+        self.signal(Signal::SIGTERM);
+        self.ended().await;
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&mut self) {
+        let begun = Instant::now();
+        while self.is_alive() {
+            assert!(begun.elapsed() < PATIENCE, "never ended:\n{}", self.log());
+            tokio::time::sleep(LOOK).await;
+        }
+        self.kill();
+    }
+
+    /// All that it has said.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+/// The nodes and their database.
+pub(crate) struct Nodes {
+    pub(crate) all: Vec<Node>,
+    pub(crate) logs: usize,
+    pub(crate) postgres: Postgres,
+    directory: TempDir,
+}
+
+impl Nodes {
+    /// Starts the database and so many nodes, and waits until all logs have owners; `None` without
+    /// PostgreSQL.
+    pub(crate) async fn start(count: usize, logs: usize) -> Option<Self> {
+        let postgres = Postgres::start().unwrap()?;
+        let url = postgres.url();
+        support::succeed(&[
+            "schema",
+            "create",
+            "--store",
+            &url,
+            "--logs",
+            &logs.to_string(),
+        ]);
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("secret"), SECRET).unwrap();
+        let mut nodes = Self {
+            all: Vec::new(),
+            logs,
+            postgres,
+            directory,
+        };
+        for _ in 0..count {
+            nodes.add(&free_address().unwrap().to_string(), SECRET);
+        }
+        for node in &nodes.all {
+            node.ready().await;
+        }
+        nodes.owned("all logs have owners", |_| true).await;
+        Some(nodes)
+    }
+
+    /// Starts one more node, which the others reach at this address, and which has this secret.
+    pub(crate) fn add(&mut self, advertise: &str, secret: &str) -> usize {
+        let number = self.all.len();
+        let secret_file = self.directory.path().join(format!("secret-{number}"));
+        std::fs::write(&secret_file, secret).unwrap();
+        let listen = free_address().unwrap();
+        // The address that is told is the one that is listened at, unless another node has it.
+        let is_taken = self
+            .all
+            .iter()
+            .any(|node| node.address.to_string() == advertise);
+        let address: SocketAddr = match is_taken {
+            true => free_address().unwrap(),
+            false => advertise.parse().unwrap(),
+        };
+        let arguments = [
+            ["--store", &self.postgres.url()],
+            ["--listen", &listen.to_string()],
+            ["--node", &address.to_string()],
+            ["--advertise", advertise],
+            ["--cluster-secret-file", secret_file.to_str().unwrap()],
+        ];
+        let mut node = Node {
+            listen,
+            address,
+            arguments: ["serve"]
+                .into_iter()
+                .chain(arguments.concat())
+                .map(str::to_owned)
+                .collect(),
+            log: self.directory.path().join(format!("node-{number}.log")),
+            running: None,
+        };
+        node.launch();
+        self.all.push(node);
+        number
+    }
+
+    /// An answer of the database.
+    pub(crate) fn ask(&self, sql: &str) -> String {
+        self.postgres.query(sql).unwrap().unwrap_or_default()
+    }
+
+    /// For each node the number of logs whose valid lease it has.
+    pub(crate) fn logs_owned(&self) -> Vec<usize> {
+        let counted = self.ask(
+            "SELECT string_agg(n.address, ' ') FROM gesta.leases AS l JOIN gesta.nodes AS n \
+             ON n.id = l.owner AND n.generation = l.generation AND n.state <> 'left'",
+        );
+        let owns = |node: &Node| {
+            let address = node.address.to_string();
+            counted
+                .split(' ')
+                .filter(|owner| **owner == address)
+                .count()
+        };
+        self.all.iter().map(owns).collect()
+    }
+
+    /// The node that has the most logs.
+    pub(crate) fn busiest(&self) -> usize {
+        let owned = self.logs_owned();
+        (0..owned.len()).max_by_key(|node| owned[*node]).unwrap()
+    }
+
+    /// The node that has the fewest logs.
+    pub(crate) fn idlest(&self) -> usize {
+        let owned = self.logs_owned();
+        (0..owned.len()).min_by_key(|node| owned[*node]).unwrap()
+    }
+
+    /// Number of moves of leases so far.
+    pub(crate) fn moves(&self) -> usize {
+        self.ask("SELECT count(*)::text FROM gesta.moves")
+            .parse()
+            .unwrap()
+    }
+
+    /// Waits until every log has an owner that `wanted` accepts; gives the time that it took.
+    pub(crate) async fn owned(&self, what: &str, wanted: impl Fn(&[usize]) -> bool) -> Duration {
+        let begun = Instant::now();
+        loop {
+            let owned = tokio::task::block_in_place(|| self.logs_owned());
+            if owned.iter().sum::<usize>() == self.logs && wanted(&owned) {
+                return begun.elapsed();
+            }
+            assert!(
+                begun.elapsed() < PATIENCE * 2,
+                "never: {what}; now {owned:?}"
+            );
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Reads the whole store by the program and checks it.
+    pub(crate) fn verify(&self) {
+        let said = support::succeed(&["verify", "--store", &self.postgres.url()]);
+        eprintln!("verify: {}", said.lines().last().unwrap_or_default());
+    }
+}
