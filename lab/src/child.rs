@@ -59,6 +59,18 @@ pub(crate) struct Program {
     pub(crate) ready_status: &'static [u16],
 }
 
+impl Program {
+    /// Gesta's server.
+    pub(crate) fn gesta(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            arguments: vec!["serve".into()],
+            ready_path: READY_PATH,
+            ready_status: &[200],
+        }
+    }
+}
+
 /// A server process, running or not.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -72,13 +84,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server on a free loopback port; its log goes to `log`. Returns when it is ready.
     pub(crate) async fn start(program: &Path, store: &str, log: &Path) -> Result<Self> {
-        let program = Program {
-            path: program.to_owned(),
-            arguments: vec!["serve".into()],
-            ready_path: READY_PATH,
-            ready_status: &[200],
-        };
-        Self::start_program(program, store, log).await
+        Self::start_program(Program::gesta(program), store, log).await
     }
 
     /// Starts any program that takes a store and an address, as [`start`](Self::start) does.

@@ -18,6 +18,7 @@
 
 mod append;
 mod child;
+mod cluster;
 mod endpoint;
 mod entities;
 pub mod failure;
@@ -85,6 +86,9 @@ struct Cli {
 enum Command {
     /// Appends under load, then reads everything back.
     Append(append::AppendArgs),
+    /// Several servers on one database: to try out, and to hurt.
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     /// The entity runtime: how fast, how large, and whether it keeps its word.
     Entities(entities::EntitiesArgs),
     /// What distance costs: separate statements, one bundled statement, Gesta's pipeline.
@@ -116,6 +120,7 @@ async fn dispatch(command: Command) -> Result<bool> {
     let stop = stop::on_interrupt();
     match command {
         Command::Append(args) => append::run(&args, &stop).await,
+        Command::Cluster(command) => cluster::run(&command, &stop).await,
         Command::Entities(args) => entities::run(&args, &stop).await,
         Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,

@@ -6,8 +6,8 @@
 
 #[cfg(test)]
 pub(crate) mod bumpy;
-mod record;
-mod writers;
+pub(crate) mod record;
+pub(crate) mod writers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

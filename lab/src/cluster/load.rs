@@ -1,0 +1,238 @@
+//! The load of one round: the writers and tails of `torture`, whose writers turn to another node when one fails.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use gesta_client::{Config, HttpStore};
+use gesta_core::{
+    Append, Appended, Checkpoint, EventStore, Filter, LogId, Position, RecordedEvent,
+};
+use gesta_testkit::{Around, Outer};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::nodes::{Node, Nodes};
+use crate::failure::{Result, fail};
+use crate::faults::CurrentStore;
+use crate::faults::tails::{Manner, Tail};
+use crate::run::Run;
+use crate::torture::record::{SharedRecord, TailLog, Tailed};
+use crate::torture::writers::Writer;
+
+/// Every writer has an append acknowledged this soon after all is healed.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(60);
+/// Tails reach the end this soon after the last append.
+const ARRIVAL_WITHIN: Duration = Duration::from_secs(60);
+/// How often waits look.
+const LOOK: Duration = Duration::from_millis(5);
+/// Pause of a writer between two appends.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The longest append of each node that was asked first.
+type Longest = Arc<Mutex<Vec<Duration>>>;
+
+/// The nodes as one writer sees them: one at a time.
+struct Turning {
+    stores: Vec<HttpStore>,
+    at: AtomicUsize,
+    /// Since when the present append is asked for, and which node was asked first.
+    begun: Mutex<Option<(Instant, usize)>>,
+    longest: Longest,
+}
+
+#[async_trait]
+impl Around for Turning {
+    fn inner(&self) -> &dyn EventStore {
+        &self.stores[self.at.load(Ordering::Relaxed)]
+    }
+
+    async fn append(&self, request: Append) -> gesta_core::Result<Appended> {
+        let node = self.at.load(Ordering::Relaxed);
+        let since = (Instant::now(), node);
+        let (begun, first) = *self.begun.lock().unwrap().get_or_insert(since);
+        let answer = self.stores[node].append(request).await;
+        match &answer {
+            Err(error) if error.is_retryable() => {
+                let next = (node + 1) % self.stores.len();
+                self.at.store(next, Ordering::Relaxed);
+            }
+            _ => {
+                *self.begun.lock().unwrap() = None;
+                let longest = &mut self.longest.lock().unwrap()[first];
+                *longest = begun.elapsed().max(*longest);
+            }
+        }
+        answer
+    }
+}
+
+/// Writers and tails of one round.
+pub(crate) struct Load {
+    /// What they write down.
+    pub(crate) record: SharedRecord,
+    epoch: Instant,
+    progress: Vec<Arc<AtomicU64>>,
+    longest: Longest,
+    writers: JoinSet<()>,
+    writers_over: CancellationToken,
+    tails: JoinSet<()>,
+    tails_over: CancellationToken,
+    tail_logs: Vec<Arc<TailLog>>,
+    /// Tails live as long as this.
+    _let_go: watch::Sender<u64>,
+}
+
+impl Load {
+    /// Starts writers at all nodes, and a tail at each, from a place in the log.
+    pub(crate) fn start(
+        nodes: &Nodes,
+        writers: usize,
+        seed: u64,
+        from: Option<&Checkpoint>,
+    ) -> Result<Self> {
+        let mut load = Self {
+            record: SharedRecord::default(),
+            epoch: Instant::now(),
+            progress: Vec::new(),
+            longest: Arc::new(Mutex::new(vec![Duration::ZERO; nodes.all.len()])),
+            writers: JoinSet::new(),
+            writers_over: CancellationToken::new(),
+            tails: JoinSet::new(),
+            tails_over: CancellationToken::new(),
+            tail_logs: Vec::new(),
+            _let_go: watch::Sender::new(0),
+        };
+        for node in &nodes.all {
+            load.follow(node, from)?;
+        }
+        let run = Run::random().to_string();
+        for number in 0..writers {
+            load.write(nodes, number, seed, &run)?;
+        }
+        Ok(load)
+    }
+
+    fn write(&mut self, nodes: &Nodes, number: usize, seed: u64, run: &str) -> Result<()> {
+        let entry = number % nodes.all.len();
+        let turning = Turning {
+            stores: nodes.all.iter().map(connect).collect::<Result<_>>()?,
+            at: AtomicUsize::new(entry),
+            begun: Mutex::default(),
+            longest: Arc::clone(&self.longest),
+        };
+        let progress = Arc::new(AtomicU64::new(0));
+        self.progress.push(Arc::clone(&progress));
+        let writer = Writer {
+            number,
+            entry,
+            store: CurrentStore::new(Arc::new(Outer(turning)), None),
+            pause: PAUSE,
+            seed,
+            run: run.to_owned(),
+            over: self.writers_over.clone(),
+            record: Arc::clone(&self.record),
+            progress,
+            epoch: self.epoch,
+        };
+        self.writers.spawn(writer.run());
+        Ok(())
+    }
+
+    fn follow(&mut self, node: &Node, from: Option<&Checkpoint>) -> Result<()> {
+        let log = Arc::new(TailLog::default());
+        self.tail_logs.push(Arc::clone(&log));
+        let name = format!("subscriber of {}", node.name);
+        let id = self.record.history.tailer(&name, Vec::new(), Filter::ALL);
+        let tail = Tail {
+            name,
+            manner: Manner::Subscribe,
+            store: CurrentStore::new(Arc::new(connect(node)?), None),
+            let_go: self._let_go.subscribe(),
+            over: self.tails_over.clone(),
+            sink: Tailed {
+                record: Arc::clone(&self.record),
+                id,
+                log,
+            },
+        };
+        self.tails.spawn(tail.run(from.cloned()));
+        Ok(())
+    }
+
+    /// Waits until every writer has had an append acknowledged that it began from now on; gives the time that it took.
+    pub(crate) async fn goes_on(&self) -> Result<Duration> {
+        let begun = Instant::now();
+        let wanted = u64::try_from((begun - self.epoch).as_micros()).unwrap_or(u64::MAX);
+        loop {
+            let behind = self.progress.iter();
+            let behind = behind.filter(|at| at.load(Ordering::Acquire) <= wanted);
+            match behind.count() {
+                0 => return Ok(begun.elapsed()),
+                count if begun.elapsed() > PROGRESS_WITHIN => {
+                    return fail(format!(
+                        "{count} writers got no append through within {PROGRESS_WITHIN:?}"
+                    ));
+                }
+                _ => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// The longest append, by the node that was asked first.
+    pub(crate) fn longest(&self) -> Vec<Duration> {
+        self.longest.lock().unwrap().clone()
+    }
+
+    /// Ends the writers, each after the answer to its last append.
+    pub(crate) async fn end_writers(&mut self) -> Result<()> {
+        self.writers_over.cancel();
+        while let Some(ended) = self.writers.join_next().await {
+            ended?;
+        }
+        Ok(())
+    }
+
+    /// Ends the tails when they have seen all of these events, and checks everything.
+    pub(crate) async fn judge(
+        mut self,
+        stored: &[RecordedEvent],
+    ) -> Result<gesta_testkit::history::Report> {
+        let mut ends: BTreeMap<LogId, Position> = BTreeMap::new();
+        for event in stored {
+            ends.insert(event.log, event.position);
+        }
+        let begun = Instant::now();
+        let missing = |log: &TailLog| {
+            let at = log.ends();
+            let mut ends = ends.iter();
+            ends.any(|(log, end)| at.get(log).is_none_or(|at| at < end))
+        };
+        while self.tail_logs.iter().any(|log| missing(log)) {
+            if begun.elapsed() > ARRIVAL_WITHIN {
+                let text = format!("a tail did not reach the end within {ARRIVAL_WITHIN:?}");
+                self.record.violation(text);
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        self.tails_over.cancel();
+        while let Some(ended) = self.tails.join_next().await {
+            ended?;
+        }
+        Ok(self.record.history.check_against(stored))
+    }
+}
+
+/// A client of a node.
+pub(crate) fn connect(node: &Node) -> Result<HttpStore> {
+    let config = Config {
+        connect_max: Duration::from_secs(1),
+        answer_max: Duration::from_secs(40),
+        ..Config::default()
+    };
+    Ok(HttpStore::with_config(&node.server.url(), config)?)
+}

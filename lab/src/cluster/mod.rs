@@ -1,0 +1,69 @@
+//! `cluster`: several servers that are nodes of one PostgreSQL database, to try out (`up`) and to hurt (`chaos`).
+//!
+//! Not here: faults of a single server and its database (`torture`).
+
+mod chaos;
+mod fault;
+mod load;
+mod nodes;
+mod owners;
+
+use tokio_util::sync::CancellationToken;
+
+use self::nodes::{Links, Nodes};
+use crate::child::ProgramArgs;
+use crate::failure::Result;
+
+/// What is done with the nodes.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Starts a database and nodes of it, and ends them on Ctrl-C.
+    Up(UpArgs),
+    /// Hurts the nodes, round by round, and checks after each whether everything acknowledged is stored once.
+    Chaos(chaos::ChaosArgs),
+}
+
+/// Nodes to try out.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    size: SizeArgs,
+    #[command(flatten)]
+    program: ProgramArgs,
+}
+
+/// How many.
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+pub(crate) struct SizeArgs {
+    /// Servers.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=20))]
+    nodes: u16,
+    /// Logs of the store.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    logs: u16,
+}
+
+/// The command. True if it is a result.
+pub(crate) async fn run(command: &ClusterCommand, stop: &CancellationToken) -> Result<bool> {
+    match command {
+        ClusterCommand::Up(args) => up(args, stop).await,
+        ClusterCommand::Chaos(args) => chaos::run(args, stop).await,
+    }
+}
+
+async fn up(args: &UpArgs, stop: &CancellationToken) -> Result<bool> {
+    let program = args.program.find()?;
+    let mut nodes = Nodes::start(&program, &args.size, Links::Direct).await?;
+    println!("database  {}", nodes.postgres.url());
+    for node in &nodes.all {
+        println!("{}    {}", node.name, node.server.url());
+    }
+    let first = nodes.all[0].server.url();
+    println!(
+        "\ncurl -d '{{\"events\":[{{\"type\":\"hello\",\"data\":{{}}}}]}}' \
+         -H 'content-type: application/json' {first}/streams/first\n\nCtrl-C ends all of them."
+    );
+    stop.cancelled().await;
+    nodes.stop().await;
+    Ok(true)
+}

@@ -1,0 +1,109 @@
+//! The nodes and their database: started, stopped, hurt.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures::future::{join_all, try_join_all};
+use gesta_pgtest::{FaultProxy, free_address};
+use tempfile::TempDir;
+
+use super::SizeArgs;
+use crate::child::{Program, Server};
+use crate::failure::{Context, Result};
+use crate::store;
+
+/// What all nodes share.
+const SECRET: &str = "a secret that all nodes of the lab share";
+
+/// How nodes reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// Directly. Who calls a dead one is refused.
+    Direct,
+    /// By way of a proxy in front of each, so that links can be hurt. Who calls a dead one is accepted and cut off.
+    Proxied,
+}
+
+/// A node.
+pub(crate) struct Node {
+    /// For people.
+    pub(crate) name: String,
+    /// Its process.
+    pub(crate) server: Server,
+    /// Where the others reach it.
+    pub(crate) address: String,
+    /// Between the others and it.
+    pub(crate) links: Option<FaultProxy>,
+}
+
+/// All of it. Fields are dropped in this order: nodes, database, files.
+pub(crate) struct Nodes {
+    /// The nodes.
+    pub(crate) all: Vec<Node>,
+    /// Their database.
+    pub(crate) postgres: gesta_pgtest::Server,
+    files: TempDir,
+}
+
+impl Nodes {
+    /// Starts a database and the nodes, all at once.
+    pub(crate) async fn start(program: &Path, size: &SizeArgs, links: Links) -> Result<Self> {
+        let mut nodes = Self {
+            all: Vec::new(),
+            postgres: store::new_server()?,
+            files: TempDir::new()?,
+        };
+        let url = nodes.postgres.url();
+        let made = store::open_url(&url, Duration::ZERO, size.logs).await?;
+        made.store.shutdown().await?;
+        std::fs::write(nodes.secret_file(), SECRET)?;
+        let started = (0..size.nodes).map(|number| nodes.enter(program, number, links));
+        nodes.all = try_join_all(started).await?;
+        Ok(nodes)
+    }
+
+    fn secret_file(&self) -> String {
+        self.files.path().join("secret").display().to_string()
+    }
+
+    async fn enter(&self, program: &Path, number: u16, links: Links) -> Result<Node> {
+        let own = free_address()?;
+        let links = match links {
+            Links::Direct => None,
+            Links::Proxied => Some(FaultProxy::start(own).context("starting a proxy")?),
+        };
+        let address = links.as_ref().map_or(own, FaultProxy::addr).to_string();
+        let options = [
+            ["--node", &own.to_string()],
+            ["--advertise", &address],
+            ["--cluster-secret-file", &self.secret_file()],
+        ];
+        let arguments = ["serve"].into_iter().chain(options.concat());
+        let program = Program {
+            arguments: arguments.map(str::to_owned).collect(),
+            ..Program::gesta(program)
+        };
+        let name = format!("node {number}");
+        let log = self.files.path().join(format!("{name}.log"));
+        Ok(Node {
+            server: Server::start_program(program, &self.postgres.url(), &log).await?,
+            name,
+            address,
+            links,
+        })
+    }
+
+    /// Ends all nodes as an operator would.
+    pub(crate) async fn stop(&mut self) {
+        join_all(self.all.iter_mut().map(|node| node.server.stop())).await;
+    }
+
+    /// What the nodes said last.
+    pub(crate) fn logs(&self) -> String {
+        let told = self.all.iter().map(|node| {
+            let (name, log) = (&node.name, node.server.log_tail());
+            format!("--- {name}\n{log}")
+        });
+        told.collect::<Vec<_>>().join("\n")
+    }
+}
