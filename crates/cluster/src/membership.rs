@@ -290,7 +290,10 @@ impl Core {
         match input {
             Input::Looked(look) => self.on_looked(look, now),
             Input::Changed(changed) => self.on_changed(changed, now),
-            Input::Signs(signs) => self.progress.take(&signs),
+            Input::Signs(signs) => {
+                let apart = self.beat() * 3 / 4;
+                self.progress.take(&signs, apart, now);
+            }
             Input::Prepared(log, epoch, readiness) => self.on_prepared(log, epoch, readiness, now),
             Input::Refused(node) => self.observations.refused(node),
             Input::Unreachable(nodes) => self.unreachable = nodes,

@@ -69,7 +69,7 @@ struct PerFault {
     acknowledged: u64,
     lost: u64,
     doubled: u64,
-    /// The longest append of each round through a node that was not hurt, and through any.
+    /// The longest append of each round that was asked of nodes only that were not hurt, and of any.
     longest_elsewhere: Latencies,
     longest: Latencies,
     /// The longest time of each round that some log was without an owner that lives.
@@ -195,9 +195,11 @@ impl Chaos {
             .problems
             .extend(violations.iter().map(|text| format!("{name}: {text}")));
         let per = self.outcome.take(fault, &name, &report);
-        let elsewhere = (0..longest.len()).filter(|node| !hurt.contains(node));
-        let elsewhere = elsewhere.map(|node| longest[node]).max();
-        let anywhere = longest.iter().copied().max().unwrap_or_default();
+        let elsewhere = longest
+            .iter()
+            .filter(|(asked, _)| !hurt.iter().any(|node| asked.contains(node)));
+        let elsewhere = elsewhere.map(|(_, longest)| *longest).max();
+        let anywhere = longest.values().copied().max().unwrap_or_default();
         per.longest.record(anywhere);
         if let Some(elsewhere) = elsewhere {
             per.longest_elsewhere.record(elsewhere);

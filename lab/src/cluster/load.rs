@@ -1,6 +1,6 @@
 //! The load of one round: the writers and tails of `torture`, whose writers turn to another node when one fails.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -32,16 +32,16 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Pause of a writer between two appends.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest append of each node that was asked first.
-type Longest = Arc<Mutex<Vec<Duration>>>;
+/// The longest append, by the nodes that were asked for it.
+pub(crate) type Longest = BTreeMap<BTreeSet<usize>, Duration>;
 
 /// The nodes as one writer sees them: one at a time.
 struct Turning {
     stores: Vec<HttpStore>,
     at: AtomicUsize,
-    /// Since when the present append is asked for, and which node was asked first.
-    begun: Mutex<Option<(Instant, usize)>>,
-    longest: Longest,
+    /// Since when the present append is asked for, and of which nodes.
+    begun: Mutex<Option<(Instant, BTreeSet<usize>)>>,
+    longest: Arc<Mutex<Longest>>,
 }
 
 #[async_trait]
@@ -52,8 +52,12 @@ impl Around for Turning {
 
     async fn append(&self, request: Append) -> gesta_core::Result<Appended> {
         let node = self.at.load(Ordering::Relaxed);
-        let since = (Instant::now(), node);
-        let (begun, first) = *self.begun.lock().unwrap().get_or_insert(since);
+        let (begun, asked) = {
+            let mut present = self.begun.lock().unwrap();
+            let (begun, asked) = present.get_or_insert((Instant::now(), BTreeSet::new()));
+            asked.insert(node);
+            (*begun, asked.clone())
+        };
         let answer = self.stores[node].append(request).await;
         match &answer {
             Err(error) if error.is_retryable() => {
@@ -62,7 +66,8 @@ impl Around for Turning {
             }
             _ => {
                 *self.begun.lock().unwrap() = None;
-                let longest = &mut self.longest.lock().unwrap()[first];
+                let mut longest = self.longest.lock().unwrap();
+                let longest = longest.entry(asked).or_default();
                 *longest = begun.elapsed().max(*longest);
             }
         }
@@ -76,7 +81,7 @@ pub(crate) struct Load {
     pub(crate) record: SharedRecord,
     epoch: Instant,
     progress: Vec<Arc<AtomicU64>>,
-    longest: Longest,
+    longest: Arc<Mutex<Longest>>,
     writers: JoinSet<()>,
     writers_over: CancellationToken,
     tails: JoinSet<()>,
@@ -98,7 +103,7 @@ impl Load {
             record: SharedRecord::default(),
             epoch: Instant::now(),
             progress: Vec::new(),
-            longest: Arc::new(Mutex::new(vec![Duration::ZERO; nodes.all.len()])),
+            longest: Arc::default(),
             writers: JoinSet::new(),
             writers_over: CancellationToken::new(),
             tails: JoinSet::new(),
@@ -182,8 +187,8 @@ impl Load {
         }
     }
 
-    /// The longest append, by the node that was asked first.
-    pub(crate) fn longest(&self) -> Vec<Duration> {
+    /// The longest append, by the nodes that were asked for it.
+    pub(crate) fn longest(&self) -> Longest {
         self.longest.lock().unwrap().clone()
     }
 

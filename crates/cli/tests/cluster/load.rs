@@ -1,6 +1,7 @@
 //! Callers that append through all nodes, turn to the next one after an error, and never let go of an append before it
 //! is acknowledged.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,13 +24,13 @@ const APPENDS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// One append, from its first attempt to its acknowledgement.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Call {
     begun: Instant,
     ended: Instant,
     caller: usize,
-    /// The node that was asked first.
-    node: usize,
+    /// The nodes that were asked.
+    asked: BTreeSet<usize>,
 }
 
 /// All that callers have seen.
@@ -109,16 +110,16 @@ impl Load {
         calls
             .iter()
             .filter(|call| call.ended >= since)
-            .copied()
+            .cloned()
             .collect()
     }
 
-    /// The longest append that ended after this moment and was begun at another node than this one.
+    /// The longest append that ended after this moment and was never asked of this node.
     pub(crate) fn longest_elsewhere(&self, since: Instant, node: usize) -> Duration {
         let calls = self
             .calls_since(since)
             .into_iter()
-            .filter(|call| call.node != node);
+            .filter(|call| !call.asked.contains(&node));
         calls
             .map(|call| call.ended - call.begun)
             .max()
@@ -183,9 +184,10 @@ impl Caller {
         let event = EventData::json(EventType::new("happened").unwrap(), "{}");
         let events = [EventId::random(), EventId::random()].map(|id| event.clone().with_id(id));
         let request = Append::to(StreamId::new(stream).unwrap(), expected, events.to_vec());
-        let (begun, node) = (Instant::now(), self.node);
+        let (begun, mut asked) = (Instant::now(), BTreeSet::new());
         loop {
             let store = &self.stores[self.node];
+            asked.insert(self.node);
             let answer = self.seen.history.append(store, request.clone()).await;
             match answer {
                 Ok(appended) => {
@@ -194,7 +196,7 @@ impl Caller {
                         begun,
                         ended,
                         caller: self.number,
-                        node,
+                        asked,
                     };
                     self.seen.calls.lock().unwrap().push(call);
                     tokio::time::sleep(PAUSE).await;
