@@ -16,6 +16,9 @@ impl Core {
     // ---- looks ----
 
     pub(super) fn on_looked(&mut self, look: Result<Look>, now: Moment) {
+        if look.is_err() {
+            self.progress.forget();
+        }
         let (Some((sent, changes)), Ok(look)) = (self.beat_sent.take(), look) else {
             return;
         };

@@ -63,6 +63,12 @@ impl Progress {
         }
     }
 
+    /// The database does not answer: who stands still meanwhile, or comes back a moment later than others, is not
+    /// stuck.
+    pub(crate) fn forget(&mut self) {
+        self.lanes.clear();
+    }
+
     fn stuck(&self) -> impl Iterator<Item = LogId> {
         let lanes = self.lanes.iter();
         let stuck = lanes.filter(|(_, lane)| lane.still >= STUCK_ROUNDS);
@@ -130,5 +136,32 @@ mod tests {
     fn a_log_is_not_stuck_by_looks_in_quick_succession() {
         assert_eq!(stuck_after(50, Duration::from_millis(10)), []);
         assert_eq!(stuck_after(4, APART), [LogId(1)]);
+    }
+
+    /// Goal: what stood still while the database was away is no evidence. What happened: a database was killed and came
+    /// back; a log whose pipeline had not connected again yet was given up 50 ms after the registry answered.
+    #[test]
+    fn a_log_is_not_stuck_by_what_it_did_while_the_database_was_away() {
+        let mut progress = Progress::default();
+        let mut now = Moment::default();
+        let mut round = |progress: &mut Progress, done| {
+            let sign = |log, done| {
+                (
+                    LogId(log),
+                    Sign {
+                        done,
+                        is_busy: true,
+                    },
+                )
+            };
+            progress.take(&[sign(0, done), sign(1, 0)], APART, now);
+            now = now.plus(APART);
+        };
+        (0..5).for_each(|done| round(&mut progress, done));
+        progress.forget();
+        (5..7).for_each(|done| round(&mut progress, done));
+        assert_eq!(progress.stuck().count(), 0);
+        round(&mut progress, 7);
+        assert_eq!(progress.stuck().collect::<Vec<_>>(), [LogId(1)]);
     }
 }
