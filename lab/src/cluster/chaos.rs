@@ -214,6 +214,11 @@ impl Chaos {
              {without_owner:.1?}, back after {back_after:.1?}, moved {moves:?}",
             elsewhere.unwrap_or_default()
         );
+        // For balance logs may move at any time.
+        if fault.moves_nothing() && moves.keys().any(|reason| reason != "balance") {
+            let text = format!("{name}: logs moved without need: {moves:?}");
+            self.outcome.problems.push(text);
+        }
         if let Some(pause) = elsewhere.filter(|pause| fault.leaves_others() && *pause > PAUSE_MAX) {
             let text = format!("{name}: an append through a node that lives took {pause:.1?}");
             self.outcome.problems.push(text);

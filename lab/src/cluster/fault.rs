@@ -83,6 +83,14 @@ impl NodeFault {
         )
     }
 
+    /// True if no node has a reason to take a log from another one, or to give one up.
+    pub(crate) fn moves_nothing(self) -> bool {
+        matches!(
+            self,
+            Self::DatabaseRestart | Self::DatabaseKill | Self::DatabaseHang
+        )
+    }
+
     /// Its name in tables.
     pub(crate) fn name(self) -> String {
         let value = serde_json::to_value(self).unwrap_or_default();

@@ -168,9 +168,12 @@ async fn a_node_with_another_secret_says_so_and_disturbs_nobody() {
     let begun = Instant::now();
     let address = gesta_pgtest::free_address().unwrap();
     let stranger = nodes.add(&address.to_string(), "what nobody else knows");
-    support::wait_until("the stranger says it", || {
-        nodes.all[stranger].log().contains("secret")
-    });
+    let says = |node: usize, sentence: &str| {
+        let what = format!("node {node} says that {sentence}");
+        support::wait_until(&what, || nodes.all[node].log().contains(sentence));
+    };
+    says(stranger, "the secrets of the two nodes differ");
+    says(0, "it does not know the secret of the cluster");
     load.goes_on().await;
     let longest = load.longest_elsewhere(begun, NODES);
     eprintln!("a stranger: longest append {longest:?}");
