@@ -65,10 +65,10 @@ fn subscribers_that_read_nothing_share_what_waits_for_them() {
         "{counted} bytes counted"
     );
     let grown = server.resident_bytes().saturating_sub(before);
-    // Reads that run at the same time hold a page each, and the allocator keeps what they gave back; it was ten times
-    // as much.
+    // Up to 32 reads that run at the same time hold a page each, and the allocator keeps what they gave back; it was
+    // ten times as much.
     assert!(
-        grown < 32 * EVENT_BYTES,
+        grown < 40 * EVENT_BYTES,
         "{grown} bytes more for {SUBSCRIBERS} subscribers"
     );
 

@@ -100,11 +100,8 @@ async fn begin(
     let cursors = hub.lanes.iter().zip(&ends).zip(&positions);
     let cursors: Option<Vec<Cursor>> = cursors
         .map(|((lane, end), position)| {
-            let generation = lane.awaken(history.number, end)?;
-            // The ring may be behind what another process has committed.
-            lane.heard(end.position);
             Some(Cursor {
-                generation,
+                generation: lane.awaken(history.number, end)?,
                 target: end.position,
                 told: *position,
             })
@@ -241,6 +238,7 @@ impl AllSubscriber {
             if self.find().await? {
                 return Ok(None);
             }
+            // What others have committed comes into the ring with their messages, or with the poll.
             if self.catching_up && self.has_reached_targets() {
                 return Ok(Some(self.caught_up()));
             }

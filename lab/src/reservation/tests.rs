@@ -115,7 +115,7 @@ async fn a_lost_reservation_is_found() {
 #[tokio::test]
 async fn a_seat_sold_twice_is_found() {
     let fake = Fake::start(Faults {
-        sell_twice: Some(100),
+        sell_twice: Some(20),
         ..Faults::default()
     });
     // So few seats that users meet on them.
