@@ -18,6 +18,7 @@ mod info;
 mod lifecycle;
 pub mod limits;
 mod owner;
+pub mod pace;
 pub mod peers;
 pub mod registry;
 mod request;

@@ -16,7 +16,7 @@
 //!   nothing about what the statement contains (`Failed`).
 //! * What waits is sent at the latest after as many statements as there are lanes.
 //!
-//! Not here: one lane (`lane`), when a small statement is worth sending (`pace`), the connection (`sharing`).
+//! Not here: one lane (`lane`), when a small statement is worth sending (`gesta_core::pace`), the connection (`sharing`).
 
 mod lane;
 #[cfg(test)]
@@ -31,7 +31,7 @@ use gesta_core::{LogId, Position};
 use tokio::time::Instant;
 
 use crate::gather::lane::Lane;
-use crate::pace::Pace;
+use gesta_core::pace::Pace;
 
 /// Most events of one statement: about 15 ms of work near the database, and as much as one gains by gathering.
 const EVENTS_MAX: usize = 2_000;
@@ -242,7 +242,8 @@ impl<T: Clone> Gather<T> {
     ) -> Result<Vec<(Ticket, Verdict)>, Broken> {
         let statement = self.under_way.pop_front().ok_or(Broken)?;
         if let Said::Executed(_) = said {
-            self.pace.answered(statement.sent, statement.queue, now);
+            let (sent, now) = (statement.sent.into_std(), now.into_std());
+            self.pace.answered(sent, statement.queue, now);
         }
         let is_alone = match statement.parts.as_slice() {
             [(_, tickets)] => tickets.len() == 1,

@@ -21,7 +21,6 @@ mod history;
 mod hosts;
 mod lookup;
 mod names;
-mod pace;
 mod password;
 mod pool;
 mod reach;

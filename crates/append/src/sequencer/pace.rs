@@ -1,27 +1,11 @@
-//! When a batch smaller than those under way is worth sending: when the way to the database is long and its work short.
-//!
-//! While a batch is under way the next one gathers, and normally waits until it is as large: near the database that is
-//! right, for commits follow one another there without a pause, and many small ones only cost more. Far from it the
-//! database is idle most of the time that a batch is under way, and waiting only adds to the latency.
-//! Two are enough there, one that the database works on and one that waits: every further one takes its events from
-//! those two, and makes three commits of what could be two.
-//!
-//! So two times are measured. *Work*: how long after the one before it the answer of a batch comes that was sent
-//! without waiting for that one. It is never longer; and it is that long if the two were sent much closer together, for
-//! then the second one waited in the database. *Round trip*: how long an answer takes where nothing queues. Under load
-//! this time cannot be measured: what waits, in the database or for a busy processor here, looks like distance. So it
-//! is measured by *probes*, empty batches that are sent after connecting while nothing else is under way, and by
-//! whatever else was sent then. Of a connection the shortest of these counts: a database does not move away while the
-//! connection stands, but answers are often noticed late.
+//! How far the database is, and how long it works on a batch (`gesta_core::pace`, which says what is measured and why),
+//! with *probes*: empty batches that are sent after connecting while nothing else is under way, so that the distance is
+//! measured where nothing queues.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A distance that is near whatever the work: the times that tell it from work are guesses of this size.
-const NEAR: Duration = Duration::from_millis(1);
-/// Batches under way that are many: a further one waits for the next answer, if that comes soon, and grows meanwhile.
-const MANY: usize = 16;
 /// Probes after connecting, while the answers are so quick that a delay of our own could be most of them.
 const PROBES: u32 = 4;
 /// An answer that takes longer than this shows a long distance for sure.
@@ -30,69 +14,31 @@ const FAR: Duration = Duration::from_millis(20);
 /// What was measured on the present connection.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// The shortest time in which an answer came while nothing else was under way. None before the first.
-    round_trip: Option<Duration>,
+    pace: gesta_core::pace::Pace,
     /// Empty batches answered.
     probes: u32,
-    work: Duration,
-    /// When the last batch that was answered was sent, and when its answer came.
-    last: Option<(Instant, Instant)>,
 }
 
 impl Pace {
     /// True if the round trip is not known well: an empty batch should be sent while nothing else is under way.
     pub(crate) fn wants_probe(&self) -> bool {
-        self.probes < PROBES && self.round_trip.is_none_or(|trip| trip < FAR)
+        self.probes < PROBES && self.pace.round_trip().is_none_or(|trip| trip < FAR)
     }
 
     /// A batch of so many rows, sent at that time as the last of `queue` under way, was answered.
     pub(crate) fn committed(&mut self, sent: Instant, queue: usize, rows: usize, now: Instant) {
-        self.measure_work(sent, now);
-        self.last = Some((sent, now));
+        self.pace.answered(sent.into_std(), queue, now.into_std());
         self.probes = self.probes.saturating_add(u32::from(rows == 0));
-        if queue == 1 {
-            let trip = now.saturating_duration_since(sent);
-            self.round_trip = Some(self.round_trip.map_or(trip, |known| known.min(trip)));
-        }
     }
 
-    fn measure_work(&mut self, sent: Instant, now: Instant) {
-        let Some((last_sent, last_answer)) = self.last.filter(|(_, answer)| sent < *answer) else {
-            return;
-        };
-        let gap = now.saturating_duration_since(last_answer);
-        let waited = gap > sent.saturating_duration_since(last_sent) * 2;
-        self.work = match self.work {
-            Duration::ZERO => gap,
-            // Falls fast and rises slowly.
-            work if gap < work => (work * 3 + gap) / 4,
-            work if waited => (work * 15 + gap) / 16,
-            work => work,
-        };
-    }
-
-    /// True if the database would be idle for a while before another batch, however small, arrives. `oldest` is how
-    /// long the oldest of those under way has been so.
+    /// As [`gesta_core::pace::Pace::database_would_be_idle`].
     pub(crate) fn database_would_be_idle(&self, in_flight: usize, oldest: Duration) -> bool {
-        let an_answer_comes_soon = oldest > self.distance() / 2;
-        !self.is_near()
-            && self.work_of(in_flight + 1) < self.distance()
-            && (in_flight < MANY || !an_answer_comes_soon)
+        self.pace.database_would_be_idle(in_flight, oldest)
     }
 
-    /// True if a batch is worked on for longer than it travels: then one that waits keeps the database busy. So it does
-    /// where it travels for so short a time that nothing better can be told by measuring.
+    /// As [`gesta_core::pace::Pace::is_near`].
     pub(crate) fn is_near(&self) -> bool {
-        self.distance() <= self.work.max(NEAR)
-    }
-
-    fn distance(&self) -> Duration {
-        self.round_trip.unwrap_or_default()
-    }
-
-    fn work_of(&self, batches: usize) -> Duration {
-        self.work
-            .saturating_mul(u32::try_from(batches).unwrap_or(u32::MAX))
+        self.pace.is_near()
     }
 }
 
@@ -244,7 +190,7 @@ mod tests {
                 start + burst + MS * 10 + MS * 7 * (nth + 1),
             );
         }
-        assert!(pace.work > MS * 6, "{pace:?}");
+        assert!(pace.pace.work() > MS * 6, "{pace:?}");
     }
 
     #[test]
@@ -262,40 +208,6 @@ mod tests {
             pace.committed(now, 1, 10, now + MS * 5);
             now += MS * 5;
         }
-        assert_eq!(pace.work, Duration::ZERO);
-    }
-
-    /// Goal: one quick answer counts for much, one slow answer for little, and none if the batch was sent too late to
-    /// have waited.
-    #[test]
-    fn work_falls_fast_and_rises_slowly() {
-        let t = Instant::now();
-        let mut pace = Pace {
-            work: MS * 8,
-            last: Some((t, t + MS * 10)),
-            ..Pace::default()
-        };
-        pace.committed(t + MS, 2, 10, t + MS * 14);
-        assert_eq!(pace.work, MS * 7, "4 ms after the one before");
-        pace.committed(t + MS * 2, 2, 10, t + MS * 37);
-        assert_eq!(pace.work, MS * 8, "23 ms after the one before");
-        pace.committed(t + MS * 14, 2, 10, t + MS * 57);
-        assert_eq!(pace.work, MS * 8, "sent 12 ms after the one before");
-    }
-
-    /// Goal: a batch has waited for the one before it only if it was answered more than twice as long after it as it
-    /// was sent.
-    #[test]
-    fn an_answer_twice_as_long_after_the_one_before_is_no_sign_of_waiting() {
-        let t = Instant::now();
-        for (gap, has_waited) in [(MS * 20, false), (MS * 21, true)] {
-            let mut pace = Pace {
-                work: MS * 4,
-                last: Some((t, t + MS * 15)),
-                ..Pace::default()
-            };
-            pace.committed(t + MS * 10, 2, 10, t + MS * 15 + gap);
-            assert_eq!(pace.work > MS * 4, has_waited, "{pace:?}");
-        }
+        assert_eq!(pace.pace.work(), Duration::ZERO);
     }
 }

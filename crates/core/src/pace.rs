@@ -1,0 +1,171 @@
+//! When a statement smaller than those under way is worth sending: when the way to the database is long and its work
+//! short.
+//!
+//! While a statement is under way the next one gathers, and normally waits until it is as large: near the database that
+//! is right, for commits follow one another there without a pause, and many small ones only cost more. Far from it the
+//! database is idle most of the time that a statement is under way, and waiting only adds to the latency. Two are enough
+//! there, one that the database works on and one that waits: every further one takes its events from those two, and
+//! makes three commits of what could be two.
+//!
+//! So two times are measured. *Work*: how long after the one before it the answer of a statement comes that was sent
+//! without waiting for that one. It is never longer; and it is that long if the two were sent much closer together, for
+//! then the second one waited in the database. *Round trip*: the shortest time of an answer while nothing else was under
+//! way. Under load this time cannot be measured: what waits, in the database or for a busy processor here, looks like
+//! distance. Of a connection the shortest counts: a database does not move away while the connection stands, but answers
+//! are often noticed late.
+//!
+//! Measured twice: by the pipeline of each log for its batches, and by a backend whose logs share a connection for the
+//! statements of all of them, which a pipeline cannot see. Pure: the clock is passed in.
+
+use std::time::{Duration, Instant};
+
+/// A distance that is near whatever the work: the times that tell it from work are guesses of this size.
+const NEAR: Duration = Duration::from_millis(1);
+/// Statements under way that are many: a further one waits for the next answer, if that comes soon, and grows meanwhile.
+const MANY: usize = 16;
+
+/// What was measured on a connection.
+#[derive(Debug, Default)]
+pub struct Pace {
+    /// The shortest time in which an answer came while nothing else was under way. None before the first.
+    round_trip: Option<Duration>,
+    work: Duration,
+    /// When the last statement that was answered was sent, and when its answer came.
+    last: Option<(Instant, Instant)>,
+}
+
+impl Pace {
+    /// A statement, sent at that time as the last of `queue` under way, was answered.
+    pub fn answered(&mut self, sent: Instant, queue: usize, now: Instant) {
+        self.measure_work(sent, now);
+        self.last = Some((sent, now));
+        if queue == 1 {
+            let trip = now.saturating_duration_since(sent);
+            self.round_trip = Some(self.round_trip.map_or(trip, |known| known.min(trip)));
+        }
+    }
+
+    fn measure_work(&mut self, sent: Instant, now: Instant) {
+        let Some((last_sent, last_answer)) = self.last.filter(|(_, answer)| sent < *answer) else {
+            return;
+        };
+        let gap = now.saturating_duration_since(last_answer);
+        let waited = gap > sent.saturating_duration_since(last_sent) * 2;
+        self.work = match self.work {
+            Duration::ZERO => gap,
+            // Falls fast and rises slowly.
+            work if gap < work => (work * 3 + gap) / 4,
+            work if waited => (work * 15 + gap) / 16,
+            work => work,
+        };
+    }
+
+    /// True if the database would be idle for a while before another statement, however small, arrives. `oldest` is how
+    /// long the oldest of those under way has been so.
+    #[must_use]
+    pub fn database_would_be_idle(&self, under_way: usize, oldest: Duration) -> bool {
+        let an_answer_comes_soon = oldest > self.distance() / 2;
+        let statements = u32::try_from(under_way + 1).unwrap_or(u32::MAX);
+        !self.is_near()
+            && self.work.saturating_mul(statements) < self.distance()
+            && (under_way < MANY || !an_answer_comes_soon)
+    }
+
+    /// True if a statement is worked on for longer than it travels: then one that waits keeps the database busy. So it
+    /// does where it travels for so short a time that nothing better can be told by measuring, and before anything is
+    /// known.
+    #[must_use]
+    pub fn is_near(&self) -> bool {
+        self.distance() <= self.work.max(NEAR)
+    }
+
+    /// The shortest time in which an answer came while nothing else was under way. None before the first.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.round_trip
+    }
+
+    /// How long the database works on a statement, as far as is known.
+    #[must_use]
+    pub fn work(&self) -> Duration {
+        self.work
+    }
+
+    fn distance(&self) -> Duration {
+        self.round_trip.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A database so far away, which an empty batch has shown, that works so long on each of two statements sent at
+    /// once, again and again.
+    fn after(work: Duration, distance: Duration) -> Pace {
+        let (mut pace, mut sent) = (Pace::default(), Instant::now());
+        pace.answered(sent, 1, sent + distance);
+        sent += distance;
+        for _ in 0..50 {
+            pace.answered(sent, 1, sent + distance + work);
+            pace.answered(sent, 2, sent + distance + work * 2);
+            sent += distance + work * 3;
+        }
+        pace
+    }
+
+    #[test]
+    fn near_the_database_small_statements_wait() {
+        assert!(Pace::default().is_near(), "before anything is known");
+        for (work, distance) in [(MS, MS / 5), (MS / 10, MS / 2)] {
+            let pace = after(work, distance);
+            assert!(pace.is_near(), "{pace:?}");
+            assert!(!pace.database_would_be_idle(1, MS), "{pace:?}");
+        }
+    }
+
+    #[test]
+    fn far_away_they_go_while_the_database_is_idle() {
+        let pace = after(MS, MS * 40);
+        assert!(pace.database_would_be_idle(1, MS), "{pace:?}");
+        assert!(pace.database_would_be_idle(20, MS), "{pace:?}");
+        assert!(!pace.database_would_be_idle(20, MS * 30), "an answer comes");
+        assert!(!pace.database_would_be_idle(50, MS), "it has enough to do");
+    }
+
+    /// Goal: one quick answer counts for much, one slow answer for little, and none if the batch was sent too late to
+    /// have waited.
+    #[test]
+    fn work_falls_fast_and_rises_slowly() {
+        let t = Instant::now();
+        let mut pace = Pace {
+            work: MS * 8,
+            last: Some((t, t + MS * 10)),
+            ..Pace::default()
+        };
+        pace.answered(t + MS, 2, t + MS * 14);
+        assert_eq!(pace.work, MS * 7, "4 ms after the one before");
+        pace.answered(t + MS * 2, 2, t + MS * 37);
+        assert_eq!(pace.work, MS * 8, "23 ms after the one before");
+        pace.answered(t + MS * 14, 2, t + MS * 57);
+        assert_eq!(pace.work, MS * 8, "sent 12 ms after the one before");
+    }
+
+    /// Goal: a batch has waited for the one before it only if it was answered more than twice as long after it as it
+    /// was sent.
+    #[test]
+    fn an_answer_twice_as_long_after_the_one_before_is_no_sign_of_waiting() {
+        let t = Instant::now();
+        for (gap, has_waited) in [(MS * 20, false), (MS * 21, true)] {
+            let mut pace = Pace {
+                work: MS * 4,
+                last: Some((t, t + MS * 15)),
+                ..Pace::default()
+            };
+            pace.answered(t + MS * 10, 2, t + MS * 15 + gap);
+            assert_eq!(pace.work > MS * 4, has_waited, "{pace:?}");
+        }
+    }
+}
