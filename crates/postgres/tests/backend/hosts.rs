@@ -227,7 +227,8 @@ async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
     let Some(server) = shared() else { return };
     let (plain, own) = (store_url(server), server.addr().to_string());
     let first = FaultProxy::start(server.addr()).expect("listens");
-    let url = plain.replacen(&own, &format!("{},{own}", first.addr()), 1);
+    let second = FaultProxy::start(server.addr()).expect("listens");
+    let url = plain.replacen(&own, &format!("{},{}", first.addr(), second.addr()), 1);
     let backend = open(&format!("{url}&answer_timeout=1")).await;
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     let locker = direct(&plain).await;
@@ -248,7 +249,7 @@ async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
             other => assert!(begun.elapsed() < Duration::from_secs(5), "{other:?}"),
         }
     }
-    let connections = first.connections();
+    let connections = second.connections();
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     author.end = backend
         .log_end(LOG, Purpose::Append)
@@ -257,5 +258,9 @@ async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
     assert!(is_committed(
         &author.append(&mut *writer, &[draft("b", "U")]).await
     ));
-    assert_eq!(first.connections(), connections, "the other host was asked");
+    // The first host may be asked as well, if the second takes its time to answer.
+    assert!(
+        second.connections() > connections,
+        "the other host is asked"
+    );
 }

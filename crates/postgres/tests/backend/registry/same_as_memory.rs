@@ -1,0 +1,205 @@
+//! The registry in PostgreSQL and the one in memory, which the simulation of leases rests on, give the same answers.
+
+use super::*;
+
+/// The node of an address in a registry, and the last generations that were tried for it.
+struct Known {
+    ids: [Option<NodeId>; 2],
+    generation: i64,
+}
+
+/// What a look shows, with addresses for numbers and without times.
+fn shown(look: &Look, known: &[Known], side: usize) -> String {
+    let name = |id: NodeId| known.iter().position(|known| known.ids[side] == Some(id));
+    let mut nodes: Vec<_> = look
+        .nodes
+        .iter()
+        .map(|node| {
+            (
+                name(node.id),
+                &node.info,
+                node.generation,
+                node.beat,
+                node.state,
+                &node.unreachable,
+            )
+        })
+        .collect();
+    nodes.sort_by_key(|node| node.0);
+    let leases: Vec<_> = look
+        .leases
+        .iter()
+        .map(|lease| {
+            let [owner, next, pinned] =
+                [lease.owner, lease.next_owner, lease.pinned].map(|id| id.map(name));
+            (
+                lease.log,
+                owner,
+                lease.generation,
+                lease.epoch,
+                next,
+                pinned,
+                lease.frozen,
+            )
+        })
+        .collect();
+    format!(
+        "{} {nodes:?} {leases:?} {:?}",
+        look.is_registered, look.ends
+    )
+}
+
+/// Goal: random statements give the same answers and the same rows as those of the simplest registry.
+#[tokio::test]
+async fn random_statements_do_the_same_as_in_memory() {
+    let Some(server) = shared() else { return };
+    let seed = depth::seed();
+    println!("GESTA_SEED={seed}");
+    let mut random = SmallRng::seed_from_u64(seed);
+    let (database, _) = registry(server).await;
+    let memory: Arc<dyn Registry> = Arc::new(MemoryRegistry::new(LOGS));
+    let both = [memory, database];
+    let mut known: Vec<Known> = (0..3)
+        .map(|_| Known {
+            ids: [None, None],
+            generation: 0,
+        })
+        .collect();
+    for step in 0..depth::count(300, 5_000) {
+        let node = random.random_range(0..known.len());
+        let statement = random.random_range(0..12);
+        if statement == 0 || known[node].ids[0].is_none() {
+            known[node].generation = i64::from(step) + 1;
+        }
+        let details: [u32; 4] = random.random();
+        let mut answers = Vec::new();
+        for (side, registry) in both.iter().enumerate() {
+            answers.push(answer(&**registry, statement, node, details, &mut known, side).await);
+        }
+        assert_eq!(answers[0], answers[1], "step {step}, statement {statement}");
+    }
+}
+
+async fn answer(
+    registry: &dyn Registry,
+    statement: u32,
+    node: usize,
+    details: [u32; 4],
+    known: &mut [Known],
+    side: usize,
+) -> String {
+    let Known { ids, generation } = known[node];
+    let Some(id) = ids[side].filter(|_| statement > 0) else {
+        known[node].ids[side] = Some(
+            registry
+                .join(&join(node, generation))
+                .await
+                .expect("answers"),
+        );
+        return "joined".to_owned();
+    };
+    // Sometimes what an older process of the node would say.
+    let generation = generation - i64::from(details[0].is_multiple_of(8));
+    let look = registry.look().await.expect("answers");
+    let log = LogId(u16::try_from(details[1] % u32::from(LOGS)).expect("fits"));
+    let lease = look.leases[usize::from(log.0)];
+    let epoch = LeaseEpoch(
+        lease
+            .epoch
+            .0
+            .saturating_sub(u64::from(details[2].is_multiple_of(8))),
+    );
+    let tenure = Tenure {
+        log,
+        owner: id,
+        generation: Generation(generation),
+        epoch,
+    };
+    let other = known[usize::try_from(details[3] % 3).expect("fits")].ids[side];
+    match statement {
+        1 | 2 => {
+            let mut beat = beat(id, generation, i64::from(details[3]));
+            beat.unreachable
+                .truncate(usize::try_from(details[1] % 3).expect("fits"));
+            let look = registry.beat(&beat).await.expect("answers");
+            shown(&registry.look().await.expect("answers"), known, side)
+                + &format!("{}", look.is_registered)
+        }
+        3 => {
+            let beat = look
+                .node(id)
+                .map_or(0, |row| row.beat - i64::from(details[3] % 2));
+            let suspect = Suspect {
+                node: id,
+                generation: Generation(generation),
+                beat,
+            };
+            format!("{:?}", registry.declare_dead(suspect).await)
+        }
+        4 => {
+            let states = [NodeState::Up, NodeState::Draining, NodeState::Left];
+            let state = states[usize::try_from(details[1] % 3).expect("fits")];
+            format!(
+                "{:?}",
+                registry.set_state(id, Generation(generation), state).await
+            )
+        }
+        5..=7 => {
+            let claims: Vec<Claim> = look
+                .leases
+                .iter()
+                .filter(|lease| lease.log.0 % 2 == log.0 % 2)
+                .map(|lease| {
+                    let seen = if lease.log == log { epoch } else { lease.epoch };
+                    let epoch = LeaseEpoch(lease.epoch.0 + 1 + u64::from(details[3] % 3));
+                    Claim {
+                        seen,
+                        tenure: Tenure {
+                            log: lease.log,
+                            epoch,
+                            ..tenure
+                        },
+                    }
+                })
+                .collect();
+            let mut got = registry.claim(&claims).await.expect("answers");
+            got.sort();
+            format!("{got:?}")
+        }
+        8 => format!("{:?}", registry.set_next_owner(log, epoch, other).await),
+        9 => {
+            let hand_over = HandOver {
+                from: tenure,
+                to: other.unwrap_or(id),
+                to_generation: Generation(generation),
+                reason: MoveReason::Drain,
+            };
+            format!("{:?}", registry.hand_over(hand_over).await)
+        }
+        10 => format!("{:?}", registry.release(tenure).await),
+        _ => {
+            registry.pin(log, other).await.expect("answers");
+            registry
+                .freeze(details[0].is_multiple_of(2))
+                .await
+                .expect("answers");
+            let moves = registry.moves().await.expect("answers");
+            let mut moves: Vec<_> = moves
+                .iter()
+                .map(|moved| {
+                    let name =
+                        |id: NodeId| known.iter().position(|known| known.ids[side] == Some(id));
+                    (
+                        moved.log,
+                        moved.epoch,
+                        moved.reason,
+                        moved.from.map(name),
+                        moved.to.map(name),
+                    )
+                })
+                .collect();
+            moves.sort_by_key(|moved| (moved.0, moved.1));
+            format!("{moves:?}")
+        }
+    }
+}
