@@ -69,10 +69,10 @@ impl Ledger {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of this generation hands over an answer that goes up to this row. False if the answer must not be
-    /// used.
-    pub(crate) fn observe(&self, generation: u64, mark: Option<Mark>) -> bool {
-        self.known().observe(generation, mark)
+    /// A connection of this generation hands over an answer that goes up to these rows, of one log each. False if the
+    /// answer must not be used.
+    pub(crate) fn observe(&self, generation: u64, marks: impl IntoIterator<Item = Mark>) -> bool {
+        self.known().observe(generation, marks)
     }
 
     pub(crate) fn is_current(&self, generation: u64) -> bool {

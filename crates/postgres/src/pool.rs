@@ -75,8 +75,8 @@ pub(crate) trait Read: Sync {
 #[derive(Debug)]
 pub(crate) struct PooledReader {
     pub(crate) connection: Connection,
-    /// The last row that the read has seen.
-    seen: Option<Mark>,
+    /// Of each log that the read has seen, the last row that it has seen.
+    seen: Vec<Mark>,
     statements: Vec<(&'static str, Statement)>,
 }
 
@@ -88,8 +88,10 @@ impl PooledReader {
             position,
             writer,
         };
-        if self.seen.is_none_or(|seen| seen.position < position) {
-            self.seen = Some(mark);
+        match self.seen.iter_mut().find(|seen| seen.log == log) {
+            Some(seen) if seen.position < position => *seen = mark,
+            Some(_) => {}
+            None => self.seen.push(mark),
         }
     }
 
@@ -193,7 +195,7 @@ impl Pool {
         !matches!(outcome, Err(ReadError::OtherIncarnation))
             && self
                 .ledger
-                .observe(reader.connection.generation, reader.seen.take())
+                .observe(reader.connection.generation, reader.seen.drain(..))
     }
 
     fn finish<T>(&self, reader: PooledReader, outcome: ReadResult<T>) -> Result<T> {
@@ -239,7 +241,7 @@ impl Pool {
                 state.next_attempt = None;
                 Ok(PooledReader {
                     connection,
-                    seen: None,
+                    seen: Vec::new(),
                     statements: Vec::new(),
                 })
             }

@@ -100,13 +100,18 @@ impl Known {
         self.incarnation
     }
 
-    /// A connection of this generation has handed over this row. False if its generation is over: then the answer must
-    /// not be used.
-    pub(crate) fn observe(&mut self, generation: u64, mark: Option<Mark>) -> bool {
+    /// A connection of this generation has handed over these rows. False if its generation is over: then the answer
+    /// must not be used.
+    pub(crate) fn observe(
+        &mut self,
+        generation: u64,
+        marks: impl IntoIterator<Item = Mark>,
+    ) -> bool {
         if generation != self.generation {
             return false;
         }
-        if let Some(mark) = mark.filter(|mark| mark.position > Position::START) {
+        let marks = marks.into_iter();
+        for mark in marks.filter(|mark| mark.position > Position::START) {
             let known = self.marks.entry(mark.log).or_insert(mark);
             if mark.position > known.position {
                 *known = mark;

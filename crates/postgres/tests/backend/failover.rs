@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use gesta_core::backend::{
-    Backend, BatchOutcome, EventLookup, History, LogSlice, Purpose, RunMode, Signal,
+    Backend, BatchOutcome, EventLookup, History, LogEnd, LogSlice, Purpose, RunMode, Signal,
 };
-use gesta_core::{Direction, Filter, Position, Visibility};
+use gesta_core::{Direction, Filter, LogId, Position, Visibility};
 use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema};
 use gesta_postgres::{PostgresBackend, schema};
 
@@ -103,6 +103,56 @@ async fn a_fail_over_that_loses_commits_begins_another_history_once() {
     assert_eq!(found.expect("answers")[0].stream.as_str(), "new-a");
     // Who opened the store after the fail-over is told as well.
     assert_eq!(changed(&other, old).await.incarnation, now.incarnation);
+}
+
+/// Once a process that had only asked for the ends of all logs knew the greatest position of all of them alone: another
+/// log could lose rows, and its positions be used again, without its notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ends_of_all_logs_are_compared_after_a_fail_over() {
+    let Some((mut cluster, url)) = cluster() else {
+        return;
+    };
+    let mut config = config(&url);
+    config.logs_if_new = 2;
+    let busy = PostgresBackend::open(config).await.expect("opens");
+    let (long, short) = (LogId(0), LogId(1));
+    let mut long_writer = busy.open_writer(long).await.expect("opens");
+    let mut short_writer = busy.open_writer(short).await.expect("opens");
+    let many = [draft("a", "T"), draft("a", "T"), draft("a", "T")];
+    let mut author = Author::of(long);
+    assert!(is_committed(&author.append(&mut *long_writer, &many).await));
+    cluster.wait_for_standby(1).expect("catches up");
+    cluster.hold_replication(1).expect("held");
+    let mut author = Author::of(short);
+    let kept = author.clone();
+    let lost = [draft("lost", "T")];
+    assert!(is_committed(
+        &author.append(&mut *short_writer, &lost).await
+    ));
+    let idle = open(&url).await;
+    let ends = idle.log_ends(Purpose::Read).await.expect("answers");
+    assert_eq!(
+        [ends[0].position, ends[1].position],
+        [Position(3), Position(1)]
+    );
+    let old = idle.history();
+    drop((long_writer, short_writer));
+    busy.close().await;
+
+    cluster.server_mut(0).kill_9().expect("killed");
+    cluster.promote(1).expect("promoted");
+    let other_url = url.replacen(&format!("{},", cluster.server(0).addr()), "", 1);
+    let other = open(&other_url).await;
+    let at = |position| move |ends: Vec<LogEnd>| ends[1].position == Position(position);
+    // Others append where the lost event was, and beyond. The idle process may notice, and tell them, meanwhile.
+    while !at(2)(other.log_ends(Purpose::Append).await.expect("answers")) {
+        let mut writer = other.open_writer(short).await.expect("opens");
+        let new = [draft("new", "T"), draft("new", "T")];
+        kept.clone().append(&mut *writer, &new).await;
+    }
+    let ends = idle.log_ends(Purpose::Read).await.expect("answers");
+    assert!(at(2)(ends));
+    assert_ne!(idle.history().incarnation, old.incarnation);
 }
 
 /// Goal: a fail-over that loses nothing changes no history, and ends the writers of the old primary, which still runs.
