@@ -36,7 +36,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 pub(crate) struct Ticket {
     pub(crate) reply: Reply,
     /// Give back what the command took of the admission, and of the count of its pipeline, when it is answered.
-    pub(crate) permits: (Permit<2>, Permit<1>),
+    pub(crate) permits: (Permit<2>, Permit<2>),
 }
 
 /// The question why appends cannot succeed now; `None` is the answer if they can.

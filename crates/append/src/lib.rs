@@ -120,8 +120,8 @@ struct Shared {
     sender: Mutex<Option<mpsc::UnboundedSender<Command<Ticket>>>>,
     questions: mpsc::UnboundedSender<ReadyQuestion>,
     admission: Arc<Admission>,
-    /// The events of this pipeline alone, without a bound.
-    queued: Arc<Capacity<1>>,
+    /// The commands and events of this pipeline alone, without a bound.
+    queued: Arc<Capacity<2>>,
     stats: Arc<Stats>,
     /// The lock is held while the task is awaited, so that every caller of `shutdown` returns when the drain has ended.
     task: tokio::sync::Mutex<Option<JoinHandle<()>>>,
@@ -181,7 +181,7 @@ impl Pipeline {
                 sender: Mutex::new(Some(sender)),
                 questions: ask,
                 admission,
-                queued: Capacity::new([usize::MAX]),
+                queued: Capacity::new([usize::MAX; 2]),
                 stats,
                 task: tokio::sync::Mutex::new(Some(task)),
             }),
@@ -255,8 +255,7 @@ impl Pipeline {
     /// What the pipeline has done so far.
     #[must_use]
     pub fn stats(&self) -> PipelineStats {
-        let [events] = self.shared.queued.taken();
-        self.shared.stats.snapshot(events as u64)
+        self.shared.stats.snapshot(self.shared.queued.taken())
     }
 
     /// Waits until nothing waits or is in flight. What comes meanwhile is waited for, too.
@@ -333,7 +332,7 @@ impl Pipeline {
             Err(error) => return reply.send(Err(error.during("append"))),
         };
         // There is always room: the bound is the other one.
-        let queued = match self.shared.queued.take([cost.events]) {
+        let queued = match self.shared.queued.take([1, cost.events]) {
             Ok(queued) => queued,
             Err(_) => return reply.send(Err(closed())),
         };

@@ -54,12 +54,14 @@ pub struct PipelineStats {
     pub reconnects: u64,
     /// Statements that looked up streams.
     pub loads: u64,
+    /// Commands that wait or are in flight now: appends, deletes, changes of metadata, and reads that wait for a proof.
+    pub queued_commands: u64,
     /// Events that wait or are in flight now.
     pub queued_events: u64,
 }
 
 impl Stats {
-    pub(crate) fn snapshot(&self, queued_events: u64) -> PipelineStats {
+    pub(crate) fn snapshot(&self, [queued_commands, queued_events]: [usize; 2]) -> PipelineStats {
         PipelineStats {
             appends: self.appends.get(),
             refusals: self.refusals.get(),
@@ -71,7 +73,8 @@ impl Stats {
             failures: self.failures.get(),
             reconnects: self.reconnects.get(),
             loads: self.loads.get(),
-            queued_events,
+            queued_commands: queued_commands as u64,
+            queued_events: queued_events as u64,
         }
     }
 }

@@ -206,7 +206,7 @@ impl Progress for PipelineProgress {
         let stats = self.0.stats_of(log).unwrap_or_default();
         Sign {
             done: stats.appends + stats.refusals,
-            is_busy: stats.queued_events > 0,
+            is_busy: stats.queued_commands > 0,
         }
     }
 }

@@ -439,7 +439,7 @@ impl Lane {
                 self.awake.store(true, Ordering::Release);
                 // Empty while asleep, or without a place.
                 drop(state.place(end));
-            } else if end.position > state.ring.end() && state.pending.is_empty() {
+            } else if end.position > state.ring.end() {
                 state.hint = state.hint.max(Hint::More);
             }
             state.generation

@@ -44,7 +44,8 @@ pub struct Config {
     pub ring_events_max: usize,
     /// Most bytes of these events, of all logs together.
     pub ring_bytes_max: usize,
-    /// How often to look at the ends of all logs, with one statement, in case a message of another process was lost.
+    /// How often to look at the ends of all logs, with one statement, in case a message of another process was lost. At
+    /// least 10 ms, whatever stands here.
     pub poll_interval: Duration,
     /// Shortest time between two messages to the other processes about one log.
     pub announce_interval: Duration,

@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use crate::lane::{Lane, Task, Work};
 use crate::pages::{Pages, RETRY};
 
+/// Shortest time between two looks at the ends of all logs.
+const POLL_MIN: Duration = Duration::from_millis(10);
 /// Most events that the tail reader asks for at once.
 const FILL_EVENTS_MAX: usize = 1_000;
 
@@ -98,7 +100,7 @@ pub(crate) async fn poll_ends(
 ) {
     let polling = async {
         loop {
-            tokio::time::sleep(interval).await;
+            tokio::time::sleep(interval.max(POLL_MIN)).await;
             let places: Vec<Option<(u64, Position)>> =
                 lanes.iter().map(|lane| lane.place()).collect();
             if places.iter().any(Option::is_some) {

@@ -295,7 +295,7 @@ impl Driver {
     }
 
     fn stats(&self) -> PipelineStats {
-        self.stats.snapshot(0)
+        self.stats.snapshot([0; 2])
     }
 
     fn signals(&self) -> impl Iterator<Item = &Signal> {

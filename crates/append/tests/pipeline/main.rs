@@ -354,6 +354,29 @@ async fn pipelines_share_the_bound_on_what_waits() {
     other.append(to("t", Any, vec![event("a")])).await.unwrap();
 }
 
+/// An owner's question stores no event. Once it did not count as waiting, so a pipeline that is stuck looked idle.
+#[tokio::test]
+async fn a_pipeline_with_an_owners_question_is_not_idle() {
+    let sim = Sim::new(2);
+    let p = start(&sim);
+    sim.set_answering(false);
+    let (told, outcome) = tokio::sync::oneshot::channel();
+    p.submit(Submission {
+        stream: name("s"),
+        after: After::NoStream,
+        events: Vec::new(),
+        on_outcome: Box::new(|outcome| _ = told.send(outcome)),
+    });
+    let stats = p.stats();
+    assert_eq!((stats.queued_commands, stats.queued_events), (1, 0));
+    let mut idle = Box::pin(p.idle());
+    assert!(futures::poll!(&mut idle).is_pending());
+    sim.set_answering(true);
+    outcome.await.unwrap().unwrap();
+    idle.await;
+    assert_eq!(p.stats().queued_commands, 0);
+}
+
 #[tokio::test]
 async fn a_full_queue_refuses_at_once_and_recovers() {
     let sim = Sim::new(2);

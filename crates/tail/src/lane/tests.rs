@@ -97,6 +97,20 @@ fn what_comes_after_a_gap_waits_until_it_is_filled() {
     assert_eq!((next(&lane), lane.end()), (None, Position(6)));
 }
 
+/// Goal: a subscriber that comes while there is a gap learns of what lies behind everything that is pending.
+#[test]
+fn who_comes_during_a_gap_is_not_left_at_what_is_pending() {
+    let lane = lane(100);
+    let _first = lane.interest();
+    awaken(&lane, 1);
+    lane.committed(0, &batch(3..=4));
+    let _second = lane.interest();
+    awaken(&lane, 6);
+    assert_eq!(next(&lane), read(1, Some(2)));
+    filled(&lane, 2..=2, Some(2));
+    assert_eq!((next(&lane), lane.end()), (read(4, None), Position(4)));
+}
+
 #[test]
 fn too_much_after_a_gap_is_read_instead() {
     let lane = lane(3);
