@@ -228,3 +228,33 @@ fn failing_to_accept_is_told_once() {
     drop(waiting);
     assert!(server.get("/health/live").starts_with("HTTP/1.1 200"));
 }
+
+/// Once 860 MB stayed resident after a load, with nothing in flight. What may stay are the page caches of SQLite and the
+/// newest events, both of them bounded, and what the allocator keeps.
+#[test]
+fn memory_is_given_back_after_a_load() {
+    const CALLERS: usize = 64;
+    const EVENTS: usize = 20;
+    const RESIDENT_BYTES_MAX: usize = 150 * 1024 * 1024;
+    let directory = tempfile::tempdir().unwrap();
+    let server = Running::start(directory.path(), &[]);
+    let event = format!(
+        r#"{{"events":[{{"type":"large","data":"{}"}}]}}"#,
+        "x".repeat(20_000)
+    );
+    std::thread::scope(|scope| {
+        for caller in 0..CALLERS {
+            let (server, event) = (&server, &event);
+            scope.spawn(move || {
+                let stream = format!("/streams/s-{caller}");
+                for _ in 0..EVENTS {
+                    assert!(server.post(&stream, event).starts_with("HTTP/1.1 201"));
+                    assert!(server.get(&stream).starts_with("HTTP/1.1 200"));
+                }
+            });
+        }
+    });
+    until("memory is given back", || {
+        server.resident_bytes() <= RESIDENT_BYTES_MAX
+    });
+}
