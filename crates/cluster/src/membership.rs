@@ -297,11 +297,8 @@ impl Core {
             Input::Prepared(log, epoch, readiness) => self.on_prepared(log, epoch, readiness, now),
             Input::Refused(node) => self.observations.refused(node),
             Input::Unreachable(nodes) => self.unreachable = nodes,
-            Input::LookNow => {
-                // Others may say so as often as they like.
-                let soon = now.max(self.beaten.plus(self.beat() / 8));
-                self.beat_due = self.beat_due.min(soon);
-            }
+            // Others may say so as often as they like.
+            Input::LookNow => self.look_soon(now),
             Input::Drain(state) => self.asked_for = Some(state),
             Input::Leave(within) => {
                 self.asked_for = Some(NodeState::Draining);
@@ -382,7 +379,11 @@ impl Core {
     /// Earlier than the next regular beat if a node may be found dead then.
     fn next_beat(&self) -> Moment {
         let early = self.observations.look_at(self.beat(), self.beaten);
-        early.map_or(self.beat_due, |early| early.min(self.beat_due))
+        // Another one may have its turn then.
+        let rested = self.declared.map(|at| at.plus(self.beat()));
+        let rested = rested.filter(|rested| *rested > self.beaten);
+        let looks = [early, rested].into_iter().flatten();
+        looks.fold(self.beat_due, Moment::min)
     }
 
     fn beat_if_due(&mut self, now: Moment) {
@@ -405,6 +406,12 @@ impl Core {
             beat: self.random.next().cast_signed(),
             unreachable: self.unreachable.clone(),
         }));
+    }
+
+    /// At most eight times in a beat.
+    fn look_soon(&mut self, now: Moment) {
+        let soon = now.max(self.beaten.plus(self.beat() / 8));
+        self.beat_due = self.beat_due.min(soon);
     }
 
     /// 90 to 110 per cent of a time, so that nodes which were started together do not stay together.
@@ -467,15 +474,17 @@ impl Core {
         Some(Change::SetState(me.id, me.generation, asked_for))
     }
 
-    /// Right after a look, and at most one node in a beat: if many seem dead, it is more likely to be a mistake.
+    /// Right after a look, at most one node upon each, and mostly at most one in a beat: if many seem dead, it is more
+    /// likely to be a mistake.
     fn declare(&mut self, look: &Look, me: &NodeRow, now: Moment) -> Option<Change> {
-        let rests = self.declared.is_some_and(|at| now.since(at) < self.beat());
-        if !std::mem::take(&mut self.is_unjudged) || rests {
+        if !std::mem::take(&mut self.is_unjudged) {
             return None;
         }
         let (times, beat) = (self.looked?, self.beat());
-        let dead = self.observations.dead(times, beat);
-        let suspect = dead.or_else(|| self.observations.cut_off(look, me, times, beat))?;
+        let rests = self.declared.is_some_and(|at| now.since(at) < beat);
+        let dead = self.observations.dead(times, beat, rests);
+        let cut_off = || self.observations.cut_off(look, me, times, beat);
+        let suspect = dead.or_else(|| if rests { None } else { cut_off() })?;
         self.declared = Some(now);
         Some(Change::DeclareDead(suspect))
     }

@@ -304,21 +304,82 @@ fn a_node_that_finds_most_others_dead_waits_longer() {
     each_seed(|seed| {
         let mut world = three(seed);
         let moves = world.moves();
-        world.processes[1].is_cut = true;
-        world.processes[2].is_cut = true;
-        // With the beats before and after, they are silent for at most D + D/2.
-        world.run(D - SECOND / 2);
-        world.processes[1].is_cut = false;
-        world.processes[2].is_cut = false;
-        world.run(60 * SECOND);
+        for _ in 0..4 {
+            set_cut(&mut world, [1, 2], true);
+            world.run_until("silent", 2 * D, |world| {
+                silence(world, [1, 2]) >= 5 * B - SECOND
+            });
+            set_cut(&mut world, [1, 2], false);
+            // A beat that is under way fails after B/2.
+            for _ in 0..8 {
+                world.run(SECOND / 10);
+                world.input(1, Input::LookNow);
+                world.input(2, Input::LookNow);
+            }
+            assert!(silence(&world, [1, 2]) < SECOND);
+            world.run(60 * SECOND);
+        }
         world.assert_nobody_declared_dead();
         assert_eq!(world.moves(), moves);
         world.kill(1);
         world.kill(2);
-        world.run_until("taken over", LEASE_TIME + D / 2 + 2 * B, |world| {
+        world.run_until("taken over", LEASE_TIME + B, |world| {
             world.logs_of(0).len() == usize::from(LOGS)
         });
     });
+}
+
+fn set_cut(world: &mut World, processes: [usize; 2], is_cut: bool) {
+    for process in processes {
+        world.processes[process].is_cut = is_cut;
+    }
+}
+
+/// For how long one of these has been silent, or both.
+fn silence(world: &World, processes: [usize; 2]) -> Duration {
+    let (tables, ids) = (&world.database.tables, processes.map(|at| world.id(at)));
+    let look = tables.look();
+    let rows = ids.iter().filter_map(|id| look.node(*id));
+    let oldest = rows.map(|row| row.beat_at.0).min();
+    let oldest = oldest.unwrap_or(tables.now.0);
+    Duration::from_micros(u64::try_from(tables.now.0 - oldest).unwrap_or_default())
+}
+
+/// Of up to five nodes any number dies at once, or one after the other. What happened: with all but one dead, the last
+/// one declared them one after the other, each a good beat after the one before, and the logs of the last were free for
+/// 16.9 s.
+#[test]
+fn however_many_of_five_die_their_logs_are_claimed_within_ten_seconds() {
+    each_seed(|seed| {
+        for (nodes, dead) in [(2, 1), (3, 2), (4, 2), (4, 3), (5, 2), (5, 3), (5, 4)] {
+            for apart in [0, seed % 8_000, 1_300, 4_100] {
+                kill_some(seed, nodes, dead, Duration::from_millis(apart));
+            }
+        }
+    });
+}
+
+/// Kills nodes so much time apart, and sees that all logs are back within ten seconds of the last death.
+fn kill_some(seed: u64, nodes: usize, dead: usize, apart: Duration) {
+    // The rest is for opening the logs.
+    let within = Duration::from_millis(9_500);
+    let mut world = World::settled(seed, LOGS, nodes);
+    world.run(Duration::from_millis(seed % 1_500));
+    let mut killed: Vec<(usize, Duration)> = Vec::new();
+    let last = world.now + apart * u32::try_from(dead - 1).unwrap();
+    while world.now < last + within + SECOND {
+        let rests = |(_, at): &(usize, Duration)| world.now < *at + apart;
+        if killed.len() < dead && !killed.last().is_some_and(rests) {
+            killed.push((killed.len(), world.now));
+            world.kill(killed.len() - 1);
+        }
+        assert!(
+            world.now < last + within || world.is_owned(),
+            "they died from {killed:?} on\n{world:?}"
+        );
+        world.run(Duration::from_millis(10));
+    }
+    assert_eq!((killed.len(), world.promises.deaths.len()), (dead, dead));
 }
 
 /// Two of six die at once.

@@ -183,21 +183,23 @@ impl Core {
             (Change::Join(_), Err(_)) => self.join_due = now.plus(self.jittered(self.beat())),
             (Change::Claim(claims), Ok(Changed::Claimed(got))) => {
                 self.on_claimed(&claims, &got, now);
-                self.look_at_once_if(!got.is_empty(), now);
+                self.look_after(!got.is_empty(), now);
             }
             (change, Ok(Changed::Done(true))) => {
-                self.look_at_once_if(true, now);
+                self.look_after(true, now);
                 self.on_done(change, now);
             }
             (change, changed) => self.on_not_done(change, changed, now),
         }
     }
 
-    /// What was done needs a look to be seen. What was not done may wait for the next beat: else two nodes that get in
-    /// each other's way would ask the registry without a pause.
-    fn look_at_once_if(&mut self, something_was_done: bool, now: Moment) {
+    /// What was done is seen by a look at once; what was not done by one soon, for two nodes that get in each other's way
+    /// must not ask the registry without a pause.
+    fn look_after(&mut self, something_was_done: bool, now: Moment) {
         if something_was_done {
             self.beat_due = now;
+        } else {
+            self.look_soon(now);
         }
     }
 
@@ -223,7 +225,10 @@ impl Core {
         match change {
             Change::SetState(_, _, NodeState::Left) if self.is_late(now) => self.stop(Stop::Left),
             // We are registered; or another one has declared it dead, or it lives.
-            Change::Join(_) | Change::DeclareDead(_) => self.look_at_once_if(changed.is_ok(), now),
+            Change::Join(_) | Change::DeclareDead(_) if changed.is_ok() => {
+                self.look_after(true, now);
+            }
+            _ if changed.is_ok() => self.look_after(false, now),
             _ => {}
         }
     }

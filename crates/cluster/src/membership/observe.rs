@@ -3,6 +3,9 @@
 //! Invariants: time counts only between successful looks of our own that are at most 2 B apart; so an outage of the
 //! database, our own pause and a step of any clock prove nothing about others. *Any* change of generation or beat is a
 //! sign of life.
+//!
+//! A node that sees most others silent at once doubts itself and gives all of them one beat more. After that it need not
+//! pause between them: each is declared upon a look of its own, which a single sign of life would change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +13,7 @@ use std::time::Duration;
 use gesta_core::registry::{Generation, Look, NodeId, NodeRow, Suspect};
 
 use super::shares;
-use super::times::{LOOKS_MIN, Moment};
+use super::times::{LOOKS_MIN, Moment, SILENT, SILENT_REFUSED, SILENT_WITH_MOST};
 
 /// When a look was sent, and when its answer came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +41,24 @@ impl Observation {
     /// True if looks of ours have covered so much time in which nothing of it changed.
     fn is_unchanged(&self, times: LookTimes, time: Duration) -> bool {
         self.looks >= LOOKS_MIN && times.sent.since(self.since) >= time
+    }
+
+    /// So many beats long must it be silent to be dead.
+    fn beats_silent(&self) -> u32 {
+        match self {
+            // Nobody listens there: that leaves no doubt.
+            Self { refused: 2.., .. } => SILENT_REFUSED,
+            Self {
+                with_most: true, ..
+            } => SILENT_WITH_MOST,
+            _ => SILENT,
+        }
+    }
+
+    /// True if it is not declared dead within a beat after another one: nothing but its silence speaks against it, and
+    /// that has not been doubted yet.
+    fn waits_its_turn(&self) -> bool {
+        self.refused < 2 && !self.with_most
     }
 
     fn suspect(&self, node: NodeId) -> Suspect {
@@ -119,27 +140,20 @@ impl Observations {
     /// When to look next, so that a node which is dead is found in time.
     pub(crate) fn look_at(&self, beat: Duration, now: Moment) -> Option<Moment> {
         let due = |known: &Observation| {
-            let times = [beat * 2, beat * 4, beat * 6].into_iter();
+            let times = [SILENT_REFUSED, SILENT, SILENT_WITH_MOST].into_iter();
             let times = times.skip(usize::from(known.refused < 2));
             times
-                .map(|time| known.since.plus(time))
+                .map(|beats| known.since.plus(beat * beats))
                 .find(|due| *due > now)
         };
         self.0.values().filter_map(due).min()
     }
 
-    /// The one node to declare dead after this look, if any.
-    pub(crate) fn dead(&self, times: LookTimes, beat: Duration) -> Option<Suspect> {
+    /// The one node to declare dead after this look, if any. `rests`: another one was declared dead within a beat.
+    pub(crate) fn dead(&self, times: LookTimes, beat: Duration, rests: bool) -> Option<Suspect> {
         let is_dead = |known: &Observation| {
-            let time = match known {
-                // Nobody listens there: that leaves no doubt.
-                Observation { refused: 2.., .. } => beat * 2,
-                Observation {
-                    with_most: true, ..
-                } => beat * 6,
-                _ => beat * 4,
-            };
-            known.is_unchanged(times, time)
+            let may_be_now = !(rests && known.waits_its_turn());
+            may_be_now && known.is_unchanged(times, beat * known.beats_silent())
         };
         let (node, known) = self.0.iter().find(|(_, known)| is_dead(known))?;
         Some(known.suspect(*node))

@@ -44,6 +44,13 @@ impl Default for Config {
 const BEAT_PER_NODE: Duration = Duration::from_millis(50);
 /// Settling ends after this many times `settle`, even if nodes keep coming and going.
 const SETTLE_MAX: u32 = 6;
+/// *D* in beats: a node is dead when it has been silent for so long.
+pub(crate) const SILENT: u32 = 4;
+/// The same if most others are silent with it. Nodes that are killed at once are seen silent within a beat and its
+/// jitter; this leaves some time until ten seconds are over.
+pub(crate) const SILENT_WITH_MOST: u32 = 5;
+/// The same if nobody listens at its address.
+pub(crate) const SILENT_REFUSED: u32 = 2;
 /// Looks that must have seen a node unchanged before it is declared dead.
 pub(crate) const LOOKS_MIN: u32 = 3;
 /// Rank `k` of the nodes that may claim a log waits `k` times this.
@@ -64,7 +71,7 @@ impl Config {
     /// *D* = 4 B: a node is dead when its beat has not changed for so long.
     #[must_use]
     pub fn dead(&self, nodes: usize) -> Duration {
-        self.beat(nodes) * 4
+        self.beat(nodes) * SILENT
     }
 
     /// The longest time that settling takes.
