@@ -276,8 +276,8 @@ pub(super) fn improvement<'a>(
     accepts: impl Fn(&LeaseRow, NodeId) -> bool,
     rests: impl Fn(&LeaseRow) -> bool,
 ) -> Option<(&'a LeaseRow, NodeId, MoveReason)> {
-    let free = || ours.iter().filter(|lease| !lease.frozen);
-    let pinned = free().find_map(|lease| {
+    let mut free = ours.iter().filter(|lease| !lease.frozen);
+    let pinned = free.find_map(|lease| {
         let to = lease
             .pinned
             .filter(|to| shares.receives(*to) && accepts(lease, *to))?;
@@ -290,8 +290,9 @@ pub(super) fn improvement<'a>(
         .receivers()
         .filter(|node| shares.is_below_ceiling(*node));
     let to = takers.min_by_key(|node| (shares.excess(*node), *node))?;
-    let movable =
-        free().filter(|lease| lease.pinned.is_none() && accepts(lease, to) && !rests(lease));
+    let movable = ours
+        .iter()
+        .filter(|lease| shares::is_movable(lease) && accepts(lease, to) && !rests(lease));
     let lease = movable.max_by_key(|lease| affinity(lease.log.0, to.0))?;
     Some((*lease, to, MoveReason::Balance))
 }

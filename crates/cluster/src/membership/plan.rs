@@ -143,6 +143,20 @@ mod tests {
         assert_eq!(planned_moves(&look), []);
     }
 
+    /// What happened: only the node that had most could give, though all that it had was pinned, so one that could have
+    /// given never did.
+    #[test]
+    fn a_node_with_nothing_but_pins_does_not_keep_others_from_giving() {
+        let owners = [[1; 9].as_slice(), &[2; 7]].concat();
+        let mut look = look(3, &owners);
+        for lease in &mut look.leases[..9] {
+            lease.pinned = Some(NodeId(1));
+        }
+        let moves = planned_moves(&look);
+        let moves: Vec<_> = moves.iter().map(|one| (one.from, one.to)).collect();
+        assert_eq!(moves, [(NodeId(2), NodeId(3))], "the quota is 6");
+    }
+
     #[test]
     fn a_log_that_is_moving_is_counted_where_it_goes() {
         let mut look = look(2, &[1, 1, 1, 1]);

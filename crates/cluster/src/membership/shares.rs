@@ -39,6 +39,11 @@ pub(crate) fn reached_by_all(look: &Look) -> impl Iterator<Item = &NodeRow> {
         .filter(|node| node.state == NodeState::Up && callers_cut(look, node).next().is_none())
 }
 
+/// True if a log may move for the sake of balance.
+pub(crate) fn is_movable(lease: &LeaseRow) -> bool {
+    !lease.frozen && lease.pinned.is_none()
+}
+
 /// The distribution of the logs, as of a look.
 #[derive(Debug)]
 pub(crate) struct Shares<'a> {
@@ -119,6 +124,15 @@ impl<'a> Shares<'a> {
         self.count(node) > self.ceiling(node)
     }
 
+    fn has_movable(&self, node: NodeId) -> bool {
+        let holds = |lease: &LeaseRow| {
+            let holder = self.look.holder(lease);
+            holder.is_some_and(|holder| holder.id == node)
+        };
+        let mut leases = self.look.leases.iter();
+        leases.any(|lease| is_movable(lease) && holds(lease))
+    }
+
     /// Counts a log that a node is about to get.
     pub(crate) fn add(&mut self, node: NodeId) {
         *self.counts.entry(node).or_default() += 1;
@@ -133,9 +147,10 @@ impl<'a> Shares<'a> {
         )
     }
 
-    /// The one node that should give away a log for the sake of balance, if any has too many.
+    /// The one node that should give away a log for the sake of balance, if any has too many and may give one.
     pub(crate) fn giver(&self) -> Option<NodeId> {
         let above = self.receivers().filter(|node| self.is_above_ceiling(*node));
-        above.max_by_key(|node| (self.excess(*node), Reverse(*node)))
+        let givers = above.filter(|node| self.has_movable(*node));
+        givers.max_by_key(|node| (self.excess(*node), Reverse(*node)))
     }
 }
