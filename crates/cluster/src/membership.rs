@@ -442,7 +442,7 @@ impl Core {
         }
         let look = self.look.take()?;
         let change = look.node(node).and_then(|me| {
-            self.change_of_state(&look, me)
+            self.change_of_state(&look, me, now)
                 .or_else(|| self.ready_hand_over(&look, me))
                 .or_else(|| self.claim(&look, me, now))
                 .or_else(|| self.declare(&look, me, now))
@@ -462,8 +462,8 @@ impl Core {
         is_registered && is_recent && !self.is_look_needed
     }
 
-    fn change_of_state(&mut self, look: &Look, me: &NodeRow) -> Option<Change> {
-        if self.leave_by.is_some() && shares::logs_of(look, me.id) == 0 {
+    fn change_of_state(&mut self, look: &Look, me: &NodeRow, now: Moment) -> Option<Change> {
+        if self.leave_by.is_some() && !self.can_give(look, me, now) {
             return Some(Change::SetState(me.id, me.generation, NodeState::Left));
         }
         let asked_for = self.asked_for?;

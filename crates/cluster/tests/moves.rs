@@ -89,6 +89,26 @@ fn roll(world: &mut World, order: [usize; 3], builds: Option<&str>) {
     }
 }
 
+/// What happened: the last node, and each one when all stop together, waited ten seconds for somebody to take its logs.
+#[test]
+fn a_node_that_nobody_can_take_logs_from_leaves_at_once() {
+    each_seed(|seed| {
+        for nodes in 1..=3 {
+            let mut world = World::settled(seed, LOGS, nodes);
+            (0..nodes).for_each(|node| world.leave(node));
+            world.run_until("all have left", SECOND, |world| {
+                let left = |node: &support::Process| node.run == Run::Stopped(Stop::Left);
+                world.processes.iter().all(left)
+            });
+            assert!(world.database.tables.look().nodes.is_empty());
+            world.assert_nobody_declared_dead();
+            world.restart(0);
+            world.run(SECOND);
+            world.assert_owned();
+        }
+    });
+}
+
 /// Schedule 23: a rolling restart of three nodes.
 #[test]
 fn a_rolling_restart_moves_at_most_26_logs() {

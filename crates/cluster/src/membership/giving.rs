@@ -156,6 +156,17 @@ impl Core {
         refused.is_some_and(|(_, at)| now.since(at) < self.beat() * 4)
     }
 
+    /// True if it has a log that another node may take.
+    pub(super) fn can_give(&self, look: &Look, me: &NodeRow, now: Moment) -> bool {
+        let is_ours = |lease: &&LeaseRow| look.holder(lease).is_some_and(|node| node.id == me.id);
+        let is_up = |node: &&NodeRow| node.state == NodeState::Up && node.id != me.id;
+        let takes = |lease: &LeaseRow| {
+            let mut others = look.nodes.iter().filter(is_up);
+            others.any(|node| !self.refuses(lease.log, node.id, now))
+        };
+        look.leases.iter().filter(is_ours).any(takes)
+    }
+
     /// The next log to give away, or to keep after all.
     pub(super) fn give(&mut self, look: &Look, me: &NodeRow, now: Moment) -> Option<Change> {
         let ours = |lease: &&LeaseRow| look.holder(lease).is_some_and(|node| node.id == me.id);
