@@ -17,5 +17,5 @@ pub mod memory;
 pub mod placement;
 mod shell;
 
-pub use placement::{Ends, LogPlace, Member, Owner, Placement};
+pub use placement::{LogPlace, Member, Owner, Placement};
 pub use shell::{HandOvers, Membership, Options, Progress, Status, WithoutLinks};

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use gesta_core::registry::{
     Beat, Claim, Generation, HandOver, Join, LeaseEpoch, Look, MoveReason, NodeId, NodeInfo,
-    NodeRow, NodeState, Suspect, Tenure,
+    NodeRow, NodeState, Suspect, Tenure, UNREACHABLE_MAX,
 };
 use gesta_core::{LogId, Result};
 
@@ -59,7 +59,7 @@ pub enum Input {
     Prepared(LogId, LeaseEpoch, Readiness),
     /// A connection to the node's address was refused: nobody listens there. Not: a time-out.
     Refused(NodeId),
-    /// The nodes that this node cannot call at present; all of them.
+    /// The nodes that this node cannot call at present; all of them. A beat names the first [`UNREACHABLE_MAX`].
     Unreachable(Vec<NodeId>),
     /// Another node says that something has changed, for example that it has handed a log over to this one: look at once.
     LookNow,
@@ -296,7 +296,10 @@ impl Core {
             }
             Input::Prepared(log, epoch, readiness) => self.on_prepared(log, epoch, readiness, now),
             Input::Refused(node) => self.observations.refused(node),
-            Input::Unreachable(nodes) => self.unreachable = nodes,
+            Input::Unreachable(mut nodes) => {
+                nodes.truncate(UNREACHABLE_MAX);
+                self.unreachable = nodes;
+            }
             // Others may say so as often as they like.
             Input::LookNow => self.look_soon(now),
             Input::Drain(state) => self.asked_for = Some(state),

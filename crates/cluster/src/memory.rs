@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use gesta_core::registry::{
     Beat, Claim, Generation, HandOver, Join, LeaseEpoch, LeaseRow, Look, MOVES_MAX, Move,
-    MoveReason, NodeId, NodeRow, NodeState, Registry, Suspect, Tenure,
+    MoveReason, NodeId, NodeRow, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
 };
-use gesta_core::{Error, Incarnation, LogId, Position, Result, Timestamp};
+use gesta_core::{Error, Incarnation, LogId, Result, Timestamp};
 
 use crate::membership::{Change, Changed};
 
@@ -60,7 +60,6 @@ impl Tables {
             incarnation: self.incarnation,
             nodes: self.nodes.iter().filter(is_live).cloned().collect(),
             leases: self.leases.clone(),
-            ends: vec![Position::START; self.leases.len()],
         }
     }
 
@@ -377,6 +376,10 @@ impl Registry for MemoryRegistry {
     }
 
     async fn beat(&self, beat: &Beat) -> Result<Look> {
+        if beat.unreachable.len() > UNREACHABLE_MAX {
+            let rule = format!("must be at most {UNREACHABLE_MAX} nodes");
+            return Err(Error::invalid("unreachable", rule));
+        }
         Ok(self.reach()?.tables.beat(beat))
     }
 

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use gesta_core::registry::{LeaseEpoch, NodeId, NodeState};
-use gesta_core::{Incarnation, LogId, Position};
+use gesta_core::{Incarnation, LogId};
 
 /// Who owns which log, as far as this node knows. Shared as an `Arc`: cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Placement {
-    /// Grows with each change of anything here but the ends of the logs; at the start 0, when nothing is known.
+    /// Grows with each change of anything here; at the start 0, when nothing is known.
     pub version: u64,
     /// The life of the store that this belongs to: epochs of different lives do not compare. `None` before the first
     /// look.
@@ -88,7 +88,3 @@ impl Placement {
         self.nodes.iter().find(|member| member.id == id)
     }
 }
-
-/// The last positions of all logs as of the last look, in order of the logs. Apart from [`Placement`], for they change
-/// all the time.
-pub type Ends = Arc<[Position]>;

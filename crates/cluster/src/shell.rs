@@ -24,7 +24,7 @@ use crate::membership::{
     Change, Changed, Config, Core, Input, Moment, Note, Output, Preparation, Readiness, Setting,
     Sign, Stop,
 };
-use crate::placement::{Ends, Placement};
+use crate::placement::Placement;
 
 /// So long a taker may prepare; then it gets the log as it is.
 const PREPARE_MAX: Duration = Duration::from_secs(10);
@@ -95,7 +95,6 @@ pub struct Status {
 #[derive(Debug)]
 struct Told {
     placement: watch::Sender<Arc<Placement>>,
-    ends: watch::Sender<Ends>,
     status: watch::Sender<(Option<Moment>, Status)>,
 }
 
@@ -142,7 +141,6 @@ impl Membership {
         let (inputs, received) = mpsc::unbounded_channel();
         let told = Arc::new(Told {
             placement: watch::Sender::default(),
-            ends: watch::Sender::new(Arc::default()),
             status: watch::Sender::default(),
         });
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
@@ -188,12 +186,6 @@ impl Membership {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Arc<Placement>> {
         self.told.placement.subscribe()
-    }
-
-    /// The last positions of all logs, as of each look.
-    #[must_use]
-    pub fn ends(&self) -> watch::Receiver<Ends> {
-        self.told.ends.subscribe()
     }
 
     /// What people may want to know.
@@ -335,9 +327,6 @@ impl Shell {
                 status.look = Some(Arc::new(look.clone()));
             }
         });
-        if let Some(look) = look {
-            self.told.ends.send_replace(look.ends.as_slice().into());
-        }
     }
 
     fn perform(&mut self, output: Output) {

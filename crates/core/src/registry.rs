@@ -16,7 +16,10 @@ use uuid::Uuid;
 
 use crate::clock::Timestamp;
 use crate::error::Result;
-use crate::ids::{Incarnation, LogId, Position};
+use crate::ids::{Incarnation, LogId};
+
+/// Most nodes that a beat names as out of reach.
+pub const UNREACHABLE_MAX: usize = 1_000;
 
 /// Most moves of leases that a registry remembers for people.
 pub const MOVES_MAX: usize = 1_000;
@@ -155,8 +158,6 @@ pub struct Look {
     pub nodes: Vec<NodeRow>,
     /// The leases of all logs, in order.
     pub leases: Vec<LeaseRow>,
-    /// The last position of each log, in order.
-    pub ends: Vec<Position>,
 }
 
 impl Look {
@@ -195,7 +196,7 @@ pub struct Beat {
     /// A new random number with each beat. Not a count: after a fail-over that lost beats, a count would reach the
     /// number that others have seen before, and they would take it for silence.
     pub beat: i64,
-    /// The nodes that it cannot call; at most 1,000.
+    /// The nodes that it cannot call; at most [`UNREACHABLE_MAX`].
     pub unreachable: Vec<NodeId>,
 }
 
@@ -296,7 +297,7 @@ pub struct HandOver {
 pub struct Move {
     /// The log.
     pub log: LogId,
-    /// Who had it.
+    /// Who had it; `None` if nobody had, or if the move before is not kept any more.
     pub from: Option<NodeId>,
     /// Who got it.
     pub to: Option<NodeId>,
@@ -315,14 +316,21 @@ pub struct Move {
 ///
 /// # Errors
 /// `Unavailable`: there is no answer, *and the statement may or may not take effect, now or later*. Nobody repeats it:
-/// the next look tells what holds. `Unsupported` if the rights do not suffice; `Corrupt` if the rows cannot be read.
+/// the next look tells what holds. `Unsupported` if the rights do not suffice; `Corrupt` if the rows cannot be read;
+/// `InvalidArgument` if a beat names more nodes than [`UNREACHABLE_MAX`].
+///
+/// # Durability
+/// What changes a lease, and a joining, waits until the database keeps it, as an append does; but if the database breaks
+/// off its own wait for a standby and commits, that counts as done. Nothing rests on it: what a fail-over loses is seen by
+/// the next look. Beats, deaths and states of nodes wait for nothing: they change one row, so whoever waits would hold up
+/// the beats of that node.
 ///
 /// # Cancel safety
 /// A dropped call may or may not take effect, now or later, as after `Unavailable`.
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
     /// Registers a node with this generation as [`NodeState::Up`], or registers it again: leases of another generation
-    /// of this address are void at once. Durable when it returns.
+    /// of this address are void at once.
     async fn join(&self, join: &Join) -> Result<NodeId>;
 
     /// Renews all leases of the node, and looks. Beats do not wait for the statements of the other methods, nor for
@@ -343,8 +351,7 @@ pub trait Registry: Send + Sync + 'static {
         state: NodeState,
     ) -> Result<bool>;
 
-    /// Claims logs, all in one statement: those whose epoch is still the one seen. Durable when it returns. Gives the
-    /// logs that were got.
+    /// Claims logs, all in one statement: those whose epoch is still the one seen. Gives the logs that were got.
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<LogId>>;
 
     /// Asks the owner of a log to hand it over to `to`, or withdraws that, if the lease still has this epoch.
@@ -355,7 +362,7 @@ pub trait Registry: Send + Sync + 'static {
         to: Option<NodeId>,
     ) -> Result<bool>;
 
-    /// Hands a log over. Durable when it returns.
+    /// Hands a log over.
     async fn hand_over(&self, hand_over: HandOver) -> Result<bool>;
 
     /// Gives up a log whose pipeline makes no progress; the lease has no owner and the next epoch.

@@ -21,8 +21,5 @@ FROM store AS s,
      (SELECT array_agg(k.log ORDER BY k.log) AS logs, array_agg(k.owner ORDER BY k.log) AS owners,
              array_agg(k.generation ORDER BY k.log) AS owner_generations, array_agg(k.epoch ORDER BY k.log) AS epochs,
              array_agg(k.next_owner ORDER BY k.log) AS next_owners, array_agg(k.pinned ORDER BY k.log) AS pinneds,
-             array_agg(k.frozen ORDER BY k.log) AS frozens, array_agg(k.since ORDER BY k.log) AS sinces,
-             array_agg(coalesce(e.position, 0) ORDER BY k.log) AS ends
-      FROM leases AS k
-      LEFT JOIN LATERAL (SELECT position FROM events WHERE log = k.log
-                         ORDER BY log DESC, position DESC LIMIT 1) AS e ON true) AS l
+             array_agg(k.frozen ORDER BY k.log) AS frozens, array_agg(k.since ORDER BY k.log) AS sinces
+      FROM leases AS k) AS l

@@ -1,9 +1,10 @@
 //! The registry of nodes and leases (`gesta_core::registry`) in the tables `nodes`, `leases` and `moves`.
 //!
 //! Two connections: one for beats, whose commits wait for nobody, so that a standby that hangs stops appends but not
-//! membership; one for everything else, with full durability. Invariants: a connection is used for one statement at a
-//! time and thrown away if the answer is not waited for; an answer counts only if it belongs to the present history;
-//! opening a connection goes on when the caller gives up, so that a slow one succeeds in the end.
+//! membership; one for everything else. Of that, deaths and states of nodes do not wait either, for they change the rows
+//! of beats; the rest waits as appends do. Invariants: a connection is used for one statement at a time and thrown away
+//! if the answer is not waited for; an answer counts only if it belongs to the present history; opening a connection goes
+//! on when the caller gives up, so that a slow one succeeds in the end.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -11,10 +12,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use gesta_core::registry::{
     Beat, Claim, Generation, HandOver, Join, LeaseEpoch, LeaseRow, Look, Move, MoveReason, NodeId,
-    NodeInfo, NodeRow, NodeState, Registry, Suspect, Tenure,
+    NodeInfo, NodeRow, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
 };
 use gesta_core::{Error, Incarnation, LogId, Result};
-use gesta_sql::position_from_sql;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio_postgres::Row;
@@ -71,6 +71,12 @@ impl PostgresRegistry {
         }
     }
 
+    /// Closes the connections. The store has been closed, so no new ones are made.
+    pub(crate) async fn close(&self) {
+        self.beats.forget().await;
+        self.changes.forget().await;
+    }
+
     async fn changes_one(&self, sql: &str, binds: &Binds<'_>) -> Result<bool> {
         Ok(!self.changes.run(sql, binds).await?.is_empty())
     }
@@ -111,6 +117,10 @@ impl Registry for PostgresRegistry {
     }
 
     async fn beat(&self, beat: &Beat) -> Result<Look> {
+        if beat.unreachable.len() > UNREACHABLE_MAX {
+            let rule = format!("must be at most {UNREACHABLE_MAX} nodes");
+            return Err(Error::invalid("unreachable", rule));
+        }
         let node = node_to_sql(beat.node)?;
         let unreachable: Result<Vec<i32>> = beat
             .unreachable
@@ -297,8 +307,16 @@ enum Slot {
 }
 
 impl Line {
-    /// Runs one statement. A connection whose answer is not waited for is closed.
+    /// Runs one statement. A connection whose answer is not waited for is closed, as it is when the store is closed.
     async fn run(&self, sql: &str, binds: &Binds<'_>) -> Result<Vec<Row>> {
+        tokio::select! {
+            biased;
+            () = self.closed.cancelled() => Err(Error::unavailable("the store is closed")),
+            outcome = self.run_to_end(sql, binds) => outcome,
+        }
+    }
+
+    async fn run_to_end(&self, sql: &str, binds: &Binds<'_>) -> Result<Vec<Row>> {
         let mut slot = self.slot.lock().await;
         let connection = self.take(&mut slot).await?;
         let host_lost = connection.host_lost();
@@ -322,10 +340,6 @@ impl Line {
 
     /// Takes the connection out of its slot; it is put back when the statement has been answered.
     async fn take(&self, slot: &mut Slot) -> Result<Connection> {
-        if self.closed.is_cancelled() {
-            *slot = Slot::Empty;
-            return Err(Error::unavailable("the store is closed"));
-        }
         match std::mem::take(slot) {
             Slot::Open(connection)
                 if !connection.is_lost() && self.ledger.is_current(connection.generation) =>
@@ -348,7 +362,10 @@ impl Line {
     }
 
     async fn forget(&self) {
-        *self.slot.lock().await = Slot::Empty;
+        let slot = std::mem::take(&mut *self.slot.lock().await);
+        if let Slot::Opening(opening) = slot {
+            opening.abort();
+        }
     }
 }
 
@@ -418,17 +435,11 @@ fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &str, length: usize) -> Result
 }
 
 fn look_from_row(row: &Row) -> Result<Look> {
-    let leases = leases_from_row(row)?;
-    let ends: Vec<i64> = column(row, "ends", leases.len())?;
     Ok(Look {
         is_registered: get(row, "is_registered")?,
         incarnation: Incarnation(get(row, "incarnation")?),
         nodes: nodes_from_row(row)?,
-        ends: ends
-            .into_iter()
-            .map(position_from_sql)
-            .collect::<Result<_>>()?,
-        leases,
+        leases: leases_from_row(row)?,
     })
 }
 

@@ -254,5 +254,6 @@ impl Backend for PostgresBackend {
         self.closed.cancel();
         self.signals.close();
         self.pool.close();
+        self.registry.close().await;
     }
 }

@@ -108,7 +108,6 @@ mod tests {
             incarnation: Incarnation(Uuid::nil()),
             nodes: (1..=nodes).map(node).collect(),
             leases: leases.collect(),
-            ends: Vec::new(),
         }
     }
 

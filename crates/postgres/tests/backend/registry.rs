@@ -12,16 +12,16 @@ use gesta_cluster::{Membership, Options, Progress, WithoutLinks};
 use gesta_core::backend::Backend;
 use gesta_core::registry::{
     Beat, Claim, Generation, HandOver, Join, LeaseEpoch, Look, MOVES_MAX, MoveReason, NodeId,
-    NodeInfo, NodeState, Registry, Suspect, Tenure,
+    NodeInfo, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
 };
-use gesta_core::{LogId, Position};
+use gesta_core::{ErrorKind, LogId};
 use gesta_pgtest::{FaultProxy, Server, ServerConfig, shared};
 use gesta_postgres::schema;
 use gesta_testkit::depth;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::common::{Author, LOG, config, direct, draft, is_committed, open, store_url};
+use crate::common::{LOG, config, direct, open, store_url};
 
 const LOGS: u16 = 5;
 
@@ -69,20 +69,6 @@ async fn registry(server: &Server) -> (Arc<dyn Registry>, String) {
     let url = store_url(server);
     schema::create(&config(&url), LOGS).await.expect("made");
     (open(&url).await.registry().expect("shared"), url)
-}
-
-/// Goal: the ends of the logs come with each look.
-#[tokio::test]
-async fn a_look_shows_the_end_of_each_log() {
-    let Some(server) = shared() else { return };
-    let (registry, url) = registry(server).await;
-    let mut writer = open(&url).await.open_writer(LOG).await.expect("opens");
-    let mut author = Author::default();
-    let rows = [draft("a", "T"), draft("b", "T")];
-    assert!(is_committed(&author.append(&mut *writer, &rows).await));
-    let ends = registry.look().await.expect("answers").ends;
-    assert_eq!(ends[usize::from(LOG.0)], Position(2));
-    assert_eq!(ends[1..], [Position::START; 4]);
 }
 
 /// Goal: a beat that is not committed yet wins over whoever declares the node dead.
@@ -190,6 +176,55 @@ async fn beats_do_not_wait_for_standbys() {
     };
     let (registry, _) = registry(&server).await;
     let node = registry.join(&join(0, 5)).await.expect("joins");
+    lose_standby(&server, &*registry, node).await;
+    for number in 0..5 {
+        assert!(
+            registry
+                .beat(&beat(node, 5, number))
+                .await
+                .expect("answers")
+                .is_registered
+        );
+    }
+}
+
+/// Goal: what people ask of a node, and a death, do not wait for standbys either, for they change the row of its beats.
+/// What happened: a drain hung with the standby and held the row, so the beats of a living node failed, and it was
+/// declared dead when the standby was back.
+#[tokio::test]
+async fn drains_and_deaths_do_not_make_beats_wait_for_standbys() {
+    let Some(server) = Server::start_with(ServerConfig::default()).expect("starts") else {
+        return;
+    };
+    let (registry, _) = registry(&server).await;
+    let node = registry.join(&join(0, 5)).await.expect("joins");
+    let dead = registry.join(&join(1, 9)).await.expect("joins");
+    lose_standby(&server, &*registry, node).await;
+    for (number, state) in (0..).zip([NodeState::Draining, NodeState::Up]) {
+        let drain = registry.set_state(node, Generation(5), state);
+        let drained = tokio::time::timeout(STATEMENT, drain).await;
+        assert!(matches!(drained, Ok(Ok(true))), "{drained:?}");
+        let next = beat(node, 5, number);
+        let beaten = tokio::time::timeout(STATEMENT, registry.beat(&next)).await;
+        let look = beaten.expect("not held up").expect("answers");
+        assert!(look.is_registered);
+    }
+    let suspect = Suspect {
+        node: dead,
+        generation: Generation(9),
+        beat: 9,
+    };
+    let declared = tokio::time::timeout(STATEMENT, registry.declare_dead(suspect)).await;
+    assert!(matches!(declared, Ok(Ok(true))), "{declared:?}");
+    let look = registry.look().await.expect("answers");
+    assert!(look.node(dead).is_none());
+}
+
+/// No statement that waits for nothing takes so long.
+const STATEMENT: Duration = Duration::from_secs(10);
+
+/// From now on commits wait for a synchronous standby that is not there.
+async fn lose_standby(server: &Server, registry: &dyn Registry, node: NodeId) {
     server
         .execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
         .expect("set");
@@ -208,15 +243,6 @@ async fn beats_do_not_wait_for_standbys() {
         }
     };
     println!("the claim hangs: {hangs}");
-    for number in 0..5 {
-        assert!(
-            registry
-                .beat(&beat(node, 5, number))
-                .await
-                .expect("answers")
-                .is_registered
-        );
-    }
 }
 
 /// Goal: the moves that are kept for people are bounded.
@@ -294,6 +320,106 @@ async fn a_store_of_version_1_gets_its_leases() {
         registry.look().await.expect("answers").leases.len(),
         usize::from(LOGS)
     );
+}
+
+/// Goal: freezing locks the leases in order of the logs, as claims do, so that the two do not deadlock.
+#[tokio::test]
+async fn freezing_takes_the_leases_in_order() {
+    let Some(server) = shared() else { return };
+    let (registry, url) = registry(server).await;
+    let (first, other) = (direct(&url).await, direct(&url).await);
+    // The row of log 0 is the last one in the table now.
+    let last = "UPDATE leases SET frozen = false WHERE log = 0";
+    first.batch_execute(last).await.expect("moved");
+    let lock = "BEGIN; SELECT FROM leases WHERE log = 0 FOR UPDATE";
+    first.batch_execute(lock).await.expect("locked");
+    let mut freezing = registry.freeze(true);
+    let waits = async {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                       AND wait_event_type = 'Lock' AND query LIKE '-- Freezes%'";
+        while other
+            .query_one(waiting, &[])
+            .await
+            .expect("counted")
+            .get::<_, i64>(0)
+            == 0
+        {
+            tokio::task::yield_now().await;
+        }
+        let free = "SELECT log FROM leases WHERE log > 0 FOR UPDATE SKIP LOCKED";
+        other.query(free, &[]).await.expect("answers").len()
+    };
+    let free = tokio::select! {
+        free = waits => free,
+        _ = &mut freezing => panic!("it does not wait"),
+    };
+    assert_eq!(
+        free,
+        usize::from(LOGS) - 1,
+        "it holds nothing while it waits"
+    );
+    first.batch_execute("COMMIT").await.expect("committed");
+    freezing.await.expect("frozen");
+    let look = registry.look().await.expect("answers");
+    assert!(look.leases.iter().all(|lease| lease.frozen));
+}
+
+/// Goal: what others read at each beat is bounded.
+#[tokio::test]
+async fn a_beat_names_a_bounded_number_of_nodes() {
+    let Some(server) = shared() else { return };
+    let (registry, _) = registry(server).await;
+    let node = registry.join(&join(0, 5)).await.expect("joins");
+    let nodes = |count: usize| Beat {
+        unreachable: (0..).map(NodeId).take(count).collect(),
+        ..beat(node, 5, 6)
+    };
+    let look = registry.beat(&nodes(UNREACHABLE_MAX)).await;
+    assert!(look.expect("answers").is_registered);
+    let error = registry.beat(&nodes(UNREACHABLE_MAX + 1)).await;
+    let error = error.expect_err("too many");
+    assert!(
+        matches!(error.kind(), ErrorKind::InvalidArgument { .. }),
+        "{error}"
+    );
+}
+
+/// Goal: closing a store closes all of its connections, and a statement that hangs does not hold that up.
+#[tokio::test]
+async fn closing_closes_the_connections_of_the_registry() {
+    let Some(server) = Server::start_with(ServerConfig::default()).expect("starts") else {
+        return;
+    };
+    let (_, url) = registry(&server).await;
+    let client = direct(&url).await;
+    let backend = open(&url).await;
+    let registry = backend.registry().expect("shared");
+    let node = registry.join(&join(0, 5)).await.expect("joins");
+    let lock = "BEGIN; SELECT FROM nodes FOR UPDATE";
+    client.batch_execute(lock).await.expect("locked");
+    let next = beat(node, 5, 6);
+    let mut beating = registry.beat(&next);
+    let hangs = tokio::time::timeout(Duration::from_millis(200), &mut beating).await;
+    assert!(hangs.is_err(), "it waits for the row");
+    let (outcome, ()) = tokio::join!(beating, backend.close());
+    assert!(outcome.is_err());
+    client.batch_execute("COMMIT").await.expect("unlocked");
+    let open = "SELECT count(*) FROM pg_stat_activity \
+                WHERE datname = current_database() AND application_name = 'gesta'";
+    let gone = async {
+        while client
+            .query_one(open, &[])
+            .await
+            .expect("counted")
+            .get::<_, i64>(0)
+            > 0
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let gone = tokio::time::timeout(Duration::from_secs(20), gone).await;
+    gone.expect("all connections are closed while the registry is still held");
+    drop(registry);
 }
 
 /// Goal: after the store is closed nothing is asked any more.

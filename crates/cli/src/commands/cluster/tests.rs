@@ -40,7 +40,6 @@ fn look() -> Look {
         incarnation: Incarnation(uuid::Uuid::nil()),
         nodes: vec![node(2), node(1)],
         leases: vec![lease(0, Some(1)), lease(1, Some(2)), lease(2, None)],
-        ends: Vec::new(),
     }
 }
 
