@@ -14,12 +14,12 @@ use gesta_core::registry::{LeaseEpoch, NodeId, NodeInfo, Registry};
 use gesta_core::{Error, ErrorKind, LogId, Result};
 use gesta_link::{Address, Bounds, LinkConfig, Secret, StoreIdentity, Times};
 use gesta_store::Store;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::node::{Config, Node, Placements};
-use crate::standing;
+use crate::{address, standing};
 
 /// Question on a link: look at the registry at once, something has changed.
 pub(crate) const LOOK_NOW: u8 = 1;
@@ -27,13 +27,16 @@ pub(crate) const LOOK_NOW: u8 = 1;
 const TELL_WITHIN: Duration = Duration::from_millis(500);
 /// How often the membership is told which nodes cannot be called.
 const REACH_EVERY: Duration = Duration::from_millis(250);
+/// Most weight of a node.
+const WEIGHT_MAX: u16 = 1_000;
 /// The first look must come within this time.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(10);
 
 /// How a node takes part in a cluster.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
-    /// Host and port at which the other nodes reach this one, as they know it.
+    /// Host and port at which the other nodes reach this one, as they know it; no other process may have it. At most 255
+    /// bytes.
     pub address: String,
     /// The secret that all nodes share.
     pub secret: Secret,
@@ -66,6 +69,18 @@ impl NodeOptions {
             leases: membership::Config::default(),
         })
     }
+
+    /// Refuses options that are out of range, as [`Node::join`] does.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check(&self) -> Result<()> {
+        if !(1..=WEIGHT_MAX).contains(&self.weight) {
+            let rule = format!("must be 1 to {WEIGHT_MAX}, found {}", self.weight);
+            return Err(Error::invalid("the weight of the node", rule));
+        }
+        address::check(&self.address)
+    }
 }
 
 impl Node {
@@ -74,12 +89,13 @@ impl Node {
     ///
     /// # Errors
     /// `Unsupported` if the database is used by one process alone; `Unavailable` if it does not answer;
-    /// `InvalidArgument` if an option is out of range.
+    /// `InvalidArgument` if an option is out of range, or a node with this address is alive.
     pub async fn join(
         store: Arc<Store>,
         listener: TcpListener,
         options: NodeOptions,
     ) -> Result<Arc<Self>> {
+        options.check()?;
         let backend = store.backend();
         let registry = backend.registry().ok_or_else(|| {
             let text = "this database is used by one process; several nodes need PostgreSQL";
@@ -87,6 +103,8 @@ impl Node {
         })?;
         let logs = backend.info().logs;
         let id = registry.store_id().await?;
+        let (here, leases) = (&options.address, &options.leases);
+        address::ensure_free(&*registry, &listener, here, leases).await?;
         let joining = Joining::start(&store, registry, &options)?;
         joining.first_look().await?;
         let link = LinkConfig {
@@ -253,6 +271,19 @@ async fn tell_others(node: Arc<Node>) {
     join_all(asked).await;
 }
 
+/// Those of the nodes that refuse another connection. What a link says of its last dial stays said until the next one, so
+/// it must not count each time that it is looked at.
+async fn refused_again(nodes: impl Iterator<Item = (NodeId, &Address)>) -> Vec<NodeId> {
+    let dialled = nodes.map(async |(node, address)| {
+        let dial = TcpStream::connect(address.as_str());
+        match tokio::time::timeout(REACH_EVERY, dial).await {
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => Some(node),
+            _ => None,
+        }
+    });
+    join_all(dialled).await.into_iter().flatten().collect()
+}
+
 /// Tells the membership which nodes cannot be called, until the node is gone.
 async fn report_reach(node: Weak<Node>, membership: Membership) {
     let mut told = Vec::new();
@@ -266,10 +297,10 @@ async fn report_reach(node: Weak<Node>, membership: Membership) {
                 .find(|member| &*member.address == address.as_str())
                 .map(|member| member.id)
         };
-        for gone in reach.iter().filter(|node| node.is_refused) {
-            if let Some(id) = id_of(&gone.address) {
-                membership.refused(id);
-            }
+        let refused = reach.iter().filter(|node| node.is_refused);
+        let refused = refused.filter_map(|node| Some((id_of(&node.address)?, &node.address)));
+        for node in refused_again(refused).await {
+            membership.refused(node);
         }
         let unreachable = node.forwarder.unreachable();
         let unreachable: Vec<NodeId> = unreachable.iter().filter_map(id_of).collect();
@@ -277,5 +308,43 @@ async fn report_reach(node: Weak<Node>, membership: Membership) {
             told.clone_from(&unreachable);
             membership.unreachable(unreachable);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happened: a link's last refusal was reported again four times a second, so that one refused dial counted as
+    /// the two which declare a node dead early, even after the node had started again.
+    #[tokio::test]
+    async fn a_refusal_counts_only_if_a_dial_is_refused_again() {
+        let back = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let gone = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let [back_at, gone_at] =
+            [&back, &gone].map(|one| Address::from(one.local_addr().expect("bound")));
+        drop(gone);
+        let nodes = [(NodeId(1), &back_at), (NodeId(2), &gone_at)];
+        assert_eq!(refused_again(nodes.into_iter()).await, [NodeId(2)]);
+    }
+
+    #[test]
+    fn options_out_of_range_are_refused() {
+        let options = |address: &str, weight| NodeOptions {
+            weight,
+            ..NodeOptions::new(address, b"sixteen bytes or more").expect("valid")
+        };
+        for weight in [1, 100, WEIGHT_MAX] {
+            assert!(options("localhost:1", weight).check().is_ok());
+        }
+        for weight in [0, WEIGHT_MAX + 1, u16::MAX] {
+            let error = options("localhost:1", weight).check();
+            let error = error.expect_err("out of range").to_string();
+            assert!(
+                error.contains(&format!("1 to 1000, found {weight}")),
+                "{error}"
+            );
+        }
+        assert!(options("0.0.0.0:1", 100).check().is_err());
     }
 }

@@ -11,10 +11,11 @@
 //! * `calls`: what is forwarded, and its form on the way; `answers`: what comes back;
 //! * `serve`: the owner's side; `change`: the side of the node that a caller has come to;
 //! * `services`: the same for what lives beside the store;
-//! * `join`: the node's membership in the cluster;
+//! * `join`: the node's membership in the cluster; `address`: what may be its address there;
 //! * `standing`: whether the node takes part, and what it has done;
 //! * `routes`: tells the forwarder of every change of the owners; `direct`: how fast a node appends to a log of another.
 
+mod address;
 mod answers;
 mod calls;
 mod change;

@@ -1,0 +1,319 @@
+//! The address of a node: what may be one, and whether another process has it.
+//!
+//! Why: the address is the key of a node in the registry, and whoever joins with it replaces the process that had it.
+//! That makes a restart immediate, and a mistyped address the end of a healthy node.
+//! Invariant: a process joins with an address that the registry knows as alive only if the address leads to that process,
+//! if nobody listens there, or if the beat of the node that has it has stopped.
+//! Not here: what happens if two processes have one address all the same (`gesta_cluster`: the older one stops).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use gesta_cluster::membership;
+use gesta_core::registry::{Look, NodeRow, Registry};
+use gesta_core::{Error, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// Longest address, in bytes.
+const ADDRESS_BYTES_MAX: usize = 255;
+/// A process that calls itself hears of it within this time.
+const CALL_WITHIN: Duration = Duration::from_secs(1);
+/// Most connections that are listened to at once meanwhile; others may be calling as well.
+const CALLERS_MAX: usize = 64;
+
+type Mark = [u8; 16];
+
+/// Refuses what no other node can dial.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn check(address: &str) -> Result<()> {
+    let wrong = |why: &str| {
+        let rule = format!(
+            "must be HOST:PORT at which the other nodes reach this one, such as 10.0.0.5:2114: {why}, found {address:?}"
+        );
+        Err(Error::invalid("the address of the node", rule))
+    };
+    if address.len() > ADDRESS_BYTES_MAX {
+        return wrong("it has more than 255 bytes");
+    }
+    let Some((host, port)) = address.rsplit_once(':') else {
+        return wrong("it has no port");
+    };
+    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number || port.parse().unwrap_or(0_u16) == 0 {
+        return wrong("its port is not a number from 1 to 65535");
+    }
+    let ip = match host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
+        Some(bracketed) => match bracketed.parse::<Ipv6Addr>() {
+            Ok(ip) => Some(IpAddr::V6(ip)),
+            Err(_) => return wrong("what is in brackets is no IPv6 address"),
+        },
+        None => host.parse().ok().map(IpAddr::V4),
+    };
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    match ip {
+        Some(ip) if ip.is_unspecified() => wrong("it names no machine"),
+        Some(_) => Ok(()),
+        None if host.is_empty() || !host.bytes().all(is_of_name) => {
+            wrong("its host is neither a name nor an IP address")
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses an address that another process has, as far as that can be told. Returns at once in a restart at the same
+/// address; takes 2 B if it cannot be told who listens there.
+///
+/// # Errors
+/// `InvalidArgument` if a node with this address is alive; as of the registry.
+pub(crate) async fn ensure_free(
+    registry: &dyn Registry,
+    listener: &TcpListener,
+    address: &str,
+    leases: &membership::Config,
+) -> Result<()> {
+    let look = registry.look().await?;
+    let Some(before) = row(&look, address).map(life) else {
+        return Ok(());
+    };
+    match tokio::time::timeout(CALL_WITHIN, who_answers(listener, address)).await {
+        Ok(Answers::Here | Answers::Nobody) => return Ok(()),
+        Ok(Answers::Elsewhere) | Err(_) => {}
+    }
+    let beat = leases.beat(look.nodes.len());
+    let until = Instant::now() + beat * 2;
+    while Instant::now() < until {
+        tokio::time::sleep(beat / 4).await;
+        match row(&registry.look().await?, address) {
+            None => return Ok(()),
+            Some(row) if life(row) != before => return Err(taken(row)),
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn row<'a>(look: &'a Look, address: &str) -> Option<&'a NodeRow> {
+    let mut nodes = look.nodes.iter();
+    nodes.find(|node| *node.info.address == *address)
+}
+
+/// What changes with each beat.
+fn life(row: &NodeRow) -> (i64, i64) {
+    (row.generation.0, row.beat)
+}
+
+fn taken(row: &NodeRow) -> Error {
+    let rule = format!(
+        "must be its own: {} is that of node {}, which is alive",
+        row.info.address, row.id
+    );
+    Error::invalid("the address of the node", rule)
+}
+
+/// Who answers at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answers {
+    /// This process.
+    Here,
+    /// The connection was refused.
+    Nobody,
+    /// Another process, or it cannot be told.
+    Elsewhere,
+}
+
+/// Calls the address with a mark, and looks whether that arrives here: also through a proxy or a translated address.
+async fn who_answers(listener: &TcpListener, address: &str) -> Answers {
+    let mark: Mark = Uuid::new_v4().into_bytes();
+    let mut calling = std::pin::pin!(call(address, mark));
+    let mut called = None;
+    let mut heard = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            outcome = &mut calling, if called.is_none() => match outcome {
+                // It stays open until the mark has arrived.
+                Ok(socket) => called = Some(socket),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => return Answers::Nobody,
+                Err(_) => return Answers::Elsewhere,
+            },
+            accepted = listener.accept(), if heard.len() < CALLERS_MAX => match accepted {
+                Ok((socket, _)) => heard.push(read_mark(socket)),
+                Err(_) => return Answers::Elsewhere,
+            },
+            Some(found) = heard.next() => if found == Some(mark) {
+                return Answers::Here;
+            },
+        }
+    }
+}
+
+async fn call(address: &str, mark: Mark) -> std::io::Result<TcpStream> {
+    let mut socket = TcpStream::connect(address).await?;
+    socket.write_all(&mark).await?;
+    Ok(socket)
+}
+
+async fn read_mark(mut socket: TcpStream) -> Option<Mark> {
+    let mut mark = Mark::default();
+    socket.read_exact(&mut mark).await.ok()?;
+    Some(mark)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use gesta_cluster::memory::MemoryRegistry;
+    use gesta_core::registry::{Beat, Generation, Join, NodeId, NodeInfo};
+
+    use super::*;
+
+    /// With this, whoever waits for beats waits for the whole test.
+    const SLOW: Duration = Duration::from_secs(1_000);
+    const QUICK: Duration = Duration::from_millis(200);
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    async fn listener() -> (TcpListener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let address = listener.local_addr().expect("bound").to_string();
+        (listener, address)
+    }
+
+    async fn joined(registry: &MemoryRegistry, address: &str) -> NodeId {
+        let join = Join {
+            info: NodeInfo {
+                address: address.into(),
+                weight: 100,
+                build: "1".into(),
+                protocol_min: 1,
+                protocol_max: 1,
+            },
+            generation: Generation(7),
+            beat: 1,
+        };
+        registry.join(&join).await.expect("joins")
+    }
+
+    async fn try_address(
+        registry: &MemoryRegistry,
+        own: &TcpListener,
+        address: &str,
+        beat_min: Duration,
+    ) -> Result<()> {
+        let leases = membership::Config {
+            beat_min,
+            ..membership::Config::default()
+        };
+        let free = ensure_free(registry, own, address, &leases);
+        tokio::time::timeout(LIMIT, free).await.expect("in time")
+    }
+
+    #[test]
+    fn what_others_can_dial_is_an_address() {
+        for good in [
+            "127.0.0.1:2114",
+            "[::1]:1",
+            "node-1.example.org:65535",
+            "localhost:80",
+            "my_node:7",
+        ] {
+            assert!(check(good).is_ok(), "{good}");
+        }
+        let long = format!("{}:1", "a".repeat(254));
+        for wrong in [
+            "",
+            "foo",
+            ":2114",
+            "foo:",
+            "foo:0",
+            "foo:65536",
+            "foo:+80",
+            "0.0.0.0:2114",
+            "[::]:2114",
+            "::1:2114",
+            "[foo]:1",
+            "http://foo:2114",
+            "http://foo",
+            "foo:2114/",
+            "a b:1",
+            &long,
+        ] {
+            let error = check(wrong).expect_err(wrong).to_string();
+            assert!(
+                error.contains("HOST:PORT") && error.contains(wrong),
+                "{error}"
+            );
+        }
+        assert!(check(&format!("{}:1", "a".repeat(253))).is_ok());
+    }
+
+    /// Goal: a restart at the same address is at once, whether the address leads here or to nobody; so is a new address.
+    #[tokio::test]
+    async fn an_address_that_leads_here_or_to_nobody_is_free_at_once() {
+        let registry = MemoryRegistry::new(1);
+        let (own, here) = listener().await;
+        let (gone, nobody) = listener().await;
+        drop(gone);
+        assert!(try_address(&registry, &own, &here, SLOW).await.is_ok());
+        for address in [&here, &nobody] {
+            joined(&registry, address).await;
+            let free = try_address(&registry, &own, address, SLOW).await;
+            assert!(free.is_ok(), "{free:?}");
+        }
+    }
+
+    /// Goal: others that call meanwhile, and say nothing, are not waited for.
+    #[tokio::test]
+    async fn callers_that_are_silent_hold_nothing_up() {
+        let registry = MemoryRegistry::new(1);
+        let (own, here) = listener().await;
+        joined(&registry, &here).await;
+        let mut silent = Vec::new();
+        for _ in 0..CALLERS_MAX / 2 {
+            silent.push(TcpStream::connect(&here).await.expect("connects"));
+        }
+        assert!(try_address(&registry, &own, &here, SLOW).await.is_ok());
+    }
+
+    /// What happened: a mistyped --advertise was the address of a healthy node, which was replaced and stopped.
+    #[tokio::test]
+    async fn the_address_of_a_node_that_lives_is_refused() {
+        let registry = Arc::new(MemoryRegistry::new(1));
+        let ((own, _), (_other, there)) = (listener().await, listener().await);
+        let node = joined(&registry, &there).await;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (beating, ends) = (Arc::clone(&registry), Arc::clone(&is_over));
+        let beats = tokio::spawn(async move {
+            for beat in 2.. {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                let beat = Beat {
+                    node,
+                    generation: Generation(7),
+                    beat,
+                    unreachable: Vec::new(),
+                };
+                beating.beat(&beat).await.expect("answers");
+                tokio::time::sleep(QUICK / 10).await;
+            }
+        });
+        let error = try_address(&registry, &own, &there, QUICK).await;
+        let error = error.expect_err("taken").to_string();
+        assert!(error.contains("node 1, which is alive"), "{error}");
+        is_over.store(true, Ordering::Relaxed);
+        beats.await.expect("ends");
+        // It was killed, and something else listens there: a proxy, for example.
+        let free = try_address(&registry, &own, &there, QUICK).await;
+        assert!(free.is_ok(), "{free:?}");
+    }
+}
