@@ -127,10 +127,10 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Be one of several nodes on this PostgreSQL database, and listen for the others here, such as 127.0.0.1:2114.
-    #[arg(long, value_name = "ADDR", requires = "cluster_secret_file")]
+    #[arg(long, value_name = "ADDR")]
     pub(crate) node: Option<String>,
     /// Host and port at which the other nodes reach this one, if that is not the address of --node.
-    #[arg(long, value_name = "HOST:PORT", requires = "node")]
+    #[arg(long, value_name = "HOST:PORT")]
     pub(crate) advertise: Option<String>,
     /// File with the secret that all nodes share: at least 16 bytes.
     #[arg(long, value_name = "FILE")]

@@ -281,6 +281,129 @@ fn wrong_nodes_logs_and_stores_are_refused() {
     );
 }
 
+/// Goal: a server that cannot be a node as it is told says which option is wrong, before anything is opened or made.
+#[test]
+fn wrong_options_of_a_node_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "a secret of the tests\n").unwrap();
+    let secret = secret.to_str().unwrap();
+    let postgres = "postgres://nobody@127.0.0.1:1/none";
+    let file = folder.path().join("made").join("gesta.db");
+    let sqlite = format!("sqlite:{}", file.display());
+    let local = ["--node", "127.0.0.1:0", "--cluster-secret-file", secret];
+    let any = [
+        "--node",
+        "0.0.0.0:0",
+        "--insecure",
+        "--cluster-secret-file",
+        secret,
+    ];
+    let refused = |store: &str, arguments: &[&[&str]], says: &[&str]| {
+        let common = ["serve", "--listen", "127.0.0.1:0", "--store", store];
+        let output = run(&[&common[..], &arguments.concat()].concat());
+        assert_eq!(code(&output), 2, "{arguments:?}: {output:?}");
+        let text = stderr(&output);
+        for part in says {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    };
+    refused(
+        postgres,
+        &[&["--node", "foo"]],
+        &["--node (cluster.node) must be", "\"foo\""],
+    );
+    refused(
+        postgres,
+        &[&["--node", "127.0.0.1:0"]],
+        &["--cluster-secret-file"],
+    );
+    refused(
+        postgres,
+        &[&["--advertise", "a:1"]],
+        &["--node ADDR", "a:1"],
+    );
+    refused(postgres, &[&any], &["--advertise HOST:PORT"]);
+    for wrong in ["foo", "http://foo:2114", "0.0.0.0:2114", "foo:0"] {
+        refused(
+            postgres,
+            &[&any, &["--advertise", wrong]],
+            &["HOST:PORT", wrong],
+        );
+    }
+    refused(&sqlite, &[&local], &["--node", &sqlite, "PostgreSQL"]);
+    assert!(!file.parent().unwrap().exists(), "nothing was made");
+}
+
+/// Goal: the options of a node may come from the command line, the environment and the file, in any mixture.
+#[test]
+fn options_of_a_node_may_be_mixed() {
+    let Some(shared) = Shared::start() else {
+        return;
+    };
+    let file = shared.folder.path().join("gesta.toml");
+    let secret = shared.folder.path().join("secret");
+    let text = format!(
+        "[cluster]\nsecret_file = {:?}\n",
+        secret.display().to_string()
+    );
+    std::fs::write(&file, text).unwrap();
+    let config = [
+        "--listen",
+        "127.0.0.1:0",
+        "--config",
+        file.to_str().unwrap(),
+    ];
+    let by_flag = [&config[..], &["--node", "127.0.0.1:0"]].concat();
+    let first = Server::start_with(&shared.url, &by_flag);
+    first.stop();
+    let told = gesta_pgtest::free_address().unwrap().to_string();
+    let text = format!(
+        "[cluster]\nsecret_file = {:?}\nnode = {told:?}\n",
+        secret.display().to_string()
+    );
+    std::fs::write(&file, text).unwrap();
+    let advertised = told.replace("127.0.0.1", "localhost");
+    let by_file = [&config[..], &["--advertise", &advertised]].concat();
+    let _second = Server::start_with(&shared.url, &by_file);
+    let nodes = shared.status("node");
+    assert_eq!(nodes[0]["address"], advertised);
+}
+
+/// What happened: a mistyped --advertise was the address of a healthy node, which was replaced and stopped.
+#[test]
+fn the_address_of_a_node_that_lives_is_refused() {
+    let Some(shared) = Shared::start() else {
+        return;
+    };
+    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let first = shared.node_at(&address);
+    let secret = shared.folder.path().join("secret");
+    let output = run(&[
+        "serve",
+        "--store",
+        &shared.url,
+        "--listen",
+        "127.0.0.1:0",
+        "--node",
+        "127.0.0.1:0",
+        "--advertise",
+        &address,
+        "--cluster-secret-file",
+        secret.to_str().unwrap(),
+    ]);
+    assert_eq!(code(&output), 2, "{output:?}");
+    let text = stderr(&output);
+    assert!(
+        text.contains(&address) && text.contains("is alive"),
+        "{text}"
+    );
+    wait_until("the first node has all logs", || {
+        shared.owners() == [Some(1); LOGS]
+    });
+    first.stop();
+}
+
 /// Goal: a node tells its clients who owns which log, in `/info` and beside answers to appends, and counts what it
 /// forwards.
 #[test]

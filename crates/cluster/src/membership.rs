@@ -466,7 +466,9 @@ impl Core {
     }
 
     fn change_of_state(&mut self, look: &Look, me: &NodeRow, now: Moment) -> Option<Change> {
-        if self.leave_by.is_some() && !self.can_give(look, me, now) {
+        // A look that shows the drain is younger than the request, so it shows who has joined shortly before, too.
+        let has_seen = me.state == NodeState::Draining || shares::logs_of(look, me.id) == 0;
+        if self.leave_by.is_some() && has_seen && !self.can_give(look, me, now) {
             return Some(Change::SetState(me.id, me.generation, NodeState::Left));
         }
         let asked_for = self.asked_for?;

@@ -89,6 +89,24 @@ fn roll(world: &mut World, order: [usize; 3], builds: Option<&str>) {
     }
 }
 
+/// Goal: who leaves gives its logs to a node that it has not seen yet.
+#[test]
+fn a_node_that_leaves_looks_once_more_for_takers() {
+    each_seed(|seed| {
+        let mut world = World::settled(seed, LOGS, 1);
+        let second = world.start(Clock::default());
+        world.run(SECOND / 50);
+        world.leave(0);
+        world.run_until("left", 5 * SECOND, |world| {
+            world.processes[0].run == Run::Stopped(Stop::Left)
+        });
+        assert_eq!(
+            (world.free(), world.logs_of(second).len()),
+            (0, LOGS.into())
+        );
+    });
+}
+
 /// What happened: the last node, and each one when all stop together, waited ten seconds for somebody to take its logs.
 #[test]
 fn a_node_that_nobody_can_take_logs_from_leaves_at_once() {

@@ -62,7 +62,7 @@ async fn perform(database: &Database, command: ClusterCommand, output: &mut Outp
         ClusterCommand::History { limit } => {
             let (look, moves) = (registry.look().await?, registry.moves().await?);
             let limit = limit.map_or(usize::MAX, usize::from);
-            show::history(&look, moves.into_iter().take(limit), output)
+            show::history(&look, &moves, limit, output)
         }
     }
 }

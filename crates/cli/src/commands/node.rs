@@ -4,22 +4,41 @@ use std::sync::Arc;
 
 use gesta_core::LogId;
 use gesta_server::{Cluster, ClusterNode, LogOwner, Placement};
+use tokio::net::TcpListener;
 
 use super::serve::resolve;
 use crate::config::Config;
 use crate::exit::{Failure, Outcome};
 
-/// Joins the cluster of the database, if that is configured.
-pub(super) async fn join(
-    config: &Config,
-    options: &gesta::Options,
-    database: &gesta::Database,
-) -> Outcome<Option<Arc<gesta::Node>>> {
+/// A node that has not joined yet.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    listener: TcpListener,
+    options: gesta::NodeOptions,
+}
+
+/// Checks all that can be checked before the store is opened, and listens for the other nodes; `None` if the server is to
+/// be no node.
+pub(super) async fn prepare(config: &Config) -> Outcome<Option<Prepared>> {
     let cluster = &config.cluster;
+    let advertised = Some(&cluster.advertise).filter(|address| !address.is_empty());
     if cluster.node.is_empty() {
-        return Ok(None);
+        return match advertised {
+            None => Ok(None),
+            Some(address) => Err(Failure::usage(format!(
+                "--advertise (cluster.advertise) says where other nodes reach this one, but this server is no node: \
+                 --node ADDR (cluster.node) is missing, found only {address:?}"
+            ))),
+        };
     }
-    let listen = resolve(&cluster.node).await?;
+    if config.store.starts_with("sqlite:") {
+        let text = format!(
+            "--node (cluster.node) needs a PostgreSQL database that the nodes share: {} is a store of one process",
+            config.store
+        );
+        return Err(Failure::usage(text));
+    }
+    let listen = resolve("--node (cluster.node)", 2114, &cluster.node).await?;
     if !listen.ip().is_loopback() && !config.insecure {
         let text = format!(
             "refusing to listen for nodes on {listen}: it is not a loopback address, and links are not encrypted; \
@@ -27,28 +46,69 @@ pub(super) async fn join(
         );
         return Err(Failure::usage(text));
     }
+    if advertised.is_none() && listen.ip().is_unspecified() {
+        let text = format!(
+            "--node (cluster.node) {listen} is every address of this machine: say by --advertise HOST:PORT \
+             (cluster.advertise) at which one the other nodes reach this one"
+        );
+        return Err(Failure::usage(text));
+    }
     let secret = read_secret(&cluster.secret_file)?;
-    let listener = tokio::net::TcpListener::bind(listen).await;
+    // What is told is checked before the port is taken; without it the address is one that can be listened at.
+    let options = |address: &str| -> gesta_core::Result<gesta::NodeOptions> {
+        let options = gesta::NodeOptions {
+            weight: cluster.weight,
+            give_up_after: config.append.give_up_after.0,
+            ..gesta::NodeOptions::new(address, &secret)?
+        };
+        options.check().map(|()| options)
+    };
+    let told = advertised.map(|address| options(address));
+    let told = told.transpose()?;
+    let listener = TcpListener::bind(listen).await;
     let listener = listener
         .map_err(|error| Failure::other(format!("cannot listen for nodes on {listen}: {error}")))?;
-    let address = match cluster.advertise.as_str() {
-        "" => listener.local_addr()?.to_string(),
-        advertised => advertised.to_owned(),
+    let options = match told {
+        Some(options) => options,
+        None => options(&listener.local_addr()?.to_string())?,
     };
-    let node = gesta::NodeOptions {
-        weight: cluster.weight,
-        give_up_after: config.append.give_up_after.0,
-        ..gesta::NodeOptions::new(&address, &secret)?
-    };
-    let node = database.start_node(options, listener, node).await?;
-    tracing::info!(%address, "this server is a node of the cluster of its database");
-    Ok(Some(node))
+    Ok(Some(Prepared { listener, options }))
+}
+
+impl Prepared {
+    /// Joins the cluster of the database.
+    pub(super) async fn join(
+        self,
+        options: &gesta::Options,
+        database: &gesta::Database,
+    ) -> Outcome<Arc<gesta::Node>> {
+        let address = self.options.address.clone();
+        let node = database.start_node(options, self.listener, self.options);
+        let node = node.await?;
+        tracing::info!(%address, "this server is a node of the cluster of its database");
+        Ok(node)
+    }
+}
+
+/// Why a server that is a node must end when its membership has ended so; `None` if it has ended because the server does.
+pub(super) fn reason_to_end(stop: gesta::NodeStop, address: &str) -> Option<String> {
+    match stop {
+        gesta::NodeStop::Left => None,
+        gesta::NodeStop::Replaced => Some(format!(
+            "another process is the node at {address} of this cluster now, so this one has stopped: \
+             each node needs an address of its own"
+        )),
+        gesta::NodeStop::Failed => Some(format!(
+            "the membership of the node at {address} has failed, so this server has stopped: \
+             start it again, and report the error above"
+        )),
+    }
 }
 
 /// The secret of the cluster, without white space at its end.
 fn read_secret(path: &str) -> Outcome<Vec<u8>> {
     if path.is_empty() {
-        let text = "a node needs the secret that all nodes share: --cluster-secret-file FILE";
+        let text = "a node needs the secret that all nodes share: --cluster-secret-file FILE (cluster.secret_file)";
         return Err(Failure::usage(text.to_owned()));
     }
     let secret = std::fs::read(path)
@@ -91,5 +151,24 @@ fn owner(log: u16, place: &gesta_cluster::LogPlace) -> LogOwner {
         node: owner.map(|owner| owner.node.0),
         address: owner.map(|owner| owner.address.to_string()),
         epoch: place.epoch.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happened: a server whose membership had failed went on, owned no log and was never ready again.
+    #[test]
+    fn a_server_ends_when_its_membership_has_ended_by_itself() {
+        let reason = |stop| reason_to_end(stop, "host:7");
+        assert_eq!(reason(gesta::NodeStop::Left), None);
+        for (stop, says) in [
+            (gesta::NodeStop::Replaced, "another process"),
+            (gesta::NodeStop::Failed, "has failed"),
+        ] {
+            let text = reason(stop).expect("ends");
+            assert!(text.contains(says) && text.contains("host:7"), "{text}");
+        }
     }
 }

@@ -26,7 +26,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let listen = resolve(&config.listen).await?;
+    let listen = resolve("listen", 2113, &config.listen).await?;
     if config.insecure {
         tracing::warn!(
             %listen,
@@ -38,14 +38,18 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let bound = gesta_server::bind(server_config(&config, listen)).await;
     let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
     let options = options(&config);
+    let node = node::prepare(&config).await?;
     let database = open_database(&config, &options, serve.wait_for_store).await?;
-    let node = node::join(&config, &options, &database).await?;
+    let node = match node {
+        Some(node) => Some(node.join(&options, &database).await?),
+        None => None,
+    };
     let store = match &node {
         Some(node) => Arc::clone(node.store()),
         None => database.start(&options)?,
     };
-    let replaced = match &node {
-        Some(node) => replaced(node),
+    let membership_ended = match &node {
+        Some(node) => membership_ended(node),
         None => pending().boxed(),
     };
     let mut registry = gesta_server::Registry::default();
@@ -67,7 +71,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let why = tokio::select! {
         _ = tokio::signal::ctrl_c() => Ok(()),
         _ = terminate.recv() => Ok(()),
-        sentence = replaced => Err(Failure::other(sentence)),
+        sentence = membership_ended => Err(Failure::other(sentence)),
     };
     tracing::info!(
         "stopping: running requests finish, queued appends are stored; once more stops at once"
@@ -80,28 +84,25 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     why
 }
 
-/// Ends with a sentence when another process has taken the place of this node; else never.
-fn replaced(node: &gesta::Node) -> BoxFuture<'static, String> {
+/// Ends with a sentence when the membership of this node has ended by itself; else never.
+fn membership_ended(node: &gesta::Node) -> BoxFuture<'static, String> {
     let (stopped, placement) = (node.stopped(), node.placement());
     let me = placement.me.and_then(|me| placement.member(me));
     let address = me.map(|me| Arc::clone(&me.address)).unwrap_or_default();
     async move {
-        if stopped.await != gesta::NodeStop::Replaced {
-            return pending().await;
+        match node::reason_to_end(stopped.await, &address) {
+            Some(reason) => reason,
+            None => pending().await,
         }
-        format!(
-            "another process is the node at {address} of this cluster now, so this one has stopped: \
-             each node needs an address of its own"
-        )
     }
     .boxed()
 }
 
-/// The address that a name or an address means; IPv4 first.
-pub(super) async fn resolve(listen: &str) -> Outcome<SocketAddr> {
+/// The address that a name or an address means; IPv4 first. `option` and `port` are for the sentence if it means none.
+pub(super) async fn resolve(option: &str, port: u16, listen: &str) -> Outcome<SocketAddr> {
     let wrong = |why: &str| {
         Failure::usage(format!(
-            "listen must be ADDRESS:PORT or NAME:PORT such as 127.0.0.1:2113 or localhost:2113, found {listen:?}{why}"
+            "{option} must be ADDRESS:PORT or NAME:PORT such as 127.0.0.1:{port} or localhost:{port}, found {listen:?}{why}"
         ))
     };
     let found = tokio::net::lookup_host(listen).await;

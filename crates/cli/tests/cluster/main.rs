@@ -191,8 +191,11 @@ async fn of_two_processes_with_one_address_the_replaced_one_stops() {
     let load = Load::start(&nodes);
     load.goes_on().await;
     let address = nodes.all[0].address.to_string();
+    // One that beats would be in the way of the second.
+    nodes.all[0].signal(Signal::SIGSTOP);
     let second = nodes.add(&address, "what all nodes of the test share");
     nodes.all[second].ready().await;
+    nodes.all[0].signal(Signal::SIGCONT);
     nodes.all[0].ended().await;
     let said = nodes.all[0].log();
     assert!(

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gesta_cluster::membership;
-use gesta_core::registry::{LeaseRow, Look, Move, NodeId, NodeRow};
+use gesta_core::registry::{LeaseEpoch, LeaseRow, Look, Move, NodeId, NodeRow};
 use gesta_core::{Clock, SystemClock, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -194,12 +194,20 @@ pub(super) fn plan(look: &Look, output: &mut Output) -> Outcome {
     rows(&["log", "from", "to", "reason"], &planned, output)
 }
 
-/// Moves that were made.
-pub(super) fn history(
-    look: &Look,
-    moves: impl Iterator<Item = Move>,
-    output: &mut Output,
-) -> Outcome {
+/// The newest `limit` of the moves that were made, newest first.
+pub(super) fn history(look: &Look, moves: &[Move], limit: usize, output: &mut Output) -> Outcome {
+    let shown: Vec<Row> = (0..moves.len().min(limit))
+        .map(|n| move_row(look, &moves[n], &moves[n + 1..]))
+        .collect();
+    rows(
+        &["at", "log", "from", "to", "epoch", "reason"],
+        &shown,
+        output,
+    )
+}
+
+/// A move; `older` are those before it that are kept.
+fn move_row(look: &Look, done: &Move, older: &[Move]) -> Row {
     let place = |node: Option<NodeId>| match node {
         None => "nobody".to_owned(),
         Some(id) => match look.node(id) {
@@ -207,29 +215,34 @@ pub(super) fn history(
             None => format!("{id} (left)"),
         },
     };
-    let moves: Vec<Row> = moves
-        .map(|done| Row {
-            cells: vec![
-                done.at.to_string(),
-                done.log.to_string(),
-                place(done.from),
-                place(done.to),
-                done.epoch.to_string(),
-                done.reason.name().to_owned(),
-            ],
-            record: json!({
-                "at": done.at.to_string(),
-                "log": done.log.0,
-                "from": done.from.map(|node| node.0),
-                "to": done.to.map(|node| node.0),
-                "epoch": done.epoch.0,
-                "reason": done.reason.name(),
-            }),
-        })
-        .collect();
-    rows(
-        &["at", "log", "from", "to", "epoch", "reason"],
-        &moves,
-        output,
-    )
+    let mut record = json!({
+        "at": done.at.to_string(),
+        "log": done.log.0,
+        "to": done.to.map(|node| node.0),
+        "epoch": done.epoch.0,
+        "reason": done.reason.name(),
+    });
+    let is_from_kept = is_from_kept(done, older);
+    if is_from_kept {
+        record["from"] = json!(done.from.map(|node| node.0));
+    }
+    let from = match is_from_kept {
+        true => place(done.from),
+        false => "not kept".to_owned(),
+    };
+    let cells = vec![
+        done.at.to_string(),
+        done.log.to_string(),
+        from,
+        place(done.to),
+        done.epoch.to_string(),
+        done.reason.name().to_owned(),
+    ];
+    Row { cells, record }
+}
+
+/// False if the move before this one of the same log is not among those kept, so that nobody knows who had the log.
+pub(super) fn is_from_kept(done: &Move, older: &[Move]) -> bool {
+    let is_first = done.epoch <= LeaseEpoch::default().next();
+    done.from.is_some() || is_first || older.iter().any(|other| other.log == done.log)
 }

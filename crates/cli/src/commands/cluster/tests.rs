@@ -1,7 +1,7 @@
 //! What is asked of a registry, and what is refused before anything is asked.
 
 use super::*;
-use gesta_core::registry::{Generation, LeaseEpoch, NodeId, NodeInfo};
+use gesta_core::registry::{Generation, LeaseEpoch, Move, MoveReason, NodeId, NodeInfo};
 use gesta_core::{Incarnation, Timestamp};
 
 fn node(id: u32) -> NodeRow {
@@ -124,4 +124,26 @@ fn a_move_ends_when_the_log_is_there_or_cannot_come() {
             .1
             .contains("has lost its owner")
     );
+}
+
+/// What happened: the oldest kept move of each log said that nobody had had the log before.
+#[test]
+fn who_had_a_log_before_its_oldest_kept_move_is_not_known() {
+    let done = |log: u16, from: Option<u32>, epoch: u64| Move {
+        log: LogId(log),
+        from: from.map(NodeId),
+        to: Some(NodeId(1)),
+        epoch: LeaseEpoch(epoch),
+        reason: MoveReason::Claim,
+        at: Timestamp(0),
+    };
+    let other = done(1, None, 8);
+    assert!(show::is_from_kept(&done(0, None, 1), &[other]), "the first");
+    assert!(!show::is_from_kept(&done(0, None, 7), &[other]));
+    assert!(show::is_from_kept(&done(0, Some(2), 7), &[]));
+    // The log was given up as stuck, so nobody had it.
+    assert!(show::is_from_kept(
+        &done(0, None, 7),
+        &[other, done(0, Some(2), 6)]
+    ));
 }
