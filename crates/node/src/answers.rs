@@ -2,13 +2,11 @@
 
 use bytes::Bytes;
 use gesta_core::{
-    Appended, AppendedStream, Checkpoint, Deleted, Error, LogId, MetadataSet, Position, Result,
-    Revision, StreamId,
+    Appended, AppendedStream, Checkpoint, Deleted, Error, ErrorKind, LogId, MetadataSet, Position,
+    Result, Revision, StreamId,
 };
 use gesta_wire::problem::Document;
 use prost::Message;
-
-use crate::calls::unreadable;
 
 /// The answer to any change: that to an append. A delete and a change of metadata are events as well.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +102,7 @@ pub(crate) fn encode(result: &Result<Changed>) -> Bytes {
 /// Reads what became of a change.
 ///
 /// # Errors
-/// The owner's; `Unsupported` if the answer cannot be read.
+/// The owner's; `OutcomeUnknown` if the answer cannot be read, for the owner may have stored the change.
 pub(crate) fn decode(bytes: Bytes) -> Result<Changed> {
     let message = AnswerMessage::decode(bytes).map_err(unreadable)?;
     if let Some(problem) = message.problem {
@@ -113,11 +111,12 @@ pub(crate) fn decode(bytes: Bytes) -> Result<Changed> {
         return Err(Error::new(error));
     }
     let log = u16::try_from(message.log).map_err(unreadable)?;
+    let checkpoint = message.checkpoint.parse::<Checkpoint>();
     Ok(Changed(Appended {
         streams: message.streams.into_iter().map(Into::into).collect(),
         log: LogId(log),
         position: Position(message.position),
-        checkpoint: message.checkpoint.parse::<Checkpoint>()?,
+        checkpoint: checkpoint.map_err(unreadable)?,
     }))
 }
 
@@ -143,10 +142,18 @@ impl From<StreamMessage> for AppendedStream {
     }
 }
 
+/// The error of an answer that cannot be read: it may say that the change is stored.
+fn unreadable(why: impl std::fmt::Display) -> Error {
+    let text = format!(
+        "the answer of the node that owns the log cannot be read: {why}; do the builds of the nodes differ?"
+    );
+    ErrorKind::OutcomeUnknown(text).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gesta_core::{ErrorKind, ExpectedRevision, Incarnation};
+    use gesta_core::{ExpectedRevision, Incarnation};
 
     /// Goal: the edge answers what the owner has answered, refusals with all that they tell.
     #[test]
@@ -180,6 +187,30 @@ mod tests {
             let refused = decode(encode(&Err(kind.clone().into()))).expect_err("refused");
             assert_eq!(format!("{:?}", refused.kind()), format!("{kind:?}"));
         }
-        assert!(decode(Bytes::from_static(b"\xff")).is_err());
+    }
+
+    /// Goal: an answer that cannot be read is no refusal. What happened: a change that the owner had stored was told as
+    /// unsupported, so a caller that asked again with new ids stored it twice.
+    #[test]
+    fn an_unreadable_answer_leaves_the_outcome_unknown() {
+        let message = |change: fn(&mut AnswerMessage)| {
+            let mut message = AnswerMessage::default();
+            change(&mut message);
+            Bytes::from(message.encode_to_vec())
+        };
+        let answers = [
+            Bytes::from_static(b"\xff"),
+            message(|message| message.problem = Some(Bytes::from_static(b"{}"))),
+            message(|message| message.log = 70_000),
+            message(|message| message.checkpoint = "none".to_owned()),
+        ];
+        for answer in answers {
+            let error = decode(answer).expect_err("unreadable");
+            assert!(
+                matches!(error.kind(), ErrorKind::OutcomeUnknown(_)),
+                "{error}"
+            );
+            assert!(error.to_string().contains("cannot be read"), "{error}");
+        }
     }
 }

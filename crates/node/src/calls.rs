@@ -119,7 +119,7 @@ fn check_claim(expected: ExpectedRevision) -> Result<()> {
 }
 
 /// The error of a call that another node has forwarded in a form that this one cannot read.
-pub(crate) fn unreadable(why: impl std::fmt::Display) -> Error {
+fn unreadable(why: impl std::fmt::Display) -> Error {
     let text = format!("a call of another node cannot be read: {why}; do their builds differ?");
     gesta_core::ErrorKind::Unsupported(text).into()
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::serve::epoch;
 
-/// Sets the routes of all logs at each change, until there are no more changes.
+/// Sets the routes of all logs at each change, until there are no more changes: then nothing is known any more.
 pub(crate) async fn follow(
     mut placement: watch::Receiver<Arc<Placement>>,
     forwarder: Forwarder,
