@@ -303,6 +303,12 @@ impl Forwarder {
         self.shared.peers.tasks.wait().await;
     }
 
+    /// Number of logs.
+    #[must_use]
+    pub fn logs(&self) -> u16 {
+        self.shared.peers.logs()
+    }
+
     fn log(&self, log: LogId) -> Option<&Log> {
         self.shared.logs.get(usize::from(log.0))
     }

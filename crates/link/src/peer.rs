@@ -110,6 +110,11 @@ impl Peers {
         }
     }
 
+    /// Number of logs of the store.
+    pub(crate) fn logs(&self) -> u16 {
+        self.config.store.logs
+    }
+
     fn known(&self) -> MutexGuard<'_, BTreeMap<Address, Weak<Peer>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

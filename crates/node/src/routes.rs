@@ -24,17 +24,16 @@ pub(crate) async fn follow(
     }
 }
 
+/// Sets the routes of all logs. Of a placement that knows nothing, before the first look or after the membership has
+/// failed, they lead to nobody: nothing is believed that was known before.
 pub(crate) fn set(placement: &Placement, forwarder: &Forwarder, here: &Address) {
-    if placement.incarnation.is_none() {
-        return;
-    }
     let others = placement.nodes.iter();
     let others = others.filter(|node| &*node.address != here.as_str());
     let others: Vec<Address> = others
         .map(|node| Address::new(Arc::clone(&node.address)))
         .collect();
     forwarder.set_nodes(&others);
-    for log in (0..).map(LogId).take(placement.logs.len()) {
+    for log in (0..forwarder.logs()).map(LogId) {
         // It is in force in the order of this call and the calls that are forwarded; nobody waits for it.
         drop(forwarder.set_route(log, route(placement, log, here)));
     }

@@ -223,6 +223,35 @@ async fn appends_go_on_without_their_owner() {
     assert_eq!(appended.streams[0].first_revision.0, 3);
 }
 
+/// Goal: a node whose membership has failed owns nothing and believes nothing. What happened: its old routes stayed, so it
+/// appended at full speed to logs that others own by now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_knows_nothing_appends_slowly() {
+    let mut cluster = Cluster::new(2).await;
+    cluster.agree(&[Some(0), Some(1)]);
+    let node = &cluster.nodes[0].node;
+    let append = |stream: &str| {
+        let append = Append::to(name(stream), ExpectedRevision::Any, vec![event()]);
+        node.append(append)
+    };
+    // Names of both logs.
+    let logs = |of: u16| (0..).map(move |n| format!("s-{of}-{n}"));
+    let name_in = |of| {
+        let mut names = logs(of);
+        names.find(|text| node.store().log_of(&name(text)).0 == of)
+    };
+    let names = [0, 1].map(|of| name_in(of).expect("there are many names"));
+    for name in &names {
+        append(name).await.expect("appended");
+    }
+    assert_eq!(node.stats().direct, 0);
+    cluster.nodes[0].knows_nothing();
+    for name in &names {
+        append(name).await.expect("appended");
+    }
+    assert_eq!(node.stats().direct, 2, "both without an owner, slowly");
+}
+
 /// Answers with what it was asked, and the name of its node.
 struct Echo(u32);
 

@@ -112,6 +112,17 @@ pub struct TestNode {
 }
 
 impl TestNode {
+    /// The membership of the node fails: nothing is known any more.
+    pub fn knows_nothing(&self) {
+        self.arrangement.0.send_modify(|placement| {
+            let version = placement.version + 1;
+            *placement = Arc::new(Placement {
+                version,
+                ..Placement::default()
+            });
+        });
+    }
+
     /// Tells the node who owns each log at this epoch: one of the members, by its place, or nobody.
     pub fn believes(&self, epoch: u64, members: &[(u32, Arc<str>)], owners: &[Option<usize>]) {
         let owner = |place: usize| Owner {
