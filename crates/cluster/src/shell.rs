@@ -232,16 +232,18 @@ impl Membership {
         self.stopped().await
     }
 
-    /// Waits until the membership has ended.
-    pub async fn stopped(&self) -> Stop {
+    /// Waits until the membership has ended. The future is no handle: it does not keep the membership alive.
+    pub fn stopped(&self) -> impl Future<Output = Stop> + Send + use<> {
         let mut status = self.told.status.subscribe();
-        let ended = status
-            .wait_for(|(_, status)| status.stopped.is_some())
-            .await;
-        ended
-            .ok()
-            .and_then(|told| told.1.stopped)
-            .unwrap_or(Stop::Left)
+        async move {
+            let ended = status
+                .wait_for(|(_, status)| status.stopped.is_some())
+                .await;
+            ended
+                .ok()
+                .and_then(|told| told.1.stopped)
+                .unwrap_or(Stop::Left)
+        }
     }
 
     fn input(&self, input: Input) {

@@ -15,7 +15,7 @@ use gesta_core::LogId;
 use gesta_core::capacity::Capacity;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -34,11 +34,21 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// When the server is shut down, what is written may take so long to leave.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
-/// Serves the links of other nodes. A clone is another handle of the same server.
+/// Serves the links of other nodes. A clone is another handle of the same server. When the last one is dropped, all links
+/// are cut and the port is given back, as if the process had died.
 #[derive(Clone, Debug)]
 pub struct LinkServer {
     shared: Arc<Shared>,
     address: SocketAddr,
+    /// Only handles hold it.
+    _ends: Arc<Ends>,
+}
+
+/// Ends the tasks of a server when it is dropped.
+#[derive(Debug)]
+struct Ends {
+    _closing: DropGuard,
+    _closed: DropGuard,
 }
 
 struct Shared {
@@ -102,7 +112,8 @@ struct Caller {
 }
 
 impl LinkServer {
-    /// Serves links that come to this listener, until [`shutdown`](Self::shutdown). Must be called in a tokio runtime.
+    /// Serves links that come to this listener, until [`shutdown`](Self::shutdown) or the last handle is
+    /// dropped. Must be called in a tokio runtime.
     ///
     /// # Errors
     /// [`StartError`] if a value of the configuration is out of range or the listener has no address.
@@ -130,7 +141,15 @@ impl LinkServer {
             tasks: TaskTracker::new(),
         });
         shared.tasks.spawn(accept(listener, Arc::clone(&shared)));
-        Ok(Self { shared, address })
+        let ends = Ends {
+            _closing: shared.closing.clone().drop_guard(),
+            _closed: shared.closed.clone().drop_guard(),
+        };
+        Ok(Self {
+            shared,
+            address,
+            _ends: Arc::new(ends),
+        })
     }
 
     /// Where it listens.
@@ -175,7 +194,10 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a link");
-                tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                let pause = tokio::time::sleep(ACCEPT_AGAIN_AFTER);
+                if shared.closing.run_until_cancelled(pause).await.is_none() {
+                    return;
+                }
                 continue;
             }
         };

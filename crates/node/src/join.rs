@@ -211,8 +211,7 @@ impl Placements for Joining {
     }
 
     fn stopped(&self) -> BoxFuture<'static, Stop> {
-        let membership = self.membership.clone();
-        async move { membership.stopped().await }.boxed()
+        self.membership.stopped().boxed()
     }
 }
 

@@ -75,6 +75,9 @@ pub struct Link {
 }
 
 /// One node of a cluster: an event store that sends each change to the node that owns its log.
+///
+/// A node that is dropped without [`shutdown`](EventStore::shutdown) falls silent, as if its process had died: its links
+/// are cut, its port is free, and its beats end.
 pub struct Node {
     pub(crate) store: Arc<Store>,
     pub(crate) forwarder: Forwarder,

@@ -27,6 +27,9 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use uuid::Uuid;
 
+/// No test waits longer for anything.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The placement that one node sees.
 pub struct Arrangement(watch::Sender<Arc<Placement>>);
 
@@ -56,7 +59,7 @@ impl Seat {
         }
     }
 
-    /// Starts the node with this number on the database.
+    /// Starts the node with this number on the database, with a placement that the test sets.
     pub fn start(
         self,
         number: u32,
@@ -64,12 +67,30 @@ impl Seat {
         clock: Arc<dyn Clock>,
         give_up_after: Duration,
     ) -> TestNode {
+        let address = Arc::clone(&self.address);
+        let arrangement = Arc::new(Arrangement(watch::Sender::new(Arc::default())));
+        let placements = Arc::clone(&arrangement) as Arc<dyn Placements>;
+        TestNode {
+            number,
+            address,
+            node: self.start_with(world, clock, give_up_after, placements),
+            arrangement,
+        }
+    }
+
+    /// Starts a node with this placement.
+    pub fn start_with(
+        self,
+        world: &Arc<World>,
+        clock: Arc<dyn Clock>,
+        give_up_after: Duration,
+        placements: Arc<dyn Placements>,
+    ) -> Arc<Node> {
         let backend = MemoryBackend::new(world);
         let logs = backend.info().logs;
         let mut config = gesta_store::Config::default();
         config.append.give_up_after = give_up_after;
-        let store = Store::open(Arc::clone(&backend) as Arc<dyn Backend>, config, clock);
-        let arrangement = Arc::new(Arrangement(watch::Sender::new(Arc::default())));
+        let store = Store::open(backend, config, clock);
         let identity = StoreIdentity {
             id: Uuid::from_u128(1),
             logs,
@@ -77,7 +98,7 @@ impl Seat {
         let link = LinkConfig {
             store: identity,
             secret: Secret::new(b"a secret of the tests").expect("long enough"),
-            address: Address::new(Arc::clone(&self.address)),
+            address: Address::new(self.address),
             build: "test".into(),
             times: gesta_link::Times::default(),
             bounds: gesta_link::Bounds::default(),
@@ -86,19 +107,8 @@ impl Seat {
             link,
             give_up_after,
         };
-        let node = Node::start(
-            store.expect("opened"),
-            self.listener,
-            config,
-            Arc::clone(&arrangement) as Arc<dyn Placements>,
-        );
-        TestNode {
-            number,
-            address: self.address,
-            node: node.expect("started"),
-            backend,
-            arrangement,
-        }
+        let node = Node::start(store.expect("opened"), self.listener, config, placements);
+        node.expect("started")
     }
 }
 
@@ -107,7 +117,6 @@ pub struct TestNode {
     pub number: u32,
     pub address: Arc<str>,
     pub node: Arc<Node>,
-    pub backend: Arc<MemoryBackend>,
     arrangement: Arc<Arrangement>,
 }
 
