@@ -7,6 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::error::StartError;
+use crate::hello::ADDRESS_BYTES_MAX;
 use crate::route::Address;
 use crate::sending::Credit;
 
@@ -126,7 +127,8 @@ pub struct LinkConfig {
     pub store: StoreIdentity,
     /// The secret of the cluster.
     pub secret: Secret,
-    /// The address at which other nodes reach this one. A hint that names it is not followed.
+    /// The address at which other nodes reach this one: who dials another one gets no link. A hint that names it is not
+    /// followed.
     pub address: Address,
     /// The build, for messages to people; at most 64 bytes are sent.
     pub build: String,
@@ -145,6 +147,9 @@ impl LinkConfig {
         let (bounds, times) = (&self.bounds, &self.times);
         if self.store.logs == 0 {
             return refuse("a store has at least one log");
+        }
+        if self.address.as_str().len() > ADDRESS_BYTES_MAX {
+            return refuse("the address of a node may have at most 300 bytes");
         }
         if bounds.lane_calls_max == 0 || bounds.waiting_calls_max == 0 {
             return refuse("at least one call must be allowed on a lane and to wait");

@@ -10,7 +10,9 @@
 //!    know the secret only that.
 //!
 //! A proof is HMAC-SHA256 by the secret over the role, both nonces and everything that was said since, the store's id
-//! among it. So a proof is good for one connection, one store and one direction. The secret never travels, and proofs
+//! among it. So a proof is good for one connection, one store and one direction. Both introductions name the address at
+//! which L is reached, as each knows it: D the one it dialled. They must be equal, so whoever sits at the address of one
+//! node and passes the bytes on to another one gets no link. The secret never travels, and proofs
 //! are compared in constant time. What follows on the connection is neither encrypted nor signed: that is for TLS or a
 //! trusted network.
 
@@ -20,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use uuid::Uuid;
 
 use crate::config::{Secret, StoreIdentity};
+use crate::route::Address;
 use crate::sending::Credit;
 
 /// Versions of the protocol that this build speaks. Neighbouring builds share at least one.
@@ -29,8 +32,10 @@ const MAGIC: [u8; 8] = *b"GESTALNK";
 const NONCE_BYTES: usize = 32;
 const PROOF_BYTES: usize = 32;
 /// Longest introduction or sentence.
-const TEXT_BYTES_MAX: usize = 512;
+const TEXT_BYTES_MAX: usize = 1_024;
 const BUILD_BYTES_MAX: usize = 64;
+/// Longest address: that of a host name and a port, and more.
+pub(crate) const ADDRESS_BYTES_MAX: usize = 300;
 
 const WELCOME: u8 = 0;
 const REFUSED: u8 = 1;
@@ -55,6 +60,8 @@ pub(crate) struct Introduction {
     /// What it takes on each lane.
     pub(crate) credit: Credit,
     pub(crate) build: String,
+    /// The address that was dialled, as who dials and as who listens knows it.
+    pub(crate) address: Address,
 }
 
 /// Why there is no link.
@@ -240,6 +247,11 @@ impl Introduction {
         bytes.extend(self.credit.bytes.to_be_bytes());
         bytes.push(u8::try_from(build.len()).unwrap_or(0));
         bytes.extend(build.as_bytes());
+        // One that is too long is no node's.
+        let address = self.address.as_str().as_bytes();
+        let address = &address[..address.len().min(ADDRESS_BYTES_MAX)];
+        bytes.extend(u16::try_from(address.len()).unwrap_or(0).to_be_bytes());
+        bytes.extend(address);
         bytes
     }
 
@@ -256,6 +268,8 @@ impl Introduction {
         let credit_bytes = u32::from_be_bytes(take(4)?.try_into().ok()?);
         let length = usize::from(*take(1)?.first()?);
         let build = std::str::from_utf8(take(length)?).ok()?.to_owned();
+        let length = u16::from_be_bytes(take(2)?.try_into().ok()?);
+        let address = std::str::from_utf8(take(usize::from(length))?).ok()?;
         Some(Self {
             protocols: Protocols { min, max },
             store: StoreIdentity { id, logs },
@@ -265,6 +279,7 @@ impl Introduction {
                 bytes: credit_bytes,
             },
             build,
+            address: Address::new(address),
         })
     }
 
@@ -280,6 +295,12 @@ impl Introduction {
             return Err(refused(format!(
                 "nodes of one cluster must know the same number of logs: one knows {}, the other {}",
                 self.store.logs, other.store.logs
+            )));
+        }
+        if self.address != other.address {
+            return Err(refused(format!(
+                "a node must be dialled at its own address: one side says {}, the other {}",
+                self.address, other.address
             )));
         }
         let (own, others) = (self.protocols, other.protocols);
@@ -315,6 +336,7 @@ mod tests {
             process: Uuid::from_u128(process),
             credit: Credit { calls: 5, bytes: 6 },
             build: "1.2.3".to_owned(),
+            address: Address::new("node-a:1"),
         }
     }
 
@@ -355,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_store_another_number_of_logs_and_other_versions_are_refused() {
+    async fn another_store_another_number_of_logs_other_versions_and_another_address_are_refused() {
         let own = node(1);
         let mut store = node(2);
         store.store.id = Uuid::from_u128(8);
@@ -363,7 +385,10 @@ mod tests {
         logs.store.logs = 17;
         let mut versions = node(2);
         versions.protocols = Protocols { min: 2, max: 3 };
+        let mut address = node(2);
+        address.address = Address::new("node-b:1");
         let cases = [
+            (address, "at its own address"),
             (store, "the same store"),
             (logs, "number of logs"),
             (versions, "a version"),

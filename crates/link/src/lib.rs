@@ -44,17 +44,18 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+//! let listener = TcpListener::bind("127.0.0.1:0").await?;
 //! let config = LinkConfig {
 //!     store: StoreIdentity { id: Uuid::new_v4(), logs: 4 },
 //!     secret: Secret::new(b"32 random bytes of the cluster..")?,
-//!     address: Address::new("node-a:7071"),
+//!     address: listener.local_addr()?.into(),
 //!     build: "1.0.0".to_owned(),
 //!     times: Times::default(),
 //!     bounds: Bounds::default(),
 //! };
-//! let listener = TcpListener::bind("127.0.0.1:0").await?;
 //! let owner = LinkServer::start(listener, config.clone(), Arc::new(Echo))?;
 //!
+//! let config = LinkConfig { address: Address::new("node-b:7071"), ..config };
 //! let forwarder = Forwarder::start(config, Arc::new(|_log, _hint| {}))?;
 //! let epoch = Epoch { incarnation: Incarnation::random(), number: 1 };
 //! let route = Route { owner: Owner::Node(owner.local_address().into()), epoch };

@@ -140,7 +140,7 @@ impl Peers {
         known.insert(address.clone(), Arc::downgrade(&peer));
         let dialler = Dialler {
             address: address.clone(),
-            introduction: introduction(&self.config, self.process),
+            introduction: introduction(&self.config, self.process, address),
             config: self.config.clone(),
             history: History::new(self.config.times, Instant::now()),
             state,
@@ -160,14 +160,15 @@ impl Peers {
     }
 }
 
-/// What this node says of itself.
-pub(crate) fn introduction(config: &LinkConfig, process: Uuid) -> Introduction {
+/// What this node says of itself on a connection to this address.
+pub(crate) fn introduction(config: &LinkConfig, process: Uuid, dialled: &Address) -> Introduction {
     Introduction {
         protocols: hello::PROTOCOLS,
         store: config.store,
         process,
         credit: config.bounds.credit(),
         build: config.build.clone(),
+        address: dialled.clone(),
     }
 }
 

@@ -128,7 +128,7 @@ impl LinkServer {
             source,
         })?;
         let shared = Arc::new(Shared {
-            introduction: introduction(&config, Uuid::new_v4()),
+            introduction: introduction(&config, Uuid::new_v4(), &config.address),
             config,
             serve,
             newest: NewestLanes::default(),

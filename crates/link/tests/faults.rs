@@ -12,7 +12,10 @@ use futures::future::join_all;
 use gesta_core::LogId;
 use gesta_link::{Answer, ForwardError, Forwarder, LinkConfig, Reach, ReturnReason};
 use gesta_pgtest::FaultProxy;
-use support::{Behaviour, Node, body, config, forwarder, later, node, quick, route, within};
+use support::{
+    Behaviour, Node, body, config, forwarder, later, node, node_behind_a_network, quick, route,
+    within,
+};
 
 const LOG: LogId = LogId(0);
 
@@ -25,8 +28,7 @@ fn quick_config() -> LinkConfig {
 
 /// A forwarder whose log 0 is owned by a node behind a network.
 async fn through_a_network(config: LinkConfig) -> (Node, FaultProxy, Forwarder) {
-    let owner = node(config.clone()).await;
-    let network = FaultProxy::start(owner.address).expect("a proxy");
+    let (owner, network) = node_behind_a_network(config.clone()).await;
     let sender = forwarder(config);
     within(sender.set_route(LOG, route(network.addr(), 1))).await;
     assert_eq!(within(call(&sender, "first")).await, Ok(body("first")));

@@ -13,8 +13,10 @@ use gesta_core::LogId;
 use gesta_link::{
     Address, Answer, AskError, ForwardError, Outgoing, Owner, Reach, Reply, ReturnReason, Route,
 };
-use gesta_pgtest::FaultProxy;
-use support::{Behaviour, body, config, epoch, forwarder, hint, later, node, route, within};
+use support::{
+    Behaviour, body, config, epoch, forwarder, hint, later, node, node_behind_a_network, route,
+    within,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -76,8 +78,7 @@ async fn a_slow_lane_holds_up_only_itself() {
 /// Goal: bodies of 16 MiB are on their way while small calls of another log come and go.
 #[tokio::test]
 async fn large_bodies_hold_up_only_their_lane() {
-    let (owner, sender) = (node(config()).await, forwarder(config()));
-    let network = FaultProxy::start(owner.address).expect("a proxy");
+    let ((owner, network), sender) = (node_behind_a_network(config()).await, forwarder(config()));
     network.set_round_trip(Duration::from_millis(20));
     for log in 0..2 {
         drop(sender.set_route(LogId(log), route(network.addr(), 1)));

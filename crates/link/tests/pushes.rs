@@ -7,8 +7,7 @@ mod support;
 use bytes::Bytes;
 use gesta_core::LogId;
 use gesta_link::{Pushed, Pushes};
-use gesta_pgtest::FaultProxy;
-use support::{body, config, forwarder, node, route, within};
+use support::{body, config, forwarder, node, node_behind_a_network, route, within};
 
 const LOG: LogId = LogId(5);
 
@@ -53,8 +52,7 @@ async fn pushes_follow_the_owner_with_a_gap_first() {
 
 #[tokio::test]
 async fn a_broken_link_makes_a_gap() {
-    let owner = node(config()).await;
-    let network = FaultProxy::start(owner.address).expect("a proxy");
+    let (owner, network) = node_behind_a_network(config()).await;
     let sender = forwarder(config());
     let mut pushes = sender.subscribe(LOG).expect("a log");
     within(sender.set_route(LOG, route(network.addr(), 1))).await;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use gesta_core::LogId;
 use gesta_link::{ForwardError, LinkConfig, ReturnReason, Secret};
+use gesta_pgtest::FaultProxy;
 use support::{body, config, forwarder, later, node, route, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -49,6 +50,22 @@ async fn another_store_is_refused() {
 async fn another_number_of_logs_is_refused() {
     let sentence = refusal(|config| config.store.logs = 4).await;
     assert!(sentence.contains("one knows 16, the other 4"), "{sentence}");
+}
+
+/// Goal: whoever took the place of one node and passes everything on to another one gets no link.
+#[tokio::test]
+async fn a_node_that_was_not_dialled_is_refused() {
+    let owner = node(config()).await;
+    let relay = FaultProxy::start(owner.address).expect("a proxy");
+    let sender = forwarder(config());
+    drop(sender.set_route(LogId(0), route(relay.addr(), 1)));
+    let reply = within(support::call(&sender, LogId(0), 1, body("a"), later())).await;
+    assert!(
+        reply.is_err() && owner.owned.calls().is_empty(),
+        "{reply:?}"
+    );
+    let sentence = sender.nodes().remove(0).trouble.expect("a sentence");
+    assert!(sentence.contains("at its own address"), "{sentence}");
 }
 
 #[test]

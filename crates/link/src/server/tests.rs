@@ -102,7 +102,7 @@ async fn connect(server: &LinkServer, process: Uuid) -> SendRequest<Bytes> {
     let mut socket = TcpStream::connect(server.local_address())
         .await
         .expect("connected");
-    let own = introduction(&config(), process);
+    let own = introduction(&config(), process, &config().address);
     hello::dial(&mut socket, &config().secret, &own)
         .await
         .expect("welcome");

@@ -17,6 +17,7 @@ use gesta_link::{
     Address, Answer, Bounds, Call, Epoch, ForwardError, Forwarder, Hint, LinkConfig, LinkServer,
     Owner, Question, Route, Secret, Serve, Served, StoreIdentity, Times,
 };
+use gesta_pgtest::FaultProxy;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -192,8 +193,23 @@ pub(crate) struct Node {
     pub(crate) address: SocketAddr,
 }
 
+/// A node that listens on a free port, its address.
 pub(crate) async fn node(config: LinkConfig) -> Node {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address").into();
+    start(listener, LinkConfig { address, ..config })
+}
+
+/// A node whose address is that of a network, which a test can hurt.
+pub(crate) async fn node_behind_a_network(config: LinkConfig) -> (Node, FaultProxy) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let network = FaultProxy::start(listener.local_addr().expect("an address"));
+    let network = network.expect("a proxy");
+    let address = network.addr().into();
+    (start(listener, LinkConfig { address, ..config }), network)
+}
+
+fn start(listener: TcpListener, config: LinkConfig) -> Node {
     let owned = Arc::new(Owned::default());
     let server = LinkServer::start(listener, config, Arc::clone(&owned) as _).expect("started");
     Node {
