@@ -2,6 +2,7 @@
 
 mod connection;
 mod lane;
+mod strangers;
 #[cfg(test)]
 mod tests;
 
@@ -14,11 +15,11 @@ use bytes::Bytes;
 use gesta_core::LogId;
 use gesta_core::capacity::Capacity;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use self::strangers::Strangers;
 use crate::config::LinkConfig;
 use crate::error::StartError;
 use crate::hello::Introduction;
@@ -27,8 +28,6 @@ use crate::pushes::Subscribers;
 use crate::receiving::Newest;
 use crate::serve::Serve;
 
-/// Most connections at once that have not proved that they know the secret.
-const STRANGERS_MAX: usize = 64;
 /// Pause after the listener has failed, for want of file descriptors for example.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// When the server is shut down, what is written may take so long to leave.
@@ -59,7 +58,7 @@ struct Shared {
     subscribers: Subscribers,
     /// Calls and questions that were taken and are not answered.
     open: Arc<Capacity>,
-    strangers: Arc<Semaphore>,
+    strangers: Arc<Strangers>,
     /// No more connections are accepted.
     closing: CancellationToken,
     /// Lanes end.
@@ -134,7 +133,7 @@ impl LinkServer {
             newest: NewestLanes::default(),
             subscribers: Subscribers::default(),
             open: Capacity::new([usize::MAX]),
-            strangers: Arc::new(Semaphore::new(STRANGERS_MAX)),
+            strangers: Arc::default(),
             closing: CancellationToken::new(),
             ending: CancellationToken::new(),
             closed: CancellationToken::new(),
@@ -201,10 +200,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                 continue;
             }
         };
-        // Too many strangers: the connection is dropped.
-        let Ok(stranger) = Arc::clone(&shared.strangers).try_acquire_owned() else {
-            continue;
-        };
+        let stranger = shared.strangers.admit(from);
         let connection = connection::run(socket, from, stranger, Arc::clone(&shared));
         let closed = shared.closed.clone();
         shared

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 
+use super::strangers::Stranger;
 use super::{Caller, Shared, lane};
 use crate::hello;
 use crate::peer::keep_alive;
@@ -19,23 +19,21 @@ const STREAMS_MAX: u32 = 2 * 65_536;
 pub(super) async fn run(
     mut socket: TcpStream,
     from: SocketAddr,
-    stranger: OwnedSemaphorePermit,
+    stranger: Stranger,
     shared: Arc<Shared>,
 ) {
     // A socket without it is only slower.
     let _ = socket.set_nodelay(true);
     let within = shared.config.times.connect_within;
     let hello = hello::listen(&mut socket, &shared.config.secret, &shared.introduction);
-    let other = match tokio::time::timeout(within, hello).await {
-        Ok(Ok(other)) => other,
-        Ok(Err(error)) => {
-            tracing::warn!(%from, %error, "a link was refused");
-            return;
-        }
-        Err(_) => {
-            tracing::warn!(%from, ?within, "a link was refused: no hello came in time");
-            return;
-        }
+    let gives_way = stranger.gives_way.clone();
+    let hello = gives_way.run_until_cancelled(tokio::time::timeout(within, hello));
+    let refused = |why: &dyn std::fmt::Display| shared.strangers.refused(from, why);
+    let other = match hello.await {
+        Some(Ok(Ok(other))) => other,
+        Some(Ok(Err(error))) => return refused(&error),
+        Some(Err(_)) => return refused(&format!("no hello came within {within:?}")),
+        None => return refused(&"too many others came before its hello had ended"),
     };
     drop(stranger);
     let caller = Caller {

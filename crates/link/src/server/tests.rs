@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use gesta_core::Incarnation;
 use h2::client::SendRequest;
 use rand::{RngExt, SeedableRng};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -66,10 +67,13 @@ struct Attack {
 
 impl Attack {
     async fn start() -> Self {
+        Self::start_with(config()).await
+    }
+
+    async fn start_with(config: LinkConfig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let serve = Arc::new(Silent::default());
-        let server =
-            LinkServer::start(listener, config(), Arc::clone(&serve) as _).expect("started");
+        let server = LinkServer::start(listener, config, Arc::clone(&serve) as _).expect("started");
         let process = Uuid::new_v4();
         let link = connect(&server, process).await;
         Self {
@@ -177,6 +181,29 @@ async fn a_lane_whose_rules_are_broken_ends() {
         "a log that does not exist"
     );
     attack.is_alive().await;
+}
+
+/// Goal: strangers that hold all places keep no node out, however long their hellos may take. What happened: a node that
+/// came when all places were taken was refused, and who renewed 64 silent connections kept everybody out.
+#[tokio::test]
+async fn silent_strangers_give_way_to_nodes() {
+    let mut patient = config();
+    patient.times.connect_within = Duration::from_secs(3_600);
+    let attack = Attack::start_with(patient).await;
+    let mut strangers = Vec::new();
+    for _ in 0..100 {
+        let mut socket = TcpStream::connect(attack.server.local_address())
+            .await
+            .expect("connected");
+        // The challenge shows that it has a place.
+        socket.write_all(b"GESTALNK").await.expect("sent");
+        socket.write_all(&[1; 32]).await.expect("sent");
+        socket.read_exact(&mut [0; 32]).await.expect("a challenge");
+        strangers.push(socket);
+        attack.is_alive().await;
+    }
+    let first = strangers[0].read(&mut [0]).await;
+    assert!(matches!(first, Ok(0) | Err(_)), "cut off");
 }
 
 /// Goal: a forwarder has given a connection up and opened a lane on another. Calls that arrive on the old one after that
