@@ -94,6 +94,10 @@ pub struct Bounds {
     pub waiting_calls_max: usize,
     /// Most bytes of bodies of one log that a forwarder holds; a larger body may be there alone.
     pub waiting_bytes_max: usize,
+    /// Most calls of all logs together that a forwarder holds.
+    pub all_waiting_calls_max: usize,
+    /// Most bytes of bodies of all logs together that a forwarder holds; a larger body may be there alone.
+    pub all_waiting_bytes_max: usize,
     /// Most bytes of pushes that wait for one subscriber, at each side of the link.
     pub push_bytes_max: usize,
 }
@@ -106,6 +110,8 @@ impl Default for Bounds {
             body_bytes_max: 64 << 20,
             waiting_calls_max: 65_536,
             waiting_bytes_max: 128 << 20,
+            all_waiting_calls_max: 262_144,
+            all_waiting_bytes_max: 256 << 20,
             push_bytes_max: 16 << 20,
         }
     }
@@ -151,7 +157,10 @@ impl LinkConfig {
         if self.address.as_str().len() > ADDRESS_BYTES_MAX {
             return refuse("the address of a node may have at most 300 bytes");
         }
-        if bounds.lane_calls_max == 0 || bounds.waiting_calls_max == 0 {
+        if bounds.lane_calls_max == 0
+            || bounds.waiting_calls_max == 0
+            || bounds.all_waiting_calls_max == 0
+        {
             return refuse("at least one call must be allowed on a lane and to wait");
         }
         if bounds.body_bytes_max > BODY_BYTES_MAX {

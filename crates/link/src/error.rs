@@ -15,8 +15,8 @@ pub enum ForwardError {
         /// True if an owner may have done the call, or may still do it. False if no owner has done or will do it.
         was_written: bool,
     },
-    /// Too many calls or bytes of this log wait for its owner. Nothing was sent.
-    #[error("too many calls wait for the owner of the log")]
+    /// Too many calls or bytes wait for owners, of this log or of all logs together. Nothing was sent.
+    #[error("too many calls wait for the owners of logs")]
     Overloaded,
     /// The body is larger than links carry. Nothing was sent.
     #[error("the body is too large for a link")]

@@ -87,6 +87,8 @@ struct Shared {
     /// Held so that they stay connected.
     nodes: Mutex<Vec<Arc<Peer>>>,
     bounds: Bounds,
+    /// The bound of all logs together.
+    capacity: Arc<Capacity<2>>,
 }
 
 /// The way to the task of a log.
@@ -140,6 +142,7 @@ impl Forwarder {
             logs,
             nodes: Mutex::default(),
             bounds,
+            capacity: Capacity::new([bounds.all_waiting_calls_max, bounds.all_waiting_bytes_max]),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -178,9 +181,12 @@ impl Forwarder {
         if u32::try_from(bytes).map_or(true, |bytes| bytes > self.shared.bounds.body_bytes_max) {
             return (call.on_reply)(Err(ForwardError::TooLarge));
         }
-        let Ok(permit) = log.capacity.take_alone([1, bytes]) else {
+        let of_all = self.shared.capacity.take_alone([1, bytes]);
+        let of_log = log.capacity.take_alone([1, bytes]);
+        let (Ok(of_all), Ok(of_log)) = (of_all, of_log) else {
             return (call.on_reply)(Err(ForwardError::Overloaded));
         };
+        let permit = [of_all, of_log];
         let deadline = call.deadline;
         let input = Input::Call(Ticket::new(call, permit), deadline);
         if let Err(mpsc::error::SendError(Input::Call(ticket, _))) = log.inputs.send(input) {

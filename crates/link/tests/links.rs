@@ -272,6 +272,34 @@ async fn calls_without_an_owner_or_a_link_come_back_after_a_second() {
     assert!(trouble.contains("cannot connect"), "{trouble}");
 }
 
+/// Goal: what waits for the owners of many logs has one bound. What happened: each log had a bound of its own, and with
+/// 1,024 logs they came to 128 GiB.
+#[tokio::test]
+async fn calls_of_all_logs_have_one_bound() {
+    for of_bytes in [false, true] {
+        let mut bounded = config();
+        match of_bytes {
+            true => bounded.bounds.all_waiting_bytes_max = 30,
+            false => bounded.bounds.all_waiting_calls_max = 3,
+        }
+        let (owner, sender) = (node(config()).await, forwarder(bounded));
+        let call = |log| support::call(&sender, LogId(log), 1, body("0123456789"), later());
+        for log in 0..4 {
+            owner.owned.behave(log, Behaviour::Hold);
+            drop(sender.set_route(LogId(log), route(owner.address, 1)));
+        }
+        let held = [0, 1, 2].map(call);
+        assert_eq!(within(call(3)).await, Err(ForwardError::Overloaded));
+        owner.owned.seen(3).await;
+        for answer in owner.owned.take_held() {
+            answer.send(Answer::Reply(Bytes::new())).expect("awaited");
+        }
+        assert!(within(join_all(held)).await.iter().all(Result::is_ok));
+        owner.owned.behave(3, Behaviour::Echo);
+        assert!(within(call(3)).await.is_ok(), "there is room again");
+    }
+}
+
 #[tokio::test]
 async fn too_many_and_too_large_calls_are_refused_at_once() {
     let mut bounded = config();

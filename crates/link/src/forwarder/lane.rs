@@ -34,8 +34,8 @@ pub(super) struct Ticket {
     kind: u8,
     body: Bytes,
     on_reply: Option<OnReply>,
-    /// Its place among the calls that wait.
-    _permit: Permit<2>,
+    /// Its place among the calls that wait, of all logs and of its own.
+    _permits: [Permit<2>; 2],
 }
 
 impl std::fmt::Debug for Ticket {
@@ -47,12 +47,12 @@ impl std::fmt::Debug for Ticket {
 }
 
 impl Ticket {
-    pub(super) fn new(call: Outgoing, permit: Permit<2>) -> Self {
+    pub(super) fn new(call: Outgoing, permits: [Permit<2>; 2]) -> Self {
         Self {
             kind: call.kind,
             body: call.body,
             on_reply: Some(call.on_reply),
-            _permit: permit,
+            _permits: permits,
         }
     }
 
