@@ -60,6 +60,10 @@ pub struct Times {
     pub connect_within: Duration,
     /// Time between two pings.
     pub ping_every: Duration,
+    /// The same while calls wait for the answer of the node.
+    pub ping_waiting_every: Duration,
+    /// A node is silent when it has not answered a ping for so long. Calls that do not wait for a silent node come back.
+    pub silent_after: Duration,
     /// A link is dead when the last pong is so old.
     pub dead_after: Duration,
     /// Calls come back as unreachable when there has been no link to the owner for so long, and as without an owner when
@@ -74,6 +78,8 @@ impl Default for Times {
         Self {
             connect_within: Duration::from_secs(1),
             ping_every: Duration::from_secs(1),
+            ping_waiting_every: Duration::from_millis(250),
+            silent_after: Duration::from_secs(1),
             dead_after: Duration::from_secs(3),
             return_after: Duration::from_secs(1),
             trusted_after: Duration::from_secs(5),

@@ -33,6 +33,9 @@ pub enum ReturnReason {
     /// The owner cannot be reached from this node.
     #[error("the owner is unreachable")]
     Unreachable,
+    /// The owner has not been heard for a moment. Only calls with the patience for that come back so.
+    #[error("the owner is silent")]
+    Silent,
     /// The log has had no owner for a while.
     #[error("the log has no owner")]
     NoOwner,

@@ -21,6 +21,7 @@ use crate::peer::{Peer, Peers};
 use crate::pushes::Pushes;
 use crate::reach::Reach;
 use crate::route::{Address, Epoch, Hint, Owner, Route};
+use crate::sending::Patience;
 
 /// Is told the outcome of a call, exactly once. For the calls of one log that come back this happens in their order, one
 /// after the other. It must not block.
@@ -47,6 +48,8 @@ pub struct Outgoing {
     pub body: Bytes,
     /// When the caller no longer waits.
     pub deadline: Instant,
+    /// How long it waits for an owner that is not heard.
+    pub patience: Patience,
     /// Told the outcome.
     pub on_reply: OnReply,
 }
@@ -187,14 +190,14 @@ impl Forwarder {
             return (call.on_reply)(Err(ForwardError::Overloaded));
         };
         let permit = [of_all, of_log];
-        let deadline = call.deadline;
-        let input = Input::Call(Ticket::new(call, permit), deadline);
-        if let Err(mpsc::error::SendError(Input::Call(ticket, _))) = log.inputs.send(input) {
+        let (deadline, patience) = (call.deadline, call.patience);
+        let input = Input::Call(Ticket::new(call, permit), deadline, patience);
+        if let Err(mpsc::error::SendError(Input::Call(ticket, ..))) = log.inputs.send(input) {
             ticket.end(closed(ReturnReason::Closed));
         }
     }
 
-    /// Forwards a call and waits for its outcome. The order is fixed by the invocation, not by the first poll.
+    /// Forwards a call that only its owner can do, and waits for its outcome. The order is fixed by the invocation, not by the first poll.
     ///
     /// Futures of several calls that come back may be polled in any order: who needs the order then uses
     /// [`submit`](Self::submit).
@@ -211,6 +214,24 @@ impl Forwarder {
         body: Bytes,
         deadline: Instant,
     ) -> impl Future<Output = Result<Reply>> + Send + use<> {
+        self.call_with(log, kind, body, deadline, Patience::UntilUnreachable)
+    }
+
+    /// As [`call`](Self::call), with this patience.
+    ///
+    /// # Errors
+    /// [`ForwardError`].
+    ///
+    /// # Cancel safety
+    /// The call goes on without its future.
+    pub fn call_with(
+        &self,
+        log: LogId,
+        kind: u8,
+        body: Bytes,
+        deadline: Instant,
+        patience: Patience,
+    ) -> impl Future<Output = Result<Reply>> + Send + use<> {
         let (done, outcome) = oneshot::channel();
         let on_reply: OnReply = Box::new(move |result| drop(done.send(result)));
         self.submit(
@@ -219,6 +240,7 @@ impl Forwarder {
                 kind,
                 body,
                 deadline,
+                patience,
                 on_reply,
             },
         );

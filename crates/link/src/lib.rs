@@ -68,6 +68,7 @@
 //! ```
 
 mod config;
+mod demand;
 mod error;
 mod forwarder;
 mod frame;
@@ -90,5 +91,6 @@ pub use forwarder::{Forwarder, NodeReach, OnHint, OnReply, Outgoing, Reply};
 pub use pushes::{Pushed, Pushes};
 pub use reach::Reach;
 pub use route::{Address, Epoch, Hint, Owner, Route};
+pub use sending::Patience;
 pub use serve::{Answer, Call, Question, Serve, Served};
 pub use server::LinkServer;

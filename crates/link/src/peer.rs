@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::config::{LinkConfig, Times};
+use crate::demand::Demand;
 use crate::hello::{self, Introduction};
 use crate::pipe::{CONNECTION_WINDOW, Pipe, STREAM_WINDOW};
 use crate::reach::{History, Reach};
@@ -54,6 +55,8 @@ impl LinkHandle {
 pub(crate) struct PeerState {
     pub(crate) reach: Reach,
     pub(crate) link: Option<LinkHandle>,
+    /// The node has not answered a ping in time, and not been heard since.
+    pub(crate) is_silent: bool,
     pub(crate) trouble: Option<Trouble>,
 }
 
@@ -80,6 +83,8 @@ impl From<String> for Trouble {
 pub(crate) struct Peer {
     pub(crate) address: Address,
     state: watch::Receiver<PeerState>,
+    /// Who waits for answers of this node.
+    pub(crate) demand: Arc<Demand>,
     _ends: DropGuard,
 }
 
@@ -129,12 +134,15 @@ impl Peers {
         let state = watch::Sender::new(PeerState {
             reach: Reach::Connecting,
             link: None,
+            is_silent: false,
             trouble: None,
         });
+        let demand = Arc::<Demand>::default();
         let ends = self.closed.child_token();
         let peer = Arc::new(Peer {
             address: address.clone(),
             state: state.subscribe(),
+            demand: Arc::clone(&demand),
             _ends: ends.clone().drop_guard(),
         });
         known.insert(address.clone(), Arc::downgrade(&peer));
@@ -143,6 +151,7 @@ impl Peers {
             introduction: introduction(&self.config, self.process, address),
             config: self.config.clone(),
             history: History::new(self.config.times, Instant::now()),
+            demand,
             state,
         };
         self.tasks
@@ -178,6 +187,7 @@ struct Dialler {
     introduction: Introduction,
     config: LinkConfig,
     history: History,
+    demand: Arc<Demand>,
     state: watch::Sender<PeerState>,
 }
 
@@ -216,11 +226,20 @@ impl Dialler {
         };
         self.state.send_modify(|state| {
             state.link = Some(handle);
+            state.is_silent = false;
             state.trouble = None;
         });
-        let pings = keep_alive(link.pings, self.config.times);
+        let (state, address) = (self.state.clone(), self.address.clone());
+        let tell = move |is_silent| {
+            tracing::debug!(node = %address, is_silent, "a node is silent, or heard again");
+            state.send_modify(|state| state.is_silent = is_silent);
+        };
+        let demand = Arc::clone(&self.demand);
+        let pings = keep_alive(link.pings, self.config.times, &demand, tell);
         let driven = async {
             tokio::select! {
+                // What has come is read before a ping counts as unanswered: this process may have been busy itself.
+                biased;
                 result = link.connection => match result {
                     Ok(()) => "the other node closed the link".to_owned(),
                     Err(error) => format!("the link broke: {error}"),
@@ -311,20 +330,42 @@ async fn connect(
     })
 }
 
-/// Pings the other node; returns, with the reason, when it has not answered for too long. Only answers to pings count:
-/// where one direction is cut, bytes may come that prove nothing about the other direction.
-pub(crate) async fn keep_alive(pings: Option<PingPong>, times: Times) -> String {
+/// Pings the other node; returns, with the reason, when it has not answered for too long, and tells before when it is
+/// silent, or is so no more. Only answers to pings count: where one direction is cut, bytes may come that prove nothing
+/// about the other direction.
+pub(crate) async fn keep_alive(
+    pings: Option<PingPong>,
+    times: Times,
+    demand: &Demand,
+    mut tell_silent: impl FnMut(bool),
+) -> String {
     let Some(mut pings) = pings else {
         return std::future::pending().await;
     };
     let mut answered = Instant::now();
     loop {
-        tokio::time::sleep_until(answered + times.ping_every).await;
-        let pong = pings.ping(Ping::opaque());
-        match tokio::time::timeout_at(answered + times.dead_after, pong).await {
+        tokio::time::sleep_until(answered + times.ping_waiting_every).await;
+        let idle = tokio::time::sleep_until(answered + times.ping_every);
+        tokio::select! {
+            () = idle => {}
+            () = demand.is_held() => {}
+        }
+        let dead_at = answered + times.dead_after;
+        let silent_at = dead_at.min(Instant::now() + times.silent_after);
+        let mut pong = std::pin::pin!(pings.ping(Ping::opaque()));
+        let mut result = tokio::time::timeout_at(silent_at, &mut pong).await;
+        let is_silent = result.is_err();
+        if is_silent {
+            tell_silent(true);
+            result = tokio::time::timeout_at(dead_at, &mut pong).await;
+        }
+        match result {
             Ok(Ok(_)) => answered = Instant::now(),
             Ok(Err(error)) => return format!("the link broke: {error}"),
             Err(_) => return format!("no answer for {:?}", times.dead_after),
+        }
+        if is_silent {
+            tell_silent(false);
         }
     }
 }

@@ -43,8 +43,20 @@ pub(crate) enum Link {
     Down,
     /// There is one, and its owner allows so much on each lane.
     Up(Credit),
+    /// The owner has not been heard for a moment: nothing more is written, and calls that are that impatient come back.
+    Silent,
     /// Calls that would need it come back.
     Unreachable,
+}
+
+/// How long a call waits for an owner that is not heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Patience {
+    /// Until the owner counts as unreachable: what only the owner can do.
+    #[default]
+    UntilUnreachable,
+    /// Until the owner is silent, which may be a false alarm: what may be done twice, here and there, and counts once.
+    UntilSilent,
 }
 
 /// What an owner takes on one lane before it answers. Each answer gives back what its call took.
@@ -100,6 +112,8 @@ pub(crate) struct Sender<T> {
     lane: Option<Lane<T>>,
     lanes_opened: u64,
     waiting: VecDeque<Entry<T>>,
+    /// There may be calls that wait only until the owner is silent.
+    has_impatient: bool,
     /// One call is in flight until the first success.
     is_cautious: bool,
     back_off: BackOff,
@@ -125,6 +139,7 @@ impl<T> Sender<T> {
             lane: None,
             lanes_opened: 0,
             waiting: VecDeque::new(),
+            has_impatient: false,
             is_cautious: false,
             back_off: BACK_OFF,
             not_before: None,
@@ -147,13 +162,15 @@ impl<T> Sender<T> {
     }
 
     /// A call is made.
-    pub(crate) fn call(&mut self, ticket: T, bytes: usize, deadline: Instant) {
+    pub(crate) fn call(&mut self, ticket: T, bytes: usize, deadline: Instant, patience: Patience) {
+        self.has_impatient |= patience == Patience::UntilSilent;
         let earliest = self.earliest_deadline.map_or(deadline, |e| e.min(deadline));
         self.earliest_deadline = Some(earliest);
         self.waiting.push_back(Entry {
             ticket,
             bytes,
             deadline,
+            patience,
             is_in_doubt: false,
         });
     }
@@ -336,6 +353,7 @@ impl<T> Sender<T> {
                 self.return_waiting(ReturnReason::NoOwner);
             }
             (Owner::Node(_), Link::Unreachable) => self.return_waiting(ReturnReason::Unreachable),
+            (Owner::Node(_), Link::Silent) => self.return_impatient(now),
             (Owner::Node(node), Link::Up(_))
                 if self.lane.is_none()
                     && !self.waiting.is_empty()
@@ -368,6 +386,42 @@ impl<T> Sender<T> {
         self.earliest_deadline = None;
     }
 
+    /// Returns the calls that do not wait for a silent owner, those in flight too. The others stay where they are: their
+    /// answers may still come.
+    fn return_impatient(&mut self, now: Instant) {
+        if std::mem::take(&mut self.has_impatient) {
+            let is_patient = |entry: &Entry<T>| entry.patience != Patience::UntilSilent;
+            self.give_up(now, ReturnReason::Silent, is_patient);
+        }
+    }
+
+    /// Returns the calls that are not to be kept, in flight and waiting.
+    fn give_up(
+        &mut self,
+        now: Instant,
+        reason: ReturnReason,
+        mut keep: impl FnMut(&Entry<T>) -> bool,
+    ) {
+        if let Some(lane) = &mut self.lane {
+            lane.give_up(now, reason, &mut keep, &mut self.outputs);
+        }
+        if !self.waiting.iter().all(&mut keep) {
+            for entry in std::mem::take(&mut self.waiting) {
+                match keep(&entry) {
+                    true => self.waiting.push_back(entry),
+                    false => self.outputs.push_back(entry.returned(reason)),
+                }
+            }
+        }
+        self.end_drained_lane();
+    }
+
+    /// True if a call waits or is unanswered.
+    pub(crate) fn has_calls(&self) -> bool {
+        let in_flight = self.lane.as_ref().is_some_and(|lane| lane.calls > 0);
+        in_flight || !self.waiting.is_empty()
+    }
+
     /// Returns everything, now and in flight: the forwarder closes.
     pub(crate) fn close(&mut self) {
         self.lose_lane();
@@ -382,31 +436,15 @@ impl<T> Sender<T> {
         }
         self.expired_at = Some(now);
         let mut earliest = None;
-        let mut keep = |deadline: Instant| {
-            let is_kept = deadline > now;
+        self.give_up(now, ReturnReason::DeadlineOver, |entry| {
+            let is_kept = entry.deadline > now;
             if is_kept {
-                earliest = Some(earliest.map_or(deadline, |e: Instant| e.min(deadline)));
+                let earlier = |e: Instant| e.min(entry.deadline);
+                earliest = Some(earliest.map_or(entry.deadline, earlier));
             }
             is_kept
-        };
-        if let Some(lane) = &mut self.lane {
-            lane.give_up(now, &mut keep, &mut self.outputs);
-        }
-        if self.waiting.iter().any(|entry| entry.deadline <= now) {
-            for entry in std::mem::take(&mut self.waiting) {
-                if keep(entry.deadline) {
-                    self.waiting.push_back(entry);
-                } else {
-                    self.outputs.push_back(entry.over());
-                }
-            }
-        } else {
-            self.waiting.iter().for_each(|entry| {
-                keep(entry.deadline);
-            });
-        }
+        });
         self.earliest_deadline = earliest;
-        self.end_drained_lane();
     }
 
     fn stuck_at(&self) -> Option<Instant> {

@@ -6,7 +6,7 @@
 //! Frames that were written before a connection was cut may arrive long after.
 //!
 //! Checked: replied calls took effect in the order of their invocation; each call has exactly one outcome; a reply means
-//! that the call took effect, `was_written: false` that it never did; no call takes effect after its deadline plus the
+//! that the call took effect, `was_written: false` that it never did; only impatient calls come back from a silent owner; no call takes effect after its deadline plus the
 //! time that its frame was under way; calls that come back, do so in order; and after some time of peace every call has
 //! its outcome and a new one succeeds.
 
@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::error::ReturnReason;
 use crate::receiving::{Newest, Receiver, Refusal, Verdict};
 use crate::route::{Address, Epoch, Hint, Owner, Route};
-use crate::sending::{Credit, Link, Output, Sender};
+use crate::sending::{Credit, Link, Output, Patience, Sender};
 
 const CREDIT: Credit = Credit {
     calls: 6,
@@ -106,8 +106,17 @@ struct World {
     /// Hints promise the other node an ownership that does not come about.
     promises_too_much: bool,
     effects: Vec<usize>,
-    returned: Vec<usize>,
+    /// The calls that came back, those that do not wait for a silent owner apart: they overtake the others.
+    returned: [Vec<usize>; 2],
     links: [Link; 2],
+}
+
+/// A third of the calls do not wait for a silent owner.
+fn patience(bytes: usize) -> Patience {
+    match bytes % 3 {
+        0 => Patience::UntilSilent,
+        _ => Patience::UntilUnreachable,
+    }
 }
 
 fn address(node: usize) -> Address {
@@ -140,7 +149,7 @@ impl World {
             epoch,
             promises_too_much: false,
             effects: Vec::new(),
-            returned: Vec::new(),
+            returned: Default::default(),
             links: [Link::Up(CREDIT); 2],
         };
         world.nodes[0].believes = true;
@@ -149,7 +158,9 @@ impl World {
 
     fn submit(&mut self, within: Duration, bytes: usize) {
         let deadline = self.now + within;
-        self.sender.call(self.calls.len(), bytes, deadline);
+        let patience = patience(bytes);
+        self.sender
+            .call(self.calls.len(), bytes, deadline, patience);
         self.calls.push(CallState {
             deadline,
             bytes,
@@ -216,8 +227,14 @@ impl World {
                     was_written,
                 } => {
                     if reason != ReturnReason::DeadlineOver {
-                        self.returned.push(ticket);
+                        let patience = patience(self.calls[ticket].bytes);
+                        let is_impatient = patience == Patience::UntilSilent;
+                        self.returned[usize::from(is_impatient)].push(ticket);
                     }
+                    assert!(
+                        reason != ReturnReason::Silent
+                            || patience(self.calls[ticket].bytes) == Patience::UntilSilent
+                    );
                     self.end(ticket, Outcome::Returned(reason, was_written));
                 }
             }
@@ -441,6 +458,7 @@ impl World {
                 let link = [Link::Up(CREDIT), Link::Down, Link::Unreachable];
                 self.links[choice % 2] = link[choice / 2 % 3];
             }
+            33 | 34 => self.links[choice % 2] = Link::Silent,
             28 => self.links = [Link::Up(CREDIT); 2],
             29 => self.look(),
             31 => self.promises_too_much = !self.promises_too_much,
@@ -496,7 +514,7 @@ impl World {
         let effects: Vec<_> = self.effects.iter().filter(replied).collect();
         assert!(effects.is_sorted(), "effects out of order: {effects:?}");
         assert!(
-            self.returned.is_sorted(),
+            self.returned.iter().all(|calls| calls.is_sorted()),
             "returned out of order: {:?}",
             self.returned
         );
@@ -509,7 +527,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn lanes_keep_their_promises(steps in prop::collection::vec((0_u8..33, 0_usize..1_000), 1..250)) {
+    fn lanes_keep_their_promises(steps in prop::collection::vec((0_u8..35, 0_usize..1_000), 1..250)) {
         let mut world = World::new();
         for (kind, choice) in steps {
             world.step(kind, choice);
@@ -525,7 +543,7 @@ fn schedules_reach_every_outcome() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
-    let steps = prop::collection::vec((0_u8..33, 0_usize..1_000), 200..250);
+    let steps = prop::collection::vec((0_u8..35, 0_usize..1_000), 200..250);
     let mut runner = TestRunner::deterministic();
     let (mut outcomes, mut in_order) = (BTreeMap::new(), 0);
     for _ in 0..300 {
@@ -542,7 +560,7 @@ fn schedules_reach_every_outcome() {
         in_order += world.lanes.len();
     }
     assert!(in_order > 1_000, "few lanes: {in_order}");
-    for reason in ["Local", "Unreachable", "NoOwner", "DeadlineOver"] {
+    for reason in ["Local", "Unreachable", "Silent", "NoOwner", "DeadlineOver"] {
         for was_written in [true, false] {
             let name = format!("Returned({reason}, {was_written})");
             assert!(

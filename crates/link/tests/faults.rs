@@ -10,12 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use gesta_core::LogId;
-use gesta_link::{Answer, ForwardError, Forwarder, LinkConfig, Reach, ReturnReason};
+use gesta_link::{Answer, ForwardError, Forwarder, LinkConfig, Patience, Reach, ReturnReason};
 use gesta_pgtest::FaultProxy;
 use support::{
     Behaviour, Node, body, config, forwarder, later, node, node_behind_a_network, quick, route,
     within,
 };
+use tokio::time::Instant;
 
 const LOG: LogId = LogId(0);
 
@@ -168,6 +169,69 @@ async fn a_frozen_link_is_given_up() {
         trouble.contains("no answer") || trouble.contains("no link within"),
         "{trouble}"
     );
+}
+
+fn impatient(
+    sender: &Forwarder,
+    text: &str,
+) -> impl Future<Output = Result<Bytes, ForwardError>> + use<> {
+    let replied = sender.call_with(LOG, 1, body(text), later(), Patience::UntilSilent);
+    async move { replied.await.map(|reply| reply.body) }
+}
+
+/// Goal: calls that need not wait for a silent owner come back long before its link is given up, those that were written
+/// and those that come later; the others wait, and are answered when it was a false alarm.
+#[tokio::test]
+async fn a_silent_owner_keeps_only_the_calls_that_need_it() {
+    let mut config = config();
+    config.times.dead_after = Duration::from_secs(3_600);
+    let (owner, network, sender) = through_a_network(config).await;
+    owner.owned.behave(0, Behaviour::Hold);
+    let (first, command) = (impatient(&sender, "first"), call(&sender, "command"));
+    owner.owned.seen(3).await;
+    network.freeze(true);
+    let silent = |was_written| {
+        Err(ForwardError::Returned {
+            reason: ReturnReason::Silent,
+            was_written,
+        })
+    };
+    assert_eq!(within(first).await, silent(true));
+    assert_eq!(within(impatient(&sender, "second")).await, silent(false));
+    assert_eq!(sender.nodes()[0].reach, Reach::Reachable, "not given up");
+    network.freeze(false);
+    owner.owned.behave(0, Behaviour::Echo);
+    for answer in owner.owned.take_held() {
+        answer.send(Answer::Reply(body("late"))).expect("awaited");
+    }
+    assert_eq!(within(command).await, Ok(body("late")));
+    let heard = async {
+        while impatient(&sender, "heard").await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(heard).await;
+}
+
+/// Goal: between the silence of an owner and its being unreachable there is no time in which calls that need not wait do
+/// wait.
+#[tokio::test]
+async fn a_silent_owner_that_is_given_up_is_silent_still() {
+    let (owner, network, sender) = through_a_network(quick_config()).await;
+    owner.owned.behave(0, Behaviour::Hold);
+    let command = call(&sender, "command");
+    network.freeze(true);
+    let mut slowest = Duration::ZERO;
+    assert!(within(impatient(&sender, "first")).await.is_err());
+    while sender.nodes()[0].reach != Reach::Unreachable {
+        let start = Instant::now();
+        let reply = within(impatient(&sender, "more")).await;
+        assert!(reply.is_err(), "{reply:?}");
+        slowest = slowest.max(start.elapsed());
+        tokio::task::yield_now().await;
+    }
+    assert!(slowest < quick().return_after, "{slowest:?}");
+    assert_eq!(within(command).await, unreachable(true));
 }
 
 /// Goal: a link that flaps under load reorders nothing and loses nothing. Calls may be done twice: their ids tell.

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use futures::future::join_all;
 use gesta_core::LogId;
 use gesta_link::{
-    Address, Answer, AskError, ForwardError, Outgoing, Owner, Reach, Reply, ReturnReason, Route,
+    Address, Answer, AskError, ForwardError, Outgoing, Owner, Patience, Reach, Reply, ReturnReason,
+    Route,
 };
 use support::{
     Behaviour, body, config, epoch, forwarder, hint, later, node, node_behind_a_network, route,
@@ -180,6 +181,7 @@ async fn calls_of_a_log_that_becomes_local_come_back_in_order() {
                 kind: 1,
                 body: body(n),
                 deadline: later(),
+                patience: Patience::default(),
                 on_reply,
             },
         );
@@ -412,6 +414,7 @@ async fn a_caller_that_panics_harms_no_other() {
             kind: 1,
             body: body("panics"),
             deadline: later(),
+            patience: Patience::default(),
             on_reply: Box::new(|_| panic!("as the test wants")),
         },
     );

@@ -1,7 +1,7 @@
 //! A change that a caller asks this node for: done here if this node owns the log, else forwarded.
 
 use gesta_core::{Append, Error, ErrorKind, LogId, Result};
-use gesta_link::{ForwardError, ReturnReason};
+use gesta_link::{ForwardError, Patience, ReturnReason};
 use tokio::time::Instant;
 
 use crate::Node;
@@ -30,9 +30,13 @@ impl Node {
     async fn forward(&self, log: LogId, change: Change) -> Result<Changed> {
         change.check()?;
         let deadline = Instant::now() + self.give_up_after;
-        let call = self
-            .forwarder
-            .call(log, change.kind(), change.encode(), deadline);
+        let call = self.forwarder.call_with(
+            log,
+            change.kind(),
+            change.encode(),
+            deadline,
+            Patience::UntilSilent,
+        );
         let outcome = call.await;
         self.counts.forwarded(&outcome);
         let was_written = match outcome {
@@ -67,7 +71,7 @@ impl Node {
     async fn go_on(&self, log: LogId, reason: ReturnReason, was_written: bool) -> Result<()> {
         let text = match reason {
             ReturnReason::Local => return Ok(()),
-            ReturnReason::Unreachable | ReturnReason::NoOwner => {
+            ReturnReason::Unreachable | ReturnReason::Silent | ReturnReason::NoOwner => {
                 self.counts.direct();
                 if let Some(pace) = self.direct.get(usize::from(log.0)) {
                     pace.turn().await;

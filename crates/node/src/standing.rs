@@ -41,12 +41,13 @@ pub(crate) fn check(status: &Status, me: Option<NodeId>, dead_after: Duration) -
 }
 
 /// How forwarded calls ended, by name.
-const RESULTS: [&str; 8] = [
+const RESULTS: [&str; 9] = [
     "answered",
     "overloaded",
     "too_large",
     "owned_here",
     "unreachable",
+    "silent",
     "no_owner",
     "late",
     "closed",
@@ -79,9 +80,10 @@ impl Counts {
             Err(ForwardError::Returned { reason, .. }) => match reason {
                 ReturnReason::Local => 3,
                 ReturnReason::Unreachable => 4,
-                ReturnReason::NoOwner => 5,
-                ReturnReason::DeadlineOver => 6,
-                _ => 7,
+                ReturnReason::Silent => 5,
+                ReturnReason::NoOwner => 6,
+                ReturnReason::DeadlineOver => 7,
+                _ => 8,
             },
         };
         self.forwarded[place].fetch_add(1, Ordering::Relaxed);

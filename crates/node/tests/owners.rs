@@ -18,11 +18,13 @@ use gesta_core::{
     AllFrom, Append, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision,
     ReadAll, ReadStream, Result, StreamId, SystemClock,
 };
+use gesta_link::Reach;
 use gesta_testkit::depth;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use support::database::World;
 use support::{Seat, TestNode};
+use tokio::time::Instant;
 
 const NODES: u32 = 3;
 const LOGS: u16 = 4;
@@ -221,6 +223,50 @@ async fn appends_go_on_without_their_owner() {
         .await
         .expect("appended without an owner");
     assert_eq!(appended.streams[0].first_revision.0, 3);
+}
+
+/// Goal: the owner of a log lives and is cut off from another node, in both directions or in one. The appends that come to
+/// that node go on within 2 s, and there is no second pause when the link is given up. What happened: they waited for 3 s
+/// without a pong, and for another one without a link.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_go_on_while_their_owner_is_cut_off() {
+    for replies_are_lost in [false, true] {
+        let world = World::new(1);
+        let clock = || Arc::new(SystemClock);
+        let (seat, network) = Seat::behind_a_network().await;
+        let members = [(0, Arc::clone(&seat.address))];
+        let owner = seat.start(0, &world, clock(), GIVE_UP_AFTER);
+        let edge = Seat::new().await.start(1, &world, clock(), GIVE_UP_AFTER);
+        for node in [&owner, &edge] {
+            node.believes(1, &members, &[Some(0)]);
+        }
+        let append = |node: &TestNode| {
+            let append = Append::to(name("s"), ExpectedRevision::Any, vec![event()]);
+            let node = Arc::clone(&node.node);
+            async move {
+                let start = Instant::now();
+                node.append(append).await.expect("appended");
+                start.elapsed()
+            }
+        };
+        append(&edge).await;
+        assert_eq!(edge.node.stats().direct, 0);
+        match replies_are_lost {
+            true => network.swallow_replies(true),
+            false => network.freeze(true),
+        }
+        let reach = || edge.node.forwarder().nodes()[0].reach;
+        let (mut count, mut slowest) = (1, Duration::ZERO);
+        while reach() != Reach::Unreachable {
+            slowest = slowest.max(append(&edge).await);
+            append(&owner).await;
+            count += 2;
+        }
+        println!("the longest pause: {slowest:?}");
+        assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+        let times = stored(&edge.node).await;
+        assert!(times.len() == count && times.values().all(|times| *times == 1));
+    }
 }
 
 /// Goal: a node whose membership has failed owns nothing and believes nothing. What happened: its old routes stayed, so it

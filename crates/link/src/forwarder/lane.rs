@@ -11,13 +11,14 @@ use tokio::time::Instant;
 
 use super::{OnHint, OnReply, Outgoing, Reply};
 use crate::config::LinkConfig;
+use crate::demand::Demanded;
 use crate::error::{ForwardError, ReturnReason};
 use crate::frame::Frame;
 use crate::peer::{Peer, PeerState, Peers};
 use crate::pipe::{Pipe, PipeEvent};
 use crate::reach::Reach;
 use crate::route::{Address, Route};
-use crate::sending::{Link, Output, Sender, Violation};
+use crate::sending::{Link, Output, Patience, Sender, Violation};
 
 /// Inputs taken at once.
 const INTAKE_MAX: usize = 256;
@@ -25,7 +26,7 @@ const INTAKE_MAX: usize = 256;
 /// What callers send to the task.
 #[derive(Debug)]
 pub(super) enum Input {
-    Call(Ticket, Instant),
+    Call(Ticket, Instant, Patience),
     Route(Route, oneshot::Sender<()>),
 }
 
@@ -94,6 +95,8 @@ struct LaneStream {
 struct Target {
     peer: Arc<Peer>,
     state: watch::Receiver<PeerState>,
+    /// Held while calls wait for the node's answers.
+    demanded: Option<Demanded>,
 }
 
 /// What the task of a log needs.
@@ -188,9 +191,9 @@ impl LaneTask {
 
     fn input(&mut self, input: Input) {
         match input {
-            Input::Call(ticket, deadline) => {
+            Input::Call(ticket, deadline, patience) => {
                 let bytes = ticket.body.len();
-                self.core.call(ticket, bytes, deadline);
+                self.core.call(ticket, bytes, deadline, patience);
             }
             Input::Route(route, done) => {
                 self.core.set_route(Instant::now(), route);
@@ -226,9 +229,20 @@ impl LaneTask {
             }
         }
         self.perform();
+        self.demand();
         // Whoever set a route may have stopped waiting.
         for done in self.routed.drain(..) {
             let _ = done.send(());
+        }
+    }
+
+    /// While calls wait, the node is asked more often whether it is there.
+    fn demand(&mut self) {
+        let has_calls = self.core.has_calls();
+        if let Some(target) = &mut self.target
+            && target.demanded.is_some() != has_calls
+        {
+            target.demanded = has_calls.then(|| target.peer.demand.hold());
         }
     }
 
@@ -253,7 +267,11 @@ impl LaneTask {
         {
             let peer = self.peers.get(&node);
             let state = peer.watch();
-            self.target = Some(Target { peer, state });
+            self.target = Some(Target {
+                peer,
+                state,
+                demanded: None,
+            });
         }
         let Some(target) = &mut self.target else {
             return;
@@ -261,6 +279,7 @@ impl LaneTask {
         let state = target.state.borrow_and_update();
         let link = match (state.reach, &state.link) {
             (Reach::Unreachable, _) => Link::Unreachable,
+            _ if state.is_silent => Link::Silent,
             (Reach::Reachable, Some(link)) => Link::Up(link.credit),
             _ => Link::Down,
         };
@@ -356,9 +375,9 @@ impl LaneTask {
     async fn close(mut self) {
         self.inputs.close();
         while let Some(input) = self.inputs.recv().await {
-            if let Input::Call(ticket, deadline) = input {
+            if let Input::Call(ticket, deadline, patience) = input {
                 let bytes = ticket.body.len();
-                self.core.call(ticket, bytes, deadline);
+                self.core.call(ticket, bytes, deadline, patience);
             }
         }
         self.core.close();

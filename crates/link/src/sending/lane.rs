@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use tokio::time::Instant;
 
-use super::{Credit, Output, Violation};
+use super::{Credit, Output, Patience, Violation};
 use crate::error::ReturnReason;
 use crate::route::Address;
 
@@ -14,6 +14,7 @@ pub(super) struct Entry<T> {
     pub(super) ticket: T,
     pub(super) bytes: usize,
     pub(super) deadline: Instant,
+    pub(super) patience: Patience,
     /// An earlier attempt may have been done.
     pub(super) is_in_doubt: bool,
 }
@@ -170,21 +171,22 @@ impl<T> Lane<T> {
     pub(super) fn give_up(
         &mut self,
         now: Instant,
-        keep: &mut impl FnMut(Instant) -> bool,
+        reason: ReturnReason,
+        keep: &mut impl FnMut(&Entry<T>) -> bool,
         outputs: &mut VecDeque<Output<T>>,
     ) {
         for slot in &mut self.slots {
             let Slot::Open(entry) = slot else {
                 continue;
             };
-            if keep(entry.deadline) {
+            if keep(entry) {
                 continue;
             }
             let given_up = Slot::GivenUp(entry.bytes);
             if let Slot::Open(mut entry) = std::mem::replace(slot, given_up) {
                 entry.is_in_doubt = true;
                 self.silent_since.get_or_insert(now);
-                outputs.push_back(entry.over());
+                outputs.push_back(entry.returned(reason));
             }
         }
     }

@@ -6,6 +6,7 @@ use uuid::Uuid;
 use super::*;
 use crate::route::Epoch;
 
+const PATIENT: Patience = Patience::UntilUnreachable;
 const LINK: Link = Link::Up(Credit {
     calls: 100,
     bytes: 1_000,
@@ -42,7 +43,7 @@ fn sender(now: Instant, calls: u32) -> Sender<u32> {
     );
     sender.link(&Address::new("a"), LINK);
     for call in 0..calls {
-        sender.call(call, 1, now + Duration::from_secs(10));
+        sender.call(call, 1, now + Duration::from_secs(10), PATIENT);
     }
     sender.work(now);
     sender
@@ -175,7 +176,7 @@ fn a_log_without_an_owner_gives_its_calls_back_after_a_second() {
         returned(&mut sender),
         [(0, reason, true), (1, reason, true)]
     );
-    sender.call(2, 1, later + Duration::from_secs(9));
+    sender.call(2, 1, later + Duration::from_secs(9), PATIENT);
     sender.work(later);
     assert_eq!(returned(&mut sender), [(2, reason, false)], "at once");
 }
@@ -202,6 +203,7 @@ fn credit_bounds_calls_and_bytes_but_lets_a_large_body_go_alone() {
             u32::try_from(bytes).expect("small"),
             bytes,
             now + Duration::from_secs(9),
+            PATIENT,
         );
     }
     sender.work(now);
@@ -239,7 +241,7 @@ fn a_silent_lane_is_given_up_after_a_call_was() {
         returned(&mut sender),
         [(0, ReturnReason::DeadlineOver, true)]
     );
-    sender.call(1, 1, over + Duration::from_secs(60));
+    sender.call(1, 1, over + Duration::from_secs(60), PATIENT);
     sender.work(over);
     assert_eq!(written(&mut sender, over), [1]);
     let stuck = over + STUCK_AFTER;
@@ -255,12 +257,48 @@ fn a_silent_lane_is_given_up_after_a_call_was() {
 fn a_call_without_time_left_is_not_written() {
     let now = Instant::now();
     let mut sender = sender(now, 0);
-    sender.call(0, 1, now + Duration::from_micros(900));
-    sender.call(1, 1, now + Duration::from_secs(1));
+    sender.call(0, 1, now + Duration::from_micros(900), PATIENT);
+    sender.call(1, 1, now + Duration::from_secs(1), PATIENT);
     sender.work(now);
     assert_eq!(written(&mut sender, now), [1]);
     assert_eq!(
         returned(&mut sender),
         [(0, ReturnReason::DeadlineOver, false)]
     );
+}
+
+/// Goal: an owner that is silent for a moment costs appends nothing but a way around it, and commands nothing at all.
+#[test]
+fn only_impatient_calls_do_not_wait_for_a_silent_owner() {
+    let now = Instant::now();
+    let mut sender = sender(now, 0);
+    let call = |sender: &mut Sender<u32>, call, patience| {
+        sender.call(call, 1, now + Duration::from_secs(10), patience);
+    };
+    for number in [0, 2] {
+        call(&mut sender, number, Patience::UntilSilent);
+        call(&mut sender, number + 1, PATIENT);
+    }
+    sender.work(now);
+    let first: Vec<_> = (0..3)
+        .filter_map(|_| Some(*sender.next_write(now)?.ticket))
+        .collect();
+    assert_eq!(first, [0, 1, 2]);
+    sender.link(&Address::new("a"), Link::Silent);
+    sender.work(now);
+    let silent = |call, was_written| (call, ReturnReason::Silent, was_written);
+    assert_eq!(returned(&mut sender), [silent(0, true), silent(2, true)]);
+    call(&mut sender, 4, Patience::UntilSilent);
+    call(&mut sender, 5, PATIENT);
+    sender.work(now);
+    assert_eq!(returned(&mut sender), [silent(4, false)]);
+    assert!(written(&mut sender, now).is_empty(), "nothing more");
+    assert!(sender.has_calls());
+    // A false alarm: the lane goes on.
+    sender.link(&Address::new("a"), LINK);
+    sender.work(now);
+    assert_eq!(sender.reply(1, 0), Ok(None), "given up");
+    assert_eq!(sender.reply(1, 1), Ok(Some((1, false))));
+    assert_eq!(written(&mut sender, now), [3, 5]);
+    assert_eq!(sender.reply(1, 3), Ok(Some((3, false))));
 }

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 
 use super::strangers::Stranger;
 use super::{Caller, Shared, lane};
+use crate::demand::Demand;
 use crate::hello;
 use crate::peer::keep_alive;
 use crate::pipe::{CONNECTION_WINDOW, Pipe, STREAM_WINDOW};
@@ -55,7 +56,14 @@ async fn serve(socket: TcpStream, caller: &Caller, shared: &Arc<Shared>) -> Resu
         .max_local_error_reset_streams(None)
         .handshake(socket)
         .await?;
-    let mut pings = std::pin::pin!(keep_alive(connection.ping_pong(), shared.config.times));
+    // Nothing waits for the answers of a forwarder.
+    let demand = Demand::default();
+    let mut pings = std::pin::pin!(keep_alive(
+        connection.ping_pong(),
+        shared.config.times,
+        &demand,
+        |_| {}
+    ));
     let mut is_ending = false;
     loop {
         tokio::select! {

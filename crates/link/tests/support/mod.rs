@@ -44,6 +44,8 @@ pub(crate) fn config() -> LinkConfig {
 pub(crate) fn quick() -> Times {
     Times {
         ping_every: Duration::from_millis(100),
+        ping_waiting_every: Duration::from_millis(50),
+        silent_after: Duration::from_millis(300),
         dead_after: Duration::from_secs(1),
         return_after: Duration::from_millis(300),
         trusted_after: Duration::from_millis(700),

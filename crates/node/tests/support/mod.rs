@@ -22,6 +22,7 @@ use gesta_core::registry::{LeaseEpoch, NodeId, NodeState};
 use gesta_core::{Clock, Incarnation};
 use gesta_link::{Address, LinkConfig, Secret, StoreIdentity};
 use gesta_node::{Node, Placements};
+use gesta_pgtest::FaultProxy;
 use gesta_store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -57,6 +58,15 @@ impl Seat {
             listener,
             address: address.into(),
         }
+    }
+
+    /// A node that the others reach by way of a network, which a test can hurt.
+    pub async fn behind_a_network() -> (Self, FaultProxy) {
+        let seat = Self::new().await;
+        let network = FaultProxy::start(seat.listener.local_addr().expect("an address"));
+        let network = network.expect("a proxy");
+        let address = network.addr().to_string().into();
+        (Self { address, ..seat }, network)
     }
 
     /// Starts the node with this number on the database, with a placement that the test sets.
