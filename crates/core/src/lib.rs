@@ -24,6 +24,7 @@ pub mod registry;
 mod request;
 mod slice;
 mod store;
+mod uptime;
 
 pub use back_off::BackOff;
 pub use checkpoint::{Checkpoint, Place};
@@ -43,3 +44,4 @@ pub use request::{
 };
 pub use slice::{SLICES, log_of, routing_key, slice_of};
 pub use store::{EventStore, EventStoreExt, Subscription, SubscriptionMessage};
+pub use uptime::{suspended, uptime};

@@ -3,6 +3,8 @@
 mod ask;
 mod lane;
 mod subscribe;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +17,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::lane::{Input, LaneTask, Parts, Ticket};
+use crate::clock::Clock;
 use crate::config::{Bounds, LinkConfig};
 use crate::error::{AskError, ForwardError, Result, ReturnReason, StartError};
 use crate::peer::{Peer, Peers};
@@ -46,7 +49,7 @@ pub struct Outgoing {
     pub kind: u8,
     /// The body, encoded once.
     pub body: Bytes,
-    /// When the caller no longer waits.
+    /// When the caller no longer waits. Suspension of the machine brings it nearer.
     pub deadline: Instant,
     /// How long it waits for an owner that is not heard.
     pub patience: Patience,
@@ -90,6 +93,7 @@ struct Shared {
     /// Held so that they stay connected.
     nodes: Mutex<Vec<Arc<Peer>>>,
     bounds: Bounds,
+    clock: Clock,
     /// The bound of all logs together.
     capacity: Arc<Capacity<2>>,
 }
@@ -110,6 +114,14 @@ impl Forwarder {
     /// # Errors
     /// [`StartError::Config`] if a value of the configuration is out of range.
     pub fn start(config: LinkConfig, on_hint: OnHint) -> std::result::Result<Self, StartError> {
+        Self::start_with(config, on_hint, Clock::MACHINE)
+    }
+
+    fn start_with(
+        config: LinkConfig,
+        on_hint: OnHint,
+        clock: Clock,
+    ) -> std::result::Result<Self, StartError> {
         config.check()?;
         let peers = Arc::new(Peers::new(config.clone()));
         let epoch = Epoch {
@@ -127,6 +139,7 @@ impl Forwarder {
                 inputs: receiver,
                 peers: Arc::clone(&peers),
                 on_hint: Arc::clone(&on_hint),
+                clock,
                 node: node_sender,
             };
             let task = LaneTask::new(parts, route.clone(), &config);
@@ -145,6 +158,7 @@ impl Forwarder {
             logs,
             nodes: Mutex::default(),
             bounds,
+            clock,
             capacity: Capacity::new([bounds.all_waiting_calls_max, bounds.all_waiting_bytes_max]),
         };
         Ok(Self {
@@ -190,7 +204,7 @@ impl Forwarder {
             return (call.on_reply)(Err(ForwardError::Overloaded));
         };
         let permit = [of_all, of_log];
-        let (deadline, patience) = (call.deadline, call.patience);
+        let (deadline, patience) = (self.shared.clock.moment(call.deadline), call.patience);
         let input = Input::Call(Ticket::new(call, permit), deadline, patience);
         if let Err(mpsc::error::SendError(Input::Call(ticket, ..))) = log.inputs.send(input) {
             ticket.end(closed(ReturnReason::Closed));

@@ -67,6 +67,7 @@
 //! # Ok(()) }
 //! ```
 
+mod clock;
 mod config;
 mod demand;
 mod error;

@@ -13,6 +13,7 @@ use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use tokio::time::Instant;
 
+use crate::clock::Clock;
 use crate::frame::{Frame, Frames, Outbox};
 use crate::sending::Violation;
 
@@ -162,7 +163,7 @@ impl Pipe {
                     if released.is_err() {
                         return Poll::Ready(PipeEvent::Ended);
                     }
-                    self.frames.feed(Instant::now(), chunk);
+                    self.frames.feed(Clock::MACHINE.now(), chunk);
                     return Poll::Ready(PipeEvent::Data);
                 }
             }

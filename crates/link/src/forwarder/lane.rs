@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::{OnHint, OnReply, Outgoing, Reply};
+use crate::clock::Clock;
 use crate::config::LinkConfig;
 use crate::demand::Demanded;
 use crate::error::{ForwardError, ReturnReason};
@@ -105,6 +106,7 @@ pub(super) struct Parts {
     pub(super) inputs: mpsc::UnboundedReceiver<Input>,
     pub(super) peers: Arc<Peers>,
     pub(super) on_hint: OnHint,
+    pub(super) clock: Clock,
     /// Told the node of the route.
     pub(super) node: watch::Sender<Option<Address>>,
 }
@@ -116,6 +118,7 @@ pub(super) struct LaneTask {
     inputs: mpsc::UnboundedReceiver<Input>,
     peers: Arc<Peers>,
     on_hint: OnHint,
+    clock: Clock,
     node: watch::Sender<Option<Address>>,
     target: Option<Target>,
     stream: Option<LaneStream>,
@@ -138,7 +141,7 @@ impl LaneTask {
             config.address.clone(),
             config.times.return_after,
             route,
-            Instant::now(),
+            parts.clock.now(),
         );
         Self {
             log: parts.log,
@@ -146,6 +149,7 @@ impl LaneTask {
             inputs: parts.inputs,
             peers: parts.peers,
             on_hint: parts.on_hint,
+            clock: parts.clock,
             node: parts.node,
             target: None,
             stream: None,
@@ -158,13 +162,13 @@ impl LaneTask {
         let closed = self.peers.closed.clone();
         let mut inputs = Vec::new();
         let mut timer = std::pin::pin!(tokio::time::sleep(std::time::Duration::ZERO));
-        let mut timer_is_set = false;
+        let mut timer_is_for = None;
         loop {
             let wake_at = self.core.wake_at();
-            if let Some(at) = wake_at.filter(|at| !timer_is_set || timer.deadline() != *at) {
-                timer.as_mut().reset(at);
+            if let Some(at) = wake_at.filter(|_| timer_is_for != wake_at) {
+                timer.as_mut().reset(self.clock.timer(at));
             }
-            timer_is_set = wake_at.is_some();
+            timer_is_for = wake_at;
             let (target, stream) = (&mut self.target, &mut self.stream);
             let event = tokio::select! {
                 count = self.inputs.recv_many(&mut inputs, INTAKE_MAX) => Event::Inputs(count),
@@ -173,7 +177,7 @@ impl LaneTask {
                     None => std::task::Poll::Pending,
                 }) => Event::Stream(event),
                 () = changed(target) => Event::Target,
-                () = &mut timer, if timer_is_set => Event::Time,
+                () = &mut timer, if timer_is_for.is_some() => Event::Time,
                 () = closed.cancelled() => Event::Close,
             };
             match event {
@@ -181,7 +185,7 @@ impl LaneTask {
                 Event::Inputs(_) => inputs.drain(..).for_each(|input| self.input(input)),
                 Event::Stream(PipeEvent::Data) => self.read(),
                 Event::Stream(PipeEvent::Ended) => self.lose_stream(),
-                Event::Time => timer_is_set = false,
+                Event::Time => timer_is_for = None,
                 Event::Target | Event::Stream(PipeEvent::Room) => {}
             }
             self.work();
@@ -196,7 +200,7 @@ impl LaneTask {
                 self.core.call(ticket, bytes, deadline, patience);
             }
             Input::Route(route, done) => {
-                self.core.set_route(Instant::now(), route);
+                self.core.set_route(self.clock.now(), route);
                 self.routed.push(done);
                 // What was called before comes back, if it does, before what is called after.
                 self.work();
@@ -206,7 +210,7 @@ impl LaneTask {
 
     /// Does everything that can be done now.
     fn work(&mut self) {
-        let now = Instant::now();
+        let now = self.clock.now();
         self.watch_target();
         self.core.work(now);
         self.perform();
@@ -312,11 +316,11 @@ impl LaneTask {
 
     fn open(&mut self, lane: u64, route: &Route) {
         let Some(target) = &self.target else {
-            return self.core.lane_lost(Instant::now(), lane);
+            return self.core.lane_lost(self.clock.now(), lane);
         };
         let link = target.state.borrow().link.clone();
         let Some(Ok(mut pipe)) = link.map(|link| link.open()) else {
-            return self.core.lane_lost(Instant::now(), lane);
+            return self.core.lane_lost(self.clock.now(), lane);
         };
         pipe.push(Frame::Open {
             log: self.log,
@@ -332,13 +336,13 @@ impl LaneTask {
 
     fn lose_stream(&mut self) {
         if let Some(stream) = self.stream.take() {
-            self.core.lane_lost(Instant::now(), stream.number);
+            self.core.lane_lost(self.clock.now(), stream.number);
         }
     }
 
     /// Takes the answers that have come.
     fn read(&mut self) {
-        let now = Instant::now();
+        let now = self.clock.now();
         while let Some(stream) = &mut self.stream {
             let lane = stream.number;
             let taken = match stream.pipe.next_frame(now) {

@@ -17,6 +17,7 @@ use tokio_util::sync::WaitForCancellationFuture;
 use uuid::Uuid;
 
 use super::{Caller, Shared};
+use crate::clock::Clock;
 use crate::frame::Frame;
 use crate::pipe::{Pipe, PipeEvent};
 use crate::pushes::Pushed;
@@ -35,7 +36,7 @@ pub(super) async fn run(mut pipe: Pipe, caller: Caller, shared: Arc<Shared>) {
         match poll_fn(|context| pipe.poll(context)).await {
             PipeEvent::Ended => return,
             PipeEvent::Room => {}
-            PipeEvent::Data => match pipe.next_frame(Instant::now()) {
+            PipeEvent::Data => match pipe.next_frame(Clock::MACHINE.now()) {
                 Ok(None) => {}
                 Ok(Some(first)) => break Ok(first),
                 Err(violation) => break Err(violation),
@@ -80,7 +81,7 @@ async fn answer(
     from: Uuid,
     shared: &Shared,
 ) {
-    let remaining = deadline.saturating_duration_since(Instant::now());
+    let remaining = deadline.saturating_duration_since(Clock::MACHINE.now());
     let Some(_open) = shared.open.take([1]).ok().filter(|_| !remaining.is_zero()) else {
         return;
     };
@@ -91,7 +92,7 @@ async fn answer(
         from,
     };
     let answer = shared.serve.ask(question);
-    if let Ok(body) = tokio::time::timeout_at(deadline, answer).await {
+    if let Ok(body) = tokio::time::timeout(remaining, answer).await {
         pipe.push(Frame::Answer { body });
         pipe.finish().await;
     }
@@ -246,7 +247,7 @@ impl<'a> Lane<'a> {
         let newest = Arc::clone(&self.newest);
         // Held while calls are handed over, so that none is handed over after one of a newer lane.
         let newest = lock(&newest);
-        let now = Instant::now();
+        let now = Clock::MACHINE.now();
         while let Some((frame, since)) = self.pipe.next_frame(now)? {
             let Frame::Call {
                 seq,
