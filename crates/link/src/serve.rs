@@ -16,8 +16,9 @@ pub struct Call {
     pub kind: u8,
     /// The body as the edge encoded it. It may share memory with others: who keeps a part of it for long, copies it.
     pub body: Bytes,
-    /// The time that was left to the deadline when the call had arrived; never zero. A call whose deadline is over must
-    /// be dropped before it is decided, never after, and answered by [`Answer::DeadlineOver`].
+    /// The time that was left to the deadline when the call had arrived; never zero. A call whose deadline is over when
+    /// it would be begun may be dropped, and answered by [`Answer::DeadlineOver`]. One that was begun is done, however
+    /// late: its caller has then heard that nobody knows.
     pub remaining: Duration,
     /// The ownership that the forwarder means. A node that is about to become the owner at this epoch may hold the call
     /// back until it is.

@@ -2,11 +2,11 @@
 
 use gesta_core::{Append, Error, ErrorKind, LogId, Result};
 use gesta_link::{ForwardError, Patience, ReturnReason};
-use tokio::time::Instant;
 
 use crate::Node;
 use crate::answers::{self, Changed};
 use crate::calls::Change;
+use crate::deadline::Deadline;
 use crate::serve::begin;
 
 impl Node {
@@ -29,14 +29,12 @@ impl Node {
 
     async fn forward(&self, log: LogId, change: Change) -> Result<Changed> {
         change.check()?;
-        let deadline = Instant::now() + self.give_up_after;
-        let call = self.forwarder.call_with(
-            log,
-            change.kind(),
-            change.encode(),
-            deadline,
-            Patience::UntilSilent,
-        );
+        let deadline = Deadline::after(self.give_up_after);
+        let (kind, body) = (change.kind(), change.encode());
+        let until = deadline.instant();
+        let call = self
+            .forwarder
+            .call_with(log, kind, body, until, Patience::UntilSilent);
         let outcome = call.await;
         self.counts.forwarded(&outcome);
         let was_written = match outcome {
@@ -48,7 +46,7 @@ impl Node {
                 };
             }
             Err(ForwardError::Overloaded) => {
-                let text = "too many changes wait for the node that owns the log";
+                let text = "too many changes wait for the nodes that own their logs";
                 return Err(ErrorKind::Overloaded(text.into()).into());
             }
             Err(ForwardError::TooLarge) => false,
@@ -60,7 +58,7 @@ impl Node {
                 was_written
             }
         };
-        let done = begin(&self.store, change).await;
+        let done = self.do_here(change, deadline, was_written).await;
         match was_written {
             true => done.map_err(in_doubt),
             false => done,
@@ -69,24 +67,49 @@ impl Node {
 
     /// Whether a change that came back is done here, and when.
     async fn go_on(&self, log: LogId, reason: ReturnReason, was_written: bool) -> Result<()> {
-        let text = match reason {
-            ReturnReason::Local => return Ok(()),
+        match reason {
+            ReturnReason::Local => Ok(()),
             ReturnReason::Unreachable | ReturnReason::Silent | ReturnReason::NoOwner => {
                 self.counts.direct();
                 if let Some(pace) = self.direct.get(usize::from(log.0)) {
                     pace.turn().await;
                 }
-                return Ok(());
+                Ok(())
             }
-            ReturnReason::DeadlineOver => "the node that owns the log did not answer in time",
-            _ => "the store is shutting down",
-        };
-        let kind = match was_written {
-            true => ErrorKind::OutcomeUnknown(text.into()),
-            false => ErrorKind::Unavailable(text.into()),
-        };
-        Err(kind.into())
+            ReturnReason::DeadlineOver => Err(late(was_written)),
+            _ => Err(not_done("the store is shutting down", was_written)),
+        }
     }
+
+    /// Does a change that came back, unless its time is over, and waits until then. The pipeline may still do it later.
+    async fn do_here(
+        &self,
+        change: Change,
+        deadline: Deadline,
+        was_written: bool,
+    ) -> Result<Changed> {
+        if deadline.is_over() {
+            return Err(late(was_written));
+        }
+        let done = begin(&self.store, change);
+        match tokio::time::timeout_at(deadline.instant(), done).await {
+            Ok(done) => done,
+            Err(_) => Err(late(true)),
+        }
+    }
+}
+
+/// The time of a change is over.
+fn late(was_begun: bool) -> Error {
+    not_done("the change was not answered in time", was_begun)
+}
+
+fn not_done(text: &str, was_begun: bool) -> Error {
+    let kind = match was_begun {
+        true => ErrorKind::OutcomeUnknown(text.into()),
+        false => ErrorKind::Unavailable(text.into()),
+    };
+    kind.into()
 }
 
 /// The error of a change that another node may have stored before, or may yet store: nobody can say that it is not

@@ -120,8 +120,7 @@ impl Node {
             give_up_after: options.give_up_after,
         };
         let (membership, node_of) = (joining.membership.clone(), Arc::clone(&joining.node));
-        let node = Node::start(store, listener, config, Arc::new(joining));
-        let node = node.map_err(|error| Error::invalid("the node", error.to_string()))?;
+        let node = Node::start(store, listener, config, Arc::new(joining))?;
         // Nothing else sets it.
         let _ = node_of.set(Arc::downgrade(&node));
         tokio::spawn(report_reach(Arc::downgrade(&node), membership));

@@ -10,6 +10,7 @@
 //!
 //! * `calls`: what is forwarded, and its form on the way; `answers`: what comes back;
 //! * `serve`: the owner's side; `change`: the side of the node that a caller has come to;
+//! * `deadline`: when a change is over;
 //! * `services`: the same for what lives beside the store;
 //! * `join`: the node's membership in the cluster; `address`: what may be its address there;
 //! * `standing`: whether the node takes part, and what it has done;
@@ -19,6 +20,7 @@ mod address;
 mod answers;
 mod calls;
 mod change;
+mod deadline;
 mod direct;
 mod join;
 mod node;

@@ -107,13 +107,14 @@ impl Node {
     /// Makes a node of a store; `listener` takes the links of the others. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`StartError`] if a value of the configuration is out of range.
+    /// `InvalidArgument` if a value of the configuration is out of range.
     pub fn start(
         store: Arc<Store>,
         listener: TcpListener,
         config: Config,
         placements: Arc<dyn Placements>,
-    ) -> std::result::Result<Arc<Self>, StartError> {
+    ) -> Result<Arc<Self>> {
+        check_window(store.idempotency().time, config.give_up_after)?;
         let placement = placements.changes();
         let services = Arc::new(Services::default());
         let owner_side = Arc::new(OwnerSide {
@@ -123,9 +124,10 @@ impl Node {
             placements: Arc::clone(&placements),
         });
         let logs = config.link.store.logs;
-        let forwarder = Forwarder::start(config.link.clone(), Arc::new(|_, _| {}))?;
+        let forwarder =
+            Forwarder::start(config.link.clone(), Arc::new(|_, _| {})).map_err(invalid)?;
         let here = config.link.address.clone();
-        let server = LinkServer::start(listener, config.link, owner_side)?;
+        let server = LinkServer::start(listener, config.link, owner_side).map_err(invalid)?;
         routes::set(&placement.borrow(), &forwarder, &here);
         let following = routes::follow(placement.clone(), forwarder.clone(), here);
         let following = tokio::spawn(following);
@@ -199,6 +201,23 @@ impl Node {
     pub(crate) fn is_mine(&self, log: LogId) -> bool {
         self.placement.borrow().is_mine(log)
     }
+}
+
+fn invalid(error: StartError) -> Error {
+    Error::invalid("the node", error.to_string())
+}
+
+/// Refuses a memory of recent ids that is too short for a change that is tried again: its attempts begin within the time
+/// after which it is given up, and the store may do each of them as much later.
+fn check_window(window: Duration, give_up_after: Duration) -> Result<()> {
+    if window >= give_up_after.saturating_mul(2) {
+        return Ok(());
+    }
+    let rule = format!(
+        "retries must be recognised for at least twice the time after which a node gives a change up ({give_up_after:?}), \
+         found {window:?}"
+    );
+    Err(Error::invalid("the time of idempotency", rule))
 }
 
 #[async_trait]

@@ -17,7 +17,8 @@ use gesta_core::{
     Append, EventData, EventStore, EventType, ExpectedRevision, LogId, StreamId, SystemClock,
 };
 use gesta_node::{Node, Placements};
-use support::database::World;
+use gesta_store::{Config, Store};
+use support::database::{MemoryBackend, World};
 use support::{PATIENCE, Seat};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -88,7 +89,10 @@ async fn a_dropped_node_falls_silent() {
     let address = Arc::clone(&seat.address);
     let joined = Arc::new(Joined::start(&address));
     let mut placement = joined.changes();
-    let node = seat.start_with(&world, Arc::new(SystemClock), GIVE_UP_AFTER, joined);
+    let backend = MemoryBackend::new(&world);
+    let store = Store::open(backend, Config::default(), Arc::new(SystemClock)).expect("opened");
+    let node = seat.start_with(store, GIVE_UP_AFTER, joined);
+    let node = node.expect("started");
     let owns = placement.wait_for(|placement| placement.is_mine(LogId(0)));
     let owns = tokio::time::timeout(PATIENCE, owns).await;
     drop(owns.expect("in time").expect("a membership"));

@@ -19,11 +19,12 @@ use gesta_core::{
     ReadAll, ReadStream, Result, StreamId, SystemClock,
 };
 use gesta_link::Reach;
+use gesta_store::{Config, Store};
 use gesta_testkit::depth;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::database::World;
-use support::{Seat, TestNode};
+use support::database::{MemoryBackend, World};
+use support::{Arrangement, PATIENCE, Seat, TestNode};
 use tokio::time::Instant;
 
 const NODES: u32 = 3;
@@ -266,6 +267,46 @@ async fn appends_go_on_while_their_owner_is_cut_off() {
         assert!(slowest < Duration::from_secs(2), "{slowest:?}");
         let times = stored(&edge.node).await;
         assert!(times.len() == count && times.values().all(|times| *times == 1));
+    }
+}
+
+/// Goal: a change has one deadline, wherever it is tried. What happened: after it had come back from the links, the store was
+/// given the whole time once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_is_tried_here_as_well_has_one_deadline() {
+    let backend = MemoryBackend::new(&World::new(1));
+    backend.away.store(true, Ordering::Relaxed);
+    let mut config = Config::default();
+    config.append.give_up_after = Duration::from_secs(3_600);
+    let store = Store::open(backend, config, Arc::new(SystemClock)).expect("opened");
+    let give_up_after = Duration::from_secs(2);
+    let node = Seat::new().await;
+    // Nobody owns the log, so the change comes back after a second.
+    let node = node.start_with(store, give_up_after, Arc::<Arrangement>::default());
+    let node = node.expect("started");
+    let append = Append::to(name("s"), ExpectedRevision::Any, vec![event()]);
+    let appended = tokio::time::timeout(PATIENCE, node.append(append)).await;
+    let error = appended.expect("too late").expect_err("no answer");
+    assert!(
+        matches!(error.kind(), ErrorKind::OutcomeUnknown(_)),
+        "{error}"
+    );
+    assert_eq!(node.stats().direct, 1);
+}
+
+#[tokio::test]
+async fn a_memory_of_ids_shorter_than_the_attempts_is_refused() {
+    for (seconds, is_refused) in [(19, true), (20, false)] {
+        let mut config = Config::default();
+        config.append.idempotency.time = Duration::from_secs(seconds);
+        let backend = MemoryBackend::new(&World::new(1));
+        let store = Store::open(backend, config, Arc::new(SystemClock)).expect("opened");
+        let node = Seat::new().await;
+        let node = node.start_with(store, GIVE_UP_AFTER, Arc::<Arrangement>::default());
+        assert_eq!(node.is_err(), is_refused);
+        if let Err(error) = node {
+            assert!(error.to_string().contains("at least twice"), "{error}");
+        }
     }
 }
 

@@ -102,6 +102,12 @@ impl Store {
         &self.backend
     }
 
+    /// How long retries are recognised.
+    #[must_use]
+    pub fn idempotency(&self) -> IdempotencyWindow {
+        self.idempotency
+    }
+
     /// What the pipeline of each log has done so far.
     #[must_use]
     pub fn pipeline_stats(&self) -> Vec<PipelineStats> {

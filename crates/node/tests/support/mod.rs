@@ -17,9 +17,8 @@ use database::{MemoryBackend, World};
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use gesta_cluster::{LogPlace, Member, Owner, Placement};
-use gesta_core::backend::Backend;
 use gesta_core::registry::{LeaseEpoch, NodeId, NodeState};
-use gesta_core::{Clock, Incarnation};
+use gesta_core::{Clock, Incarnation, Result};
 use gesta_link::{Address, LinkConfig, Secret, StoreIdentity};
 use gesta_node::{Node, Placements};
 use gesta_pgtest::FaultProxy;
@@ -31,7 +30,8 @@ use uuid::Uuid;
 /// No test waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The placement that one node sees.
+/// The placement that one node sees; at first it knows nothing.
+#[derive(Default)]
 pub struct Arrangement(watch::Sender<Arc<Placement>>);
 
 impl Placements for Arrangement {
@@ -78,29 +78,29 @@ impl Seat {
         give_up_after: Duration,
     ) -> TestNode {
         let address = Arc::clone(&self.address);
-        let arrangement = Arc::new(Arrangement(watch::Sender::new(Arc::default())));
+        let arrangement = Arc::<Arrangement>::default();
         let placements = Arc::clone(&arrangement) as Arc<dyn Placements>;
+        let backend = MemoryBackend::new(world);
+        let mut config = gesta_store::Config::default();
+        config.append.give_up_after = give_up_after;
+        let store = Store::open(backend, config, clock).expect("opened");
+        let node = self.start_with(store, give_up_after, placements);
         TestNode {
             number,
             address,
-            node: self.start_with(world, clock, give_up_after, placements),
+            node: node.expect("started"),
             arrangement,
         }
     }
 
-    /// Starts a node with this placement.
+    /// Starts a node of this store, with this placement.
     pub fn start_with(
         self,
-        world: &Arc<World>,
-        clock: Arc<dyn Clock>,
+        store: Arc<Store>,
         give_up_after: Duration,
         placements: Arc<dyn Placements>,
-    ) -> Arc<Node> {
-        let backend = MemoryBackend::new(world);
-        let logs = backend.info().logs;
-        let mut config = gesta_store::Config::default();
-        config.append.give_up_after = give_up_after;
-        let store = Store::open(backend, config, clock);
+    ) -> Result<Arc<Node>> {
+        let logs = store.backend().info().logs;
         let identity = StoreIdentity {
             id: Uuid::from_u128(1),
             logs,
@@ -117,8 +117,7 @@ impl Seat {
             link,
             give_up_after,
         };
-        let node = Node::start(store.expect("opened"), self.listener, config, placements);
-        node.expect("started")
+        Node::start(store, self.listener, config, placements)
     }
 }
 
