@@ -2,6 +2,7 @@
 
 mod connection;
 mod lane;
+mod looked;
 mod strangers;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use self::looked::Looked;
 use self::strangers::Strangers;
+use crate::clock::Clock;
 use crate::config::LinkConfig;
 use crate::error::StartError;
 use crate::hello::Introduction;
@@ -52,6 +55,7 @@ struct Ends {
 
 struct Shared {
     config: LinkConfig,
+    clock: Clock,
     introduction: Introduction,
     serve: Arc<dyn Serve>,
     newest: NewestLanes,
@@ -108,6 +112,7 @@ impl NewestLanes {
 struct Caller {
     process: Uuid,
     lanes: Arc<ForwarderLanes>,
+    looked: Arc<Looked>,
 }
 
 impl LinkServer {
@@ -121,6 +126,15 @@ impl LinkServer {
         config: LinkConfig,
         serve: Arc<dyn Serve>,
     ) -> Result<Self, StartError> {
+        Self::start_with(listener, config, serve, Clock::MACHINE)
+    }
+
+    fn start_with(
+        listener: TcpListener,
+        config: LinkConfig,
+        serve: Arc<dyn Serve>,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let address = listener.local_addr().map_err(|source| StartError::Listen {
             address: config.address.to_string(),
@@ -129,6 +143,7 @@ impl LinkServer {
         let shared = Arc::new(Shared {
             introduction: introduction(&config, Uuid::new_v4(), &config.address),
             config,
+            clock,
             serve,
             newest: NewestLanes::default(),
             subscribers: Subscribers::default(),

@@ -3,10 +3,12 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use tokio::net::TcpStream;
 
+use super::looked::Looked;
 use super::strangers::Stranger;
 use super::{Caller, Shared, lane};
 use crate::demand::Demand;
@@ -40,6 +42,10 @@ pub(super) async fn run(
     let caller = Caller {
         process: other.process,
         lanes: shared.newest.of(other.process),
+        looked: Arc::new(Looked::new(
+            shared.clock.now(),
+            shared.config.times.dead_after,
+        )),
     };
     if let Err(error) = serve(socket, &caller, &shared).await {
         tracing::debug!(%from, %error, "a link broke");
@@ -67,9 +73,16 @@ async fn serve(socket: TcpStream, caller: &Caller, shared: &Arc<Shared>) -> Resu
     let mut is_ending = false;
     loop {
         tokio::select! {
-            accepted = poll_fn(|context| connection.poll_accept(context)) => match accepted {
-                Some(stream) => accept(stream?, caller, shared),
-                None => return Ok(()),
+            accepted = poll_fn(|context| match caller.looked.look(shared.clock.now()) {
+                true => connection.poll_accept(context).map(Some),
+                false => Poll::Ready(None),
+            }) => match accepted {
+                Some(Some(stream)) => accept(stream?, caller, shared),
+                Some(None) => return Ok(()),
+                None => {
+                    tracing::warn!(forwarder = %caller.process, "this process stood still: a link is closed unread");
+                    return Ok(());
+                }
             },
             trouble = &mut pings => {
                 tracing::debug!(forwarder = %caller.process, trouble, "a link is dead");

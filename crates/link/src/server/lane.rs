@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFuture;
 use uuid::Uuid;
 
+use super::looked::Looked;
 use super::{Caller, Shared};
 use crate::clock::Clock;
 use crate::frame::Frame;
@@ -162,6 +163,7 @@ struct Lane<'a> {
     number: u64,
     epoch: Epoch,
     newest: Arc<Mutex<Newest>>,
+    looked: Arc<Looked>,
     core: Receiver,
     taken: FuturesUnordered<Taken>,
     answers: Vec<Answered>,
@@ -184,6 +186,7 @@ impl<'a> Lane<'a> {
             number,
             epoch,
             newest: caller.lanes.get(log),
+            looked: Arc::clone(&caller.looked),
             core: Receiver::new(shared.config.bounds.credit()),
             taken: FuturesUnordered::new(),
             answers: Vec::new(),
@@ -248,6 +251,9 @@ impl<'a> Lane<'a> {
         // Held while calls are handed over, so that none is handed over after one of a newer lane.
         let newest = lock(&newest);
         let now = Clock::MACHINE.now();
+        if !self.looked.is_fresh(self.shared.clock.now()) {
+            return Err(Violation("calls that have lain here for too long"));
+        }
         while let Some((frame, since)) = self.pipe.next_frame(now)? {
             let Frame::Call {
                 seq,

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -181,6 +182,36 @@ async fn a_lane_whose_rules_are_broken_ends() {
         "a log that does not exist"
     );
     attack.is_alive().await;
+}
+
+/// For how long the machine of the test below was suspended, in seconds.
+static SUSPENDED: AtomicU64 = AtomicU64::new(0);
+
+/// Goal: what has lain in a connection while the owner stood still is not served: its forwarder has given it up, and
+/// another owner may have done it long ago.
+#[tokio::test]
+async fn calls_that_came_while_the_owner_stood_still_are_not_served() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let serve = Arc::new(Silent::default());
+    let clock = Clock::new(|| Duration::from_secs(SUSPENDED.load(Ordering::Relaxed)));
+    let server = LinkServer::start_with(listener, config(), Arc::clone(&serve) as _, clock);
+    let server = server.expect("started");
+    let link = connect(&server, Uuid::new_v4()).await;
+    let mut pipe = lane(&link, 1, 1, [(0, 10, 5)]);
+    while next(&mut pipe).await != PipeEvent::Data {}
+    SUSPENDED.store(60, Ordering::Relaxed);
+    pipe.push(Frame::Call {
+        seq: 1,
+        kind: 11,
+        remaining: Duration::from_secs(600),
+        body: Bytes::new(),
+    });
+    while next(&mut pipe).await != PipeEvent::Ended {}
+    assert_eq!(*serve.0.lock().expect("no panics"), [10]);
+    // A new link is served.
+    let link = connect(&server, Uuid::new_v4()).await;
+    let mut pipe = lane(&link, 1, 1, [(0, 12, 5)]);
+    while next(&mut pipe).await != PipeEvent::Data {}
 }
 
 /// Goal: strangers that hold all places keep no node out, however long their hellos may take. What happened: a node that
