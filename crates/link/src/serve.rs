@@ -20,8 +20,8 @@ pub struct Call {
     /// it would be begun may be dropped, and answered by [`Answer::DeadlineOver`]. One that was begun is done, however
     /// late: its caller has then heard that nobody knows.
     pub remaining: Duration,
-    /// The ownership that the forwarder means. A node that is about to become the owner at this epoch may hold the call
-    /// back until it is.
+    /// The ownership that the forwarder means. A node that knows that it is about to become the owner at this epoch may
+    /// hold the call back until it is; that of `gesta-node` does not.
     pub epoch: Epoch,
     /// The forwarder: a random id that a process makes when it starts.
     pub from: Uuid,
