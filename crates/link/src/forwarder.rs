@@ -20,6 +20,7 @@ use self::lane::{Input, LaneTask, Parts, Ticket};
 use crate::clock::Clock;
 use crate::config::{Bounds, LinkConfig};
 use crate::error::{AskError, ForwardError, Result, ReturnReason, StartError};
+use crate::frame::IN_DOUBT;
 use crate::peer::{Peer, Peers};
 use crate::pushes::Pushes;
 use crate::reach::Reach;
@@ -45,7 +46,7 @@ pub struct Reply {
 
 /// A call to forward.
 pub struct Outgoing {
-    /// What is called. The link does not know the meaning.
+    /// What is called, below 128. The link does not know the meaning.
     pub kind: u8,
     /// The body, encoded once.
     pub body: Bytes,
@@ -194,6 +195,10 @@ impl Forwarder {
         let Some(log) = self.log(log) else {
             return (call.on_reply)(closed(ReturnReason::NoOwner));
         };
+        debug_assert!(
+            call.kind < IN_DOUBT,
+            "the highest bit of a kind is the link's"
+        );
         let bytes = call.body.len();
         if u32::try_from(bytes).map_or(true, |bytes| bytes > self.shared.bounds.body_bytes_max) {
             return (call.on_reply)(Err(ForwardError::TooLarge));

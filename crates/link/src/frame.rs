@@ -24,6 +24,8 @@ const COPIED_BYTES_MAX: usize = 4 << 10;
 const HEAD_BYTES_MAX: usize = 512;
 /// Set in the types of frames that may be skipped.
 const OPTIONAL: u8 = 0x80;
+/// Set in the kind of a call of which an earlier attempt may have been done.
+pub(crate) const IN_DOUBT: u8 = 0x80;
 
 const OPEN: u8 = 1;
 const CALL: u8 = 2;
@@ -41,10 +43,11 @@ const GAP: u8 = 10;
 pub(crate) enum Frame {
     /// The first frame of a lane: its log, its number, and the ownership that the forwarder means.
     Open { log: LogId, lane: u64, epoch: Epoch },
-    /// A call on a lane. Numbers are dense from 0.
+    /// A call on a lane. Numbers are dense from 0. Kinds are below [`IN_DOUBT`].
     Call {
         seq: u64,
         kind: u8,
+        is_in_doubt: bool,
         remaining: Duration,
         body: Bytes,
     },
@@ -94,11 +97,12 @@ impl Outbox {
             Frame::Call {
                 seq,
                 kind,
+                is_in_doubt,
                 remaining,
                 body,
             } => self.frame(CALL, body, |head| {
                 head.put_u64(seq);
-                head.put_u8(kind);
+                head.put_u8(kind | if is_in_doubt { IN_DOUBT } else { 0 });
                 put_remaining(head, remaining);
             }),
             Frame::Reply { seq, body } => self.frame(REPLY, body, |head| head.put_u64(seq)),
@@ -283,12 +287,16 @@ fn fields(rest: &mut Bytes) -> Fields {
             lane: rest.try_get_u64()?,
             epoch: epoch(rest)?,
         },
-        CALL => Frame::Call {
-            seq: rest.try_get_u64()?,
-            kind: rest.try_get_u8()?,
-            remaining: remaining(rest)?,
-            body: std::mem::take(rest),
-        },
+        CALL => {
+            let (seq, kind) = (rest.try_get_u64()?, rest.try_get_u8()?);
+            Frame::Call {
+                seq,
+                kind: kind & !IN_DOUBT,
+                is_in_doubt: kind & IN_DOUBT != 0,
+                remaining: remaining(rest)?,
+                body: std::mem::take(rest),
+            }
+        }
         REPLY => Frame::Reply {
             seq: rest.try_get_u64()?,
             body: std::mem::take(rest),
@@ -370,14 +378,20 @@ mod tests {
                 lane,
                 epoch
             }),
-            (any::<u64>(), any::<u8>(), remaining(), body()).prop_map(
-                |(seq, kind, remaining, body)| Frame::Call {
+            (
+                any::<u64>(),
+                0..IN_DOUBT,
+                any::<bool>(),
+                remaining(),
+                body()
+            )
+                .prop_map(|(seq, kind, is_in_doubt, remaining, body)| Frame::Call {
                     seq,
                     kind,
+                    is_in_doubt,
                     remaining,
                     body
-                }
-            ),
+                }),
             (any::<u64>(), body()).prop_map(|(seq, body)| Frame::Reply { seq, body }),
             (any::<u64>(), any::<u64>(), owner, epoch()).prop_map(
                 |(from, untaken, owner, epoch)| {

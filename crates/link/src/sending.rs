@@ -90,6 +90,8 @@ pub(crate) enum Output<T> {
 pub(crate) struct Write<'a, T> {
     pub(crate) seq: u64,
     pub(crate) ticket: &'a T,
+    /// An earlier attempt may have been done.
+    pub(crate) is_in_doubt: bool,
     pub(crate) remaining: Duration,
 }
 
@@ -247,10 +249,11 @@ impl<T> Sender<T> {
             }
             let next = self.waiting.pop_front()?;
             if !is_over {
-                let (seq, ticket) = lane.write(next);
+                let (seq, entry) = lane.write(next);
                 return Some(Write {
                     seq,
-                    ticket,
+                    ticket: &entry.ticket,
+                    is_in_doubt: entry.is_in_doubt,
                     remaining,
                 });
             }

@@ -14,6 +14,9 @@ use crate::route::{Epoch, Hint};
 pub struct Call {
     /// What is called. The link does not know the meaning.
     pub kind: u8,
+    /// True if the forwarder has written the call before, to this node or another, and that attempt may have been done,
+    /// or may yet be done. Of attempts that were written later, and arrive earlier, it says nothing.
+    pub is_in_doubt: bool,
     /// The body as the edge encoded it. It may share memory with others: who keeps a part of it for long, copies it.
     pub body: Bytes,
     /// The time that was left to the deadline when the call had arrived; never zero. A call whose deadline is over when

@@ -189,6 +189,10 @@ impl World {
             };
             let call = *write.ticket;
             assert!(self.calls[call].deadline > self.now, "written too late");
+            assert!(
+                write.is_in_doubt || !self.calls[call].took_effect,
+                "the owner is not told that the call was written before"
+            );
             let frame = Forth {
                 seq: write.seq,
                 call,

@@ -77,6 +77,13 @@ async fn a_call_whose_link_dies_is_sent_again() {
     let replies = within(join_all(calls)).await;
     assert_eq!(replies, [Ok(body("a")), Ok(body("b"))]);
     assert_eq!(owner.owned.texts(0), ["first", "a", "b", "a", "b"]);
+    let calls = owner.owned.calls();
+    let doubts: Vec<bool> = calls.iter().map(|(_, call)| call.is_in_doubt).collect();
+    assert_eq!(
+        doubts,
+        [false, false, false, true, true],
+        "the owner knows what it may have done before"
+    );
     drop(lost);
 }
 

@@ -160,6 +160,9 @@ async fn calls_that_were_taken_and_sent_back_move_on_in_order() {
         assert_eq!(reply, Ok(body(n)));
     }
     assert_eq!(second.owned.texts(0), ["2", "3", "4"]);
+    let calls = second.owned.calls();
+    let doubts: Vec<bool> = calls.iter().map(|(_, call)| call.is_in_doubt).collect();
+    assert_eq!(doubts, [false, true, true], "the first owner had taken all");
 }
 
 #[tokio::test]

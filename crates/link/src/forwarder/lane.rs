@@ -225,6 +225,7 @@ impl LaneTask {
             let frame = Frame::Call {
                 seq: write.seq,
                 kind: write.ticket.kind,
+                is_in_doubt: write.is_in_doubt,
                 remaining: write.remaining,
                 body: write.ticket.body.clone(),
             };

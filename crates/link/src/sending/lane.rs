@@ -95,13 +95,13 @@ impl<T> Lane<T> {
         self.calls < credit.calls && (is_alone || self.bytes.saturating_add(bytes) <= bytes_max)
     }
 
-    pub(super) fn write(&mut self, entry: Entry<T>) -> (u64, &T) {
+    pub(super) fn write(&mut self, entry: Entry<T>) -> (u64, &Entry<T>) {
         let seq = self.next();
         self.calls += 1;
         self.bytes += entry.bytes;
         self.slots.push_back(Slot::Open(entry));
         match self.slots.back() {
-            Some(Slot::Open(entry)) => (seq, &entry.ticket),
+            Some(Slot::Open(entry)) => (seq, entry),
             _ => unreachable!("the slot was pushed just now"),
         }
     }

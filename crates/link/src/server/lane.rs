@@ -258,6 +258,7 @@ impl<'a> Lane<'a> {
             let Frame::Call {
                 seq,
                 kind,
+                is_in_doubt,
                 remaining,
                 body,
             } = frame
@@ -271,21 +272,23 @@ impl<'a> Lane<'a> {
             match self.core.call(now, seq, bytes, since, remaining)? {
                 Verdict::Refused => {}
                 Verdict::DeadlineOver => self.send(seq, bytes, Answer::DeadlineOver),
-                Verdict::HandOver(remaining) => self.hand_over(seq, kind, body, remaining),
+                Verdict::HandOver(remaining) => {
+                    let call = Call {
+                        kind,
+                        is_in_doubt,
+                        body,
+                        remaining,
+                        epoch: self.epoch,
+                        from: self.forwarder,
+                    };
+                    self.hand_over(seq, bytes, call);
+                }
             }
         }
         Ok(())
     }
 
-    fn hand_over(&mut self, seq: u64, kind: u8, body: Bytes, remaining: std::time::Duration) {
-        let bytes = body.len();
-        let call = Call {
-            kind,
-            body,
-            remaining,
-            epoch: self.epoch,
-            from: self.forwarder,
-        };
+    fn hand_over(&mut self, seq: u64, bytes: usize, call: Call) {
         match self.shared.serve.call(self.log, call) {
             Served::NotHere(hint) => self.send(seq, bytes, Answer::NotHere(hint)),
             Served::Taken(answer) => {

@@ -136,6 +136,7 @@ fn lane(
         pipe.push(Frame::Call {
             seq,
             kind,
+            is_in_doubt: false,
             remaining: Duration::from_secs(60),
             body: Bytes::from(vec![0; bytes]),
         });
@@ -264,6 +265,7 @@ async fn a_lane_that_was_replaced_is_not_served() {
     old.push(Frame::Call {
         seq: 1,
         kind: 11,
+        is_in_doubt: false,
         remaining: Duration::from_secs(60),
         body: Bytes::new(),
     });
@@ -300,6 +302,7 @@ async fn random_frames_do_no_harm() {
             outbox.push(Frame::Call {
                 seq,
                 kind: 1,
+                is_in_doubt: false,
                 remaining: Duration::from_millis(random.random_range(0..100)),
                 body: Bytes::from(vec![1; random.random_range(0..60)]),
             });
