@@ -11,13 +11,26 @@ use futures::future::BoxFuture;
 
 use crate::ids::StreamId;
 
+/// A call about a stream that another node forwards.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerCall {
+    /// What it is about.
+    pub stream: StreamId,
+    /// What is asked.
+    pub body: Bytes,
+    /// A call that is not decided within this time is not decided at all.
+    pub remaining: Duration,
+    /// True if the call was sent before, to this node or another, and that attempt may have been done, or may yet be
+    /// done.
+    pub is_in_doubt: bool,
+}
+
 /// Serves calls about streams that other nodes forward.
 pub trait PeerService: Send + Sync + 'static {
     /// Takes a call and gives its answer, at most 16 MiB. Calls about one stream from one node come in their order: what
-    /// must not be overtaken is handed over before this returns. It must not block. A call that is not decided within
-    /// `remaining` is not decided at all. The future may be dropped; what was begun goes on.
-    fn call(&self, stream: StreamId, body: Bytes, remaining: Duration)
-    -> BoxFuture<'static, Bytes>;
+    /// must not be overtaken is handed over before this returns. It must not block. The future may be dropped; what was
+    /// begun goes on.
+    fn call(&self, call: PeerCall) -> BoxFuture<'static, Bytes>;
 }
 
 /// A call that another node was to answer, and that has no answer.

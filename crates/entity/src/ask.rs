@@ -115,6 +115,8 @@ pub(crate) struct CommandAsk<D: Decider> {
     pub(crate) has_made_key: bool,
     /// Another node may have carried the command out, or may yet do so.
     pub(crate) is_in_doubt: bool,
+    /// Until when it may wait for other nodes, once it was to be sent.
+    pub(crate) sent_until: Option<Instant>,
 }
 
 /// Who has handed a command over.
@@ -141,7 +143,14 @@ impl<D: Decider> CommandAsk<D> {
             origin,
             has_made_key: false,
             is_in_doubt: false,
+            sent_until: None,
         }
+    }
+
+    /// True if another attempt may have been carried out before. Of an attempt that was overtaken by a later one nobody
+    /// says so; but then others have changed the entity since it came, and it is decided again.
+    pub(crate) fn may_be_done(&self) -> bool {
+        self.is_in_doubt || self.origin != Origin::Caller && self.attempts > 1
     }
 
     pub(crate) fn answer(self, result: CommandResult<D>) {

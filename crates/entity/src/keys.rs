@@ -2,8 +2,10 @@
 //!
 //! Key, reply and a fingerprint of the command are written into the metadata of its last event, so they are stored with
 //! it or not at all, and in snapshots. A key without events is not remembered: nothing happened. Invariants: an entity
-//! remembers no more than its [`Bounds`], also while it is loaded; a copy for a snapshot shares what it holds, so its
-//! cost does not grow with the keys. Not here: when a key is looked up and what is answered (`slot::keyed`).
+//! remembers no more than its [`Bounds`], also while it is loaded; it knows whether it has forgotten a command that may
+//! still be sent again ([`Keys::may_have_known`]), and the clocks of nodes take no part in that; a copy for a snapshot
+//! shares what it holds, so its cost does not grow with the keys. Not here: when a key is looked up and what is answered
+//! (`slot::command`).
 
 use std::borrow::{Borrow, Cow};
 use std::collections::HashSet;
@@ -11,7 +13,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gesta_core::{Error, RecordedEvent, Result, Timestamp};
+use gesta_core::{Error, RecordedEvent, Result};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -20,8 +22,10 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::stats::Counters;
 
 mod list;
+mod stored;
 
 pub(crate) use list::List;
+pub(crate) use stored::{Held, RestoredKeys, Stored, age};
 
 /// Longest key, in bytes of UTF-8.
 pub const KEY_BYTES_MAX: usize = 256;
@@ -120,17 +124,19 @@ pub(crate) fn metadata(key: &str, command: Fingerprint, reply: &RawValue) -> Res
 }
 
 /// A command that was carried out.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct Remembered {
     pub(crate) key: String,
     pub(crate) reply: Box<RawValue>,
     /// Revision of its last event, if this process knows it.
     pub(crate) revision: Option<u64>,
-    /// When it was stored, in microseconds.
+    /// When it was stored, in microseconds, by the clock of the node that has stored it.
     pub(crate) at: i64,
     /// Which command it was; missing in what the first versions have stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) command: Option<Fingerprint>,
+    /// When it was first seen in memory, in milliseconds of the shard, which do not depend on a clock. It was stored
+    /// before, if it was loaded.
+    pub(crate) seen_ms: i64,
 }
 
 impl Remembered {
@@ -145,10 +151,12 @@ impl Remembered {
 pub(crate) struct Bounds {
     pub(crate) keys_max: usize,
     pub(crate) bytes_max: usize,
-    /// Commands that were stored before this moment, in microseconds, are forgotten.
+    /// Commands with keys of callers that were stored before this moment, in microseconds, are forgotten.
     pub(crate) from: i64,
-    /// The same for keys that nodes have made.
-    pub(crate) made_from: i64,
+    /// Commands with keys that nodes have made are forgotten if they were first seen before this moment.
+    pub(crate) made_from_ms: i64,
+    /// A command that was first seen before this moment is not sent again any more.
+    pub(crate) sent_again_from_ms: i64,
 }
 
 /// What each key begins with that a node has made, for a command that it forwards.
@@ -170,10 +178,13 @@ pub(crate) struct Keys {
 /// Keys of one entity. Counted in the gauges of the runtime for as long as they live.
 #[derive(Debug)]
 struct Memory {
+    is_old: fn(&Remembered, &Bounds) -> bool,
     by_key: HashSet<ByKey>,
     /// The commands, oldest first. A key that came again after another process had forgotten it may stand here twice.
     order: List,
     bytes: usize,
+    /// When the youngest command was first seen of those that were forgotten while they could still be sent again.
+    forgotten_ms: Option<i64>,
     counters: Arc<Counters>,
 }
 
@@ -204,78 +215,112 @@ impl Eq for ByKey {}
 impl Keys {
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
         Self {
-            given: Memory::new(Arc::clone(&counters)),
-            made: Memory::new(counters),
+            given: Memory::new(|one, bounds| one.at < bounds.from, Arc::clone(&counters)),
+            made: Memory::new(|one, bounds| one.seen_ms < bounds.made_from_ms, counters),
         }
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Remembered> {
+        self.memory_of(key).get(key)
+    }
+
+    /// True if a command with this key that is sent again may be one that was forgotten.
+    pub(crate) fn may_have_known(&self, key: &str, bounds: Bounds) -> bool {
+        self.memory_of(key).may_have_known(bounds)
+    }
+
+    fn memory_of(&self, key: &str) -> &Memory {
         match key.starts_with(MADE) {
-            true => self.made.get(key),
-            false => self.given.get(key),
+            true => &self.made,
+            false => &self.given,
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.given.order.len() + self.made.order.len() == 0
+    /// True if there is nothing that a new memory would not know as well.
+    pub(crate) fn is_empty(&self, bounds: Bounds) -> bool {
+        let is_empty = |memory: &Memory| memory.order.len() == 0 && !memory.may_have_known(bounds);
+        is_empty(&self.given) && is_empty(&self.made)
     }
 
-    /// All remembered commands, for a snapshot, those with keys of callers first; what they hold is shared and not
-    /// copied.
-    pub(crate) fn lists(&self) -> [List; 2] {
-        [self.given.order.clone(), self.made.order.clone()]
+    /// All that is remembered, for a snapshot.
+    pub(crate) fn held(&self, now_ms: i64) -> Held {
+        Held {
+            given: self.given.order.clone(),
+            made: self.made.order.clone(),
+            now_ms,
+            forgotten_ms: self.given.forgotten_ms.max(self.made.forgotten_ms),
+        }
+    }
+
+    /// Remembers what a snapshot says.
+    pub(crate) fn restore(&mut self, restored: RestoredKeys, now_ms: i64, bounds: Bounds) {
+        if let Some(age_ms) = restored.forgotten_age_ms {
+            let forgotten_ms = Some(now_ms.saturating_sub_unsigned(age_ms));
+            for memory in [&mut self.given, &mut self.made] {
+                memory.forgotten_ms = memory.forgotten_ms.max(forgotten_ms);
+            }
+        }
+        for one in restored.keys {
+            let seen_ms = now_ms.saturating_add(one.seen_ms);
+            let one = Remembered { seen_ms, ..one };
+            if !(self.memory_of(&one.key).is_old)(&one, &bounds) {
+                self.insert(one, bounds);
+            }
+        }
     }
 
     /// Remembers a command that is being carried out, or was; forgets others for it.
     pub(crate) fn insert(&mut self, remembered: Remembered, bounds: Bounds) {
         match remembered.key.starts_with(MADE) {
-            true => self.made.insert(remembered, bounds.of_made()),
+            true => self.made.insert(remembered, bounds),
             false => self.given.insert(remembered, bounds),
         }
     }
 
-    /// Remembers the key of a stored event, if it has one and is not too old.
-    pub(crate) fn learn(&mut self, event: &RecordedEvent, bounds: Bounds) {
-        if event.metadata.is_empty() || event.created.as_micros() < bounds.from {
+    /// Remembers the key of a stored event, if it has one. One that a node has made counts as new, whenever the event
+    /// was stored: the clock of the node that has stored it may be another one.
+    pub(crate) fn learn(&mut self, event: &RecordedEvent, now_ms: i64, bounds: Bounds) {
+        // Metadata of other writers may be anything.
+        let Ok(found) = serde_json::from_slice::<Metadata<'_>>(&event.metadata) else {
+            return;
+        };
+        let at = event.created.as_micros();
+        if at < bounds.from && !found.key.starts_with(MADE) {
             return;
         }
-        // Metadata of other writers may be anything.
-        if let Ok(found) = serde_json::from_slice::<Metadata<'_>>(&event.metadata) {
-            let remembered = Remembered {
-                key: found.key.into_owned(),
-                reply: found.reply.into_owned(),
-                revision: Some(event.revision.0),
-                at: event.created.as_micros(),
-                command: found.command,
-            };
-            self.insert(remembered, bounds);
-        }
+        let remembered = Remembered {
+            key: found.key.into_owned(),
+            reply: found.reply.into_owned(),
+            revision: Some(event.revision.0),
+            at,
+            command: found.command,
+            seen_ms: now_ms,
+        };
+        self.insert(remembered, bounds);
     }
 
     /// Forgets commands that are too old, and the oldest ones if there are too many.
     pub(crate) fn forget(&mut self, bounds: Bounds) {
         self.given.forget(bounds);
-        self.made.forget(bounds.of_made());
-    }
-}
-
-impl Bounds {
-    fn of_made(self) -> Self {
-        Self {
-            from: self.from.max(self.made_from),
-            ..self
-        }
+        self.made.forget(bounds);
     }
 }
 
 impl Memory {
-    fn new(counters: Arc<Counters>) -> Self {
+    fn new(is_old: fn(&Remembered, &Bounds) -> bool, counters: Arc<Counters>) -> Self {
         Self {
+            is_old,
             by_key: HashSet::new(),
             order: List::default(),
             bytes: 0,
+            forgotten_ms: None,
             counters,
         }
+    }
+
+    fn may_have_known(&self, bounds: Bounds) -> bool {
+        let is_recent = |forgotten_ms| forgotten_ms >= bounds.sent_again_from_ms;
+        self.forgotten_ms.is_some_and(is_recent)
     }
 
     fn get(&self, key: &str) -> Option<&Remembered> {
@@ -297,13 +342,16 @@ impl Memory {
     /// Forgets commands that are too old, and the oldest ones if there are too many.
     fn forget(&mut self, bounds: Bounds) {
         while let Some(oldest) = self.order.oldest() {
-            let is_old = oldest.at < bounds.from;
+            let is_old = (self.is_old)(oldest, &bounds);
             let is_too_much = self.order.len() > bounds.keys_max || self.bytes > bounds.bytes_max;
             if !is_old && (!is_too_much || self.order.len() == 1) {
                 return;
             }
             if !is_old {
                 self.counters.keys_forgotten_early.add(1);
+            }
+            if oldest.seen_ms >= bounds.sent_again_from_ms {
+                self.forgotten_ms = self.forgotten_ms.max(Some(oldest.seen_ms));
             }
             self.forget_oldest();
         }
@@ -332,22 +380,6 @@ impl Drop for Memory {
     }
 }
 
-/// When a command was carried out that is remembered from now on.
-pub(crate) fn remembered(
-    key: &str,
-    command: Fingerprint,
-    reply: Box<RawValue>,
-    now: Timestamp,
-) -> Remembered {
-    Remembered {
-        key: key.to_owned(),
-        reply,
-        revision: None,
-        at: now.as_micros(),
-        command: Some(command),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -356,17 +388,23 @@ mod tests {
         keys_max: usize::MAX,
         bytes_max: usize::MAX,
         from: 0,
-        made_from: 0,
+        made_from_ms: 0,
+        sent_again_from_ms: 0,
     };
 
     fn one(key: usize, at: i64) -> Remembered {
-        let reply = RawValue::from_string(key.to_string()).expect("JSON");
-        let command = Fingerprint::of(b"command");
-        remembered(&format!("key-{key}"), command, reply, Timestamp(at))
+        Remembered {
+            key: format!("key-{key}"),
+            reply: RawValue::from_string(key.to_string()).expect("JSON"),
+            revision: None,
+            at,
+            command: Some(Fingerprint::of(b"command")),
+            seen_ms: at,
+        }
     }
 
     fn keys(count: usize, bounds: Bounds) -> Memory {
-        let mut keys = Memory::new(Arc::default());
+        let mut keys = Keys::new(Arc::default()).given;
         for key in 0..count {
             keys.insert(one(key, 1), bounds);
         }
@@ -403,8 +441,7 @@ mod tests {
         let none = Bounds {
             keys_max: 0,
             bytes_max: 0,
-            from: 0,
-            made_from: 0,
+            ..ALL
         };
         assert!(keys(10, none).get("key-9").is_some());
     }
@@ -437,13 +474,14 @@ mod tests {
         (0..99).for_each(|_| keys.insert(made_one(1), bounds));
         keys.insert(last, bounds);
         assert!(keys.get("key-0").is_some() && keys.get(&last_key).is_some());
-        assert_eq!(keys.lists().map(|list| list.len()), [1, 10]);
+        let held = keys.held(1);
+        assert_eq!((held.given.len(), held.made.len()), (1, 10));
         keys.forget(Bounds {
-            made_from: 2,
+            made_from_ms: 2,
             ..bounds
         });
         assert!(keys.get("key-0").is_some() && keys.get(&last_key).is_none());
-        assert!(!keys.is_empty());
+        assert!(!keys.is_empty(bounds));
     }
 
     /// Stored for ever: neither the hash nor its text may change.

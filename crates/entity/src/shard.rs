@@ -10,7 +10,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -44,8 +43,7 @@ mod away;
 /// Messages handled in one turn.
 const TURN_MAX: usize = 256;
 
-/// Keys that nodes have made are remembered for so long, if forwarding does not take longer. No node sends a command
-/// again later than it waits for its answer; the rest is for clocks that differ.
+/// Keys that nodes have made are remembered for so long, if a command cannot be sent again later still.
 const MADE_KEPT_FOR: Duration = Duration::from_secs(600);
 
 /// A message to a shard.
@@ -81,15 +79,9 @@ pub(crate) enum Message<D: Decider> {
 
 /// The requests for an entity that go to the node that owns its stream.
 struct Away<D: Decider> {
-    queue: Queue<Item<D>>,
+    queue: Queue<Ask<D>>,
     /// When the shard will be woken for it.
     wakes_at: Option<Instant>,
-}
-
-/// A request to be forwarded, and its form once it was sent.
-struct Item<D: Decider> {
-    ask: Ask<D>,
-    body: Option<Bytes>,
 }
 
 /// What a shard offers to its entities.
@@ -341,8 +333,9 @@ impl<D: Decider> Shard<D> {
         let idle_after = self.env.idle_after_ms();
         let now = self.env.now_ms;
         while let Some((_, stream, stay)) = self.env.idle.pop_front_if(|(due, ..)| *due <= now) {
-            let idle = match self.slots.peek(&stream) {
+            let idle = match self.slots.peek_mut(&stream).as_deref_mut() {
                 Some(Slot::Active(active)) if active.stay == stay => {
+                    active.forget_keys(&self.env);
                     active.last_used + idle_after <= now || !self.env.is_here(&stream)
                 }
                 // It has left, and may have come again: then another entry looks after it.
@@ -481,18 +474,25 @@ impl<D: Decider> Env<D> {
         tracing::warn!(%stream, %panicked, "snapshot not taken");
     }
 
+    /// The time of the turn as it stands in remembered commands.
+    pub(crate) fn seen_ms(&self) -> i64 {
+        i64::try_from(self.now_ms).unwrap_or(i64::MAX)
+    }
+
     /// What an entity may remember of idempotency keys, at this moment.
     pub(crate) fn key_bounds(&self) -> Bounds {
-        let since = |kept: Duration| {
-            let kept = i64::try_from(kept.as_micros()).unwrap_or(i64::MAX);
-            self.now.as_micros().saturating_sub(kept)
-        };
+        let kept = i64::try_from(self.config.keys_kept_for.as_micros()).unwrap_or(i64::MAX);
+        let since = |kept: Duration| self.seen_ms().saturating_sub_unsigned(millis(kept));
+        // A command that is in doubt is decided at most twice `forward_within` after it was first sent (`slot::command`);
+        // the rest is for what the network delays.
+        let sent_again_for = self.config.forward_within * 3;
         Bounds {
             // Those of commands in flight must not be forgotten: their retries join them.
             keys_max: (self.config.entity_keys_max).max(self.config.entity_commands_max),
             bytes_max: self.config.entity_key_bytes_max,
-            from: since(self.config.keys_kept_for),
-            made_from: since(MADE_KEPT_FOR.max(self.config.forward_within * 2)),
+            from: self.now.as_micros().saturating_sub(kept),
+            made_from_ms: since(MADE_KEPT_FOR.max(sent_again_for)),
+            sent_again_from_ms: since(sent_again_for),
         }
     }
 

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 
 use crate::decider::Decider;
 use crate::guard::guarded;
-use crate::keys::{List, Remembered};
+use crate::keys::{Held, List, RestoredKeys, Stored, age};
 use crate::kind::EntityKind;
 use crate::stats::Counters;
 
@@ -149,7 +149,7 @@ impl<D> Snapshots<D> {
 
     /// The state, its revision and the id of its last event, if the snapshot can be used.
     pub(crate) fn read(&self, event: &RecordedEvent) -> std::result::Result<Restored<D>, String> {
-        let header: Header =
+        let header: Header<Stored<'_>> =
             serde_json::from_slice(&event.metadata).map_err(|error| error.to_string())?;
         if header.version != self.version {
             return Err(format!("version {}, not {}", header.version, self.version));
@@ -158,20 +158,27 @@ impl<D> Snapshots<D> {
             state: self.read_state(&event.data)?,
             revision: Revision(header.revision),
             last: EventId(header.event_id),
-            keys: header.keys,
+            keys: RestoredKeys {
+                keys: header.keys.into_iter().map(Stored::read).collect(),
+                forgotten_age_ms: header.keys_forgotten_age_ms,
+            },
         })
     }
 }
 
 /// What stands in the metadata of a snapshot.
 #[derive(Serialize, Deserialize)]
-struct Header<K = Remembered> {
+struct Header<K> {
     version: u32,
     revision: u64,
     event_id: uuid::Uuid,
     /// The remembered commands, oldest first: those with keys that nodes have made, then those with keys of callers.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     keys: Vec<K>,
+    /// How long before the snapshot the youngest command was first seen of those that are not among `keys` though they
+    /// might be sent again, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    keys_forgotten_age_ms: Option<u64>,
 }
 
 /// A snapshot that was read.
@@ -179,15 +186,14 @@ pub(crate) struct Restored<D> {
     pub(crate) state: D,
     pub(crate) revision: Revision,
     pub(crate) last: EventId,
-    pub(crate) keys: Vec<Remembered>,
+    pub(crate) keys: RestoredKeys,
 }
 
 /// A state to be written once the event that it was taken after is durable.
 pub(crate) struct Draft<D> {
     pub(crate) state: D,
     pub(crate) last: EventId,
-    /// Remembered commands: with keys of callers, and with keys that nodes have made.
-    pub(crate) keys: [List; 2],
+    pub(crate) keys: Held,
 }
 
 /// A draft whose event is durable.
@@ -246,17 +252,24 @@ impl<D> Snapshots<D> {
         let invalid = |error: String| gesta_core::Error::invalid("snapshot", error);
         let data = self.write_state(&due.draft.state).map_err(invalid)?;
         let space = EVENT_BYTES_MAX.saturating_sub(data.len() + HEADER_BYTES_MAX);
-        let [given, made] = &due.draft.keys;
+        let held = &due.draft.keys;
         // Those that nodes have made are younger than a few minutes.
-        let mut keys = youngest_that_fit(made, space);
-        let taken: usize = keys.iter().map(|key| key.get().len() + 1).sum();
-        keys.extend(youngest_that_fit(given, space - taken));
-        let left_out = given.len() + made.len() - keys.len();
+        let made = youngest_that_fit(&held.made, space, held.now_ms);
+        let taken: usize = made.iter().map(|key| key.get().len() + 1).sum();
+        let given = youngest_that_fit(&held.given, space - taken, held.now_ms);
+        let left_out = [(&held.made, made.len()), (&held.given, given.len())];
+        let youngest = left_out.iter().filter_map(|(list, fitting)| {
+            let left_out = list.youngest_first().nth(*fitting)?;
+            Some(left_out.seen_ms)
+        });
+        let forgotten_ms = youngest.chain(held.forgotten_ms).max();
+        let left_out = left_out.map(|(list, fitting)| list.len() - fitting);
         let header = Header {
             version: self.version,
             revision: due.revision.0,
             event_id: due.draft.last.0,
-            keys,
+            keys: made.into_iter().chain(given).collect(),
+            keys_forgotten_age_ms: forgotten_ms.map(|seen_ms| age(seen_ms, held.now_ms)),
         };
         let event = EventData {
             id: None,
@@ -268,15 +281,15 @@ impl<D> Snapshots<D> {
                 .into(),
             tags: gesta_core::Tags::NONE,
         };
-        Ok((event, left_out as u64))
+        Ok((event, left_out.iter().sum::<usize>() as u64))
     }
 }
 
 /// As many of the youngest keys as fit into so many bytes, oldest first, as JSON.
-fn youngest_that_fit(keys: &List, space: usize) -> Vec<Box<RawValue>> {
+fn youngest_that_fit(keys: &List, space: usize, now_ms: i64) -> Vec<Box<RawValue>> {
     let mut left = space;
     let fitting = keys.youngest_first().map_while(|one| {
-        let json = serde_json::value::to_raw_value(one).ok()?;
+        let json = serde_json::value::to_raw_value(&Stored::of(one, now_ms)).ok()?;
         // With its comma.
         left = left.checked_sub(json.get().len() + 1)?;
         Some(json)

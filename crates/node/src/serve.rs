@@ -33,7 +33,7 @@ impl Serve for OwnerSide {
             return Served::NotHere(hint(&placement, log));
         }
         if call.kind == SERVICE {
-            let answered = self.services.take(call.body, call.remaining);
+            let answered = self.services.take(call);
             return Served::Taken(answered.map(Answer::Reply).boxed());
         }
         let begun = match Change::decode(call.kind, call.body) {

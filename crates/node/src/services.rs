@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use gesta_core::StreamId;
-use gesta_core::peers::{PeerAnswer, PeerService, Peers, Unanswered, UnansweredReason};
-use gesta_link::{ForwardError, Reply, ReturnReason};
+use gesta_core::peers::{PeerAnswer, PeerCall, PeerService, Peers, Unanswered, UnansweredReason};
+use gesta_link::{Call, ForwardError, Reply, ReturnReason};
 use prost::Message;
 use tokio::time::Instant;
 
@@ -44,13 +44,19 @@ impl Services {
     }
 
     /// Hands a call to its service. A call that cannot be read, or whose service is not here, is answered so.
-    pub(crate) fn take(&self, body: Bytes, remaining: Duration) -> BoxFuture<'static, Bytes> {
-        let begun = ServiceCall::decode(body).ok().and_then(|call| {
+    pub(crate) fn take(&self, call: Call) -> BoxFuture<'static, Bytes> {
+        let (remaining, is_in_doubt) = (call.remaining, call.is_in_doubt);
+        let begun = ServiceCall::decode(call.body).ok().and_then(|call| {
             let stream = StreamId::new(&*call.stream).ok()?;
             let services = self.0.read().unwrap_or_else(PoisonError::into_inner);
             let handler = Arc::clone(services.get(&call.service)?);
             drop(services);
-            Some(handler.call(stream, call.body, remaining))
+            Some(handler.call(PeerCall {
+                stream,
+                body: call.body,
+                remaining,
+                is_in_doubt,
+            }))
         });
         let answer = |body| Bytes::from(ServiceAnswer { body }.encode_to_vec());
         match begun {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all, ready};
-use gesta_core::peers::{PeerService, Peers, UnansweredReason};
+use gesta_core::peers::{PeerCall, PeerService, Peers, UnansweredReason};
 use gesta_core::{
     AllFrom, Append, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision,
     ReadAll, ReadStream, Result, StreamId, SystemClock,
@@ -343,8 +343,9 @@ async fn a_node_that_knows_nothing_appends_slowly() {
 struct Echo(u32);
 
 impl PeerService for Echo {
-    fn call(&self, stream: StreamId, body: Bytes, _: Duration) -> BoxFuture<'static, Bytes> {
-        let text = format!("{} {stream} {}", self.0, String::from_utf8_lossy(&body));
+    fn call(&self, call: PeerCall) -> BoxFuture<'static, Bytes> {
+        let asked = String::from_utf8_lossy(&call.body);
+        let text = format!("{} {} {asked}", self.0, call.stream);
         ready(Bytes::from(text)).boxed()
     }
 }

@@ -59,7 +59,12 @@ pub(crate) struct Forms<D: Decider> {
 #[serde(rename_all = "snake_case")]
 enum AskHead {
     /// The command follows.
-    Command { key: String },
+    Command {
+        key: String,
+        /// An earlier attempt may have been done, or may yet be. The link tells of those that it made itself.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        in_doubt: bool,
+    },
     /// For the state, in the form of this version of its snapshots.
     Read { confirmed: bool, version: u32 },
 }
@@ -96,8 +101,15 @@ enum AnswerHead {
 
 /// What another node asks.
 pub(crate) enum Call<D: Decider> {
-    Command { key: String, command: D::Command },
-    Read { freshness: Freshness, version: u32 },
+    Command {
+        key: String,
+        command: D::Command,
+        in_doubt: bool,
+    },
+    Read {
+        freshness: Freshness,
+        version: u32,
+    },
 }
 
 impl<D: Decider> Forms<D> {
@@ -124,10 +136,11 @@ impl<D: Decider> Forms<D> {
         &self,
         key: &str,
         command: &D::Command,
+        in_doubt: bool,
     ) -> Result<Bytes, StoreError> {
         let key = key.to_owned();
         let command = self.command.write("command", command)?;
-        Ok(framed(&AskHead::Command { key }, &command))
+        Ok(framed(&AskHead::Command { key, in_doubt }, &command))
     }
 
     /// What became of a command.
@@ -175,8 +188,9 @@ impl<D: Decider> Forms<D> {
     pub(crate) fn read_call(&self, body: &Bytes) -> Result<Call<D>, String> {
         let (head, payload) = parted(body)?;
         Ok(match head {
-            AskHead::Command { key } => Call::Command {
+            AskHead::Command { key, in_doubt } => Call::Command {
                 key,
+                in_doubt,
                 command: self.command.read(payload)?,
             },
             AskHead::Read { confirmed, version } => Call::Read {

@@ -4,14 +4,13 @@
 //! any further, whoever owns the stream by then.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use gesta_core::StreamId;
 use gesta_core::capacity::Permit;
-use gesta_core::peers::PeerService;
+use gesta_core::peers::{PeerCall, PeerService};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -29,11 +28,8 @@ type Answer = BoxFuture<'static, Bytes>;
 pub(crate) struct OwnerSide<D: Decider>(pub(crate) Weak<Shared<D>>);
 
 impl<D: Decider> PeerService for OwnerSide<D> {
-    fn call(&self, stream: StreamId, body: Bytes, remaining: Duration) -> Answer {
-        let begun = self
-            .0
-            .upgrade()
-            .and_then(|runtime| begin(&runtime, stream, &body, remaining));
+    fn call(&self, call: PeerCall) -> Answer {
+        let begun = self.0.upgrade().and_then(|runtime| begin(&runtime, call));
         match begun {
             Some(Ok(answer)) => answer,
             Some(Err(error)) => ready(form::write_error(error)).boxed(),
@@ -43,22 +39,26 @@ impl<D: Decider> PeerService for OwnerSide<D> {
 }
 
 /// Hands a call over. `None` if this build cannot read it, or has no such entities.
-fn begin<D: Decider>(
-    runtime: &Shared<D>,
-    stream: StreamId,
-    body: &Bytes,
-    remaining: Duration,
-) -> Option<Result<Answer, Error<Never>>> {
+fn begin<D: Decider>(runtime: &Shared<D>, call: PeerCall) -> Option<Result<Answer, Error<Never>>> {
     let forms = runtime.kind.forms.as_ref()?;
+    let stream = call.stream;
     if !runtime.kind.has(&stream) {
         return None;
     }
-    let call = forms.read_call(body).ok()?;
+    let asked = forms.read_call(&call.body).ok()?;
     runtime.counters.from_nodes.add(1);
-    match call {
-        Call::Command { key, command } => {
-            let request = Request::new(command).key(key);
-            Some(begin_command(runtime, stream, request, remaining))
+    match asked {
+        Call::Command {
+            key,
+            command,
+            in_doubt,
+        } => {
+            let sent = Sent {
+                request: Request::new(command).key(key),
+                decided_until: Instant::now() + call.remaining,
+                is_in_doubt: in_doubt || call.is_in_doubt,
+            };
+            Some(begin_command(runtime, stream, sent))
         }
         Call::Read { freshness, version } => {
             let snapshots = runtime.kind.snapshots.as_ref()?;
@@ -68,18 +68,25 @@ fn begin<D: Decider>(
     }
 }
 
+/// A command that another node has sent.
+struct Sent<C> {
+    request: Request<C>,
+    decided_until: Instant,
+    is_in_doubt: bool,
+}
+
 fn begin_command<D: Decider>(
     runtime: &Shared<D>,
     stream: StreamId,
-    request: Request<D::Command>,
-    remaining: Duration,
+    sent: Sent<D::Command>,
 ) -> Result<Answer, Error<Never>> {
     let permit = runtime.admit(&runtime.commands)?;
     let (reply, answer) = oneshot::channel();
     let origin = Origin::Node {
-        decided_until: Instant::now() + remaining,
+        decided_until: sent.decided_until,
     };
-    let ask = CommandAsk::new(request, reply, permit, origin);
+    let mut ask = CommandAsk::new(sent.request, reply, permit, origin);
+    ask.is_in_doubt = sent.is_in_doubt;
     runtime.send(stream, Ask::Command(ask));
     let kind = Arc::clone(&runtime.kind);
     let answer = answer.map(move |answer| {

@@ -28,7 +28,7 @@ pub(crate) struct Queue<T> {
 struct Entry<T> {
     number: u64,
     request: T,
-    /// It is not sent after this.
+    /// It is not sent after this. One moment for all of its life, however often it comes back.
     deadline: Instant,
     /// Another node may have done it, or may yet do it.
     in_doubt: bool,
@@ -122,8 +122,8 @@ impl<T> Queue<T> {
     }
 
     /// Takes requests that came before all others, and were tried here. Nothing may be under way.
-    pub(crate) fn push_front(&mut self, requests: VecDeque<(T, Place)>, deadline: Instant) {
-        for (request, place) in requests.into_iter().rev() {
+    pub(crate) fn push_front(&mut self, requests: VecDeque<(T, Place, Instant)>) {
+        for (request, place, deadline) in requests.into_iter().rev() {
             let entry = self.entry(request, place, deadline);
             self.entries.push_front(entry);
         }
@@ -144,10 +144,10 @@ impl<T> Queue<T> {
         }
     }
 
-    /// A request that [`Step::Send`] names, and until when it may be answered.
-    pub(crate) fn sending(&mut self, number: u64) -> Option<(&mut T, Instant)> {
+    /// A request that [`Step::Send`] names, until when it may be answered, and whether it is in doubt.
+    pub(crate) fn sending(&mut self, number: u64) -> Option<(&mut T, Instant, bool)> {
         let entry = self.entries.iter_mut().find(|entry| entry.number == number);
-        entry.map(|entry| (&mut entry.request, entry.deadline))
+        entry.map(|entry| (&mut entry.request, entry.deadline, entry.in_doubt))
     }
 
     /// What became of a request that was sent.
@@ -401,9 +401,9 @@ mod tests {
         let mut game = Game::new(2);
         game.seen.is_busy = true;
         assert_eq!(game.steps(), "");
-        let first = [(7, Place::Owner), (8, Place::Owner)].into();
         let deadline = game.seen.now + Duration::from_secs(1);
-        game.queue.push_front(first, deadline);
+        let first = [7, 8].map(|request| (request, Place::Owner, deadline));
+        game.queue.push_front(first.into());
         game.seen.is_busy = false;
         assert_eq!(game.steps(), "send 4, send 3, send 1, send 2");
         for number in 1..=4 {

@@ -71,14 +71,18 @@ impl List {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::{Fingerprint, remembered};
-    use gesta_core::Timestamp;
     use serde_json::value::RawValue;
 
     fn one(at: i64) -> Arc<Remembered> {
         let reply = RawValue::from_string("1".into()).expect("JSON");
-        let command = Fingerprint::of(b"");
-        Arc::new(remembered("key", command, reply, Timestamp(at)))
+        Arc::new(Remembered {
+            key: "key".to_owned(),
+            reply,
+            revision: None,
+            at,
+            command: None,
+            seen_ms: at,
+        })
     }
 
     /// Goal: however full the pieces are, order and number are those of a plain queue, also in copies.

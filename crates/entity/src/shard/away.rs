@@ -10,8 +10,9 @@ use bytes::Bytes;
 use futures::FutureExt;
 use gesta_core::peers::{PeerAnswer, Unanswered, UnansweredReason};
 use gesta_core::{Error as StoreError, ErrorKind, StreamId};
+use tokio::time::Instant;
 
-use super::{Away, Env, Item, Message, Shard};
+use super::{Away, Env, Message, Shard};
 use crate::ask::{Ask, Freshness};
 use crate::decider::Decider;
 use crate::error::Error;
@@ -38,11 +39,11 @@ impl<D: Decider> Shard<D> {
         if waiting.is_none() && (place == Place::Here || forwarding.is_here(stream)) {
             return Some(ask);
         }
-        let deadline = self.env.turn + forwarding.within;
-        let ask = self.env.refuse_if_full(ask, waiting.unwrap_or(0))?;
-        let item = Item { ask, body: None };
+        let latest = self.env.turn + forwarding.within;
+        let mut ask = self.env.refuse_if_full(ask, waiting.unwrap_or(0))?;
+        let deadline = ask.sent_until(latest);
         let away = self.away.entry(stream.clone()).or_insert_with(Away::new);
-        away.queue.push(item, place, deadline);
+        away.queue.push(ask, place, deadline);
         self.advance(stream);
         None
     }
@@ -78,15 +79,14 @@ impl<D: Decider> Shard<D> {
         if let Some(forwarding) = &self.env.forwarding
             && let Some(moving) = self.env.moving.take()
         {
-            let deadline = self.env.turn + forwarding.within;
-            let place = |ask: &Ask<D>| self.env.place(ask);
-            let items = moving.into_iter().map(|ask| {
-                let place = place(&ask);
-                (Item { ask, body: None }, place)
+            let latest = self.env.turn + forwarding.within;
+            let requests = moving.into_iter().map(|mut ask| {
+                let (place, deadline) = (self.env.place(&ask), ask.sent_until(latest));
+                (ask, place, deadline)
             });
-            let items = items.collect();
+            let requests = requests.collect();
             let away = self.away.entry(stream.clone()).or_insert_with(Away::new);
-            away.queue.push_front(items, deadline);
+            away.queue.push_front(requests);
         }
         if !self.away.is_empty() && self.away.contains_key(stream) {
             self.touched.push(stream.clone());
@@ -107,19 +107,19 @@ impl<D: Decider> Shard<D> {
             match step {
                 Step::Send(number) => self.send_away(stream, number),
                 Step::Here { request, in_doubt } => {
-                    let ask = request.ask.done_here(in_doubt);
+                    let ask = request.done_here(in_doubt);
                     self.ask_here(stream.clone(), ask);
                 }
                 Step::Answer {
                     request,
                     body,
                     in_doubt,
-                } => self.env.answer_away(request.ask.doubted(in_doubt), &body),
+                } => self.env.answer_away(request.doubted(in_doubt), &body),
                 Step::Refuse {
                     request,
                     refusal,
                     in_doubt,
-                } => self.env.refuse_away(request.ask.doubted(in_doubt), refusal),
+                } => self.env.refuse_away(request.doubted(in_doubt), refusal),
             }
         }
     }
@@ -151,10 +151,11 @@ impl<D: Decider> Shard<D> {
             return;
         };
         let away = self.away.get_mut(stream);
-        let Some((item, deadline)) = away.and_then(|away| away.queue.sending(number)) else {
+        let Some((ask, deadline, in_doubt)) = away.and_then(|away| away.queue.sending(number))
+        else {
             return;
         };
-        let body = match self.env.body_of(item) {
+        let body = match self.env.body_of(ask, in_doubt) {
             Ok(body) => body,
             Err(_) => return self.cannot_be_sent(stream, number),
         };
@@ -193,13 +194,10 @@ impl<D: Decider> Env<D> {
         }
     }
 
-    /// The form of a request on its way, made once.
-    fn body_of(&self, item: &mut Item<D>) -> Result<Bytes, StoreError> {
-        if let Some(body) = &item.body {
-            return Ok(body.clone());
-        }
+    /// The form of a request on its way.
+    fn body_of(&self, ask: &mut Ask<D>, in_doubt: bool) -> Result<Bytes, StoreError> {
         let missing = || StoreError::invalid("request", "has no form");
-        let body = match &mut item.ask {
+        match ask {
             Ask::Command(ask) => {
                 if ask.request.idempotency_key.is_none() {
                     ask.request.idempotency_key = Some(keys::make());
@@ -207,15 +205,13 @@ impl<D: Decider> Env<D> {
                 }
                 let key = ask.request.idempotency_key.as_deref().unwrap_or_default();
                 let forms = self.kind.forms.as_ref().ok_or_else(missing)?;
-                forms.write_command(key, &ask.request.command)?
+                forms.write_command(key, &ask.request.command, in_doubt || ask.is_in_doubt)
             }
             Ask::Read(read) => {
                 let snapshots = self.kind.snapshots.as_ref().ok_or_else(missing)?;
-                form::write_read(read.freshness(), snapshots.version())
+                Ok(form::write_read(read.freshness(), snapshots.version()))
             }
-        };
-        item.body = Some(body.clone());
-        Ok(body)
+        }
     }
 
     /// Tells the caller what another node has answered.
@@ -294,6 +290,15 @@ impl<D: Decider> Away<D> {
 impl<D: Decider> Ask<D> {
     fn may_be_stale(&self) -> bool {
         matches!(self, Ask::Read(read) if read.freshness() == Freshness::StaleAllowed)
+    }
+
+    /// Until when the request may wait for other nodes: this moment, unless one was fixed when it was first to be sent.
+    /// So a command is never sent, or done again here, later than made keys are kept. A read has no effect.
+    fn sent_until(&mut self, latest: Instant) -> Instant {
+        match self {
+            Ask::Command(ask) => *ask.sent_until.get_or_insert(latest),
+            Ask::Read(_) => latest,
+        }
     }
 
     /// A request that another node may have done.

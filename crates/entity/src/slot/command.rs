@@ -4,7 +4,7 @@
 //! and the entity starts over. Not here: when answers leave (`flight`).
 
 use gesta_core::{
-    After, Error as StoreError, EventData, RecordedEvent, Result, Revision, StreamId,
+    After, Error as StoreError, ErrorKind, EventData, RecordedEvent, Result, Revision, StreamId,
 };
 
 use super::Active;
@@ -13,7 +13,7 @@ use crate::ask::{CommandAsk, CommandResult, Done, Origin};
 use crate::decider::{Context, Decider};
 use crate::error::Error;
 use crate::guard::guarded;
-use crate::keys::{self, Fingerprint, Keys, Remembered};
+use crate::keys::{self, Fingerprint, Keys, Remembered, RestoredKeys};
 use crate::shard::Env;
 use crate::snapshot::Draft;
 
@@ -25,14 +25,21 @@ enum Known<D: Decider> {
     Answer(CommandResult<D>),
 }
 
-/// The error of a command that another node has forwarded and waits for no longer: it must not be decided.
+/// The error of a command that must not be decided any more: the node that has forwarded it waits for it no longer; or
+/// another node was sent it, so long ago that its key may be forgotten.
 fn too_late<D: Decider>(ask: &CommandAsk<D>, env: &Env<D>) -> Option<StoreError> {
-    match ask.origin {
-        Origin::Node { decided_until } if env.turn >= decided_until => Some(
-            StoreError::unavailable("the time of the command was over before it was decided"),
-        ),
-        Origin::Node { .. } | Origin::Caller => None,
-    }
+    let until = match ask.origin {
+        Origin::Node { decided_until } => decided_until,
+        Origin::Caller => ask.sent_until.filter(|_| ask.is_in_doubt)? + env.config.forward_within,
+    };
+    let text = "the time of the command was over before it was decided";
+    (env.turn >= until).then(|| StoreError::unavailable(text))
+}
+
+/// The error of a command that may have been carried out, by an entity that no longer remembers whether it was.
+fn forgotten() -> StoreError {
+    let text = "the command was sent before, and the entity has carried out so many since that it has forgotten which";
+    ErrorKind::OutcomeUnknown(text.into()).into()
 }
 
 impl<D: Decider> Active<D> {
@@ -158,7 +165,7 @@ impl<D: Decider> Active<D> {
         };
         self.events_since_snapshot = 0;
         self.forget_keys(env);
-        let keys = self.keys.as_ref().map(|keys| keys.lists());
+        let keys = self.keys.as_ref().map(|keys| keys.held(env.seen_ms()));
         Some(Box::new(Draft {
             state,
             last,
@@ -187,7 +194,11 @@ impl<D: Decider> Active<D> {
         let fingerprint = Fingerprint::of(&form);
         self.forget_keys(env);
         let Some(known) = self.keys.as_ref().and_then(|keys| keys.get(key)) else {
-            return Ok(Known::No(Some(fingerprint)));
+            let keys = self.keys.as_ref().filter(|_| ask.may_be_done());
+            return match keys.is_some_and(|keys| keys.may_have_known(key, env.key_bounds())) {
+                true => Err(forgotten()),
+                false => Ok(Known::No(Some(fingerprint))),
+            };
         };
         // What the first versions stored has no fingerprint, and is taken for the same command as it was then.
         if known.command.is_some_and(|command| command != fingerprint) {
@@ -222,7 +233,14 @@ impl<D: Decider> Active<D> {
         if let Some(last) = events.last_mut() {
             last.metadata = keys::metadata(key, fingerprint, &reply)?;
         }
-        let remembered = keys::remembered(key, fingerprint, reply, env.now);
+        let remembered = Remembered {
+            key: key.clone(),
+            reply,
+            revision: None,
+            at: env.now.as_micros(),
+            command: Some(fingerprint),
+            seen_ms: env.seen_ms(),
+        };
         self.keys(env).insert(remembered, env.key_bounds());
         Ok(())
     }
@@ -230,14 +248,15 @@ impl<D: Decider> Active<D> {
     /// Remembers the key of a stored event, if it has one.
     pub(super) fn learn_key(&mut self, event: &RecordedEvent, env: &Env<D>) {
         if env.kind.keys.is_some() && !event.metadata.is_empty() {
-            self.keys(env).learn(event, env.key_bounds());
+            self.keys(env).learn(event, env.seen_ms(), env.key_bounds());
         }
     }
 
     /// Remembers the keys of a snapshot.
-    pub(super) fn restore_keys(&mut self, all: Vec<Remembered>, env: &Env<D>) {
-        for one in all {
-            self.keys(env).insert(one, env.key_bounds());
+    pub(super) fn restore_keys(&mut self, restored: RestoredKeys, env: &Env<D>) {
+        if !restored.is_empty() {
+            let (now, bounds) = (env.seen_ms(), env.key_bounds());
+            self.keys(env).restore(restored, now, bounds);
         }
     }
 
@@ -247,10 +266,11 @@ impl<D: Decider> Active<D> {
     }
 
     /// Forgets the keys whose time is over.
-    pub(super) fn forget_keys(&mut self, env: &Env<D>) {
+    pub(crate) fn forget_keys(&mut self, env: &Env<D>) {
         if let Some(keys) = &mut self.keys {
-            keys.forget(env.key_bounds());
-            if keys.is_empty() {
+            let bounds = env.key_bounds();
+            keys.forget(bounds);
+            if keys.is_empty(bounds) {
                 self.keys = None;
             }
         }

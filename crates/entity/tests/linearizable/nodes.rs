@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use gesta_core::StreamId;
-use gesta_core::peers::{PeerAnswer, PeerService, Peers, Unanswered, UnansweredReason};
+use gesta_core::peers::{PeerAnswer, PeerCall, PeerService, Peers, Unanswered, UnansweredReason};
 use gesta_testkit::faulty::Random;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
@@ -282,7 +282,12 @@ impl Lane {
         self.to = Some(Arc::clone(&service));
         let number = self.numbers;
         self.numbers += 1;
-        let answer = service.call(self.stream.clone(), call.body.clone(), remaining);
+        let answer = service.call(PeerCall {
+            stream: self.stream.clone(),
+            body: call.body.clone(),
+            remaining,
+            is_in_doubt: call.in_doubt && self.nodes.fault != Fault::DeniesDoubt,
+        });
         let delay = self.nodes.delay();
         let answer = async move {
             let body = answer.await;
@@ -324,18 +329,23 @@ impl Lane {
         {
             let mut late_calls = Vec::new();
             for call in self.waiting.iter_mut().take(late) {
+                late_calls.push((call.body.clone(), call.deadline, call.in_doubt));
                 self.nodes.doubt(call);
-                late_calls.push((call.body.clone(), call.deadline));
             }
             let longest = Duration::from_millis(100);
             let delay = self.nodes.with(|state| state.random.duration(longest));
             let stream = self.stream.clone();
             tokio::spawn(async move {
                 sleep(delay).await;
-                for (body, deadline) in late_calls {
+                for (body, deadline, is_in_doubt) in late_calls {
                     let remaining = deadline.saturating_duration_since(Instant::now());
                     if !remaining.is_zero() {
-                        drop(service.call(stream.clone(), body, remaining));
+                        drop(service.call(PeerCall {
+                            stream: stream.clone(),
+                            body,
+                            remaining,
+                            is_in_doubt,
+                        }));
                     }
                 }
             });

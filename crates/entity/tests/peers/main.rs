@@ -4,168 +4,23 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test code")]
 #![allow(dead_code, reason = "the account can do more than is asked of it here")]
 
+mod once;
+mod others;
+#[path = "../support/mod.rs"]
 mod support;
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, ready};
-use gesta_core::peers::{PeerAnswer, PeerService, Peers, Unanswered, UnansweredReason};
-use gesta_core::{OwnerStore, StreamId};
-use gesta_entity::{Builder, Config, Entities, EntityType, Error, JsonEvents, Request};
-use gesta_testkit::faulty::{FaultyStore, World};
-use support::{Account, Command, Event, Insufficient, account_type, config};
-
-type Answer = Result<PeerAnswer, Unanswered>;
-/// What becomes of a call: the test decides.
-type Plan = Box<dyn FnOnce(Bytes, Duration) -> BoxFuture<'static, Answer> + Send>;
-
-/// The other nodes as one of them sees them. What is planned becomes of the next calls; the rest goes to `owner`.
-#[derive(Default)]
-struct Others {
-    is_here: AtomicBool,
-    owner: Mutex<Option<Arc<Others>>>,
-    service: Mutex<Option<Arc<dyn PeerService>>>,
-    plans: Mutex<VecDeque<Plan>>,
-}
-
-impl Others {
-    /// A node that believes to own everything.
-    fn owner() -> Arc<Self> {
-        let others = Self::default();
-        others.is_here.store(true, Ordering::SeqCst);
-        Arc::new(others)
-    }
-
-    /// A node that believes this one to own everything.
-    fn of(owner: &Arc<Others>) -> Arc<Self> {
-        let others = Self::default();
-        *others.owner.lock().unwrap() = Some(Arc::clone(owner));
-        Arc::new(others)
-    }
-
-    fn plan(
-        &self,
-        plan: impl FnOnce(Bytes, Duration) -> BoxFuture<'static, Answer> + Send + 'static,
-    ) {
-        self.plans.lock().unwrap().push_back(Box::new(plan));
-    }
-
-    /// The next call has no answer.
-    fn plan_unanswered(&self, reason: UnansweredReason, was_written: bool) {
-        let unanswered = Unanswered {
-            reason,
-            was_written,
-        };
-        self.plan(move |_, _| ready(Err(unanswered)).boxed());
-    }
-
-    /// The next call is done by its owner, and its answer is lost.
-    fn plan_lost(&self, reason: UnansweredReason) {
-        let service = self.service_of_owner();
-        self.plan(move |body, within| {
-            let done = service.call(stream(), body, within);
-            let unanswered = Unanswered {
-                reason,
-                was_written: true,
-            };
-            done.map(move |_| Err(unanswered)).boxed()
-        });
-    }
-
-    fn service_of_owner(&self) -> Arc<dyn PeerService> {
-        let owner = self.owner.lock().unwrap().clone().expect("an owner");
-        let service = owner.service.lock().unwrap().clone();
-        service.expect("registered")
-    }
-}
-
-impl Peers for Others {
-    fn is_here(&self, _: &StreamId) -> bool {
-        self.is_here.load(Ordering::SeqCst)
-    }
-
-    fn forward(
-        &self,
-        service: &str,
-        stream: &StreamId,
-        body: Bytes,
-        within: Duration,
-    ) -> BoxFuture<'static, Answer> {
-        assert_eq!(service, "entity:account");
-        let plan = self.plans.lock().unwrap().pop_front();
-        if let Some(plan) = plan {
-            return plan(body, within);
-        }
-        let answered = self.service_of_owner().call(stream.clone(), body, within);
-        let answer = |body| {
-            Ok(PeerAnswer {
-                body,
-                is_in_doubt: false,
-            })
-        };
-        answered.map(answer).boxed()
-    }
-
-    fn register(&self, _: &str, handler: Arc<dyn PeerService>) {
-        *self.service.lock().unwrap() = Some(handler);
-    }
-}
-
-fn stream() -> StreamId {
-    StreamId::new("account-1").unwrap()
-}
-
-/// Two nodes on one database: the owner, and the node that is asked.
-struct Pair {
-    world: Arc<World>,
-    owner: Entities<Account>,
-    edge: Entities<Account>,
-    owners_view: Arc<Others>,
-    edges_view: Arc<Others>,
-}
-
-fn start(
-    world: &Arc<World>,
-    view: &Arc<Others>,
-    config: Config,
-) -> (FaultyStore, Entities<Account>) {
-    start_type(world, view, config, account_type())
-}
-
-fn start_type(
-    world: &Arc<World>,
-    view: &Arc<Others>,
-    config: Config,
-    accounts: EntityType<Account>,
-) -> (FaultyStore, Entities<Account>) {
-    let store = world.store();
-    let runtime = Builder::new()
-        .config(config)
-        .clock(world.clock())
-        .peers(Arc::clone(view) as Arc<dyn Peers>)
-        .start(store.share() as Arc<dyn OwnerStore>, accounts.forwarded());
-    (store, runtime)
-}
-
-fn pair() -> Pair {
-    let world = World::new(1);
-    let owners_view = Others::owner();
-    let edges_view = Others::of(&owners_view);
-    let (_, owner) = start(&world, &owners_view, config());
-    let (_, edge) = start(&world, &edges_view, config());
-    Pair {
-        world,
-        owner,
-        edge,
-        owners_view,
-        edges_view,
-    }
-}
+use futures::future::ready;
+use gesta_core::StreamId;
+use gesta_core::peers::{PeerAnswer, PeerCall, Unanswered, UnansweredReason};
+use gesta_entity::{Config, Entities, EntityType, Error, JsonEvents, Request};
+use gesta_testkit::faulty::World;
+use others::{Others, call_of, pair, start, start_type};
+use support::{Account, Command, Event, Insufficient, config};
 
 async fn balance(accounts: &Entities<Account>) -> u64 {
     accounts.read("1", |account| account.balance).await.unwrap()
@@ -345,7 +200,7 @@ async fn a_command_whose_time_is_over_is_not_decided() {
     assert!(matches!(unknown, Err(Error::OutcomeUnknown(_))));
     let body = sent.recv().unwrap();
     let service = pair.edges_view.service_of_owner();
-    let call = |within| service.call(stream(), body.clone(), within);
+    let call = |within| service.call(call_of(body.clone(), within));
     call(Duration::ZERO).await;
     assert!(pair.world.stored().is_empty());
     call(Duration::from_secs(1)).await;
@@ -360,7 +215,7 @@ async fn calls_that_cannot_be_read_change_nothing() {
     let pair = pair();
     let service = pair.edges_view.service_of_owner();
     let within = Duration::from_secs(1);
-    let not_understood = service.call(stream(), Bytes::new(), within).await;
+    let not_understood = service.call(call_of(Bytes::new(), within)).await;
     let head = br#"{"command":{"key":"k"}}"#;
     let mut unknown = vec![0, 0, 0, u8::try_from(head.len()).unwrap()];
     unknown.extend_from_slice(head);
@@ -370,11 +225,15 @@ async fn calls_that_cannot_be_read_change_nothing() {
         Bytes::from_static(b"\0\0\0\x02{}"),
         unknown.into(),
     ] {
-        assert_eq!(service.call(stream(), body, within).await, not_understood);
+        assert_eq!(service.call(call_of(body, within)).await, not_understood);
     }
     let elsewhere = StreamId::new("other-1").unwrap();
     let body = Bytes::from_static(b"\0\0\0\x02{}");
-    assert_eq!(service.call(elsewhere, body, within).await, not_understood);
+    let call = PeerCall {
+        stream: elsewhere,
+        ..call_of(body, within)
+    };
+    assert_eq!(service.call(call).await, not_understood);
     pair.edges_view.plan(move |_, _| {
         let answer = PeerAnswer {
             body: Bytes::from_static(b"nonsense"),
