@@ -47,12 +47,18 @@ pub struct Unanswered {
 pub enum UnansweredReason {
     /// The stream is this node's now: do the call here.
     Here,
-    /// The owner cannot be reached from this node, or there is none.
+    /// The owner cannot be reached from this node. It may be at work.
+    Unreachable,
+    /// There has been no owner for a while: do the call here, where the store refuses what another node was faster with.
     NoOwner,
     /// The owner does not have this service: it is another program on the same database.
     NotServed,
     /// The time was over.
     Late,
+    /// The owner has answered, and its answer cannot be read: it is of another build, perhaps.
+    Unreadable,
+    /// The owner's answer is too large to travel.
+    AnswerTooLarge,
     /// Too much waits for the owner.
     Overloaded,
     /// The body is too large to be forwarded.

@@ -117,6 +117,57 @@ async fn the_owner_carries_out_what_any_node_is_asked() {
     }
 }
 
+/// Goal: where nobody owns the log, each node does what it is asked, also several at once. What happened: every command
+/// waited for an owner until its time was over, and was unavailable.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_an_owner_each_node_does_what_it_is_asked() {
+    let mut cluster = Cluster::new().await;
+    cluster.accounts[1]
+        .execute("1", Command::Deposit(1))
+        .await
+        .unwrap();
+    cluster.agree(None);
+    let deposits = cluster.accounts.iter().flat_map(|accounts| {
+        (0..10).map(|_| accounts.submit("1", Request::new(Command::Deposit(1))))
+    });
+    let replies: BTreeSet<u64> = join_all(deposits)
+        .await
+        .into_iter()
+        .map(|done| done.unwrap().reply)
+        .collect();
+    assert!(replies.into_iter().eq(2..=31));
+    for accounts in &cluster.accounts {
+        let balance = accounts.read("1", |account| account.balance).await;
+        assert_eq!(balance.unwrap(), 31);
+    }
+    assert_eq!(cluster.stored().await, 31);
+}
+
+/// Goal: an owner that cannot be reached may be at work, so what is asked of its entities waits for it, and is done once
+/// there is another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_waits_until_an_owner_that_is_gone_is_replaced() {
+    let mut cluster = Cluster::new().await;
+    cluster.accounts[1]
+        .execute("1", Command::Deposit(1))
+        .await
+        .unwrap();
+    cluster.nodes[0].node.shutdown().await.unwrap();
+    let unreachable = |cluster: &Cluster| {
+        let forwarded = cluster.nodes[1].node.stats().forwarded;
+        forwarded
+            .iter()
+            .any(|(name, count)| *name == "unreachable" && *count > 2)
+    };
+    let pending = cluster.accounts[1].submit("1", Request::new(Command::Deposit(1)));
+    while !unreachable(&cluster) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(cluster.stored().await, 1);
+    cluster.agree(Some(2));
+    assert_eq!(pending.await.unwrap().reply, 2);
+}
+
 /// Deposits with a key each, again with the same key while nobody knows what became of it. Returns how many were done.
 async fn caller(accounts: Vec<Entities<Account>>, name: usize, done: Arc<AtomicBool>) -> u64 {
     let mut count = 0;

@@ -122,7 +122,8 @@ fn read(answer: Result<Reply, ForwardError>) -> Result<PeerAnswer, Unanswered> {
         }) => {
             let reason = match reason {
                 ReturnReason::Local => UnansweredReason::Here,
-                ReturnReason::Unreachable | ReturnReason::NoOwner => UnansweredReason::NoOwner,
+                ReturnReason::Unreachable => UnansweredReason::Unreachable,
+                ReturnReason::NoOwner => UnansweredReason::NoOwner,
                 ReturnReason::DeadlineOver => UnansweredReason::Late,
                 _ => UnansweredReason::Closed,
             };

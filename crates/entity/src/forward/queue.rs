@@ -50,8 +50,12 @@ enum State {
 /// Why a request ends without an answer of another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// No owner was reached in time.
-    NoOwner,
+    /// The owner was not reached in time.
+    Unreachable,
+    /// The owner has answered what cannot be read.
+    Unreadable,
+    /// The owner's answer cannot travel.
+    AnswerTooLarge,
     /// The owner did not answer in time.
     Late,
     /// It came back, and one after it was answered: to do it now would change their order.
@@ -168,13 +172,17 @@ impl<T> Queue<T> {
             Err(unanswered) => {
                 entry.in_doubt |= unanswered.was_written;
                 match unanswered.reason {
+                    // Without an owner nobody else decides, or the store accepts the faster one.
                     UnansweredReason::Here
+                    | UnansweredReason::NoOwner
                     | UnansweredReason::NotServed
                     | UnansweredReason::TooLarge => State::Here,
-                    UnansweredReason::NoOwner if now < entry.deadline => {
+                    UnansweredReason::Unreachable if now < entry.deadline => {
                         State::Waits(Some(entry.deadline.min(now + AGAIN_AFTER)))
                     }
-                    UnansweredReason::NoOwner => State::Refused(Refusal::NoOwner),
+                    UnansweredReason::Unreachable => State::Refused(Refusal::Unreachable),
+                    UnansweredReason::Unreadable => State::Refused(Refusal::Unreadable),
+                    UnansweredReason::AnswerTooLarge => State::Refused(Refusal::AnswerTooLarge),
                     UnansweredReason::Late => State::Refused(Refusal::Late),
                     UnansweredReason::Overloaded => State::Refused(Refusal::Overloaded),
                     UnansweredReason::Closed => State::Refused(Refusal::Closed),
@@ -198,7 +206,7 @@ impl<T> Queue<T> {
         let (is_first, is_sendable) = (at == 0, !seen.is_here && !seen.is_busy);
         let refusal = match entry.state {
             _ if is_overtaken => Refusal::Overtaken,
-            State::Waits(_) if seen.now >= entry.deadline => Refusal::NoOwner,
+            State::Waits(_) if seen.now >= entry.deadline => Refusal::Unreachable,
             State::Waits(Some(earliest)) if seen.now < earliest && !seen.is_here => return None,
             State::Waits(_) if is_sendable => {
                 entry.state = State::Sent;
@@ -267,7 +275,7 @@ impl<T> Entry<T> {
 mod tests {
     use super::*;
 
-    const NO_OWNER: UnansweredReason = UnansweredReason::NoOwner;
+    const UNREACHABLE: UnansweredReason = UnansweredReason::Unreachable;
 
     struct Game {
         queue: Queue<u32>,
@@ -368,7 +376,7 @@ mod tests {
     fn what_was_overtaken_is_refused() {
         let mut game = Game::new(3);
         game.steps();
-        game.came_back(1, NO_OWNER, false);
+        game.came_back(1, UNREACHABLE, false);
         game.came_back(2, UnansweredReason::NotServed, true);
         game.answered(3);
         let told = "refuse 1 Overtaken false, refuse 2 Overtaken true, answer 3 false";
@@ -376,24 +384,35 @@ mod tests {
     }
 
     #[test]
-    fn without_an_owner_it_is_tried_again_until_its_time_is_over() {
+    fn while_the_owner_cannot_be_reached_it_is_tried_again_until_its_time_is_over() {
         let mut game = Game::new(2);
         game.steps();
-        game.came_back(1, NO_OWNER, true);
-        game.came_back(2, NO_OWNER, false);
+        game.came_back(1, UNREACHABLE, true);
+        game.came_back(2, UNREACHABLE, false);
         assert_eq!(game.steps(), "");
         let again = game.queue.wake_at(game.seen.now).expect("it waits");
         assert_eq!(again, game.seen.now + AGAIN_AFTER);
         game.seen.now = again;
         assert_eq!(game.steps(), "send 1, send 2");
-        game.came_back(1, NO_OWNER, false);
-        game.came_back(2, NO_OWNER, false);
+        game.came_back(1, UNREACHABLE, false);
+        game.came_back(2, UNREACHABLE, false);
         game.seen.now += Duration::from_secs(10);
         assert_eq!(game.queue.wake_at(game.seen.now), None);
         assert_eq!(
             game.steps(),
-            "refuse 1 NoOwner true, refuse 2 NoOwner false"
+            "refuse 1 Unreachable true, refuse 2 Unreachable false"
         );
+    }
+
+    /// Goal: nobody waits for an owner that does not exist, and what the last owner may have done is known to be in doubt.
+    #[test]
+    fn without_an_owner_it_is_done_here() {
+        let mut game = Game::new(2);
+        game.steps();
+        game.came_back(1, UnansweredReason::NoOwner, true);
+        assert_eq!(game.steps(), "", "the second is under way");
+        game.came_back(2, UnansweredReason::NoOwner, false);
+        assert_eq!(game.steps(), "here 1 true, here 2 false");
     }
 
     #[test]
@@ -427,6 +446,8 @@ mod tests {
     fn a_request_that_ends_does_not_hold_the_others() {
         for reason in [
             UnansweredReason::Late,
+            UnansweredReason::Unreadable,
+            UnansweredReason::AnswerTooLarge,
             UnansweredReason::Overloaded,
             UnansweredReason::Closed,
         ] {

@@ -238,7 +238,9 @@ impl<D: Decider> Env<D> {
     /// Tells the caller why no other node has answered. What is in doubt becomes *outcome unknown* there.
     fn refuse_away(&self, ask: Ask<D>, refusal: Refusal) {
         let why = match refusal {
-            Refusal::NoOwner => "no node that owns the stream can be reached",
+            Refusal::Unreachable => "the node that owns the stream cannot be reached",
+            Refusal::Unreadable => "the answer of the node that owns the stream cannot be read",
+            Refusal::AnswerTooLarge => "the answer of the node that owns the stream is too large",
             Refusal::Late => "the node that owns the stream did not answer in time",
             Refusal::Overtaken => "the stream changed its owner, which took later requests first",
             Refusal::Overloaded => "too many requests wait for the node that owns the stream",

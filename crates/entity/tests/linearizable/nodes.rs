@@ -359,7 +359,7 @@ impl Lane {
         }
         let comes_back = self.nodes.with(|state| state.random.chance(0.3));
         if comes_back {
-            self.all_come_back(UnansweredReason::NoOwner);
+            self.all_come_back(UnansweredReason::Unreachable);
         }
     }
 

@@ -80,6 +80,7 @@ async fn forwarded_commands_keep_their_order() {
 #[tokio::test(start_paused = true)]
 async fn a_command_whose_answer_is_lost_takes_effect_once() {
     for reason in [
+        UnansweredReason::Unreachable,
         UnansweredReason::NoOwner,
         UnansweredReason::Here,
         UnansweredReason::NotServed,
@@ -105,6 +106,9 @@ async fn what_is_in_doubt_is_not_denied() {
         UnansweredReason::Here,
         UnansweredReason::NotServed,
         UnansweredReason::NoOwner,
+        UnansweredReason::Unreachable,
+        UnansweredReason::Unreadable,
+        UnansweredReason::AnswerTooLarge,
     ] {
         for command in [Command::Withdraw(1), Command::Look] {
             view.plan_unanswered(reason, true);
@@ -147,26 +151,27 @@ async fn what_was_not_sent_is_refused() {
     for reason in [
         UnansweredReason::Here,
         UnansweredReason::NotServed,
+        UnansweredReason::NoOwner,
         UnansweredReason::TooLarge,
     ] {
         view.plan_unanswered(reason, false);
         edge.execute("1", Command::Deposit(1)).await.unwrap();
     }
     let stored = pair.world.stored();
-    assert_eq!(stored.len(), 3);
+    assert_eq!(stored.len(), 4);
     let has_key = stored
         .iter()
         .any(|stored| !stored.event.metadata.is_empty());
     assert!(!has_key, "what no other node knows needs no key");
 }
 
-/// Goal: a command waits for an owner as long as it may, and then is unavailable.
+/// Goal: a command waits for an owner that cannot be reached as long as it may, and then is unavailable.
 #[tokio::test(start_paused = true)]
-async fn a_command_waits_for_an_owner() {
+async fn a_command_waits_for_an_owner_that_cannot_be_reached() {
     let pair = pair();
     for _ in 0..10 {
         let view = &pair.edges_view;
-        view.plan_unanswered(UnansweredReason::NoOwner, false);
+        view.plan_unanswered(UnansweredReason::Unreachable, false);
     }
     assert_eq!(
         pair.edge.execute("1", Command::Deposit(1)).await.unwrap(),
@@ -175,7 +180,7 @@ async fn a_command_waits_for_an_owner() {
     let began = tokio::time::Instant::now();
     for _ in 0..1_000 {
         let view = &pair.edges_view;
-        view.plan_unanswered(UnansweredReason::NoOwner, false);
+        view.plan_unanswered(UnansweredReason::Unreachable, false);
     }
     let refused = pair.edge.execute("1", Command::Deposit(1)).await;
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");

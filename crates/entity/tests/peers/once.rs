@@ -90,7 +90,7 @@ fn plan_again(pair: &Pair, again: Again) {
                     let is_in_doubt = true;
                     return Ok(PeerAnswer { body, is_in_doubt });
                 }
-                Again::ByTheEdge => UnansweredReason::NoOwner,
+                Again::ByTheEdge => UnansweredReason::Unreachable,
                 Again::Here => UnansweredReason::Here,
             };
             Err(Unanswered {
