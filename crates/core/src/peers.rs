@@ -27,7 +27,8 @@ pub struct PeerCall {
 
 /// Serves calls about streams that other nodes forward.
 pub trait PeerService: Send + Sync + 'static {
-    /// Takes a call and gives its answer, at most 16 MiB. Calls about one stream from one node come in their order: what
+    /// Takes a call and gives its answer, at most 16 MiB, and not more than links carry; in the place of a larger one the
+    /// caller gets [`UnansweredReason::AnswerTooLarge`]. Calls about one stream from one node come in their order: what
     /// must not be overtaken is handed over before this returns. It must not block. The future may be dropped; what was
     /// begun goes on.
     fn call(&self, call: PeerCall) -> BoxFuture<'static, Bytes>;

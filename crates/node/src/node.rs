@@ -116,7 +116,7 @@ impl Node {
     ) -> Result<Arc<Self>> {
         check_window(store.idempotency().time, config.give_up_after)?;
         let placement = placements.changes();
-        let services = Arc::new(Services::default());
+        let services = Arc::new(Services::new(config.link.bounds.body_bytes_max));
         let owner_side = Arc::new(OwnerSide {
             store: Arc::clone(&store),
             placement: placement.clone(),

@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -347,6 +347,40 @@ impl PeerService for Echo {
         let asked = String::from_utf8_lossy(&call.body);
         let text = format!("{} {} {asked}", self.0, call.stream);
         ready(Bytes::from(text)).boxed()
+    }
+}
+
+/// Answers with this many bytes, and counts the calls.
+struct Large(usize, AtomicUsize);
+
+impl PeerService for Large {
+    fn call(&self, _: PeerCall) -> BoxFuture<'static, Bytes> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        ready(Bytes::from(vec![0; self.0])).boxed()
+    }
+}
+
+/// What happened: an answer above the limit of links ended the lane of its log, and its call was sent again until its
+/// deadline. Now it is refused where it was made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_too_large_is_refused_at_once() {
+    let mut cluster = Cluster::new(1).await;
+    cluster.agree(&[Some(0)]);
+    let (edge, stream) = (&cluster.nodes[1].node, name("s-1"));
+    for (bytes, refusal) in [
+        (16 << 20, None),
+        ((16 << 20) + 1, Some(UnansweredReason::AnswerTooLarge)),
+        (65 << 20, Some(UnansweredReason::AnswerTooLarge)),
+    ] {
+        let large = Arc::new(Large(bytes, AtomicUsize::new(0)));
+        cluster.nodes[0]
+            .node
+            .register("large", Arc::clone(&large) as _);
+        let answer = edge.forward("large", &stream, Bytes::new(), GIVE_UP_AFTER);
+        let answer = answer.await;
+        assert_eq!(answer.as_ref().err().map(|u| u.reason), refusal);
+        assert!(answer.is_ok_and(|a| a.body.len() == bytes) || refusal.is_some());
+        assert_eq!(large.1.load(Ordering::SeqCst), 1);
     }
 }
 
