@@ -33,7 +33,7 @@ impl<C> Request<C> {
     }
 
     /// Makes retries safe: at most [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX) bytes, unique among the commands of the
-    /// entity.
+    /// entity, and not beginning with `$made-`, as those do that nodes make.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.idempotency_key = Some(key.into());

@@ -15,6 +15,7 @@ use crate::decider::Decider;
 use crate::error::Error;
 use crate::forward::Forwarding;
 use crate::forward::owner::OwnerSide;
+use crate::keys;
 use crate::kind::{EntityKind, EntityType};
 use crate::load::load_all;
 use crate::shard::{Message, Parts, Shard};
@@ -261,7 +262,12 @@ impl<D: Decider> Entities<D> {
     /// Commands to one entity are decided in the order of the calls, also while earlier ones are not answered yet.
     pub fn submit(&self, id: &str, request: Request<D::Command>) -> PendingReply<D> {
         let (reply, answer) = oneshot::channel();
-        match self.admit(id, &self.shared.commands) {
+        let key = request.idempotency_key.as_deref();
+        let checked = key.map_or(Ok(()), keys::check_given);
+        let admitted = checked
+            .map_err(Error::from)
+            .and_then(|()| self.admit(id, &self.shared.commands));
+        match admitted {
             Ok((stream, permit)) => {
                 let ask = CommandAsk::new(request, reply, permit, Origin::Caller);
                 self.shared.send(stream, Ask::Command(ask));

@@ -99,6 +99,18 @@ pub(crate) fn check(key: &str) -> Result<()> {
     ))
 }
 
+/// Checks a key that a caller gives.
+///
+/// # Errors
+/// `InvalidArgument` if it begins as those do that nodes make: it would be remembered as briefly as these.
+pub(crate) fn check_given(key: &str) -> Result<()> {
+    if !key.starts_with(MADE) {
+        return Ok(());
+    }
+    let rule = format!("must not begin with {MADE:?}, which is for keys that nodes make");
+    Err(Error::invalid("idempotency key", rule))
+}
+
 /// What stands in the metadata of an event.
 #[derive(Serialize, Deserialize)]
 struct Metadata<'a> {

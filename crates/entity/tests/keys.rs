@@ -108,6 +108,22 @@ async fn keys_are_bounded_by_count_and_by_bytes() {
     }
 }
 
+/// What happened: a caller's key that began as those do that nodes make was forgotten after ten minutes. Now such a key
+/// is refused, and one that is only like them is a key like any other.
+#[tokio::test]
+async fn a_key_like_those_that_nodes_make_is_refused() {
+    let store = store().await;
+    let accounts = start(&store, config());
+    let refused = deposit(&accounts, 1, "$made-1").await;
+    assert!(
+        matches!(&refused, Err(Error::Failed(error)) if error.to_string().contains("$made-")),
+        "{refused:?}"
+    );
+    assert!(!deposit(&accounts, 1, "$made").await.unwrap().repeated);
+    assert!(deposit(&accounts, 1, "$made").await.unwrap().repeated);
+    assert_eq!(accounts.stats().keys, 1);
+}
+
 /// Goal: what is past its time is forgotten when an entity is loaded, and does not count as forgotten early.
 #[tokio::test]
 async fn keys_past_their_time_are_forgotten_on_load() {
