@@ -80,10 +80,14 @@ impl Application {
     /// Dropping the future leaves the application half stopped; what was answered is stored.
     pub async fn shutdown(&self) -> Result<(), Error> {
         self.server.shutdown().await;
+        if let Some(node) = &self.node {
+            // As long as the node owns logs, the others send it what they are asked of their shows.
+            node.leave().await;
+        }
         self.app.shows.shutdown().await;
         self.app.read_model.shutdown().await;
         match &self.node {
-            // It gives its logs to the others, then closes the store.
+            // It closes its links, then the store.
             Some(node) => Ok(node.shutdown().await?),
             None => Ok(self.app.store.shutdown().await?),
         }

@@ -24,7 +24,8 @@ use crate::stats::{Counters, Stats};
 
 /// The entities of one type, kept in memory while they are used. Cheap to clone.
 ///
-/// Call [`shutdown`](Entities::shutdown) when done, and shut the store down after it. When all handles are dropped
+/// Call [`shutdown`](Entities::shutdown) when done, and shut the store down after it; a node of a cluster leaves the
+/// cluster before it, so that others do not send it what they are asked any more. When all handles are dropped
 /// instead, what was handed over is still carried out, in the background.
 pub struct Entities<D: Decider> {
     shared: Arc<Shared<D>>,

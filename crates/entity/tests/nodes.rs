@@ -68,6 +68,18 @@ impl Cluster {
         }
     }
 
+    /// Waits until the account has so many events.
+    async fn reaches(&self, count: u64) {
+        let stream = StreamId::new("account-1").unwrap();
+        loop {
+            let read = ReadStream::forwards(stream.clone());
+            match self.nodes[1].node.read_stream(read).await {
+                Ok(page) if page.last_revision.0 + 1 >= count => return,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    }
+
     /// How many events the account has.
     async fn stored(&self) -> u64 {
         let stream = StreamId::new("account-1").unwrap();
@@ -166,6 +178,40 @@ async fn a_command_waits_until_an_owner_that_is_gone_is_replaced() {
     assert_eq!(cluster.stored().await, 1);
     cluster.agree(Some(2));
     assert_eq!(pending.await.unwrap().reply, 2);
+}
+
+/// What happened: a runtime that was shut down on a node that still owned its streams answered what others forwarded as
+/// *unavailable*, for good. Now those who ask do it themselves, until there is another owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_owner_does_no_more_is_done_where_it_is_asked() {
+    let mut cluster = Cluster::new().await;
+    let done = Arc::new(AtomicBool::new(false));
+    let busy = cluster.accounts[1..].iter().cloned().map(|accounts| {
+        let done = Arc::clone(&done);
+        tokio::spawn(async move {
+            let mut count = 0;
+            while !done.load(Ordering::SeqCst) {
+                let deposited = accounts.execute("1", Command::Deposit(1)).await;
+                let read = accounts.read("1", |account| account.balance).await;
+                assert!(read.unwrap() >= deposited.unwrap());
+                count += 1;
+            }
+            count
+        })
+    });
+    let busy: Vec<_> = busy.collect();
+    cluster.reaches(20).await;
+    cluster.accounts[0].shutdown().await;
+    let before = cluster.stored().await;
+    cluster.reaches(before + 20).await;
+    cluster.agree(Some(2));
+    cluster.nodes[0].node.leave().await;
+    cluster.nodes[0].node.shutdown().await.unwrap();
+    cluster.reaches(before + 40).await;
+    done.store(true, Ordering::SeqCst);
+    let counts = join_all(busy).await;
+    let count: u64 = counts.into_iter().map(Result::unwrap).sum();
+    assert_eq!(cluster.stored().await, count);
 }
 
 /// Deposits with a key each, again with the same key while nobody knows what became of it. Returns how many were done.

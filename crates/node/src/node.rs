@@ -91,6 +91,8 @@ pub struct Node {
     server: LinkServer,
     /// Sets the forwarder's routes; ends with the node.
     _following: AbortOnDropHandle<()>,
+    /// The departure, once somebody has asked for it.
+    left: OnceLock<Shared<BoxFuture<'static, ()>>>,
     /// The end, once somebody has shut the node down: all who do so wait for the same end.
     ended: OnceLock<Shared<BoxFuture<'static, Result<()>>>>,
 }
@@ -142,6 +144,7 @@ impl Node {
             placements,
             server,
             _following: AbortOnDropHandle::new(following),
+            left: OnceLock::new(),
             ended: OnceLock::new(),
         }))
     }
@@ -190,6 +193,30 @@ impl Node {
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// Gives all logs to other nodes and leaves the cluster; everything goes on to be served, here or by the new owners.
+    /// For what lives beside the store, such as an entity runtime: end it after this and before
+    /// [`shutdown`](EventStore::shutdown), for until then other nodes send it what it owns.
+    ///
+    /// # Cancel safety
+    /// The node leaves all the same.
+    pub async fn leave(&self) {
+        self.departure().await;
+    }
+
+    /// The departure, which begins with the first call.
+    fn departure(&self) -> Shared<BoxFuture<'static, ()>> {
+        let left = self.left.get_or_init(|| {
+            let leaving = tokio::spawn(self.placements.leave());
+            let left = leaving.map(|left| {
+                if let Err(error) = left {
+                    tracing::error!(%error, "leaving the cluster has failed");
+                }
+            });
+            left.boxed().shared()
+        });
+        left.clone()
     }
 
     /// The links to the other nodes.
@@ -275,7 +302,7 @@ impl EventStore for Node {
 
     async fn shutdown(&self) -> Result<()> {
         let ended = self.ended.get_or_init(|| {
-            let (leave, server) = (self.placements.leave(), self.server.clone());
+            let (leave, server) = (self.departure(), self.server.clone());
             let (forwarder, store) = (self.forwarder.clone(), Arc::clone(&self.store));
             let ending = tokio::spawn(async move {
                 // First the logs: who calls meanwhile is told where they are now.

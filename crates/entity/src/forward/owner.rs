@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use gesta_core::StreamId;
-use gesta_core::capacity::Permit;
+use gesta_core::capacity::{Capacity, Permit};
 use gesta_core::peers::{PeerCall, PeerService};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -38,7 +38,7 @@ impl<D: Decider> PeerService for OwnerSide<D> {
     }
 }
 
-/// Hands a call over. `None` if this build cannot read it, or has no such entities.
+/// Hands a call over. `None` if nothing is done: this build cannot read it, has no such entities, or is closing.
 fn begin<D: Decider>(runtime: &Shared<D>, call: PeerCall) -> Option<Result<Answer, Error<Never>>> {
     let forms = runtime.kind.forms.as_ref()?;
     let stream = call.stream;
@@ -58,13 +58,27 @@ fn begin<D: Decider>(runtime: &Shared<D>, call: PeerCall) -> Option<Result<Answe
                 decided_until: Instant::now() + call.remaining,
                 is_in_doubt: in_doubt || call.is_in_doubt,
             };
-            Some(begin_command(runtime, stream, sent))
+            begin_command(runtime, stream, sent)
         }
         Call::Read { freshness, version } => {
             let snapshots = runtime.kind.snapshots.as_ref()?;
             let is_same = snapshots.version() == version;
-            is_same.then(|| begin_read(runtime, stream, freshness))
+            match is_same {
+                true => begin_read(runtime, stream, freshness),
+                false => None,
+            }
         }
+    }
+}
+
+/// The permit of one more command or read. `None` if the runtime is closing.
+fn admit<D: Decider>(
+    runtime: &Shared<D>,
+    capacity: &Arc<Capacity>,
+) -> Option<Result<Permit, Error<Never>>> {
+    match runtime.admit(capacity) {
+        Err(Error::Unavailable(_)) => None,
+        admitted => Some(admitted),
     }
 }
 
@@ -79,8 +93,11 @@ fn begin_command<D: Decider>(
     runtime: &Shared<D>,
     stream: StreamId,
     sent: Sent<D::Command>,
-) -> Result<Answer, Error<Never>> {
-    let permit = runtime.admit(&runtime.commands)?;
+) -> Option<Result<Answer, Error<Never>>> {
+    let permit = match admit(runtime, &runtime.commands)? {
+        Ok(permit) => permit,
+        Err(error) => return Some(Err(error)),
+    };
     let (reply, answer) = oneshot::channel();
     let origin = Origin::Node {
         decided_until: sent.decided_until,
@@ -96,15 +113,18 @@ fn begin_command<D: Decider>(
             None => form::not_understood(),
         }
     });
-    Ok(answer.boxed())
+    Some(Ok(answer.boxed()))
 }
 
 fn begin_read<D: Decider>(
     runtime: &Shared<D>,
     stream: StreamId,
     freshness: Freshness,
-) -> Result<Answer, Error<Never>> {
-    let permit = runtime.admit(&runtime.reads)?;
+) -> Option<Result<Answer, Error<Never>>> {
+    let permit = match admit(runtime, &runtime.reads)? {
+        Ok(permit) => permit,
+        Err(error) => return Some(Err(error)),
+    };
     let (reply, answer) = oneshot::channel();
     let read = StateRead {
         kind: Arc::clone(&runtime.kind),
@@ -127,7 +147,7 @@ fn begin_read<D: Decider>(
             (Err(error), _) => form::write_error(error),
         }
     });
-    Ok(answer.boxed())
+    Some(Ok(answer.boxed()))
 }
 
 /// A read by another node: a copy of the state.
