@@ -246,8 +246,8 @@ fn the_histories_of_nodes_meet_everything() {
             answers(|a| matches!(a, Answer::Unknown(why) if why.contains("another node was sent"))),
         ),
         (
-            "no owner",
-            answers(|a| matches!(a, Answer::Refused(why) if why.contains("can be reached"))),
+            "unreachable",
+            answers(|a| matches!(a, Answer::Refused(why) if why.contains("cannot be reached"))),
         ),
         (
             "overtaken",
