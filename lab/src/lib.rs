@@ -21,6 +21,7 @@ mod child;
 mod cluster;
 mod endpoint;
 mod entities;
+mod failover;
 pub mod failure;
 mod faults;
 pub mod histogram;
@@ -91,6 +92,8 @@ enum Command {
     Cluster(cluster::ClusterCommand),
     /// The entity runtime: how fast, how large, and whether it keeps its word.
     Entities(entities::EntitiesArgs),
+    /// Fail-overs of PostgreSQL by Patroni under load: is anything lost, and how soon do appends go on?
+    Failover(failover::FailoverArgs),
     /// What distance costs: separate statements, one bundled statement, Gesta's pipeline.
     Latency(latency::LatencyArgs),
     /// The entity in memory against load, decide, append with optimistic locking.
@@ -122,6 +125,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Append(args) => append::run(&args, &stop).await,
         Command::Cluster(command) => cluster::run(&command, &stop).await,
         Command::Entities(args) => entities::run(&args, &stop).await,
+        Command::Failover(args) => failover::run(&args, &stop).await,
         Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,
         Command::Quick(args) => quick::run(&args, &stop).await,

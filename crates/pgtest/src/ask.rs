@@ -8,6 +8,8 @@ use tokio_postgres::SimpleQueryMessage;
 
 use crate::Result;
 
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// A port of 127.0.0.1 that nobody uses at this moment.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
@@ -34,7 +36,7 @@ pub(crate) fn answers(addr: SocketAddr) -> bool {
 }
 
 /// The first column of the first row of what the statements give.
-pub(crate) async fn first_value(url: &str, sql: &str) -> Result<Option<String>> {
+async fn first_value(url: &str, sql: &str) -> Result<Option<String>> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
     let driver = tokio::spawn(connection);
     let messages = client.simple_query(sql).await?;
@@ -45,4 +47,19 @@ pub(crate) async fn first_value(url: &str, sql: &str) -> Result<Option<String>> 
         _ => None,
     });
     Ok(value.flatten())
+}
+
+/// As [`first_value`], blocking; usable inside and outside of a runtime.
+pub(crate) fn query(url: &str, sql: &str) -> Result<Option<String>> {
+    let (url, sql) = (url.to_owned(), sql.to_owned());
+    let worker = std::thread::spawn(move || -> Result<Option<String>> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let answer = tokio::time::timeout(ANSWER_TIMEOUT, first_value(&url, &sql));
+            answer.await.map_err(|_| "the server does not answer")?
+        })
+    });
+    worker.join().map_err(|_| "the helper thread panicked")?
 }

@@ -1,5 +1,5 @@
-//! Throw-away PostgreSQL servers, alone or as a primary with standbys, other programs that run beside a test, and a
-//! fault-injecting TCP proxy, for tests and the lab.
+//! Throw-away PostgreSQL servers, alone, as a primary with standbys, or in the care of Patroni, other programs that run
+//! beside a test, and a fault-injecting TCP proxy, for tests and the lab.
 //!
 //! Why: tests of promises need a real server that can be stopped, killed and slowed down at will.
 //! Invariants: a server listens on 127.0.0.1 only, never runs as root, keeps PostgreSQL's default
@@ -11,8 +11,10 @@ mod ask;
 mod binaries;
 mod child;
 mod cluster;
+mod patroni;
 mod processes;
 mod proxy;
+mod run_as;
 mod server;
 mod shared;
 mod silent;
@@ -20,6 +22,7 @@ mod silent;
 pub use binaries::find_binaries;
 pub use child::{Child, Output, free_address};
 pub use cluster::{Cluster, Replication};
+pub use patroni::{Patroni, PatroniConfig};
 pub use proxy::{FaultProxy, LoseReply};
 pub use server::{Auth, Server, ServerConfig};
 pub use shared::{fresh_schema, shared};

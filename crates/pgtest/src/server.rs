@@ -7,18 +7,19 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, Uid, User};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::ask::{answers, first_value, free_port};
+use crate::ask::{answers, free_port, query};
 use crate::processes::{children_of, is_alive, suspend, suspend_all};
+use crate::run_as::RunAs;
 use crate::{Result, find_binaries, wait_until};
 
 /// Starts the server and ends it; see the module's text. `$0` is the data folder's parent.
@@ -40,7 +41,6 @@ fi
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const NOT_ENDED: &str = "the server did not end in time";
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Another process can take a free port before the server does.
 const PORT_ATTEMPTS: usize = 5;
 
@@ -82,14 +82,6 @@ impl ServerConfig {
     }
 }
 
-/// The operating system's user that the server runs as, if not ourselves.
-#[derive(Debug, Clone)]
-struct RunAs {
-    name: String,
-    uid: u32,
-    gid: u32,
-}
-
 #[derive(Debug)]
 struct Running {
     shell: Child,
@@ -102,7 +94,7 @@ struct Running {
 pub struct Server {
     binaries: PathBuf,
     config: ServerConfig,
-    run_as: Option<RunAs>,
+    run_as: RunAs,
     home: TempDir,
     port: u16,
     running: Option<Running>,
@@ -144,10 +136,8 @@ impl Server {
             return Ok(None);
         };
         let home = tempfile::Builder::new().prefix("gesta-pg-").tempdir()?;
-        let run_as = user_to_run_as()?;
-        if let Some(user) = &run_as {
-            chown(home.path(), Some(user.uid), Some(user.gid))?;
-        }
+        let run_as = RunAs::find()?;
+        run_as.own(home.path())?;
         Ok(Some(Self {
             binaries,
             config,
@@ -222,21 +212,7 @@ impl Server {
 
     /// A command that runs as the server's user.
     fn command(&self, program: &Path) -> Command {
-        let mut command = match &self.run_as {
-            None => Command::new(program),
-            Some(user) if has_program("setpriv") => {
-                let mut command = Command::new("setpriv");
-                command.arg(format!("--reuid={}", user.uid));
-                command.arg(format!("--regid={}", user.gid));
-                command.arg("--clear-groups").arg(program);
-                command
-            }
-            Some(user) => {
-                let mut command = Command::new("runuser");
-                command.args(["-u", &user.name, "--"]).arg(program);
-                command
-            }
-        };
+        let mut command = self.run_as.command(program);
         command.current_dir(self.home.path()).env_remove("PGDATA");
         command
             .env("LC_ALL", "C.UTF-8")
@@ -286,10 +262,7 @@ impl Server {
     fn write_private(&self, path: &Path, contents: &[u8]) -> Result<()> {
         std::fs::write(path, contents)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        if let Some(user) = &self.run_as {
-            chown(path, Some(user.uid), Some(user.gid))?;
-        }
-        Ok(())
+        self.run_as.own(path)
     }
 
     fn launch(&mut self) -> Result<()> {
@@ -420,17 +393,7 @@ impl Server {
     /// # Errors
     /// As [`Server::execute`].
     pub fn query(&self, sql: &str) -> Result<Option<String>> {
-        let (url, sql) = (self.url(), sql.to_owned());
-        let worker = std::thread::spawn(move || -> Result<Option<String>> {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            runtime.block_on(async {
-                let answer = tokio::time::timeout(ANSWER_TIMEOUT, first_value(&url, &sql));
-                answer.await.map_err(|_| "the server does not answer")?
-            })
-        });
-        worker.join().map_err(|_| "the helper thread panicked")?
+        query(&self.url(), sql)
     }
 
     /// Stops it as `systemctl stop` would: connections are ended, everything is written. Its data stay.
@@ -552,29 +515,4 @@ impl Drop for Server {
             eprintln!("stopping PostgreSQL: {error}");
         }
     }
-}
-
-/// PostgreSQL refuses to run as root.
-fn user_to_run_as() -> Result<Option<RunAs>> {
-    if !Uid::effective().is_root() {
-        return Ok(None);
-    }
-    for name in ["postgres", "nobody"] {
-        if let Some(user) = User::from_name(name)? {
-            return Ok(Some(RunAs {
-                name: user.name,
-                uid: user.uid.as_raw(),
-                gid: user.gid.as_raw(),
-            }));
-        }
-    }
-    Err(
-        "PostgreSQL refuses to run as root, and there is neither a user `postgres` nor `nobody`"
-            .into(),
-    )
-}
-
-fn has_program(name: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
 }

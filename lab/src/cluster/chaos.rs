@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use gesta_core::{AllFrom, Checkpoint, EventStore, ReadAll, RecordedEvent};
+use gesta_core::Checkpoint;
 use gesta_testkit::history::{self, Violation};
 use serde::Serialize;
 use serde_json::json;
@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
 use super::fault::{Field, NodeFault};
-use super::load::{Load, connect};
+use super::load::{Load, read_on};
 use super::nodes::{Links, Nodes};
 use super::owners::{Moves, Owners};
 use crate::cells;
 use crate::child::ProgramArgs;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result};
 use crate::histogram::Latencies;
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs, Table, Unit, causes};
@@ -34,8 +34,6 @@ const OWNED_WITHIN: Duration = Duration::from_secs(15);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Nodes that are left alone have equal shares within this time.
 const BALANCED_WITHIN: Duration = Duration::from_secs(180);
-/// Events per page of the check.
-const PAGE: usize = 5_000;
 
 /// Faults of nodes, links and their database, one per round.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -168,7 +166,8 @@ impl Chaos {
     async fn round(&mut self, args: &ChaosArgs, fault: NodeFault) -> Result<()> {
         let seed = args.seed ^ (u64::from(self.outcome.rounds) << 32);
         let writers = usize::from(args.writers);
-        let mut load = Load::start(&self.nodes, writers, seed, self.at.as_ref())?;
+        let ways = self.nodes.ways();
+        let mut load = Load::start(&ways, &ways, writers, seed, self.at.as_ref())?;
         self.owners.complete(BALANCED_WITHIN).await?;
         load.goes_on().await?;
         let moved = self.owners.begin_round().await?;
@@ -186,7 +185,7 @@ impl Chaos {
         let longest = load.longest();
         let without_owner = self.owners.longest();
         let moves = self.owners.moves_since(moved).await?;
-        let stored = self.read().await?;
+        let stored = read_on(&ways[0], &mut self.at).await?;
         let record = load.record.clone();
         let report = load.judge(&stored).await?;
         let (violations, _) = record.violations();
@@ -224,25 +223,6 @@ impl Chaos {
             self.outcome.problems.push(text);
         }
         Ok(())
-    }
-
-    /// What was stored since the last time.
-    async fn read(&mut self) -> Result<Vec<RecordedEvent>> {
-        let Some(node) = self.nodes.all.first() else {
-            return fail("there are no nodes");
-        };
-        let (store, mut events) = (connect(node)?, Vec::new());
-        loop {
-            let from = self.at.clone().map_or(AllFrom::Start, AllFrom::Checkpoint);
-            let page = store
-                .read_all(ReadAll::forwards().from(from).limit(PAGE))
-                .await?;
-            events.extend(page.events);
-            self.at = Some(page.next);
-            if page.end {
-                return Ok(events);
-            }
-        }
     }
 
     /// Equal shares after a while, and the store is healthy.

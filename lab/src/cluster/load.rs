@@ -1,4 +1,4 @@
-//! The load of one round: the writers and tails of `torture`, whose writers turn to another node when one fails.
+//! The load of one round: the writers and tails of `torture`, whose writers turn to another server when one fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use gesta_client::{Config, HttpStore};
 use gesta_core::{
-    Append, Appended, Checkpoint, EventStore, Filter, LogId, Position, RecordedEvent,
+    AllFrom, Append, Appended, Checkpoint, EventStore, Filter, LogId, Position, ReadAll,
+    RecordedEvent,
 };
 use gesta_testkit::{Around, Outer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::nodes::{Node, Nodes};
 use crate::failure::{Result, fail};
 use crate::faults::CurrentStore;
 use crate::faults::tails::{Manner, Tail};
@@ -32,16 +32,29 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Pause of a writer between two appends.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest append, by the nodes that were asked for it.
+/// Events per page of the check.
+const PAGE: usize = 5_000;
+
+/// A server that serves the store.
+#[derive(Debug, Clone)]
+pub(crate) struct Way {
+    /// For people.
+    pub(crate) name: String,
+    /// Where clients reach it.
+    pub(crate) url: String,
+}
+
+/// The longest append, by the servers that were asked for it.
 pub(crate) type Longest = BTreeMap<BTreeSet<usize>, Duration>;
 
-/// The nodes as one writer sees them: one at a time.
+/// The servers as one writer sees them: one at a time.
 struct Turning {
     stores: Vec<HttpStore>,
     at: AtomicUsize,
-    /// Since when the present append is asked for, and of which nodes.
+    /// Since when the present append is asked for, and of which servers.
     begun: Mutex<Option<(Instant, BTreeSet<usize>)>>,
     longest: Arc<Mutex<Longest>>,
+    answered: Arc<Mutex<Vec<Instant>>>,
 }
 
 #[async_trait]
@@ -65,6 +78,9 @@ impl Around for Turning {
                 self.at.store(next, Ordering::Relaxed);
             }
             _ => {
+                if answer.is_ok() {
+                    self.answered.lock().unwrap().push(Instant::now());
+                }
                 *self.begun.lock().unwrap() = None;
                 let mut longest = self.longest.lock().unwrap();
                 let longest = longest.entry(asked).or_default();
@@ -82,6 +98,7 @@ pub(crate) struct Load {
     epoch: Instant,
     progress: Vec<Arc<AtomicU64>>,
     longest: Arc<Mutex<Longest>>,
+    answered: Arc<Mutex<Vec<Instant>>>,
     writers: JoinSet<()>,
     writers_over: CancellationToken,
     tails: JoinSet<()>,
@@ -92,9 +109,11 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Starts writers at all nodes, and a tail at each, from a place in the log.
+    /// Starts writers, shared equally among the servers that are written to, and a tail at each server that is followed,
+    /// from a place in the log.
     pub(crate) fn start(
-        nodes: &Nodes,
+        written: &[Way],
+        followed: &[Way],
         writers: usize,
         seed: u64,
         from: Option<&Checkpoint>,
@@ -104,6 +123,7 @@ impl Load {
             epoch: Instant::now(),
             progress: Vec::new(),
             longest: Arc::default(),
+            answered: Arc::default(),
             writers: JoinSet::new(),
             writers_over: CancellationToken::new(),
             tails: JoinSet::new(),
@@ -111,23 +131,24 @@ impl Load {
             tail_logs: Vec::new(),
             _let_go: watch::Sender::new(0),
         };
-        for node in &nodes.all {
-            load.follow(node, from)?;
+        for way in followed {
+            load.follow(way, from)?;
         }
         let run = Run::random().to_string();
         for number in 0..writers {
-            load.write(nodes, number, seed, &run)?;
+            load.write(written, number, seed, &run)?;
         }
         Ok(load)
     }
 
-    fn write(&mut self, nodes: &Nodes, number: usize, seed: u64, run: &str) -> Result<()> {
-        let entry = number % nodes.all.len();
+    fn write(&mut self, ways: &[Way], number: usize, seed: u64, run: &str) -> Result<()> {
+        let entry = number % ways.len();
         let turning = Turning {
-            stores: nodes.all.iter().map(connect).collect::<Result<_>>()?,
+            stores: ways.iter().map(connect).collect::<Result<_>>()?,
             at: AtomicUsize::new(entry),
             begun: Mutex::default(),
             longest: Arc::clone(&self.longest),
+            answered: Arc::clone(&self.answered),
         };
         let progress = Arc::new(AtomicU64::new(0));
         self.progress.push(Arc::clone(&progress));
@@ -147,15 +168,15 @@ impl Load {
         Ok(())
     }
 
-    fn follow(&mut self, node: &Node, from: Option<&Checkpoint>) -> Result<()> {
+    fn follow(&mut self, way: &Way, from: Option<&Checkpoint>) -> Result<()> {
         let log = Arc::new(TailLog::default());
         self.tail_logs.push(Arc::clone(&log));
-        let name = format!("subscriber of {}", node.name);
+        let name = format!("subscriber of {}", way.name);
         let id = self.record.history.tailer(&name, Vec::new(), Filter::ALL);
         let tail = Tail {
             name,
             manner: Manner::Subscribe,
-            store: CurrentStore::new(Arc::new(connect(node)?), None),
+            store: CurrentStore::new(Arc::new(connect(way)?), None),
             let_go: self._let_go.subscribe(),
             over: self.tails_over.clone(),
             sink: Tailed {
@@ -187,7 +208,17 @@ impl Load {
         }
     }
 
-    /// The longest append, by the nodes that were asked for it.
+    /// When appends were acknowledged.
+    pub(crate) fn answered(&self) -> Vec<Instant> {
+        self.answered.lock().unwrap().clone()
+    }
+
+    /// How often a tail has lost its subscription and come back.
+    pub(crate) fn resumed(&self) -> u64 {
+        self.tail_logs.iter().map(|log| log.resumed()).sum()
+    }
+
+    /// The longest append, by the servers that were asked for it.
     pub(crate) fn longest(&self) -> Longest {
         self.longest.lock().unwrap().clone()
     }
@@ -232,12 +263,28 @@ impl Load {
     }
 }
 
-/// A client of a node.
-pub(crate) fn connect(node: &Node) -> Result<HttpStore> {
+/// A client of a server.
+pub(crate) fn connect(way: &Way) -> Result<HttpStore> {
     let config = Config {
         connect_max: Duration::from_secs(1),
         answer_max: Duration::from_secs(40),
         ..Config::default()
     };
-    Ok(HttpStore::with_config(&node.server.url(), config)?)
+    Ok(HttpStore::with_config(&way.url, config)?)
+}
+
+/// What is stored after a place in the log, which moves to the end.
+pub(crate) async fn read_on(way: &Way, at: &mut Option<Checkpoint>) -> Result<Vec<RecordedEvent>> {
+    let (store, mut events) = (connect(way)?, Vec::new());
+    loop {
+        let from = at.clone().map_or(AllFrom::Start, AllFrom::Checkpoint);
+        let page = store
+            .read_all(ReadAll::forwards().from(from).limit(PAGE))
+            .await?;
+        events.extend(page.events);
+        *at = Some(page.next);
+        if page.end {
+            return Ok(events);
+        }
+    }
 }

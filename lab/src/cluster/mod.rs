@@ -4,7 +4,7 @@
 
 mod chaos;
 mod fault;
-mod load;
+pub(crate) mod load;
 mod nodes;
 mod owners;
 

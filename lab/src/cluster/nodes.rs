@@ -8,6 +8,7 @@ use gesta_pgtest::{FaultProxy, free_address};
 use tempfile::TempDir;
 
 use super::SizeArgs;
+use super::load::Way;
 use crate::child::{Program, Server};
 use crate::failure::{Context, Result};
 use crate::store;
@@ -91,6 +92,15 @@ impl Nodes {
             address,
             links,
         })
+    }
+
+    /// How clients reach the nodes.
+    pub(crate) fn ways(&self) -> Vec<Way> {
+        let ways = self.all.iter().map(|node| Way {
+            name: node.name.clone(),
+            url: node.server.url(),
+        });
+        ways.collect()
     }
 
     /// Ends all nodes as an operator would.

@@ -1,0 +1,41 @@
+//! What is asked of Patroni and etcd by HTTP: only the status of an answer counts.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// A Patroni that hangs accepts and does not answer.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+
+/// True if `GET path` is answered by 200 soon.
+pub(super) fn is_so(address: SocketAddr, path: &str) -> bool {
+    let answer = request(address, "GET", path, "", LOOK_MAX);
+    answer.is_ok_and(|(status, _)| status == 200)
+}
+
+/// Sends a request; gives the status and the whole answer.
+pub(super) fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    body: &str,
+    answer_max: Duration,
+) -> std::io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, LOOK_MAX)?;
+    stream.set_read_timeout(Some(answer_max))?;
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    )?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let status = answer
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(|| std::io::Error::other("no status"))?;
+    Ok((status, answer))
+}

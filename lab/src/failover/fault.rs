@@ -1,0 +1,75 @@
+//! What is done to the primary, and how it heals.
+
+use serde::Serialize;
+
+use super::world::World;
+use crate::failure::{Failure, Result};
+
+/// One kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum FailoverFault {
+    /// Patroni is asked to make another member the primary.
+    SwitchOver,
+    /// `kill -9` of the primary's Patroni and of all processes of its server.
+    NodeKill,
+    /// `kill -9` of the server's first process; Patroni lives and starts the server again.
+    PostmasterKill,
+    /// The primary's Patroni hangs (SIGSTOP); its server lives and does not know that it is replaced.
+    PatroniHang,
+}
+
+impl FailoverFault {
+    /// All of them.
+    pub(crate) const ALL: &[Self] = &[
+        Self::SwitchOver,
+        Self::NodeKill,
+        Self::PostmasterKill,
+        Self::PatroniHang,
+    ];
+
+    /// Those that lose what the standbys have not received.
+    pub(crate) const LOSSY: &[Self] = &[Self::NodeKill, Self::PatroniHang];
+
+    /// Its name in tables.
+    pub(crate) fn name(self) -> String {
+        let value = serde_json::to_value(self).unwrap_or_default();
+        value.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Hurts the primary. When this returns, every write that begins is one of after the fault, but for
+    /// [`FailoverFault::PatroniHang`]: there the old primary goes on until it is replaced.
+    pub(crate) fn inflict(self, world: &mut World, primary: usize) -> Result<()> {
+        let patroni = &mut world.patroni;
+        let done = tokio::task::block_in_place(|| match self {
+            Self::SwitchOver => patroni.switch_over(primary),
+            Self::NodeKill => patroni.kill_node(primary),
+            Self::PostmasterKill => patroni.kill_postmaster(primary),
+            Self::PatroniHang => patroni.suspend_patroni(primary, true),
+        });
+        done.map_err(|error| Failure(error.to_string()))
+    }
+
+    /// True if another member becomes the primary.
+    pub(crate) fn promotes(self) -> bool {
+        self != Self::PostmasterKill
+    }
+
+    /// Ends the fault, and waits until all members follow the primary.
+    pub(crate) fn heal(self, world: &mut World, hurt: usize) -> Result<()> {
+        let patroni = &mut world.patroni;
+        let healed = tokio::task::block_in_place(|| {
+            match self {
+                Self::SwitchOver | Self::PostmasterKill => {}
+                Self::NodeKill => patroni.start_node(hurt)?,
+                Self::PatroniHang => {
+                    patroni.release_replication(hurt)?;
+                    patroni.suspend_patroni(hurt, false)?;
+                }
+            }
+            patroni.wait_until_whole()
+        });
+        healed.map_err(|error| Failure(error.to_string()))?;
+        Ok(())
+    }
+}

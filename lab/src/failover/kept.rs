@@ -1,0 +1,229 @@
+//! Rounds with a synchronous standby: nothing acknowledged is lost, and appends go on soon after the database does.
+
+use std::time::{Duration, Instant};
+
+use gesta_core::{Checkpoint, Incarnation};
+use gesta_testkit::history::Violation;
+
+use super::FailoverArgs;
+use super::fault::FailoverFault;
+use super::gaps::{self, Gap};
+use super::probe::Probe;
+use super::world::World;
+use crate::cells;
+use crate::cluster::load::{Load, read_on};
+use crate::failure::{Failure, Result};
+use crate::histogram::median;
+use crate::report::{Report, Table, Unit};
+use crate::units::grouped;
+
+/// What a round has shown.
+#[derive(Debug)]
+struct Round {
+    fault: FailoverFault,
+    acknowledged: u64,
+    lost: u64,
+    doubled: u64,
+    /// How often a subscription broke, and was resumed by its checkpoint.
+    resumed: u64,
+    /// From the fault until the database, and Gesta, took writes again.
+    database_after: Duration,
+    gesta_after: Duration,
+    /// How long the database, and Gesta, took none.
+    database_away: Duration,
+    gesta_away: Duration,
+}
+
+impl Round {
+    /// How much later Gesta took writes than the database.
+    fn later(&self) -> Duration {
+        self.gesta_after.saturating_sub(self.database_after)
+    }
+}
+
+/// All rounds.
+pub(crate) struct Kept<'a> {
+    args: &'a FailoverArgs,
+    rounds: Vec<Round>,
+    problems: Vec<String>,
+    incarnation: Option<Incarnation>,
+    /// What was stored before the present round ends here.
+    at: Option<Checkpoint>,
+}
+
+impl<'a> Kept<'a> {
+    /// Nothing has happened.
+    pub(crate) fn new(args: &'a FailoverArgs) -> Self {
+        Self {
+            args,
+            rounds: Vec::new(),
+            problems: Vec::new(),
+            incarnation: None,
+            at: None,
+        }
+    }
+
+    /// One fail-over.
+    pub(crate) async fn round(
+        &mut self,
+        world: &mut World,
+        number: u32,
+        fault: FailoverFault,
+    ) -> Result<()> {
+        let primary = world.whole()?;
+        let ways = world.ways();
+        let seed = self.args.seed ^ (u64::from(number) << 32);
+        let writers = usize::from(self.args.writers);
+        let mut load = Load::start(&ways[..1], &ways, writers, seed, self.at.as_ref())?;
+        let probe = Probe::start(world.member_urls());
+        load.goes_on().await?;
+        probe.goes_on().await?;
+
+        let begun = Instant::now();
+        fault.inflict(world, primary)?;
+        if fault.promotes() {
+            world.promoted(primary).await?;
+        }
+        probe.goes_on().await?;
+        load.goes_on().await?;
+        let over = Instant::now();
+        fault.heal(world, primary)?;
+        load.goes_on().await?;
+
+        load.end_writers().await?;
+        let gap = |successes: Vec<Instant>, of: &str| {
+            let gap = gaps::longest(successes, begun, over);
+            gap.ok_or_else(|| Failure(format!("{of} took no writes")))
+        };
+        let database = gap(probe.end(), "the database")?;
+        let gesta = gap(load.answered(), "Gesta")?;
+        let stored = read_on(&ways[0], &mut self.at).await?;
+        let (record, resumed) = (load.record.clone(), load.resumed());
+        let report = load.judge(&stored).await?;
+        let name = format!("round {number} ({})", fault.name());
+        let mut wrong = record.violations().0;
+        wrong.extend(report.violations.iter().map(ToString::to_string));
+        if report.events_foreign > 0 {
+            wrong.push(format!(
+                "{} events that nobody appended",
+                report.events_foreign
+            ));
+        }
+        for way in &ways {
+            let found = World::incarnation(way).await?;
+            if *self.incarnation.get_or_insert(found) != found {
+                wrong.push(format!(
+                    "{}: a new incarnation, though nothing was lost",
+                    way.name
+                ));
+            }
+        }
+        let count = |counts: fn(&Violation) -> bool| {
+            report.violations.iter().filter(|one| counts(one)).count() as u64
+        };
+        let round = Round {
+            fault,
+            acknowledged: report.acknowledged as u64,
+            lost: count(|one| matches!(one, Violation::AcknowledgedLost { .. })),
+            doubled: count(|one| matches!(one, Violation::StoredTwice { .. })),
+            resumed,
+            database_after: database.end - begun,
+            gesta_after: gesta.end - begun,
+            database_away: away(database),
+            gesta_away: away(gesta),
+        };
+        eprintln!("{name}: {report}; {round:.1?}");
+        if round.later() > self.args.within {
+            wrong.push(format!(
+                "appends went on {:.1?} after the database did",
+                round.later()
+            ));
+        }
+        self.problems
+            .extend(wrong.into_iter().map(|text| format!("{name}: {text}")));
+        self.rounds.push(round);
+        Ok(())
+    }
+
+    /// Tells what was found. Gives a few words, and what is wrong.
+    pub(crate) fn tell(self, report: &mut Report) -> (String, Vec<String>) {
+        let mut table = Table::new(
+            "Fail-overs with a synchronous standby",
+            [
+                ("fault", Unit::Words),
+                ("rounds", Unit::Count),
+                ("acknowledged", Unit::Count),
+                ("lost", Unit::Count),
+                ("doubled", Unit::Count),
+                ("subscriptions resumed", Unit::Count),
+                ("database not writable (median)", Unit::Millis),
+                ("at most", Unit::Millis),
+                ("Gesta later (median)", Unit::Millis),
+                ("later at most", Unit::Millis),
+            ],
+        );
+        for fault in FailoverFault::ALL {
+            let of = || self.rounds.iter().filter(|round| round.fault == *fault);
+            if of().count() == 0 {
+                continue;
+            }
+            let sum = |value: fn(&Round) -> u64| of().map(value).sum::<u64>();
+            let away: Vec<f64> = of().map(|round| millis(round.database_away)).collect();
+            let later: Vec<f64> = of().map(|round| millis(round.later())).collect();
+            table.row(cells![
+                fault.name(),
+                away.len(),
+                sum(|round| round.acknowledged),
+                sum(|round| round.lost),
+                sum(|round| round.doubled),
+                sum(|round| round.resumed),
+                median(&away),
+                most(&away),
+                median(&later),
+                most(&later),
+            ]);
+        }
+        report.table(table);
+        let mut table = Table::new(
+            "Each fail-over, counted from the fault",
+            [
+                ("round", Unit::Count),
+                ("fault", Unit::Words),
+                ("acknowledged", Unit::Count),
+                ("database writable after", Unit::Millis),
+                ("Gesta writable after", Unit::Millis),
+                ("database not writable", Unit::Millis),
+                ("Gesta not writable", Unit::Millis),
+            ],
+        );
+        for (number, round) in (1_u32..).zip(&self.rounds) {
+            table.row(cells![
+                number,
+                round.fault.name(),
+                round.acknowledged,
+                millis(round.database_after),
+                millis(round.gesta_after),
+                millis(round.database_away),
+                millis(round.gesta_away),
+            ]);
+        }
+        report.table(table);
+        let sum = |value: fn(&Round) -> u64| self.rounds.iter().map(value).sum::<u64>();
+        let acknowledged = grouped(sum(|round| round.acknowledged) as f64);
+        let lost = sum(|round| round.lost);
+        let words = format!("{acknowledged} appends acknowledged, {lost} lost");
+        (words, self.problems)
+    }
+}
+
+fn away(gap: Gap) -> Duration {
+    gap.end - gap.begin
+}
+
+fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1_000.0).round()
+}
+
+fn most(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
+}

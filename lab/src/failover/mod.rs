@@ -1,0 +1,141 @@
+//! `failover`: PostgreSQL in the care of Patroni fails over under load, round by round.
+//!
+//! Each round hurts the member that is the primary, waits until another one (or itself) takes writes, and checks. With
+//! a synchronous standby nothing acknowledged may be lost, and subscriptions must go on without a skip or a double
+//! (`kept`); with asynchronous standbys that lag, what was acknowledged *is* lost, and everybody must be told (`lossy`).
+//! Two servers work on the database: one gets all appends, the other is idle but for its subscribers.
+//! Not here: fail-overs without Patroni (tests of `gesta-cli` and `gesta-postgres`), faults of a single database
+//! (`torture`).
+
+mod fault;
+mod gaps;
+mod kept;
+mod lossy;
+mod probe;
+mod world;
+
+use std::time::Duration;
+
+use gesta_pgtest::Replication;
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use self::fault::FailoverFault;
+use self::world::World;
+use crate::child::ProgramArgs;
+use crate::failure::{Result, fail};
+use crate::random::{Bag, Random};
+use crate::report::{Report, ReportArgs};
+use crate::store::StoreFacts;
+use crate::units;
+
+/// How the standbys follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// One standby is synchronous (`synchronous_mode: true`).
+    Sync,
+    /// None is, and all of them lag when the primary is hurt.
+    Async,
+}
+
+/// Fail-overs of PostgreSQL by Patroni, which is installed here.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub(crate) struct FailoverArgs {
+    /// How the standbys follow.
+    #[arg(long, value_enum, default_value = "sync")]
+    mode: Mode,
+    /// Rounds, one fault each.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// PostgreSQL servers.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=5))]
+    members: u16,
+    /// Writers.
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    writers: u16,
+    /// With a synchronous standby: appends go on this soon after the database takes writes again.
+    #[arg(long, default_value = "1s", value_parser = units::duration)]
+    #[serde(skip)]
+    within: Duration,
+    /// Seed of faults, times and appends.
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
+    /// Only these faults.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    #[serde(skip)]
+    faults: Vec<FailoverFault>,
+    #[command(flatten)]
+    #[serde(skip)]
+    program: ProgramArgs,
+    #[command(flatten)]
+    #[serde(skip)]
+    report: ReportArgs,
+}
+
+/// The command. True if no promise was broken.
+pub(crate) async fn run(args: &FailoverArgs, stop: &CancellationToken) -> Result<bool> {
+    let mut report = Report::begin("failover", "Fail-overs of PostgreSQL by Patroni", args.seed);
+    let faults = args.wanted()?;
+    let program = args.program.find()?;
+    let replication = match args.mode {
+        Mode::Sync => Replication::Synchronous,
+        Mode::Async => Replication::Asynchronous,
+    };
+    let mut world = World::start(&program, usize::from(args.members), replication).await?;
+    report.store = Some(StoreFacts {
+        backend: "postgres".into(),
+        ..world.facts().await?
+    });
+    report.workload = json!(args);
+    report.workload["within_ms"] = json!(args.within.as_secs_f64() * 1_000.0);
+    let mut bag = Bag::new(faults, Random::fork(args.seed, 1));
+    let mut kept = kept::Kept::new(args);
+    let mut lossy = lossy::Lossy::new(args);
+    let mut rounds = 0;
+    while rounds < args.rounds && !stop.is_cancelled() {
+        let Some(fault) = bag.draw() else { break };
+        rounds += 1;
+        let round = match args.mode {
+            Mode::Sync => kept.round(&mut world, rounds, fault).await,
+            Mode::Async => lossy.round(&mut world, rounds, fault).await,
+        };
+        if let Err(failure) = round {
+            report.problem(format!("round {rounds} ({}): {failure}", fault.name()));
+            eprintln!("{}", world.logs());
+            break;
+        }
+    }
+    let (found, problems) = match args.mode {
+        Mode::Sync => kept.tell(&mut report),
+        Mode::Async => lossy.tell(&mut report),
+    };
+    problems.into_iter().for_each(|text| report.problem(text));
+    if let Some(complaint) = world.verify(&program).await {
+        report.problem(complaint);
+    }
+    report.finding = format!(
+        "{rounds} fail-overs, {found}, seed {}: {}.",
+        args.seed,
+        match report.problems.is_empty() {
+            true => "every promise was kept",
+            false => "PROMISES WERE BROKEN",
+        }
+    );
+    report.finish(&args.report, rounds >= args.rounds)
+}
+
+impl FailoverArgs {
+    fn wanted(&self) -> Result<Vec<FailoverFault>> {
+        let fitting = match self.mode {
+            Mode::Sync => FailoverFault::ALL,
+            Mode::Async => FailoverFault::LOSSY,
+        };
+        match self.faults.iter().find(|fault| !fitting.contains(fault)) {
+            Some(fault) => fail(format!("{} loses nothing in this mode", fault.name())),
+            None if self.faults.is_empty() => Ok(fitting.to_vec()),
+            None => Ok(self.faults.clone()),
+        }
+    }
+}
