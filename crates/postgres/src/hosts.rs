@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use gesta_core::{Error, Result};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tokio_postgres::config::{Host as HostName, LoadBalanceHosts, TargetSessionAttrs};
 
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -36,6 +37,8 @@ pub(crate) struct Hosts {
     pub(crate) timeout: Duration,
     standing: Mutex<Standing>,
     given_up: Vec<watch::Sender<GivenUp>>,
+    /// How often a connection to the primary was made.
+    reached: watch::Sender<u64>,
     /// By host: answers that are late.
     pub(crate) lateness: Vec<Lateness>,
 }
@@ -94,6 +97,7 @@ impl Hosts {
             timeout: config.connect_timeout(),
             standing: Mutex::new(Standing::new(hosts.len(), first)),
             given_up: hosts.iter().map(|_| watch::Sender::default()).collect(),
+            reached: watch::Sender::default(),
             lateness: hosts.iter().map(|_| Lateness::default()).collect(),
             tls: tls::connector(config.tls, config.root_certificates.as_deref())?,
             hosts,
@@ -138,7 +142,19 @@ impl Hosts {
             );
             return Err(Error::unavailable(text));
         }
+        drop(standing);
+        self.reached.send_modify(|times| *times += 1);
         Ok(())
+    }
+
+    /// Waits until a moment, or until somebody has reached the primary: whoever could not need not wait any longer.
+    pub(crate) async fn pause(&self, until: Instant) {
+        let mut reached = self.reached.subscribe();
+        tokio::select! {
+            () = sleep_until(until) => {}
+            // The sender is `self`.
+            _ = reached.changed() => {}
+        }
     }
 
     /// The host did not answer, refused, or lost a connection: the others come first.
@@ -418,5 +434,24 @@ mod tests {
             split(&odd, &Passwords::None).is_err(),
             "three ports for two hosts"
         );
+    }
+
+    /// Goal: a pause after a failure ends when another connection reaches the primary, not because one did so before.
+    #[tokio::test]
+    async fn a_pause_ends_when_the_primary_is_reached() {
+        let config = Config::parse("postgres://u@one,two/d").expect("valid");
+        let hosts = Hosts::new(&config).expect("fits");
+        hosts.is_primary(0, on(2)).expect("the first");
+        let (begun, short) = (Instant::now(), Duration::from_millis(20));
+        hosts.pause(begun + short).await;
+        assert!(begun.elapsed() >= short);
+        let long = Duration::from_secs(3_600);
+        let mut pause = std::pin::pin!(hosts.pause(begun + long));
+        assert!(futures::poll!(&mut pause).is_pending());
+        hosts.is_primary(1, on(1)).expect_err("replaced");
+        assert!(futures::poll!(&mut pause).is_pending());
+        hosts.is_primary(1, on(3)).expect("newer");
+        pause.await;
+        assert!(begun.elapsed() < long);
     }
 }

@@ -3,8 +3,8 @@
 //! An answer counts only if the database has not changed over meanwhile (`history`): else the read runs again on a new
 //! connection. A read that finds its pooled connection dead is tried once more on a new one: reads change nothing.
 //! Appends wait for some reads. However many others are slow, there is a connection for those. Invariants: never more
-//! than `readers_max` connections and that one; after a failure to connect, the next attempt waits, up to a second, so
-//! that a dead database is not hammered.
+//! than `readers_max` connections and that one; after a failure to connect, the next attempt waits, up to a second or
+//! until another connection was made, so that a dead database is not hammered.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -231,7 +231,7 @@ impl Pool {
     async fn connect(&self) -> Result<PooledReader> {
         let wait = self.state().next_attempt;
         if let Some(moment) = wait {
-            tokio::time::sleep_until(moment).await;
+            self.connector.hosts.pause(moment).await;
         }
         let outcome = self.connector.connect(Role::Reader).await;
         let mut state = self.state();

@@ -2,8 +2,9 @@
 //!
 //! The hosts are asked in the order of [`Hosts`]. The next one is asked when the one before it has failed, or has not
 //! answered for a moment; the first that proves to be the primary is taken. While a silent host still has time to
-//! answer, the others are asked again, so a promotion is noticed although one host hangs. When an answer on a
-//! connection is late, and now and then by the connection for messages, the other hosts are asked whether one of them
+//! answer, the others are asked again, so a promotion is noticed although one host hangs. Where a standby answers and
+//! no host is the primary, one is about to be: whoever wants to append waits for it here, because pauses between calls
+//! are longer. When an answer on a connection is late, and now and then by the connection for messages, the other hosts are asked whether one of them
 //! is now the primary, on a higher timeline. If so, the host is given up before the answer's time is over, or though it
 //! answers: an old primary that goes on does not know that it was replaced.
 
@@ -23,10 +24,11 @@ use crate::hosts::{HostUse, Hosts, Timeline};
 
 /// The next host is asked when the one before has not answered for so long.
 const NEXT_AFTER: Duration = Duration::from_millis(500);
-/// A host that has answered that it will not do is asked again so much later, as long as another one is silent.
+/// A host that has answered that it will not do is asked again so much later, as long as another one is silent or a
+/// promotion is waited for.
 const AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// An answer is late after this long: on a database that works, answers take milliseconds.
-pub(crate) const LATE_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const LATE_AFTER: Duration = Duration::from_millis(500);
 /// Pause between two looks at the other hosts.
 const LOOK_PAUSE: Duration = Duration::from_millis(300);
 
@@ -68,8 +70,10 @@ impl Connector {
         let mut asked_first = 0;
         let mut next_at = Instant::now();
         let mut unfit: Vec<Option<Unfit>> = vec![None; self.hosts.len()];
+        let give_up_at = next_at + self.hosts.timeout;
         loop {
             let now = Instant::now();
+            let waits = now < give_up_at && awaits_promotion(role, &unfit);
             if now >= next_at
                 && let Some(host) = unasked.pop_front()
             {
@@ -77,29 +81,29 @@ impl Connector {
                 asked_first += 1;
                 next_at = now + NEXT_AFTER;
             }
-            // When nobody is asked for the first time any more, asking again is up to the caller.
-            while asked_first > 0
-                && let Some((_, host)) = again.pop_front_if(|(from, _)| *from <= now)
-            {
+            // When nobody is asked for the first time any more, and nobody is about to be promoted, asking again is up
+            // to the caller.
+            let asks_again = asked_first > 0 || waits;
+            while asks_again && let Some((_, host)) = again.pop_front_if(|(from, _)| *from <= now) {
                 asked.push(self.ask(Turn::Again, host, role).boxed());
             }
             let next = (!unasked.is_empty()).then_some(next_at);
-            let wake = next.into_iter().chain(again.front().map(|(from, _)| *from));
+            let next_again = again.front().filter(|_| asks_again).map(|(from, _)| *from);
+            let wake = next.into_iter().chain(next_again);
             let wake = wake.min().unwrap_or(now + self.hosts.timeout);
+            if asked.is_empty() && unasked.is_empty() && !waits {
+                return Err(self.none_will_do(&unfit));
+            }
             tokio::select! {
-                ended = asked.next() => match ended {
-                    None => return Err(self.none_will_do(&unfit)),
-                    Some((_, _, Ok(connection))) => return Ok(connection),
-                    Some((turn, host, Err(reason))) => {
+                Some(ended) = asked.next() => match ended {
+                    (_, _, Ok(connection)) => return Ok(connection),
+                    (turn, host, Err(reason)) => {
                         next_at = Instant::now();
                         asked_first -= usize::from(turn == Turn::First);
                         if !matches!(reason, Unfit::Silent(_)) {
                             again.push_back((next_at + AGAIN_AFTER, host));
                         }
                         unfit[host] = Some(reason);
-                        if asked.is_empty() && unasked.is_empty() {
-                            return Err(self.none_will_do(&unfit));
-                        }
                     }
                 },
                 () = sleep_until(wake) => {}
@@ -156,6 +160,14 @@ impl Connector {
         };
         error.during("connect to PostgreSQL")
     }
+}
+
+/// True if a host answers that it is a standby, so that it may be promoted, and the connection is one that is wanted
+/// as soon as a host is the primary.
+fn awaits_promotion(role: Role, unfit: &[Option<Unfit>]) -> bool {
+    let is_standby = |reason: &Option<Unfit>| matches!(reason, Some(Unfit::Standby));
+    let is_urgent = matches!(role, Role::Writer | Role::Signals);
+    is_urgent && unfit.len() > 1 && unfit.iter().any(is_standby)
 }
 
 /// Watches over the host of a connection, for whoever awaits an answer.

@@ -13,6 +13,7 @@ use gesta_core::backend::Signal;
 use gesta_core::{BackOff, Incarnation, LogId, Position};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
@@ -156,7 +157,10 @@ async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
             }
             Err(error) => tracing::warn!(%error, "no connection for messages between servers"),
         }
-        tokio::time::sleep(back_off.pause()).await;
+        connector
+            .hosts
+            .pause(Instant::now() + back_off.pause())
+            .await;
     }
 }
 

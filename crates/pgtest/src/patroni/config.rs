@@ -44,13 +44,17 @@ pub(super) struct MemberFile<'a> {
 
 impl MemberFile<'_> {
     /// The text of the file (YAML). `ttl` is the least that Patroni accepts; the other times are short for tests.
+    ///
+    /// etcd is asked by its version 2 interface. By version 3, a Patroni before 3.0.3 that hung for longer than `ttl`
+    /// overwrites the lock of its successor when it goes on (patroni/patroni#2689), and what the successor acknowledged
+    /// is lost.
     pub(super) fn text(&self, config: &PatroniConfig) -> String {
         let settings = config.settings.iter();
         let settings: Vec<String> = settings.map(|(n, v)| format!("{n}: \"{v}\"")).collect();
         format!(
             r#"scope: gesta
 name: {name}
-etcd3:
+etcd:
   host: {etcd}
 restapi:
   listen: {api}

@@ -138,8 +138,9 @@ impl Patroni {
             ("--listen-peer-urls", &urls[1]),
             ("--initial-advertise-peer-urls", &urls[1]),
             ("--initial-cluster", &cluster),
+            ("--enable-v2", "true"),
         ];
-        let arguments = arguments.iter().flat_map(|(name, value)| [*name, *value]);
+        let arguments = arguments.map(|(name, value)| format!("{name}={value}"));
         let words = self.run_as.words(Path::new("etcd"));
         let arguments = words[1..].iter().cloned().chain(arguments.map(Into::into));
         let etcd = Child::start(words[0].as_ref(), arguments, None, Output::Log, &log)?;

@@ -107,6 +107,37 @@ async fn errors_name_each_host_and_port() {
     assert!(!format!("{text} {error:?}").contains("se-cret"));
 }
 
+/// What happened: where all hosts were standbys, an attempt to connect ended at once, and the pauses between attempts
+/// grew to a second, so appends went on up to two seconds after the promotion. What holds now: whoever wants to append
+/// waits for the promotion, and learns of it within a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_for_appends_waits_for_a_promotion() {
+    let Some(mut cluster) = Cluster::start(1, Replication::Asynchronous).expect("starts") else {
+        return;
+    };
+    let url = format!("{}?schema={}", cluster.url(), fresh_schema());
+    let patient = open(&url).await;
+    let hasty = open(&format!("{url}&connect_timeout=1")).await;
+    let (_, mut author) = begun(&patient).await;
+    cluster.wait_for_standby(1).expect("caught up");
+    cluster.server_mut(0).kill_9().expect("killed");
+    let begun = Instant::now();
+    let error = hasty.open_writer(LOG).await.err().expect("no primary");
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{error}");
+    assert!(error.to_string().contains("is a standby"), "{error}");
+    let opening = patient.open_writer(LOG);
+    let promoting = tokio::task::spawn_blocking(move || {
+        cluster.promote(1).expect("promoted");
+        cluster
+    });
+    let (opened, cluster) = tokio::join!(opening, promoting);
+    let mut writer = opened.expect("opens, by the attempt that began before the promotion");
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("b", "T")]).await
+    ));
+    drop(cluster);
+}
+
 /// An append in flight to a frozen primary ends soon after another host was promoted, and everything goes on there.
 /// With default settings: without another host it would be waited for ten seconds.
 #[tokio::test(flavor = "multi_thread")]
