@@ -8,7 +8,7 @@ use crate::failure::{Failure, Result};
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum FailoverFault {
+pub(super) enum FailoverFault {
     /// Patroni is asked to make another member the primary.
     SwitchOver,
     /// `kill -9` of the primary's Patroni and of all processes of its server.
@@ -21,7 +21,7 @@ pub(crate) enum FailoverFault {
 
 impl FailoverFault {
     /// All of them.
-    pub(crate) const ALL: &[Self] = &[
+    pub(super) const ALL: &[Self] = &[
         Self::SwitchOver,
         Self::NodeKill,
         Self::PostmasterKill,
@@ -29,17 +29,17 @@ impl FailoverFault {
     ];
 
     /// Those that lose what the standbys have not received.
-    pub(crate) const LOSSY: &[Self] = &[Self::NodeKill, Self::PatroniHang];
+    pub(super) const LOSSY: &[Self] = &[Self::NodeKill, Self::PatroniHang];
 
     /// Its name in tables.
-    pub(crate) fn name(self) -> String {
+    pub(super) fn name(self) -> String {
         let value = serde_json::to_value(self).unwrap_or_default();
         value.as_str().unwrap_or_default().to_owned()
     }
 
     /// Hurts the primary. When this returns, every write that begins is one of after the fault, but for
     /// [`FailoverFault::PatroniHang`]: there the old primary goes on until it is replaced.
-    pub(crate) fn inflict(self, world: &mut World, primary: usize) -> Result<()> {
+    pub(super) fn inflict(self, world: &mut World, primary: usize) -> Result<()> {
         let patroni = &mut world.patroni;
         let done = tokio::task::block_in_place(|| match self {
             Self::SwitchOver => patroni.switch_over(primary),
@@ -51,12 +51,12 @@ impl FailoverFault {
     }
 
     /// True if another member becomes the primary.
-    pub(crate) fn promotes(self) -> bool {
+    pub(super) fn promotes(self) -> bool {
         self != Self::PostmasterKill
     }
 
     /// Ends the fault, and waits until all members follow the primary.
-    pub(crate) fn heal(self, world: &mut World, hurt: usize) -> Result<()> {
+    pub(super) fn heal(self, world: &mut World, hurt: usize) -> Result<()> {
         let patroni = &mut world.patroni;
         let healed = tokio::task::block_in_place(|| {
             match self {

@@ -1,43 +1,47 @@
-//! The longest time without a success. Pure.
+//! How long nothing succeeded. Pure.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Between two successes, the second of them in `from..=to`, and the first the last one before it.
+/// Between two successes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Gap {
-    /// The success before.
-    pub(crate) begin: Instant,
+pub(super) struct Gap {
+    begin: Instant,
     /// The success after.
-    pub(crate) end: Instant,
+    pub(super) end: Instant,
 }
 
-/// The longest gap that ends in a time; none if nothing succeeded in it or before it.
-pub(crate) fn longest(mut successes: Vec<Instant>, from: Instant, to: Instant) -> Option<Gap> {
-    successes.sort_unstable();
-    let gaps = successes.windows(2).map(|pair| Gap {
-        begin: pair[0],
-        end: pair[1],
-    });
-    gaps.filter(|gap| gap.end >= from && gap.end <= to)
-        .max_by_key(|gap| gap.end - gap.begin)
+impl Gap {
+    /// How long it lasted.
+    pub(super) fn length(self) -> Duration {
+        self.end - self.begin
+    }
+}
+
+/// The gap that ends with the first success from a moment on; none if nothing succeeded before it or after it.
+pub(super) fn until(successes: impl IntoIterator<Item = Instant>, moment: Instant) -> Option<Gap> {
+    let (before, after): (Vec<_>, Vec<_>) =
+        successes.into_iter().partition(|success| *success < moment);
+    Some(Gap {
+        begin: before.into_iter().max()?,
+        end: after.into_iter().min()?,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
-    fn the_longest_gap_of_the_time_is_found() {
+    fn a_gap_ends_with_the_first_success() {
         let start = Instant::now();
         let at = |millis: u64| start + Duration::from_millis(millis);
-        let successes = || [9, 20, 900, 960, 1_000, 1_400, 1_410, 3_000].map(at).into();
-        let gap = longest(successes(), at(950), at(2_000)).unwrap();
-        assert_eq!((gap.begin, gap.end), (at(1_000), at(1_400)));
-        let gap = longest(successes(), at(890), at(1_000)).unwrap();
-        assert_eq!((gap.begin, gap.end), (at(20), at(900)));
-        assert_eq!(longest(successes(), at(3_001), at(4_000)), None);
-        assert_eq!(longest(vec![at(5)], at(0), at(10)), None);
+        let successes = || [1_400, 9, 20, 1_410, 3_000].map(at);
+        let gap = until(successes(), at(900)).unwrap();
+        assert_eq!((gap.begin, gap.end), (at(20), at(1_400)));
+        assert_eq!(gap.length(), Duration::from_millis(1_380));
+        let gap = until(successes(), at(1_410)).unwrap();
+        assert_eq!((gap.begin, gap.end), (at(1_400), at(1_410)));
+        assert_eq!(until(successes(), at(3_001)), None);
+        assert_eq!(until(successes(), at(9)), None);
     }
 }

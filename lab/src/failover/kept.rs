@@ -7,8 +7,8 @@ use gesta_testkit::history::Violation;
 
 use super::FailoverArgs;
 use super::fault::FailoverFault;
-use super::gaps::{self, Gap};
-use super::probe::Probe;
+use super::gaps;
+use super::probe::{Probe, Write};
 use super::world::World;
 use crate::cells;
 use crate::cluster::load::{Load, read_on};
@@ -26,23 +26,17 @@ struct Round {
     doubled: u64,
     /// How often a subscription broke, and was resumed by its checkpoint.
     resumed: u64,
-    /// From the fault until the database, and Gesta, took writes again.
+    /// From the fault until the database took writes: the new primary, or the old one again.
     database_after: Duration,
-    gesta_after: Duration,
+    /// How much later Gesta did.
+    later: Duration,
     /// How long the database, and Gesta, took none.
     database_away: Duration,
     gesta_away: Duration,
 }
 
-impl Round {
-    /// How much later Gesta took writes than the database.
-    fn later(&self) -> Duration {
-        self.gesta_after.saturating_sub(self.database_after)
-    }
-}
-
 /// All rounds.
-pub(crate) struct Kept<'a> {
+pub(super) struct Kept<'a> {
     args: &'a FailoverArgs,
     rounds: Vec<Round>,
     problems: Vec<String>,
@@ -53,7 +47,7 @@ pub(crate) struct Kept<'a> {
 
 impl<'a> Kept<'a> {
     /// Nothing has happened.
-    pub(crate) fn new(args: &'a FailoverArgs) -> Self {
+    pub(super) fn new(args: &'a FailoverArgs) -> Self {
         Self {
             args,
             rounds: Vec::new(),
@@ -64,7 +58,7 @@ impl<'a> Kept<'a> {
     }
 
     /// One fail-over.
-    pub(crate) async fn round(
+    pub(super) async fn round(
         &mut self,
         world: &mut World,
         number: u32,
@@ -81,21 +75,30 @@ impl<'a> Kept<'a> {
 
         let begun = Instant::now();
         fault.inflict(world, primary)?;
+        let hurt = Instant::now();
         if fault.promotes() {
             world.promoted(primary).await?;
         }
         probe.goes_on().await?;
         load.goes_on().await?;
-        let over = Instant::now();
         fault.heal(world, primary)?;
         load.goes_on().await?;
 
         load.end_writers().await?;
+        let writes = probe.end();
+        let is_of_now = |write: &&Write| match fault.promotes() {
+            true => write.member != primary && write.begun >= begun,
+            false => write.begun >= hurt,
+        };
+        let of_now = writes.iter().filter(is_of_now);
+        let writable = of_now.map(|write| write.acknowledged).min();
+        let writable = writable.ok_or_else(|| Failure("no member took writes".into()))?;
         let gap = |successes: Vec<Instant>, of: &str| {
-            let gap = gaps::longest(successes, begun, over);
+            let gap = gaps::until(successes, writable);
             gap.ok_or_else(|| Failure(format!("{of} took no writes")))
         };
-        let database = gap(probe.end(), "the database")?;
+        let all = writes.iter().map(|write| write.acknowledged).collect();
+        let database = gap(all, "the database")?;
         let gesta = gap(load.answered(), "Gesta")?;
         let stored = read_on(&ways[0], &mut self.at).await?;
         let (record, resumed) = (load.record.clone(), load.resumed());
@@ -127,16 +130,16 @@ impl<'a> Kept<'a> {
             lost: count(|one| matches!(one, Violation::AcknowledgedLost { .. })),
             doubled: count(|one| matches!(one, Violation::StoredTwice { .. })),
             resumed,
-            database_after: database.end - begun,
-            gesta_after: gesta.end - begun,
-            database_away: away(database),
-            gesta_away: away(gesta),
+            database_after: writable - begun,
+            later: gesta.end - writable,
+            database_away: database.length(),
+            gesta_away: gesta.length(),
         };
         eprintln!("{name}: {report}; {round:.1?}");
-        if round.later() > self.args.within {
+        if round.later > self.args.within {
             wrong.push(format!(
                 "appends went on {:.1?} after the database did",
-                round.later()
+                round.later
             ));
         }
         self.problems
@@ -146,7 +149,7 @@ impl<'a> Kept<'a> {
     }
 
     /// Tells what was found. Gives a few words, and what is wrong.
-    pub(crate) fn tell(self, report: &mut Report) -> (String, Vec<String>) {
+    pub(super) fn tell(self, report: &mut Report) -> (String, Vec<String>) {
         let mut table = Table::new(
             "Fail-overs with a synchronous standby",
             [
@@ -169,7 +172,7 @@ impl<'a> Kept<'a> {
             }
             let sum = |value: fn(&Round) -> u64| of().map(value).sum::<u64>();
             let away: Vec<f64> = of().map(|round| millis(round.database_away)).collect();
-            let later: Vec<f64> = of().map(|round| millis(round.later())).collect();
+            let later: Vec<f64> = of().map(|round| millis(round.later)).collect();
             table.row(cells![
                 fault.name(),
                 away.len(),
@@ -191,7 +194,7 @@ impl<'a> Kept<'a> {
                 ("fault", Unit::Words),
                 ("acknowledged", Unit::Count),
                 ("database writable after", Unit::Millis),
-                ("Gesta writable after", Unit::Millis),
+                ("Gesta later", Unit::Millis),
                 ("database not writable", Unit::Millis),
                 ("Gesta not writable", Unit::Millis),
             ],
@@ -202,7 +205,7 @@ impl<'a> Kept<'a> {
                 round.fault.name(),
                 round.acknowledged,
                 millis(round.database_after),
-                millis(round.gesta_after),
+                millis(round.later),
                 millis(round.database_away),
                 millis(round.gesta_away),
             ]);
@@ -214,10 +217,6 @@ impl<'a> Kept<'a> {
         let words = format!("{acknowledged} appends acknowledged, {lost} lost");
         (words, self.problems)
     }
-}
-
-fn away(gap: Gap) -> Duration {
-    gap.end - gap.begin
 }
 
 fn millis(duration: Duration) -> f64 {

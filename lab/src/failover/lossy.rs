@@ -37,7 +37,7 @@ struct Round {
 }
 
 /// All rounds.
-pub(crate) struct Lossy<'a> {
+pub(super) struct Lossy<'a> {
     args: &'a FailoverArgs,
     rounds: Vec<Round>,
     problems: Vec<String>,
@@ -47,7 +47,7 @@ pub(crate) struct Lossy<'a> {
 
 impl<'a> Lossy<'a> {
     /// Nothing has happened.
-    pub(crate) fn new(args: &'a FailoverArgs) -> Self {
+    pub(super) fn new(args: &'a FailoverArgs) -> Self {
         Self {
             args,
             rounds: Vec::new(),
@@ -57,7 +57,7 @@ impl<'a> Lossy<'a> {
     }
 
     /// One fail-over.
-    pub(crate) async fn round(
+    pub(super) async fn round(
         &mut self,
         world: &mut World,
         number: u32,
@@ -111,7 +111,7 @@ impl<'a> Lossy<'a> {
     }
 
     /// Tells what was found. Gives a few words, and what is wrong.
-    pub(crate) fn tell(self, report: &mut Report) -> (String, Vec<String>) {
+    pub(super) fn tell(self, report: &mut Report) -> (String, Vec<String>) {
         let mut table = Table::new(
             "Fail-overs to a standby that lags",
             [

@@ -11,8 +11,9 @@ use tokio_postgres::Client;
 use crate::failure::{Result, fail};
 use crate::postgres;
 
-/// Pause between two attempts on a member.
+/// Pause between two writes to a member, and between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(10);
+const CONNECT_PAUSE: Duration = Duration::from_millis(25);
 /// A member that does not let us in by then is asked anew.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// Somebody takes a write this soon after it can.
@@ -24,36 +25,40 @@ const WRITE: &str =
 
 /// A write that was acknowledged.
 #[derive(Debug, Clone, Copy)]
-struct Write {
-    begun: Instant,
-    acknowledged: Instant,
+pub(super) struct Write {
+    /// By which member.
+    pub(super) member: usize,
+    /// When it was sent.
+    pub(super) begun: Instant,
+    /// When its answer came.
+    pub(super) acknowledged: Instant,
 }
 
 /// Writes to all members until it is dropped.
-pub(crate) struct Probe {
+pub(super) struct Probe {
     writes: Arc<Mutex<Vec<Write>>>,
     tasks: JoinSet<()>,
 }
 
 impl Probe {
     /// Makes the table where the rows go.
-    pub(crate) async fn prepare(primary: &str) -> Result<()> {
+    pub(super) async fn prepare(primary: &str) -> Result<()> {
         let client = postgres::connect(primary).await?;
         Ok(client.batch_execute(TABLE).await?)
     }
 
     /// Begins to write.
-    pub(crate) fn start(members: Vec<String>) -> Self {
+    pub(super) fn start(members: Vec<String>) -> Self {
         let writes: Arc<Mutex<Vec<Write>>> = Arc::default();
         let mut tasks = JoinSet::new();
-        for (number, url) in (0..).zip(members) {
-            tasks.spawn(ask(number, url, Arc::clone(&writes)));
+        for (member, url) in members.into_iter().enumerate() {
+            tasks.spawn(ask(member, url, Arc::clone(&writes)));
         }
         Self { writes, tasks }
     }
 
     /// Waits until a write has been acknowledged that was begun from now on.
-    pub(crate) async fn goes_on(&self) -> Result<()> {
+    pub(super) async fn goes_on(&self) -> Result<()> {
         let begun = Instant::now();
         let newest = || {
             self.writes
@@ -71,38 +76,39 @@ impl Probe {
         Ok(())
     }
 
-    /// Ends it; gives when writes were acknowledged.
-    pub(crate) fn end(mut self) -> Vec<Instant> {
+    /// Ends it; gives the writes.
+    pub(super) fn end(mut self) -> Vec<Write> {
         self.tasks.abort_all();
-        let writes = self.writes.lock().unwrap();
-        writes.iter().map(|write| write.acknowledged).collect()
+        std::mem::take(&mut *self.writes.lock().unwrap())
     }
 }
 
 /// Writes to one member whenever it is the primary.
-async fn ask(number: i32, url: String, writes: Arc<Mutex<Vec<Write>>>) {
+async fn ask(member: usize, url: String, writes: Arc<Mutex<Vec<Write>>>) {
     loop {
         if let Ok(Ok(client)) = tokio::time::timeout(CONNECT_MAX, postgres::connect(&url)).await {
-            let _ = write(&client, number, &writes).await;
+            let _ = write(&client, member, &writes).await;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(CONNECT_PAUSE).await;
     }
 }
 
 /// Until the connection fails. It outlives the promotion of its member.
 async fn write(
     client: &Client,
-    number: i32,
+    member: usize,
     writes: &Mutex<Vec<Write>>,
 ) -> std::result::Result<(), tokio_postgres::Error> {
     let role = client.prepare("SELECT pg_is_in_recovery()").await?;
     let statement = client.prepare(WRITE).await?;
+    let number = i32::try_from(member).unwrap_or(i32::MAX);
     loop {
         if !client.query_one(&role, &[]).await?.get::<_, bool>(0) {
             let begun = Instant::now();
             client.execute(&statement, &[&number]).await?;
             let acknowledged = Instant::now();
             writes.lock().unwrap().push(Write {
+                member,
                 begun,
                 acknowledged,
             });

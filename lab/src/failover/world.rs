@@ -22,16 +22,16 @@ const LAG_BYTES_MAX: u64 = 1 << 40;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Fields are dropped in this order: servers, database, files.
-pub(crate) struct World {
+pub(super) struct World {
     servers: Vec<Server>,
     /// The database.
-    pub(crate) patroni: Patroni,
+    pub(super) patroni: Patroni,
     files: TempDir,
 }
 
 impl World {
     /// Starts the database, then the servers.
-    pub(crate) async fn start(
+    pub(super) async fn start(
         program: &Path,
         members: usize,
         replication: Replication,
@@ -63,24 +63,24 @@ impl World {
     }
 
     /// The store, by all members.
-    pub(crate) fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         self.patroni.url()
     }
 
     /// Each member alone.
-    pub(crate) fn member_urls(&self) -> Vec<String> {
+    pub(super) fn member_urls(&self) -> Vec<String> {
         self.patroni.member_urls()
     }
 
     /// What is known about the store.
-    pub(crate) async fn facts(&self) -> Result<StoreFacts> {
+    pub(super) async fn facts(&self) -> Result<StoreFacts> {
         let opened = store::open_url(&self.url(), Duration::ZERO, 1).await?;
         opened.store.shutdown().await?;
         Ok(opened.facts)
     }
 
     /// The server that gets the appends, and the idle one.
-    pub(crate) fn ways(&self) -> [Way; 2] {
+    pub(super) fn ways(&self) -> [Way; 2] {
         ["busy", "idle"].map(|name| Way {
             name: format!("the {name} server"),
             url: self.servers[usize::from(name == "idle")].url(),
@@ -88,18 +88,18 @@ impl World {
     }
 
     /// The incarnation that a server knows.
-    pub(crate) async fn incarnation(way: &Way) -> Result<Incarnation> {
+    pub(super) async fn incarnation(way: &Way) -> Result<Incarnation> {
         Ok(connect(way)?.info().await?.incarnation)
     }
 
     /// Waits until all members follow the primary; gives it.
-    pub(crate) fn whole(&self) -> Result<usize> {
+    pub(super) fn whole(&self) -> Result<usize> {
         let whole = tokio::task::block_in_place(|| self.patroni.wait_until_whole());
         whole.map_err(|error| Failure(error.to_string()))
     }
 
     /// Waits until another member is the primary.
-    pub(crate) async fn promoted(&self, old: usize) -> Result<()> {
+    pub(super) async fn promoted(&self, old: usize) -> Result<()> {
         let begun = Instant::now();
         let other = || tokio::task::block_in_place(|| self.patroni.primary());
         while other().is_none_or(|primary| primary == old) {
@@ -112,14 +112,14 @@ impl World {
     }
 
     /// What the processes said last.
-    pub(crate) fn logs(&self) -> String {
+    pub(super) fn logs(&self) -> String {
         let told = self.servers.iter().zip(["busy", "idle"]);
         let told = told.map(|(server, name)| format!("--- {name}\n{}\n", server.log_tail()));
         told.collect::<String>() + &self.patroni.logs()
     }
 
     /// Stops the servers and has `gesta verify` look at the store. Gives what is wrong.
-    pub(crate) async fn verify(&mut self, program: &Path) -> Option<String> {
+    pub(super) async fn verify(&mut self, program: &Path) -> Option<String> {
         for server in &mut self.servers {
             if !server.stop().await {
                 return Some("a server did not end when it was told to".into());
