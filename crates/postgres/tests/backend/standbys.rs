@@ -78,6 +78,30 @@ async fn appends_and_batches_without_rows_wait_for_synchronous_standbys() {
     assert!(is_committed(&ends(confirmed).await));
 }
 
+/// Goal: what the time-outs are set for. The statement has its time (1.6 s), and its commit waits on: only the answer's
+/// time ends the wait, for us and not for the database.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_time_out_of_the_database_ends_a_wait_for_a_standby() {
+    let Some(cluster) = Cluster::start(1, Replication::Synchronous).expect("starts") else {
+        return;
+    };
+    let primary = cluster.server(0);
+    let url = format!("{}?schema={}", primary.url(), fresh_schema());
+    let backend = open(&format!("{url}&answer_timeout=2")).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let first = author.append(&mut *writer, &[draft("a", "T")]).await;
+    assert!(is_committed(&first));
+    cluster.hold_replication(1).expect("held");
+    let batch = author.batch(&*writer, &[draft("a", "T")]);
+    let outcome = ends(tokio::spawn(writer.submit(batch))).await;
+    assert!(matches!(outcome, BatchOutcome::Unknown(_)), "{outcome:?}");
+    let longest = "SELECT max(now() - query_start) > interval '1.7 s' FROM pg_stat_activity
+                   WHERE wait_event = 'SyncRep' AND application_name = 'gesta'";
+    let waits = primary.query(longest).expect("answers");
+    assert_eq!(waits.as_deref(), Some("t"), "the commit still waits");
+}
+
 /// What happened: `/info` showed for ever the settings of the moment when the store was opened, and told of synchronous
 /// standbys that were gone after a fail-over. What holds now: every writer that is opened reads them, and so does an
 /// idle process.
