@@ -1,7 +1,10 @@
 //! What is done to the primary, and how it heals.
 
+use std::time::Instant;
+
 use serde::Serialize;
 
+use super::times::Hurt;
 use super::world::World;
 use crate::failure::{Failure, Result};
 
@@ -39,15 +42,21 @@ impl FailoverFault {
 
     /// Hurts the primary. When this returns, every write that begins is one of after the fault, but for
     /// [`FailoverFault::PatroniHang`]: there the old primary goes on until it is replaced.
-    pub(super) fn inflict(self, world: &mut World, primary: usize) -> Result<()> {
-        let patroni = &mut world.patroni;
+    pub(super) fn inflict(self, world: &mut World, primary: usize) -> Result<Hurt> {
+        let (patroni, begun) = (&mut world.patroni, Instant::now());
         let done = tokio::task::block_in_place(|| match self {
             Self::SwitchOver => patroni.switch_over(primary),
             Self::NodeKill => patroni.kill_node(primary),
             Self::PostmasterKill => patroni.kill_postmaster(primary),
             Self::PatroniHang => patroni.suspend_patroni(primary, true),
         });
-        done.map_err(|error| Failure(error.to_string()))
+        done.map_err(|error| Failure(error.to_string()))?;
+        Ok(Hurt {
+            begun,
+            done: Instant::now(),
+            member: primary,
+            promotes: self.promotes(),
+        })
     }
 
     /// True if another member becomes the primary.

@@ -1,18 +1,18 @@
 //! Rounds with a synchronous standby: nothing acknowledged is lost, and appends go on soon after the database does.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gesta_core::{Checkpoint, Incarnation};
 use gesta_testkit::history::Violation;
 
 use super::FailoverArgs;
 use super::fault::FailoverFault;
-use super::gaps;
-use super::probe::{Probe, Write};
+use super::probe::Probe;
+use super::times::Times;
 use super::world::World;
 use crate::cells;
 use crate::cluster::load::{Load, read_on};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::histogram::median;
 use crate::report::{Report, Table, Unit};
 use crate::units::grouped;
@@ -26,13 +26,7 @@ struct Round {
     doubled: u64,
     /// How often a subscription broke, and was resumed by its checkpoint.
     resumed: u64,
-    /// From the fault until the database took writes: the new primary, or the old one again.
-    database_after: Duration,
-    /// How much later Gesta did.
-    later: Duration,
-    /// How long the database, and Gesta, took none.
-    database_away: Duration,
-    gesta_away: Duration,
+    times: Times,
 }
 
 /// All rounds.
@@ -73,9 +67,7 @@ impl<'a> Kept<'a> {
         load.goes_on().await?;
         probe.goes_on().await?;
 
-        let begun = Instant::now();
-        fault.inflict(world, primary)?;
-        let hurt = Instant::now();
+        let hurt = fault.inflict(world, primary)?;
         if fault.promotes() {
             world.promoted(primary).await?;
         }
@@ -85,41 +77,29 @@ impl<'a> Kept<'a> {
         load.goes_on().await?;
 
         load.end_writers().await?;
-        let writes = probe.end();
-        let is_of_now = |write: &&Write| match fault.promotes() {
-            true => write.member != primary && write.begun >= begun,
-            false => write.begun >= hurt,
-        };
-        let of_now = writes.iter().filter(is_of_now);
-        let writable = of_now.map(|write| write.acknowledged).min();
-        let writable = writable.ok_or_else(|| Failure("no member took writes".into()))?;
-        let gap = |successes: Vec<Instant>, of: &str| {
-            let gap = gaps::until(successes, writable);
-            gap.ok_or_else(|| Failure(format!("{of} took no writes")))
-        };
-        let all = writes.iter().map(|write| write.acknowledged).collect();
-        let database = gap(all, "the database")?;
-        let gesta = gap(load.answered(), "Gesta")?;
+        let times = Times::of(hurt, &probe.end(), &load.answered())?;
         let stored = read_on(&ways[0], &mut self.at).await?;
         let (record, resumed) = (load.record.clone(), load.resumed());
         let report = load.judge(&stored).await?;
-        let name = format!("round {number} ({})", fault.name());
         let mut wrong = record.violations().0;
         wrong.extend(report.violations.iter().map(ToString::to_string));
         if report.events_foreign > 0 {
-            wrong.push(format!(
-                "{} events that nobody appended",
-                report.events_foreign
-            ));
+            let foreign = report.events_foreign;
+            wrong.push(format!("{foreign} events that nobody appended"));
         }
         for way in &ways {
-            let found = World::incarnation(way).await?;
+            let (found, name) = (World::incarnation(way).await?, &way.name);
             if *self.incarnation.get_or_insert(found) != found {
                 wrong.push(format!(
-                    "{}: a new incarnation, though nothing was lost",
-                    way.name
+                    "{name}: a new incarnation, though nothing was lost"
                 ));
             }
+        }
+        if times.later > self.args.within {
+            let later = times.later;
+            wrong.push(format!(
+                "appends went on {later:.1?} after the database did"
+            ));
         }
         let count = |counts: fn(&Violation) -> bool| {
             report.violations.iter().filter(|one| counts(one)).count() as u64
@@ -130,20 +110,12 @@ impl<'a> Kept<'a> {
             lost: count(|one| matches!(one, Violation::AcknowledgedLost { .. })),
             doubled: count(|one| matches!(one, Violation::StoredTwice { .. })),
             resumed,
-            database_after: writable - begun,
-            later: gesta.end - writable,
-            database_away: database.length(),
-            gesta_away: gesta.length(),
+            times,
         };
-        eprintln!("{name}: {report}; {round:.1?}");
-        if round.later > self.args.within {
-            wrong.push(format!(
-                "appends went on {:.1?} after the database did",
-                round.later
-            ));
-        }
-        self.problems
-            .extend(wrong.into_iter().map(|text| format!("{name}: {text}")));
+        let name = format!("round {number} ({})", fault.name());
+        eprintln!("{name}: {report}; {:.1?}", round.times);
+        let wrong = wrong.into_iter().map(|text| format!("{name}: {text}"));
+        self.problems.extend(wrong);
         self.rounds.push(round);
         Ok(())
     }
@@ -171,8 +143,10 @@ impl<'a> Kept<'a> {
                 continue;
             }
             let sum = |value: fn(&Round) -> u64| of().map(value).sum::<u64>();
-            let away: Vec<f64> = of().map(|round| millis(round.database_away)).collect();
-            let later: Vec<f64> = of().map(|round| millis(round.later)).collect();
+            let away: Vec<f64> = of()
+                .map(|round| millis(round.times.database_away))
+                .collect();
+            let later: Vec<f64> = of().map(|round| millis(round.times.later)).collect();
             table.row(cells![
                 fault.name(),
                 away.len(),
@@ -204,10 +178,10 @@ impl<'a> Kept<'a> {
                 number,
                 round.fault.name(),
                 round.acknowledged,
-                millis(round.database_after),
-                millis(round.later),
-                millis(round.database_away),
-                millis(round.gesta_away),
+                millis(round.times.database_after),
+                millis(round.times.later),
+                millis(round.times.database_away),
+                millis(round.times.gesta_away),
             ]);
         }
         report.table(table);

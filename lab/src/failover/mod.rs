@@ -8,10 +8,10 @@
 //! (`torture`).
 
 mod fault;
-mod gaps;
 mod kept;
 mod lossy;
 mod probe;
+mod times;
 mod world;
 
 use std::time::Duration;
