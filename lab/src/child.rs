@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 use crate::failure::{Context, Failure, Result, fail};
 
 const READY_PATH: &str = "/health/ready";
+/// A path that every cinema answers once it is ready.
+const CINEMA_READY_PATH: &str = "/shows/00000000-0000-0000-0000-000000000000";
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(60);
 /// How often the state of a process is looked at.
@@ -67,6 +69,16 @@ impl Program {
             arguments: vec!["serve".into()],
             ready_path: READY_PATH,
             ready_status: &[200],
+        }
+    }
+
+    /// A cinema.
+    pub(crate) fn cinema(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            arguments: Vec::new(),
+            ready_path: CINEMA_READY_PATH,
+            ready_status: &[200, 404],
         }
     }
 }

@@ -1,29 +1,40 @@
-//! The short form of the chaos of a cluster: real processes, a few faults, every promise checked.
+//! Several nodes, as real processes: the short form of their chaos, and cinemas whose seats nobody gets twice.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
-use std::path::Path;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use gesta_testkit::depth;
+
+const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
+
+/// A program that is built with the lab.
+fn beside_the_lab(name: &str) -> PathBuf {
+    let program = Path::new(LAB).with_file_name(name);
+    assert!(program.exists(), "{}: build it first", program.display());
+    program
+}
+
+fn has_postgres() -> bool {
+    let found = gesta_pgtest::find_binaries().is_some();
+    if !found {
+        assert!(std::env::var_os("CI").is_none(), "no PostgreSQL");
+        eprintln!("SKIPPED: no PostgreSQL");
+    }
+    found
+}
 
 /// Goal: nodes and their database that are killed and started again break no promise; the deep form has all faults.
 #[test]
 fn a_short_chaos_breaks_no_promise() {
-    let lab = Path::new(env!("CARGO_BIN_EXE_gesta-lab"));
-    let server = lab.with_file_name("gesta");
-    assert!(
-        server.exists(),
-        "{}: build gesta-cli first",
-        server.display()
-    );
-    if gesta_pgtest::find_binaries().is_none() {
-        assert!(std::env::var_os("CI").is_none(), "no PostgreSQL");
-        eprintln!("SKIPPED: no PostgreSQL");
+    beside_the_lab("gesta");
+    if !has_postgres() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let mut chaos = Command::new(lab);
+    let mut chaos = Command::new(LAB);
     chaos
         .args(["cluster", "chaos", "--logs", "8", "--results"])
         .arg(directory.path().join("results.jsonl"))
@@ -39,4 +50,52 @@ fn a_short_chaos_breaks_no_promise() {
         String::from_utf8_lossy(&output.stderr)
     );
     println!("{said}");
+}
+
+/// Goal: three cinemas on one database serve any show through any of them; no seat is held twice, no reply is stale, and
+/// exactly what was acknowledged is stored.
+#[test]
+fn three_cinemas_hold_no_seat_twice() {
+    let cinema = beside_the_lab("cinema");
+    if !has_postgres() {
+        return;
+    }
+    let mut up = Command::new(LAB)
+        .args(["cluster", "up", "--cinema"])
+        .arg(cinema)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let told = BufReader::new(up.stdout.take().unwrap()).lines();
+    let told: Vec<String> = told
+        .map(Result::unwrap)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    let address = |name: &'static str| {
+        let lines = told.iter().filter(move |line| line.starts_with(name));
+        lines.map(|line| line.split_whitespace().last().unwrap())
+    };
+    assert_eq!(address("node").count(), 3, "{told:?}");
+    let directory = tempfile::tempdir().unwrap();
+    for scenario in ["serial", "concurrent"] {
+        let mut load = Command::new(LAB);
+        load.args(["reservation", "--scenario", scenario, "--shows", "50"])
+            .args(["--warm-up", "500ms", "--duration", "2s"])
+            .args(["--closed", "24", "--reads", "0.3"])
+            .args(["--store", address("database").next().unwrap()])
+            .args(address("node").flat_map(|url| ["--url", url]))
+            .arg("--results")
+            .arg(directory.path().join("results.jsonl"));
+        let output = load.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("0 outcomes stayed unknown"),
+            "{said}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        println!("{said}");
+    }
+    let pid = nix::unistd::Pid::from_raw(up.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    assert!(up.wait().unwrap().success());
 }

@@ -22,7 +22,7 @@ use super::load::{Load, read_on};
 use super::nodes::{Links, Nodes};
 use super::owners::{Moves, Owners};
 use crate::cells;
-use crate::child::ProgramArgs;
+use crate::child::{Program, ProgramArgs};
 use crate::failure::{Failure, Result};
 use crate::histogram::Latencies;
 use crate::random::{Bag, Random};
@@ -132,7 +132,7 @@ impl Chaos {
             true => Links::Proxied,
             false => Links::Direct,
         };
-        let nodes = Nodes::start(program, &args.size, links).await?;
+        let nodes = Nodes::start(&Program::gesta(program), &args.size, links).await?;
         let owners = Owners::watch(&nodes);
         Ok(Self {
             nodes,

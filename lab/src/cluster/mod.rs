@@ -8,11 +8,17 @@ pub(crate) mod load;
 mod nodes;
 mod owners;
 
+use std::path::PathBuf;
+
 use tokio_util::sync::CancellationToken;
 
 use self::nodes::{Links, Nodes};
-use crate::child::ProgramArgs;
+use crate::child::{Program, ProgramArgs};
 use crate::failure::Result;
+
+/// A show to begin with.
+const SHOW: &str =
+    r#"{"showId":"01890a5d-ac96-774b-bcce-b302099a8057","title":"Seven Samurai","maxSeats":50}"#;
 
 /// What is done with the nodes.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -30,6 +36,9 @@ pub(crate) struct UpArgs {
     size: SizeArgs,
     #[command(flatten)]
     program: ProgramArgs,
+    /// Starts cinemas, by this program, instead of event stores.
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "gesta")]
+    cinema: Option<PathBuf>,
 }
 
 /// How many.
@@ -52,7 +61,17 @@ pub(crate) async fn run(command: &ClusterCommand, stop: &CancellationToken) -> R
 }
 
 async fn up(args: &UpArgs, stop: &CancellationToken) -> Result<bool> {
-    let program = args.program.find()?;
+    let (program, body, path) = match &args.cinema {
+        Some(cinema) => (Program::cinema(cinema), SHOW, "/shows"),
+        None => {
+            let event = r#"{"events":[{"type":"hello","data":{}}]}"#;
+            (
+                Program::gesta(&args.program.find()?),
+                event,
+                "/streams/first",
+            )
+        }
+    };
     let mut nodes = Nodes::start(&program, &args.size, Links::Direct).await?;
     println!("database  {}", nodes.postgres.url());
     for node in &nodes.all {
@@ -60,8 +79,7 @@ async fn up(args: &UpArgs, stop: &CancellationToken) -> Result<bool> {
     }
     let first = nodes.all[0].server.url();
     println!(
-        "\ncurl -d '{{\"events\":[{{\"type\":\"hello\",\"data\":{{}}}}]}}' \
-         -H 'content-type: application/json' {first}/streams/first\n\nCtrl-C ends all of them."
+        "\ncurl -d '{body}' -H 'content-type: application/json' {first}{path}\n\nCtrl-C ends all of them."
     );
     stop.cancelled().await;
     nodes.stop().await;

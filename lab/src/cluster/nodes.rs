@@ -1,6 +1,5 @@
 //! The nodes and their database: started, stopped, hurt.
 
-use std::path::Path;
 use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
@@ -48,7 +47,7 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     /// Starts a database and the nodes, all at once.
-    pub(crate) async fn start(program: &Path, size: &SizeArgs, links: Links) -> Result<Self> {
+    pub(crate) async fn start(program: &Program, size: &SizeArgs, links: Links) -> Result<Self> {
         let mut nodes = Self {
             all: Vec::new(),
             postgres: store::new_server()?,
@@ -67,23 +66,22 @@ impl Nodes {
         self.files.path().join("secret").display().to_string()
     }
 
-    async fn enter(&self, program: &Path, number: u16, links: Links) -> Result<Node> {
+    async fn enter(&self, program: &Program, number: u16, links: Links) -> Result<Node> {
         let own = free_address()?;
         let links = match links {
             Links::Direct => None,
             Links::Proxied => Some(FaultProxy::start(own).context("starting a proxy")?),
         };
         let address = links.as_ref().map_or(own, FaultProxy::addr).to_string();
-        let options = [
-            ["--node", &own.to_string()],
-            ["--advertise", &address],
-            ["--cluster-secret-file", &self.secret_file()],
+        let mut options = vec![
+            ["--node".to_owned(), own.to_string()],
+            ["--cluster-secret-file".to_owned(), self.secret_file()],
         ];
-        let arguments = ["serve"].into_iter().chain(options.concat());
-        let program = Program {
-            arguments: arguments.map(str::to_owned).collect(),
-            ..Program::gesta(program)
-        };
+        if links.is_some() {
+            options.push(["--advertise".to_owned(), address.clone()]);
+        }
+        let mut program = program.clone();
+        program.arguments.extend(options.into_iter().flatten());
         let name = format!("node {number}");
         let log = self.files.path().join(format!("{name}.log"));
         Ok(Node {

@@ -26,8 +26,6 @@ use crate::report::{Report, ReportArgs, Table, Unit};
 use crate::run::Run;
 use crate::store::{self, StoreFacts};
 
-/// A path that every cinema answers once it is ready.
-const READY_PATH: &str = "/shows/00000000-0000-0000-0000-000000000000";
 /// The load must get going this soon after a restart.
 const GOING_WITHIN: Duration = Duration::from_secs(60);
 /// Commands that must be acknowledged between two kills.
@@ -165,13 +163,7 @@ async fn kill_all(
     log: &Path,
     stop: &CancellationToken,
 ) -> Result<(Survived, Ledger)> {
-    let program = Program {
-        path: args.cinema.clone(),
-        arguments: Vec::new(),
-        ready_path: READY_PATH,
-        ready_status: &[200, 404],
-    };
-    let mut server = Server::start_program(program, url, log).await?;
+    let mut server = Server::start_program(Program::cinema(&args.cinema), url, log).await?;
     let shows = Shows {
         run: Run::random().number(),
         seats: args.seats,
