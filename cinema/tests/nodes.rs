@@ -48,6 +48,13 @@ async fn any_node_serves_any_show() {
     for node in &nodes {
         clients.push(Client::connect(node.server().local_addr()).await);
     }
+    // A show that does not exist has no state that could travel. Once the other node took that for damage.
+    for client in &mut clients {
+        let shown = client
+            .request("GET", &format!("/shows/{SHOW}"), "", "")
+            .await;
+        assert_eq!(shown.status, 404, "{shown:?}");
+    }
     let body = format!(r#"{{"showId":"{SHOW}","title":"Ran","maxSeats":20}}"#);
     let json = "content-type: application/json\r\n";
     let created = clients[1].request("POST", "/shows", json, &body).await;

@@ -207,8 +207,9 @@ pub(crate) trait ReadAsk<D>: Send {
     fn freshness(&self) -> Freshness;
     /// True if another node has asked for the state.
     fn is_from_node(&self) -> bool;
-    /// Looks at the state and keeps what it found. May be called again after a conflict.
-    fn look(&mut self, state: &D);
+    /// Looks at the state, which is the one before the first event if there is none, and keeps what it found. May be
+    /// called again after a conflict.
+    fn look(&mut self, state: &D, is_initial: bool);
     /// How often the read has looked.
     fn looks(&self) -> u32;
     /// Gives the caller what was found last.
@@ -235,7 +236,7 @@ impl<D, R: Send, F: Fn(&D) -> R + Send> ReadAsk<D> for FnRead<F, R> {
         false
     }
 
-    fn look(&mut self, state: &D) {
+    fn look(&mut self, state: &D, _: bool) {
         self.looks += 1;
         self.found = Some((self.read)(state));
     }

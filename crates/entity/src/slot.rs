@@ -266,7 +266,8 @@ impl<D: Decider> Active<D> {
     }
 
     fn read(&mut self, stream: &StreamId, mut ask: Box<dyn ReadAsk<D>>, env: &mut Env<D>) {
-        if let Err(error) = guarded("the read", || ask.look(&self.state)) {
+        let is_initial = self.after == After::NoStream;
+        if let Err(error) = guarded("the read", || ask.look(&self.state, is_initial)) {
             env.counters.failed.add(1);
             return ask.refuse(StoreError::from(error).into());
         }

@@ -95,6 +95,8 @@ enum AnswerHead {
     Failed,
     /// The state follows.
     State,
+    /// The state is the one before the first event. It may have no form: snapshots are of entities that have events.
+    InitialState,
     /// Nothing was done: the node that asks does it itself, if it can.
     NotUnderstood,
 }
@@ -176,7 +178,7 @@ impl<D: Decider> Forms<D> {
             AnswerHead::Unavailable => error().map_or_else(missing, Error::Unavailable),
             AnswerHead::OutcomeUnknown => error().map_or_else(missing, Error::OutcomeUnknown),
             AnswerHead::Failed => error().map_or_else(missing, Error::Failed),
-            AnswerHead::State | AnswerHead::NotUnderstood => {
+            AnswerHead::State | AnswerHead::InitialState | AnswerHead::NotUnderstood => {
                 unreadable("it answers something else".to_owned())
             }
         })
@@ -234,6 +236,11 @@ pub(crate) fn write_read(freshness: Freshness, version: u32) -> Bytes {
     framed(&AskHead::Read { confirmed, version }, &[])
 }
 
+/// The answer with the state before the first event.
+pub(crate) fn initial_state() -> Bytes {
+    framed(&AnswerHead::InitialState, &[])
+}
+
 /// The answer with the state; it is left to the node that asks if it is too large.
 pub(crate) fn write_state(state: &[u8]) -> Bytes {
     match state.len() < ANSWER_BYTES_MAX {
@@ -242,8 +249,8 @@ pub(crate) fn write_state(state: &[u8]) -> Bytes {
     }
 }
 
-/// The state in an answer, or why there is none.
-pub(crate) fn read_state(body: &Bytes) -> Result<Bytes, Error<std::convert::Infallible>> {
+/// The state in an answer (`None`: the one before the first event), or why there is none.
+pub(crate) fn read_state(body: &Bytes) -> Result<Option<Bytes>, Error<std::convert::Infallible>> {
     let unavailable = |why: &str| {
         let text = format!("the answer of another node cannot be read: {why}");
         StoreError::unavailable(text)
@@ -254,7 +261,8 @@ pub(crate) fn read_state(body: &Bytes) -> Result<Bytes, Error<std::convert::Infa
         error.map_or_else(|| unavailable("its problem is unknown"), StoreError::new)
     };
     Err(match head {
-        AnswerHead::State => return Ok(body.slice_ref(payload)),
+        AnswerHead::State => return Ok(Some(body.slice_ref(payload))),
+        AnswerHead::InitialState => return Ok(None),
         AnswerHead::Overloaded { why } => Error::Overloaded(why),
         AnswerHead::Unavailable => Error::Unavailable(error()),
         AnswerHead::OutcomeUnknown => Error::OutcomeUnknown(error()),

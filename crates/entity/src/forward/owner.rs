@@ -137,12 +137,15 @@ fn begin_read<D: Decider>(
     runtime.send(stream, Ask::Read(Box::new(read)));
     let kind = Arc::clone(&runtime.kind);
     let answer = answer.map(move |answer| {
-        let found: Result<Option<D>, Error<Never>> = answer.unwrap_or_else(|_| Err(lost()));
+        let found: Result<Option<Found<D>>, Error<Never>> = answer.unwrap_or_else(|_| Err(lost()));
         match (found, &kind.snapshots) {
-            (Ok(Some(state)), Some(snapshots)) => match snapshots.write_state(&state) {
-                Ok(bytes) => form::write_state(&bytes),
-                Err(_) => form::not_understood(),
-            },
+            (Ok(Some(Found::Initial)), _) => form::initial_state(),
+            (Ok(Some(Found::State(state))), Some(snapshots)) => {
+                match snapshots.write_state(&state) {
+                    Ok(bytes) => form::write_state(&bytes),
+                    Err(_) => form::not_understood(),
+                }
+            }
             (Ok(_), _) => form::not_understood(),
             (Err(error), _) => form::write_error(error),
         }
@@ -154,10 +157,18 @@ fn begin_read<D: Decider>(
 struct StateRead<D: Decider> {
     kind: Arc<EntityKind<D>>,
     freshness: Freshness,
-    found: Option<D>,
+    found: Option<Found<D>>,
     looks: u32,
-    reply: oneshot::Sender<Result<Option<D>, Error<Never>>>,
+    reply: oneshot::Sender<Result<Option<Found<D>>, Error<Never>>>,
     permit: Permit,
+}
+
+/// What a read by another node has found.
+enum Found<D> {
+    /// No event yet.
+    Initial,
+    /// A copy of the state.
+    State(D),
 }
 
 impl<D: Decider> ReadAsk<D> for StateRead<D> {
@@ -169,9 +180,13 @@ impl<D: Decider> ReadAsk<D> for StateRead<D> {
         true
     }
 
-    fn look(&mut self, state: &D) {
+    fn look(&mut self, state: &D, is_initial: bool) {
         self.looks += 1;
-        self.found = self.kind.snapshots.as_ref().map(|s| s.copy(state));
+        let copy = || self.kind.snapshots.as_ref().map(|s| s.copy(state));
+        self.found = match is_initial {
+            true => Some(Found::Initial),
+            false => copy().map(Found::State),
+        };
     }
 
     fn looks(&self) -> u32 {

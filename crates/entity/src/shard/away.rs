@@ -221,8 +221,15 @@ impl<D: Decider> Env<D> {
             (Ask::Read(mut read), _, Some(snapshots)) => {
                 let state = form::read_state(body).and_then(|state| {
                     let unreadable = |why| StoreError::corrupt(format!("forwarded state: {why}"));
-                    let state = snapshots.read_state(&state).map_err(unreadable)?;
-                    guarded("the read", || read.look(&state)).map_err(StoreError::from)?;
+                    let is_initial = state.is_none();
+                    let state = match state {
+                        Some(state) => snapshots.read_state(&state).map_err(unreadable)?,
+                        None => {
+                            guarded("the initial state", D::default).map_err(StoreError::from)?
+                        }
+                    };
+                    guarded("the read", || read.look(&state, is_initial))
+                        .map_err(StoreError::from)?;
                     Ok(())
                 });
                 match state {

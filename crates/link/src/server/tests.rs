@@ -204,6 +204,7 @@ async fn calls_that_came_while_the_owner_stood_still_are_not_served() {
     pipe.push(Frame::Call {
         seq: 1,
         kind: 11,
+        is_in_doubt: false,
         remaining: Duration::from_secs(600),
         body: Bytes::new(),
     });
