@@ -258,7 +258,7 @@ impl Lane {
             _ if remaining.is_zero() => Some(UnansweredReason::Late),
             Some(owner) if owner == self.me => Some(UnansweredReason::Here),
             // Some nodes see that there is none, others cannot reach it.
-            None if self.me % 2 == 0 => Some(UnansweredReason::Unreachable),
+            None if self.me.is_multiple_of(2) => Some(UnansweredReason::Unreachable),
             None => Some(UnansweredReason::NoOwner),
             Some(_) => None,
         };
