@@ -17,6 +17,7 @@ mod ids;
 mod info;
 mod lifecycle;
 pub mod limits;
+mod log_map;
 mod owner;
 pub mod pace;
 pub mod peers;
@@ -35,6 +36,7 @@ pub use filter::{Filter, Query};
 pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
 pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
+pub use log_map::{DatabaseId, LogMap, MapCopy, NamedDatabase};
 pub use owner::{After, LoadFrom, LoadStream, OnOutcome, OwnerStore, Submission};
 pub use request::{
     AllFrom, AllPage, Append, Appended, AppendedStream, DeleteKind, DeleteStream, Deleted,

@@ -29,3 +29,6 @@ pub const FILTER_VALUES_MAX: usize = 100;
 pub const STREAM_METADATA_BYTES_MAX: usize = 64 * 1024;
 /// Most logs in one store: each has at least one slice.
 pub const LOGS_MAX: u16 = 1_024;
+
+/// Most databases of a store.
+pub const DATABASES_MAX: usize = 64;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gesta_core::{Error, Result};
 use percent_encoding::percent_decode_str;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode};
 
 use crate::compression::Compression;
 use crate::password::Passwords;
@@ -98,6 +98,8 @@ pub struct Config {
     pub logs_if_new: u16,
     /// Refuses to open a store that does not exist, instead of making it.
     pub must_exist: bool,
+    /// Opens a database that holds only some logs of its store. Whoever opens all of them and routes by log says so.
+    pub is_part: bool,
 }
 
 impl fmt::Debug for Config {
@@ -114,6 +116,7 @@ impl fmt::Debug for Config {
             .field("answer_timeout", &self.answer_timeout)
             .field("logs_if_new", &self.logs_if_new)
             .field("must_exist", &self.must_exist)
+            .field("is_part", &self.is_part)
             .finish_non_exhaustive()
     }
 }
@@ -158,6 +161,7 @@ impl Config {
             answer_timeout: Duration::from_secs(10),
             logs_if_new: 1,
             must_exist: false,
+            is_part: false,
         };
         for (name, value) in &options.own {
             config.set(name, value)?;
@@ -259,6 +263,33 @@ impl Config {
         timeout
             .filter(|timeout| !timeout.is_zero())
             .unwrap_or(CONNECT_TIMEOUT)
+    }
+
+    /// Where the store is, for people: hosts with their ports, database, and the schema if it is not the usual one.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let ports = self.driver.get_ports();
+        let names = self.driver.get_hosts().iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(path) => path.display().to_string(),
+        });
+        let addresses = self.driver.get_hostaddrs().iter().map(ToString::to_string);
+        let hosts: Vec<String> = match self.driver.get_hosts().is_empty() {
+            true => addresses.collect(),
+            false => names.collect(),
+        };
+        let port = |at: usize| ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+        let hosts = hosts.iter().enumerate();
+        let hosts: Vec<String> = hosts
+            .map(|(at, host)| format!("{host}:{}", port(at)))
+            .collect();
+        let database = self.driver.get_dbname().unwrap_or("(default)");
+        let mut name = format!("{}/{database}", hosts.join(","));
+        if self.schema != SCHEMA_DEFAULT {
+            name.push_str(" schema ");
+            name.push_str(&self.schema);
+        }
+        name
     }
 
     /// The channel of the messages between processes.
@@ -369,6 +400,17 @@ mod tests {
         assert_eq!(config.compression, Compression::Binary);
         let local = Config::parse("postgresql:///shop").expect("valid");
         assert_eq!(local.driver.get_hosts().len(), 1);
+    }
+
+    #[test]
+    fn a_store_is_named_by_where_it_is() {
+        let name = |url| Config::parse(url).expect("valid").name();
+        assert_eq!(name("postgres://u:secret@db/shop"), "db:5432/shop");
+        assert_eq!(
+            name("postgres://u:secret@a:1,b:2/shop?schema=x"),
+            "a:1,b:2/shop schema x"
+        );
+        assert_eq!(name("postgres:///?host=%2Ftmp&port=7"), "/tmp:7/(default)");
     }
 
     #[test]

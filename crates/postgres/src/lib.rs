@@ -20,6 +20,7 @@ mod gather;
 mod history;
 mod hosts;
 mod lookup;
+mod map;
 mod names;
 mod password;
 mod pool;

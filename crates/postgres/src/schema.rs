@@ -5,14 +5,16 @@
 //! Without rights for DDL a store that exists works; a missing one is explained.
 
 use gesta_core::limits::LOGS_MAX;
-use gesta_core::{Error, ErrorKind, Incarnation, Result};
+use gesta_core::{
+    DatabaseId, Error, ErrorKind, Incarnation, LogMap, MapCopy, NamedDatabase, Result,
+};
 use gesta_sql::{Migration, Migrations, Start};
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role};
-use crate::{error, signals};
+use crate::{error, map, signals};
 
 /// All steps to the schema of this program.
 pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[
@@ -26,6 +28,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[
         name: "nodes, leases, moves",
         sql: include_str!("../sql/migrate_0002.sql"),
     },
+    Migration {
+        version: 3,
+        name: "databases, homes, map",
+        sql: include_str!("../sql/migrate_0003.sql"),
+    },
 ]);
 
 const CREATE_RETENTION: &str = include_str!("../sql/create_retention.sql");
@@ -34,6 +41,7 @@ const INSERT_LEASES: &str = include_str!("../sql/insert_leases.sql");
 const UPDATE_SCHEMA_VERSION: &str = include_str!("../sql/update_schema_version.sql");
 const UPDATE_INCARNATION: &str = include_str!("../sql/update_incarnation.sql");
 const READ_STORE: &str = include_str!("../sql/read_store.sql");
+const READ_ANY_EVENT: &str = include_str!("../sql/read_any_event.sql");
 const READ_SCHEMA: &str = include_str!("../sql/read_schema.sql");
 const LOCK_SCHEMA: &str = include_str!("../sql/lock_schema.sql");
 
@@ -47,13 +55,21 @@ pub(crate) struct Store {
     pub(crate) incarnation: Incarnation,
 }
 
-/// Makes an empty store with `logs` logs (1 to 1,024).
+/// Makes an empty store with `logs` logs (1 to 1,024), all in this database.
 ///
 /// # Errors
 /// `Schema` if there is a store already; `InvalidArgument`; `Unavailable`; `Unsupported` without the rights.
 pub async fn create(config: &Config, logs: u16) -> Result<Incarnation> {
+    create_part(config, &alone(config, logs)?).await
+}
+
+/// Makes one database of a store: with no events, and with this copy of the map.
+///
+/// # Errors
+/// As [`create`].
+pub async fn create_part(config: &Config, copy: &MapCopy) -> Result<Incarnation> {
     let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
-    let made = create_if_missing(&connection, config, logs)
+    let made = create_if_missing(&connection, config, copy)
         .await
         .map_err(during_create)?;
     match made {
@@ -111,16 +127,56 @@ pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
     Ok(incarnation)
 }
 
-/// The statements that make a store with `logs` logs, for people who run them by hand.
+/// The copy of the map of a database that holds events of no log, or `None` if it holds no store of this version.
+///
+/// # Errors
+/// `Unavailable`; `Schema` if the store is of another version, or holds events.
+pub async fn read_empty(config: &Config) -> Result<Option<MapCopy>> {
+    let connection = Connector::new(config.clone())?.connect(Role::Admin).await?;
+    let Some(store) = read(&connection, config).await? else {
+        return Ok(None);
+    };
+    MIGRATIONS.on_open(Some(store.version))?;
+    let events = connection.client.query_opt(READ_ANY_EVENT, &[]).await;
+    if events.map_err(|error| error::general(&error))?.is_some() {
+        let schema = &config.schema;
+        let text = format!("there is a store with events in schema {schema} already");
+        return Err(ErrorKind::Schema(text).into());
+    }
+    map::read(&connection.client, store.logs).await.map(Some)
+}
+
+/// The map of a new store that has this database only.
+///
+/// # Errors
+/// `InvalidArgument` for an impossible number of logs.
+fn alone(config: &Config, logs: u16) -> Result<MapCopy> {
+    check_logs(logs)?;
+    let here = DatabaseId::random();
+    let name = config.name();
+    let map = LogMap::new(logs, vec![NamedDatabase { id: here, name }])?;
+    Ok(MapCopy { here, map })
+}
+
+/// The statements that make a store with `logs` logs, all in this database, for people who run them by hand.
+///
+/// # Errors
+/// `InvalidArgument` for an impossible number of logs.
+pub fn ddl(config: &Config, logs: u16) -> Result<String> {
+    Ok(ddl_of_part(config, &alone(config, logs)?))
+}
+
+/// The statements that make one database of a store, for people who run them by hand.
 #[must_use]
-pub fn ddl(config: &Config, logs: u16) -> String {
+pub fn ddl_of_part(config: &Config, copy: &MapCopy) -> String {
     let schema = &config.schema;
     let version = MIGRATIONS.latest();
-    let incarnation = Incarnation::random();
+    let (logs, incarnation) = (copy.map.logs(), copy.map.origin());
+    let map = map::print(copy);
     format!(
         "BEGIN;\nCREATE SCHEMA IF NOT EXISTS {schema};\nSET LOCAL search_path = {schema}, pg_temp;\n\n{}\n\
          INSERT INTO store (schema_version, logs, incarnation) VALUES ({version}, {logs}, '{incarnation}');\n\n\
-         {INSERT_LEASES};\n\
+         {INSERT_LEASES};\n\n{map}\n\
          -- Retention: only `gesta scavenge` needs this part.\n{CREATE_RETENTION}\nCOMMIT;\n\n\
          -- Rights of a server that may not run DDL, as role gesta_server:\n\
          -- GRANT USAGE ON SCHEMA {schema} TO gesta_server;\n\
@@ -143,16 +199,25 @@ pub(crate) async fn open(connection: &Connection, config: &Config) -> Result<Sto
     let store = match read(connection, config).await? {
         Some(store) => store,
         None if config.must_exist => return Err(missing(config)),
-        None => match create_if_missing(connection, config, config.logs_if_new)
-            .await
-            .map_err(during_create)?
-        {
-            Made::New(store) | Made::Found(store) => store,
-        },
+        None => {
+            let copy = alone(config, config.logs_if_new)?;
+            let made = create_if_missing(connection, config, &copy).await;
+            match made.map_err(during_create)? {
+                Made::New(store) | Made::Found(store) => store,
+            }
+        }
     };
     match MIGRATIONS.on_open(Some(store.version))? {
         Start::Ready | Start::Create => Ok(store),
     }
+}
+
+fn check_logs(logs: u16) -> Result<()> {
+    if logs == 0 || logs > LOGS_MAX {
+        let rule = format!("must be 1 to {LOGS_MAX}, found {logs}");
+        return Err(Error::invalid("logs", rule));
+    }
+    Ok(())
 }
 
 enum Made {
@@ -160,32 +225,35 @@ enum Made {
     Found(Store),
 }
 
-async fn create_if_missing(connection: &Connection, config: &Config, logs: u16) -> Result<Made> {
-    if logs == 0 || logs > LOGS_MAX {
-        return Err(Error::invalid(
-            "logs",
-            format!("must be 1 to {LOGS_MAX}, found {logs}"),
-        ));
-    }
+async fn create_if_missing(
+    connection: &Connection,
+    config: &Config,
+    copy: &MapCopy,
+) -> Result<Made> {
     locked(connection, config, async || {
         if let Some(found) = read(connection, config).await? {
             return Ok(Made::Found(found));
         }
         let store = Store {
             version: MIGRATIONS.latest(),
-            logs,
-            incarnation: Incarnation::random(),
+            logs: copy.map.logs(),
+            incarnation: copy.map.origin(),
         };
-        build(connection, config, &store)
+        build(connection, config, &store, copy)
             .await
             .map_err(|error| denied(&error, config))?;
-        tracing::info!(schema = config.schema, logs, "made a new store");
+        tracing::info!(schema = config.schema, store.logs, "made a new store");
         Ok(Made::New(store))
     })
     .await
 }
 
-async fn build(connection: &Connection, config: &Config, store: &Store) -> Driver<()> {
+async fn build(
+    connection: &Connection,
+    config: &Config,
+    store: &Store,
+    copy: &MapCopy,
+) -> Driver<()> {
     let client = &connection.client;
     let schema = &config.schema;
     client
@@ -200,6 +268,7 @@ async fn build(connection: &Connection, config: &Config, store: &Store) -> Drive
         .execute(INSERT_STORE, &[&version, &logs, &store.incarnation.0])
         .await?;
     client.execute(INSERT_LEASES, &[]).await?;
+    map::insert(client, copy).await?;
     client.batch_execute("SAVEPOINT retention").await?;
     if let Err(error) = client.batch_execute(CREATE_RETENTION).await {
         // Everything but scavenging works without it.

@@ -11,7 +11,8 @@ use gesta_core::backend::{
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
-    Capabilities, ContentType, ErrorKind, LogId, Position, Result, StreamId, Visibility,
+    Capabilities, ContentType, Error, ErrorKind, LogId, MapCopy, Position, Result, StreamId,
+    Visibility,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +27,7 @@ use crate::read::{ReadLogPage, ReadStreamPage};
 use crate::read_streams::ReadStreamsPage;
 use crate::registry::PostgresRegistry;
 use crate::signals::Signals;
-use crate::{scavenge, schema};
+use crate::{map, scavenge, schema};
 
 /// Batches that may be on their way at once: the pipeline sends more than a few of them only far from the database.
 const BATCHES_IN_FLIGHT_MAX: usize = 64;
@@ -36,6 +37,7 @@ const BATCHES_IN_FLIGHT_MAX: usize = 64;
 pub struct PostgresBackend {
     /// As it was when the store was opened.
     info: Arc<BackendInfo>,
+    map: Arc<MapCopy>,
     ledger: Arc<Ledger>,
     connector: Arc<Connector>,
     pool: Pool,
@@ -62,6 +64,10 @@ impl PostgresBackend {
             return Err(ErrorKind::Unsupported(text.to_owned()).into());
         }
         let store = schema::open(&one, &connector.config).await?;
+        let map = map::read(&one.client, store.logs).await?;
+        if !connector.config.is_part {
+            check_whole(&map)?;
+        }
         let info = BackendInfo {
             backend: "postgres",
             engine: format!("PostgreSQL {}", one.session.version),
@@ -85,6 +91,7 @@ impl PostgresBackend {
         Ok(Self {
             writers: Writers::new(Arc::clone(&connector), info.logs),
             info,
+            map: Arc::new(map),
             pool: Pool::new(Arc::clone(&connector), Arc::clone(&ledger)),
             signals: Signals::start(Arc::clone(&connector), Arc::clone(&ledger)),
             registry: Arc::new(PostgresRegistry::new(&connector, &ledger, &closed)),
@@ -92,6 +99,12 @@ impl PostgresBackend {
             connector,
             closed,
         })
+    }
+
+    /// The copy of the map of the logs that this database keeps.
+    #[must_use]
+    pub fn map(&self) -> Arc<MapCopy> {
+        Arc::clone(&self.map)
     }
 
     /// One snapshot of the store for [`gesta_sql::verify::audit`].
@@ -108,6 +121,36 @@ impl PostgresBackend {
         }
         Ok(())
     }
+
+    /// Refuses a log that lies in another database: what is appended here would never be found.
+    fn check_home(&self, log: LogId) -> Result<()> {
+        let map = &self.map.map;
+        match map.home(log) {
+            home if home == self.map.place() => Ok(()),
+            Some(home) => {
+                let home = map.describe(home);
+                let text = format!("log {log} lies in {home}, not in this one");
+                Err(ErrorKind::Unsupported(text).into())
+            }
+            None => Err(Error::corrupt(format!("the store has no log {log}"))),
+        }
+    }
+}
+
+/// Refuses a database whose store has others.
+fn check_whole(copy: &MapCopy) -> Result<()> {
+    let map = &copy.map;
+    let count = map.databases().len();
+    if count == 1 {
+        return Ok(());
+    }
+    let others = (0..count).filter(|place| Some(*place) != copy.place());
+    let others: Vec<String> = others.map(|place| map.describe(place)).collect();
+    let rule = format!(
+        "must name all {count} databases of the store, found one: {} is missing",
+        others.join(", ")
+    );
+    Err(Error::invalid("store", rule))
 }
 
 #[async_trait]
@@ -130,6 +173,7 @@ impl Backend for PostgresBackend {
 
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {
         self.check_open()?;
+        self.check_home(log)?;
         Ok(Box::new(self.writers.open(log).await?))
     }
 

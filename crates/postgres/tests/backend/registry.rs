@@ -302,7 +302,7 @@ async fn a_store_of_version_1_gets_its_leases() {
     let Some(server) = shared() else { return };
     let (_, url) = registry(server).await;
     let client = direct(&url).await;
-    let text = "DROP TABLE nodes, leases, moves, clusters; UPDATE store SET schema_version = 1";
+    let text = "DROP TABLE nodes, leases, moves, clusters, map, homes, databases; UPDATE store SET schema_version = 1";
     client.batch_execute(text).await.expect("taken back");
     let error = gesta_postgres::PostgresBackend::open(config(&url))
         .await
@@ -313,7 +313,7 @@ async fn a_store_of_version_1_gets_its_leases() {
     );
     assert_eq!(
         schema::migrate(&config(&url)).await.expect("migrated"),
-        (1, 2)
+        (1, 3)
     );
     let registry = open(&url).await.registry().expect("shared");
     assert_eq!(

@@ -27,7 +27,7 @@ async fn a_store_is_made_once_even_by_many_at_once() {
     assert!(matches!(error.kind(), ErrorKind::Schema(_)), "{error}");
     assert_eq!(
         schema::migrate(&config(&url)).await.expect("nothing to do"),
-        (2, 2)
+        (3, 3)
     );
 }
 
@@ -104,7 +104,7 @@ async fn a_printed_schema_serves_a_user_without_ddl_rights() {
         "{error:?}"
     );
     assert!(error.to_string().contains("gesta schema print"), "{error}");
-    let ddl = schema::ddl(&config_of, 1);
+    let ddl = schema::ddl(&config_of, 1).expect("valid");
     server.execute(&ddl).expect("runs as printed");
     let grants: Vec<String> = ddl
         .lines()

@@ -1,0 +1,273 @@
+//! The map of a store: in which of its databases each log lies.
+//!
+//! Why: the logs of a store may lie in several databases, and nothing else tells a process where a log is. Each database
+//! keeps a copy of the whole map. Most stores have one database, and so a map that names it for every log.
+//! Invariants: a map that exists names exactly one database for each log, and no database twice; a database is known by
+//! its id, never by its address, which may change. Not here: reading and comparing copies (`gesta-several`).
+
+use std::fmt;
+
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::ids::{Incarnation, LogId};
+use crate::limits::{DATABASES_MAX, LOGS_MAX};
+
+/// Identity of one database of a store, drawn when it becomes one. A copy of the database has the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DatabaseId(pub Uuid);
+
+impl DatabaseId {
+    /// A new random id.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl fmt::Display for DatabaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A database of a store, as its map names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamedDatabase {
+    /// Which one.
+    pub id: DatabaseId,
+    /// Where it was when it became one, without a password. Only for people.
+    pub name: String,
+}
+
+/// Where each log of a store lies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogMap {
+    store: Uuid,
+    version: u64,
+    origin: Incarnation,
+    databases: Vec<NamedDatabase>,
+    homes: Vec<usize>,
+}
+
+impl LogMap {
+    /// The map of a new store: its logs lie in turn in these databases.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are more databases than logs, or than [`DATABASES_MAX`], or one of them twice.
+    pub fn new(logs: u16, databases: Vec<NamedDatabase>) -> Result<Self> {
+        let count = databases.len();
+        if usize::from(logs) < count {
+            let rule = format!("must be at least {count}, one for each database, found {logs}");
+            return Err(Error::invalid("logs", rule));
+        }
+        let homes = (0..usize::from(logs)).map(|log| log % count.max(1));
+        Self {
+            store: Uuid::new_v4(),
+            version: 1,
+            origin: Incarnation::random(),
+            databases,
+            homes: homes.collect(),
+        }
+        .checked()
+        .map_err(|rule| Error::invalid("databases", rule))
+    }
+
+    /// A map as a database has kept it: `homes` is for each log the place of its database in `databases`.
+    ///
+    /// # Errors
+    /// `Corrupt` if a log has no database or there is a database twice.
+    pub fn from_stored(
+        store: Uuid,
+        version: u64,
+        origin: Incarnation,
+        databases: Vec<NamedDatabase>,
+        homes: Vec<usize>,
+    ) -> Result<Self> {
+        let map = Self {
+            store,
+            version,
+            origin,
+            databases,
+            homes,
+        };
+        map.checked()
+            .map_err(|rule| Error::corrupt(format!("the map of the logs: databases {rule}")))
+    }
+
+    fn checked(self) -> std::result::Result<Self, String> {
+        let count = self.databases.len();
+        if !(1..=DATABASES_MAX).contains(&count) {
+            return Err(format!("must be 1 to {DATABASES_MAX}, found {count}"));
+        }
+        if !(1..=usize::from(LOGS_MAX)).contains(&self.homes.len()) {
+            let logs = self.homes.len();
+            return Err(format!("must hold 1 to {LOGS_MAX} logs, found {logs}"));
+        }
+        let mut ids: Vec<DatabaseId> = self.databases.iter().map(|one| one.id).collect();
+        ids.sort_unstable();
+        if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(format!("must be different, found {} twice", twice[0]));
+        }
+        if let Some(log) = self.homes.iter().position(|home| *home >= count) {
+            let home = self.homes[log] + 1;
+            return Err(format!(
+                "are {count}, and log {log} lies in number {home}, which is none of them"
+            ));
+        }
+        Ok(self)
+    }
+
+    /// The id that all databases of the store share. It outlasts incarnations.
+    #[must_use]
+    pub fn store(&self) -> Uuid {
+        self.store
+    }
+
+    /// Grows with each change of the map.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The incarnation that the databases of the store had when they became its databases.
+    #[must_use]
+    pub fn origin(&self) -> Incarnation {
+        self.origin
+    }
+
+    /// The databases. People count them from 1, in this order.
+    #[must_use]
+    pub fn databases(&self) -> &[NamedDatabase] {
+        &self.databases
+    }
+
+    /// Number of logs.
+    #[must_use]
+    pub fn logs(&self) -> u16 {
+        // `checked` has refused more than LOGS_MAX.
+        u16::try_from(self.homes.len()).unwrap_or(LOGS_MAX)
+    }
+
+    /// The place of a database in [`databases`](Self::databases).
+    #[must_use]
+    pub fn place_of(&self, database: DatabaseId) -> Option<usize> {
+        self.databases.iter().position(|one| one.id == database)
+    }
+
+    /// The place of the database of a log; `None` if there is no such log.
+    #[must_use]
+    pub fn home(&self, log: LogId) -> Option<usize> {
+        self.homes.get(usize::from(log.0)).copied()
+    }
+
+    /// The logs of the database at a place, in order.
+    pub fn logs_at(&self, place: usize) -> impl Iterator<Item = LogId> {
+        let of_place = move |(log, home): (u16, &usize)| (*home == place).then_some(LogId(log));
+        (0..).zip(&self.homes).filter_map(of_place)
+    }
+
+    /// The incarnation of the whole store, by those of its databases in any order.
+    ///
+    /// One that was replaced changes it, and moving logs between the databases does not. A database that is added with
+    /// the [`origin`](Self::origin) does not change it either: each database adds how its incarnation differs from the
+    /// origin.
+    #[must_use]
+    pub fn incarnation(&self, of_databases: impl IntoIterator<Item = Incarnation>) -> Incarnation {
+        let origin = self.origin.0.as_u128();
+        let difference = |incarnation: Incarnation| incarnation.0.as_u128() ^ origin;
+        let all = of_databases.into_iter().map(difference);
+        Incarnation(Uuid::from_u128(all.fold(origin, |all, one| all ^ one)))
+    }
+
+    /// A database for people: `database 2 of 3 (db2.example:5432/shop)`.
+    #[must_use]
+    pub fn describe(&self, place: usize) -> String {
+        let name = self.databases.get(place).map_or("?", |one| &one.name);
+        let count = self.databases.len();
+        format!("database {} of {count} ({name})", place + 1)
+    }
+}
+
+/// The copy of the map that one database keeps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapCopy {
+    /// The database that keeps it.
+    pub here: DatabaseId,
+    /// The map.
+    pub map: LogMap,
+}
+
+impl MapCopy {
+    /// The place of this database in the map; `None` if the map does not name it.
+    #[must_use]
+    pub fn place(&self) -> Option<usize> {
+        self.map.place_of(self.here)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn databases(count: u128) -> Vec<NamedDatabase> {
+        let named = |n| NamedDatabase {
+            id: DatabaseId(Uuid::from_u128(n)),
+            name: format!("h{n}"),
+        };
+        (1..=count).map(named).collect()
+    }
+
+    fn stored(databases: Vec<NamedDatabase>, homes: Vec<usize>) -> Result<LogMap> {
+        LogMap::from_stored(Uuid::nil(), 1, Incarnation::random(), databases, homes)
+    }
+
+    #[test]
+    fn a_new_store_gives_its_logs_to_its_databases_in_turn() {
+        let map = LogMap::new(5, databases(2)).expect("valid");
+        assert_eq!(map.logs(), 5);
+        let of = |place| map.logs_at(place).map(|log| log.0).collect::<Vec<_>>();
+        assert_eq!((of(0), of(1)), (vec![0, 2, 4], vec![1, 3]));
+        assert_eq!(map.home(LogId(5)), None);
+        assert_eq!(map.describe(1), "database 2 of 2 (h2)");
+    }
+
+    #[test]
+    fn what_no_store_can_have_is_refused_with_the_value() {
+        let said = |map: Result<LogMap>| map.expect_err("refused").to_string();
+        let few = said(LogMap::new(2, databases(3)));
+        assert!(
+            few.contains("at least 3") && few.contains("found 2"),
+            "{few}"
+        );
+        assert!(said(LogMap::new(2, Vec::new())).contains("found 0"));
+        let mut twice = databases(2);
+        twice[1].id = twice[0].id;
+        assert!(said(LogMap::new(2, twice)).contains("twice"));
+        let nowhere = said(stored(databases(2), vec![0, 1, 2]));
+        assert!(nowhere.contains("log 2 lies in number 3"), "{nowhere}");
+        assert!(said(stored(databases(1), Vec::new())).contains("found 0"));
+    }
+
+    proptest! {
+        /// Goal: checkpoints survive moves of logs and new databases, and no replaced incarnation.
+        #[test]
+        fn the_incarnation_of_the_store_is_that_of_all_databases(of: Vec<u128>, added in 0_usize..3, at: usize) {
+            let map = LogMap::new(8, databases(2)).expect("valid");
+            let mut all: Vec<_> = of.into_iter().map(|n| Incarnation(Uuid::from_u128(n))).collect();
+            let before = map.incarnation(all.clone());
+            all.extend(std::iter::repeat_n(map.origin(), added));
+            all.reverse();
+            prop_assert_eq!(map.incarnation(all.clone()), before);
+            if !all.is_empty() {
+                let at = at % all.len();
+                all[at] = Incarnation::random();
+                prop_assert_ne!(map.incarnation(all), before);
+            }
+            let alone = Incarnation::random();
+            prop_assert_eq!(map.incarnation([alone]), alone);
+        }
+    }
+}

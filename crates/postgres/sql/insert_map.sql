@@ -1,0 +1,13 @@
+-- Writes the copy of the map of a new store, whose tables are empty but for the row in `clusters`, in one statement.
+-- $1 uuid store, $2 bigint version, $3 uuid origin, $4 uuid this database, $5 uuid[] databases, $6 text[] their names,
+-- $7 integer[] for each log from 0 the number of its database.
+WITH named AS (
+    INSERT INTO databases (number, id, name)
+    SELECT number, id, name FROM unnest($5::uuid[], $6::text[]) WITH ORDINALITY AS d(id, name, number)
+), mapped AS (
+    INSERT INTO homes (log, database)
+    SELECT number - 1, database FROM unnest($7::integer[]) WITH ORDINALITY AS h(database, number)
+), identified AS (
+    UPDATE clusters SET id = $1
+)
+INSERT INTO map (version, origin, here) VALUES ($2, $3, $4)

@@ -1,0 +1,154 @@
+//! The copy of the map of the logs that this database keeps: reading it, writing it, printing it.
+//!
+//! Invariant: a copy is written in one transaction, so that a reader finds a whole one. Not here: what a map is
+//! (`gesta_core::LogMap`), comparing the copies of several databases (`gesta-several`).
+
+use gesta_core::{DatabaseId, Error, Incarnation, LogMap, MapCopy, NamedDatabase, Result};
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+
+use crate::error;
+
+const READ_MAP: &str = include_str!("../sql/read_map.sql");
+const INSERT_MAP: &str = include_str!("../sql/insert_map.sql");
+
+type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
+
+/// Reads the copy of a store of `logs` logs.
+///
+/// # Errors
+/// `Unavailable`; `Unsupported` without the right; `Corrupt` if it is no map of these logs.
+pub(crate) async fn read(client: &Client, logs: u16) -> Result<MapCopy> {
+    let row = client.query_opt(READ_MAP, &[]).await;
+    let row = row.map_err(|error| error::general(&error))?;
+    let row = row.ok_or_else(|| Error::corrupt("the table map is empty"))?;
+    let stored = Stored::of(&row).map_err(|error| error::general(&error))?;
+    stored.into_copy(logs)
+}
+
+/// The rows as they are.
+struct Stored {
+    version: i64,
+    origin: Uuid,
+    here: Uuid,
+    store: Uuid,
+    databases: Vec<Uuid>,
+    names: Vec<String>,
+    numbers: Vec<i32>,
+    logs: Vec<i16>,
+    homes: Vec<i32>,
+}
+
+impl Stored {
+    fn of(row: &Row) -> Driver<Self> {
+        Ok(Self {
+            version: row.try_get("version")?,
+            origin: row.try_get("origin")?,
+            here: row.try_get("here")?,
+            store: row.try_get("store")?,
+            databases: row.try_get("databases")?,
+            names: row.try_get("names")?,
+            numbers: row.try_get("numbers")?,
+            logs: row.try_get("logs")?,
+            homes: row.try_get("homes")?,
+        })
+    }
+
+    fn into_copy(self, logs: u16) -> Result<MapCopy> {
+        let corrupt = |what: String| Error::corrupt(format!("the map of the logs {what}"));
+        let expected = (0..logs).map(i32::from);
+        if !self.logs.iter().copied().map(i32::from).eq(expected) {
+            let found = self.logs;
+            return Err(corrupt(format!(
+                "must name each of the {logs} logs, found {found:?}"
+            )));
+        }
+        let is_numbered = (1..).zip(&self.numbers).all(|(n, number)| n == *number);
+        if !is_numbered {
+            let found = self.numbers;
+            return Err(corrupt(format!(
+                "must number its databases from 1, found {found:?}"
+            )));
+        }
+        let version = u64::try_from(self.version)
+            .map_err(|_| corrupt(format!("has version {}", self.version)))?;
+        // Number 0 and what is negative become a place that no map has.
+        let place = |home: i32| usize::try_from(home - 1).unwrap_or(usize::MAX - 1);
+        let homes = self.homes.into_iter().map(place).collect();
+        let named = |(id, name)| NamedDatabase {
+            id: DatabaseId(id),
+            name,
+        };
+        let databases = self.databases.into_iter().zip(self.names);
+        let map = LogMap::from_stored(
+            self.store,
+            version,
+            Incarnation(self.origin),
+            databases.map(named).collect(),
+            homes,
+        )?;
+        let here = DatabaseId(self.here);
+        let copy = MapCopy { here, map };
+        match copy.place() {
+            Some(_) => Ok(copy),
+            None => Err(corrupt(format!(
+                "must name the database that keeps it, {here}"
+            ))),
+        }
+    }
+}
+
+/// Writes the copy of a new store.
+pub(crate) async fn insert(client: &Client, copy: &MapCopy) -> Driver<()> {
+    let map = &copy.map;
+    let version = i64::try_from(map.version()).unwrap_or(i64::MAX);
+    let ids: Vec<Uuid> = map.databases().iter().map(|one| one.id.0).collect();
+    let names: Vec<&str> = map.databases().iter().map(|one| &*one.name).collect();
+    let homes = numbers_of_homes(map);
+    client
+        .execute(
+            INSERT_MAP,
+            &[
+                &map.store(),
+                &version,
+                &map.origin().0,
+                &copy.here.0,
+                &ids,
+                &names,
+                &homes,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// For each log the number of its database.
+fn numbers_of_homes(map: &LogMap) -> Vec<i32> {
+    let homes = (0..map.logs()).filter_map(|log| map.home(gesta_core::LogId(log)));
+    homes
+        .map(|place| i32::try_from(place + 1).unwrap_or(i32::MAX))
+        .collect()
+}
+
+/// The statements that write the copy of a new store.
+pub(crate) fn print(copy: &MapCopy) -> String {
+    let map = &copy.map;
+    let databases = (1..).zip(map.databases()).map(|(number, one): (i32, _)| {
+        let name = one.name.replace('\'', "''");
+        format!("({number}, '{}', '{name}')", one.id)
+    });
+    let homes = (0..).zip(numbers_of_homes(map));
+    let homes = homes.map(|(log, home): (i32, _)| format!("({log}, {home})"));
+    format!(
+        "INSERT INTO databases (number, id, name) VALUES {};\n\
+         INSERT INTO homes (log, database) VALUES {};\n\
+         UPDATE clusters SET id = '{}';\n\
+         INSERT INTO map (version, origin, here) VALUES ({}, '{}', '{}');",
+        databases.collect::<Vec<_>>().join(", "),
+        homes.collect::<Vec<_>>().join(", "),
+        map.store(),
+        map.version(),
+        map.origin(),
+        copy.here
+    )
+}
