@@ -47,10 +47,10 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// The store: sqlite:PATH, postgres://…, or a server: http://HOST:PORT [env: GESTA_STORE]
+    /// The store: sqlite:PATH, postgres://… (repeated for each of its databases), or a server: http://HOST:PORT [env: GESTA_STORE]
     #[arg(long, global = true, value_name = "URL")]
-    pub(crate) store: Option<String>,
-    /// A file that holds the URL of the store [env: GESTA_STORE_FILE]
+    pub(crate) store: Vec<String>,
+    /// A file that holds the URL of the store, or one for each database on a line of its own [env: GESTA_STORE_FILE]
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "store")]
     pub(crate) store_file: Option<PathBuf>,
     /// Data on standard output: pretty or json, one object per line
@@ -62,6 +62,13 @@ pub(crate) struct Global {
     /// Log lines, such as `debug` or `gesta_postgres=debug` [env: GESTA_LOG_FILTER]
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log_filter: Option<String>,
+}
+
+impl Global {
+    /// The store that the flags name: several URLs are separated by spaces.
+    pub(crate) fn store_urls(&self) -> Option<String> {
+        (!self.store.is_empty()).then(|| self.store.join(" "))
+    }
 }
 
 /// Form of data.
@@ -381,6 +388,8 @@ pub(crate) enum SchemaCommand {
         /// Number of logs. SQLite has one. It cannot be changed later.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
         logs: u16,
+        #[command(flatten)]
+        on: On,
     },
     /// Bring the tables up to this version. Older servers can no longer use the store afterwards.
     Migrate,
@@ -389,12 +398,32 @@ pub(crate) enum SchemaCommand {
         /// Number of logs.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
         logs: u16,
+        #[command(flatten)]
+        on: On,
     },
     /// Begin a new life of the store: old checkpoints are refused. Needed after every restore from a backup.
     NewIncarnation {
         #[command(flatten)]
         confirm: Confirm,
     },
+}
+
+/// The databases of a new store.
+#[derive(Debug, Args)]
+pub(crate) struct On {
+    /// A PostgreSQL database that gets its share of the logs; repeated for each. Instead of --store.
+    #[arg(long = "on", value_name = "URL", conflicts_with_all = ["store", "store_file"])]
+    databases: Vec<String>,
+}
+
+impl On {
+    /// These databases, or else the store.
+    pub(crate) fn urls(&self, store: &str) -> String {
+        match self.databases.as_slice() {
+            [] => store.to_owned(),
+            databases => databases.join(" "),
+        }
+    }
 }
 
 /// `gesta backup`.

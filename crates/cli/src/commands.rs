@@ -76,7 +76,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
 
 /// Takes the URL of the store from a file, if one is named. Flags win over the environment.
 fn read_store_file(global: &mut Global) -> Outcome {
-    if global.store.is_some() {
+    if !global.store.is_empty() {
         return Ok(());
     }
     let (path, name) = match (&global.store_file, std::env::var_os("GESTA_STORE_FILE")) {
@@ -92,19 +92,36 @@ fn read_store_file(global: &mut Global) -> Outcome {
     };
     let refuse = |why: &str| Failure::usage(format!("{name} {}: {why}", path.display()));
     let text = std::fs::read_to_string(&path).map_err(|error| refuse(&error.to_string()))?;
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    match (lines.next(), lines.next()) {
-        (Some(url), None) => global.store = Some(url.to_owned()),
-        // What stands there may be a password: it is not repeated.
-        _ => return Err(refuse("must hold one line, the URL of the store")),
+    let lines = text.lines().map(str::trim);
+    let urls: Vec<String> = lines
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect();
+    let is_postgres = |url: &String| url.starts_with("postgres");
+    // What stands there may be a password: it is not repeated.
+    match urls.as_slice() {
+        [_] => {}
+        [] => {
+            return Err(refuse(
+                "must hold one line, the URL of the store, found none",
+            ));
+        }
+        several if several.iter().all(is_postgres) => {}
+        several => {
+            let count = several.len();
+            let why = format!(
+                "must hold one line, the URL of the store (or one postgres:// URL a line), found {count}"
+            );
+            return Err(refuse(&why));
+        }
     }
+    global.store = urls;
     Ok(())
 }
 
 fn given_store(global: &Global) -> Option<String> {
     global
-        .store
-        .clone()
+        .store_urls()
         .or_else(|| std::env::var("GESTA_STORE").ok())
 }
 

@@ -28,7 +28,8 @@ pub(crate) const FILE_VARIABLE: &str = "GESTA_CONFIG";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
-    /// URL of the store.
+    /// URL of the store; several, of its databases, are separated by spaces.
+    #[serde(deserialize_with = "urls")]
     pub(crate) store: String,
     /// Address to listen on.
     pub(crate) listen: String,
@@ -42,6 +43,21 @@ pub(crate) struct Config {
     pub(crate) append: Append,
     /// `[cluster]`.
     pub(crate) cluster: Cluster,
+}
+
+/// One URL, or a list.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "must be a URL or a list of URLs")]
+enum Urls {
+    One(String),
+    Several(Vec<String>),
+}
+
+fn urls<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Ok(match Urls::deserialize(from)? {
+        Urls::One(url) => url,
+        Urls::Several(urls) => urls.join(" "),
+    })
 }
 
 /// Being one of several nodes.
@@ -418,6 +434,26 @@ mod tests {
             undocumented.is_empty(),
             "keys without a comment: {undocumented:?}"
         );
+    }
+
+    #[test]
+    fn the_databases_of_a_store_may_be_a_list() {
+        let store = |text: &str| {
+            let path = Path::new("g.toml");
+            let layers = Layers {
+                file: Some((path, text.to_owned())),
+                environment: Vec::new(),
+                flags: Flags::default(),
+            };
+            Config::load(&layers).map(|(config, _)| config.store)
+        };
+        let list = store("store = [\"postgres://a/x\", \"postgres://b/x\"]\n");
+        assert_eq!(list.expect("a list"), "postgres://a/x postgres://b/x");
+        assert_eq!(
+            store("store = \"sqlite:a b\"\n").expect("one"),
+            "sqlite:a b"
+        );
+        assert!(store("store = 7\n").is_err());
     }
 
     #[test]

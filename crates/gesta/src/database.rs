@@ -98,6 +98,8 @@ enum Engine {
     Sqlite(Arc<gesta_sqlite::SqliteBackend>),
     #[cfg(feature = "postgres")]
     Postgres(Arc<gesta_postgres::PostgresBackend>),
+    #[cfg(feature = "postgres")]
+    Several(Arc<crate::several::Databases>),
 }
 
 impl std::fmt::Debug for Database {
@@ -129,6 +131,8 @@ impl Database {
             Engine::Sqlite(ref backend) => backend.info(),
             #[cfg(feature = "postgres")]
             Engine::Postgres(ref backend) => backend.info(),
+            #[cfg(feature = "postgres")]
+            Engine::Several(ref databases) => databases.routed.info(),
         }
     }
 
@@ -158,6 +162,7 @@ impl Database {
         listener: tokio::net::TcpListener,
         node: crate::NodeOptions,
     ) -> Result<Arc<crate::Node>> {
+        self.registry()?;
         let started = crate::Node::join(self.start(options)?, listener, node).await;
         started.map_err(|error| error.during("join the cluster"))
     }
@@ -165,8 +170,17 @@ impl Database {
     /// The registry of the nodes that share this database, for administration: who is alive, and who appends to what.
     ///
     /// # Errors
-    /// `Unsupported` if the database is used by one process alone.
+    /// `Unsupported` if the database is used by one process alone, or is one of several of its store.
     pub fn registry(&self) -> Result<Arc<dyn Registry>> {
+        #[cfg(feature = "postgres")]
+        if let Engine::Several(databases) = &self.kind {
+            let count = databases.routed.map().databases().len();
+            let text = format!(
+                "several nodes on one store need all of its logs in one database, found {count} databases: without nodes, \
+                 any number of processes may serve this store"
+            );
+            return Err(Error::new(ErrorKind::Unsupported(text)));
+        }
         self.backend().registry().ok_or_else(|| {
             let text = "this database is used by one process; several nodes need PostgreSQL";
             Error::new(ErrorKind::Unsupported(text.into()))
@@ -179,6 +193,8 @@ impl Database {
             Engine::Sqlite(ref backend) => Arc::clone(backend) as Arc<dyn Backend>,
             #[cfg(feature = "postgres")]
             Engine::Postgres(ref backend) => Arc::clone(backend) as Arc<dyn Backend>,
+            #[cfg(feature = "postgres")]
+            Engine::Several(ref databases) => Arc::clone(&databases.routed) as Arc<dyn Backend>,
         }
     }
 
@@ -198,6 +214,10 @@ impl Database {
             Engine::Postgres(ref backend) => {
                 run_audit(backend.audit_source().await, &mut progress).await
             }
+            #[cfg(feature = "postgres")]
+            Engine::Several(ref databases) => {
+                run_audit(databases.audit_source().await, &mut progress).await
+            }
         };
         report.map_err(|error: Error| error.during("verify"))
     }
@@ -215,7 +235,9 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(ref backend) => backend.backup(to).await,
             #[cfg(feature = "postgres")]
-            Engine::Postgres(_) => Err(crate::restore::own_backups("nothing was written")),
+            Engine::Postgres(_) | Engine::Several(_) => {
+                Err(crate::restore::own_backups("nothing was written"))
+            }
         };
         done.map_err(|error: Error| error.during("back up"))
     }
@@ -232,7 +254,9 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(ref backend) => backend.backup_file().await,
             #[cfg(feature = "postgres")]
-            Engine::Postgres(_) => Err(crate::restore::own_backups("nothing was copied")),
+            Engine::Postgres(_) | Engine::Several(_) => {
+                Err(crate::restore::own_backups("nothing was copied"))
+            }
         };
         done.map_err(|error: Error| error.during("back up"))
     }
@@ -267,7 +291,12 @@ async fn open_sqlite(_url: &str, _options: &Options) -> Result<Engine> {
 
 #[cfg(feature = "postgres")]
 async fn open_postgres(url: &str, options: &Options) -> Result<Engine> {
-    let mut config = crate::schema::postgres_config(url, options.logs)?;
+    let mut configs = crate::schema::postgres_configs(url, options.logs)?;
+    if configs.len() > 1 {
+        let databases = crate::several::open(configs).await?;
+        return Ok(Engine::Several(Arc::new(databases)));
+    }
+    let mut config = configs.remove(0);
     config.must_exist = options.missing == Missing::Refuse;
     let backend = gesta_postgres::PostgresBackend::open(config).await?;
     Ok(Engine::Postgres(Arc::new(backend)))

@@ -49,6 +49,8 @@ mod database;
 pub mod metrics;
 mod restore;
 pub mod schema;
+#[cfg(feature = "postgres")]
+mod several;
 mod url;
 
 pub use database::{Database, Missing, Options};
@@ -76,6 +78,8 @@ use std::sync::Arc;
 /// * `sqlite::memory:`: gone when it is closed;
 /// * `postgres://user:password@host:port/database`: PostgreSQL, for any number of processes (options
 ///   `?schema=`, `sslmode=`, `readers=`, …);
+/// * several of these, separated by spaces: a store whose logs lie in several PostgreSQL databases. All of them must be
+///   named, in any order ([`schema::create`] makes such a store);
 /// * `http://host:port`: a server, with the feature `client`. It is asked for the first time by the first call.
 ///
 /// A store that does not exist is made only by [`Options::creating`], unless it is in memory. [`open_database`] gives

@@ -17,6 +17,9 @@ pub struct Migrated {
 
 /// Makes an empty store with `logs` logs (1 to 1,024; SQLite: 1).
 ///
+/// With several PostgreSQL URLs, separated by spaces, the logs lie in turn in these databases. If that is broken off,
+/// calling it again finishes it.
+///
 /// # Errors
 /// `Schema` if there is one already; `InvalidArgument`; `Unavailable`; `Unsupported` without the rights.
 pub async fn create(url: &str, logs: u16) -> Result<Incarnation> {
@@ -97,7 +100,7 @@ fn check_logs(logs: u16, logs_max: u16) -> Result<()> {
 pub(crate) use sqlite::config as sqlite_config;
 
 #[cfg(feature = "postgres")]
-pub(crate) use postgres::config as postgres_config;
+pub(crate) use postgres::configs as postgres_configs;
 
 #[cfg(feature = "sqlite")]
 mod sqlite {
@@ -183,34 +186,67 @@ mod sqlite {
 
 #[cfg(feature = "postgres")]
 mod postgres {
+    use gesta_core::backend::Backend;
     use gesta_core::limits::LOGS_MAX;
     use gesta_core::{Incarnation, Result};
     use gesta_postgres::{Config, schema};
 
     use super::{Migrated, check_logs};
+    use crate::{several, url};
 
-    pub(crate) fn config(url: &str, logs: u16) -> Result<Config> {
+    /// Of each database that is named; there is at least one.
+    pub(crate) fn configs(urls: &str, logs: u16) -> Result<Vec<Config>> {
         check_logs(logs, LOGS_MAX)?;
-        let mut config = Config::parse(url)?;
-        config.logs_if_new = logs;
-        Ok(config)
+        let config = |url: &str| {
+            let mut config = Config::parse(url)?;
+            config.logs_if_new = logs;
+            Ok(config)
+        };
+        url::list(urls)?.into_iter().map(config).collect()
     }
 
-    pub(super) async fn create(url: &str, logs: u16) -> Result<Incarnation> {
-        schema::create(&config(url, logs)?, logs).await
+    pub(super) async fn create(urls: &str, logs: u16) -> Result<Incarnation> {
+        match configs(urls, logs)?.as_slice() {
+            [config] => schema::create(config, logs).await,
+            configs => several::create(configs, logs).await,
+        }
     }
 
-    pub(super) async fn migrate(url: &str) -> Result<Migrated> {
-        let (from, to) = schema::migrate(&Config::parse(url)?).await?;
-        Ok(Migrated { from, to })
+    /// One database after the other: whoever is broken off goes on where he was.
+    pub(super) async fn migrate(urls: &str) -> Result<Migrated> {
+        let mut oldest = u32::MAX;
+        let mut newest = 0;
+        for config in configs(urls, 1)? {
+            let (from, to) = schema::migrate(&config).await?;
+            oldest = oldest.min(from);
+            newest = to;
+        }
+        Ok(Migrated {
+            from: oldest,
+            to: newest,
+        })
     }
 
-    pub(super) fn print(url: &str, logs: u16) -> Result<String> {
-        Ok(schema::ddl(&config(url, logs)?, logs))
+    pub(super) fn print(urls: &str, logs: u16) -> Result<String> {
+        match configs(urls, logs)?.as_slice() {
+            [config] => schema::ddl(config, logs),
+            configs => several::print(configs, logs),
+        }
     }
 
-    pub(super) async fn new_incarnation(url: &str) -> Result<Incarnation> {
-        schema::new_incarnation(&Config::parse(url)?).await
+    /// One that is changed changes that of the store; here it is each that is named, since each may have been restored.
+    pub(super) async fn new_incarnation(urls: &str) -> Result<Incarnation> {
+        let configs = configs(urls, 1)?;
+        if let [config] = configs.as_slice() {
+            return schema::new_incarnation(config).await;
+        }
+        for config in &configs {
+            schema::new_incarnation(config).await?;
+        }
+        let databases = several::open(configs).await?;
+        let begun = databases.routed.history().incarnation;
+        databases.routed.close().await;
+        Ok(begun)
     }
 }
 

@@ -1,5 +1,5 @@
 -- Schema version 3: in which database of the store each log lies. Adds tables only, so programs of version 2 that have
--- the store open are not disturbed by it. Explained in docs/internals/schema-postgres.md and docs/internals/several-databases.md.
+-- the store open are not disturbed by it. Explained in docs/internals/schema-postgres.md.
 
 -- One row for each database of the store, this one among them; the same rows in all of them.
 CREATE TABLE databases (

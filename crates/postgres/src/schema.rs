@@ -369,8 +369,12 @@ async fn read(connection: &Connection, config: &Config) -> Result<Option<Store>>
 
 fn missing(config: &Config) -> Error {
     let database = config.driver.get_dbname().unwrap_or("(default)");
+    let makers = match config.is_part {
+        true => "`gesta schema create --on URL --on URL` makes one",
+        false => "`gesta serve`, `gesta stream append` and `gesta schema create` make one",
+    };
     ErrorKind::Schema(format!(
-        "there is no store in schema {} of database {database} (`gesta serve`, `gesta stream append` and `gesta schema create` make one)",
+        "there is no store in schema {} of database {database} ({makers})",
         config.schema
     ))
     .into()

@@ -15,8 +15,8 @@ use crate::output::Output;
 
 pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Output) -> Outcome {
     match command {
-        SchemaCommand::Create { logs } => {
-            let incarnation = gesta::schema::create(url, logs).await?;
+        SchemaCommand::Create { logs, on } => {
+            let incarnation = gesta::schema::create(&on.urls(url), logs).await?;
             let record = json!({"incarnation": incarnation.to_string(), "logs": logs});
             output.record(&record, |_| {
                 format!("created, incarnation {incarnation}, logs {logs}")
@@ -32,7 +32,9 @@ pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Outpu
                 }
             })
         }
-        SchemaCommand::Print { logs } => output.text(&gesta::schema::print(url, logs)?),
+        SchemaCommand::Print { logs, on } => {
+            output.text(&gesta::schema::print(&on.urls(url), logs)?)
+        }
         SchemaCommand::NewIncarnation { confirm } => {
             confirm::ask(&confirm, "All checkpoints of consumers become invalid")?;
             let incarnation = gesta::schema::new_incarnation(url).await?;

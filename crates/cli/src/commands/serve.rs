@@ -165,7 +165,7 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect(),
         flags: Flags {
-            store: global.store,
+            store: global.store_urls(),
             listen: serve.listen.clone(),
             insecure: serve.insecure,
             log: LogFlags {

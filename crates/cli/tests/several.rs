@@ -1,0 +1,202 @@
+//! The real binary on a store whose logs lie in several databases.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use gesta_pgtest::{Server as Postgres, fresh_schema, shared};
+use support::{Server, code, get, run, stderr, succeed};
+
+fn urls(postgres: &Postgres, count: usize) -> Vec<String> {
+    let url = |_| format!("{}?schema={}&readers=1", postgres.url(), fresh_schema());
+    (0..count).map(url).collect()
+}
+
+fn create(urls: &[String], logs: &str) -> String {
+    let mut arguments = vec!["schema", "create", "--logs", logs];
+    arguments.extend(urls.iter().flat_map(|url| ["--on", url]));
+    succeed(&arguments)
+}
+
+/// The arguments that name the store.
+fn store(urls: &[String]) -> Vec<&str> {
+    urls.iter().flat_map(|url| ["--store", url]).collect()
+}
+
+fn append(urls: &[String], stream: &str) {
+    let mut arguments = vec![
+        "stream", "append", stream, "--type", "added", "--data", "{}",
+    ];
+    arguments.extend(store(urls));
+    succeed(&arguments);
+}
+
+/// Goal: making, using and checking a store of several databases needs no more than naming them all.
+#[test]
+fn a_store_in_two_databases_is_made_used_and_verified() {
+    let Some(postgres) = shared() else { return };
+    let urls = urls(postgres, 2);
+    assert!(create(&urls, "4").contains("logs 4"));
+    for n in 0..20 {
+        append(&urls, &format!("cart-{n}"));
+    }
+    let with = |arguments: &[&'static str]| {
+        let mut all = arguments.to_vec();
+        all.extend(store(&urls));
+        succeed(&all)
+    };
+    assert_eq!(
+        with(&["all", "read", "--output", "json"]).lines().count(),
+        20
+    );
+    assert_eq!(with(&["stream", "list"]).lines().count(), 20);
+    assert!(with(&["info"]).contains("2 × PostgreSQL"));
+    let verified = with(&["verify", "--output", "json"]);
+    assert!(verified.contains("\"healthy\":true"), "{verified}");
+    assert!(with(&["schema", "migrate"]).contains("nothing to do"));
+    let before = with(&["info", "--output", "json"]);
+    with(&["schema", "new-incarnation", "--yes"]);
+    assert_ne!(with(&["info", "--output", "json"]), before);
+    with(&["scavenge", "--yes"]);
+    let server = Server::start(&urls.join(" "));
+    let address = server.url.strip_prefix("http://").unwrap();
+    assert!(get(address, "/info").contains("\"logs\":4"));
+    drop(server);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("urls");
+    std::fs::write(&file, urls.join("\n")).unwrap();
+    let info = run(&["info", "--store-file", file.to_str().unwrap()]);
+    assert!(info.status.success(), "{info:?}");
+}
+
+fn info<'a>(store: &[&'a str]) -> Vec<&'a str> {
+    [&["info"][..], store].concat()
+}
+
+/// Goal: what cannot be served is refused with the value and the rule, before anything is written.
+#[test]
+fn what_is_no_whole_store_is_refused() {
+    let Some(postgres) = shared() else { return };
+    let three = urls(postgres, 3);
+    create(&three, "6");
+    let refused = |arguments: &[&str], exit: i32, texts: &[&str]| {
+        let output = run(arguments);
+        assert_eq!(code(&output), exit, "{output:?}");
+        let said = stderr(&output);
+        assert!(texts.iter().all(|text| said.contains(text)), "{said}");
+    };
+    let two = store(&three[..2]);
+    let one = store(&three[2..]);
+    refused(
+        &info(&two),
+        2,
+        &[
+            "all 3 databases of the store, found 2",
+            "database 3 of 3",
+            "logs 2, 5",
+        ],
+    );
+    refused(&info(&one), 2, &["all 3 databases", "found one"]);
+    refused(
+        &info(&["--store", &three[0], "--store", "sqlite:x"]),
+        2,
+        &["number 2"],
+    );
+    refused(
+        &info(&["--store", "http://h:1", "--store", "http://i:1"]),
+        2,
+        &[],
+    );
+    let mut create_again = vec!["schema", "create", "--logs", "6"];
+    create_again.extend(three.iter().flat_map(|url| ["--on", url]));
+    refused(&create_again, 1, &["there is a store already"]);
+    let few = [
+        "schema", "create", "--logs", "1", "--on", &three[0], "--on", &three[1],
+    ];
+    refused(&few, 2, &["logs must be at least 2", "found 1"]);
+    let twice = [
+        "schema", "create", "--logs", "2", "--on", &three[0], "--on", &three[0],
+    ];
+    refused(&twice, 2, &["twice"]);
+    let fresh = urls(postgres, 2);
+    let serve = [&["serve", "--listen", "127.0.0.1:0"][..], &store(&fresh)].concat();
+    refused(
+        &serve,
+        1,
+        &["number 1 of the 2 databases given", "no store"],
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let secret = directory.path().join("secret");
+    std::fs::write(&secret, "sixteen bytes or more").unwrap();
+    let node = [
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--node",
+        "127.0.0.1:0",
+        "--cluster-secret-file",
+        secret.to_str().unwrap(),
+    ];
+    let all = store(&three);
+    refused(
+        &[&node[..], &all].concat(),
+        1,
+        &["all of its logs in one database, found 3"],
+    );
+    refused(
+        &[&["cluster", "status"][..], &all].concat(),
+        1,
+        &["in one database, found 3"],
+    );
+}
+
+/// Goal: `schema create` that died half-way is finished by the same command; a database that was lost later is not.
+#[test]
+fn a_creation_that_was_broken_off_is_finished() {
+    let Some(postgres) = shared() else { return };
+    let urls = urls(postgres, 2);
+    create(&urls, "4");
+    let lose = |url: &str| {
+        let (_, schema) = url.split_once("?schema=").unwrap();
+        let schema = schema.split('&').next().unwrap();
+        postgres
+            .execute(&format!("DROP SCHEMA {schema} CASCADE"))
+            .unwrap();
+    };
+    lose(&urls[1]);
+    create(&urls, "4");
+    append(&urls, "cart-1");
+    append(&urls, "cart-2");
+    append(&urls, "cart-3");
+    append(&urls, "cart-4");
+    lose(&urls[1]);
+    let mut again = vec!["schema", "create", "--logs", "4"];
+    again.extend(urls.iter().flat_map(|url| ["--on", url]));
+    let output = run(&again);
+    assert_eq!(code(&output), 1, "{output:?}");
+    assert!(
+        stderr(&output).contains("a store with events"),
+        "{output:?}"
+    );
+}
+
+/// Goal: the statements that are printed for each database make one store.
+#[test]
+fn printed_statements_make_one_store() {
+    let Some(postgres) = shared() else { return };
+    let urls = urls(postgres, 2);
+    let mut arguments = vec!["schema", "print", "--logs", "4"];
+    arguments.extend(urls.iter().flat_map(|url| ["--on", url]));
+    let printed = succeed(&arguments);
+    let parts: Vec<&str> = printed.split("-- For database ").collect();
+    assert_eq!(parts.len(), 3, "{printed}");
+    for part in &parts[1..] {
+        postgres.execute(&format!("-- {part}")).unwrap();
+    }
+    append(&urls, "cart-1");
+}

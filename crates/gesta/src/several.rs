@@ -1,0 +1,229 @@
+//! A store whose logs lie in several databases of PostgreSQL: opening, making and auditing all of them.
+//!
+//! Invariant: a store of several databases is made only by a command that names them all, never by opening it.
+//! Not here: routing (`gesta_several`), the tables (`gesta_postgres`).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::future::{join_all, try_join_all};
+use gesta_core::backend::Backend;
+use gesta_core::{
+    DatabaseId, Error, ErrorKind, Incarnation, LogId, LogMap, MapCopy, NamedDatabase, Result,
+};
+use gesta_postgres::{Config, PostgresAudit, PostgresBackend, schema};
+use gesta_several::{Part, Several};
+use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource, AuditTag};
+
+/// The open databases of a store.
+pub(crate) struct Databases {
+    pub(crate) routed: Arc<Several>,
+    /// In the order of the map.
+    parts: Vec<Arc<PostgresBackend>>,
+}
+
+/// Opens all databases of a store.
+///
+/// # Errors
+/// As [`PostgresBackend::open`] and [`Several::open`]; the error names the database.
+pub(crate) async fn open(configs: Vec<Config>) -> Result<Databases> {
+    let count = configs.len();
+    let opened = configs
+        .into_iter()
+        .enumerate()
+        .map(async |(at, mut config)| {
+            config.is_part = true;
+            config.must_exist = true;
+            let name = config.name();
+            let opened = PostgresBackend::open(config).await;
+            opened
+                .map(Arc::new)
+                .map_err(|error| named(at, count, &name, error))
+        });
+    let (opened, failed): (Vec<_>, Vec<_>) =
+        join_all(opened).await.into_iter().partition(Result::is_ok);
+    let opened: Vec<Arc<PostgresBackend>> = opened.into_iter().flatten().collect();
+    let put_together = match failed.into_iter().find_map(Result::err) {
+        Some(error) => Err(error),
+        None => put_together(&opened).await,
+    };
+    if put_together.is_err() {
+        join_all(opened.iter().map(|backend| backend.close())).await;
+    }
+    put_together
+}
+
+async fn put_together(opened: &[Arc<PostgresBackend>]) -> Result<Databases> {
+    let part = |backend: &Arc<PostgresBackend>| Part {
+        copy: backend.map(),
+        backend: Arc::clone(backend) as Arc<dyn Backend>,
+    };
+    let parts: Vec<Part> = opened.iter().map(part).collect();
+    let routed = Several::open(&parts).await?;
+    let mut parts = opened.to_vec();
+    parts.sort_by_key(|backend| backend.map().place());
+    Ok(Databases {
+        routed: Arc::new(routed),
+        parts,
+    })
+}
+
+/// Says which of the databases that were given it is about.
+fn named(at: usize, count: usize, name: &str, error: Error) -> Error {
+    let at = at + 1;
+    let which = |why: &str| format!("number {at} of the {count} databases given ({name}): {why}");
+    let kind = match error.kind() {
+        ErrorKind::Unavailable(why) => ErrorKind::Unavailable(which(why)),
+        ErrorKind::Schema(why) => ErrorKind::Schema(which(why)),
+        ErrorKind::Unsupported(why) => ErrorKind::Unsupported(which(why)),
+        ErrorKind::Corrupt(why) => ErrorKind::Corrupt(which(why)),
+        _ => return error,
+    };
+    Error::new(kind).caused_by(error)
+}
+
+/// A map of a new store whose logs lie in turn in these databases.
+///
+/// # Errors
+/// `InvalidArgument` if a database is there twice, or there are too few logs.
+fn new_map(configs: &[Config], logs: u16) -> Result<LogMap> {
+    let names: Vec<String> = configs.iter().map(Config::name).collect();
+    let twice = (1..names.len()).find(|at| names[..*at].contains(&names[*at]));
+    if let Some(at) = twice {
+        let rule = format!("must be different, found {} twice", names[at]);
+        return Err(Error::invalid("databases", rule));
+    }
+    let named = names.into_iter().map(|name| NamedDatabase {
+        id: DatabaseId::random(),
+        name,
+    });
+    LogMap::new(logs, named.collect())
+}
+
+fn copy_at(map: &LogMap, place: usize) -> MapCopy {
+    MapCopy {
+        here: map.databases()[place].id,
+        map: map.clone(),
+    }
+}
+
+/// Makes an empty store whose logs lie in turn in these databases. If that was broken off before, it is finished.
+///
+/// # Errors
+/// `Schema` if there is a store in one of them already; `InvalidArgument`; `Unavailable`; `Unsupported` without the
+/// rights.
+pub(crate) async fn create(configs: &[Config], logs: u16) -> Result<Incarnation> {
+    let count = configs.len();
+    let map = new_map(configs, logs)?;
+    let found = configs.iter().enumerate().map(async |(at, config)| {
+        let found = schema::read_empty(config).await;
+        found.map_err(|error| named(at, count, &config.name(), error))
+    });
+    let found = try_join_all(found).await?;
+    let begun = found.iter().flatten().next();
+    let map = begun.map_or(&map, |copy| &copy.map);
+    for (at, copy) in found.iter().enumerate() {
+        let Some(copy) = copy else { continue };
+        let is_of_this = copy.map == *map
+            && copy.place() == Some(at)
+            && map.databases().len() == count
+            && map.logs() == logs;
+        if !is_of_this || found.iter().all(Option::is_some) {
+            let error = ErrorKind::Schema("there is a store already".to_owned()).into();
+            return Err(named(at, count, &configs[at].name(), error));
+        }
+    }
+    for (place, config) in configs.iter().enumerate() {
+        if found[place].is_none() {
+            let made = schema::create_part(config, &copy_at(map, place)).await;
+            made.map_err(|error| named(place, count, &config.name(), error))?;
+        }
+    }
+    Ok(map.origin())
+}
+
+/// The statements that make such a store, for each database its own.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(crate) fn print(configs: &[Config], logs: u16) -> Result<String> {
+    let map = new_map(configs, logs)?;
+    let parts = configs.iter().enumerate().map(|(place, config)| {
+        let about = map.describe(place);
+        let ddl = schema::ddl_of_part(config, &copy_at(&map, place));
+        format!("-- For {about}; print the statements for all databases at once, for they share ids.\n{ddl}")
+    });
+    Ok(parts.collect::<Vec<_>>().join("\n"))
+}
+
+impl Databases {
+    /// One snapshot of each database.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub(crate) async fn audit_source(&self) -> Result<SeveralAudit> {
+        let sources = try_join_all(self.parts.iter().map(|part| part.audit_source()));
+        Ok(SeveralAudit {
+            map: self.routed.map().clone(),
+            sources: sources.await?,
+        })
+    }
+}
+
+/// The rows of each log, from its database.
+pub(crate) struct SeveralAudit {
+    map: LogMap,
+    sources: Vec<PostgresAudit>,
+}
+
+impl SeveralAudit {
+    fn of(&mut self, log: LogId) -> Result<&mut PostgresAudit> {
+        let home = self.map.home(log);
+        let source = home.and_then(|home| self.sources.get_mut(home));
+        source.ok_or_else(|| Error::corrupt(format!("the store has no log {log}")))
+    }
+}
+
+#[async_trait]
+impl AuditSource for SeveralAudit {
+    fn logs(&self) -> u16 {
+        self.map.logs()
+    }
+
+    async fn rows(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditRow>> {
+        self.of(log)?.rows(log, after, limit).await
+    }
+
+    async fn streams(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditName>> {
+        self.of(log)?.streams(log, after, limit).await
+    }
+
+    async fn types(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditName>> {
+        self.of(log)?.types(log, after, limit).await
+    }
+
+    async fn tags(
+        &mut self,
+        log: LogId,
+        after: Option<&AuditTag>,
+        limit: usize,
+    ) -> Result<Vec<AuditTag>> {
+        self.of(log)?.tags(log, after, limit).await
+    }
+
+    async fn floors(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditFloor>> {
+        self.of(log)?.floors(log, after, limit).await
+    }
+
+    async fn stream_name(&mut self, log: LogId, row: i64) -> Result<Option<String>> {
+        self.of(log)?.stream_name(log, row).await
+    }
+
+    async fn engine_findings(&mut self) -> Result<Vec<String>> {
+        let mut findings = Vec::new();
+        for source in &mut self.sources {
+            findings.extend(source.engine_findings().await?);
+        }
+        Ok(findings)
+    }
+}
