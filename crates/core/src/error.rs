@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ids::{Revision, StreamId};
+use crate::ids::{LogId, Revision, StreamId};
 use crate::request::ExpectedRevision;
 
 /// Result with the error of this crate.
@@ -134,6 +134,28 @@ impl Error {
         Self::new(ErrorKind::Unavailable(detail.into()))
     }
 
+    /// A database does not have this log open: it is being moved to another database of the store, or was. For backends.
+    #[must_use]
+    pub fn log_closed(log: LogId) -> Self {
+        let text = format!(
+            "log {log} is closed in this database: it is being moved to another one, or was"
+        );
+        Self::unavailable(text).caused_by(LogClosed(log))
+    }
+
+    /// True for [`Error::log_closed`], whatever was added to it since.
+    #[must_use]
+    pub fn is_log_closed(&self) -> bool {
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            if error.is::<LogClosed>() {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+
     /// Stored data that cannot be read.
     #[must_use]
     pub fn corrupt(detail: impl Into<String>) -> Self {
@@ -173,6 +195,11 @@ impl Error {
     }
 }
 
+/// By this cause others know that a log is closed where it was looked for.
+#[derive(Debug, thiserror::Error)]
+#[error("log {0} is closed")]
+struct LogClosed(LogId);
+
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Self::new(kind)
@@ -182,6 +209,15 @@ impl From<ErrorKind> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_closed_log_is_known_by_its_cause() {
+        let closed = Error::log_closed(LogId(3));
+        assert!(closed.is_log_closed() && closed.to_string().contains("log 3"));
+        let wrapped = Error::unavailable("database 2").caused_by(closed);
+        assert!(wrapped.during("read").is_log_closed());
+        assert!(!Error::unavailable("away").is_log_closed());
+    }
 
     #[test]
     fn messages_name_the_values() {

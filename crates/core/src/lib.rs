@@ -36,7 +36,7 @@ pub use filter::{Filter, Query};
 pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
 pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
-pub use log_map::{DatabaseId, LogMap, MapCopy, NamedDatabase};
+pub use log_map::{DatabaseId, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase};
 pub use owner::{After, LoadFrom, LoadStream, OnOutcome, OwnerStore, Submission};
 pub use request::{
     AllFrom, AllPage, Append, Appended, AppendedStream, DeleteKind, DeleteStream, Deleted,

@@ -3,10 +3,13 @@
 //! Why: the logs of a store may lie in several databases, and nothing else tells a process where a log is. Each database
 //! keeps a copy of the whole map. Most stores have one database, and so a map that names it for every log.
 //! Invariants: a map that exists names exactly one database for each log, and no database twice; a database is known by
-//! its id, never by its address, which may change. Not here: reading and comparing copies (`gesta-several`).
+//! its id, never by its address, which may change; every change has the next version; one log at a time is being moved.
+//! Not here: comparing copies, the steps of a move (`gesta-several`).
 
 use std::fmt;
+use std::sync::Arc;
 
+use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -48,6 +51,16 @@ pub struct LogMap {
     origin: Incarnation,
     databases: Vec<NamedDatabase>,
     homes: Vec<usize>,
+    moving: Option<Moving>,
+}
+
+/// A log that is on its way to another database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moving {
+    /// The log.
+    pub log: LogId,
+    /// The place of the database that will have it.
+    pub to: usize,
 }
 
 impl LogMap {
@@ -68,6 +81,7 @@ impl LogMap {
             origin: Incarnation::random(),
             databases,
             homes: homes.collect(),
+            moving: None,
         }
         .checked()
         .map_err(|rule| Error::invalid("databases", rule))
@@ -83,6 +97,7 @@ impl LogMap {
         origin: Incarnation,
         databases: Vec<NamedDatabase>,
         homes: Vec<usize>,
+        moving: Option<Moving>,
     ) -> Result<Self> {
         let map = Self {
             store,
@@ -90,6 +105,7 @@ impl LogMap {
             origin,
             databases,
             homes,
+            moving,
         };
         map.checked()
             .map_err(|rule| Error::corrupt(format!("the map of the logs: databases {rule}")))
@@ -115,7 +131,72 @@ impl LogMap {
                 "are {count}, and log {log} lies in number {home}, which is none of them"
             ));
         }
+        if let Some(Moving { log, to }) = self.moving
+            && (to >= count || self.home(log).is_none_or(|home| home == to))
+        {
+            let to = to + 1;
+            return Err(format!(
+                "are {count}, and log {log} is being moved to number {to}, where it cannot go"
+            ));
+        }
         Ok(self)
+    }
+
+    /// The log that is being moved.
+    #[must_use]
+    pub fn moving(&self) -> Option<Moving> {
+        self.moving
+    }
+
+    /// The next version: with another database, which holds no log yet.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are too many databases.
+    pub fn extended(&self, database: NamedDatabase) -> Result<Self> {
+        let mut databases = self.databases.clone();
+        databases.push(database);
+        let next = Self {
+            databases,
+            ..self.next(self.moving)
+        };
+        next.checked()
+            .map_err(|rule| Error::invalid("databases", rule))
+    }
+
+    /// The next version: this log is being moved.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it cannot go there.
+    pub fn announced(&self, moving: Moving) -> Result<Self> {
+        self.next(Some(moving))
+            .checked()
+            .map_err(|rule| Error::invalid("databases", rule))
+    }
+
+    /// The next version: no log is being moved, and each is where it was.
+    #[must_use]
+    pub fn withdrawn(&self) -> Self {
+        self.next(None)
+    }
+
+    /// The next version: the log that is being moved has arrived.
+    #[must_use]
+    pub fn switched(&self) -> Self {
+        let mut next = self.next(None);
+        if let Some(Moving { log, to }) = self.moving
+            && let Some(home) = next.homes.get_mut(usize::from(log.0))
+        {
+            *home = to;
+        }
+        next
+    }
+
+    fn next(&self, moving: Option<Moving>) -> Self {
+        Self {
+            version: self.version + 1,
+            moving,
+            ..self.clone()
+        }
     }
 
     /// The id that all databases of the store share. It outlasts incarnations.
@@ -204,6 +285,23 @@ impl MapCopy {
     pub fn place(&self) -> Option<usize> {
         self.map.place_of(self.here)
     }
+
+    /// True if the log lies in the database that keeps this copy, as far as the copy says.
+    #[must_use]
+    pub fn is_home(&self, log: LogId) -> bool {
+        let home = self.map.home(log);
+        home.is_some() && home == self.place()
+    }
+}
+
+/// A database that keeps a copy of the map.
+#[async_trait]
+pub trait KeepsMap: Send + Sync + 'static {
+    /// Reads the copy again.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Corrupt` if it is no map.
+    async fn read_map(&self) -> Result<Arc<MapCopy>>;
 }
 
 #[cfg(test)]
@@ -221,7 +319,14 @@ mod tests {
     }
 
     fn stored(databases: Vec<NamedDatabase>, homes: Vec<usize>) -> Result<LogMap> {
-        LogMap::from_stored(Uuid::nil(), 1, Incarnation::random(), databases, homes)
+        LogMap::from_stored(
+            Uuid::nil(),
+            1,
+            Incarnation::random(),
+            databases,
+            homes,
+            None,
+        )
     }
 
     #[test]
@@ -249,6 +354,25 @@ mod tests {
         let nowhere = said(stored(databases(2), vec![0, 1, 2]));
         assert!(nowhere.contains("log 2 lies in number 3"), "{nowhere}");
         assert!(said(stored(databases(1), Vec::new())).contains("found 0"));
+    }
+
+    #[test]
+    fn a_log_moves_in_versions_of_the_map() {
+        let map = LogMap::new(4, databases(2)).expect("valid");
+        let [_, _, third] = <[_; 3]>::try_from(databases(3)).expect("three");
+        let wider = map.extended(third.clone()).expect("one more");
+        assert!(wider.extended(third).is_err(), "twice");
+        let (log, to) = (LogId(1), 2);
+        let announced = wider.announced(Moving { log, to }).expect("may go");
+        assert_eq!((announced.version(), announced.home(log)), (3, Some(1)));
+        let switched = announced.switched();
+        assert_eq!((switched.version(), switched.home(log)), (4, Some(2)));
+        assert_eq!(switched.moving(), None);
+        let withdrawn = announced.withdrawn();
+        assert_eq!((withdrawn.home(log), withdrawn.moving()), (Some(1), None));
+        for (log, to) in [(LogId(1), 1), (LogId(1), 3), (LogId(4), 0)] {
+            assert!(wider.announced(Moving { log, to }).is_err(), "{log} {to}");
+        }
     }
 
     proptest! {

@@ -45,6 +45,8 @@ struct EntitiesGuide;
 struct ConsumersGuide;
 
 mod database;
+#[cfg(feature = "postgres")]
+pub mod databases;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod restore;

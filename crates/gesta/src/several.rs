@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use futures::future::{join_all, try_join_all};
 use gesta_core::backend::Backend;
 use gesta_core::{
-    DatabaseId, Error, ErrorKind, Incarnation, LogId, LogMap, MapCopy, NamedDatabase, Result,
+    DatabaseId, Error, ErrorKind, Incarnation, KeepsMap, LogId, LogMap, MapCopy, NamedDatabase,
+    Result,
 };
 use gesta_postgres::{Config, PostgresAudit, PostgresBackend, schema};
 use gesta_several::{Part, Several};
@@ -57,6 +58,7 @@ async fn put_together(opened: &[Arc<PostgresBackend>]) -> Result<Databases> {
     let part = |backend: &Arc<PostgresBackend>| Part {
         copy: backend.map(),
         backend: Arc::clone(backend) as Arc<dyn Backend>,
+        keeper: Arc::clone(backend) as Arc<dyn KeepsMap>,
     };
     let parts: Vec<Part> = opened.iter().map(part).collect();
     let routed = Several::open(&parts).await?;
@@ -164,7 +166,7 @@ impl Databases {
     pub(crate) async fn audit_source(&self) -> Result<SeveralAudit> {
         let sources = try_join_all(self.parts.iter().map(|part| part.audit_source()));
         Ok(SeveralAudit {
-            map: self.routed.map().clone(),
+            map: self.routed.map(),
             sources: sources.await?,
         })
     }
@@ -172,7 +174,7 @@ impl Databases {
 
 /// The rows of each log, from its database.
 pub(crate) struct SeveralAudit {
-    map: LogMap,
+    map: Arc<LogMap>,
     sources: Vec<PostgresAudit>,
 }
 

@@ -20,10 +20,12 @@ CREATE TABLE homes (
 
 -- One row about the two tables above. All but `here` is the same in all databases.
 CREATE TABLE map (
-    one     boolean NOT NULL DEFAULT true,
-    version bigint  NOT NULL,
-    origin  uuid    NOT NULL,
-    here    uuid    NOT NULL,
+    one        boolean  NOT NULL DEFAULT true,
+    version    bigint   NOT NULL,
+    origin     uuid     NOT NULL,
+    here       uuid     NOT NULL,
+    moving_to  integer,
+    moving_log smallint,
     CONSTRAINT map_pkey PRIMARY KEY (one),
     CONSTRAINT map_one_row CHECK (one)
 );

@@ -1,5 +1,5 @@
 -- This database's copy of the map of the logs, in one row; arrays are in order of number and log. No binds.
-SELECT m.version, m.origin, m.here, c.id AS store,
+SELECT m.version, m.origin, m.here, m.moving_log, m.moving_to, c.id AS store,
        ARRAY(SELECT id FROM databases ORDER BY number) AS databases,
        ARRAY(SELECT name FROM databases ORDER BY number) AS names,
        ARRAY(SELECT number FROM databases ORDER BY number) AS numbers,

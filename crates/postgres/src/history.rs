@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use crate::error;
 use crate::hosts::Timeline;
+use crate::map::CLOSED;
 use crate::names::Names;
 use crate::signals;
 use crate::witness::{Comparison, Found, FoundLog, Known, Mark, Replaced, View};
@@ -241,6 +242,10 @@ fn found_log(row: &Row) -> Result<Option<FoundLog>> {
     let Some(log) = log.and_then(|log| u16::try_from(log).ok()) else {
         return Ok(None);
     };
+    if number("end_position")? == Some(CLOSED) {
+        // The log is open in another database, if at all: what is here proves nothing.
+        return Ok(None);
+    }
     let end = match (number("end_position")?, number("end_writer")?) {
         (Some(position), Some(writer)) => Some((position_from_sql(position)?, WriterEpoch(writer))),
         _ => None,

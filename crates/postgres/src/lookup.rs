@@ -7,13 +7,14 @@ use gesta_core::backend::{
     StreamHead, WriterEpoch,
 };
 use gesta_core::limits::STREAM_NAME_BYTES_MAX;
-use gesta_core::{Error, EventId, Incarnation, LogId, Position, Revision, StreamId};
+use gesta_core::{Error, EventId, Incarnation, LogId, MapCopy, Position, Revision, StreamId};
 use gesta_sql::{position_from_sql, revision_from_sql, row_id_from_sql};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::history::Ledger;
+use crate::map::open_position;
 use crate::names::Names;
 use crate::pool::{PooledReader, Read, ReadError, ReadResult};
 use crate::read::{bound, log_number, numbers};
@@ -50,6 +51,7 @@ impl Read for ReadLogEnd<'_> {
 
 /// The last rows of all logs.
 pub(crate) struct ReadLogEnds<'a> {
+    pub(crate) map: &'a MapCopy,
     pub(crate) ledger: &'a Ledger,
 }
 
@@ -59,8 +61,16 @@ impl Read for ReadLogEnds<'_> {
     async fn run(&self, reader: &mut PooledReader) -> ReadResult<Vec<LogEnd>> {
         let rows = query(reader, READ_LOG_ENDS, &[]).await?;
         let ends = (0..).map(LogId).zip(&rows);
-        ends.map(|(log, row)| current_end(row, log, self.ledger, reader))
-            .collect()
+        ends.map(|(log, row)| {
+            match current_end(row, log, self.ledger, reader) {
+                // A copy of a log that lies elsewhere: nothing of it is to be read here.
+                Err(ReadError::Ours(error)) if error.is_log_closed() && !self.map.is_home(log) => {
+                    Ok(LogEnd::default())
+                }
+                end => end,
+            }
+        })
+        .collect()
     }
 }
 
@@ -78,7 +88,7 @@ fn current_end(
         return Ok(LogEnd::default());
     };
     let end = LogEnd {
-        position: position_from_sql(position)?,
+        position: open_position(log, position)?,
         writer: WriterEpoch(row.try_get(1)?),
         created: row.try_get::<_, Moment>(2)?.0,
     };
@@ -129,7 +139,7 @@ async fn load_heads(
         let ordinal: i64 = row.try_get(1)?;
         let index = usize::try_from(ordinal - 1).unwrap_or(usize::MAX);
         match kind {
-            0 => loaded.end = end_of(row)?,
+            0 => loaded.end = end_of(log, row)?,
             1 => {
                 if let Some(place) = loaded.streams.get_mut(index) {
                     *place = stream_of(row)?;
@@ -148,9 +158,9 @@ async fn load_heads(
     Ok(loaded)
 }
 
-fn end_of(row: &Row) -> ReadResult<LogEnd> {
+fn end_of(log: LogId, row: &Row) -> ReadResult<LogEnd> {
     Ok(LogEnd {
-        position: position_from_sql(row.try_get(2)?)?,
+        position: open_position(log, row.try_get(2)?)?,
         writer: WriterEpoch(row.try_get(3)?),
         created: row.try_get::<_, Moment>(5)?.0,
     })
@@ -252,6 +262,9 @@ async fn find(
             query(reader, LOOKUP_AFTER, &[&number, &after, &limit]).await?
         }
     };
+    for row in &rows {
+        open_position(log, row.try_get(0)?)?;
+    }
     let column = |index: usize| rows.iter().map(move |row| row.try_get::<_, i64>(index));
     let streams = column(3).collect::<std::result::Result<Vec<_>, _>>()?;
     let types = column(6).collect::<std::result::Result<Vec<_>, _>>()?;

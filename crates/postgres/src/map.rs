@@ -3,14 +3,33 @@
 //! Invariant: a copy is written in one transaction, so that a reader finds a whole one. Not here: what a map is
 //! (`gesta_core::LogMap`), comparing the copies of several databases (`gesta-several`).
 
-use gesta_core::{DatabaseId, Error, Incarnation, LogMap, MapCopy, NamedDatabase, Result};
+use gesta_core::{
+    DatabaseId, Error, Incarnation, LogId, LogMap, MapCopy, Moving, NamedDatabase, Position, Result,
+};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use crate::error;
+use crate::pool::{PooledReader, Read, ReadResult};
 
 const READ_MAP: &str = include_str!("../sql/read_map.sql");
+const REPLACE_MAP: &str = include_str!("../sql/replace_map.sql");
 const INSERT_MAP: &str = include_str!("../sql/insert_map.sql");
+
+/// Where the row stands that closes a log in a database: above every position that a log can have. While it is there it
+/// is the last row of the log, so no chained insert finds its predecessor to be the last, and none can be chained to it.
+pub(crate) const CLOSED: i64 = i64::MAX;
+
+/// A position of this log as it is stored.
+///
+/// # Errors
+/// [`Error::log_closed`] if it is that of the row that closes the log; `Corrupt` if it is negative.
+pub(crate) fn open_position(log: LogId, stored: i64) -> Result<Position> {
+    if stored == CLOSED {
+        return Err(Error::log_closed(log));
+    }
+    gesta_sql::position_from_sql(stored)
+}
 
 type Driver<T> = std::result::Result<T, tokio_postgres::Error>;
 
@@ -26,6 +45,19 @@ pub(crate) async fn read(client: &Client, logs: u16) -> Result<MapCopy> {
     stored.into_copy(logs)
 }
 
+/// Reads the copy of a store of so many logs.
+pub(crate) struct ReadMap {
+    pub(crate) logs: u16,
+}
+
+impl Read for ReadMap {
+    type Answer = MapCopy;
+
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<MapCopy> {
+        Ok(read(&reader.connection.client, self.logs).await?)
+    }
+}
+
 /// The rows as they are.
 struct Stored {
     version: i64,
@@ -37,6 +69,7 @@ struct Stored {
     numbers: Vec<i32>,
     logs: Vec<i16>,
     homes: Vec<i32>,
+    moving: (Option<i16>, Option<i32>),
 }
 
 impl Stored {
@@ -51,6 +84,7 @@ impl Stored {
             numbers: row.try_get("numbers")?,
             logs: row.try_get("logs")?,
             homes: row.try_get("homes")?,
+            moving: (row.try_get("moving_log")?, row.try_get("moving_to")?),
         })
     }
 
@@ -75,6 +109,14 @@ impl Stored {
         // Number 0 and what is negative become a place that no map has.
         let place = |home: i32| usize::try_from(home - 1).unwrap_or(usize::MAX - 1);
         let homes = self.homes.into_iter().map(place).collect();
+        let moving = match self.moving {
+            (Some(log), Some(to)) => Some(Moving {
+                // What is negative becomes a log that no store has.
+                log: LogId(u16::try_from(log).unwrap_or(u16::MAX)),
+                to: place(to),
+            }),
+            _ => None,
+        };
         let named = |(id, name)| NamedDatabase {
             id: DatabaseId(id),
             name,
@@ -86,6 +128,7 @@ impl Stored {
             Incarnation(self.origin),
             databases.map(named).collect(),
             homes,
+            moving,
         )?;
         let here = DatabaseId(self.here);
         let copy = MapCopy { here, map };
@@ -96,6 +139,25 @@ impl Stored {
             ))),
         }
     }
+}
+
+/// Replaces the copy by `map`, if it is still of version `expected`; false if it is not.
+pub(crate) async fn replace(client: &Client, expected: u64, map: &LogMap) -> Driver<bool> {
+    let number = |version| i64::try_from(version).unwrap_or(i64::MAX);
+    let moving = map.moving();
+    let log = moving.map(|moving| i16::try_from(moving.log.0).unwrap_or(i16::MAX));
+    let to = moving.map(|moving| i32::try_from(moving.to + 1).unwrap_or(i32::MAX));
+    let ids: Vec<Uuid> = map.databases().iter().map(|one| one.id.0).collect();
+    let names: Vec<&str> = map.databases().iter().map(|one| &*one.name).collect();
+    let homes = numbers_of_homes(map);
+    let (expected, version) = (number(expected), number(map.version()));
+    let row = client
+        .query_opt(
+            REPLACE_MAP,
+            &[&expected, &version, &log, &to, &ids, &names, &homes],
+        )
+        .await?;
+    Ok(row.is_some())
 }
 
 /// Writes the copy of a new store.

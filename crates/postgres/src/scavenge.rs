@@ -48,6 +48,7 @@ pub(crate) async fn remove_hidden(
     let end = log_end(&connection, number)
         .await
         .map_err(|error| failed(connector, &error))?;
+    crate::map::open_position(log, end)?;
     let (stream, from) = (bound(stream.0), bound(visibility.from.0));
     let created_from = visibility.created_from.map(Moment);
     let params: [&(dyn ToSql + Sync); 5] = [&number, &stream, &from, &created_from, &end];

@@ -1,6 +1,6 @@
 //! The backend: what it is made of, and which module answers what.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,8 +11,8 @@ use gesta_core::backend::{
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
-    Capabilities, ContentType, Error, ErrorKind, LogId, MapCopy, Position, Result, StreamId,
-    Visibility,
+    Capabilities, ContentType, Error, ErrorKind, KeepsMap, LogId, MapCopy, Position, Result,
+    StreamId, Visibility,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::connection::{Connector, Role, is_pooled_by_transaction};
 use crate::history::Ledger;
 use crate::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd, ReadLogEnds};
+use crate::map::ReadMap;
 use crate::pool::Pool;
 use crate::read::{ReadLogPage, ReadStreamPage};
 use crate::read_streams::ReadStreamsPage;
@@ -37,7 +38,7 @@ const BATCHES_IN_FLIGHT_MAX: usize = 64;
 pub struct PostgresBackend {
     /// As it was when the store was opened.
     info: Arc<BackendInfo>,
-    map: Arc<MapCopy>,
+    map: RwLock<Arc<MapCopy>>,
     ledger: Arc<Ledger>,
     connector: Arc<Connector>,
     pool: Pool,
@@ -91,7 +92,7 @@ impl PostgresBackend {
         Ok(Self {
             writers: Writers::new(Arc::clone(&connector), info.logs),
             info,
-            map: Arc::new(map),
+            map: RwLock::new(Arc::new(map)),
             pool: Pool::new(Arc::clone(&connector), Arc::clone(&ledger)),
             signals: Signals::start(Arc::clone(&connector), Arc::clone(&ledger)),
             registry: Arc::new(PostgresRegistry::new(&connector, &ledger, &closed)),
@@ -101,10 +102,10 @@ impl PostgresBackend {
         })
     }
 
-    /// The copy of the map of the logs that this database keeps.
+    /// The copy of the map of the logs that this database keeps, as it was read last.
     #[must_use]
     pub fn map(&self) -> Arc<MapCopy> {
-        Arc::clone(&self.map)
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// One snapshot of the store for [`gesta_sql::verify::audit`].
@@ -113,6 +114,16 @@ impl PostgresBackend {
     /// `Unavailable`.
     pub async fn audit_source(&self) -> Result<PostgresAudit> {
         PostgresAudit::begin(&self.connector, self.info.logs).await
+    }
+
+    async fn read_ends(&self, purpose: Purpose) -> Result<Vec<LogEnd>> {
+        let read = ReadLogEnds {
+            map: &self.map(),
+            ledger: &self.ledger,
+        };
+        self.pool
+            .read("read the ends of the logs", purpose, read)
+            .await
     }
 
     fn check_open(&self) -> Result<()> {
@@ -124,9 +135,10 @@ impl PostgresBackend {
 
     /// Refuses a log that lies in another database: what is appended here would never be found.
     fn check_home(&self, log: LogId) -> Result<()> {
-        let map = &self.map.map;
+        let copy = self.map();
+        let map = &copy.map;
         match map.home(log) {
-            home if home == self.map.place() => Ok(()),
+            home if home == copy.place() => Ok(()),
             Some(home) => {
                 let home = map.describe(home);
                 let text = format!("log {log} lies in {home}, not in this one");
@@ -134,6 +146,28 @@ impl PostgresBackend {
             }
             None => Err(Error::corrupt(format!("the store has no log {log}"))),
         }
+    }
+}
+
+#[async_trait]
+impl KeepsMap for PostgresBackend {
+    async fn read_map(&self) -> Result<Arc<MapCopy>> {
+        self.check_open()?;
+        let logs = self.info.logs;
+        let read = self
+            .pool
+            .read(
+                "read the map of the logs",
+                Purpose::Append,
+                ReadMap { logs },
+            )
+            .await;
+        let copy = Arc::new(read?);
+        let mut known = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if copy.map.version() >= known.map.version() {
+            *known = Arc::clone(&copy);
+        }
+        Ok(copy)
     }
 }
 
@@ -173,7 +207,10 @@ impl Backend for PostgresBackend {
 
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {
         self.check_open()?;
-        self.check_home(log)?;
+        if self.check_home(log).is_err() {
+            self.read_map().await?;
+            self.check_home(log)?;
+        }
         Ok(Box::new(self.writers.open(log).await?))
     }
 
@@ -190,12 +227,14 @@ impl Backend for PostgresBackend {
             // The statement that every connection has prepared already.
             return Ok(vec![self.log_end(LogId(0), purpose).await?]);
         }
-        let read = ReadLogEnds {
-            ledger: &self.ledger,
-        };
-        self.pool
-            .read("read the ends of the logs", purpose, read)
-            .await
+        match self.read_ends(purpose).await {
+            // It may lie elsewhere since the map was read: then the other ends are all that is asked for.
+            Err(error) if error.is_log_closed() => {
+                self.read_map().await?;
+                self.read_ends(purpose).await
+            }
+            ends => ends,
+        }
     }
 
     async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded> {

@@ -13,42 +13,27 @@ use gesta_core::backend::{
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
-    ContentType, Error, ErrorKind, LogId, LogMap, MapCopy, Position, Result, StreamId, Visibility,
-    log_of,
+    ContentType, Error, LogId, LogMap, Position, Result, StreamId, Visibility, log_of,
 };
 
-use crate::check::{arrange, with_logs};
 use crate::info::Joined;
-
-/// One database of a store, open.
-#[derive(Clone)]
-pub struct Part {
-    /// Its copy of the map of the logs.
-    pub copy: Arc<MapCopy>,
-    /// The database. It knows all logs of the store by their numbers, and holds events of some.
-    pub backend: Arc<dyn Backend>,
-}
-
-impl std::fmt::Debug for Part {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Part").field(&self.copy.here).finish()
-    }
-}
+use crate::route::{Part, Routes};
+use crate::writer::RoutedWriter;
 
 /// A store whose logs lie in several databases.
 ///
 /// If one of them loses commits in a fail-over, or is restored, the whole store has another incarnation: a checkpoint
-/// names a position of every log.
+/// names a position of every log. A log may move from one to another while this is open.
 pub struct Several {
-    map: LogMap,
-    /// In the order of the map.
-    parts: Vec<Arc<dyn Backend>>,
+    routes: Arc<Routes>,
+    /// Number of logs, which never changes.
+    logs: u16,
     info: Joined,
 }
 
 impl std::fmt::Debug for Several {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Several").field(&self.map).finish()
+        f.debug_tuple("Several").field(&self.map()).finish()
     }
 }
 
@@ -59,39 +44,38 @@ impl Several {
     /// `InvalidArgument` if a database is missing, there twice, or of another store; `Corrupt` if their maps differ, or
     /// one holds events of a log that lies in another; `Unavailable` if one does not answer.
     pub async fn open(parts: &[Part]) -> Result<Self> {
-        let copies: Vec<&MapCopy> = parts.iter().map(|part| &*part.copy).collect();
-        let places = arrange(&copies)?;
-        let map = copies[places[0]].map.clone();
-        let parts: Vec<_> = places
-            .into_iter()
-            .map(|at| Arc::clone(&parts[at].backend))
-            .collect();
-        let info = Joined::new(parts.iter().map(|part| part.info()).collect());
-        let several = Self { map, parts, info };
+        let routes = Arc::new(Routes::new(parts)?);
+        let several = Self {
+            logs: routes.map().logs(),
+            info: Joined::new(routes.backends().map(|part| part.info()).collect()),
+            routes,
+        };
         several.check_contents().await?;
         Ok(several)
     }
 
-    /// Where each log lies.
+    /// Where each log lies, as far as this process knows.
     #[must_use]
-    pub fn map(&self) -> &LogMap {
-        &self.map
+    pub fn map(&self) -> Arc<LogMap> {
+        self.routes.map()
     }
 
-    /// No database may hold events of a log that lies in another one.
+    /// No database may hold events of a log that lies in another one, unless the log is closed in it.
     async fn check_contents(&self) -> Result<()> {
-        let all = self.ends_of_parts(Purpose::Read).await?;
-        for (place, ends) in all.iter().enumerate() {
-            let not_empty = ends.iter().enumerate();
-            let not_empty = not_empty.filter(|(_, end)| end.position > Position::START);
-            for (log, end) in not_empty {
-                let log = LogId(u16::try_from(log).unwrap_or(u16::MAX));
-                let home = self.home(log)?;
-                if home != place {
+        let all = match self.ends_of_parts(Purpose::Read).await {
+            // Somebody moves a log just now, or has died while doing so: the others shall be served.
+            Err(error) if error.is_log_closed() => return Ok(()),
+            all => all?,
+        };
+        let map = self.map();
+        for (at, ends) in all.iter().enumerate() {
+            for (log, end) in (0..).map(LogId).zip(ends) {
+                let home = self.routes.home(log)?;
+                if home != at && end.position > Position::START {
                     return Err(Error::corrupt(format!(
                         "log {log} lies in {}, but {} holds events of it, up to position {}",
-                        self.map.describe(home),
-                        self.map.describe(place),
+                        map.describe(home),
+                        map.describe(at),
                         end.position
                     )));
                 }
@@ -100,114 +84,119 @@ impl Several {
         Ok(())
     }
 
-    fn home(&self, log: LogId) -> Result<usize> {
-        let home = self.map.home(log);
-        home.ok_or_else(|| Error::corrupt(format!("the store has no log {log}")))
-    }
-
-    /// The database of a log, and a call of it whose error names the database.
-    async fn at<'a, T, F: Future<Output = Result<T>>>(
-        &'a self,
-        log: LogId,
-        call: impl FnOnce(&'a Arc<dyn Backend>) -> F,
-    ) -> Result<T> {
-        let home = self.home(log)?;
-        let answer = call(&self.parts[home]).await;
-        answer.map_err(|error| self.named(home, error))
-    }
-
-    /// Asks all databases at once.
-    async fn all<'a, T, F: Future<Output = Result<T>>>(
-        &'a self,
-        call: impl Fn(&'a Arc<dyn Backend>) -> F,
-    ) -> Result<Vec<T>> {
-        let answers = join_all(self.parts.iter().map(call)).await;
-        let answers = answers.into_iter().enumerate();
-        let answers = answers.map(|(at, answer)| answer.map_err(|error| self.named(at, error)));
-        let (done, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
-        let mut failed = failed.into_iter().filter_map(Result::err);
-        match failed.next() {
-            None => Ok(done.into_iter().flatten().collect()),
-            Some(first) => Err(failed.fold(first, and)),
-        }
-    }
-
     /// The ends that each database knows of all logs of the store.
     async fn ends_of_parts(&self, purpose: Purpose) -> Result<Vec<Vec<LogEnd>>> {
-        let all = self.all(|part| part.log_ends(purpose)).await?;
-        let logs = self.map.logs();
-        for (place, ends) in all.iter().enumerate() {
-            if ends.len() != usize::from(logs) {
-                return Err(Error::corrupt(format!(
-                    "the store has {logs} logs, but {} has {}",
-                    self.map.describe(place),
-                    ends.len()
-                )));
+        let version = self.map().version();
+        let all = match self.routes.all(|part| part.log_ends(purpose)).await {
+            Err(error) if error.is_log_closed() => {
+                self.routes.read_again(version).await;
+                self.routes.all(|part| part.log_ends(purpose)).await?
             }
+            all => all?,
+        };
+        let logs = self.logs;
+        if let Some(ends) = all.iter().find(|ends| ends.len() != usize::from(logs)) {
+            let found = ends.len();
+            let text = format!("the store has {logs} logs, but a database of it has {found}");
+            return Err(Error::corrupt(text));
         }
         Ok(all)
     }
 
-    /// Says which database is away.
-    fn named(&self, place: usize, error: Error) -> Error {
-        match error.kind() {
-            ErrorKind::Unavailable(why) => {
-                let which = with_logs(&self.map, place);
-                Error::unavailable(format!("{which}: {why}")).caused_by(error)
-            }
-            _ => error,
+    /// A page of a log. One that ends before the slice does is believed only if the log is still open where it was read:
+    /// where it is closed, later rows lie elsewhere.
+    async fn page(part: &Arc<dyn Backend>, slice: LogSlice) -> Result<Rows> {
+        let (log, to) = (slice.log, slice.to);
+        let rows = part.read_log(slice).await?;
+        let highest = rows.events.iter().map(|event| event.position).max();
+        if rows.complete && highest < Some(to) {
+            part.log_end(log, Purpose::Read).await?;
         }
+        Ok(rows)
     }
-}
 
-/// Two databases are away.
-fn and(one: Error, other: Error) -> Error {
-    match (one.kind(), other.kind()) {
-        (ErrorKind::Unavailable(first), ErrorKind::Unavailable(second)) => {
-            Error::unavailable(format!("{first}; {second}"))
+    /// Names in one database of streams whose logs lie in it. A database may hold a copy of a log that was moved.
+    async fn names_at(
+        &self,
+        part: &Arc<dyn Backend>,
+        prefix: &str,
+        after: Option<&StreamId>,
+        limit: usize,
+    ) -> Result<Vec<StreamId>> {
+        let mut names: Vec<StreamId> = Vec::new();
+        let mut after = after.cloned();
+        loop {
+            let page = part.list_streams(prefix, after.as_ref(), limit).await?;
+            let (count, last) = (page.len(), page.last().cloned());
+            for name in page {
+                let home = self.routes.home(log_of(&name, self.logs))?;
+                if Arc::ptr_eq(self.routes.backend(home), part) && names.len() < limit {
+                    names.push(name);
+                }
+            }
+            if count < limit || names.len() >= limit {
+                return Ok(names);
+            }
+            after = last;
         }
-        (ErrorKind::Unavailable(_), _) => other,
-        _ => one,
     }
 }
 
 #[async_trait]
 impl Backend for Several {
     fn info(&self) -> Arc<BackendInfo> {
-        self.info.get(self.parts.iter().map(|part| part.info()))
+        self.info
+            .get(self.routes.backends().map(|part| part.info()))
     }
 
     /// Each database's number only grows, so their sum changes whenever one of them does.
     fn history(&self) -> History {
-        let of_parts: Vec<History> = self.parts.iter().map(|part| part.history()).collect();
+        let of_parts: Vec<History> = self.routes.backends().map(|part| part.history()).collect();
         let incarnations = of_parts.iter().map(|history| history.incarnation);
         History {
             number: of_parts.iter().map(|history| history.number).sum(),
-            incarnation: self.map.incarnation(incarnations),
+            incarnation: self.map().incarnation(incarnations),
         }
     }
 
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes> {
-        let home = self.map.home(log_of(stream, self.map.logs()))?;
-        self.parts[home].pack(stream, content_type, data)
+        let home = self.routes.home(log_of(stream, self.logs)).ok()?;
+        self.routes.backend(home).pack(stream, content_type, data)
     }
 
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>> {
-        self.at(log, |part| part.open_writer(log)).await
+        let at = self.routes.home(log)?;
+        let inner = self.routes.at(log, |part| part.open_writer(log)).await?;
+        // If the log has moved since, the writer says so with the first batch.
+        Ok(Box::new(RoutedWriter {
+            inner,
+            routes: Arc::clone(&self.routes),
+            log,
+            at,
+        }))
     }
 
     async fn log_end(&self, log: LogId, purpose: Purpose) -> Result<LogEnd> {
-        self.at(log, |part| part.log_end(log, purpose)).await
+        self.routes.at(log, |part| part.log_end(log, purpose)).await
     }
 
     async fn log_ends(&self, purpose: Purpose) -> Result<Vec<LogEnd>> {
+        let version = self.map().version();
         let of_parts = self.ends_of_parts(purpose).await?;
-        let end = |log: LogId| Ok(of_parts[self.home(log)?][usize::from(log.0)]);
-        (0..self.map.logs()).map(LogId).map(end).collect()
+        if self.map().version() != version {
+            // Each by itself: the map may have changed between the answers.
+            let logs = (0..self.logs).map(LogId);
+            let ends = join_all(logs.map(|log| self.log_end(log, purpose))).await;
+            return ends.into_iter().collect();
+        }
+        let end = |log: LogId| Ok(of_parts[self.routes.home(log)?][usize::from(log.0)]);
+        (0..self.logs).map(LogId).map(end).collect()
     }
 
     async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded> {
-        self.at(log, |part| part.load(log, request, purpose)).await
+        self.routes
+            .at(log, |part| part.load(log, request.clone(), purpose))
+            .await
     }
 
     async fn lookup(
@@ -216,23 +205,33 @@ impl Backend for Several {
         lookup: EventLookup,
         purpose: Purpose,
     ) -> Result<Vec<EventRef>> {
-        self.at(log, |part| part.lookup(log, lookup, purpose)).await
+        self.routes
+            .at(log, |part| part.lookup(log, lookup.clone(), purpose))
+            .await
     }
 
     async fn read_ids(&self, log: LogId, after: Position, to: Position) -> Result<Vec<StoredId>> {
-        self.at(log, |part| part.read_ids(log, after, to)).await
+        self.routes
+            .at(log, |part| part.read_ids(log, after, to))
+            .await
     }
 
     async fn read_stream(&self, slice: StreamSlice) -> Result<Rows> {
-        self.at(slice.log, |part| part.read_stream(slice)).await
+        self.routes
+            .at(slice.log, |part| part.read_stream(slice.clone()))
+            .await
     }
 
     async fn read_streams(&self, log: LogId, slices: Vec<StreamSlice>) -> Result<Vec<Rows>> {
-        self.at(log, |part| part.read_streams(log, slices)).await
+        self.routes
+            .at(log, |part| part.read_streams(log, slices.clone()))
+            .await
     }
 
     async fn read_log(&self, slice: LogSlice) -> Result<Rows> {
-        self.at(slice.log, |part| part.read_log(slice)).await
+        self.routes
+            .at(slice.log, |part| Self::page(part, slice.clone()))
+            .await
     }
 
     async fn list_streams(
@@ -242,16 +241,23 @@ impl Backend for Several {
         limit: usize,
     ) -> Result<Vec<StreamId>> {
         let found = self
-            .all(|part| part.list_streams(prefix, after, limit))
+            .routes
+            .all(|part| self.names_at(part, prefix, after, limit))
             .await?;
         let mut names = found.concat();
         names.sort_unstable();
+        names.dedup();
         names.truncate(limit);
         Ok(names)
     }
 
     fn signals(&self) -> BoxStream<'static, Signal> {
-        select_all(self.parts.iter().map(|part| part.signals())).boxed()
+        let of_parts = self.routes.backends().enumerate().map(|(at, part)| {
+            let routes = Arc::clone(&self.routes);
+            let received = move |signal| followed(Arc::clone(&routes), at, signal);
+            part.signals().then(received).boxed()
+        });
+        select_all(of_parts).boxed()
     }
 
     async fn send_signal(&self, signal: Signal) {
@@ -262,8 +268,8 @@ impl Backend for Several {
             // Only within a process.
             Signal::Interrupted | Signal::HistoryChanged => return,
         };
-        if let Some(home) = self.map.home(log) {
-            self.parts[home].send_signal(signal).await;
+        if let Ok(home) = self.routes.home(log) {
+            self.routes.backend(home).send_signal(signal).await;
         }
     }
 
@@ -274,10 +280,11 @@ impl Backend for Several {
         visibility: Visibility,
         mode: RunMode,
     ) -> Result<Removed> {
-        self.at(log, |part| {
-            part.remove_hidden(log, stream, visibility, mode)
-        })
-        .await
+        self.routes
+            .at(log, |part| {
+                part.remove_hidden(log, stream, visibility, mode)
+            })
+            .await
     }
 
     /// None: leases are a matter of each database, and a node of several is not built yet.
@@ -286,6 +293,16 @@ impl Backend for Several {
     }
 
     async fn close(&self) {
-        join_all(self.parts.iter().map(|part| part.close())).await;
+        join_all(self.routes.backends().map(|part| part.close())).await;
     }
+}
+
+/// A message from one of the databases. If it is about a log that this process believes to be elsewhere, the log has moved.
+async fn followed(routes: Arc<Routes>, at: usize, signal: Signal) -> Signal {
+    if let Signal::Appended { log, .. } = signal
+        && routes.home(log).is_ok_and(|home| home != at)
+    {
+        routes.read_again(routes.map().version()).await;
+    }
+    signal
 }

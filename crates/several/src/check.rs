@@ -4,34 +4,37 @@
 
 use gesta_core::{Error, LogMap, MapCopy, Result};
 
-/// For each database of the map its place among these copies.
+/// The newest map among these copies, and for each of its databases the place of its copy among them.
+///
+/// A copy may be of an older version: whoever changes the map changes one copy after the other, and may have died.
 ///
 /// # Errors
-/// `InvalidArgument` if a database of the map is missing or there twice, or belongs to another store; `Corrupt` if the
-/// copies differ.
-pub fn arrange(copies: &[&MapCopy]) -> Result<Vec<usize>> {
-    let Some(first) = copies.first() else {
+/// `InvalidArgument` if a database of the map is missing or there twice, or belongs to another store; `Corrupt` if two
+/// copies of one version differ.
+pub fn arrange<'a>(copies: &[&'a MapCopy]) -> Result<(&'a LogMap, Vec<usize>)> {
+    let newest = copies.iter().max_by_key(|copy| copy.map.version());
+    let Some(newest) = newest else {
         return Err(invalid("must name at least one database, found none"));
     };
-    for (at, copy) in copies.iter().enumerate().skip(1) {
-        check_same_store(first, copy)?;
+    let map = &newest.map;
+    for (at, copy) in copies.iter().enumerate() {
+        check_same_store(newest, copy)?;
         if copies[..at].iter().any(|other| other.here == copy.here) {
             let here = described(copy);
             return Err(invalid(format!(
                 "must name each database once, found {here} twice, or a copy of it"
             )));
         }
-        check_same_map(first, copy)?;
+        check_same_map(newest, copy)?;
+        if map.place_of(copy.here).is_none() {
+            return Err(Error::corrupt(format!(
+                "the map of the logs does not name database {}, which keeps a copy of it",
+                copy.here
+            )));
+        }
     }
-    let map = &first.map;
     let place_of = |id| copies.iter().position(|copy| copy.here == id);
     let found: Vec<Option<usize>> = map.databases().iter().map(|one| place_of(one.id)).collect();
-    if let Some(stranger) = copies.iter().find(|copy| copy.place().is_none()) {
-        let id = stranger.here;
-        return Err(Error::corrupt(format!(
-            "the map of the logs does not name the database that keeps it, {id}"
-        )));
-    }
     let missing = (0..found.len()).filter(|place| found[*place].is_none());
     let missing: Vec<String> = missing.map(|place| with_logs(map, place)).collect();
     if !missing.is_empty() {
@@ -41,7 +44,7 @@ pub fn arrange(copies: &[&MapCopy]) -> Result<Vec<usize>> {
             missing.join(", ")
         )));
     }
-    Ok(found.into_iter().flatten().collect())
+    Ok((map, found.into_iter().flatten().collect()))
 }
 
 fn check_same_store(first: &MapCopy, copy: &MapCopy) -> Result<()> {
@@ -56,27 +59,21 @@ fn check_same_store(first: &MapCopy, copy: &MapCopy) -> Result<()> {
     )))
 }
 
-fn check_same_map(first: &MapCopy, copy: &MapCopy) -> Result<()> {
-    let (map, other) = (&first.map, &copy.map);
-    if map == other {
+fn check_same_map(newest: &MapCopy, copy: &MapCopy) -> Result<()> {
+    let (map, other) = (&newest.map, &copy.map);
+    if map.version() != other.version() || map == other {
         return Ok(());
     }
-    let (here, there) = (described(first), described(copy));
-    let (one, two) = (map.version(), other.version());
-    if one != two {
-        return Err(Error::corrupt(format!(
-            "the databases must agree where the logs lie, found version {one} of the map in {here} and version {two} in \
-             {there}"
-        )));
-    }
+    let (here, there) = (described(newest), described(copy));
+    let version = map.version();
     let mut logs = (0..map.logs()).map(gesta_core::LogId);
     let differs = logs.find(|log| map.home(*log) != other.home(*log));
     let what = match differs {
         Some(log) => format!("log {log} lies elsewhere"),
-        None => "the databases are others".to_owned(),
+        None => "the databases or the log that is being moved are others".to_owned(),
     };
     Err(Error::corrupt(format!(
-        "the databases must agree where the logs lie, found two maps of version {one}: in {there} {what} than in {here}"
+        "the databases must agree where the logs lie, found two maps of version {version}: in {there} {what} than in {here}"
     )))
 }
 
@@ -109,7 +106,7 @@ fn invalid(rule: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use gesta_core::{DatabaseId, ErrorKind, Incarnation, NamedDatabase};
+    use gesta_core::{DatabaseId, ErrorKind, NamedDatabase};
 
     use super::*;
 
@@ -138,12 +135,10 @@ mod tests {
     #[test]
     fn all_databases_of_a_store_are_taken_in_any_order() {
         let all = copies(&map(5, 3));
-        assert_eq!(
-            arrange(&[&all[2], &all[0], &all[1]]).expect("whole"),
-            [1, 2, 0]
-        );
+        let places = |copies: &[&MapCopy]| arrange(copies).expect("whole").1;
+        assert_eq!(places(&[&all[2], &all[0], &all[1]]), [1, 2, 0]);
         let alone = copies(&map(1, 1));
-        assert_eq!(arrange(&[&alone[0]]).expect("whole"), [0]);
+        assert_eq!(places(&[&alone[0]]), [0]);
     }
 
     #[test]
@@ -179,22 +174,22 @@ mod tests {
                 first.origin(),
                 first.databases().to_vec(),
                 homes,
+                None,
             )
             .expect("valid"),
         };
-        let newer = changed(2, vec![0, 1, 0, 1]);
-        let (invalid, text) = refused(&[&all[0], &newer]);
-        assert!(
-            !invalid && text.contains("version 1 of the map in database 1 of 2"),
-            "{text}"
-        );
-        assert!(text.contains("version 2 in database 2 of 2"), "{text}");
+        let newer = changed(2, vec![0, 1, 0, 0]);
+        let (found, places) = arrange(&[&all[0], &newer]).expect("one is older");
+        assert_eq!((found, places), (&newer.map, vec![0, 1]));
         let moved = changed(1, vec![0, 1, 1, 1]);
-        let (_, text) = refused(&[&all[0], &moved]);
-        assert!(text.contains("log 2 lies elsewhere"), "{text}");
+        let (invalid, text) = refused(&[&all[0], &moved]);
+        assert!(!invalid && text.contains("log 2 lies elsewhere"), "{text}");
         let mut stranger = all[1].clone();
         stranger.here = DatabaseId::random();
-        assert!(refused(&[&all[0], &stranger]).1.contains("does not name"));
-        assert_ne!(first.origin(), Incarnation::random());
+        assert!(
+            refused(&[&all[0], &stranger])
+                .1
+                .contains("does not name database")
+        );
     }
 }

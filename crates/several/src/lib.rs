@@ -11,6 +11,10 @@
 mod backend;
 mod check;
 mod info;
+pub mod moving;
+mod route;
+mod writer;
 
-pub use backend::{Part, Several};
+pub use backend::Several;
 pub use check::arrange;
+pub use route::Part;

@@ -40,9 +40,11 @@ pub(crate) async fn create(urls: &[String], logs: u16) -> Vec<MapCopy> {
 /// Opens one database.
 pub(crate) async fn part(url: &str) -> Part {
     let backend = PostgresBackend::open(config(url)).await.expect("opens");
+    let backend = Arc::new(backend);
     Part {
         copy: backend.map(),
-        backend: Arc::new(backend),
+        backend: backend.clone(),
+        keeper: backend,
     }
 }
 

@@ -1,0 +1,288 @@
+//! A log moves from one database to another while processes append to it and follow it; whoever moves it dies at every
+//! step. Nothing is lost or doubled, positions and revisions stay, and the log is never open in two places.
+#![cfg(feature = "postgres")]
+#![expect(clippy::expect_used, reason = "test code: a panic is how a test fails")]
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gesta::databases::{self, MoveTo, Mover, Step};
+use gesta::*;
+use gesta_pgtest::{Server, fresh_schema, shared};
+use tokio::task::JoinHandle;
+
+const LOGS: u16 = 4;
+const LOG: LogId = LogId(1);
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn urls(server: &Server, count: usize) -> Vec<String> {
+    let url = |_| format!("{}?schema={}&readers=2", server.url(), fresh_schema());
+    (0..count).map(url).collect()
+}
+
+/// Streams of the log that moves.
+fn streams(count: usize) -> Vec<StreamId> {
+    let name = |n| StreamId::new(format!("cart-{n}")).expect("valid");
+    let all = (0..).map(name).filter(|name| log_of(name, LOGS) == LOG);
+    all.take(count).collect()
+}
+
+fn event() -> (EventId, EventData) {
+    let id = EventId::random();
+    let event = EventData::json(EventType::new("added").expect("valid"), r#"{"a":1}"#);
+    (
+        id,
+        EventData {
+            id: Some(id),
+            ..event
+        },
+    )
+}
+
+/// Appends one event, again with the same id until it is stored.
+async fn append(store: &Store, stream: &StreamId) -> (EventId, Revision) {
+    let (id, event) = event();
+    let begun = Instant::now();
+    loop {
+        let appended = store.append_to(stream.as_str(), ExpectedRevision::Any, vec![event.clone()]);
+        match appended.await {
+            Ok(appended) => {
+                let last = appended.streams[0].last_revision;
+                return (id, last);
+            }
+            Err(error) if error.is_retryable() && begun.elapsed() < PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+type Acknowledged = Vec<(StreamId, EventId, Revision)>;
+
+/// Processes that append to the log until they are told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<Acknowledged>>,
+}
+
+impl Load {
+    fn begin(stores: &[Arc<Store>]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers = stores.iter().flat_map(|store| {
+            let (store, stop) = (Arc::clone(store), Arc::clone(&stop));
+            streams(3).into_iter().map(move |stream| {
+                let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    let mut done = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        let (id, revision) = append(&store, &stream).await;
+                        done.push((stream.clone(), id, revision));
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                    done
+                })
+            })
+        });
+        let writers = writers.collect();
+        Self { stop, writers }
+    }
+
+    async fn end(self) -> Acknowledged {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = Vec::new();
+        for writer in self.writers {
+            all.extend(writer.await.expect("ends"));
+        }
+        all
+    }
+}
+
+type Seen = Arc<Mutex<Vec<RecordedEvent>>>;
+
+/// Follows the log.
+async fn follow(store: &Arc<Store>) -> Seen {
+    let subscribe = Subscribe {
+        to: SubscribeTo::All(Filter::ALL),
+        from: SubscribeFrom::Start,
+    };
+    let mut events = store.subscribe(subscribe).await.expect("follows");
+    let seen = Seen::default();
+    let following = Arc::clone(&seen);
+    tokio::spawn(async move {
+        loop {
+            match events.next_event().await {
+                Ok(event) if event.log == LOG => {
+                    let mut seen = following.lock().expect("whole");
+                    seen.push(RecordedEvent::clone(&event));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    eprintln!("the subscription ended: {error:?}");
+                    return;
+                }
+            }
+        }
+    });
+    seen
+}
+
+/// Waits until all of these events were seen, each once and in order.
+async fn sees_all(seen: &Seen, events: &[RecordedEvent]) {
+    let begun = Instant::now();
+    loop {
+        let now = seen.lock().expect("whole").clone();
+        assert_eq!(now[..], events[..now.len()], "each once, in order");
+        if now.len() == events.len() {
+            return;
+        }
+        let found = (now.len(), events.len());
+        assert!(begun.elapsed() < PATIENCE, "seen {found:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn open(urls: &[String]) -> Arc<Store> {
+    open_database(&urls.join(" ")).await.expect("opens")
+}
+
+/// All events of the log, as a fresh process reads them.
+async fn stored(store: &Store) -> Vec<RecordedEvent> {
+    let mut request = ReadAll::forwards();
+    let mut events = Vec::new();
+    loop {
+        let page = store.read_all(request.clone()).await.expect("reads");
+        events.extend(page.events.into_iter().filter(|event| event.log == LOG));
+        if page.end {
+            return events;
+        }
+        request.from = AllFrom::Checkpoint(page.next);
+    }
+}
+
+fn check(events: &[RecordedEvent], acknowledged: &Acknowledged) {
+    let mut ids = HashSet::new();
+    for (expected, event) in (1..).zip(events) {
+        assert_eq!(event.position, Position(expected), "no gap, none twice");
+        assert!(ids.insert(event.id), "{} twice", event.id);
+    }
+    for stream in streams(3) {
+        let of_stream = events.iter().filter(|event| event.stream == stream);
+        for (expected, event) in (0..).zip(of_stream) {
+            assert_eq!(event.revision, Revision(expected), "{stream}");
+        }
+    }
+    for (stream, id, revision) in acknowledged {
+        let found = events.iter().find(|event| event.id == *id).expect("kept");
+        assert_eq!((&found.stream, found.revision), (stream, *revision));
+    }
+}
+
+/// In how many databases the log holds rows and is open.
+async fn open_places(urls: &[String]) -> usize {
+    let mut open = 0;
+    for url in urls {
+        let config = gesta_postgres::Config::parse(url).expect("valid");
+        let database = gesta_postgres::Relocation::open(&config).await;
+        let look = database.expect("there").look(LOG).await.expect("looks");
+        if look.last > Position::START && !look.closed {
+            open += 1;
+        }
+    }
+    open
+}
+
+/// Does so many steps and dies: between two steps, or at a random moment within the next. True if it was done before.
+async fn dies_after(urls: &[String], goal: MoveTo<'_>, steps: usize, within: bool) -> bool {
+    let mut mover = Mover::open(&urls.join(" "), LOG, goal)
+        .await
+        .expect("opens");
+    for _ in 0..steps {
+        match mover.step().await {
+            Ok(Step::Done) => return true,
+            Ok(_) => {}
+            Err(error) => assert!(error.is_retryable(), "{error:?}"),
+        }
+    }
+    if within {
+        let moment = Duration::from_micros(u64::from(uuid_bits() % 6_000));
+        let _ = tokio::time::timeout(moment, mover.step()).await;
+    }
+    false
+}
+
+/// A random number.
+fn uuid_bits() -> u16 {
+    let [a, b, ..] = *EventId::random().0.as_bytes();
+    u16::from_be_bytes([a, b])
+}
+
+async fn finish(urls: &[String], goal: MoveTo<'_>) {
+    let begun = Instant::now();
+    while let Err(error) = databases::move_log(&urls.join(" "), LOG, goal, |_| {}).await {
+        let late = begun.elapsed() > PATIENCE;
+        assert!(error.is_retryable() && !late, "{error:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn settled(stores: Vec<Arc<Store>>) {
+    for store in stores {
+        store.shutdown().await.expect("shuts down");
+    }
+}
+
+/// Goal: whoever moves a log may die before and within each step; the next one finishes, or undoes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_moves_under_load_whoever_dies() {
+    let Some(server) = shared() else { return };
+    let mut urls = urls(server, 2);
+    schema::create(&urls.join(" "), LOGS).await.expect("made");
+    let third = format!("{}?schema={}&readers=2", server.url(), fresh_schema());
+    databases::add(&urls.join(" "), &third)
+        .await
+        .expect("added");
+    databases::add(&urls.join(" "), &third)
+        .await
+        .expect_err("not all are named");
+    urls.push(third);
+    let stores = vec![open(&urls).await, open(&urls).await, open(&urls).await];
+    let incarnation = stores[0].info().await.expect("whole").incarnation;
+    let seen = follow(&stores[2]).await;
+    let load = Load::begin(&stores[..2]);
+    for stream in streams(3) {
+        append(&stores[0], &stream).await;
+    }
+    for round in 0..30 {
+        let goal = MoveTo::Database(&urls[round % 3]);
+        let done = dies_after(&urls, goal, round / 2, round % 2 == 0).await;
+        assert!(open_places(&urls).await <= 1, "round {round}");
+        let undo = round % 5 == 4 && !done;
+        finish(&urls, if undo { MoveTo::Back } else { goal }).await;
+        assert_eq!(open_places(&urls).await, 1, "round {round}");
+        // Each process appends before the next move.
+        for store in &stores[..2] {
+            append(store, &streams(1)[0]).await;
+        }
+    }
+    let acknowledged = load.end().await;
+    let after = stores[0].info().await.expect("whole").incarnation;
+    assert_eq!(after, incarnation, "checkpoints live on");
+    let fresh = open(&urls).await;
+    let events = stored(&fresh).await;
+    check(&events, &acknowledged);
+    for store in &stores {
+        assert_eq!(stored(store).await, events, "no process reads an old copy");
+    }
+    sees_all(&seen, &events).await;
+    settled(stores).await;
+    let database = Database::open(&urls.join(" "), &Options::default())
+        .await
+        .expect("opens");
+    let report = database.verify(|_| {}).await.expect("read");
+    assert!(report.is_healthy(), "{:?}", report.findings);
+    database.close().await;
+    settled(vec![fresh]).await;
+}

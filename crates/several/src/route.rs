@@ -1,0 +1,194 @@
+//! Which database has a log: the newest map that this process knows, and reading it again when it is outdated.
+//!
+//! Invariants: a call about a log that meets it closed reads the map again before anything else; a map replaces an older
+//! one only. Not here: the calls themselves (`backend`).
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use futures::future::join_all;
+use futures::lock::Mutex;
+use futures::stream::{FuturesUnordered, StreamExt};
+use gesta_core::backend::Backend;
+use gesta_core::{DatabaseId, Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy, Result};
+
+use crate::check::{arrange, with_logs};
+
+/// How often a call is sent after a log that moves meanwhile.
+const TRIES_MAX: usize = 3;
+
+/// One database of a store, open.
+#[derive(Clone)]
+pub struct Part {
+    /// Its copy of the map of the logs.
+    pub copy: Arc<MapCopy>,
+    /// The database. It knows all logs of the store by their numbers, and holds events of some.
+    pub backend: Arc<dyn Backend>,
+    /// What reads its copy of the map again.
+    pub keeper: Arc<dyn KeepsMap>,
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Part").field(&self.copy.here).finish()
+    }
+}
+
+/// An open database, by what does not change.
+struct Database {
+    id: DatabaseId,
+    backend: Arc<dyn Backend>,
+    keeper: Arc<dyn KeepsMap>,
+}
+
+/// The databases of this process, and the newest map that it knows. The map may name databases that this process was
+/// not given, if they have joined the store since.
+pub(crate) struct Routes {
+    databases: Vec<Database>,
+    map: RwLock<Arc<LogMap>>,
+    reading: Mutex<()>,
+}
+
+impl Routes {
+    /// # Errors
+    /// As [`arrange`].
+    pub(crate) fn new(parts: &[Part]) -> Result<Self> {
+        let copies: Vec<&MapCopy> = parts.iter().map(|part| &*part.copy).collect();
+        let (map, places) = arrange(&copies)?;
+        let database = |at: usize| Database {
+            id: parts[at].copy.here,
+            backend: Arc::clone(&parts[at].backend),
+            keeper: Arc::clone(&parts[at].keeper),
+        };
+        Ok(Self {
+            databases: places.into_iter().map(database).collect(),
+            map: RwLock::new(Arc::new(map.clone())),
+            reading: Mutex::new(()),
+        })
+    }
+
+    pub(crate) fn map(&self) -> Arc<LogMap> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn backends(&self) -> impl Iterator<Item = &Arc<dyn Backend>> {
+        self.databases.iter().map(|database| &database.backend)
+    }
+
+    pub(crate) fn backend(&self, at: usize) -> &Arc<dyn Backend> {
+        &self.databases[at].backend
+    }
+
+    /// Which of the databases of this process has a log.
+    ///
+    /// # Errors
+    /// `Unavailable` if it is one that this process was not given; `Corrupt` if there is no such log.
+    pub(crate) fn home(&self, log: LogId) -> Result<usize> {
+        let map = self.map();
+        let place = map.home(log);
+        let place = place.ok_or_else(|| Error::corrupt(format!("the store has no log {log}")))?;
+        let id = map.databases()[place].id;
+        let at = self.databases.iter().position(|database| database.id == id);
+        at.ok_or_else(|| {
+            let home = map.describe(place);
+            Error::unavailable(format!(
+                "log {log} has moved to {home}, which this process was not given: start it again with all URLs"
+            ))
+        })
+    }
+
+    /// Calls the database that has a log; again if the log has moved meanwhile.
+    pub(crate) async fn at<'a, T, F: Future<Output = Result<T>>>(
+        &'a self,
+        log: LogId,
+        call: impl Fn(&'a Arc<dyn Backend>) -> F,
+    ) -> Result<T> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let map = self.map();
+            let home = self.home(log)?;
+            match call(self.backend(home)).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) if !error.is_log_closed() => return Err(self.named(home, error)),
+                Err(error) => {
+                    self.read_again(map.version()).await;
+                    if tries == TRIES_MAX || self.home(log)? == home {
+                        return Err(self.named(home, error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls all databases at once; again if a log has moved meanwhile.
+    pub(crate) async fn all<'a, T, F: Future<Output = Result<T>>>(
+        &'a self,
+        call: impl Fn(&'a Arc<dyn Backend>) -> F,
+    ) -> Result<Vec<T>> {
+        let answers = join_all(self.backends().map(call)).await;
+        let answers = answers.into_iter().enumerate();
+        let answers = answers.map(|(at, answer)| answer.map_err(|error| self.named(at, error)));
+        let (done, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
+        let mut failed = failed.into_iter().filter_map(Result::err);
+        match failed.next() {
+            None => Ok(done.into_iter().flatten().collect()),
+            Some(first) => Err(failed.fold(first, and)),
+        }
+    }
+
+    /// Reads the copies of the map, unless a newer one than `known` is there already. A database that does not answer
+    /// is passed over: its logs are away in any case.
+    pub(crate) async fn read_again(&self, known: u64) {
+        let _one_at_a_time = self.reading.lock().await;
+        if self.map().version() > known {
+            return;
+        }
+        let read = self
+            .databases
+            .iter()
+            .map(|database| database.keeper.read_map());
+        let mut read: FuturesUnordered<_> = read.collect();
+        while let Some(copy) = read.next().await {
+            let Ok(copy) = copy else { continue };
+            if self.take(&copy) {
+                // The newest or not: whoever is sent to the wrong database reads again.
+                return;
+            }
+        }
+    }
+
+    /// Takes a map, if it is newer.
+    fn take(&self, copy: &MapCopy) -> bool {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let newer = copy.map.version() > map.version() && copy.map.store() == map.store();
+        if newer {
+            *map = Arc::new(copy.map.clone());
+        }
+        newer
+    }
+
+    /// Says which database is away.
+    fn named(&self, at: usize, error: Error) -> Error {
+        let map = self.map();
+        match (error.kind(), map.place_of(self.databases[at].id)) {
+            (ErrorKind::Unavailable(why), Some(place)) => {
+                let which = with_logs(&map, place);
+                Error::unavailable(format!("{which}: {why}")).caused_by(error)
+            }
+            _ => error,
+        }
+    }
+}
+
+/// Two databases are away.
+fn and(one: Error, other: Error) -> Error {
+    match (one.kind(), other.kind()) {
+        (ErrorKind::Unavailable(first), ErrorKind::Unavailable(second)) => {
+            let closed = one.is_log_closed();
+            let text = format!("{first}; {second}");
+            Error::unavailable(text).caused_by(if closed { one } else { other })
+        }
+        (ErrorKind::Unavailable(_), _) => other,
+        _ => one,
+    }
+}

@@ -1,0 +1,39 @@
+//! A writer of a log that gives up when the log has moved to another database.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, ready};
+use gesta_core::backend::{Batch, BatchOutcome, LogWriter, WriterEpoch};
+use gesta_core::{Error, LogId};
+
+use crate::route::Routes;
+
+/// A writer in one of the databases.
+///
+/// A log that has moved is closed where it was, so a batch that is sent there misses. What follows (reading on, deciding
+/// again) goes to the new database by the map; only the writer itself must be opened again there.
+pub(crate) struct RoutedWriter {
+    pub(crate) inner: Box<dyn LogWriter>,
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) log: LogId,
+    /// Which of the databases it writes to.
+    pub(crate) at: usize,
+}
+
+impl LogWriter for RoutedWriter {
+    fn epoch(&self) -> WriterEpoch {
+        self.inner.epoch()
+    }
+
+    fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
+        match self.routes.home(self.log) {
+            Ok(home) if home == self.at => self.inner.submit(batch),
+            Ok(_) => {
+                let text = format!("log {} has moved to another database", self.log);
+                ready(BatchOutcome::Unknown(Error::unavailable(text))).boxed()
+            }
+            Err(error) => ready(BatchOutcome::Unknown(error)).boxed(),
+        }
+    }
+}
