@@ -11,7 +11,9 @@ use gesta_core::{Checkpoint, EventId, EventType, ExpectedRevision, Revision, Str
 use gesta_wire::Expected;
 use uuid::Uuid;
 
-pub(crate) use self::cluster::{ClusterCommand, ClusterDrain, ClusterMove, ClusterPin};
+pub(crate) use self::cluster::{
+    ClusterCommand, ClusterDrain, ClusterMove, ClusterMoveLog, ClusterPin,
+};
 use crate::units::Span;
 
 /// The server that data commands talk to unless told otherwise.

@@ -200,3 +200,52 @@ fn printed_statements_make_one_store() {
     }
     append(&urls, "cart-1");
 }
+
+/// Goal: a store that has outgrown its database gets another one, and gives it a log, by two commands.
+#[test]
+fn a_log_moves_to_a_database_that_is_added() {
+    let Some(postgres) = shared() else { return };
+    let urls = urls(postgres, 2);
+    succeed(&["schema", "create", "--logs", "4", "--store", &urls[0]]);
+    let names: Vec<String> = (0..12).map(|n| format!("cart-{n}")).collect();
+    names.iter().for_each(|name| append(&urls[..1], name));
+    let add = ["cluster", "add-database", &urls[1], "--store", &urls[0]];
+    assert!(succeed(&add).contains("2 databases"));
+    let alone = run(&info(&["--store", &urls[0]]));
+    assert_eq!(code(&alone), 2, "{alone:?}");
+    let with = |arguments: &[&str]| {
+        let store = store(&urls);
+        run(&[arguments, &store].concat())
+    };
+    let before = with(&["all", "read", "--output", "json"]);
+    let moved = with(&["cluster", "move-log", "1", "--to", &urls[1]]);
+    assert!(moved.status.success(), "{moved:?}");
+    let again = with(&[
+        "cluster", "move-log", "1", "--to", &urls[1], "--output", "json",
+    ]);
+    assert!(support::stdout(&again).contains("\"steps\":0"), "{again:?}");
+    let after = with(&["all", "read", "--output", "json"]);
+    assert!(
+        after.status.success() && before.stdout == after.stdout,
+        "{after:?}"
+    );
+    names.iter().for_each(|name| append(&urls, name));
+    let verified = with(&["verify", "--output", "json"]);
+    assert!(
+        support::stdout(&verified).contains("\"healthy\":true"),
+        "{verified:?}"
+    );
+    assert!(
+        with(&["cluster", "move-log", "1", "--undo"])
+            .status
+            .success()
+    );
+    for (wrong, text) in [
+        (["cluster", "move-log", "9", "--to", &urls[0]], "found 9"),
+        (["cluster", "move-log", "1", "--to", "sqlite:x"], "postgres"),
+    ] {
+        let output = with(&wrong);
+        assert_eq!(code(&output), 2, "{output:?}");
+        assert!(stderr(&output).contains(text), "{output:?}");
+    }
+}

@@ -47,6 +47,16 @@ pub struct LogEnd {
     pub created: Timestamp,
 }
 
+impl LogEnd {
+    /// What a database that is one of several of its store gives as the end of a log that is closed in it: the log is
+    /// open in another one, or is just being moved. No row of a log has this position.
+    pub const CLOSED: LogEnd = LogEnd {
+        position: Position(i64::MAX as u64),
+        writer: WriterEpoch(0),
+        created: Timestamp(0),
+    };
+}
+
 /// One event, ready to be stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {

@@ -285,13 +285,6 @@ impl MapCopy {
     pub fn place(&self) -> Option<usize> {
         self.map.place_of(self.here)
     }
-
-    /// True if the log lies in the database that keeps this copy, as far as the copy says.
-    #[must_use]
-    pub fn is_home(&self, log: LogId) -> bool {
-        let home = self.map.home(log);
-        home.is_some() && home == self.place()
-    }
 }
 
 /// A database that keeps a copy of the map.

@@ -286,3 +286,38 @@ async fn a_log_moves_under_load_whoever_dies() {
     database.close().await;
     settled(vec![fresh]).await;
 }
+
+/// Goal: the servers themselves may die while a log moves between them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_moves_between_servers_that_die() {
+    let start = || Server::start().expect("starts");
+    let (Some(one), Some(other)) = (start(), start()) else {
+        return;
+    };
+    let mut servers = [one, other];
+    let url = |server: &Server| format!("{}?answer_timeout=2&connect_timeout=2", server.url());
+    let urls: Vec<String> = servers.iter().map(url).collect();
+    schema::create(&urls.join(" "), LOGS).await.expect("made");
+    let stores = vec![open(&urls).await, open(&urls).await];
+    let seen = follow(&stores[1]).await;
+    let load = Load::begin(&stores[..1]);
+    append(&stores[0], &streams(1)[0]).await;
+    for round in 0..8 {
+        let goal = MoveTo::Database(&urls[round % 2]);
+        dies_after(&urls, goal, round, true).await;
+        let victim = &mut servers[(round / 2) % 2];
+        victim.kill_9().expect("killed");
+        victim.restart().expect("restarted");
+        let undo = round % 4 == 3;
+        finish(&urls, if undo { MoveTo::Back } else { goal }).await;
+        assert_eq!(open_places(&urls).await, 1, "round {round}");
+        append(&stores[0], &streams(1)[0]).await;
+    }
+    let acknowledged = load.end().await;
+    let fresh = open(&urls).await;
+    let events = stored(&fresh).await;
+    check(&events, &acknowledged);
+    sees_all(&seen, &events).await;
+    settled(stores).await;
+    settled(vec![fresh]).await;
+}

@@ -7,7 +7,7 @@ use gesta_core::backend::{
     StreamHead, WriterEpoch,
 };
 use gesta_core::limits::STREAM_NAME_BYTES_MAX;
-use gesta_core::{Error, EventId, Incarnation, LogId, MapCopy, Position, Revision, StreamId};
+use gesta_core::{Error, EventId, Incarnation, LogId, Position, Revision, StreamId};
 use gesta_sql::{position_from_sql, revision_from_sql, row_id_from_sql};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -51,7 +51,8 @@ impl Read for ReadLogEnd<'_> {
 
 /// The last rows of all logs.
 pub(crate) struct ReadLogEnds<'a> {
-    pub(crate) map: &'a MapCopy,
+    /// The database is one of several: whoever routes by log knows what a closed log is.
+    pub(crate) is_part: bool,
     pub(crate) ledger: &'a Ledger,
 }
 
@@ -61,15 +62,14 @@ impl Read for ReadLogEnds<'_> {
     async fn run(&self, reader: &mut PooledReader) -> ReadResult<Vec<LogEnd>> {
         let rows = query(reader, READ_LOG_ENDS, &[]).await?;
         let ends = (0..).map(LogId).zip(&rows);
-        ends.map(|(log, row)| {
-            match current_end(row, log, self.ledger, reader) {
-                // A copy of a log that lies elsewhere: nothing of it is to be read here.
-                Err(ReadError::Ours(error)) if error.is_log_closed() && !self.map.is_home(log) => {
-                    Ok(LogEnd::default())
+        ends.map(
+            |(log, row)| match current_end(row, log, self.ledger, reader) {
+                Err(ReadError::Ours(error)) if self.is_part && error.is_log_closed() => {
+                    Ok(LogEnd::CLOSED)
                 }
                 end => end,
-            }
-        })
+            },
+        )
         .collect()
     }
 }

@@ -116,16 +116,6 @@ impl PostgresBackend {
         PostgresAudit::begin(&self.connector, self.info.logs).await
     }
 
-    async fn read_ends(&self, purpose: Purpose) -> Result<Vec<LogEnd>> {
-        let read = ReadLogEnds {
-            map: &self.map(),
-            ledger: &self.ledger,
-        };
-        self.pool
-            .read("read the ends of the logs", purpose, read)
-            .await
-    }
-
     fn check_open(&self) -> Result<()> {
         if self.closed.is_cancelled() {
             return Err(gesta_core::Error::unavailable("the store is closed"));
@@ -227,14 +217,13 @@ impl Backend for PostgresBackend {
             // The statement that every connection has prepared already.
             return Ok(vec![self.log_end(LogId(0), purpose).await?]);
         }
-        match self.read_ends(purpose).await {
-            // It may lie elsewhere since the map was read: then the other ends are all that is asked for.
-            Err(error) if error.is_log_closed() => {
-                self.read_map().await?;
-                self.read_ends(purpose).await
-            }
-            ends => ends,
-        }
+        let read = ReadLogEnds {
+            is_part: self.connector.config.is_part,
+            ledger: &self.ledger,
+        };
+        self.pool
+            .read("read the ends of the logs", purpose, read)
+            .await
     }
 
     async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded> {

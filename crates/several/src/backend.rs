@@ -42,7 +42,7 @@ impl Several {
     ///
     /// # Errors
     /// `InvalidArgument` if a database is missing, there twice, or of another store; `Corrupt` if their maps differ, or
-    /// one holds events of a log that lies in another; `Unavailable` if one does not answer.
+    /// one holds events of a log that lies in another and is not closed there; `Unavailable` if one does not answer.
     pub async fn open(parts: &[Part]) -> Result<Self> {
         let routes = Arc::new(Routes::new(parts)?);
         let several = Self {
@@ -62,16 +62,12 @@ impl Several {
 
     /// No database may hold events of a log that lies in another one, unless the log is closed in it.
     async fn check_contents(&self) -> Result<()> {
-        let all = match self.ends_of_parts(Purpose::Read).await {
-            // Somebody moves a log just now, or has died while doing so: the others shall be served.
-            Err(error) if error.is_log_closed() => return Ok(()),
-            all => all?,
-        };
         let map = self.map();
+        let all = self.ends_of_parts(Purpose::Read).await?;
         for (at, ends) in all.iter().enumerate() {
             for (log, end) in (0..).map(LogId).zip(ends) {
-                let home = self.routes.home(log)?;
-                if home != at && end.position > Position::START {
+                let home = self.routes.home_in(&map, log)?;
+                if home != at && end.position > Position::START && *end != LogEnd::CLOSED {
                     return Err(Error::corrupt(format!(
                         "log {log} lies in {}, but {} holds events of it, up to position {}",
                         map.describe(home),
@@ -86,14 +82,7 @@ impl Several {
 
     /// The ends that each database knows of all logs of the store.
     async fn ends_of_parts(&self, purpose: Purpose) -> Result<Vec<Vec<LogEnd>>> {
-        let version = self.map().version();
-        let all = match self.routes.all(|part| part.log_ends(purpose)).await {
-            Err(error) if error.is_log_closed() => {
-                self.routes.read_again(version).await;
-                self.routes.all(|part| part.log_ends(purpose)).await?
-            }
-            all => all?,
-        };
+        let all = self.routes.all(|part| part.log_ends(purpose)).await?;
         let logs = self.logs;
         if let Some(ends) = all.iter().find(|ends| ends.len() != usize::from(logs)) {
             let found = ends.len();
@@ -181,16 +170,18 @@ impl Backend for Several {
     }
 
     async fn log_ends(&self, purpose: Purpose) -> Result<Vec<LogEnd>> {
-        let version = self.map().version();
+        let map = self.map();
         let of_parts = self.ends_of_parts(purpose).await?;
-        if self.map().version() != version {
-            // Each by itself: the map may have changed between the answers.
-            let logs = (0..self.logs).map(LogId);
-            let ends = join_all(logs.map(|log| self.log_end(log, purpose))).await;
-            return ends.into_iter().collect();
+        let mut ends = Vec::with_capacity(usize::from(self.logs));
+        for log in (0..self.logs).map(LogId) {
+            let end = of_parts[self.routes.home_in(&map, log)?][usize::from(log.0)];
+            ends.push(match end == LogEnd::CLOSED {
+                // It has moved since the map was read, or moves just now.
+                true => self.log_end(log, purpose).await?,
+                false => end,
+            });
         }
-        let end = |log: LogId| Ok(of_parts[self.routes.home(log)?][usize::from(log.0)]);
-        (0..self.logs).map(LogId).map(end).collect()
+        Ok(ends)
     }
 
     async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded> {

@@ -3,10 +3,10 @@
 //! Invariants: a call about a log that meets it closed reads the map again before anything else; a map replaces an older
 //! one only. Not here: the calls themselves (`backend`).
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use futures::future::join_all;
-use futures::lock::Mutex;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use gesta_core::backend::Backend;
 use gesta_core::{DatabaseId, Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy, Result};
@@ -45,7 +45,8 @@ struct Database {
 pub(crate) struct Routes {
     databases: Vec<Database>,
     map: RwLock<Arc<LogMap>>,
-    reading: Mutex<()>,
+    /// The task that reads the copies, or read them last.
+    reading: Mutex<Option<Shared<BoxFuture<'static, ()>>>>,
 }
 
 impl Routes {
@@ -62,7 +63,7 @@ impl Routes {
         Ok(Self {
             databases: places.into_iter().map(database).collect(),
             map: RwLock::new(Arc::new(map.clone())),
-            reading: Mutex::new(()),
+            reading: Mutex::default(),
         })
     }
 
@@ -83,7 +84,15 @@ impl Routes {
     /// # Errors
     /// `Unavailable` if it is one that this process was not given; `Corrupt` if there is no such log.
     pub(crate) fn home(&self, log: LogId) -> Result<usize> {
-        let map = self.map();
+        self.home_in(&self.map(), log)
+    }
+
+    /// The same by a map that was taken before: what is asked of several databases must be read by the map as it was
+    /// before they were asked, for a database that has no log yet cannot say that it will have it.
+    ///
+    /// # Errors
+    /// As [`home`](Self::home).
+    pub(crate) fn home_in(&self, map: &LogMap, log: LogId) -> Result<usize> {
         let place = map.home(log);
         let place = place.ok_or_else(|| Error::corrupt(format!("the store has no log {log}")))?;
         let id = map.databases()[place].id;
@@ -98,7 +107,7 @@ impl Routes {
 
     /// Calls the database that has a log; again if the log has moved meanwhile.
     pub(crate) async fn at<'a, T, F: Future<Output = Result<T>>>(
-        &'a self,
+        self: &'a Arc<Self>,
         log: LogId,
         call: impl Fn(&'a Arc<dyn Backend>) -> F,
     ) -> Result<T> {
@@ -120,7 +129,7 @@ impl Routes {
         }
     }
 
-    /// Calls all databases at once; again if a log has moved meanwhile.
+    /// Calls all databases at once.
     pub(crate) async fn all<'a, T, F: Future<Output = Result<T>>>(
         &'a self,
         call: impl Fn(&'a Arc<dyn Backend>) -> F,
@@ -138,20 +147,35 @@ impl Routes {
 
     /// Reads the copies of the map, unless a newer one than `known` is there already. A database that does not answer
     /// is passed over: its logs are away in any case.
-    pub(crate) async fn read_again(&self, known: u64) {
-        let _one_at_a_time = self.reading.lock().await;
-        if self.map().version() > known {
-            return;
-        }
-        let read = self
-            .databases
-            .iter()
-            .map(|database| database.keeper.read_map());
-        let mut read: FuturesUnordered<_> = read.collect();
+    ///
+    /// One reads for all, in a task of its own: whoever waits may be dropped, or not be polled for a while.
+    pub(crate) async fn read_again(self: &Arc<Self>, known: u64) {
+        let reading = {
+            let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.map().version() > known {
+                return;
+            }
+            match &*reading {
+                Some(reading) if reading.peek().is_none() => reading.clone(),
+                _ => {
+                    let routes = Arc::clone(self);
+                    let task = tokio::spawn(async move { routes.read_maps().await });
+                    let new = task.map(drop).boxed().shared();
+                    reading.insert(new).clone()
+                }
+            }
+        };
+        reading.await;
+    }
+
+    /// Reads until a newer map is found, or all are read.
+    async fn read_maps(&self) {
+        let read = self.databases.iter();
+        let mut read: FuturesUnordered<_> =
+            read.map(|database| database.keeper.read_map()).collect();
         while let Some(copy) = read.next().await {
-            let Ok(copy) = copy else { continue };
-            if self.take(&copy) {
-                // The newest or not: whoever is sent to the wrong database reads again.
+            // The newest or not: whoever is sent to the wrong database reads again.
+            if copy.is_ok_and(|copy| self.take(&copy)) {
                 return;
             }
         }
@@ -184,9 +208,7 @@ impl Routes {
 fn and(one: Error, other: Error) -> Error {
     match (one.kind(), other.kind()) {
         (ErrorKind::Unavailable(first), ErrorKind::Unavailable(second)) => {
-            let closed = one.is_log_closed();
-            let text = format!("{first}; {second}");
-            Error::unavailable(text).caused_by(if closed { one } else { other })
+            Error::unavailable(format!("{first}; {second}"))
         }
         (ErrorKind::Unavailable(_), _) => other,
         _ => one,

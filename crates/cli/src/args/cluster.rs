@@ -17,6 +17,14 @@ pub(crate) enum ClusterCommand {
     Drain(ClusterDrain),
     /// Move a log to another node.
     Move(ClusterMove),
+    /// Add an empty database to the store, to which logs can be moved.
+    AddDatabase {
+        /// The database: postgres://…
+        #[arg(value_name = "URL")]
+        database: String,
+    },
+    /// Move a log to another database of the store, while the store is in use.
+    MoveLog(ClusterMoveLog),
     /// Keep a log at one node whenever that node is up.
     Pin(ClusterPin),
     /// Undo `pin`.
@@ -40,6 +48,23 @@ pub(crate) enum ClusterCommand {
         #[arg(long, value_name = "MOVES", value_parser = clap::value_parser!(u16).range(1..))]
         limit: Option<u16>,
     },
+}
+
+/// `gesta cluster move-log`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "--store names all databases of the store. Every process that uses the store must have been started with all of them.\n\
+    Appends to the log wait for a moment at the end. A move that was stopped is finished by the same command, or undone by --undo."
+)]
+pub(crate) struct ClusterMoveLog {
+    /// The log.
+    pub(crate) log: u16,
+    /// The database that gets it.
+    #[arg(long, value_name = "URL", required_unless_present = "undo")]
+    pub(crate) to: Option<String>,
+    /// Leave the log where it was before a move that was stopped.
+    #[arg(long, conflicts_with = "to")]
+    pub(crate) undo: bool,
 }
 
 /// `gesta cluster drain`.

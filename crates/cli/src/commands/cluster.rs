@@ -4,6 +4,7 @@
 //! Invariants: only the owner of a log gives it away; what is written here is a request, conditional on the tenure or
 //! the generation that was seen. Not here: what the nodes make of it (`gesta-cluster`), tables for people (`show`).
 
+mod databases;
 mod show;
 
 use std::sync::Arc;
@@ -29,8 +30,22 @@ pub(super) async fn run(url: &str, command: ClusterCommand, output: &mut Output)
         let text = format!("{url} is a store of one process; several nodes need PostgreSQL");
         return Err(Failure::usage(text));
     }
-    let database = Database::open(url, &Options::default()).await?;
     let mut interrupts = interrupts()?;
+    let command = match command {
+        ClusterCommand::AddDatabase { database } => {
+            return databases::add(url, &database, output).await;
+        }
+        ClusterCommand::MoveLog(request) => {
+            return tokio::select! {
+                outcome = databases::move_log(url, &request, output) => outcome,
+                _ = interrupts.recv() => Err(Failure::interrupted(
+                    "stopped; the same command goes on with the move, and --undo takes it back",
+                )),
+            };
+        }
+        other => other,
+    };
+    let database = Database::open(url, &Options::default()).await?;
     let outcome = tokio::select! {
         outcome = perform(&database, command, output) => outcome,
         _ = interrupts.recv() => Err(Failure::interrupted("stopped; what was asked of the nodes stays asked")),
@@ -48,6 +63,8 @@ async fn perform(database: &Database, command: ClusterCommand, output: &mut Outp
         }
         ClusterCommand::Drain(drain) => set_drain(&registry, &drain, output).await,
         ClusterCommand::Move(request) => move_log(&registry, &request, output).await,
+        // They need no nodes, and were done before.
+        ClusterCommand::AddDatabase { .. } | ClusterCommand::MoveLog(_) => Ok(()),
         ClusterCommand::Pin(pin) => set_pin(&registry, &pin, output).await,
         ClusterCommand::Unpin { log } => {
             let look = registry.look().await?;
