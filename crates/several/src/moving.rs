@@ -139,6 +139,16 @@ fn at_rest(log: LogId, goal: Goal, facts: &[Fact], map: &LogMap, home: usize) ->
             },
         });
     }
+    let has_rows = |fact: &Fact| fact.last > Position::START;
+    let open_elsewhere = (0..facts.len())
+        .find(|place| *place != home && !facts[*place].closed && has_rows(&facts[*place]));
+    if let Some(place) = open_elsewhere {
+        // A fail-over has lost the row that closed the log there.
+        return Ok(Step::Close {
+            place,
+            expected: map.version(),
+        });
+    }
     match goal {
         Goal::Undo => Ok(Step::Done),
         Goal::Move(to) if to == home => Ok(Step::Done),

@@ -257,3 +257,27 @@ fn another_log_or_another_way_waits_its_turn() {
     assert!(next_step(LogId(2), Goal::Move(1), &world.facts(), false).is_err());
     assert!(next_step(LogId(9), Goal::Undo, &world.facts(), false).is_err());
 }
+
+/// Goal: a fail-over of the old database that loses the row which closed the log there leaves it open only until the next
+/// look.
+#[test]
+fn a_log_that_a_fail_over_has_opened_again_is_closed() {
+    let mut world = World::new();
+    let home = world.newest().home(LOG).expect("some");
+    for known in 0..5 {
+        world.append(home, known);
+    }
+    world.finish(Goal::Move(2)).expect("free");
+    world.databases[home].closed = false;
+    let step = next_step(LOG, Goal::Move(2), &world.facts(), false).expect("a step");
+    let expected = world.newest().version();
+    assert_eq!(
+        step,
+        Step::Close {
+            place: home,
+            expected
+        }
+    );
+    world.finish(Goal::Undo).expect("free");
+    assert!(world.databases[home].closed);
+}
