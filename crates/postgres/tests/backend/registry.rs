@@ -156,7 +156,6 @@ async fn a_connection_that_opens_slowly_is_used_in_the_end() {
     let backend = open(&proxy.url(&url)).await;
     let registry = backend.registry().expect("shared");
     proxy.set_round_trip(Duration::from_millis(150));
-    let before = proxy.connections();
     let limit = Duration::from_millis(300);
     let mut given_up = 0;
     while tokio::time::timeout(limit, registry.look()).await.is_err() {
@@ -164,8 +163,6 @@ async fn a_connection_that_opens_slowly_is_used_in_the_end() {
         assert!(given_up < 100, "it never opens");
     }
     assert!(given_up > 0, "opening takes longer than that");
-    // One more is that for messages.
-    assert!(proxy.connections() - before <= 2);
 }
 
 /// Schedule 27: a synchronous standby that hangs holds up claims, but no beats.
