@@ -24,7 +24,15 @@ pub(crate) enum Fit {
 /// Checks the claim of one part against the state of its stream.
 pub(crate) fn check(part: &StreamPart, state: &StreamState) -> Fit {
     if state.tombstoned {
-        return refused_lifecycle(part, ErrorKind::StreamTombstoned(part.stream.clone()));
+        let refusal = ErrorKind::StreamTombstoned(part.stream.clone());
+        return match part.change {
+            // A change of metadata is no reason for its own refusal: it is refused as events are.
+            Change::Lifecycle {
+                kind: LifecycleChange::Metadata,
+                ..
+            } => Fit::Refused(refusal),
+            _ => refused_lifecycle(part, refusal),
+        };
     }
     match &part.change {
         Change::Events { .. } => {
