@@ -86,6 +86,13 @@ mod server;
 #[cfg(test)]
 mod simulation;
 
+/// The pure cores of a lane, for simulations.
+#[doc(hidden)]
+pub mod cores {
+    pub use crate::receiving::{Newest, Receiver, Refusal, Verdict};
+    pub use crate::sending::{Credit, Link, Output, Sender, Violation, Write};
+}
+
 pub use config::{Bounds, LinkConfig, Secret, StoreIdentity, Times};
 pub use error::{AskError, ForwardError, Result, ReturnReason, StartError};
 pub use forwarder::{Forwarder, NodeReach, OnHint, OnReply, Outgoing, Reply};

@@ -13,7 +13,7 @@ use crate::sending::{Credit, Violation};
 
 /// What becomes of a call that has arrived.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// Hand it over; so much time is left.
     HandOver(Duration),
     /// Its deadline is over: answer so.
@@ -24,16 +24,21 @@ pub(crate) enum Verdict {
 
 /// What is sent after an answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// *Not here* from this call on; calls from `untaken` on were not handed over.
-    From { from: u64, untaken: u64 },
+    From {
+        /// The first call that is refused.
+        from: u64,
+        /// The first call that was not handed over.
+        untaken: u64,
+    },
     /// Nothing: an earlier refusal covers it.
     Covered,
 }
 
 /// The pure core of one lane.
 #[derive(Debug)]
-pub(crate) struct Receiver {
+pub struct Receiver {
     credit: Credit,
     next: u64,
     /// Calls from this one on were not handed over.
@@ -44,7 +49,8 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) fn new(credit: Credit) -> Self {
+    /// A lane on which nothing has come.
+    pub fn new(credit: Credit) -> Self {
         Self {
             credit,
             next: 0,
@@ -56,7 +62,7 @@ impl Receiver {
     }
 
     /// A call has arrived whole; its head has arrived at `since`, and then `remaining` was left.
-    pub(crate) fn call(
+    pub fn call(
         &mut self,
         now: Instant,
         seq: u64,
@@ -89,19 +95,19 @@ impl Receiver {
     }
 
     /// The call was taken by whoever serves the log.
-    pub(crate) fn taken(&mut self, seq: u64) {
+    pub fn taken(&mut self, seq: u64) {
         self.untaken = seq + 1;
     }
 
     /// A call is answered as done or dropped. True if the answer is to be sent.
-    pub(crate) fn answered(&mut self, seq: u64, bytes: usize) -> bool {
+    pub fn answered(&mut self, seq: u64, bytes: usize) -> bool {
         self.calls -= 1;
         self.bytes -= bytes;
         self.refused_from.is_none_or(|from| seq < from)
     }
 
     /// A call is answered as *not here*.
-    pub(crate) fn not_here(&mut self, seq: u64, bytes: usize) -> Refusal {
+    pub fn not_here(&mut self, seq: u64, bytes: usize) -> Refusal {
         if !self.answered(seq, bytes) {
             return Refusal::Covered;
         }
@@ -114,11 +120,11 @@ impl Receiver {
 /// The newest lane of a forwarder for a log. Calls of older lanes may still arrive late, from a connection that the
 /// forwarder has given up; they must not be handed over after those of the newest.
 #[derive(Debug, Default)]
-pub(crate) struct Newest(u64);
+pub struct Newest(u64);
 
 impl Newest {
     /// A lane is opened. False if a newer one was opened before.
-    pub(crate) fn open(&mut self, lane: u64) -> bool {
+    pub fn open(&mut self, lane: u64) -> bool {
         let is_newest = lane > self.0;
         if is_newest {
             self.0 = lane;
@@ -127,7 +133,7 @@ impl Newest {
     }
 
     /// True if calls of this lane may be handed over.
-    pub(crate) fn serves(&self, lane: u64) -> bool {
+    pub fn serves(&self, lane: u64) -> bool {
         self.0 == lane
     }
 }

@@ -38,7 +38,7 @@ const EXPIRY_EVERY: Duration = Duration::from_millis(2);
 
 /// The state of the link to the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Link {
+pub enum Link {
     /// There is none now; one may come soon.
     Down,
     /// There is one, and its owner allows so much on each lane.
@@ -61,24 +61,35 @@ pub enum Patience {
 
 /// What an owner takes on one lane before it answers. Each answer gives back what its call took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Credit {
+pub struct Credit {
     /// Calls.
-    pub(crate) calls: u32,
+    pub calls: u32,
     /// Bytes of bodies. A larger body may be there alone.
-    pub(crate) bytes: u32,
+    pub bytes: u32,
 }
 
 /// What is to be done outside.
 #[derive(Debug)]
-pub(crate) enum Output<T> {
+pub enum Output<T> {
     /// Open a lane with this number to the node of the route.
-    OpenLane { lane: u64, route: Route },
+    OpenLane {
+        /// Its number.
+        lane: u64,
+        /// Whom it leads to.
+        route: Route,
+    },
     /// Nothing more comes or goes on the lane.
-    CloseLane { lane: u64 },
+    CloseLane {
+        /// Its number.
+        lane: u64,
+    },
     /// The call comes back.
     Return {
+        /// Whose call.
         ticket: T,
+        /// Why.
         reason: ReturnReason,
+        /// True if an owner may have done the call, or may still do it.
         was_written: bool,
     },
     /// The hint is newer than the route was.
@@ -87,21 +98,24 @@ pub(crate) enum Output<T> {
 
 /// A call to write now.
 #[derive(Debug)]
-pub(crate) struct Write<'a, T> {
-    pub(crate) seq: u64,
-    pub(crate) ticket: &'a T,
+pub struct Write<'a, T> {
+    /// Its number on the lane.
+    pub seq: u64,
+    /// Whose call.
+    pub ticket: &'a T,
     /// An earlier attempt may have been done.
-    pub(crate) is_in_doubt: bool,
-    pub(crate) remaining: Duration,
+    pub is_in_doubt: bool,
+    /// The time that is left to its deadline.
+    pub remaining: Duration,
 }
 
 /// The owner has broken the rules of a lane; the lane is to be given up.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Violation(pub(crate) &'static str);
+pub struct Violation(pub(crate) &'static str);
 
 /// The pure core of the calls of one log. `T` is the ticket of a call, handed back with its outcome.
 #[derive(Debug)]
-pub(crate) struct Sender<T> {
+pub struct Sender<T> {
     own: Address,
     return_after: Duration,
     route: Route,
@@ -129,7 +143,7 @@ pub(crate) struct Sender<T> {
 
 impl<T> Sender<T> {
     /// A log without calls. `own` is this node's address: a hint that names it is not followed.
-    pub(crate) fn new(own: Address, return_after: Duration, route: Route, now: Instant) -> Self {
+    pub fn new(own: Address, return_after: Duration, route: Route, now: Instant) -> Self {
         let without_owner = route.owner == Owner::Nobody;
         Self {
             own,
@@ -152,19 +166,20 @@ impl<T> Sender<T> {
     }
 
     /// The node whose link matters now; the shell tells its state by [`link`](Self::link).
-    pub(crate) fn node(&self) -> Option<&Address> {
+    pub fn node(&self) -> Option<&Address> {
         match &self.route.owner {
             Owner::Node(address) => Some(address),
             Owner::Nobody | Owner::Local => None,
         }
     }
 
-    pub(crate) fn output(&mut self) -> Option<Output<T>> {
+    /// The next thing to do outside.
+    pub fn output(&mut self) -> Option<Output<T>> {
         self.outputs.pop_front()
     }
 
     /// A call is made.
-    pub(crate) fn call(&mut self, ticket: T, bytes: usize, deadline: Instant, patience: Patience) {
+    pub fn call(&mut self, ticket: T, bytes: usize, deadline: Instant, patience: Patience) {
         self.has_impatient |= patience == Patience::UntilSilent;
         let earliest = self.earliest_deadline.map_or(deadline, |e| e.min(deadline));
         self.earliest_deadline = Some(earliest);
@@ -180,7 +195,7 @@ impl<T> Sender<T> {
     /// The owner is known from the database. An epoch that is older than one known this way is ignored; an epoch older
     /// than that of a hint is not, for the hint may have promised too much. Another incarnation is believed, for
     /// incarnations have no order and only the database knows the present one.
-    pub(crate) fn set_route(&mut self, now: Instant, route: Route) {
+    pub fn set_route(&mut self, now: Instant, route: Route) {
         if self.known.is_newer_than(&route.epoch) {
             return;
         }
@@ -201,7 +216,7 @@ impl<T> Sender<T> {
     }
 
     /// The link to the node of the route is in this state.
-    pub(crate) fn link(&mut self, node: &Address, link: Link) {
+    pub fn link(&mut self, node: &Address, link: Link) {
         if self.node() != Some(node) {
             return;
         }
@@ -212,7 +227,7 @@ impl<T> Sender<T> {
     }
 
     /// The lane has ended without the owner having said so, or the owner has broken its rules.
-    pub(crate) fn lane_lost(&mut self, now: Instant, lane: u64) {
+    pub fn lane_lost(&mut self, now: Instant, lane: u64) {
         if self.lane.as_ref().is_some_and(|open| open.number == lane) {
             self.lose_lane();
             self.pause(now);
@@ -235,7 +250,7 @@ impl<T> Sender<T> {
     }
 
     /// The next call to write to the lane, if there is one and the owner takes it. It counts as written.
-    pub(crate) fn next_write(&mut self, now: Instant) -> Option<Write<'_, T>> {
+    pub fn next_write(&mut self, now: Instant) -> Option<Write<'_, T>> {
         let Link::Up(credit) = self.link else {
             return None;
         };
@@ -263,7 +278,7 @@ impl<T> Sender<T> {
 
     /// The owner has done a call. Returns its ticket, and whether an earlier attempt of it may have been done as well;
     /// nothing if the call was given up meanwhile.
-    pub(crate) fn reply(&mut self, lane: u64, seq: u64) -> Result<Option<(T, bool)>, Violation> {
+    pub fn reply(&mut self, lane: u64, seq: u64) -> Result<Option<(T, bool)>, Violation> {
         let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
             return Ok(None);
         };
@@ -277,7 +292,7 @@ impl<T> Sender<T> {
     }
 
     /// The owner has dropped a call because its deadline was over.
-    pub(crate) fn dropped(&mut self, lane: u64, seq: u64) -> Result<(), Violation> {
+    pub fn dropped(&mut self, lane: u64, seq: u64) -> Result<(), Violation> {
         let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
             return Ok(());
         };
@@ -289,7 +304,7 @@ impl<T> Sender<T> {
 
     /// The owner refuses the call `from` and all later ones of the lane. It has not taken those from `untaken` on; those
     /// between may have been done.
-    pub(crate) fn not_here(
+    pub fn not_here(
         &mut self,
         now: Instant,
         lane: u64,
@@ -340,7 +355,7 @@ impl<T> Sender<T> {
     }
 
     /// Does what can be done now.
-    pub(crate) fn work(&mut self, now: Instant) {
+    pub fn work(&mut self, now: Instant) {
         self.expire(now);
         if self.stuck_at().is_some_and(|at| at <= now) {
             self.lose_lane();
@@ -426,7 +441,7 @@ impl<T> Sender<T> {
     }
 
     /// Returns everything, now and in flight: the forwarder closes.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.lose_lane();
         self.return_waiting(ReturnReason::Closed);
     }
@@ -463,7 +478,7 @@ impl<T> Sender<T> {
     }
 
     /// When [`work`](Self::work) has something to do even if nothing happens before.
-    pub(crate) fn wake_at(&self) -> Option<Instant> {
+    pub fn wake_at(&self) -> Option<Instant> {
         let is_idle = self.waiting.is_empty();
         let opens = self
             .not_before
