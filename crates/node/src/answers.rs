@@ -10,7 +10,7 @@ use prost::Message;
 
 /// The answer to any change: that to an append. A delete and a change of metadata are events as well.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Changed(pub(crate) Appended);
+pub struct Changed(pub Appended);
 
 impl From<Changed> for Deleted {
     fn from(Changed(appended): Changed) -> Self {
@@ -82,7 +82,7 @@ struct StreamMessage {
 }
 
 /// Writes what became of a change.
-pub(crate) fn encode(result: &Result<Changed>) -> Bytes {
+pub fn encode(result: &Result<Changed>) -> Bytes {
     let message = match result {
         Ok(Changed(appended)) => AnswerMessage {
             streams: appended.streams.iter().map(StreamMessage::from).collect(),

@@ -25,15 +25,18 @@ pub(crate) const SERVICE: u8 = 4;
 
 /// A call, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Change {
+pub enum Change {
+    /// An append.
     Append(Append),
+    /// A delete, and the id of its event.
     Delete(DeleteStream, EventId),
+    /// A change of metadata, and the id of its event.
     SetMetadata(SetStreamMetadata, EventId),
 }
 
 impl Change {
     /// An append, with ids for the events that have none.
-    pub(crate) fn append(mut request: Append) -> Self {
+    pub fn append(mut request: Append) -> Self {
         for event in request.streams.iter_mut().flat_map(|part| &mut part.events) {
             event.id.get_or_insert_with(EventId::random);
         }
@@ -41,19 +44,20 @@ impl Change {
     }
 
     /// A delete, with an id of its event.
-    pub(crate) fn delete(request: DeleteStream) -> Self {
+    pub fn delete(request: DeleteStream) -> Self {
         Self::Delete(request, EventId::random())
     }
 
     /// A change of metadata, with an id of its event.
-    pub(crate) fn set_metadata(request: SetStreamMetadata) -> Self {
+    pub fn set_metadata(request: SetStreamMetadata) -> Self {
         Self::SetMetadata(request, EventId::random())
     }
+
     /// Refuses what breaks a rule, before it travels.
     ///
     /// # Errors
     /// `InvalidArgument`.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         match self {
             Self::Append(request) => {
                 request.validate()?;
@@ -65,7 +69,8 @@ impl Change {
         }
     }
 
-    pub(crate) fn kind(&self) -> u8 {
+    /// The kind of its call.
+    pub fn kind(&self) -> u8 {
         match self {
             Self::Append(_) => APPEND,
             Self::Delete(..) => DELETE,
@@ -73,7 +78,8 @@ impl Change {
         }
     }
 
-    pub(crate) fn encode(&self) -> Bytes {
+    /// The body of its call.
+    pub fn encode(&self) -> Bytes {
         match self {
             Self::Append(request) => AppendCall::of(request).encode_to_vec().into(),
             Self::Delete(request, id) => {
@@ -92,9 +98,11 @@ impl Change {
         }
     }
 
+    /// Reads a call.
+    ///
     /// # Errors
     /// `Unsupported` if this build does not know the call; `InvalidArgument` if what it holds breaks a rule.
-    pub(crate) fn decode(kind: u8, body: Bytes) -> Result<Self> {
+    pub fn decode(kind: u8, body: Bytes) -> Result<Self> {
         match kind {
             APPEND => AppendCall::decode(body)
                 .map_err(unreadable)?

@@ -9,8 +9,8 @@
 //! (`gesta-append`).
 //!
 //! * `calls`: what is forwarded, and its form on the way; `answers`: what comes back;
-//! * `serve`: the owner's side; `change`: the side of the node that a caller has come to;
-//! * `deadline`: when a change is over;
+//! * `serve`: the owner's side; `change`: the side of the node that a caller has come to; `edge`: what an answer, or its
+//!   lack, means there; `deadline`: when a change is over;
 //! * `services`: the same for what lives beside the store;
 //! * `join`: the node's membership in the cluster; `address`: what may be its address there;
 //! * `standing`: whether the node takes part, and what it has done;
@@ -22,12 +22,23 @@ mod calls;
 mod change;
 mod deadline;
 mod direct;
+mod edge;
 mod join;
 mod node;
 mod routes;
 mod serve;
 mod services;
 mod standing;
+
+/// The pure rules of a node, for simulations.
+#[doc(hidden)]
+pub mod cores {
+    pub use crate::answers::{Changed, encode};
+    pub use crate::calls::Change;
+    pub use crate::edge::{Here, Next, next};
+    pub use crate::routes::route;
+    pub use crate::serve::hint;
+}
 
 pub use gesta_cluster::membership::Stop;
 pub use join::NodeOptions;

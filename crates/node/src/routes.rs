@@ -39,7 +39,8 @@ pub(crate) fn set(placement: &Placement, forwarder: &Forwarder, here: &Address) 
     }
 }
 
-fn route(placement: &Placement, log: LogId, here: &Address) -> Route {
+/// Who gets the calls for a log, by a placement.
+pub fn route(placement: &Placement, log: LogId, here: &Address) -> Route {
     let owner = match placement.log(log) {
         Some(place) if place.is_mine => Owner::Local,
         Some(place) => match &place.owner {

@@ -68,7 +68,7 @@ pub(crate) fn begin(store: &Store, change: Change) -> BoxFuture<'static, Result<
 }
 
 /// Who owns a log, for a node that has come to the wrong one.
-fn hint(placement: &Placement, log: LogId) -> Hint {
+pub fn hint(placement: &Placement, log: LogId) -> Hint {
     let place = placement.log(log);
     let owner = place.and_then(|place| place.owner.as_ref());
     // A node that is giving the log away is no help to one that was sent here.

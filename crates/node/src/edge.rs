@@ -1,0 +1,127 @@
+//! What the end of a forwarded change means for the node that a caller has come to: its *edge*.
+//!
+//! It is pure, and simulated (`crates/simulation`). Invariant: once another node may have the change, only a success is
+//! certain; who refuses it later does not know what that node does.
+
+use gesta_core::{Error, ErrorKind, Result};
+use gesta_link::{ForwardError, Reply, ReturnReason};
+
+use crate::answers::{self, Changed};
+
+/// What becomes of a change whose forwarding has ended.
+#[derive(Debug)]
+pub enum Next {
+    /// The caller gets this answer.
+    Answer(Result<Changed>),
+    /// The change has come back, and this node makes it.
+    Here(Here),
+}
+
+/// A change that has come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Here {
+    /// It waits for its turn among those that are made here although another node may be at work.
+    pub is_paced: bool,
+    /// Another node may have made it, or may yet do so.
+    was_written: bool,
+}
+
+/// What becomes of a change.
+pub fn next(outcome: std::result::Result<Reply, ForwardError>) -> Next {
+    match outcome {
+        Ok(reply) => {
+            let answer = answers::decode(reply.body);
+            Next::Answer(match reply.is_in_doubt {
+                true => answer.map_err(in_doubt),
+                false => answer,
+            })
+        }
+        Err(ForwardError::Overloaded) => {
+            let text = "too many changes wait for the node that owns the log";
+            Next::Answer(Err(ErrorKind::Overloaded(text.into()).into()))
+        }
+        Err(ForwardError::TooLarge) => Next::Here(Here {
+            is_paced: false,
+            was_written: false,
+        }),
+        Err(ForwardError::Returned {
+            reason,
+            was_written,
+        }) => returned(reason, was_written),
+    }
+}
+
+fn returned(reason: ReturnReason, was_written: bool) -> Next {
+    let here = |is_paced| {
+        Next::Here(Here {
+            is_paced,
+            was_written,
+        })
+    };
+    let text = match reason {
+        ReturnReason::Local => return here(false),
+        ReturnReason::Unreachable | ReturnReason::Silent | ReturnReason::NoOwner => {
+            return here(true);
+        }
+        ReturnReason::DeadlineOver => return Next::Answer(Err(late(was_written))),
+        _ => "the store is shutting down",
+    };
+    Next::Answer(Err(not_done(text, was_written)))
+}
+
+/// The time of a change is over.
+pub fn late(was_begun: bool) -> Error {
+    not_done("the change was not answered in time", was_begun)
+}
+
+fn not_done(text: &str, was_begun: bool) -> Error {
+    let kind = match was_begun {
+        true => ErrorKind::OutcomeUnknown(text.into()),
+        false => ErrorKind::Unavailable(text.into()),
+    };
+    kind.into()
+}
+
+impl Here {
+    /// The answer to the caller, once this node has made the change or refused it.
+    pub fn answer<R>(self, done: Result<R>) -> Result<R> {
+        match self.was_written {
+            true => done.map_err(in_doubt),
+            false => done,
+        }
+    }
+
+    /// The error of a change whose time was over before this node began it.
+    pub fn late(self) -> Error {
+        late(self.was_written)
+    }
+}
+
+/// The error of a change that another node may have stored before, or may yet store: nobody can say that it is not
+/// stored. A request that breaks a rule is stored nowhere.
+fn in_doubt(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::OutcomeUnknown(_) | ErrorKind::InvalidArgument { .. } => error,
+        _ => {
+            let text = "the change was sent to another node, whose answer was lost";
+            Error::new(ErrorKind::OutcomeUnknown(text.into())).caused_by(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::StreamId;
+
+    /// Goal: once another node may have the change, no refusal is said to be certain.
+    #[test]
+    fn a_refusal_after_a_lost_answer_is_no_refusal() {
+        let stream = StreamId::from_stored("s".into());
+        let doubtful = in_doubt(ErrorKind::StreamTombstoned(stream).into());
+        assert!(matches!(doubtful.kind(), ErrorKind::OutcomeUnknown(_)));
+        assert!(doubtful.to_string().contains("another node"));
+        let invalid = in_doubt(Error::invalid("events", "must not be empty"));
+        assert!(matches!(invalid.kind(), ErrorKind::InvalidArgument { .. }));
+    }
+}
