@@ -406,9 +406,15 @@ impl<T> Sequencer<T> {
             if ready && !full {
                 self.queue.release(&waiting.command);
                 let Waiting { command, found, .. } = waiting;
+                let waited = self.queue.waiting.len();
                 match found {
                     Some(found) => self.decide(command, found, now),
                     None => self.assess(command, now),
+                }
+                // It may wait once more, now for its ids to be looked up.
+                for waiting in self.queue.waiting.iter().skip(waited) {
+                    let parts = waiting.command.parts.iter();
+                    blocked.extend(parts.map(|part| part.stream.clone()));
                 }
             } else {
                 let streams = waiting.command.parts.iter().map(|part| part.stream.clone());
