@@ -149,6 +149,15 @@ impl Database {
         is_so(&before) || truths[first..].iter().any(|(_, truth)| is_so(truth))
     }
 
+    /// The ids of the events of a stream, in their order.
+    #[must_use]
+    pub fn ids_of(&self, stream: &StreamId) -> Vec<EventId> {
+        let state = self.state();
+        let rows = state.rows.iter().map(|stored| &stored.row);
+        let of_stream = rows.filter(|row| row.stream == *stream);
+        of_stream.map(|row| row.id).collect()
+    }
+
     /// All rows of the present history, removed ones included.
     #[must_use]
     pub fn rows(&self) -> Vec<Stored> {

@@ -1,4 +1,4 @@
-//! Deterministic simulation of the append pipeline.
+//! Deterministic simulation of the append pipeline, and of nodes that forward to each other.
 //!
 //! Why: the faults that break promises are schedules (a batch that is lost *and* a process that sleeps *and* a stream
 //! that is scavenged), and nobody thinks of all of them. Here the pure core of the pipeline runs in several simulated
@@ -7,27 +7,41 @@
 //! commits, scavenging, restarts, retries. Every answer is checked against a model of the contract. A schedule that
 //! breaks a promise is replayed by its seed, and shrunk.
 //!
-//! * `choices`: what a schedule is made of; `schedule`: what may happen; `process`, `hub`, `database`: those to whom it
-//!   happens;
+//! A schedule has one of two forms. Either the processes know nothing of each other, or they are *nodes*: callers come to
+//! any of them, and calls travel on lanes, by the cores of `gesta-link` and `gesta-node`, to the node that is taken for
+//! the owner of the log. Then links break, fall silent in one direction and heal, nodes die, come back and shut down in
+//! order, deadlines pass, and calls that come back are appended directly.
+//!
+//! Owners are not told by the membership of `gesta-cluster`, which has a simulation of its own, but by an adversary that
+//! tells any node anything at any time: two nodes own the log, or none; news is late, old or contradictory; the log moves
+//! while calls are in flight. For safety this is stronger than the real one, since a lease is never evidence.
+//!
+//! Not simulated: frames and bytes of links, their dialler and its pings, the pace of direct appends, entities.
+//!
+//! * `choices`: what a schedule is made of; `schedule`: what may happen; `process`, `hub`, `nodes`, `database`: those to
+//!   whom it happens;
 //! * `model`: what was promised.
 
 pub mod choices;
 pub mod database;
 pub mod hub;
 pub mod model;
+pub mod nodes;
 pub mod process;
 pub mod schedule;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::choices::{Choices, shrink};
-use crate::schedule::Trace;
+use crate::schedule::{Form, Trace};
 
 /// A schedule that breaks a promise.
 #[derive(Debug)]
 pub struct Finding {
     /// What was broken.
     pub what: String,
+    /// What the schedule is about.
+    pub form: Form,
     /// The seed of the schedule.
     pub seed: u64,
     /// Its choices, shrunk.
@@ -40,19 +54,20 @@ pub struct Finding {
 ///
 /// # Errors
 /// The promise that it breaks.
-pub fn check(seed: u64) -> Result<(), Box<Finding>> {
-    let (outcome, made) = run(Choices::from_seed(seed), Trace::Off);
+pub fn check(form: Form, seed: u64) -> Result<(), Box<Finding>> {
+    let (outcome, made) = run(form, Choices::from_seed(seed), Trace::Off);
     let Err(what) = outcome else {
         return Ok(());
     };
     let choices = shrink(made, |choices| {
-        run(Choices::replay(choices.to_vec()), Trace::Off)
+        run(form, Choices::replay(choices.to_vec()), Trace::Off)
             .0
             .is_err()
     });
-    let again = run(Choices::replay(choices.clone()), Trace::Off).0;
+    let again = run(form, Choices::replay(choices.clone()), Trace::Off).0;
     Err(Box::new(Finding {
         what,
+        form,
         seed,
         shrunk: again.err().unwrap_or_default(),
         choices,
@@ -62,8 +77,8 @@ pub fn check(seed: u64) -> Result<(), Box<Finding>> {
 /// Runs a schedule; a panic is a broken promise like any other.
 ///
 /// Returns what it breaks, if anything, and its choices.
-pub fn run(choices: Choices, trace: Trace) -> (Result<(), String>, Vec<u32>) {
-    let ran = catch_unwind(AssertUnwindSafe(|| schedule::run(choices, trace)));
+pub fn run(form: Form, choices: Choices, trace: Trace) -> (Result<(), String>, Vec<u32>) {
+    let ran = catch_unwind(AssertUnwindSafe(|| schedule::run(form, choices, trace)));
     ran.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());

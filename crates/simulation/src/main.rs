@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use gesta_simulation::choices::Choices;
-use gesta_simulation::schedule::Trace;
+use gesta_simulation::schedule::{Form, Trace};
 
-/// Simulates the append pipeline under random schedules of faults.
+/// Simulates the append pipeline, and nodes that forward to each other, under random schedules of faults.
 #[derive(Parser)]
 struct Args {
     /// How many schedules to run.
@@ -19,15 +19,25 @@ struct Args {
     /// End after so many seconds, if that is earlier.
     #[arg(long)]
     seconds: Option<u64>,
+    /// Run only schedules of this form; else the forms take turns.
+    #[arg(long, value_parser = form)]
+    form: Option<Form>,
     /// Replay these choices, separated by commas, and tell each step.
     #[arg(long, value_delimiter = ',')]
     replay: Vec<u32>,
 }
 
+fn form(text: &str) -> Result<Form, String> {
+    let forms = [Form::Processes, Form::Nodes];
+    let form = forms.into_iter().find(|form| form.to_string() == text);
+    form.ok_or_else(|| "the forms are `processes` and `nodes`".to_owned())
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     if !args.replay.is_empty() {
-        let (outcome, _) = gesta_simulation::run(Choices::replay(args.replay), Trace::On);
+        let form = args.form.unwrap_or(Form::Processes);
+        let (outcome, _) = gesta_simulation::run(form, Choices::replay(args.replay), Trace::On);
         println!("{outcome:?}");
         return ExitCode::from(u8::from(outcome.is_err()));
     }
@@ -36,11 +46,13 @@ fn main() -> ExitCode {
     let limit = args.seconds.map(Duration::from_secs);
     let mut done = 0;
     while done < args.schedules && limit.is_none_or(|limit| began.elapsed() < limit) {
-        if let Err(finding) = gesta_simulation::check(first.wrapping_add(done)) {
+        let seed = first.wrapping_add(done);
+        let form = args.form.unwrap_or(Form::of(seed));
+        if let Err(finding) = gesta_simulation::check(form, seed) {
             println!("seed {}: {}", finding.seed, finding.what);
             let choices: Vec<String> = finding.choices.iter().map(u32::to_string).collect();
             println!("shrunk: {}", finding.shrunk);
-            println!("--replay {}", choices.join(","));
+            println!("--form {} --replay {}", finding.form, choices.join(","));
             return ExitCode::FAILURE;
         }
         done += 1;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use gesta_core::backend::Row;
 use gesta_core::{
-    After, Appended, AppendedStream, ErrorKind, EventId, ExpectedRevision, Result, Revision,
-    StreamId,
+    After, Appended, AppendedStream, ErrorKind, EventId, ExpectedRevision, Position, Result,
+    Revision, StreamId,
 };
 
 use crate::database::{Database, StreamTruth};
@@ -50,6 +50,19 @@ pub struct Record {
     pub answer: Option<Result<Appended>>,
     /// Its process has died.
     pub is_orphaned: bool,
+    /// How often it was handed to a sequencer.
+    pub handed: u32,
+    /// Set if it was handed over in the order of its invocation.
+    pub way: Option<Way>,
+}
+
+/// The way by which a command came to its answer. Commands of one way were handed over in the order of their invocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// To the sequencer of the process.
+    Here,
+    /// On lanes, and no other attempt was made than the one that was answered.
+    Lane,
 }
 
 /// All commands.
@@ -80,7 +93,56 @@ impl Model {
             Err(error) => check_refusal(record, error.kind(), database),
         };
         record.answer = Some(result);
-        checked.map_err(|why| format!("command {ticket}: {why}: {record:?}"))
+        checked.map_err(|why| format!("command {ticket}: {why}: {record:?}"))?;
+        match database.history() {
+            0 => self.check_order(ticket),
+            // Positions of several histories do not compare.
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that appends without conditions of one process, which went the same way to one stream, are stored in the
+    /// order in which they were made.
+    fn check_order(&self, ticket: usize) -> std::result::Result<(), String> {
+        let Some(places) = self.places(ticket) else {
+            return Ok(());
+        };
+        let record = &self.records[ticket];
+        let others = (0..self.records.len()).filter(|other| {
+            let other = &self.records[*other];
+            (other.process, other.way) == (record.process, record.way) && !other.is_orphaned
+        });
+        for other in others {
+            let there = self.places(other).unwrap_or_default();
+            let of = |stream: &StreamId| there.iter().find(|place| place.0 == *stream);
+            for (stream, position) in &places {
+                if of(stream)
+                    .is_some_and(|at| (at.1 < *position) != (other < ticket) && other != ticket)
+                {
+                    return Err(format!(
+                        "commands {other} and {ticket} are stored in another order than they were made: {record:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the events of an append without conditions are stored, if its place among others is certain.
+    fn places(&self, ticket: usize) -> Option<Vec<(StreamId, Position)>> {
+        let record = &self.records[ticket];
+        let any = Claim::Expected(ExpectedRevision::Any);
+        let is_plain =
+            |asked: &Asked| asked.claim == any && !asked.ids.is_empty() && !is_delete(asked);
+        let appended = record.answer.as_ref()?.as_ref().ok()?;
+        record.way?;
+        let is_sure = record.asked.iter().all(is_plain) && self.is_only_attempt(ticket);
+        let streams = appended.streams.iter();
+        is_sure.then(|| {
+            streams
+                .map(|part| (part.stream.clone(), part.position))
+                .collect()
+        })
     }
 
     /// True if no other command asks for the same events.
@@ -161,7 +223,7 @@ impl Model {
         let asked = &self.records[original].asked;
         let no_stream = Claim::Expected(ExpectedRevision::NoStream);
         let mut ids = asked.iter().flat_map(|asked| &asked.ids);
-        repeated.count() > 1
+        repeated.map(|one| one.handed).sum::<u32>() > 1
             && (ids.any(|id| stored.removed.contains(id))
                 || asked.iter().any(|asked| asked.claim == no_stream)
                 || self
@@ -175,6 +237,15 @@ fn is_delete(asked: &Asked) -> bool {
     asked.target != asked.stream
 }
 
+/// What a caller knows an event by: the number in its data, which is its id if the caller has given one. A delete or a
+/// change of metadata has only its id.
+#[must_use]
+pub fn name(row: &Row) -> EventId {
+    let text = std::str::from_utf8(&row.data).ok();
+    let number = text.and_then(|text| text.parse().ok());
+    number.map_or(row.id, |number| EventId(uuid::Uuid::from_u128(number)))
+}
+
 /// Everything that was ever stored, in any history.
 #[derive(Debug, Default)]
 pub struct Archive {
@@ -186,11 +257,17 @@ pub struct Archive {
     /// Rows of the present history that were seen.
     seen: usize,
     history: u64,
+    /// When the database was looked at.
+    moment: Option<u64>,
 }
 
 impl Archive {
     /// Takes what is new in the database.
     pub fn update(&mut self, database: &Database) {
+        let moment = Some(database.moment());
+        if std::mem::replace(&mut self.moment, moment) == moment {
+            return;
+        }
         let (rows, history) = (database.rows(), database.history());
         if history != self.history {
             // What is left of the former history is stored in this one, too.
@@ -198,16 +275,17 @@ impl Archive {
             self.seen = 0;
         }
         for stored in rows.iter().skip(self.seen) {
-            let times = self.times.entry(stored.row.id).or_default();
+            let name = name(&stored.row);
+            let times = self.times.entry(name).or_default();
             *times.entry(history).or_default() += 1;
-            let known = self.rows.entry(stored.row.id).or_default();
+            let known = self.rows.entry(name).or_default();
             if !known.contains(&stored.row) {
                 known.push(stored.row.clone());
             }
         }
         self.seen = rows.len();
         let removed = rows.iter().filter(|stored| stored.is_removed);
-        self.removed.extend(removed.map(|stored| stored.row.id));
+        self.removed.extend(removed.map(|stored| name(&stored.row)));
     }
 
     fn holds(&self, id: EventId, is_it: impl Fn(&Row) -> bool) -> bool {
@@ -238,6 +316,11 @@ fn check_success(
         return Ok(());
     }
     for asked in &record.asked {
+        if appended.streams.is_empty() && is_delete(asked) {
+            // The answer to a delete or a change of metadata has come from another node, with a position only.
+            check_position(asked, appended.position, stored)?;
+            continue;
+        }
         let part = appended
             .streams
             .iter()
@@ -268,10 +351,18 @@ fn check_part(
             ));
         }
     }
-    let is_last = |row: &Row| row.position == part.position;
+    check_position(asked, part.position, stored)
+}
+
+fn check_position(
+    asked: &Asked,
+    position: Position,
+    stored: &Archive,
+) -> std::result::Result<(), String> {
+    let is_last = |row: &Row| row.position == position;
     match asked.ids.last() {
         Some(last) if !stored.holds(*last, is_last) => {
-            Err(format!("event {last} is not at position {}", part.position))
+            Err(format!("event {last} is not at position {position}"))
         }
         _ => Ok(()),
     }

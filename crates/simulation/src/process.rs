@@ -14,9 +14,7 @@ use gesta_core::{Appended, Error, ErrorKind, IdempotencyWindow, Incarnation, Log
 
 use crate::database::Database;
 use crate::hub::Hub;
-
-/// Ticket of a command: its number in the model.
-pub type Ticket = usize;
+use crate::nodes::Ticket;
 
 /// Type of events that the database refuses.
 pub const POISON: &str = "poison";

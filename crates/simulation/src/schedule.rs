@@ -1,10 +1,12 @@
 //! One schedule: processes, callers and faults, in an order that the choices give; then peace, and the last checks.
 
 mod callers;
+mod calls;
+mod cluster;
 mod faults;
 mod peace;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,18 +14,19 @@ use gesta_append::command::Command;
 use gesta_append::sequencer::{Input, Now};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
-    After, Append, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventId, EventType,
-    ExpectedRevision, LogId, Position, Revision, SetStreamMetadata, StreamAppend, StreamId,
-    StreamMetadata, Timestamp,
+    After, Append, Appended, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventId,
+    EventType, ExpectedRevision, LogId, Position, Result, Revision, SetStreamMetadata,
+    StreamAppend, StreamId, StreamMetadata, Timestamp,
 };
 use tokio::time::Instant;
 
 use crate::choices::Choices;
 use crate::database::Database;
-use crate::model::{Archive, Asked, Claim, Model, Record};
+use crate::model::{Archive, Asked, Claim, Model, Record, Way, name};
+use crate::nodes::{Lane, Living, NODES, Node, Ticket};
 use crate::process::{POISON, Process, setting};
 
-/// Processes that append to the log.
+/// Processes that append to the log, if they are no nodes.
 const PROCESSES: usize = 2;
 /// Steps before peace.
 const STEPS_MAX: u32 = 160;
@@ -43,9 +46,23 @@ const FAVOURITES: usize = 2;
 type Message = (usize, Signal);
 
 struct World {
+    form: Form,
     choices: Choices,
     database: Database,
     processes: Vec<Process>,
+    /// What the processes are beside, if they are nodes.
+    nodes: Vec<Node>,
+    /// All lanes that were ever opened.
+    lanes: Vec<Lane>,
+    /// Number of the newest ownership that any node was told of.
+    epoch: u64,
+    /// Answers to callers of nodes since the last look.
+    settled: Vec<(usize, Result<Appended>)>,
+    /// What was found to be wrong about lanes.
+    violation: Option<String>,
+    is_at_peace: bool,
+    /// What has happened to calls between nodes, and how often.
+    reached: BTreeMap<&'static str, u32>,
     /// Statements of connections that were cut, which the database may still execute.
     limbo: VecDeque<(Arc<Batch>, WriterEpoch)>,
     messages: Vec<Message>,
@@ -62,6 +79,42 @@ struct World {
     /// needs the same two faults in one order, which is rare while all faults are equally likely.
     favourites: [u32; FAVOURITES],
     trace: Trace,
+}
+
+/// Who makes the ids of the events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ids {
+    OfTheCaller,
+    OfTheStore,
+}
+
+/// What a schedule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Processes that know nothing of each other.
+    Processes,
+    /// Nodes that forward calls to the one that they take for the owner of the log.
+    Nodes,
+}
+
+impl std::fmt::Display for Form {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Processes => "processes",
+            Self::Nodes => "nodes",
+        })
+    }
+}
+
+impl Form {
+    /// Both forms in turn.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        match seed.is_multiple_of(2) {
+            true => Self::Processes,
+            false => Self::Nodes,
+        }
+    }
 }
 
 /// What a caller can ask for again.
@@ -85,8 +138,12 @@ pub enum Trace {
 ///
 /// # Errors
 /// The promise that was broken.
-pub fn run(choices: Choices, trace: Trace) -> (Result<(), String>, Vec<u32>) {
-    let mut world = World::new(choices, trace);
+pub fn run(
+    form: Form,
+    choices: Choices,
+    trace: Trace,
+) -> (std::result::Result<(), String>, Vec<u32>) {
+    let mut world = World::new(form, choices, trace);
     let outcome = world.run();
     if outcome.is_err() {
         world.note(|| format!("{:#?}", world.processes));
@@ -94,14 +151,31 @@ pub fn run(choices: Choices, trace: Trace) -> (Result<(), String>, Vec<u32>) {
     (outcome, world.choices.into_made())
 }
 
+/// Runs a schedule of nodes, and tells what has happened to calls between them: tests see by it that schedules reach what
+/// they are about.
+#[must_use]
+pub fn reached(choices: Choices) -> BTreeMap<&'static str, u32> {
+    let mut world = World::new(Form::Nodes, choices, Trace::Off);
+    let _ = world.run();
+    world.reached
+}
+
 impl World {
-    fn new(choices: Choices, trace: Trace) -> Self {
+    fn new(form: Form, choices: Choices, trace: Trace) -> Self {
         let database = Database::default();
         let start = Instant::now();
         let mut world = Self {
+            form,
             choices,
             database,
             processes: Vec::new(),
+            nodes: Vec::new(),
+            lanes: Vec::new(),
+            epoch: 0,
+            settled: Vec::new(),
+            violation: None,
+            is_at_peace: false,
+            reached: BTreeMap::new(),
             limbo: VecDeque::new(),
             messages: Vec::new(),
             model: Model::default(),
@@ -114,12 +188,21 @@ impl World {
             favourites: [FAULTS[0]; FAVOURITES],
             trace,
         };
-        for _ in 0..PROCESSES {
-            world
-                .processes
-                .push(Process::start(&world.database, world.now()));
-        }
+        let (processes, nodes) = match form {
+            Form::Processes => (PROCESSES, 0),
+            Form::Nodes => (NODES, NODES),
+        };
+        let now = world.now();
+        let start = |_| Process::start(&world.database, now);
+        world.processes = (0..processes).map(start).collect();
+        let start = |node| Node::start(Living { node, life: 0 }, now.instant);
+        world.nodes = (0..nodes).map(start).collect();
+        world.begin_with_an_owner();
         world
+    }
+
+    fn reach(&mut self, what: &'static str) {
+        *self.reached.entry(what).or_default() += 1;
     }
 
     fn note(&self, what: impl FnOnce() -> String) {
@@ -136,20 +219,31 @@ impl World {
         }
     }
 
-    fn run(&mut self) -> Result<(), String> {
-        self.favourites = std::array::from_fn(|_| FAULTS[self.choices.index(FAULTS.len())]);
-        let steps = self.choices.pick(STEPS_MAX);
+    fn run(&mut self) -> std::result::Result<(), String> {
+        let faults = match self.form {
+            Form::Processes => &FAULTS[..],
+            Form::Nodes => &cluster::FAULTS,
+        };
+        self.favourites = std::array::from_fn(|_| faults[self.choices.index(faults.len())]);
+        let steps = match self.form {
+            Form::Processes => self.choices.pick(STEPS_MAX),
+            Form::Nodes => self.choices.pick(cluster::STEPS_MAX),
+        };
         for _ in 0..steps {
             self.step();
+            self.pump();
             self.look()?;
         }
         self.end_in_peace()
     }
 
     /// Takes what has come out of the processes, and checks it.
-    fn look(&mut self) -> Result<(), String> {
+    fn look(&mut self) -> std::result::Result<(), String> {
         self.archive.update(&self.database);
         if let Some(violation) = self.database.violations().into_iter().next() {
+            return Err(violation);
+        }
+        if let Some(violation) = self.violation.take() {
             return Err(violation);
         }
         let now = self.now();
@@ -160,17 +254,16 @@ impl World {
                 ));
             }
         }
-        let mut refused = Vec::new();
         for number in 0..self.processes.len() {
-            let answers = std::mem::take(&mut self.processes[number].answers);
-            for (ticket, result) in answers {
-                if matches!(&result, Err(error) if !matches!(error.kind(), ErrorKind::OutcomeUnknown(_)))
-                {
-                    refused.push(ticket);
+            for (ticket, result) in std::mem::take(&mut self.processes[number].answers) {
+                self.note(|| format!("process {number} answers {ticket:?}: {result:?}"));
+                match ticket {
+                    Ticket::Own(record) => self.settled.push((record, result)),
+                    Ticket::Returned(record, here) => {
+                        self.settled.push((record, here.answer(result)));
+                    }
+                    Ticket::Taken(taken) => self.answer_call(taken, result),
                 }
-                self.note(|| format!("process {number} answers {ticket}: {result:?}"));
-                self.model
-                    .answered(ticket, result, &self.database, &self.archive)?;
             }
             let left_behind = std::mem::take(&mut self.processes[number].left_behind);
             self.limbo.extend(left_behind);
@@ -180,8 +273,9 @@ impl World {
                 self.messages.extend(others.map(|other| (other, signal)));
             }
         }
+        let refused = self.settle()?;
         for (number, process) in self.processes.iter().enumerate() {
-            if process.waits_for_connection() {
+            if self.form == Form::Processes && process.waits_for_connection() {
                 let oldest = setting().config.give_up_after;
                 self.model.check_ages(number, self.time, oldest)?;
             }
@@ -189,9 +283,24 @@ impl World {
         self.check_unstored(&refused)
     }
 
+    /// Checks the answers that callers were given. Returns who was told that nothing was stored.
+    fn settle(&mut self) -> std::result::Result<Vec<usize>, String> {
+        let mut refused = Vec::new();
+        for (record, result) in std::mem::take(&mut self.settled) {
+            if matches!(&result, Err(error) if !matches!(error.kind(), ErrorKind::OutcomeUnknown(_)))
+            {
+                refused.push(record);
+            }
+            self.note(|| format!("{record} is answered: {result:?}"));
+            self.model
+                .answered(record, result, &self.database, &self.archive)?;
+        }
+        Ok(refused)
+    }
+
     /// Who was told that nothing was stored must not be proved wrong by a lost statement that the database may still
     /// execute: as soon as this holds for one of them, the promise is broken, whether it then executes it or not.
-    fn check_unstored(&self, refused: &[usize]) -> Result<(), String> {
+    fn check_unstored(&self, refused: &[usize]) -> std::result::Result<(), String> {
         let mut end = self.database.end();
         for (batch, epoch) in &self.limbo {
             let follows = (batch.after.position, batch.after.writer) == (end.position, end.writer);
@@ -205,7 +314,7 @@ impl World {
             {
                 let record = &self.model.records[ticket];
                 let mut ids = record.asked.iter().flat_map(|asked| &asked.ids);
-                if ids.any(|id| batch.rows.iter().any(|row| row.id == *id)) {
+                if ids.any(|id| batch.rows.iter().any(|row| name(row) == *id)) {
                     return Err(format!(
                         "command {ticket} was refused, but may yet be stored: {record:?}"
                     ));
@@ -222,6 +331,13 @@ impl World {
             FAVOURED_FROM.. => self.favourites[self.choices.index(FAVOURITES)],
             kind => kind,
         };
+        match self.form {
+            Form::Processes => self.step_of_processes(kind),
+            Form::Nodes => self.step_of_nodes(kind),
+        }
+    }
+
+    fn step_of_processes(&mut self, kind: u32) {
         match kind {
             0..=39 => self.go_on(),
             40..=69 => self.submit(),
@@ -240,7 +356,7 @@ impl World {
     }
 
     fn pick_process(&mut self) -> usize {
-        self.choices.index(PROCESSES)
+        self.choices.index(self.processes.len())
     }
 
     /// Something that is under way goes on: a connection, a batch, an answer, a read.
@@ -254,7 +370,9 @@ impl World {
         possible.extend(process.has_sent().then_some(1));
         possible.extend(process.has_answer().then_some(2));
         possible.extend(process.hub.is_reading().then_some(3));
-        possible.push(4);
+        if self.form == Form::Processes || possible.is_empty() && reads == 0 {
+            possible.push(4);
+        }
         possible.extend((0..reads).map(|read| 5 + read));
         let which = possible[self.choices.index(possible.len())];
         let end = self.database.end().position;

@@ -7,10 +7,11 @@
     reason = "tests"
 )]
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use gesta_simulation::choices::Choices;
-use gesta_simulation::schedule::Trace;
+use gesta_simulation::schedule::{self, Form, Trace};
 use gesta_testkit::depth;
 
 /// Goal: no schedule of faults breaks a promise. `GESTA_SEED` replays.
@@ -22,13 +23,15 @@ fn random_schedules_break_no_promise() {
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut done = 0;
     while Instant::now() < end {
-        if let Err(finding) = gesta_simulation::check(first.wrapping_add(done)) {
+        let seed = first.wrapping_add(done);
+        if let Err(finding) = gesta_simulation::check(Form::of(seed), seed) {
             let choices: Vec<String> = finding.choices.iter().map(u32::to_string).collect();
             panic!(
-                "GESTA_SEED={}: {}\nshrunk: {}\ngesta-simulation --replay {}",
+                "GESTA_SEED={}: {}\nshrunk: {}\ngesta-simulation --form {} --replay {}",
                 finding.seed,
                 finding.what,
                 finding.shrunk,
+                finding.form,
                 choices.join(",")
             );
         }
@@ -38,12 +41,47 @@ fn random_schedules_break_no_promise() {
     assert!(done > 0);
 }
 
+/// Goal: schedules of nodes do reach what they are about.
+#[test]
+fn schedules_of_nodes_reach_every_outcome() {
+    let mut times: BTreeMap<&str, u32> = BTreeMap::new();
+    for seed in 0..2_000 {
+        for (what, count) in schedule::reached(Choices::from_seed(seed)) {
+            *times.entry(what).or_default() += count;
+        }
+    }
+    for what in [
+        "answered",
+        "answered in doubt",
+        "read",
+        "not here",
+        "refused after not here",
+        "too late at the owner",
+        "disowned",
+        "local",
+        "local in doubt",
+        "unreachable",
+        "unreachable in doubt",
+        "no owner",
+        "no owner in doubt",
+        "late",
+        "late in doubt",
+        "closed",
+    ] {
+        assert!(
+            times.get(what).is_some_and(|times| *times > 5),
+            "{what}: {times:?}"
+        );
+    }
+}
+
 /// Goal: a schedule is nothing but its choices: the same ones give the same end.
 #[test]
 fn a_schedule_is_replayed_by_its_choices() {
-    for seed in 0..50 {
-        let (first, made) = gesta_simulation::run(Choices::from_seed(seed), Trace::Off);
-        let (again, _) = gesta_simulation::run(Choices::replay(made), Trace::Off);
+    for seed in 0..100 {
+        let form = Form::of(seed);
+        let (first, made) = gesta_simulation::run(form, Choices::from_seed(seed), Trace::Off);
+        let (again, _) = gesta_simulation::run(form, Choices::replay(made), Trace::Off);
         assert_eq!(first, again, "seed {seed}");
     }
 }
@@ -56,6 +94,7 @@ fn a_retry_is_given_up_with_the_command_that_it_waited_for() {
         36, 0, 0, 0, 0, 0, 47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 11, 0, 0, 0, 0, 0, 0, 0, 0, 72, 7,
         88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 74, 7, 73, 7,
     ];
-    let (outcome, _) = gesta_simulation::run(Choices::replay(choices.to_vec()), Trace::Off);
+    let choices = Choices::replay(choices.to_vec());
+    let (outcome, _) = gesta_simulation::run(Form::Processes, choices, Trace::Off);
     assert_eq!(outcome, Ok(()));
 }

@@ -15,11 +15,16 @@ impl World {
 
     pub(super) fn submit(&mut self) {
         let number = self.pick_process();
-        match self.choices.pick(20) {
+        if self.nodes.get(number).is_some_and(|node| node.is_leaving) {
+            return;
+        }
+        // Nodes are asked more often: what they know is outdated more often.
+        let kinds = if self.nodes.is_empty() { 20 } else { 25 };
+        match self.choices.pick(kinds) {
             0..=9 => self.submit_append(number),
             10..=12 => self.repeat(number),
             13..=15 => self.submit_owned(number),
-            16 => self.submit_question(number),
+            16 | 20.. => self.submit_question(number),
             17 => self.submit_metadata(number),
             18 => self.submit_delete(number, DeleteKind::Soft),
             _ => {
@@ -48,6 +53,8 @@ impl World {
             given: self.time,
             answer: None,
             is_orphaned: false,
+            handed: 0,
+            way: None,
         });
         self.requests.push(request);
         ticket
@@ -73,7 +80,8 @@ impl World {
             _ => "removed",
         };
         let event_type = EventType::from_stored(event_type.into());
-        let event = |id| EventData::json(event_type.clone(), "{}").with_id(id);
+        let data = |id: EventId| id.0.as_u128().to_string();
+        let event = |id| EventData::json(event_type.clone(), data(id)).with_id(id);
         (0..count).map(|_| self.next_id()).map(event).collect()
     }
 
@@ -104,14 +112,11 @@ impl World {
         let request = Append { streams: parts };
         let kept = are_ids_known.then(|| Request::Append(request.clone()));
         let ticket = self.record(number, asked, kept);
-        let now = self.now();
-        let made = match are_ids_known {
-            true => Command::append(ticket, request, now.instant),
-            false => Command::append_with_ids_of_the_store(ticket, request, now.instant),
+        let ids = match are_ids_known {
+            true => Ids::OfTheCaller,
+            false => Ids::OfTheStore,
         };
-        if let Ok(command) = made {
-            self.processes[number].input(Input::Command(command), now);
-        }
+        self.give(number, ticket, Request::Append(request), ids);
     }
 
     /// A caller tries again with the same event ids, perhaps through another process, perhaps with the streams in
@@ -121,6 +126,10 @@ impl World {
             return;
         }
         let which = self.choices.index(self.requests.len());
+        self.repeat_request(number, which);
+    }
+
+    pub(super) fn repeat_request(&mut self, number: usize, which: usize) {
         let Some(mut request) = self.requests[which].clone() else {
             return;
         };
@@ -133,26 +142,40 @@ impl World {
         let (asked, original) = (record.asked.clone(), record.original);
         let ticket = self.record(number, asked, None);
         self.model.records[ticket].original = original;
-        self.give(number, ticket, request);
+        self.give(number, ticket, request, Ids::OfTheCaller);
     }
 
-    fn give(&mut self, number: usize, ticket: usize, request: Request) {
-        let now = self.now();
+    /// A process is given a request: for its own sequencer, unless another node owns the log.
+    pub(super) fn give(&mut self, number: usize, record: usize, request: Request, ids: Ids) {
+        if self.nodes.get(number).is_some_and(|node| !node.is_mine()) {
+            return self.forward_request(number, record, request, ids);
+        }
+        let arrived = self.now().instant;
+        let ticket = Ticket::Own(record);
+        let known = |id| (ids == Ids::OfTheCaller).then_some(id);
         let command = match request {
-            Request::Append(request) => Command::append(ticket, request, now.instant),
+            Request::Append(request) => match ids {
+                Ids::OfTheCaller => Command::append(ticket, request, arrived),
+                Ids::OfTheStore => Command::append_with_ids_of_the_store(ticket, request, arrived),
+            },
             Request::Delete(request, id) => {
-                Ok(Command::delete(ticket, request, Some(id), now.instant))
+                Ok(Command::delete(ticket, request, known(id), arrived))
             }
-            Request::Metadata(request, id) => Ok(Command::set_metadata(
-                ticket,
-                request,
-                Some(id),
-                now.instant,
-            )),
+            Request::Metadata(request, id) => {
+                Ok(Command::set_metadata(ticket, request, known(id), arrived))
+            }
         };
         if let Ok(command) = command {
-            self.processes[number].input(Input::Command(command), now);
+            self.model.records[record].way = Some(Way::Here);
+            self.hand_over(number, record, command);
         }
+    }
+
+    /// A sequencer gets a command.
+    pub(super) fn hand_over(&mut self, number: usize, record: usize, command: Command<Ticket>) {
+        self.model.records[record].handed += 1;
+        let now = self.now();
+        self.processes[number].input(Input::Command(command), now);
     }
 
     pub(super) fn after(&self, stream: &StreamId) -> After {
@@ -172,8 +195,17 @@ impl World {
 
     pub(super) fn submit_question(&mut self, number: usize) {
         let stream = self.pick_stream();
-        let after = self.after(&stream);
-        self.own(number, stream, after, Vec::new());
+        match self.nodes.get(number).map(Node::is_mine) {
+            None => {
+                let after = self.after(&stream);
+                self.own(number, stream, after, Vec::new());
+            }
+            Some(true) => {
+                let after = self.remembered(&stream);
+                self.own(number, stream, after, Vec::new());
+            }
+            Some(false) => self.forward_question(number, stream),
+        }
     }
 
     pub(super) fn own(
@@ -189,10 +221,10 @@ impl World {
             claim: Claim::After(after),
             ids: events.iter().filter_map(|event| event.id).collect(),
         }];
-        let ticket = self.record(number, asked, None);
-        let now = self.now();
-        if let Ok(command) = Command::owned(ticket, stream, after, events, now.instant) {
-            self.processes[number].input(Input::Command(command), now);
+        let record = self.record(number, asked, None);
+        let (ticket, arrived) = (Ticket::Own(record), self.now().instant);
+        if let Ok(command) = Command::owned(ticket, stream, after, events, arrived) {
+            self.hand_over(number, record, command);
         }
     }
 
@@ -225,23 +257,17 @@ impl World {
         mut asked: Asked,
         request: impl FnOnce(EventId) -> Request,
     ) {
-        if self.choices.chance(1, 2) {
-            let id = self.next_id();
-            asked.ids.push(id);
-            let request = request(id);
-            let ticket = self.record(number, vec![asked], Some(request.clone()));
-            return self.give(number, ticket, request);
-        }
-        let ticket = self.record(number, vec![asked], None);
-        let now = self.now();
-        let command = match request(EventId::random()) {
-            Request::Delete(request, _) => Command::delete(ticket, request, None, now.instant),
-            Request::Metadata(request, _) => {
-                Command::set_metadata(ticket, request, None, now.instant)
+        let id = self.next_id();
+        let request = request(id);
+        let (kept, ids) = match self.choices.chance(1, 2) {
+            true => {
+                asked.ids.push(id);
+                (Some(request.clone()), Ids::OfTheCaller)
             }
-            Request::Append(_) => return,
+            false => (None, Ids::OfTheStore),
         };
-        self.processes[number].input(Input::Command(command), now);
+        let record = self.record(number, vec![asked], kept);
+        self.give(number, record, request, ids);
     }
 }
 

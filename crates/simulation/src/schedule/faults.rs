@@ -84,6 +84,10 @@ impl World {
     /// A process dies, and another one is started in its place.
     pub(super) fn restart(&mut self) {
         let number = self.pick_process();
+        self.start_again(number);
+    }
+
+    pub(super) fn start_again(&mut self, number: usize) {
         let lost = self.processes[number].cut();
         self.limbo.extend(lost);
         for record in &mut self.model.records {
@@ -93,6 +97,7 @@ impl World {
         }
         self.note(|| format!("process {number} is restarted"));
         self.messages.retain(|(to, _)| *to != number);
+        self.restart_node(number);
         self.processes[number] = Process::start(&self.database, self.now());
     }
 

@@ -2,40 +2,22 @@
 
 use super::*;
 
+/// A node that nobody waits for is in order again after this time: a lasting error of the database, as of a full disk,
+/// is told that long if nothing is appended meanwhile.
+const UNATTENDED_MAX: Duration = Duration::from_secs(120);
+
 impl World {
     /// No more faults: everything must be answered soon, and appends must succeed again.
-    pub(super) fn end_in_peace(&mut self) -> Result<(), String> {
+    pub(super) fn end_in_peace(&mut self) -> std::result::Result<(), String> {
         self.note(|| "peace".to_owned());
+        self.is_at_peace = true;
+        self.make_peace_between_nodes();
         self.calm_down()?;
-        let before = self.model.records.len();
-        for number in 0..PROCESSES {
-            let stream = StreamId::from_stored(format!("last-{number}").into());
-            let event = EventData::json(EventType::from_stored("last".into()), "{}");
-            let id = self.next_id();
-            let request = Append::to(
-                stream.clone(),
-                ExpectedRevision::Any,
-                vec![event.with_id(id)],
-            );
-            let asked = vec![Asked {
-                stream: stream.clone(),
-                target: stream,
-                claim: Claim::Expected(ExpectedRevision::Any),
-                ids: vec![id],
-            }];
-            let ticket = self.record(number, asked, None);
-            let now = self.now();
-            if let Ok(command) = Command::append(ticket, request, now.instant) {
-                self.processes[number].input(Input::Command(command), now);
-            }
-        }
+        self.replace_nodes_that_have_left();
         self.calm_down()?;
-        for record in &self.model.records[before..] {
-            if !matches!(record.answer, Some(Ok(_))) {
-                return Err(format!("an append in peace does not succeed: {record:?}"));
-            }
-        }
-        for number in 0..PROCESSES {
+        self.append_in_peace()?;
+        self.wait_until(|process, now| process.why_not_ready(now).is_none())?;
+        for number in 0..self.processes.len() {
             if let Some(why) = self.processes[number].why_not_ready(self.now()) {
                 return Err(format!("process {number} is not ready in peace: {why}"));
             }
@@ -43,6 +25,7 @@ impl World {
             self.processes[number].input(Input::Close, now);
         }
         self.calm_down()?;
+        self.wait_until(|process, _| process.is_stopped())?;
         for process in &mut self.processes {
             process.hub.poll();
         }
@@ -56,14 +39,83 @@ impl World {
         self.model.check_end(&self.archive)
     }
 
+    /// Appends to each process, and asks again where the outcome is unknown, as it is on a connection that was lost
+    /// without a notice.
+    fn append_in_peace(&mut self) -> std::result::Result<(), String> {
+        let before = self.model.records.len();
+        for number in 0..self.processes.len() {
+            let stream = StreamId::from_stored(format!("last-{number}").into());
+            let id = self.next_id();
+            let data = id.0.as_u128().to_string();
+            let event = EventData::json(EventType::from_stored("last".into()), data);
+            let request = Append::to(
+                stream.clone(),
+                ExpectedRevision::Any,
+                vec![event.with_id(id)],
+            );
+            let asked = vec![Asked {
+                stream: stream.clone(),
+                target: stream,
+                claim: Claim::Expected(ExpectedRevision::Any),
+                ids: vec![id],
+            }];
+            let request = Request::Append(request);
+            let record = self.record(number, asked, Some(request.clone()));
+            self.give(number, record, request, Ids::OfTheCaller);
+        }
+        self.calm_down()?;
+        let is_unknown = |record: &Record| {
+            let answer = record.answer.as_ref();
+            let error = answer.and_then(|answer| answer.as_ref().err());
+            error.is_some_and(|error| matches!(error.kind(), ErrorKind::OutcomeUnknown(_)))
+        };
+        let after = self.model.records.len();
+        for first in before..after {
+            if is_unknown(&self.model.records[first]) {
+                self.repeat_request(self.model.records[first].process, first);
+            }
+        }
+        self.calm_down()?;
+        let mut records = self.model.records[before..].iter();
+        match records.find(|one| !matches!(one.answer, Some(Ok(_))) && !is_unknown(one)) {
+            Some(record) => Err(format!("an append in peace does not succeed: {record:?}")),
+            None => match self.model.records[after..]
+                .iter()
+                .find(|one| is_unknown(one))
+            {
+                Some(record) => Err(format!("a retry in peace does not succeed: {record:?}")),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// Lets time pass until all nodes are so. What they wait for may concern no caller any more: a node that owns nothing
+    /// finds out by itself that the database is back, and one that stops has calls of nodes that have died.
+    fn wait_until(
+        &mut self,
+        is_so: impl Fn(&Process, Now) -> bool,
+    ) -> std::result::Result<(), String> {
+        let end = self.time + UNATTENDED_MAX;
+        while !self.nodes.is_empty() && self.time < end {
+            let now = self.now();
+            if self.processes.iter().all(|process| is_so(process, now)) {
+                break;
+            }
+            self.wait_for_the_next_wake_up();
+            self.calm_down()?;
+        }
+        Ok(())
+    }
+
     /// Lets everything under way go on until nothing is.
-    pub(super) fn calm_down(&mut self) -> Result<(), String> {
+    pub(super) fn calm_down(&mut self) -> std::result::Result<(), String> {
         self.limbo.clear();
         for _ in 0..PEACE_STEPS_MAX {
             let mut is_quiet = true;
-            for number in 0..PROCESSES {
+            for number in 0..self.processes.len() {
                 is_quiet &= !self.go_on_in_peace(number);
             }
+            is_quiet &= !self.carry_calls_in_peace();
             self.look()?;
             for (to, signal) in std::mem::take(&mut self.messages) {
                 self.tell(to, signal);
@@ -121,12 +173,15 @@ impl World {
     }
 
     pub(super) fn wait_for_the_next_wake_up(&mut self) {
-        let wakes = self.processes.iter().filter_map(Process::wake_at).min();
+        let forwarders = self.nodes.iter().filter_map(|node| node.sender.wake_at());
+        let sequencers = self.processes.iter().filter_map(Process::wake_at);
+        let wakes = sequencers.chain(forwarders).min();
         let now = self.now();
         let wait = wakes.map_or(Duration::from_millis(100), |at| {
             at.saturating_duration_since(now.instant)
         });
         self.time += wait.max(Duration::from_micros(1));
+        self.note(|| "time passes".to_owned());
         let now = self.now();
         for process in &mut self.processes {
             process.work(now);

@@ -1,0 +1,471 @@
+//! Calls between nodes: what an edge forwards, what an owner takes, and what comes back.
+
+use std::time::Duration;
+
+use gesta_link::cores::{Output, Refusal, Verdict, Violation};
+use gesta_link::{ForwardError, Hint, Owner, ReturnReason};
+use gesta_node::cores::{Change, Changed, Next, encode, hint, next};
+
+use super::*;
+use crate::nodes::{Back, Forth, LOG, Payload, Reply, Taken, What, node_at};
+
+/// A frame that was under way for longer is lost: the link is dead after a few seconds without an answer.
+const UNDER_WAY_MAX: Duration = Duration::from_secs(60);
+
+impl World {
+    // ---- the edge ----
+
+    /// Forwards what a caller asks for. Events without ids get them now, before the first attempt.
+    pub(super) fn forward_request(
+        &mut self,
+        number: usize,
+        record: usize,
+        request: Request,
+        ids: Ids,
+    ) {
+        let change = match (request, ids) {
+            (Request::Append(request), Ids::OfTheCaller) => Change::append(request),
+            (Request::Append(mut request), Ids::OfTheStore) => {
+                let parts = request.streams.iter_mut();
+                parts
+                    .flat_map(|part| &mut part.events)
+                    .for_each(|event| event.id = None);
+                Change::append(request)
+            }
+            (Request::Delete(request, id), Ids::OfTheCaller) => Change::Delete(request, id),
+            (Request::Delete(request, _), Ids::OfTheStore) => Change::delete(request),
+            (Request::Metadata(request, id), Ids::OfTheCaller) => Change::SetMetadata(request, id),
+            (Request::Metadata(request, _), Ids::OfTheStore) => Change::set_metadata(request),
+        };
+        if let Err(error) = change.check() {
+            return self.settled.push((record, Err(error)));
+        }
+        if let (Change::Delete(_, id) | Change::SetMetadata(_, id), Ids::OfTheStore) =
+            (&change, ids)
+        {
+            let asked = self.model.records[record].asked.iter_mut();
+            asked.for_each(|asked| asked.ids.push(*id));
+        }
+        let body = change.encode();
+        self.forward(number, record, Payload::Change(change, body));
+    }
+
+    /// Forwards a confirmed read.
+    pub(super) fn forward_question(&mut self, number: usize, stream: StreamId) {
+        let asked = Asked {
+            stream: stream.clone(),
+            target: stream.clone(),
+            // The owner will say what it takes for the state.
+            claim: Claim::After(After::NoStream),
+            ids: Vec::new(),
+        };
+        let record = self.record(number, vec![asked], None);
+        self.forward(number, record, Payload::Question(stream));
+    }
+
+    fn forward(&mut self, number: usize, record: usize, payload: Payload) {
+        let within = match self.is_at_peace {
+            true => 60,
+            false => [10, 30, 1][self.choices.index(3)],
+        };
+        let now = self.now().instant;
+        let node = &mut self.nodes[number];
+        let deadline = now + Duration::from_secs(within);
+        node.sender.call(record, payload.bytes(), deadline);
+        node.calls.insert(record, payload);
+    }
+
+    /// Lets the forwarders do what they can, as their tasks do after each input.
+    pub(super) fn pump(&mut self) {
+        for number in 0..self.nodes.len() {
+            let now = self.now().instant;
+            let node = &mut self.nodes[number];
+            if let Some(owner) = node.sender.node().cloned() {
+                node.sender.link(&owner, node.links[node_at(&owner)]);
+            }
+            node.sender.work(now);
+            loop {
+                self.take_outputs(number);
+                let node = &mut self.nodes[number];
+                let Some(write) = node.sender.next_write(now) else {
+                    break;
+                };
+                let record = *write.ticket;
+                let (Some(lane), Some(payload)) = (node.lane, node.calls.get(&record)) else {
+                    self.violation = Some(format!("call {record} is written without a lane"));
+                    return;
+                };
+                self.lanes[lane].forth.push_back(Forth {
+                    seq: write.seq,
+                    payload: payload.clone(),
+                    record,
+                    remaining: write.remaining,
+                    written_at: now,
+                });
+            }
+            self.take_outputs(number);
+            let wakes = self.nodes[number].sender.wake_at();
+            if wakes.is_some_and(|at| at <= now) {
+                let what = "wants to be woken at a time that has passed";
+                self.violation = Some(format!("the forwarder of node {number} {what}"));
+            }
+        }
+    }
+
+    pub(super) fn take_outputs(&mut self, number: usize) {
+        while let Some(output) = self.nodes[number].sender.output() {
+            match output {
+                Output::OpenLane { lane, route } => {
+                    let Owner::Node(address) = route.owner else {
+                        continue;
+                    };
+                    let owner = self.nodes[node_at(&address)].own;
+                    let node = &mut self.nodes[number];
+                    node.lane = Some(self.lanes.len());
+                    self.lanes.push(Lane::new(lane, node.own, owner));
+                }
+                Output::CloseLane { lane } => self.end_lane(number, lane),
+                Output::Hint(_) => {}
+                Output::Return {
+                    ticket,
+                    reason,
+                    was_written,
+                } => {
+                    let returned = ForwardError::Returned {
+                        reason,
+                        was_written,
+                    };
+                    self.note(|| format!("call {ticket} comes back: {returned:?}"));
+                    self.end_call(number, ticket, Err(returned));
+                }
+            }
+        }
+    }
+
+    /// The forwarder has closed a lane. Of what it has written, only the first frames may arrive.
+    fn end_lane(&mut self, number: usize, lane: u64) {
+        let own = self.nodes[number].own;
+        let open = &mut self.nodes[number].lane;
+        if let Some(place) = open.take_if(|place| self.lanes[*place].number == lane) {
+            debug_assert_eq!(self.lanes[place].edge, own);
+            self.lanes[place].is_ended = true;
+            self.lose_frames(place);
+        }
+    }
+
+    pub(super) fn lose_frames(&mut self, place: usize) {
+        let keep = match self.lanes[place].forth.len() {
+            0 => 0,
+            frames => self.choices.index(frames + 1),
+        };
+        self.lanes[place].forth.truncate(keep);
+    }
+
+    /// A call has ended for the forwarder.
+    fn end_call(
+        &mut self,
+        number: usize,
+        record: usize,
+        outcome: std::result::Result<(Reply, bool), ForwardError>,
+    ) {
+        let Some(payload) = self.nodes[number].calls.remove(&record) else {
+            self.violation = Some(format!("call {record} has a second outcome"));
+            return;
+        };
+        self.reach(name_of(&outcome));
+        let outcome = match outcome {
+            Ok((Reply::Answered(after, answer), _)) => {
+                self.model.records[record].asked[0].claim = Claim::After(after);
+                return self.settled.push((record, answer));
+            }
+            Ok((Reply::Changed(body), is_in_doubt)) => {
+                if !is_in_doubt {
+                    self.model.records[record].way = Some(Way::Lane);
+                }
+                Ok(gesta_link::Reply { body, is_in_doubt })
+            }
+            Err(error) => Err(error),
+        };
+        if let (Payload::Question(_), Err(error)) = (&payload, &outcome)
+            && !matches!(error, ForwardError::Returned { reason, .. } if *reason == ReturnReason::Local)
+        {
+            // A read has no effect, so it has not been done.
+            let error = Error::unavailable("the owner is not reached");
+            return self.settled.push((record, Err(error)));
+        }
+        match next(outcome) {
+            Next::Answer(answer) => {
+                let answer = answer.map(|Changed(appended)| appended);
+                self.settled.push((record, answer));
+            }
+            Next::Here(here) => self.nodes[number].returned.push((record, payload, here)),
+        }
+    }
+
+    /// A call that has come back is done by this node.
+    pub(super) fn do_returned(&mut self, number: usize, which: usize) {
+        let node = &mut self.nodes[number];
+        let (record, payload, here) = node.returned.swap_remove(which);
+        if node.is_leaving {
+            let error = Error::unavailable("the store is shut down");
+            return self.settled.push((record, here.answer(Err(error))));
+        }
+        let arrived = self.now().instant;
+        match payload {
+            Payload::Change(change, _) => {
+                match command(Ticket::Returned(record, here), change, arrived) {
+                    Ok(command) => self.hand_over(number, record, command),
+                    Err(error) => self.settled.push((record, here.answer(Err(error)))),
+                }
+            }
+            Payload::Question(stream) => {
+                let after = self.remembered(&stream);
+                self.model.records[record].asked[0].claim = Claim::After(after);
+                let ticket = Ticket::Own(record);
+                match Command::owned(ticket, stream, after, Vec::new(), arrived) {
+                    Ok(command) => self.hand_over(number, record, command),
+                    Err(error) => self.settled.push((record, Err(error))),
+                }
+            }
+        }
+    }
+
+    // ---- the owner ----
+
+    /// The next frame of a lane arrives at the owner. True if something was under way.
+    pub(super) fn deliver_forth(&mut self, place: usize) -> bool {
+        let now = self.now().instant;
+        let lane = &mut self.lanes[place];
+        if lane.is_mute_forth {
+            return false;
+        }
+        let Some(frame) = lane.forth.pop_front() else {
+            return false;
+        };
+        let node = &mut self.nodes[lane.owner.node];
+        let newest = node.newest.entry(lane.edge).or_default();
+        let is_first = !std::mem::replace(&mut lane.is_open, true);
+        let is_dead =
+            lane.is_reset || lane.owner != node.own || now - frame.written_at > UNDER_WAY_MAX;
+        if is_dead || is_first && !newest.open(lane.number) || !newest.serves(lane.number) {
+            lane.is_reset = true;
+            lane.forth.clear();
+            return true;
+        }
+        // The head of the frame may have arrived long before its end.
+        let since = match lane.forth.len().is_multiple_of(2) {
+            true => now,
+            false => frame.written_at,
+        };
+        let bytes = frame.payload.bytes();
+        let verdict = lane
+            .receiver
+            .call(now, frame.seq, bytes, since, frame.remaining);
+        match verdict {
+            Err(violation) => self.broken(place, &violation),
+            Ok(Verdict::Refused) => self.reach("refused after not here"),
+            Ok(Verdict::DeadlineOver) => {
+                if lane.receiver.answered(frame.seq, bytes) {
+                    lane.back.push_back(Back::DeadlineOver(frame.seq));
+                }
+                self.reach("too late at the owner");
+            }
+            Ok(Verdict::HandOver(_)) => self.take_call(place, frame),
+        }
+        true
+    }
+
+    fn take_call(&mut self, place: usize, frame: Forth) {
+        let number = self.lanes[place].owner.node;
+        let bytes = frame.payload.bytes();
+        if !self.nodes[number].is_mine() {
+            self.reach("not here");
+            let hint = hint(&self.nodes[number].placement, LOG);
+            return self.refuse(place, frame.seq, bytes, hint);
+        }
+        self.lanes[place].receiver.taken(frame.seq);
+        let taken = |what| Taken {
+            lane: place,
+            seq: frame.seq,
+            bytes,
+            what,
+        };
+        let arrived = self.now().instant;
+        let (taken, command) = match frame.payload {
+            Payload::Question(stream) => {
+                let after = self.remembered(&stream);
+                let taken = taken(What::Question(after));
+                let ticket = Ticket::Taken(taken.clone());
+                let command = Command::owned(ticket, stream, after, Vec::new(), arrived);
+                (taken, command)
+            }
+            Payload::Change(change, body) => {
+                let taken = taken(match &change {
+                    Change::Append(_) => What::Append,
+                    _ => What::Lifecycle,
+                });
+                let change = Change::decode(change.kind(), body);
+                let ticket = Ticket::Taken(taken.clone());
+                let command = change.and_then(|change| command(ticket, change, arrived));
+                (taken, command)
+            }
+        };
+        self.note(|| format!("node {number} takes {}: {taken:?}", frame.record));
+        self.lanes[place].taken.push(taken.clone());
+        match command {
+            Ok(command) => self.hand_over(number, frame.record, command),
+            Err(error) => self.answer_call(taken, Err(error)),
+        }
+    }
+
+    /// A sequencer has answered a call of another node.
+    pub(super) fn answer_call(&mut self, taken: Taken, result: Result<Appended>) {
+        let lane = &mut self.lanes[taken.lane];
+        let Some(place) = lane.taken.iter().position(|open| open.seq == taken.seq) else {
+            return;
+        };
+        lane.taken.remove(place);
+        let is_sent = lane.receiver.answered(taken.seq, taken.bytes);
+        if !is_sent || lane.is_reset {
+            return;
+        }
+        let reply = match taken.what {
+            What::Append => Reply::Changed(encode(&result.map(Changed))),
+            What::Lifecycle => {
+                let deleted = result.map(|appended| gesta_core::Deleted {
+                    log: appended.log,
+                    position: appended.position,
+                    checkpoint: appended.checkpoint,
+                });
+                Reply::Changed(encode(&deleted.map(Changed::from)))
+            }
+            What::Question(after) => Reply::Answered(after, result),
+        };
+        lane.back.push_back(Back::Reply(taken.seq, reply));
+    }
+
+    /// The owner has a question that it no longer answers, because its entities have gone with the log.
+    pub(super) fn disown(&mut self) {
+        let is_question = |taken: &Taken| matches!(taken.what, What::Question(_));
+        let found = self.lanes.iter().enumerate().find_map(|(place, lane)| {
+            let is_alive = self.nodes[lane.owner.node].own == lane.owner && !lane.is_reset;
+            let is_mine = self.nodes[lane.owner.node].is_mine();
+            let mut taken = lane.taken.iter();
+            let taken = taken.find(|taken| is_question(taken));
+            taken
+                .filter(|_| is_alive && !is_mine)
+                .map(|taken| (place, taken.clone()))
+        });
+        if let Some((place, taken)) = found {
+            let lane = &mut self.lanes[place];
+            let hint = hint(&self.nodes[lane.owner.node].placement, LOG);
+            lane.taken.retain(|open| open.seq != taken.seq);
+            self.reach("disowned");
+            self.note(|| format!("an owner disowns {taken:?}"));
+            self.refuse(place, taken.seq, taken.bytes, hint);
+        }
+    }
+
+    fn refuse(&mut self, place: usize, seq: u64, bytes: usize, hint: Hint) {
+        let lane = &mut self.lanes[place];
+        if let Refusal::From { from, untaken } = lane.receiver.not_here(seq, bytes) {
+            lane.back.push_back(Back::NotHere {
+                from,
+                untaken,
+                hint,
+            });
+        }
+    }
+
+    /// The next answer of a lane arrives at the edge. True if something was under way.
+    pub(super) fn deliver_back(&mut self, place: usize) -> bool {
+        let now = self.now().instant;
+        let lane = &mut self.lanes[place];
+        if lane.is_mute_back {
+            return false;
+        }
+        let Some(answer) = lane.back.pop_front() else {
+            return false;
+        };
+        let (number, edge) = (lane.number, lane.edge);
+        let node = &mut self.nodes[edge.node];
+        if node.own != edge {
+            return true;
+        }
+        let taken = match answer {
+            Back::Reply(seq, reply) => match node.sender.reply(number, seq) {
+                Ok(Some((record, is_in_doubt))) => {
+                    self.end_call(edge.node, record, Ok((reply, is_in_doubt)));
+                    Ok(())
+                }
+                Ok(None) => Ok(()),
+                Err(violation) => Err(violation),
+            },
+            Back::DeadlineOver(seq) => node.sender.dropped(number, seq),
+            Back::NotHere {
+                from,
+                untaken,
+                hint,
+            } => node.sender.not_here(now, number, from, untaken, hint),
+        };
+        if let Err(violation) = taken {
+            self.broken(place, &violation);
+        }
+        true
+    }
+
+    /// All of these nodes run the same code: none of them breaks the rules of a lane.
+    fn broken(&mut self, place: usize, violation: &Violation) {
+        let lane = &self.lanes[place];
+        self.violation = Some(format!(
+            "the rules of a lane are broken: {violation:?}: {lane:?}"
+        ));
+    }
+
+    /// The state of a stream as the memory of an owner may have it: of now, or of some time ago.
+    pub(super) fn remembered(&mut self, stream: &StreamId) -> After {
+        if !self.choices.chance(1, 2) {
+            return self.after(stream);
+        }
+        let ids = self.database.ids_of(stream);
+        match ids.len().checked_sub(2 + self.choices.index(2)) {
+            None => After::NoStream,
+            Some(place) => After::Event(ids[place]),
+        }
+    }
+}
+
+/// How a call has ended for the forwarder.
+fn name_of(outcome: &std::result::Result<(Reply, bool), ForwardError>) -> &'static str {
+    match outcome {
+        Ok((Reply::Answered(..), _)) => "read",
+        Ok((Reply::Changed(_), false)) => "answered",
+        Ok((Reply::Changed(_), true)) => "answered in doubt",
+        Err(ForwardError::Returned {
+            reason,
+            was_written,
+        }) => match (reason, was_written) {
+            (ReturnReason::Local, false) => "local",
+            (ReturnReason::Local, true) => "local in doubt",
+            (ReturnReason::Unreachable, false) => "unreachable",
+            (ReturnReason::Unreachable, true) => "unreachable in doubt",
+            (ReturnReason::NoOwner, false) => "no owner",
+            (ReturnReason::NoOwner, true) => "no owner in doubt",
+            (ReturnReason::DeadlineOver, false) => "late",
+            (ReturnReason::DeadlineOver, true) => "late in doubt",
+            _ => "closed",
+        },
+        Err(_) => "not taken",
+    }
+}
+
+/// The command of a change.
+fn command(ticket: Ticket, change: Change, arrived: Instant) -> Result<Command<Ticket>> {
+    match change {
+        Change::Append(request) => Command::append(ticket, request, arrived),
+        Change::Delete(request, id) => Ok(Command::delete(ticket, request, Some(id), arrived)),
+        Change::SetMetadata(request, id) => {
+            Ok(Command::set_metadata(ticket, request, Some(id), arrived))
+        }
+    }
+}
