@@ -70,7 +70,7 @@ fn returned(reason: ReturnReason, was_written: bool) -> Next {
 }
 
 /// The time of a change is over.
-pub fn late(was_begun: bool) -> Error {
+pub(crate) fn late(was_begun: bool) -> Error {
     not_done("the change was not answered in time", was_begun)
 }
 

@@ -62,6 +62,8 @@ fn schedules_of_nodes_reach_every_outcome() {
         "local in doubt",
         "unreachable",
         "unreachable in doubt",
+        "silent",
+        "silent in doubt",
         "no owner",
         "no owner in doubt",
         "late",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gesta_link::cores::{Output, Refusal, Verdict, Violation};
-use gesta_link::{ForwardError, Hint, Owner, ReturnReason};
+use gesta_link::{ForwardError, Hint, Owner, Patience, ReturnReason};
 use gesta_node::cores::{Change, Changed, Next, encode, hint, next};
 
 use super::*;
@@ -71,7 +71,13 @@ impl World {
         let now = self.now().instant;
         let node = &mut self.nodes[number];
         let deadline = now + Duration::from_secs(within);
-        node.sender.call(record, payload.bytes(), deadline);
+        // What only the owner can do waits for it longer.
+        let patience = match payload {
+            Payload::Question(_) => Patience::UntilUnreachable,
+            _ => Patience::UntilSilent,
+        };
+        node.sender
+            .call(record, payload.bytes(), deadline, patience);
         node.calls.insert(record, payload);
     }
 
@@ -449,6 +455,8 @@ fn name_of(outcome: &std::result::Result<(Reply, bool), ForwardError>) -> &'stat
             (ReturnReason::Local, true) => "local in doubt",
             (ReturnReason::Unreachable, false) => "unreachable",
             (ReturnReason::Unreachable, true) => "unreachable in doubt",
+            (ReturnReason::Silent, false) => "silent",
+            (ReturnReason::Silent, true) => "silent in doubt",
             (ReturnReason::NoOwner, false) => "no owner",
             (ReturnReason::NoOwner, true) => "no owner in doubt",
             (ReturnReason::DeadlineOver, false) => "late",

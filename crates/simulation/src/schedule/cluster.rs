@@ -183,7 +183,13 @@ impl World {
 
     fn change_link(&mut self) {
         let (from, to) = (self.pick_process(), self.pick_process());
-        let link = [Link::Up(CREDIT), Link::Down, Link::Unreachable][self.choices.index(3)];
+        let links = [
+            Link::Up(CREDIT),
+            Link::Down,
+            Link::Silent,
+            Link::Unreachable,
+        ];
+        let link = links[self.choices.index(links.len())];
         self.note(|| format!("the link of {from} to {to} is {link:?}"));
         self.nodes[from].links[to] = link;
     }
