@@ -49,9 +49,15 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// The store: sqlite:PATH, postgres://… (repeated for each of its databases), or a server: http://HOST:PORT [env: GESTA_STORE]
+    /// The store: sqlite:PATH, postgres://… (repeated for each of its databases), or a server: http(s)://HOST:PORT [env: GESTA_STORE]
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Vec<String>,
+    /// Authorities to believe for https, in PEM form, instead of the system's [env: GESTA_CA_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// A file that holds the API token for a server [env: GESTA_TOKEN_FILE, or the token in GESTA_TOKEN]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
     /// A file that holds the URL of the store, or one for each database on a line of its own [env: GESTA_STORE_FILE]
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "store")]
     pub(crate) store_file: Option<PathBuf>,
@@ -135,6 +141,19 @@ pub(crate) struct Serve {
     /// Allow anonymous access from other machines: needed for an address that is not loopback.
     #[arg(long)]
     pub(crate) insecure: bool,
+    /// Speak TLS with this certificate, in PEM form, and those that lead from it to an authority.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_certificate: Option<String>,
+    /// The private key of the certificate, in PEM form.
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub(crate) tls_key: Option<String>,
+    /// Let only clients connect that show a certificate of an authority in this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_client_ca: Option<String>,
+    /// For trying out: speak TLS with a certificate of our own, made in this folder unless it is there. Clients must be
+    /// given ca.pem of the folder.
+    #[arg(long, value_name = "DIR", conflicts_with = "tls_certificate")]
+    pub(crate) tls_self_signed: Option<String>,
     /// Be one of several nodes on this PostgreSQL database, and listen for the others here, such as 127.0.0.1:2114.
     #[arg(long, value_name = "ADDR")]
     pub(crate) node: Option<String>,

@@ -3,6 +3,7 @@
 mod admin;
 mod all;
 mod backup;
+mod client;
 mod cluster;
 mod import;
 mod node;
@@ -10,6 +11,7 @@ mod open_files;
 mod progress;
 mod serve;
 mod stream;
+mod tls;
 
 use std::sync::Arc;
 
@@ -145,7 +147,7 @@ async fn connect(global: &Global, missing: Missing) -> Outcome<Arc<dyn EventStor
     let given = given_store(global);
     let url = given.clone().unwrap_or_else(|| DEFAULT_SERVER.into());
     if is_server(&url) {
-        let store = HttpStore::connect(&url)?;
+        let store = HttpStore::with_config(&url, client::config(global)?)?;
         if let Err(error) = store.info().await {
             let hint = if given.is_none() {
                 "; start one with `gesta serve`, or give --store with a store or server URL"

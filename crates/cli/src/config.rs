@@ -35,6 +35,8 @@ pub(crate) struct Config {
     pub(crate) listen: String,
     /// Anonymous access from other machines.
     pub(crate) insecure: bool,
+    /// `[tls]`.
+    pub(crate) tls: Tls,
     /// `[log]`.
     pub(crate) log: Log,
     /// `[server]`.
@@ -58,6 +60,20 @@ fn urls<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
         Urls::One(url) => url,
         Urls::Several(urls) => urls.join(" "),
     })
+}
+
+/// TLS; with empty texts, connections are not encrypted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Tls {
+    /// File with the certificate.
+    pub(crate) certificate: String,
+    /// File with its private key.
+    pub(crate) key: String,
+    /// File with the authorities of which every client must show a certificate.
+    pub(crate) client_ca: String,
+    /// Folder with a certificate of our own.
+    pub(crate) self_signed: String,
 }
 
 /// Being one of several nodes.
@@ -99,6 +115,8 @@ pub(crate) struct Log {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Server {
+    pub(crate) handshake_max: Span,
+    pub(crate) handshakes_max: usize,
     pub(crate) connections_max: usize,
     pub(crate) requests_in_flight_max: usize,
     pub(crate) subscriptions_max: usize,
@@ -137,6 +155,7 @@ impl Default for Config {
             store: DEFAULT_STORE.into(),
             listen: gesta_server::Config::default().listen.to_string(),
             insecure: false,
+            tls: Tls::default(),
             log: Log::default(),
             server: Server::default(),
             append: Append::default(),
@@ -158,6 +177,8 @@ impl Default for Server {
     fn default() -> Self {
         let of = gesta_server::Config::default();
         Self {
+            handshake_max: Span(of.handshake_max),
+            handshakes_max: of.handshakes_max,
             connections_max: of.connections_max,
             requests_in_flight_max: of.requests_in_flight_max,
             subscriptions_max: of.subscriptions_max,
@@ -213,8 +234,18 @@ pub(crate) struct Flags {
     /// Left out unless it is given, so that a file or a variable can say it too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
+    pub(crate) tls: TlsFlags,
     pub(crate) log: LogFlags,
     pub(crate) cluster: ClusterFlags,
+}
+
+/// The part of [`Tls`].
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct TlsFlags {
+    pub(crate) certificate: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) client_ca: Option<String>,
+    pub(crate) self_signed: Option<String>,
 }
 
 /// The part of [`Cluster`].

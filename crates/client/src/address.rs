@@ -12,6 +12,7 @@ const PATH_BYTES_MAX: usize = 64_000;
 /// Where a server is.
 #[derive(Debug, Clone)]
 pub(crate) struct Base {
+    scheme: Scheme,
     authority: Authority,
     /// What comes before every path, without a slash at its end.
     path: String,
@@ -24,9 +25,8 @@ impl Base {
             .parse()
             .map_err(|_| wrong("must be like http://127.0.0.1:2113"))?;
         match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(wrong("must be http: TLS is not supported yet")),
-            _ => return Err(wrong("must begin with http://")),
+            Some("http" | "https") => {}
+            _ => return Err(wrong("must begin with http:// or https://")),
         }
         if uri.query().is_some() {
             return Err(wrong("must have no query"));
@@ -36,9 +36,15 @@ impl Base {
             return Err(Error::invalid("url", "must have no user and password"));
         }
         Ok(Self {
+            scheme: uri.scheme().cloned().unwrap_or(Scheme::HTTP),
             authority: authority.clone(),
             path: uri.path().trim_end_matches('/').to_owned(),
         })
+    }
+
+    /// True if connections are encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.scheme == Scheme::HTTPS
     }
 
     /// The address of a call.
@@ -56,7 +62,7 @@ impl Base {
         let path = PathAndQuery::try_from(text)
             .map_err(|error| Error::invalid("request", format!("has no address: {error}")))?;
         Uri::builder()
-            .scheme(Scheme::HTTP)
+            .scheme(self.scheme.clone())
             .authority(self.authority.clone())
             .path_and_query(path)
             .build()
@@ -135,12 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_http_addresses_are_taken() {
+    fn only_addresses_of_servers_are_taken() {
         assert!(Base::parse("http://[::1]:2113").is_ok());
+        assert!(Base::parse("https://localhost").is_ok());
         for bad in [
             "",
             "localhost:2113",
-            "https://localhost",
+            "ftp://localhost",
             "http://u:p@localhost",
             "http://localhost/?a=b",
             "/x",

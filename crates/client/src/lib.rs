@@ -3,7 +3,7 @@
 //! Why: programs, the command line and the conformance suite use a store on a server like any other.
 //! Invariants: problem documents become the [`ErrorKind`](gesta_core::ErrorKind) that the server had;
 //! an append whose answer did not come is `OutcomeUnknown`, never `Unavailable`; data come back byte for byte.
-//! Not here: retries (the caller has the event ids and decides), TLS.
+//! Not here: retries (the caller has the event ids and decides).
 //!
 //! ```no_run
 //! # async fn example() -> gesta_core::Result<()> {
@@ -19,8 +19,10 @@ mod address;
 mod backup;
 mod sse;
 mod store;
+mod tls;
 mod transport;
 
 pub use backup::BackupDownload;
 pub use store::HttpStore;
+pub use tls::{Credentials, Tls};
 pub use transport::Config;

@@ -32,7 +32,7 @@ impl HttpStore {
     /// The store on the server at `url`, for example `http://127.0.0.1:2113`. Nothing is sent yet.
     ///
     /// # Errors
-    /// `InvalidArgument` if the URL is not a plain `http` one.
+    /// `InvalidArgument` if the URL is not one of a server.
     pub fn connect(url: &str) -> Result<Self> {
         Self::with_config(url, Config::default())
     }

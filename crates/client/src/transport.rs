@@ -7,14 +7,16 @@ use gesta_core::{Error, ErrorKind, Result};
 use gesta_wire::problem::Document;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
 use hyper::{Method, Request, Response};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::address::{Base, Path};
+use crate::tls::{Credentials, Tls};
 
 /// Largest answer: a page of the largest events in base64, with their names and tags.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -32,6 +34,10 @@ pub struct Config {
     pub answer_max: Duration,
     /// For a sign of life in a subscription; servers send one every 15 seconds.
     pub silence_max: Duration,
+    /// Whom the client believes to be the server, for `https`.
+    pub tls: Tls,
+    /// Who the client is. Over `http` everybody in between can read it.
+    pub credentials: Option<Credentials>,
 }
 
 impl Default for Config {
@@ -40,6 +46,8 @@ impl Default for Config {
             connect_max: Duration::from_secs(10),
             answer_max: Duration::from_secs(120),
             silence_max: Duration::from_secs(60),
+            tls: Tls::default(),
+            credentials: None,
         }
     }
 }
@@ -101,25 +109,35 @@ pub(crate) struct Answer {
 /// The connections to a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Transport {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     base: Base,
+    authorization: Option<HeaderValue>,
     config: Config,
 }
 
 impl Transport {
     pub(crate) fn new(url: &str, config: Config) -> Result<Self> {
         let mut connector = HttpConnector::new();
+        let base = Base::parse(url)?;
+        connector.enforce_http(false);
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(config.connect_max));
         connector.set_keepalive(Some(config.silence_max / 2));
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(config.tls.config(base.is_encrypted())?)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .build(connector);
+        let credentials = config.credentials.as_ref();
         Ok(Self {
             client,
-            base: Base::parse(url)?,
+            base,
+            authorization: credentials.map(Credentials::header).transpose()?,
             config,
         })
     }
@@ -164,6 +182,10 @@ impl Transport {
         *request.method_mut() = call.method;
         let any = HeaderValue::from_static("*/*");
         request.headers_mut().insert(ACCEPT, any);
+        if let Some(authorization) = &self.authorization {
+            let headers = request.headers_mut();
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
         let response = self.client.request(request).await.map_err(|error| {
             if error.is_connect() {
                 Error::unavailable("cannot connect to the server").caused_by(error)

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use gesta_core::limits;
 
+use crate::tls::TlsFiles;
+
 /// Bounds and times of the server. Every queue, body and wait has a maximum (contract C8).
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -12,6 +14,12 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Allows addresses that are not loopback although there is no authentication yet.
     pub insecure: bool,
+    /// TLS, and nothing else, is spoken with these files; `None`: connections are not encrypted.
+    pub tls: Option<TlsFiles>,
+    /// How long a TLS handshake may take.
+    pub handshake_max: Duration,
+    /// Most TLS handshakes at once; further connections are closed.
+    pub handshakes_max: usize,
     /// Most connections at once; further ones are answered as overloaded and closed.
     pub connections_max: usize,
     /// Most requests at once, subscriptions not counted; further ones are answered as overloaded.
@@ -52,6 +60,9 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 2113)),
             insecure: false,
+            tls: None,
+            handshake_max: Duration::from_secs(10),
+            handshakes_max: 1_000,
             connections_max: 10_000,
             requests_in_flight_max: 10_000,
             subscriptions_max: 5_000,

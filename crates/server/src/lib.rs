@@ -40,6 +40,7 @@ mod sse;
 mod state;
 mod subscribe;
 mod system;
+mod tls;
 mod uri;
 mod write;
 
@@ -48,3 +49,4 @@ pub use config::Config;
 pub use placement::{Cluster, ClusterNode, LogOwner, Placement};
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};
+pub use tls::{TlsError, TlsFiles};

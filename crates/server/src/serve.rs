@@ -12,8 +12,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use prometheus_client::registry::Registry;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, MissedTickBehavior};
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,6 +27,7 @@ use crate::gate::Ticket;
 use crate::placement::Cluster;
 use crate::problem::Problem;
 use crate::state::State;
+use crate::tls::{Tls, TlsError};
 
 /// Largest head of a request, in bytes, and step in which bodies are read.
 const READ_BUFFER_BYTES_MAX: usize = 128 * 1_024;
@@ -59,6 +62,9 @@ pub enum StartError {
         /// Why not.
         source: std::io::Error,
     },
+    /// The files of TLS cannot be used.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
 }
 
 /// A running server. Cheap to clone; dropping it does not stop the server.
@@ -79,32 +85,22 @@ impl std::fmt::Debug for Handle {
 }
 
 /// An address that is listened on already, though nothing is answered yet.
-#[derive(Debug)]
 pub struct Bound {
     config: Config,
     listener: TcpListener,
     address: SocketAddr,
-    backups: Backups,
-    cluster: OfCluster,
+    tls: Option<Arc<Tls>>,
+    /// Where copies of the store come from.
+    backups: Option<Arc<dyn BackupSource>>,
+    /// The cluster that the server is a node of.
+    cluster: Option<Arc<dyn Cluster>>,
 }
 
-/// The cluster that the server is a node of.
-#[derive(Default)]
-struct OfCluster(Option<Arc<dyn Cluster>>);
-
-impl std::fmt::Debug for OfCluster {
+impl std::fmt::Debug for Bound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "some" } else { "none" })
-    }
-}
-
-/// Where copies of the store come from.
-#[derive(Default)]
-struct Backups(Option<Arc<dyn BackupSource>>);
-
-impl std::fmt::Debug for Backups {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "some" } else { "none" })
+        f.debug_struct("Bound")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
@@ -121,14 +117,16 @@ pub async fn bind(config: Config) -> Result<Bound, StartError> {
     if !address.ip().is_loopback() && !config.insecure {
         return Err(StartError::NotLoopback(address));
     }
+    let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
     let refused = |source| StartError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(refused)?;
     Ok(Bound {
         address: listener.local_addr().map_err(refused)?,
         listener,
         config,
-        backups: Backups::default(),
-        cluster: OfCluster::default(),
+        tls,
+        backups: None,
+        cluster: None,
     })
 }
 
@@ -136,14 +134,14 @@ impl Bound {
     /// Lets the server give copies of its store, at `POST /admin/backup`.
     #[must_use]
     pub fn with_backups(mut self, source: Arc<dyn BackupSource>) -> Self {
-        self.backups = Backups(Some(source));
+        self.backups = Some(source);
         self
     }
 
     /// Lets the server tell who owns which log: in `/info`, and beside answers to appends.
     #[must_use]
     pub fn with_cluster(mut self, cluster: Arc<dyn Cluster>) -> Self {
-        self.cluster = OfCluster(Some(cluster));
+        self.cluster = Some(cluster);
         self
     }
 
@@ -153,11 +151,22 @@ impl Bound {
     pub fn serve(self, store: Arc<dyn EventStore>, registry: Registry) -> Handle {
         let handle = Handle {
             address: self.address,
-            state: State::new(self.config, store, registry, self.backups.0, self.cluster.0),
+            state: State::new(
+                self.config,
+                self.tls,
+                store,
+                registry,
+                self.backups,
+                self.cluster,
+            ),
             connections: TaskTracker::new(),
             aborting: CancellationToken::new(),
         };
         tracing::debug!(address = %handle.address, "listening");
+        if let Some(tls) = &handle.state.tls {
+            let following = Arc::clone(tls).follow(handle.state.stopping.clone());
+            handle.connections.spawn(following);
+        }
         handle
             .connections
             .spawn(accept(self.listener, handle.clone()));
@@ -242,7 +251,7 @@ async fn accept(listener: TcpListener, handle: Handle) {
                         serve_beyond(socket, handle.clone(), builder.clone(), full, ticket);
                     handle.connections.spawn(serving);
                 }
-                Err(_) => turn_away(&socket, &full),
+                Err(_) => turn_away(&handle.state, &socket, &full),
             },
         }
     }
@@ -302,7 +311,11 @@ fn builder() -> auto::Builder<TokioExecutor> {
 }
 
 /// Tells a client that there are too many connections, if its socket takes it at once.
-fn turn_away(socket: &TcpStream, problem: &Problem) {
+fn turn_away(state: &State, socket: &TcpStream, problem: &Problem) {
+    // Without a handshake, a client that speaks TLS understands nothing.
+    if state.tls.is_some() {
+        return;
+    }
     let document = problem.to_json();
     let mut answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n",
@@ -343,7 +356,7 @@ async fn serve_beyond(
     let mut first = [0];
     let speaks = tokio::time::timeout(RESERVE_SILENCE_MAX, socket.peek(&mut first)).await;
     if speaks.is_err() {
-        return turn_away(&socket, &full);
+        return turn_away(&handle.state, &socket, &full);
     }
     let serving = serve(socket, handle, builder, Some(Arc::new(full)), ticket);
     if tokio::time::timeout(RESERVE_MAX, serving).await.is_err() {
@@ -364,6 +377,35 @@ async fn serve(
         tracing::debug!(%error, "TCP_NODELAY cannot be set");
     }
     hold_little_unsent(&socket);
+    let state = &handle.state;
+    match &state.tls {
+        None => converse(socket, &handle, &builder, full).await,
+        Some(tls) => {
+            if let Some(stream) = shake_hands(tls, state, socket).await {
+                converse(stream, &handle, &builder, full).await;
+            }
+        }
+    }
+}
+
+/// Speaks TLS on a connection, unless too many clients try to, or this one takes too long.
+async fn shake_hands(tls: &Tls, state: &State, socket: TcpStream) -> Option<TlsStream<TcpStream>> {
+    let _ticket = state.handshakes.enter().ok()?;
+    tokio::select! {
+        stream = tokio::time::timeout(state.config.handshake_max, tls.accept(socket)) => stream.ok()?,
+        () = state.stopping.cancelled() => None,
+    }
+}
+
+/// Answers the requests of a connection until it ends.
+async fn converse<S>(
+    socket: S,
+    handle: &Handle,
+    builder: &auto::Builder<TokioExecutor>,
+    full: Option<Arc<Problem>>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
     let state = &handle.state;
     let activity = Arc::new(Activity::default());
     let service = service_fn(|request| {

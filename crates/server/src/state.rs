@@ -15,6 +15,7 @@ use crate::gate::Gate;
 use crate::metrics::{InFlight, Metrics};
 use crate::placement::Cluster;
 use crate::readiness::Readiness;
+use crate::tls::Tls;
 
 /// Connections beyond the maximum at once.
 const RESERVE_CONNECTIONS: usize = 16;
@@ -26,6 +27,9 @@ pub(crate) struct State {
     pub(crate) connections: Gate,
     /// Connections beyond the maximum, which are answered about health only.
     pub(crate) reserve: Gate,
+    /// TLS, if it is spoken.
+    pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) handshakes: Gate,
     pub(crate) requests: Gate,
     pub(crate) subscriptions: Gate,
     /// Pages that may be read at once. Waiting is bounded by `requests`.
@@ -45,6 +49,7 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(
         config: Config,
+        tls: Option<Arc<Tls>>,
         store: Arc<dyn EventStore>,
         registry: Registry,
         backups: Option<Arc<dyn BackupSource>>,
@@ -54,6 +59,8 @@ impl State {
             store,
             connections: Gate::new("connections", config.connections_max),
             reserve: Gate::new("connections beyond the maximum", RESERVE_CONNECTIONS),
+            tls,
+            handshakes: Gate::new("TLS handshakes", config.handshakes_max),
             requests: Gate::new("requests", config.requests_in_flight_max),
             subscriptions: Gate::new("subscriptions", config.subscriptions_max),
             reads: Semaphore::new(config.reads_in_flight_max),

@@ -13,7 +13,7 @@ use gesta_core::{Error, ErrorKind};
 use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::{admin, given_store, interrupts, is_server};
+use super::{admin, client, given_store, interrupts, is_server};
 use crate::args::{Backup, Global, Restore};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
@@ -27,7 +27,7 @@ pub(super) async fn backup(global: &Global, args: &Backup, output: &mut Output) 
     let mut stop = interrupts()?;
     if is_server(&url) {
         tokio::select! {
-            done = download(&url, &args.to) => done?,
+            done = download(global, &url, &args.to) => done?,
             _ = stop.recv() => return Err(stopped(&args.to)),
         }
     } else {
@@ -105,11 +105,11 @@ impl Drop for Unfinished {
     }
 }
 
-async fn download(url: &str, to: &Path) -> Outcome {
+async fn download(global: &Global, url: &str, to: &Path) -> Outcome {
     let mut copy = Unfinished::create(to)?;
     let config = Config {
         answer_max: COPY_MAX,
-        ..Config::default()
+        ..client::config(global)?
     };
     let mut download = HttpStore::with_config(url, config)?.backup().await?;
     let bar = download

@@ -11,9 +11,9 @@ use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::node::{self, OfNode};
-use super::open_files;
+use super::{open_files, tls};
 use crate::args::{Global, Serve};
-use crate::config::{ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags};
+use crate::config::{ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, TlsFlags};
 use crate::exit::{Code, Failure, Outcome};
 use crate::units::Span;
 
@@ -35,7 +35,9 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     }
     let mut config = config;
     config.server.connections_max = open_files::fitting(config.server.connections_max);
-    let bound = gesta_server::bind(server_config(&config, listen)).await;
+    let tls = tls::files(&config.tls, listen)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let bound = gesta_server::bind(server_config(&config, listen, tls)).await;
     let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
     let options = options(&config);
     let node = node::prepare(&config).await?;
@@ -67,7 +69,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let server = bound.serve(Arc::clone(&shared), registry);
     // Whoever reads that it listens may stop it at once.
     let mut terminate = signal(SignalKind::terminate())?;
-    greet(&info, server.local_addr());
+    greet(&info, scheme, server.local_addr());
     let why = tokio::select! {
         _ = tokio::signal::ctrl_c() => Ok(()),
         _ = terminate.recv() => Ok(()),
@@ -172,6 +174,12 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
                 format: global.log_format,
                 filter: global.log_filter,
             },
+            tls: TlsFlags {
+                certificate: serve.tls_certificate.clone(),
+                key: serve.tls_key.clone(),
+                client_ca: serve.tls_client_ca.clone(),
+                self_signed: serve.tls_self_signed.clone(),
+            },
             cluster: ClusterFlags {
                 node: serve.node.clone(),
                 advertise: serve.advertise.clone(),
@@ -201,11 +209,18 @@ fn options(config: &Config) -> gesta::Options {
     options
 }
 
-fn server_config(config: &Config, listen: SocketAddr) -> gesta_server::Config {
+fn server_config(
+    config: &Config,
+    listen: SocketAddr,
+    tls: Option<gesta_server::TlsFiles>,
+) -> gesta_server::Config {
     let server = &config.server;
     gesta_server::Config {
         listen,
         insecure: config.insecure,
+        tls,
+        handshake_max: server.handshake_max.0,
+        handshakes_max: server.handshakes_max,
         connections_max: server.connections_max,
         requests_in_flight_max: server.requests_in_flight_max,
         subscriptions_max: server.subscriptions_max,
@@ -224,7 +239,7 @@ fn server_config(config: &Config, listen: SocketAddr) -> gesta_server::Config {
 }
 
 /// Tells what runs and where.
-fn greet(info: &StoreInfo, address: SocketAddr) {
+fn greet(info: &StoreInfo, scheme: &str, address: SocketAddr) {
     tracing::info!(
         backend = %info.backend,
         engine = %info.engine,
@@ -234,8 +249,8 @@ fn greet(info: &StoreInfo, address: SocketAddr) {
         settings = info.durability.detail(),
         "store open"
     );
-    tracing::info!("listening on http://{address}");
+    tracing::info!("listening on {scheme}://{address}");
     tracing::info!(
-        "try: curl -d '{{\"events\":[{{\"type\":\"hello\",\"data\":{{}}}}]}}' -H 'content-type: application/json' http://{address}/streams/first"
+        "try: curl -d '{{\"events\":[{{\"type\":\"hello\",\"data\":{{}}}}]}}' -H 'content-type: application/json' {scheme}://{address}/streams/first"
     );
 }

@@ -16,3 +16,4 @@ mod openapi;
 mod placement;
 mod readiness;
 mod subscriptions;
+mod tls;

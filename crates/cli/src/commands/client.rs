@@ -1,0 +1,64 @@
+//! How commands reach a server: whom they believe, and who they are.
+//!
+//! Invariant: a secret comes from the environment or from a file, never from an argument, which every user of the
+//! machine can read.
+
+use std::path::Path;
+
+use gesta_client::{Config, Credentials, Tls};
+
+use crate::args::Global;
+use crate::exit::{Failure, Outcome};
+
+/// The configuration of a client, from options and environment.
+pub(super) fn config(global: &Global) -> Outcome<Config> {
+    let ca = match &global.ca_file {
+        Some(path) => Some(path.clone()),
+        None => std::env::var_os("GESTA_CA_FILE").map(Into::into),
+    };
+    let ca_pem = ca.map(|path| {
+        std::fs::read(&path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+    });
+    Ok(Config {
+        tls: Tls {
+            ca_pem: ca_pem.transpose()?,
+            ..Tls::default()
+        },
+        credentials: credentials(global)?,
+        ..Config::default()
+    })
+}
+
+fn credentials(global: &Global) -> Outcome<Option<Credentials>> {
+    let variable = |name: &str| std::env::var(name).ok();
+    if let Some(path) = &global.token_file {
+        return Ok(Some(Credentials::Token(secret(path)?)));
+    }
+    if let Some(token) = variable("GESTA_TOKEN") {
+        return Ok(Some(Credentials::Token(token.trim().to_owned())));
+    }
+    if let Some(path) = variable("GESTA_TOKEN_FILE") {
+        return Ok(Some(Credentials::Token(secret(path.as_ref())?)));
+    }
+    let Some(login) = variable("GESTA_USER") else {
+        return Ok(None);
+    };
+    let password = match variable("GESTA_PASSWORD_FILE") {
+        Some(path) => secret(path.as_ref())?,
+        None => {
+            let text = "GESTA_USER needs GESTA_PASSWORD_FILE, a file that holds the password";
+            return Err(Failure::usage(text));
+        }
+    };
+    Ok(Some(Credentials::Password { login, password }))
+}
+
+/// A secret from a file: its first line. It is never repeated.
+pub(super) fn secret(path: &Path) -> Outcome<String> {
+    let refuse = |why: &str| Failure::usage(format!("{}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(&error.to_string()))?;
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => Ok(line.to_owned()),
+        _ => Err(refuse("must hold a secret in its first line")),
+    }
+}
