@@ -59,7 +59,7 @@ async fn certificates_are_believed_as_the_mode_says() {
     ];
     for (base, options, encrypted) in accepted {
         let backend = open(base, &options).await.expect(&options);
-        backend.open_writer(LOG).await.expect("opens");
+        let _writer = backend.open_writer(LOG).await.expect("opens");
         let used = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
                     WHERE application_name = 'gesta' AND state IS NOT NULL";
         let url = by_address.clone() + "?sslmode=disable";
