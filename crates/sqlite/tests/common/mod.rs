@@ -150,8 +150,23 @@ impl Author {
     }
 }
 
+/// Opens a store. A process that another test of this program is just starting holds, for a moment, all files that this
+/// one had open, the lock of a store that was closed meanwhile among them.
 pub(crate) fn open(path: &Path) -> SqliteBackend {
-    SqliteBackend::open(SqliteConfig::file(path)).expect("opens")
+    let begun = std::time::Instant::now();
+    loop {
+        match SqliteBackend::open(SqliteConfig::file(path)) {
+            Ok(backend) => return backend,
+            Err(error) if begun.elapsed().as_secs() < 10 && is_locked(&error) => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            Err(error) => panic!("opens: {error}"),
+        }
+    }
+}
+
+fn is_locked(error: &gesta_core::Error) -> bool {
+    error.to_string().contains("which holds the lock")
 }
 
 pub(crate) fn whole_log() -> LogSlice {
