@@ -1,1 +1,43 @@
-//! x
+//! The gRPC protocol of the EventStoreDB and KurrentDB clients: its messages, its frames, its errors, and what they mean
+//! in Gesta's words.
+//!
+//! Why not a framework for gRPC: a message is counted against the server's memory as it arrives, and a framework counts
+//! it when it is whole; what is left of gRPC beside that is a frame of five bytes and a trailer.
+//! Invariants: everything here is pure; no input panics; every refusal has the status and the trailers by which the
+//! clients make their own exceptions.
+//! Not here: the calls themselves, which need a store (`gesta_server`).
+//!
+//! The protocol is described call by call in `docs/reference/grpc.md`.
+
+pub mod batch;
+pub mod event;
+pub mod expected;
+pub mod features;
+pub mod filter;
+pub mod frame;
+pub mod ids;
+pub mod link;
+pub mod proposed;
+pub mod refusal;
+pub mod stored;
+pub mod timeout;
+pub mod v2;
+
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+mod generated;
+
+pub use expected::Expected;
+pub use refusal::{Code, Refusal};
+
+/// Result with a refusal.
+pub type Result<T> = std::result::Result<T, Refusal>;
+
+/// The messages of the protocol, made from the schema in `proto/`.
+pub mod messages {
+    pub use crate::generated::event_store::client as shared;
+    pub use crate::generated::event_store::client::{
+        gossip, monitoring, operations, server_features, streams,
+    };
+    pub use crate::generated::google::rpc;
+    pub use crate::generated::kurrentdb::protocol::v2::streams as v2;
+}

@@ -21,7 +21,8 @@ const FILES: [&str; 9] = [
 fn the_code_of_the_messages_is_what_their_schema_makes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let made = tempfile::tempdir().expect("a directory");
-    let descriptors = protox::compile(FILES, [root.join("proto")]).expect("a schema without errors");
+    let descriptors =
+        protox::compile(FILES, [root.join("proto")]).expect("a schema without errors");
     prost_build::Config::new()
         .out_dir(made.path())
         .bytes(["."])

@@ -1,0 +1,437 @@
+//! Batches that arrive in chunks on one call, several at once, and their answers.
+//!
+//! Invariants: what waits for its last chunk has a maximum in batches, events and bytes; each batch is answered once,
+//! under its own id in the form in which it came.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use gesta_core::{Append, Appended, Error, ErrorKind, EventData, Revision, StreamId, limits};
+use prost_types::Any;
+use uuid::Uuid;
+
+use crate::Result;
+use crate::expected::Expected;
+use crate::ids::{self, UuidForm};
+use crate::messages::rpc::Status;
+use crate::messages::shared::{self, AllStreamPosition};
+use crate::messages::streams::batch_append_req::Options;
+use crate::messages::streams::batch_append_req::options::DeadlineOption;
+use crate::messages::streams::batch_append_resp::{Result as Outcome, Success, success};
+use crate::messages::streams::{BatchAppendReq, BatchAppendResp};
+use crate::proposed::{self, Proposed};
+use crate::refusal::{Code, Refusal, detail};
+
+/// Batches of a call whose last chunk is still to come.
+const BATCHES_MAX: usize = 1_000;
+/// Longer nobody waits for a batch; one client asks for ten thousand years.
+const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// A deadline by the client's clock is taken as at least so long: clocks differ.
+const ABSOLUTE_DEADLINE_MIN: Duration = Duration::from_secs(10);
+
+/// Who asked for a batch, for its answer.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    id: Uuid,
+    form: UuidForm,
+    stream: Option<StreamId>,
+    expected: Expected,
+}
+
+/// A batch that can be stored.
+#[derive(Debug)]
+pub struct Batch {
+    /// Who asked for it.
+    pub asked: Asked,
+    /// Its stream.
+    pub stream: StreamId,
+    /// The claim about its stream.
+    pub expected: Expected,
+    /// Its events; there may be none.
+    pub events: Vec<EventData>,
+    /// How long its client waits.
+    pub deadline: Duration,
+}
+
+/// What a chunk leads to.
+#[derive(Debug)]
+pub enum Taken {
+    /// More chunks are to come.
+    More,
+    /// That was the last one.
+    Whole(Box<Batch>),
+    /// The batch is refused; its further chunks are passed over.
+    Refused(Box<BatchAppendResp>),
+}
+
+/// The batches of one call that are arriving.
+#[derive(Debug, Default)]
+pub struct Arriving {
+    batches: HashMap<Uuid, Option<Batch>>,
+    bytes: usize,
+}
+
+impl Arriving {
+    /// Memory that waiting chunks hold, roughly, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes a chunk, which was a message of so many bytes.
+    ///
+    /// # Errors
+    /// The call cannot go on: the chunk does not say of which batch it is, or too much waits.
+    pub fn take(&mut self, chunk: BatchAppendReq, message_bytes: usize) -> Result<Taken> {
+        let (id, form) = ids::read_uuid("correlation_id", chunk.correlation_id.as_ref())?;
+        let last = chunk.is_final;
+        let begun = self.batches.remove(&id);
+        if begun.is_none() && self.batches.len() >= BATCHES_MAX {
+            return Err(Refusal::new(
+                Code::ResourceExhausted,
+                format!("at most {BATCHES_MAX} batches may be begun on one call"),
+            ));
+        }
+        let mut asked = Asked {
+            id,
+            form,
+            stream: None,
+            expected: Expected::Any,
+        };
+        let batch = match begun {
+            // Refused before; its other chunks mean nothing.
+            Some(None) => {
+                if !last {
+                    self.batches.insert(id, None);
+                }
+                return Ok(Taken::More);
+            }
+            Some(Some(batch)) => {
+                self.bytes -= batch.cost_bytes();
+                asked = batch.asked.clone();
+                grow(batch, chunk, message_bytes)
+            }
+            None => Batch::begin(&mut asked, chunk.options.as_ref())
+                .and_then(|batch| grow(batch, chunk, message_bytes)),
+        };
+        match batch {
+            Ok(batch) if last => Ok(Taken::Whole(Box::new(batch))),
+            Ok(batch) => {
+                self.bytes += batch.cost_bytes();
+                self.batches.insert(id, Some(batch));
+                Ok(Taken::More)
+            }
+            Err(refusal) => {
+                if !last {
+                    self.batches.insert(id, None);
+                }
+                Ok(Taken::Refused(Box::new(asked.refused(&refusal))))
+            }
+        }
+    }
+}
+
+impl Batch {
+    fn begin(asked: &mut Asked, options: Option<&Options>) -> Result<Self> {
+        let Some(options) = options else {
+            return Err(Refusal::invalid(
+                "the first chunk of a batch must have options",
+            ));
+        };
+        let stream = ids::stream(options.stream_identifier.as_ref())?;
+        asked.stream = Some(stream.clone());
+        asked.expected = Expected::of_batch(options.expected_stream_position)?;
+        Ok(Self {
+            asked: asked.clone(),
+            stream,
+            expected: asked.expected,
+            events: Vec::new(),
+            deadline: deadline(options.deadline_option.as_ref()),
+        })
+    }
+
+    fn cost_bytes(&self) -> usize {
+        self.events.iter().map(EventData::cost_bytes).sum()
+    }
+
+    /// The append that stores it; `None` if it has no events or claims what no stream can be.
+    #[must_use]
+    pub fn append(&mut self) -> Option<Append> {
+        let expected = self.expected.revision()?;
+        if self.events.is_empty() {
+            return None;
+        }
+        let events = std::mem::take(&mut self.events);
+        Some(Append::to(self.stream.clone(), expected, events))
+    }
+}
+
+fn grow(mut batch: Batch, chunk: BatchAppendReq, message_bytes: usize) -> Result<Batch> {
+    let first = batch.events.len();
+    let events = first + chunk.proposed_messages.len();
+    if events > limits::APPEND_EVENTS_MAX {
+        return Err(Refusal::invalid(format!(
+            "a batch must have at most {} events, found {events}",
+            limits::APPEND_EVENTS_MAX
+        )));
+    }
+    for message in chunk.proposed_messages {
+        let event = Proposed::from(message).into_event(&batch.stream)?;
+        batch.events.push(event);
+    }
+    proposed::own(&mut batch.events[first..], message_bytes);
+    let bytes: usize = batch.events.iter().map(EventData::payload_bytes).sum();
+    if bytes > limits::APPEND_BYTES_MAX {
+        return Err(Refusal::append_too_large(limits::APPEND_BYTES_MAX));
+    }
+    Ok(batch)
+}
+
+/// How long the client of a batch waits.
+fn deadline(asked: Option<&DeadlineOption>) -> Duration {
+    match asked {
+        Some(DeadlineOption::Deadline(time)) => {
+            let seconds = u64::try_from(time.seconds).unwrap_or(0);
+            let nanos = u32::try_from(time.nanos).unwrap_or(0);
+            Duration::from_secs(seconds.min(DEADLINE_MAX.as_secs()))
+                .saturating_add(Duration::from_nanos(nanos.into()))
+                .min(DEADLINE_MAX)
+        }
+        Some(DeadlineOption::Deadline21100(_)) => ABSOLUTE_DEADLINE_MIN,
+        None => DEADLINE_MAX,
+    }
+}
+
+impl Asked {
+    fn answer(&self, result: Outcome) -> BatchAppendResp {
+        BatchAppendResp {
+            correlation_id: Some(ids::uuid(self.id, self.form)),
+            result: Some(result),
+            // One client reads it on errors, whatever was wrong.
+            stream_identifier: Some(match &self.stream {
+                Some(stream) => ids::identifier(stream),
+                None => shared::StreamIdentifier::default(),
+            }),
+            expected_stream_position: None,
+        }
+    }
+
+    /// The answer to a batch that is stored.
+    #[must_use]
+    pub fn stored(&self, appended: &Appended) -> BatchAppendResp {
+        let last = appended.streams.last();
+        let position = last.map_or(appended.position, |stream| stream.position).0;
+        self.answer(Outcome::Success(Success {
+            current_revision_option: last.map(|stream| {
+                success::CurrentRevisionOption::CurrentRevision(stream.last_revision.0)
+            }),
+            position_option: Some(success::PositionOption::Position(AllStreamPosition {
+                commit_position: position,
+                prepare_position: position,
+            })),
+        }))
+    }
+
+    /// The answer to a batch without events whose claim is right.
+    #[must_use]
+    pub fn nothing_stored(&self, last: Option<Revision>) -> BatchAppendResp {
+        use success::{CurrentRevisionOption as Current, PositionOption};
+        self.answer(Outcome::Success(Success {
+            current_revision_option: Some(match last {
+                Some(revision) => Current::CurrentRevision(revision.0),
+                None => Current::NoStream(()),
+            }),
+            position_option: Some(PositionOption::NoPosition(())),
+        }))
+    }
+
+    /// The answer to a batch that is refused for what it asks.
+    #[must_use]
+    pub fn refused(&self, refusal: &Refusal) -> BatchAppendResp {
+        let exception = refusal
+            .trailers
+            .iter()
+            .find(|(name, _)| *name == "exception");
+        let (code, name, detail) = match exception.map(|(_, value)| value.as_str()) {
+            Some("stream-deleted") => (
+                Code::NotFound,
+                "StreamDeleted",
+                of_shared(
+                    "StreamDeleted",
+                    &shared::StreamDeleted {
+                        stream_identifier: self.stream.as_ref().map(ids::identifier),
+                    },
+                ),
+            ),
+            Some("access-denied") => (
+                Code::PermissionDenied,
+                "AccessDenied",
+                of_shared("AccessDenied", &shared::AccessDenied {}),
+            ),
+            Some("maximum-append-size-exceeded") => (
+                Code::InvalidArgument,
+                "MaximumAppendSizeExceeded",
+                of_shared(
+                    "MaximumAppendSizeExceeded",
+                    &shared::MaximumAppendSizeExceeded {
+                        max_append_size: u32::try_from(limits::APPEND_BYTES_MAX)
+                            .unwrap_or(u32::MAX),
+                    },
+                ),
+            ),
+            _ => match refusal.code {
+                Code::InvalidArgument | Code::FailedPrecondition => (
+                    Code::InvalidArgument,
+                    refusal.message.as_str(),
+                    of_shared(
+                        "BadRequest",
+                        &shared::BadRequest {
+                            message: refusal.message.clone(),
+                        },
+                    ),
+                ),
+                Code::Aborted | Code::DeadlineExceeded => (
+                    Code::DeadlineExceeded,
+                    "Timeout",
+                    of_shared("Timeout", &shared::Timeout {}),
+                ),
+                code => (
+                    code,
+                    refusal.message.as_str(),
+                    of_shared("Unknown", &shared::Unknown {}),
+                ),
+            },
+        };
+        self.error(code, name, detail)
+    }
+
+    /// The answer to a batch that the store did not take.
+    #[must_use]
+    pub fn failed(&self, error: &Error) -> BatchAppendResp {
+        match error.kind() {
+            ErrorKind::WrongExpectedRevision { actual, .. } => self.wrong_version(*actual),
+            _ => self.refused(&Refusal::from(error)),
+        }
+    }
+
+    /// The answer to a batch whose claim is wrong.
+    #[must_use]
+    pub fn wrong_version(&self, actual: Option<Revision>) -> BatchAppendResp {
+        let detail = of_shared(
+            "WrongExpectedVersion",
+            &self.expected.wrong_in_batch(actual),
+        );
+        self.error(Code::AlreadyExists, "WrongExpectedVersion", detail)
+    }
+
+    fn error(&self, code: Code, message: &str, detail: Any) -> BatchAppendResp {
+        self.answer(Outcome::Error(Status {
+            code: code as i32,
+            message: message.to_owned(),
+            details: vec![detail],
+        }))
+    }
+}
+
+fn of_shared(name: &str, message: &impl prost::Message) -> Any {
+    detail(&format!("event_store.client.{name}"), message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::streams::batch_append_req::ProposedMessage;
+    use crate::messages::streams::batch_append_req::options::ExpectedStreamPosition;
+
+    fn chunk(batch: u128, options: bool, events: usize, is_final: bool) -> BatchAppendReq {
+        let options = options.then(|| Options {
+            stream_identifier: Some(ids::identifier(&StreamId::new("cart-1").expect("valid"))),
+            expected_stream_position: Some(ExpectedStreamPosition::Any(())),
+            deadline_option: None,
+        });
+        let event = || ProposedMessage {
+            id: Some(ids::uuid(Uuid::new_v4(), UuidForm::Structured)),
+            metadata: [("type", "added"), ("content-type", "application/json")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            ..ProposedMessage::default()
+        };
+        BatchAppendReq {
+            correlation_id: Some(ids::uuid(Uuid::from_u128(batch), UuidForm::Structured)),
+            options,
+            proposed_messages: (0..events).map(|_| event()).collect(),
+            is_final,
+        }
+    }
+
+    #[test]
+    fn chunks_of_several_batches_find_their_batch() {
+        let mut arriving = Arriving::default();
+        let mut take = |chunk| arriving.take(chunk, 100).expect("a batch");
+        assert!(matches!(take(chunk(1, true, 2, false)), Taken::More));
+        assert!(matches!(take(chunk(2, true, 1, false)), Taken::More));
+        let Taken::Whole(first) = take(chunk(1, false, 3, true)) else {
+            panic!("the last chunk");
+        };
+        assert_eq!(first.events.len(), 5);
+        let Taken::Whole(second) = take(chunk(2, false, 0, true)) else {
+            panic!("the last chunk");
+        };
+        assert_eq!(second.events.len(), 1);
+        assert_eq!(arriving.bytes(), 0);
+    }
+
+    #[test]
+    fn a_refused_batch_is_answered_once() {
+        let mut arriving = Arriving::default();
+        let mut take = |chunk| arriving.take(chunk, 100).expect("a batch");
+        let Taken::Refused(answer) = take(chunk(1, false, 1, false)) else {
+            panic!("it has no options");
+        };
+        let Some(Outcome::Error(status)) = answer.result else {
+            panic!("an error");
+        };
+        assert_eq!(status.code, 3);
+        assert_eq!(
+            status.details[0].type_url,
+            "type.googleapis.com/event_store.client.BadRequest"
+        );
+        assert!(answer.stream_identifier.is_some());
+        assert!(matches!(take(chunk(1, false, 1, false)), Taken::More));
+        assert!(matches!(take(chunk(1, false, 1, true)), Taken::More));
+        assert!(matches!(take(chunk(1, true, 1, true)), Taken::Whole(_)));
+    }
+
+    #[test]
+    fn what_waits_has_a_maximum() {
+        let mut arriving = Arriving::default();
+        for batch in 0..BATCHES_MAX as u128 {
+            arriving
+                .take(chunk(batch, true, 1, false), 100)
+                .expect("room");
+        }
+        let refusal = arriving.take(chunk(5_000, true, 1, false), 100);
+        assert_eq!(refusal.expect_err("full").code, Code::ResourceExhausted);
+        let mut arriving = Arriving::default();
+        let most = chunk(1, true, limits::APPEND_EVENTS_MAX, false);
+        assert!(matches!(arriving.take(most, 100), Ok(Taken::More)));
+        let more = arriving
+            .take(chunk(1, false, 1, true), 100)
+            .expect("a batch");
+        assert!(matches!(more, Taken::Refused(_)));
+        assert_eq!(arriving.bytes(), 0);
+    }
+
+    #[test]
+    fn deadlines_of_ten_thousand_years_are_cut() {
+        let relative = |seconds, nanos| {
+            deadline(Some(&DeadlineOption::Deadline(prost_types::Duration {
+                seconds,
+                nanos,
+            })))
+        };
+        assert_eq!(relative(315_576_000_000, 0), DEADLINE_MAX);
+        assert_eq!(relative(1, 5), Duration::new(1, 5));
+        assert_eq!(relative(-1, -5), Duration::ZERO);
+    }
+}

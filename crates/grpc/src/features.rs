@@ -1,0 +1,52 @@
+//! What this server offers, as clients ask for it before their first call.
+
+use crate::messages::server_features::{SupportedMethod, SupportedMethods};
+
+/// The version of the protocol that is spoken: clients compare it to learn which calls there are. It is not Gesta's own.
+pub const PROTOCOL_VERSION: &str = "26.1.0";
+
+/// A method and its features.
+type Method = (&'static str, &'static [&'static str]);
+
+/// Services and their methods. What is not here, clients do not ask for.
+const SERVICES: &[(&str, &[Method])] = &[
+    (
+        "event_store.client.streams.streams",
+        &[
+            ("read", &["position", "events"]),
+            ("append", &[]),
+            ("delete", &[]),
+            ("tombstone", &[]),
+            ("batchappend", &["deadline_duration"]),
+        ],
+    ),
+    ("event_store.client.gossip.gossip", &[("read", &[])]),
+    (
+        "event_store.client.server_features.serverfeatures",
+        &[("getsupportedmethods", &[])],
+    ),
+    (
+        "event_store.client.monitoring.monitoring",
+        &[("stats", &[])],
+    ),
+    (
+        "kurrentdb.protocol.v2.streams.streamsservice",
+        &[("appendsession", &[]), ("appendrecords", &[])],
+    ),
+];
+
+/// All methods, as the answer lists them.
+#[must_use]
+pub fn supported() -> SupportedMethods {
+    let methods = SERVICES.iter().flat_map(|(service, methods)| {
+        methods.iter().map(|(method, features)| SupportedMethod {
+            method_name: (*method).to_owned(),
+            service_name: (*service).to_owned(),
+            features: features.iter().map(|&feature| feature.to_owned()).collect(),
+        })
+    });
+    SupportedMethods {
+        methods: methods.collect(),
+        event_store_server_version: PROTOCOL_VERSION.to_owned(),
+    }
+}

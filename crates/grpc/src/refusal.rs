@@ -1,0 +1,356 @@
+//! Refusals: the status that ends a call, and the trailers from which clients make their own exceptions.
+
+use bytes::Bytes;
+use gesta_core::{Error, ErrorKind, Revision, StreamId};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use prost::Message;
+use prost_types::Any;
+
+use crate::expected::Expected;
+use crate::messages::rpc;
+
+/// The statuses of gRPC that Gesta gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Code {
+    /// The call was carried out.
+    Ok = 0,
+    /// The call was given up.
+    Cancelled = 1,
+    /// The request breaks a rule.
+    InvalidArgument = 3,
+    /// The time that the client gave is over.
+    DeadlineExceeded = 4,
+    /// There is no such thing.
+    NotFound = 5,
+    /// There is such a thing already.
+    AlreadyExists = 6,
+    /// The caller may not do this.
+    PermissionDenied = 7,
+    /// A message is too large.
+    ResourceExhausted = 8,
+    /// The state of a stream does not allow this.
+    FailedPrecondition = 9,
+    /// Whether it was carried out is not known, or it was given up half way.
+    Aborted = 10,
+    /// This server does not do this.
+    Unimplemented = 12,
+    /// Trying again may help.
+    Unavailable = 14,
+    /// What is stored cannot be read.
+    DataLoss = 15,
+    /// Who the caller is could not be established.
+    Unauthenticated = 16,
+}
+
+/// Why a call ends without success.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The status.
+    pub code: Code,
+    /// For people; some clients compare it.
+    pub message: String,
+    /// By these clients tell one exception from another. Keys in small letters.
+    pub trailers: Vec<(&'static str, String)>,
+    /// What stands in `grpc-status-details-bin`: errors of the second version of the protocol.
+    pub details: Vec<Any>,
+}
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+/// The trailer that names the exception.
+const EXCEPTION: &str = "exception";
+
+/// What cannot stand in a trailer as it is: all but printable ASCII, and the sign of encoding itself.
+const NOT_IN_TRAILERS: &AsciiSet = &CONTROLS.add(b'%');
+
+impl Refusal {
+    /// A status with a message.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            trailers: Vec::new(),
+            details: Vec::new(),
+        }
+    }
+
+    /// A request that breaks a rule.
+    #[must_use]
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Code::InvalidArgument, message)
+    }
+
+    /// The server cannot do this now.
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(Code::Unavailable, message)
+    }
+
+    /// The server has no room for this now.
+    #[must_use]
+    pub fn overloaded(detail: impl std::fmt::Display) -> Self {
+        Self::unavailable(format!("Server Is Too Busy: {detail}"))
+    }
+
+    /// The time that the client gave is over.
+    #[must_use]
+    pub fn deadline() -> Self {
+        Self::new(
+            Code::DeadlineExceeded,
+            "the deadline of the call has passed",
+        )
+    }
+
+    /// A call that this server does not have.
+    #[must_use]
+    pub fn unimplemented(path: &str) -> Self {
+        Self::new(
+            Code::Unimplemented,
+            format!("{} is not served", crate::ids::shown(path)),
+        )
+    }
+
+    /// The same refusal with the name of an exception.
+    #[must_use]
+    pub fn exception(mut self, name: &'static str) -> Self {
+        self.trailers.push((EXCEPTION, name.to_owned()));
+        self
+    }
+
+    /// The same refusal with one trailer more.
+    #[must_use]
+    pub fn trailer(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.trailers.push((name, value.into()));
+        self
+    }
+
+    /// The stream is closed for ever, or was deleted and is expected to exist.
+    #[must_use]
+    pub fn stream_deleted(stream: &StreamId) -> Self {
+        Self::new(
+            Code::FailedPrecondition,
+            format!("Event stream '{stream}' is deleted."),
+        )
+        .exception("stream-deleted")
+        .trailer("stream-name", stream.as_str())
+    }
+
+    /// A delete whose claim about the stream is wrong. One client takes the numbers out of the sentence.
+    #[must_use]
+    pub fn wrong_expected_version(
+        stream: &StreamId,
+        expected: Expected,
+        actual: Option<Revision>,
+    ) -> Self {
+        let actual = actual.map_or_else(|| "-1".to_owned(), |revision| revision.to_string());
+        Self::new(
+            Code::FailedPrecondition,
+            format!(
+                "Delete failed due to WrongExpectedVersion. Stream: {stream}, Expected version: {}, Actual version: {actual}",
+                expected.number()
+            ),
+        )
+        .exception("wrong-expected-version")
+        .trailer("stream-name", stream.as_str())
+        .trailer("expected-version", expected.number())
+        .trailer("actual-version", actual)
+    }
+
+    /// An event without type or content type.
+    #[must_use]
+    pub fn missing_metadata(key: &str) -> Self {
+        Self::invalid(format!("Required Metadata Property '{key}' is missing"))
+            .exception("missing-required-metadata-property")
+            .trailer("required-metadata-properties", "type,content-type")
+    }
+
+    /// Events of one append that are too large together.
+    #[must_use]
+    pub fn append_too_large(bytes_max: usize) -> Self {
+        Self::invalid(format!("Maximum Append Size of {bytes_max} Exceeded."))
+            .exception("maximum-append-size-exceeded")
+            .trailer("maximum-append-size", bytes_max.to_string())
+    }
+
+    /// An event that is too large.
+    #[must_use]
+    pub fn event_too_large(id: impl std::fmt::Display, bytes: usize, bytes_max: usize) -> Self {
+        Self::invalid(format!(
+            "Maximum Append Event Size of {bytes_max} Exceeded by event {id} of {bytes} bytes."
+        ))
+        .exception("maximum-append-event-size-exceeded")
+        .trailer("maximum-append-event-size", bytes_max.to_string())
+        .trailer("event-id", id.to_string())
+        .trailer("proposed-append-event-size", bytes.to_string())
+    }
+
+    /// The status, the message, and all trailers, as they end a call.
+    #[must_use]
+    pub fn to_trailers(&self) -> HeaderMap {
+        let mut map = status(self.code);
+        if !self.message.is_empty() {
+            insert(&mut map, GRPC_MESSAGE, &self.message);
+        }
+        for (name, value) in &self.trailers {
+            insert(&mut map, HeaderName::from_static(name), value);
+        }
+        if !self.details.is_empty() {
+            let details = rpc::Status {
+                code: self.code as i32,
+                message: self.message.clone(),
+                details: self.details.clone(),
+            };
+            use base64::Engine as _;
+            let text =
+                base64::engine::general_purpose::STANDARD_NO_PAD.encode(details.encode_to_vec());
+            insert(&mut map, GRPC_STATUS_DETAILS, &text);
+        }
+        map
+    }
+}
+
+/// The trailers of a call that was carried out.
+#[must_use]
+pub fn success() -> HeaderMap {
+    status(Code::Ok)
+}
+
+fn status(code: Code) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(4);
+    map.insert(GRPC_STATUS, HeaderValue::from(code as i32));
+    map
+}
+
+fn insert(map: &mut HeaderMap, name: HeaderName, value: &str) {
+    let encoded = utf8_percent_encode(value, NOT_IN_TRAILERS).to_string();
+    // Printable ASCII always is a value.
+    if let Ok(value) = HeaderValue::try_from(encoded) {
+        map.insert(name, value);
+    }
+}
+
+/// A detail of an error, by the full name of its message.
+#[must_use]
+pub fn detail(name: &str, message: &impl Message) -> Any {
+    Any {
+        type_url: format!("type.googleapis.com/{name}"),
+        value: Bytes::from(message.encode_to_vec()).into(),
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<&Error> for Refusal {
+    fn from(error: &Error) -> Self {
+        match error.kind() {
+            ErrorKind::StreamTombstoned(stream) => Self::stream_deleted(stream),
+            ErrorKind::StreamNotFound(stream) => Self::new(
+                Code::NotFound,
+                format!("Event stream '{stream}' is not found."),
+            )
+            .exception("stream-not-found")
+            .trailer("stream-name", stream.as_str()),
+            ErrorKind::WrongExpectedRevision {
+                stream,
+                expected,
+                actual,
+            } => Self::wrong_expected_version(stream, Expected::from(*expected), *actual),
+            ErrorKind::Overloaded(detail) => Self::overloaded(detail),
+            kind => Self::new(code(kind), kind.to_string()),
+        }
+    }
+}
+
+fn code(kind: &ErrorKind) -> Code {
+    match kind {
+        ErrorKind::InvalidArgument { .. }
+        | ErrorKind::InvalidCheckpoint(_)
+        | ErrorKind::Refused(_) => Code::InvalidArgument,
+        ErrorKind::StreamNotFound(_) | ErrorKind::EventNotFound { .. } => Code::NotFound,
+        ErrorKind::WrongExpectedRevision { .. }
+        | ErrorKind::StreamTombstoned(_)
+        | ErrorKind::Schema(_) => Code::FailedPrecondition,
+        ErrorKind::OutcomeUnknown(_) => Code::Aborted,
+        ErrorKind::Corrupt(_) => Code::DataLoss,
+        ErrorKind::Unsupported(_) => Code::Unimplemented,
+        // A kind that is newer than this table: trying again does no harm.
+        _ => Code::Unavailable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cart() -> StreamId {
+        StreamId::new("größe%1").expect("valid")
+    }
+
+    #[test]
+    fn trailers_are_ascii_whatever_the_names_are() {
+        let trailers = Refusal::stream_deleted(&cart()).to_trailers();
+        assert_eq!(trailers["grpc-status"], "9");
+        assert_eq!(trailers["exception"], "stream-deleted");
+        assert_eq!(trailers["stream-name"], "gr%C3%B6%C3%9Fe%251");
+        assert_eq!(
+            trailers["grpc-message"],
+            "Event stream 'gr%C3%B6%C3%9Fe%251' is deleted."
+        );
+    }
+
+    #[test]
+    fn the_sentence_of_a_wrong_version_has_the_form_that_a_client_takes_apart() {
+        let stream = StreamId::new("cart-1").expect("valid");
+        let refusal = Refusal::wrong_expected_version(&stream, Expected::Exact(Revision(3)), None);
+        assert_eq!(
+            refusal.message,
+            "Delete failed due to WrongExpectedVersion. Stream: cart-1, Expected version: 3, Actual version: -1"
+        );
+        let trailers = refusal.to_trailers();
+        assert_eq!(trailers["expected-version"], "3");
+        assert_eq!(trailers["actual-version"], "-1");
+    }
+
+    #[test]
+    fn no_error_of_a_store_becomes_internal_or_unknown() {
+        let kinds = [
+            (ErrorKind::Unavailable("x".into()), Code::Unavailable),
+            (ErrorKind::Overloaded("x".into()), Code::Unavailable),
+            (ErrorKind::OutcomeUnknown("x".into()), Code::Aborted),
+            (ErrorKind::Refused("x".into()), Code::InvalidArgument),
+            (ErrorKind::Corrupt("x".into()), Code::DataLoss),
+            (
+                ErrorKind::InvalidCheckpoint("x".into()),
+                Code::InvalidArgument,
+            ),
+            (ErrorKind::Unsupported("x".into()), Code::Unimplemented),
+            (ErrorKind::StreamNotFound(cart()), Code::NotFound),
+        ];
+        for (kind, code) in kinds {
+            assert_eq!(Refusal::from(Error::new(kind.clone())).code, code, "{kind}");
+        }
+    }
+
+    #[test]
+    fn details_repeat_the_status_and_the_message() {
+        let mut refusal = Refusal::invalid("x");
+        refusal
+            .details
+            .push(detail("google.rpc.ErrorInfo", &rpc::ErrorInfo::default()));
+        use base64::Engine as _;
+        let text = refusal.to_trailers()["grpc-status-details-bin"].clone();
+        let bytes = base64::engine::general_purpose::STANDARD_NO_PAD
+            .decode(text.as_bytes())
+            .expect("base64");
+        let status = rpc::Status::decode(bytes.as_slice()).expect("a status");
+        assert_eq!((status.code, status.message.as_str()), (3, "x"));
+    }
+}

@@ -1,0 +1,111 @@
+//! How events that Gesta itself stores about streams look to the clients of this protocol.
+//!
+//! Gesta notes a delete and a tombstone in the metadata stream of the stream, with its own state as the event's metadata.
+//! The clients know a delete as metadata that truncates the stream, and a tombstone as its very last event.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use gesta_core::{ContentType, EventType, Lifecycle, RecordedEvent, Revision, StreamId};
+
+/// The revision of a tombstone.
+const TOMBSTONE: Revision = Revision(i64::MAX.cast_unsigned());
+
+/// The event as the clients know it; the event itself if Gesta has no form of its own for it.
+#[must_use]
+pub fn translated(event: &RecordedEvent) -> Cow<'_, RecordedEvent> {
+    if !event.event_type.as_str().starts_with('$') {
+        return Cow::Borrowed(event);
+    }
+    let Some(described) = event.stream.described_stream() else {
+        return Cow::Borrowed(event);
+    };
+    match event.event_type.as_str() {
+        "$deleted" => Cow::Owned(deleted(event)),
+        "$tombstone" => Cow::Owned(tombstone(event, described)),
+        _ if event.metadata.is_empty() => Cow::Borrowed(event),
+        // The store's own state of the stream.
+        _ => Cow::Owned(RecordedEvent {
+            metadata: Bytes::new(),
+            ..event.clone()
+        }),
+    }
+}
+
+/// Metadata that hide all events up to the delete.
+fn deleted(event: &RecordedEvent) -> RecordedEvent {
+    let before = Lifecycle::from_event(&event.data, &event.metadata)
+        .map_or(u64::MAX, |state| state.deleted_before.0);
+    let mut document: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(&event.data).unwrap_or_default();
+    document.insert("$tb".into(), before.into());
+    let data = serde_json::Value::Object(document).to_string();
+    RecordedEvent {
+        event_type: EventType::from_stored("$metadata".into()),
+        content_type: ContentType::Json,
+        data: data.into(),
+        metadata: Bytes::new(),
+        ..event.clone()
+    }
+}
+
+/// The last event that a stream ever has.
+fn tombstone(event: &RecordedEvent, described: StreamId) -> RecordedEvent {
+    RecordedEvent {
+        stream: described,
+        revision: TOMBSTONE,
+        event_type: EventType::from_stored("$streamDeleted".into()),
+        content_type: ContentType::Binary,
+        data: Bytes::new(),
+        metadata: Bytes::new(),
+        ..event.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::tests::event;
+
+    fn noted(event_type: &str, data: &'static str, state: &'static str) -> RecordedEvent {
+        RecordedEvent {
+            stream: StreamId::new("$$cart-1").expect("valid"),
+            data: data.into(),
+            metadata: state.into(),
+            ..event(event_type)
+        }
+    }
+
+    #[test]
+    fn a_delete_is_metadata_that_truncate() {
+        let stored = noted("$deleted", r#"{"owner":"x"}"#, r#"{"deleted_before":4}"#);
+        let seen = translated(&stored);
+        assert_eq!(seen.event_type.as_str(), "$metadata");
+        assert_eq!(seen.data, r#"{"$tb":4,"owner":"x"}"#);
+        assert!(seen.metadata.is_empty());
+        assert_eq!(
+            (seen.revision, seen.position),
+            (stored.revision, stored.position)
+        );
+    }
+
+    #[test]
+    fn a_tombstone_is_the_last_event_of_the_stream() {
+        let stored = noted("$tombstone", "{}", r#"{"tombstone":true}"#);
+        let seen = translated(&stored);
+        assert_eq!(seen.event_type.as_str(), "$streamDeleted");
+        assert_eq!(seen.stream.as_str(), "cart-1");
+        assert_eq!(seen.revision.0, 9_223_372_036_854_775_807);
+    }
+
+    #[test]
+    fn the_state_that_the_store_keeps_is_not_shown() {
+        let stored = noted("$metadata", "{}", r#"{"deleted_before":4}"#);
+        assert!(translated(&stored).metadata.is_empty());
+        let ordinary = RecordedEvent {
+            metadata: "x".into(),
+            ..event("$deleted")
+        };
+        assert_eq!(*translated(&ordinary), ordinary);
+    }
+}
