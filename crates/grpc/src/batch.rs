@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use gesta_core::{Append, Appended, Error, ErrorKind, EventData, Revision, StreamId, limits};
+use gesta_core::{Appended, EventData, Revision, StreamId, limits};
 use prost_types::Any;
 use uuid::Uuid;
 
@@ -150,19 +150,10 @@ impl Batch {
         })
     }
 
-    fn cost_bytes(&self) -> usize {
-        self.events.iter().map(EventData::cost_bytes).sum()
-    }
-
-    /// The append that stores it; `None` if it has no events or claims what no stream can be.
+    /// Memory that its events hold, roughly, in bytes.
     #[must_use]
-    pub fn append(&mut self) -> Option<Append> {
-        let expected = self.expected.revision()?;
-        if self.events.is_empty() {
-            return None;
-        }
-        let events = std::mem::take(&mut self.events);
-        Some(Append::to(self.stream.clone(), expected, events))
+    pub fn cost_bytes(&self) -> usize {
+        self.events.iter().map(EventData::cost_bytes).sum()
     }
 }
 
@@ -303,15 +294,6 @@ impl Asked {
             },
         };
         self.error(code, name, detail)
-    }
-
-    /// The answer to a batch that the store did not take.
-    #[must_use]
-    pub fn failed(&self, error: &Error) -> BatchAppendResp {
-        match error.kind() {
-            ErrorKind::WrongExpectedRevision { actual, .. } => self.wrong_version(*actual),
-            _ => self.refused(&Refusal::from(error)),
-        }
     }
 
     /// The answer to a batch whose claim is wrong.

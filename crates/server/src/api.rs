@@ -22,7 +22,7 @@ use crate::edge::Activity;
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
-use crate::{backup, host, read, subscribe, system, uri, write};
+use crate::{backup, grpc, host, read, subscribe, system, uri, write};
 
 pub(crate) type Answer = Response<AnswerBody>;
 
@@ -38,6 +38,9 @@ pub(crate) async fn answer(
     activity: &Arc<Activity>,
     request: Request<Incoming>,
 ) -> Answer {
+    if grpc::is_call(&request) {
+        return grpc::answer(state, request).await;
+    }
     let begun = Instant::now();
     let (parts, body) = request.into_parts();
     let matched = route::matched(parts.uri.path());
@@ -72,7 +75,7 @@ pub(crate) async fn answer(
 
 /// Refuses what no call of this API may have: a host that is missing, wrong or not this server, and a body in a form
 /// that cannot be undone.
-fn check_frame(state: &State, parts: &Parts) -> Result<()> {
+pub(crate) fn check_frame(state: &State, parts: &Parts) -> Result<()> {
     host::check(parts)?;
     if !state.config.insecure && !host::is_local(parts) {
         return Err(misdirected(&parts.headers));
@@ -185,7 +188,7 @@ impl<'a> Call<'a> {
             (Route::Ready, _) => system::ready(self).await,
             (Route::Metrics, _) => system::metrics(self).await,
             (Route::Backup, _) => backup::backup(self).await,
-            (Route::Unknown, _) => Err(self.no_such_call()),
+            (Route::Grpc | Route::Unknown, _) => Err(self.no_such_call()),
         }
     }
 

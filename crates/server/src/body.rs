@@ -14,6 +14,7 @@ use gesta_core::capacity::{Capacity, Permit};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use crate::decode::Payload;
+use crate::grpc::Messages;
 use crate::problem::{self, Problem, Result};
 
 /// Bytes that requests and answers may hold at once.
@@ -254,6 +255,8 @@ pub(crate) struct Guards {
 enum Content {
     Whole(Option<Bytes>),
     Parts(BoxStream<'static, std::result::Result<Bytes, BrokenOff>>),
+    /// Messages of gRPC in their frames, and the trailers after them.
+    Messages(Messages),
 }
 
 impl AnswerBody {
@@ -270,6 +273,13 @@ impl AnswerBody {
     ) -> Self {
         Self {
             content: Content::Parts(Box::pin(parts)),
+            guards: Guards::default(),
+        }
+    }
+
+    pub(crate) fn messages(messages: Messages) -> Self {
+        Self {
+            content: Content::Messages(messages),
             guards: Guards::default(),
         }
     }
@@ -299,6 +309,7 @@ impl Body for AnswerBody {
                 .as_mut()
                 .poll_next(cx)
                 .map(|part| part.map(|part| part.map(Frame::data))),
+            Content::Messages(messages) => messages.poll_frame(cx).map(|part| part.map(Ok)),
         };
         // Unless it is asked for more at once, the connection cannot take it.
         let waits = matches!(part, Poll::Ready(Some(Ok(_)))) && !self.is_end_stream();
@@ -309,7 +320,11 @@ impl Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.content, Content::Whole(None))
+        match &self.content {
+            Content::Whole(bytes) => bytes.is_none(),
+            Content::Parts(_) => false,
+            Content::Messages(messages) => messages.is_end(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -318,7 +333,7 @@ impl Body for AnswerBody {
                 let len = bytes.as_ref().map_or(0, Bytes::len);
                 SizeHint::with_exact(u64::try_from(len).unwrap_or(u64::MAX))
             }
-            Content::Parts(_) => SizeHint::default(),
+            Content::Parts(_) | Content::Messages(_) => SizeHint::default(),
         }
     }
 }

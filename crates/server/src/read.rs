@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use gesta_core::{
-    AllFrom, Checkpoint, Direction, EventStore, EventStoreExt, EventType, Filter, ListStreams,
-    Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamFrom, Tag, limits,
+    AllFrom, Checkpoint, Direction, EventStoreExt, EventType, Filter, ListStreams, Query, ReadAll,
+    ReadStream, Revision, StreamFrom, Tag, limits,
 };
 use gesta_wire::answer::{self, Streams};
 use gesta_wire::event::{self, Framing, write_event};
@@ -22,14 +22,12 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::api::{Answer, Call, json, with_type};
 use crate::body::{AnswerBody, BrokenOff, Reservation};
 use crate::document;
+use crate::pages::{PAGE_EVENTS, PageReader};
 use crate::problem::{self, Problem, Result};
 use crate::state::State;
 use crate::uri::{self, Parameters, percent_decode};
 
 const NDJSON: &str = "application/x-ndjson";
-
-/// Events of a page unless asked for otherwise; also of each page that an answer in lines is made of.
-const PAGE_EVENTS: usize = 1_000;
 
 /// The parameters that make a filter.
 macro_rules! with_filter {
@@ -247,39 +245,6 @@ fn query(prefix: &str, names: [&str; 4], document: QueryBody) -> Result<Query> {
 
 fn each<T>(texts: Vec<String>, check: impl Fn(String) -> Result<T>) -> Result<Vec<T>> {
     texts.into_iter().map(check).collect()
-}
-
-/// A read of page after page.
-enum PageReader {
-    Stream(ReadStream),
-    All(ReadAll),
-}
-
-impl PageReader {
-    /// Reads at most `limit` events, and moves on after them. True if nothing more follows.
-    async fn page(
-        &mut self,
-        store: &dyn EventStore,
-        limit: usize,
-    ) -> gesta_core::Result<(Vec<RecordedEvent>, bool)> {
-        match self {
-            PageReader::Stream(request) => {
-                request.limit = limit;
-                let page = store.read_stream(request.clone()).await?;
-                let end = page.end || page.next.is_none();
-                if let Some(next) = page.next {
-                    request.from = StreamFrom::Revision(next);
-                }
-                Ok((page.events, end))
-            }
-            PageReader::All(request) => {
-                request.limit = limit;
-                let page = store.read_all(request.clone()).await?;
-                request.from = AllFrom::Checkpoint(page.next);
-                Ok((page.events, page.end))
-            }
-        }
-    }
 }
 
 /// What is left of an answer in lines.

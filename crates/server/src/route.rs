@@ -20,6 +20,8 @@ pub(crate) enum Route {
     Metrics,
     OpenApi,
     Backup,
+    /// A call of gRPC.
+    Grpc,
     /// No address of the API.
     Unknown,
 }
@@ -64,6 +66,7 @@ impl Route {
             Route::Metrics => "/metrics",
             Route::OpenApi => "/openapi.json",
             Route::Backup => "/admin/backup",
+            Route::Grpc => "grpc",
             Route::Unknown => "unknown",
         }
     }
@@ -79,7 +82,7 @@ impl Route {
             Route::Append | Route::Backup => "POST",
             Route::Stream => "GET, HEAD, POST, DELETE",
             Route::Metadata => "GET, HEAD, PUT",
-            Route::Unknown => "",
+            Route::Grpc | Route::Unknown => "",
             _ => "GET, HEAD",
         }
     }

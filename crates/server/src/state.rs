@@ -6,6 +6,7 @@ use gesta_core::EventStore;
 use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::backup::BackupSource;
 use crate::body::Budget;
@@ -42,6 +43,8 @@ pub(crate) struct State {
     pub(crate) backups: Option<Arc<dyn BackupSource>>,
     /// The cluster, if the server is a node of one.
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
+    /// Tells this process from others, for clients that ask which nodes there are.
+    pub(crate) instance: Uuid,
     /// Cancelled when the server stops: no new requests, no endless answers.
     pub(crate) stopping: CancellationToken,
 }
@@ -70,6 +73,7 @@ impl State {
             readiness: Readiness::default(),
             backups,
             cluster,
+            instance: Uuid::new_v4(),
             stopping: CancellationToken::new(),
             config,
         })

@@ -8,9 +8,6 @@ pub mod event_store {
         pub mod monitoring {
             include!("event_store.client.monitoring.rs");
         }
-        pub mod operations {
-            include!("event_store.client.operations.rs");
-        }
         pub mod server_features {
             include!("event_store.client.server_features.rs");
         }

@@ -1,0 +1,133 @@
+//! The gRPC calls of the EventStoreDB and KurrentDB clients, on the same port as HTTP.
+//!
+//! Why by hand: see `gesta_grpc`. Each call reads its messages, asks the store, and writes its messages; what goes wrong
+//! is a status in the trailers.
+//! Invariants: what arrives counts against the bytes in flight as it arrives; a call that may last for ever counts as a
+//! subscription, every other one as a request; the deadline that a client names ends its call.
+//! Not here: messages, errors, filters and what else is pure (`gesta_grpc`).
+
+mod append;
+mod batch;
+mod call;
+mod claim;
+mod delete;
+mod discovery;
+mod links;
+mod read;
+mod reply;
+mod stats;
+mod subscribe;
+mod v2;
+
+use std::sync::Arc;
+
+use gesta_grpc::Refusal;
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, Request, Version};
+use tokio::time::Instant;
+
+use crate::api::{self, Answer};
+use crate::grpc::call::Call;
+pub(crate) use crate::grpc::reply::Messages;
+use crate::grpc::reply::Reply;
+use crate::route::Route;
+use crate::state::State;
+
+/// Result of a call.
+type Result<T> = std::result::Result<T, Refusal>;
+
+/// Whether a request is a call of gRPC, by the type of its body.
+pub(crate) fn is_call<B>(request: &Request<B>) -> bool {
+    let media_type = request.headers().get(CONTENT_TYPE);
+    media_type.is_some_and(|value| {
+        let rest = value.as_bytes().strip_prefix(b"application/grpc");
+        rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+    })
+}
+
+/// Answers a call. Never fails: what goes wrong is a status.
+pub(crate) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Answer {
+    let begun = Instant::now();
+    let (parts, body) = request.into_parts();
+    let metrics = state.clone();
+    let answer = match admit(&state, &parts) {
+        Err(refusal) => reply::refuse(&refusal),
+        Ok(ticket) => {
+            let call = Call::new(state, &parts, body);
+            let deadline = call.deadline();
+            match reply::in_time(deadline, dispatch(parts.uri.path(), call)).await {
+                Ok(Reply::Endless(messages)) => reply::answer(messages, deadline),
+                Ok(Reply::Finite(messages)) => {
+                    let mut answer = reply::answer(messages, deadline);
+                    answer.body_mut().guards().request = Some(ticket);
+                    answer
+                }
+                Err(refusal) => reply::refuse(&refusal),
+            }
+        }
+    };
+    metrics.metrics.request(
+        "POST",
+        Route::Grpc,
+        answer.status().as_u16(),
+        begun.elapsed(),
+    );
+    answer
+}
+
+/// Lets a call in, if its frame is that of a call and the server is not full.
+fn admit(state: &State, parts: &hyper::http::request::Parts) -> Result<crate::gate::Ticket> {
+    if parts.version != Version::HTTP_2 {
+        return Err(Refusal::invalid("gRPC needs HTTP/2"));
+    }
+    if parts.method != Method::POST {
+        return Err(Refusal::invalid("gRPC needs the method POST"));
+    }
+    api::check_frame(state, parts).map_err(|problem| refusal_of(&problem))?;
+    state
+        .requests
+        .enter()
+        .map_err(|problem| refusal_of(&problem))
+}
+
+/// A problem of HTTP as a status.
+fn refusal_of(problem: &crate::problem::Problem) -> Refusal {
+    let detail = problem.detail.as_str();
+    match problem.status().as_u16() {
+        503 => Refusal::overloaded(detail),
+        500..600 => Refusal::unavailable(detail),
+        413 => Refusal::new(gesta_grpc::Code::ResourceExhausted, detail),
+        _ => Refusal::invalid(detail),
+    }
+}
+
+/// Carries out the call that the path names.
+async fn dispatch(path: &str, mut call: Call) -> Result<Reply> {
+    match path {
+        "/event_store.client.streams.Streams/Append" => append::append(&mut call).await,
+        // Boxed, so that the one hot call above does not carry the memory of all others.
+        _ => Box::pin(others(path, call)).await,
+    }
+}
+
+async fn others(path: &str, mut call: Call) -> Result<Reply> {
+    match path {
+        "/event_store.client.streams.Streams/Read" => read::read(&mut call).await,
+        "/event_store.client.streams.Streams/BatchAppend" => batch::batch_append(call),
+        "/event_store.client.streams.Streams/Delete" => delete::delete(&mut call).await,
+        "/event_store.client.streams.Streams/Tombstone" => delete::tombstone(&mut call).await,
+        "/event_store.client.server_features.ServerFeatures/GetSupportedMethods" => {
+            discovery::features(&mut call).await
+        }
+        "/event_store.client.gossip.Gossip/Read" => discovery::gossip(&mut call).await,
+        "/event_store.client.monitoring.Monitoring/Stats" => stats::stats(&mut call).await,
+        "/kurrentdb.protocol.v2.streams.StreamsService/AppendSession" => {
+            v2::append_session(&mut call).await
+        }
+        "/kurrentdb.protocol.v2.streams.StreamsService/AppendRecords" => {
+            v2::append_records(&mut call).await
+        }
+        path => Err(Refusal::unimplemented(path)),
+    }
+}

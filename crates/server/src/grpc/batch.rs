@@ -1,0 +1,145 @@
+//! `BatchAppend`: batches on one long call, several at once, answered as they are stored.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::{self, FuturesUnordered, StreamExt};
+use gesta_grpc::batch::{Arriving, Batch, Taken};
+use gesta_grpc::messages::streams::{BatchAppendReq, BatchAppendResp};
+use gesta_grpc::{Refusal, frame};
+use tokio_util::sync::CancellationToken;
+
+use super::call::{Call, Requests};
+use super::claim;
+use super::reply::{self, Reply};
+use super::{Result, refusal_of};
+use crate::body::Reservation;
+use crate::gate::Ticket;
+use crate::state::State;
+
+/// Batches of one call that are being stored at once; more are not read.
+const IN_FLIGHT_MAX: usize = 256;
+
+type Storing = Pin<Box<dyn Future<Output = BatchAppendResp> + Send>>;
+
+/// One call, between its messages and its answers.
+struct Session {
+    state: Arc<State>,
+    requests: Requests,
+    arriving: Arriving,
+    storing: FuturesUnordered<Storing>,
+    /// Answers that wait to be handed out.
+    answers: VecDeque<BatchAppendResp>,
+    stopping: CancellationToken,
+    /// The client sends no more.
+    closed: bool,
+    _ticket: Ticket,
+}
+
+/// Carries out `BatchAppend`.
+pub(crate) fn batch_append(call: Call) -> Result<Reply> {
+    let session = Session {
+        _ticket: call.enter_subscriptions()?,
+        stopping: call.state.stopping.clone(),
+        state: call.state,
+        requests: call.requests,
+        arriving: Arriving::default(),
+        storing: FuturesUnordered::new(),
+        answers: VecDeque::new(),
+        closed: false,
+    };
+    let parts = stream::unfold(Some(session), |session| async {
+        let mut session = session?;
+        match session.next().await {
+            Ok(Some(part)) => Some((Ok(part), Some(session))),
+            Ok(None) => None,
+            Err(refusal) => Some((Err(refusal), None)),
+        }
+    });
+    Ok(Reply::Endless(reply::made(parts)))
+}
+
+impl Session {
+    /// The next answers; `None` once the client has closed and all is answered.
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        while self.answers.is_empty() {
+            if self.closed && self.storing.is_empty() {
+                return Ok(None);
+            }
+            let may_read = !self.closed && self.storing.len() < IN_FLIGHT_MAX;
+            tokio::select! {
+                Some(answer) = self.storing.next() => self.answers.push_back(answer),
+                chunk = self.requests.next::<BatchAppendReq>(), if may_read => match chunk? {
+                    Some(chunk) => self.take(chunk)?,
+                    None => self.closed = true,
+                },
+                // What is being stored is answered first.
+                () = self.stopping.cancelled(), if self.storing.is_empty() => {
+                    return Err(Refusal::unavailable("the server is stopping"));
+                }
+            }
+        }
+        // Answers that are ready leave together.
+        while let Some(Some(answer)) = futures::FutureExt::now_or_never(self.storing.next()) {
+            self.answers.push_back(answer);
+        }
+        let mut out = BytesMut::new();
+        for answer in self.answers.drain(..) {
+            frame::write(&mut out, &answer);
+        }
+        Ok(Some(out.freeze()))
+    }
+
+    fn take(&mut self, chunk: BatchAppendReq) -> Result<()> {
+        match self.arriving.take(chunk, self.requests.last_bytes())? {
+            Taken::More => {}
+            Taken::Refused(answer) => self.answers.push_back(*answer),
+            Taken::Whole(batch) => {
+                let mut held = self.state.budget.reservation();
+                let taken = held.grow(batch.cost_bytes());
+                taken.map_err(|problem| refusal_of(&problem))?;
+                self.storing
+                    .push(Box::pin(store(self.state.clone(), *batch, held)));
+            }
+        }
+        self.requests.hold(self.arriving.bytes())
+    }
+}
+
+/// Stores a batch, unless its client has given up waiting.
+async fn store(state: Arc<State>, batch: Batch, held: Reservation) -> BatchAppendResp {
+    let asked = batch.asked.clone();
+    let answer = match tokio::time::timeout(batch.deadline, attempt(&state, batch)).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(refusal)) => asked.refused(&refusal),
+        Err(_) => asked.refused(&Refusal::deadline()),
+    };
+    drop(held);
+    answer
+}
+
+async fn attempt(state: &State, batch: Batch) -> Result<BatchAppendResp> {
+    let Batch {
+        asked,
+        stream,
+        expected,
+        events,
+        ..
+    } = batch;
+    if events.is_empty() {
+        let checked = claim::check(&*state.store, &stream, expected).await?;
+        return Ok(match checked {
+            Ok(last) => asked.nothing_stored(last),
+            Err(actual) => asked.wrong_version(actual),
+        });
+    }
+    Ok(
+        match claim::append(state, stream, expected, events).await? {
+            claim::Outcome::Stored(appended) => asked.stored(&appended),
+            claim::Outcome::Wrong(actual) => asked.wrong_version(actual),
+        },
+    )
+}

@@ -1,0 +1,176 @@
+//! One call: what it was sent, and what it may hold.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gesta_core::limits;
+use gesta_grpc::frame::{self, Frames};
+use gesta_grpc::{Code, Refusal, timeout};
+use hyper::body::{Body, Incoming};
+use hyper::http::request::Parts;
+use prost::Message;
+use tokio::time::Instant;
+
+use super::{Result, refusal_of};
+use crate::body::Reservation;
+use crate::gate::Ticket;
+use crate::state::State;
+
+/// Room for what stands in a message beside the largest append.
+const MESSAGE_SLACK_BYTES: usize = 4 * 1_024 * 1_024;
+
+/// One call of gRPC.
+pub(crate) struct Call {
+    pub(crate) state: Arc<State>,
+    pub(crate) requests: Requests,
+    /// The address that the client called, as it wrote it.
+    authority: String,
+    deadline: Option<Instant>,
+}
+
+impl Call {
+    pub(crate) fn new(state: Arc<State>, parts: &Parts, body: Incoming) -> Self {
+        let timeout = parts.headers.get("grpc-timeout");
+        let timeout = timeout.and_then(|value| timeout::parse(value.to_str().ok()?));
+        let authority = parts.uri.authority().map(|name| name.as_str().to_owned());
+        Self {
+            requests: Requests::new(body, state.budget.reservation()),
+            state,
+            authority: authority.unwrap_or_default(),
+            deadline: timeout.and_then(|time| Instant::now().checked_add(time)),
+        }
+    }
+
+    /// The address that the client called, as it wrote it.
+    pub(crate) fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// When the client does not wait any longer.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Takes a place among the calls that may last for ever.
+    pub(crate) fn enter_subscriptions(&self) -> Result<Ticket> {
+        let ticket = self.state.subscriptions.enter();
+        ticket.map_err(|problem| refusal_of(&problem))
+    }
+
+    /// The one message of a call that has one.
+    pub(crate) async fn message<M: Message + Default>(&mut self) -> Result<M> {
+        let requests = &mut self.requests;
+        in_read_time(&self.state, async {
+            let Some(message) = requests.next().await? else {
+                return Err(Refusal::invalid("the call has no message"));
+            };
+            if requests.next::<M>().await?.is_some() {
+                return Err(Refusal::invalid("the call must have one message only"));
+            }
+            Ok(message)
+        })
+        .await
+    }
+
+    /// The next of several messages; `None` after the last one.
+    pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
+        self.requests.next().await
+    }
+}
+
+/// Waits for messages no longer than for the body of a request.
+pub(crate) async fn in_read_time<T>(
+    state: &State,
+    read: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let time_max = state.config.body_read_max;
+    tokio::time::timeout(time_max, read)
+        .await
+        .unwrap_or_else(|_| {
+            Err(Refusal::new(
+                Code::DeadlineExceeded,
+                format!(
+                    "the messages did not arrive within {} s",
+                    time_max.as_secs()
+                ),
+            ))
+        })
+}
+
+/// The messages of a client.
+pub(crate) struct Requests {
+    incoming: Incoming,
+    /// What has arrived and is not taken apart yet.
+    data: Bytes,
+    frames: Frames,
+    /// Counts what has arrived since it was last given back.
+    held: Reservation,
+    /// Bytes of the last message.
+    last_bytes: usize,
+}
+
+impl Requests {
+    fn new(incoming: Incoming, held: Reservation) -> Self {
+        Self {
+            incoming,
+            data: Bytes::new(),
+            frames: Frames::new(limits::APPEND_BYTES_MAX + MESSAGE_SLACK_BYTES),
+            held,
+            last_bytes: 0,
+        }
+    }
+
+    /// The next message; `None` after the last one.
+    pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>> {
+        loop {
+            if let Some(message) = self.frames.next(&mut self.data)? {
+                self.last_bytes = message.len();
+                return frame::read(message).map(Some);
+            }
+            match self.receive().await? {
+                Some(data) => {
+                    let held = self.held.grow(data.len());
+                    held.map_err(|problem| refusal_of(&problem))?;
+                    self.data = data;
+                }
+                None if self.frames.is_between() => return Ok(None),
+                None => return Err(Refusal::invalid("the last message is cut")),
+            }
+        }
+    }
+
+    /// Bytes of the last message.
+    pub(crate) fn last_bytes(&self) -> usize {
+        self.last_bytes
+    }
+
+    /// Holds so many bytes beside what waits here to be taken apart.
+    pub(crate) fn hold(&mut self, bytes: usize) -> Result<()> {
+        let waiting = self.frames.kept_bytes() + self.data.len();
+        let held = self.held.set(bytes + waiting);
+        held.map_err(|problem| refusal_of(&problem))
+    }
+
+    async fn receive(&mut self) -> Result<Option<Bytes>> {
+        loop {
+            let incoming = &mut self.incoming;
+            let frame = std::future::poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await;
+            match frame {
+                None => return Ok(None),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) if data.is_empty() => {}
+                    Ok(data) => return Ok(Some(data)),
+                    // Trailers of a request mean nothing.
+                    Err(_) => {}
+                },
+                Some(Err(error)) => {
+                    return Err(Refusal::new(
+                        Code::Cancelled,
+                        format!("the messages cannot be read: {error}"),
+                    ));
+                }
+            }
+        }
+    }
+}

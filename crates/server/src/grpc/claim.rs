@@ -1,0 +1,160 @@
+//! What a stream is, and what the claims of these clients mean.
+//!
+//! Gesta knows a deleted stream as one that does not exist. These clients tell the two apart: they expect to find a
+//! deleted stream at its last revision, and to be told that it is deleted if they expect it to exist. Only when Gesta
+//! refuses a claim is the stream looked at, so that what is common costs nothing; and what is tried then carries a claim of
+//! its own, so that no look has to be true for longer than it takes.
+
+use gesta_core::{
+    Append, Appended, ErrorKind, EventData, EventStore, ExpectedRevision, Lifecycle, Position,
+    ReadStream, Revision, StreamId,
+};
+use gesta_grpc::v2::StreamState;
+use gesta_grpc::{Expected, Refusal};
+
+use super::Result;
+use crate::metrics::AppendSize;
+use crate::state::State;
+
+/// What was found about a stream.
+pub(crate) struct Found {
+    pub(crate) state: StreamState,
+    /// The position of the last event of its metadata stream, if it was looked at and has one.
+    pub(crate) described_at: Option<Position>,
+}
+
+/// Looks at a stream.
+pub(crate) async fn look(store: &dyn EventStore, stream: &StreamId) -> Result<Found> {
+    let last = ReadStream::backwards(stream.clone()).limit(1);
+    let found = |state| {
+        Ok(Found {
+            state,
+            described_at: None,
+        })
+    };
+    match store.read_stream(last).await {
+        Ok(page) => found(StreamState::At(page.last_revision)),
+        Err(error) => match error.kind() {
+            ErrorKind::StreamTombstoned(_) => found(StreamState::Tombstoned),
+            ErrorKind::StreamNotFound(_) => look_at_metadata(store, stream).await,
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// Looks at what is noted about a stream that is not there.
+async fn look_at_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<Found> {
+    let last = ReadStream::backwards(stream.metadata_stream()).limit(1);
+    let event = match store.read_stream(last).await {
+        Ok(page) => page.events.into_iter().next(),
+        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let Some(event) = event else {
+        return Ok(Found {
+            state: StreamState::NoStream,
+            described_at: None,
+        });
+    };
+    let noted = Lifecycle::from_event(&event.data, &event.metadata)?;
+    let last = noted.deleted_before.0.checked_sub(1).map(Revision);
+    Ok(Found {
+        state: last.map_or(StreamState::NoStream, StreamState::Deleted),
+        described_at: Some(event.position),
+    })
+}
+
+/// How an append ended.
+pub(crate) enum Outcome {
+    Stored(Appended),
+    /// The claim was wrong; this is the last revision of the stream, if it exists.
+    Wrong(Option<Revision>),
+}
+
+/// Appends under a claim as these clients mean it.
+pub(crate) async fn append(
+    state: &State,
+    stream: StreamId,
+    expected: Expected,
+    events: Vec<EventData>,
+) -> Result<Outcome> {
+    let Some(revision) = expected.revision() else {
+        // No stream has such a revision.
+        return Ok(match look(&*state.store, &stream).await?.state {
+            StreamState::At(last) => Outcome::Wrong(Some(last)),
+            StreamState::Tombstoned => return Err(Refusal::stream_deleted(&stream)),
+            StreamState::NoStream | StreamState::Deleted(_) => Outcome::Wrong(None),
+        });
+    };
+    // Only these claims can mean something else to Gesta.
+    let again = matches!(expected, Expected::StreamExists | Expected::Exact(_))
+        .then(|| (stream.clone(), events.clone()));
+    let outcome = attempt(state, Append::to(stream, revision, events)).await?;
+    match (outcome, again) {
+        (Outcome::Wrong(None), Some((stream, events))) => {
+            let found = look(&*state.store, &stream).await?;
+            if !stands_for_no_stream(&stream, expected, &found)? {
+                return Ok(Outcome::Wrong(None));
+            }
+            attempt(
+                state,
+                Append::to(stream, ExpectedRevision::NoStream, events),
+            )
+            .await
+        }
+        (outcome, _) => Ok(outcome),
+    }
+}
+
+async fn attempt(state: &State, request: Append) -> Result<Outcome> {
+    let size = AppendSize::from(&request);
+    let outcome = state.store.append(request).await;
+    state.metrics.append(size, &outcome);
+    match outcome {
+        Ok(appended) => Ok(Outcome::Stored(appended)),
+        Err(error) => match error.kind() {
+            ErrorKind::WrongExpectedRevision { actual, .. } => Ok(Outcome::Wrong(*actual)),
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// Whether a claim about a stream that Gesta does not have is right to these clients.
+pub(crate) fn stands_for_no_stream(
+    stream: &StreamId,
+    expected: Expected,
+    found: &Found,
+) -> Result<bool> {
+    match (expected, found.state) {
+        (Expected::StreamExists, StreamState::Deleted(_)) | (_, StreamState::Tombstoned) => {
+            Err(Refusal::stream_deleted(stream))
+        }
+        // A stream that has metadata only counts as existing.
+        (Expected::StreamExists, StreamState::NoStream) => Ok(found.described_at.is_some()),
+        (Expected::Exact(revision), StreamState::Deleted(last)) => Ok(revision == last),
+        _ => Ok(false),
+    }
+}
+
+/// Checks a claim without writing; the last revision of the stream if it is right.
+pub(crate) async fn check(
+    store: &dyn EventStore,
+    stream: &StreamId,
+    expected: Expected,
+) -> Result<std::result::Result<Option<Revision>, Option<Revision>>> {
+    let found = look(store, stream).await?;
+    let last = match found.state {
+        StreamState::At(last) => Some(last),
+        StreamState::Tombstoned => return Err(Refusal::stream_deleted(stream)),
+        StreamState::NoStream | StreamState::Deleted(_) => None,
+    };
+    let right = match (expected, last) {
+        (Expected::Any, _) | (Expected::NoStream, None) | (Expected::StreamExists, Some(_)) => true,
+        (Expected::Exact(revision), Some(last)) => revision == last,
+        (Expected::NoStream, Some(_)) => false,
+        (Expected::StreamExists | Expected::Exact(_), None) => {
+            stands_for_no_stream(stream, expected, &found)?
+        }
+    };
+    Ok(if right { Ok(last) } else { Err(last) })
+}

@@ -1,0 +1,109 @@
+//! `Delete` and `Tombstone`.
+
+use gesta_core::{DeleteKind, DeleteStream, ErrorKind, ExpectedRevision, Position, StreamId};
+use gesta_grpc::messages::streams::delete_req::Options;
+use gesta_grpc::messages::streams::delete_resp::{Position as At, PositionOption};
+use gesta_grpc::messages::streams::{DeleteReq, DeleteResp, TombstoneReq};
+use gesta_grpc::v2::StreamState;
+use gesta_grpc::{Expected, Refusal, ids};
+
+use super::Result;
+use super::call::Call;
+use super::claim::{self, Found};
+use super::reply::Reply;
+use crate::state::State;
+
+/// Carries out `Delete`.
+pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
+    let request: DeleteReq = call.message().await?;
+    carry_out(&call.state, request.options, DeleteKind::Soft).await
+}
+
+/// Carries out `Tombstone`.
+pub(crate) async fn tombstone(call: &mut Call) -> Result<Reply> {
+    let request: TombstoneReq = call.message().await?;
+    carry_out(&call.state, request.options, DeleteKind::Tombstone).await
+}
+
+async fn carry_out(state: &State, options: Option<Options>, kind: DeleteKind) -> Result<Reply> {
+    let Some(options) = options else {
+        return Err(Refusal::invalid("the options must be given"));
+    };
+    let stream = ids::stream(options.stream_identifier.as_ref())?;
+    let expected = Expected::of_delete(options.expected_stream_revision)?;
+    let position = match expected.revision() {
+        Some(revision) => match attempt(state, &stream, revision, kind).await? {
+            Attempt::Deleted(position) => position,
+            Attempt::NotAsExpected => refused(state, &stream, expected, kind).await?,
+        },
+        // No stream has such a revision.
+        None => refused(state, &stream, expected, kind).await?,
+    };
+    Ok(Reply::message(&DeleteResp {
+        position_option: Some(PositionOption::Position(At {
+            commit_position: position.0,
+            prepare_position: position.0,
+        })),
+    }))
+}
+
+enum Attempt {
+    Deleted(Position),
+    NotAsExpected,
+}
+
+async fn attempt(
+    state: &State,
+    stream: &StreamId,
+    expected: ExpectedRevision,
+    kind: DeleteKind,
+) -> Result<Attempt> {
+    let request = DeleteStream {
+        stream: stream.clone(),
+        expected,
+        kind,
+    };
+    match state.store.delete_stream(request).await {
+        Ok(deleted) => Ok(Attempt::Deleted(deleted.position)),
+        Err(error) => match error.kind() {
+            ErrorKind::WrongExpectedRevision { .. } | ErrorKind::StreamNotFound(_) => {
+                Ok(Attempt::NotAsExpected)
+            }
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// What these clients are told of a delete that Gesta refuses: a stream that is deleted already may be deleted again, and
+/// may get a tombstone at its last revision.
+async fn refused(
+    state: &State,
+    stream: &StreamId,
+    expected: Expected,
+    kind: DeleteKind,
+) -> Result<Position> {
+    let found = claim::look(&*state.store, stream).await?;
+    let actual = match found.state {
+        StreamState::At(last) => Some(last),
+        StreamState::Tombstoned | StreamState::NoStream | StreamState::Deleted(_) => None,
+    };
+    let wrong = Refusal::wrong_expected_version(stream, expected, actual);
+    if actual.is_some() || !is_deleted_as_expected(stream, expected, &found)? {
+        return Err(wrong);
+    }
+    if kind == DeleteKind::Soft {
+        return found.described_at.ok_or(wrong);
+    }
+    match attempt(state, stream, ExpectedRevision::NoStream, kind).await? {
+        Attempt::Deleted(position) => Ok(position),
+        Attempt::NotAsExpected => Err(wrong),
+    }
+}
+
+fn is_deleted_as_expected(stream: &StreamId, expected: Expected, found: &Found) -> Result<bool> {
+    match (expected, found.state) {
+        (Expected::Any, StreamState::Deleted(_)) => Ok(true),
+        (Expected::StreamExists, StreamState::NoStream) => Ok(false),
+        _ => claim::stands_for_no_stream(stream, expected, found),
+    }
+}

@@ -1,0 +1,360 @@
+//! `Read`: of a stream or of all events, to an end or without one.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream;
+use gesta_core::{
+    AllFrom, Checkpoint, Direction, ErrorKind, Filter, LogId, Position, ReadAll, ReadStream,
+    RecordedEvent, Revision, StreamFrom, StreamId,
+};
+use gesta_grpc::filter::ClientFilter;
+use gesta_grpc::ids::{self, UuidForm};
+use gesta_grpc::messages::streams::read_req::Options;
+use gesta_grpc::messages::streams::read_req::options::all_options::AllOption;
+use gesta_grpc::messages::streams::read_req::options::stream_options::RevisionOption;
+use gesta_grpc::messages::streams::read_req::options::uuid_option::Content as Form;
+use gesta_grpc::messages::streams::read_req::options::{
+    AllOptions, CountOption, FilterOption, ReadDirection, StreamOption, StreamOptions,
+};
+use gesta_grpc::messages::streams::read_resp::{Content, StreamNotFound};
+use gesta_grpc::messages::streams::{ReadReq, ReadResp};
+use gesta_grpc::{Code, Refusal};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::call::Call;
+use super::links::View;
+use super::reply::{self, Reply};
+use super::{Result, refusal_of, subscribe};
+use crate::body::Reservation;
+use crate::pages::{PAGE_EVENTS, PageReader};
+use crate::state::State;
+
+/// Events that are filtered before others get the processor.
+const FILTERED_AT_ONCE: usize = 256;
+
+/// Carries out `Read`.
+pub(crate) async fn read(call: &mut Call) -> Result<Reply> {
+    let request: ReadReq = call.message().await?;
+    let Some(options) = request.options else {
+        return Err(Refusal::invalid("the options must be given"));
+    };
+    let view = view(&options)?;
+    let direction = match ReadDirection::try_from(options.read_direction) {
+        Ok(ReadDirection::Forwards) => Direction::Forwards,
+        Ok(ReadDirection::Backwards) => Direction::Backwards,
+        Err(_) => {
+            return Err(Refusal::invalid(format!(
+                "read_direction must be 0 or 1, found {}",
+                options.read_direction
+            )));
+        }
+    };
+    let filter = match options.filter_option {
+        Some(FilterOption::Filter(filter)) => Some(ClientFilter::read(filter)?),
+        Some(FilterOption::NoFilter(_)) => None,
+        None => return Err(Refusal::invalid("a filter, or none, must be given")),
+    };
+    match (options.stream_option, options.count_option) {
+        (None, _) => Err(Refusal::invalid(
+            "a stream, or all events, must be asked for",
+        )),
+        (_, None) => Err(Refusal::invalid(
+            "a count, or a subscription, must be asked for",
+        )),
+        (Some(StreamOption::Stream(_)), _) if filter.is_some() => {
+            Err(Refusal::invalid("a read of one stream takes no filter"))
+        }
+        (_, Some(CountOption::Subscription(_))) if direction == Direction::Backwards => {
+            Err(Refusal::invalid("a subscription reads forwards"))
+        }
+        (Some(StreamOption::Stream(stream)), Some(CountOption::Count(count))) => {
+            of_stream(call, &stream, direction, count, view).await
+        }
+        (Some(StreamOption::All(all)), Some(CountOption::Count(count))) => {
+            of_all(call, all, direction, count, filter, view).await
+        }
+        (Some(StreamOption::Stream(stream)), Some(CountOption::Subscription(_))) => {
+            subscribe::to_stream(call, &stream, view)
+        }
+        (Some(StreamOption::All(all)), Some(CountOption::Subscription(_))) => {
+            subscribe::to_all(call, all, filter, view).await
+        }
+    }
+}
+
+fn view(options: &Options) -> Result<View> {
+    let form = match options.uuid_option.and_then(|option| option.content) {
+        Some(Form::Structured(_)) => UuidForm::Structured,
+        Some(Form::String(_)) => UuidForm::Text,
+        None => return Err(Refusal::invalid("uuid_option must be given")),
+    };
+    Ok(View {
+        form,
+        resolve_links: options.resolve_links,
+    })
+}
+
+async fn of_stream(
+    call: &Call,
+    options: &StreamOptions,
+    direction: Direction,
+    count: u64,
+    view: View,
+) -> Result<Reply> {
+    let stream = ids::stream(options.stream_identifier.as_ref())?;
+    let from = match options.revision_option {
+        Some(RevisionOption::Start(_)) => StreamFrom::Start,
+        Some(RevisionOption::End(_)) => StreamFrom::End,
+        Some(RevisionOption::Revision(n)) if n > Revision::MAX.0 => StreamFrom::End,
+        Some(RevisionOption::Revision(n)) => StreamFrom::Revision(Revision(n)),
+        None => return Err(Refusal::invalid("where to begin must be given")),
+    };
+    let reader = PageReader::Stream(ReadStream {
+        stream: stream.clone(),
+        from,
+        direction,
+        limit: PAGE_EVENTS,
+    });
+    let mut pages = Pages::new(&call.state, reader, count, None, view);
+    match pages.first().await {
+        Ok(first) => Ok(pages.reply(first)),
+        Err(Failure::NoStream) => Ok(Reply::message(&not_found(&stream))),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+fn not_found(stream: &StreamId) -> ReadResp {
+    ReadResp {
+        content: Some(Content::StreamNotFound(StreamNotFound {
+            stream_identifier: Some(ids::identifier(stream)),
+        })),
+    }
+}
+
+async fn of_all(
+    call: &Call,
+    options: AllOptions,
+    direction: Direction,
+    count: u64,
+    filter: Option<ClientFilter>,
+    view: View,
+) -> Result<Reply> {
+    let state = &call.state;
+    let order = Order::of(state).await?;
+    let from = match all_option(options)? {
+        AllOption::Start(_) => AllFrom::Start,
+        AllOption::End(_) => AllFrom::End,
+        // The event at a position is read forwards, and not backwards.
+        AllOption::Position(at) => match at.commit_position.checked_sub(1) {
+            None => AllFrom::Start,
+            Some(before) if before >= order.head.0 => AllFrom::End,
+            Some(before) => AllFrom::Checkpoint(order.checkpoint(Position(before))),
+        },
+    };
+    let reader = PageReader::All(ReadAll {
+        from,
+        direction,
+        limit: PAGE_EVENTS,
+        filter: filter.as_ref().map_or(Filter::ALL, ClientFilter::in_store),
+    });
+    let mut pages = Pages::new(state, reader, count, filter, view);
+    let first = pages.first().await?;
+    Ok(pages.reply(first))
+}
+
+pub(crate) fn all_option(options: AllOptions) -> Result<AllOption> {
+    options
+        .all_option
+        .ok_or_else(|| Refusal::invalid("where to begin must be given"))
+}
+
+/// The one order of all events, which a store has if it has one log.
+pub(crate) struct Order {
+    incarnation: gesta_core::Incarnation,
+    pub(crate) head: Position,
+}
+
+impl Order {
+    pub(crate) async fn of(state: &State) -> Result<Self> {
+        let info = state.store.info().await?;
+        match info.heads.as_slice() {
+            [head] => Ok(Self {
+                incarnation: info.incarnation,
+                head: *head,
+            }),
+            heads => Err(Refusal::new(
+                Code::FailedPrecondition,
+                format!(
+                    "reading $all needs the one order that a store with one log has; this store has {} logs: read streams, or subscribe to all events over HTTP",
+                    heads.len()
+                ),
+            )),
+        }
+    }
+
+    /// The place after this position.
+    pub(crate) fn checkpoint(&self, position: Position) -> Checkpoint {
+        Checkpoint::in_log(self.incarnation, 1, LogId(0), position)
+    }
+}
+
+/// Why a page could not be read.
+enum Failure {
+    NoStream,
+    Refused(Refusal),
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::NoStream => Refusal::new(Code::NotFound, "the stream was deleted meanwhile"),
+            Failure::Refused(refusal) => refusal,
+        }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Failure::Refused(refusal)
+    }
+}
+
+/// What is left of a read to an end.
+struct Pages {
+    state: Arc<State>,
+    reader: PageReader,
+    filter: Option<ClientFilter>,
+    view: View,
+    /// Events that may still be sent.
+    left: u64,
+    end: bool,
+}
+
+/// A page as messages, and its share of the bytes in flight.
+type Page = (Bytes, Reservation);
+/// A page that is being read, and what comes after it.
+type NextPage = AbortOnDropHandle<(Pages, std::result::Result<Option<Page>, Failure>)>;
+
+impl Pages {
+    fn new(
+        state: &Arc<State>,
+        reader: PageReader,
+        count: u64,
+        filter: Option<ClientFilter>,
+        view: View,
+    ) -> Self {
+        Self {
+            state: state.clone(),
+            reader,
+            filter,
+            view,
+            left: count,
+            end: false,
+        }
+    }
+
+    /// The first page, which tells whether there is anything to read; even if nothing is wanted.
+    async fn first(&mut self) -> std::result::Result<Option<Page>, Failure> {
+        if self.left == 0 {
+            self.page(1).await?;
+            return Ok(None);
+        }
+        self.next().await
+    }
+
+    /// The next page as messages; `None` at the end.
+    async fn next(&mut self) -> std::result::Result<Option<Page>, Failure> {
+        while !self.end && self.left > 0 {
+            let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+            // A filter drops events, so that more may have to be looked at than are wanted.
+            let limit = if self.filter.is_some() {
+                PAGE_EVENTS
+            } else {
+                left.min(PAGE_EVENTS)
+            };
+            let mut events = self.page(limit).await?;
+            self.pass(&mut events).await?;
+            events.truncate(left);
+            self.left -= u64::try_from(events.len()).unwrap_or(0);
+            if events.is_empty() {
+                continue;
+            }
+            let mut held = self.state.budget.reservation();
+            let mut out = BytesMut::new();
+            self.view
+                .write(&*self.state.store, &mut out, &events)
+                .await?;
+            let taken = held.grow(out.len());
+            taken.map_err(|problem| refusal_of(&problem))?;
+            return Ok(Some((out.freeze(), held)));
+        }
+        Ok(None)
+    }
+
+    async fn page(&mut self, limit: usize) -> std::result::Result<Vec<RecordedEvent>, Failure> {
+        let turn = self.state.reads.acquire().await;
+        let _turn = turn.map_err(|_| Refusal::unavailable("the server is stopping"))?;
+        match self.reader.page(&*self.state.store, limit).await {
+            Ok((events, end)) => {
+                self.end = end;
+                Ok(events)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                Err(Failure::NoStream)
+            }
+            Err(error) => Err(Failure::Refused(error.into())),
+        }
+    }
+
+    /// Leaves out what the client's filter does not let pass.
+    async fn pass(&self, events: &mut Vec<RecordedEvent>) -> Result<()> {
+        let Some(filter) = &self.filter else {
+            return Ok(());
+        };
+        let mut passing = Vec::with_capacity(events.len());
+        for (looked_at, event) in std::mem::take(events).into_iter().enumerate() {
+            if looked_at % FILTERED_AT_ONCE == FILTERED_AT_ONCE - 1 {
+                tokio::task::yield_now().await;
+            }
+            if filter.matches(&event)? {
+                passing.push(event);
+            }
+        }
+        *events = passing;
+        Ok(())
+    }
+
+    /// Begins to read the next page in a task of its own.
+    fn read_next(mut self) -> NextPage {
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            let page = self.next().await;
+            (self, page)
+        }))
+    }
+
+    /// The answer: while a page is being sent the next one is read, and no more.
+    fn reply(self, first: Option<Page>) -> Reply {
+        let begun = first.map(|(page, held)| (Some(page), held, self.read_next()));
+        let parts = stream::unfold(begun, |begun| async {
+            let (page, held, next) = begun?;
+            if let Some(page) = page {
+                return Some((Ok(page), Some((None, held, next))));
+            }
+            // The share of a page is given back when the connection asks for the next one.
+            drop(held);
+            match next.await {
+                Ok((pages, Ok(Some((page, held))))) => {
+                    Some((Ok(page), Some((None, held, pages.read_next()))))
+                }
+                Ok((_, Ok(None))) => None,
+                Ok((_, Err(failure))) => Some((Err(failure.into()), None)),
+                Err(error) => {
+                    let detail = format!("a read ended early: {error}");
+                    Some((Err(Refusal::unavailable(detail)), None))
+                }
+            }
+        });
+        Reply::Finite(reply::made(parts))
+    }
+}

@@ -1,0 +1,55 @@
+//! `Monitoring/Stats`: a few figures again and again. The whole of them is at `/metrics`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::stream;
+use gesta_grpc::messages::monitoring::{StatsReq, StatsResp};
+use gesta_grpc::{Refusal, frame};
+
+use super::Result;
+use super::call::Call;
+use super::reply::{self, Reply};
+use crate::state::State;
+
+/// More often nobody is told.
+const PERIOD_MIN: Duration = Duration::from_millis(100);
+/// More rarely is as good as never.
+const PERIOD_MAX: Duration = Duration::from_secs(24 * 3_600);
+
+/// Carries out `Stats`.
+pub(crate) async fn stats(call: &mut Call) -> Result<Reply> {
+    let request: StatsReq = call.message().await?;
+    let period = Duration::from_millis(request.refresh_time_period_in_ms);
+    let ticks = tokio::time::interval(period.clamp(PERIOD_MIN, PERIOD_MAX));
+    let ticket = call.enter_subscriptions()?;
+    let begun = Some((call.state.clone(), ticks, ticket));
+    let parts = stream::unfold(begun, |begun| async {
+        let (state, mut ticks, ticket) = begun?;
+        tokio::select! {
+            () = state.stopping.cancelled() => {
+                Some((Err(Refusal::unavailable("the server is stopping")), None))
+            }
+            _ = ticks.tick() => {
+                let part = frame::framed(&figures(&state));
+                Some((Ok(part), Some((state, ticks, ticket))))
+            }
+        }
+    });
+    Ok(Reply::Endless(reply::made(parts)))
+}
+
+fn figures(state: &State) -> StatsResp {
+    let now = state.in_flight();
+    let figures = [
+        ("gesta-connections", now.connections),
+        ("gesta-requests-in-flight", now.requests),
+        ("gesta-subscriptions", now.subscriptions),
+        ("gesta-bytes-in-flight", now.bytes),
+    ];
+    let stats: BTreeMap<String, String> = figures
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_string()))
+        .collect();
+    StatsResp { stats }
+}

@@ -1,0 +1,361 @@
+//! `Read` without an end: subscriptions to a stream or to all events.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+use futures::{FutureExt, stream};
+use gesta_core::{
+    Checkpoint, Filter, Place, Position, Revision, Subscribe, SubscribeFrom, SubscribeTo,
+    Subscription, SubscriptionMessage,
+};
+use gesta_grpc::filter::ClientFilter;
+use gesta_grpc::messages::streams::ReadResp;
+use gesta_grpc::messages::streams::read_req::options::all_options::AllOption;
+use gesta_grpc::messages::streams::read_req::options::stream_options::RevisionOption;
+use gesta_grpc::messages::streams::read_req::options::{AllOptions, StreamOptions};
+use gesta_grpc::messages::streams::read_resp::{
+    CaughtUp, Checkpoint as Passed, Content, Position as At, SubscriptionConfirmation,
+};
+use gesta_grpc::{Refusal, frame, ids};
+use prost_types::Timestamp;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::call::Call;
+use super::links::View;
+use super::read::{Order, all_option};
+use super::reply::{self, Reply};
+use super::{Result, refusal_of};
+use crate::body::Reservation;
+use crate::gate::Ticket;
+use crate::state::State;
+
+/// Bytes after which messages that wait are sent without looking for more.
+const WRITE_BYTES: usize = 64 * 1_024;
+
+/// Subscribes to a stream.
+pub(crate) fn to_stream(call: &Call, options: &StreamOptions, view: View) -> Result<Reply> {
+    let stream = ids::stream(options.stream_identifier.as_ref())?;
+    let from = match options.revision_option {
+        Some(RevisionOption::Start(_)) => SubscribeFrom::Start,
+        Some(RevisionOption::End(_)) => SubscribeFrom::End,
+        Some(RevisionOption::Revision(u64::MAX)) => SubscribeFrom::End,
+        Some(RevisionOption::Revision(n)) => {
+            SubscribeFrom::Revision(Revision(n.min(Revision::MAX.0)))
+        }
+        None => return Err(Refusal::invalid("where to begin must be given")),
+    };
+    let request = Subscribe {
+        to: SubscribeTo::Stream(stream),
+        from,
+    };
+    begin(call, request, None, Position::START, view)
+}
+
+/// Subscribes to all events.
+pub(crate) async fn to_all(
+    call: &Call,
+    options: AllOptions,
+    filter: Option<ClientFilter>,
+    view: View,
+) -> Result<Reply> {
+    let mut after = Position::START;
+    let order = Order::of(&call.state).await?;
+    let from = match all_option(options)? {
+        AllOption::Start(_) => SubscribeFrom::Start,
+        AllOption::End(_) => SubscribeFrom::End,
+        AllOption::Position(at) => {
+            after = Position(at.commit_position);
+            if after > order.head {
+                // Nothing is delivered until there is something beyond.
+                SubscribeFrom::Checkpoint(order.checkpoint(order.head))
+            } else {
+                SubscribeFrom::Checkpoint(order.checkpoint(after))
+            }
+        }
+    };
+    let pace = filter
+        .map(|filter| {
+            filter
+                .checkpoint_interval()
+                .map(|interval| Pace::new(filter, interval, after))
+        })
+        .transpose()?;
+    let in_store = pace
+        .as_ref()
+        .map_or(Filter::ALL, |pace| pace.filter.in_store());
+    let request = Subscribe {
+        to: SubscribeTo::All(in_store),
+        from,
+    };
+    begin(call, request, pace, after, view)
+}
+
+fn begin(
+    call: &Call,
+    request: Subscribe,
+    pace: Option<Pace>,
+    after: Position,
+    view: View,
+) -> Result<Reply> {
+    request.validate()?;
+    let ticket = call.enter_subscriptions()?;
+    let mut out = BytesMut::new();
+    confirm(&mut out);
+    let live = Live {
+        held: call.state.budget.reservation_of_subscriptions(),
+        stopping: call.state.stopping.clone(),
+        state: call.state.clone(),
+        source: Source::Asked(Box::new(request)),
+        pace,
+        after,
+        view,
+        out,
+        ending: None,
+        _ticket: ticket,
+    };
+    let parts = stream::unfold(Some(live), |live| async {
+        let mut live = live?;
+        match live.next().await {
+            Ok(part) => Some((Ok(part), Some(live))),
+            Err(refusal) => Some((Err(refusal), None)),
+        }
+    });
+    Ok(Reply::Endless(reply::made(parts)))
+}
+
+fn confirm(out: &mut BytesMut) {
+    let confirmation = SubscriptionConfirmation {
+        subscription_id: Uuid::new_v4().to_string(),
+    };
+    put(out, Content::Confirmation(confirmation));
+}
+
+fn put(out: &mut BytesMut, content: Content) {
+    let message = ReadResp {
+        content: Some(content),
+    };
+    frame::write(out, &message);
+}
+
+/// Where events come from.
+enum Source {
+    /// The store has not been asked yet: the confirmation leaves first.
+    Asked(Box<Subscribe>),
+    Open(Subscription),
+}
+
+/// A subscription of a client.
+struct Live {
+    state: Arc<State>,
+    source: Source,
+    pace: Option<Pace>,
+    /// Nothing up to here is delivered.
+    after: Position,
+    view: View,
+    out: BytesMut,
+    /// Why it ends, once what stands in `out` is handed out.
+    ending: Option<Refusal>,
+    held: Reservation,
+    stopping: CancellationToken,
+    _ticket: Ticket,
+}
+
+impl Live {
+    /// The next messages.
+    async fn next(&mut self) -> Result<Bytes> {
+        // The part before has left; a silent subscriber keeps no buffer.
+        self.held.shrink_to(0);
+        while self.ending.is_none() && self.out.len() < WRITE_BYTES {
+            let Some(message) = self.message().await? else {
+                break;
+            };
+            let taken = match message {
+                Ok(message) => self.take(message).await,
+                Err(refusal) => Err(refusal),
+            };
+            self.ending = taken.err();
+        }
+        if self.out.is_empty() {
+            return Err(self
+                .ending
+                .take()
+                .unwrap_or_else(|| Refusal::unavailable("the subscription has ended")));
+        }
+        let part = self.out.split().freeze();
+        let held = self.held.set(part.len());
+        held.map_err(|problem| refusal_of(&problem))?;
+        Ok(part)
+    }
+
+    /// The next message of the store; `None` if none is ready and others wait to be sent.
+    async fn message(&mut self) -> Result<Option<Result<SubscriptionMessage>>> {
+        let subscription = match &mut self.source {
+            // The confirmation leaves before the store is asked.
+            Source::Asked(_) if !self.out.is_empty() => return Ok(None),
+            Source::Asked(request) => {
+                let opened = self.state.store.subscribe((**request).clone()).await?;
+                self.source = Source::Open(opened);
+                match &mut self.source {
+                    Source::Open(subscription) => subscription,
+                    Source::Asked(_) => return Ok(None),
+                }
+            }
+            Source::Open(subscription) => subscription,
+        };
+        let next = if self.out.is_empty() {
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => {
+                    return Err(Refusal::unavailable("the server is stopping"));
+                }
+                next = subscription.next() => next,
+            }
+        } else {
+            match subscription.next().now_or_never() {
+                Some(next) => next,
+                None => return Ok(None),
+            }
+        };
+        Ok(Some(match next {
+            Some(Ok(message)) => Ok(message),
+            Some(Err(error)) => Err(error.into()),
+            None => Err(Refusal::unavailable("the subscription has ended")),
+        }))
+    }
+
+    async fn take(&mut self, message: SubscriptionMessage) -> Result<()> {
+        match message {
+            SubscriptionMessage::Event { event, checkpoint } => {
+                if event.position <= self.after && matches!(checkpoint.place, Place::Logs(_)) {
+                    return Ok(());
+                }
+                let passes = match &mut self.pace {
+                    None => true,
+                    Some(pace) => pace.looked_at(&event, &mut self.out)?,
+                };
+                if passes {
+                    let events = std::slice::from_ref(&*event);
+                    let store = &*self.state.store;
+                    self.view.write(store, &mut self.out, events).await?;
+                    self.state.metrics.subscription_events(1);
+                }
+            }
+            SubscriptionMessage::Checkpoint(checkpoint) => {
+                if let Some(pace) = &mut self.pace {
+                    pace.passed(position_of(&checkpoint), &mut self.out);
+                }
+            }
+            SubscriptionMessage::CaughtUp(checkpoint) => {
+                if let Some(pace) = &mut self.pace {
+                    pace.passed(position_of(&checkpoint), &mut self.out);
+                }
+                put(&mut self.out, caught_up(&checkpoint, self.after));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The place of a checkpoint of all events of the one log.
+fn position_of(checkpoint: &Checkpoint) -> Position {
+    match &checkpoint.place {
+        Place::Logs(positions) => positions.first().copied().unwrap_or_default(),
+        Place::Stream { .. } => Position::START,
+    }
+}
+
+fn caught_up(checkpoint: &Checkpoint, after: Position) -> Content {
+    let (stream_revision, position) = match &checkpoint.place {
+        Place::Stream { revision, .. } => {
+            let revision = revision.and_then(|revision| i64::try_from(revision.0).ok());
+            (revision, None)
+        }
+        Place::Logs(_) => {
+            let Position(at) = position_of(checkpoint).max(after);
+            let position = (at > 0).then_some(At {
+                commit_position: at,
+                prepare_position: at,
+            });
+            (None, position)
+        }
+    };
+    Content::CaughtUp(CaughtUp {
+        timestamp: Some(now()),
+        stream_revision,
+        position,
+    })
+}
+
+/// The time of this server, as these messages tell it.
+#[allow(clippy::disallowed_methods)] // For people who look at it; nothing is decided by it.
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = since.unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(since.subsec_nanos()).unwrap_or(0),
+    }
+}
+
+/// The filter of a client, and the checkpoints that go with one.
+struct Pace {
+    filter: ClientFilter,
+    interval: u64,
+    /// Events since the last checkpoint.
+    since: u64,
+    /// The last one that was looked at, and the last one that the client was told of.
+    looked_at: Position,
+    told: Position,
+}
+
+impl Pace {
+    fn new(filter: ClientFilter, interval: u64, after: Position) -> Self {
+        Self {
+            filter,
+            interval,
+            since: 0,
+            looked_at: after,
+            told: after,
+        }
+    }
+
+    /// Whether an event passes. If it does not and a checkpoint is due, tells of it.
+    fn looked_at(&mut self, event: &gesta_core::RecordedEvent, out: &mut BytesMut) -> Result<bool> {
+        // A checkpoint is told before the event that makes it due if that one passes: it is not sent yet.
+        if self.since >= self.interval {
+            self.tell(out);
+        }
+        let passes = self.filter.matches(event)?;
+        self.since += 1;
+        self.looked_at = event.position;
+        if !passes && self.since >= self.interval {
+            self.tell(out);
+        }
+        Ok(passes)
+    }
+
+    /// Everything up to here was looked at.
+    fn passed(&mut self, position: Position, out: &mut BytesMut) {
+        self.looked_at = self.looked_at.max(position);
+        self.tell(out);
+    }
+
+    fn tell(&mut self, out: &mut BytesMut) {
+        self.since = 0;
+        if self.looked_at <= self.told {
+            return;
+        }
+        self.told = self.looked_at;
+        let Position(at) = self.told;
+        put(
+            out,
+            Content::Checkpoint(Passed {
+                commit_position: at,
+                prepare_position: at,
+                timestamp: Some(now()),
+            }),
+        );
+    }
+}

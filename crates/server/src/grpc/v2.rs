@@ -1,0 +1,310 @@
+//! The second version of the protocol: appends to several streams at once.
+
+use std::collections::HashMap;
+
+use gesta_core::{
+    Append, Appended, ErrorKind, EventData, ExpectedRevision, Revision, StreamAppend, StreamId,
+};
+use gesta_grpc::messages::v2::consistency_check::Type as Check;
+use gesta_grpc::messages::v2::{
+    AppendRecordsRequest, AppendRecordsResponse, AppendRequest, AppendResponse,
+    AppendSessionResponse, ConsistencyCheck, StreamRevision,
+};
+use gesta_grpc::v2::{self, StreamState, Target, Violation};
+use gesta_grpc::{Code, Expected, Refusal, proposed};
+
+use super::Result;
+use super::call::{Call, in_read_time};
+use super::claim;
+use super::reply::Reply;
+use crate::metrics::AppendSize;
+use crate::state::State;
+
+/// One stream of a session: its claim and its events.
+type OfStream = (StreamId, Expected, Vec<EventData>);
+
+/// Carries out `AppendSession`.
+pub(crate) async fn append_session(call: &mut Call) -> Result<Reply> {
+    let state = call.state.clone();
+    let appends = in_read_time(&state, session(call)).await?;
+    if appends.is_empty() {
+        return Err(v2::no_requests());
+    }
+    let appended = store_session(&state, appends).await?;
+    let output = appended.streams.iter().map(|stream| AppendResponse {
+        stream: stream.stream.as_str().to_owned(),
+        stream_revision: StreamState::At(stream.last_revision).number(),
+        position: None,
+    });
+    Ok(Reply::message(&AppendSessionResponse {
+        output: output.collect(),
+        position: signed(appended.position.0),
+    }))
+}
+
+/// All messages of a session.
+async fn session(call: &mut Call) -> Result<Vec<OfStream>> {
+    let mut appends: Vec<OfStream> = Vec::new();
+    while let Some(request) = call.next::<AppendRequest>().await? {
+        let stream = v2::stream(&request.stream)?;
+        if appends.iter().any(|(named, ..)| *named == stream) {
+            return Err(v2::stream_twice(&stream));
+        }
+        if request.records.is_empty() {
+            return Err(v2::no_records());
+        }
+        let expected = v2::expected(request.expected_revision)?;
+        let records = request.records.into_iter();
+        let events = records.map(|record| v2::event(record, &stream));
+        let mut events = events.collect::<Result<Vec<_>>>()?;
+        proposed::own(&mut events, call.requests.last_bytes());
+        appends.push((stream, expected, events));
+        check_size(appends.iter().map(|(_, _, events)| events))?;
+    }
+    Ok(appends)
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn check_size<'a>(appends: impl Iterator<Item = &'a Vec<EventData>>) -> Result<()> {
+    let bytes: usize = appends.flatten().map(EventData::payload_bytes).sum();
+    if bytes > gesta_core::limits::APPEND_BYTES_MAX {
+        return Err(v2::append_too_large(bytes));
+    }
+    Ok(())
+}
+
+async fn store_session(state: &State, appends: Vec<OfStream>) -> Result<Appended> {
+    let claims: HashMap<StreamId, Expected> = appends
+        .iter()
+        .map(|(stream, expected, _)| (stream.clone(), *expected))
+        .collect();
+    let mut streams = Vec::with_capacity(appends.len());
+    for (stream, expected, events) in appends {
+        let Some(expected) = in_store(state, &stream, expected).await? else {
+            return Err(conflict(state, &stream, expected).await?);
+        };
+        streams.push(StreamAppend {
+            stream,
+            expected,
+            events,
+        });
+    }
+    match attempt(state, Append { streams }).await? {
+        Attempt::Stored(appended) => Ok(appended),
+        Attempt::Tombstoned(stream) => Err(v2::tombstoned(&stream)),
+        Attempt::NotAsExpected(stream) => {
+            let expected = claims.get(&stream).copied().unwrap_or(Expected::Any);
+            Err(conflict(state, &stream, expected).await?)
+        }
+    }
+}
+
+/// The claim as the store takes it. A deleted stream at its last revision does not exist to the store; that it still is
+/// as it was seen is then the store's to check. `None` if no stream can be so.
+async fn in_store(
+    state: &State,
+    stream: &StreamId,
+    expected: Expected,
+) -> Result<Option<ExpectedRevision>> {
+    if let Expected::Exact(revision) = expected
+        && let StreamState::Deleted(last) = claim::look(&*state.store, stream).await?.state
+        && revision == last
+    {
+        return Ok(Some(ExpectedRevision::NoStream));
+    }
+    Ok(expected.revision())
+}
+
+async fn conflict(state: &State, stream: &StreamId, expected: Expected) -> Result<Refusal> {
+    Ok(match claim::look(&*state.store, stream).await?.state {
+        StreamState::Tombstoned => v2::tombstoned(stream),
+        StreamState::Deleted(_) if expected == Expected::StreamExists => v2::tombstoned(stream),
+        StreamState::At(last) | StreamState::Deleted(last) => {
+            v2::conflict(stream, expected, Some(last))
+        }
+        StreamState::NoStream => v2::conflict(stream, expected, None),
+    })
+}
+
+enum Attempt {
+    Stored(Appended),
+    Tombstoned(StreamId),
+    NotAsExpected(StreamId),
+}
+
+async fn attempt(state: &State, request: Append) -> Result<Attempt> {
+    let size = AppendSize::from(&request);
+    let outcome = state.store.append(request).await;
+    state.metrics.append(size, &outcome);
+    match outcome {
+        Ok(appended) => Ok(Attempt::Stored(appended)),
+        Err(error) => match error.kind() {
+            ErrorKind::StreamTombstoned(stream) => Ok(Attempt::Tombstoned(stream.clone())),
+            ErrorKind::WrongExpectedRevision { stream, .. } => {
+                Ok(Attempt::NotAsExpected(stream.clone()))
+            }
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// Carries out `AppendRecords`.
+pub(crate) async fn append_records(call: &mut Call) -> Result<Reply> {
+    let request: AppendRecordsRequest = call.message().await?;
+    if request.records.is_empty() {
+        return Err(v2::no_records());
+    }
+    let mut appends: Vec<(StreamId, Vec<EventData>)> = Vec::new();
+    let mut places: HashMap<StreamId, usize> = HashMap::new();
+    for mut record in request.records {
+        let stream = v2::stream(&record.stream.take().unwrap_or_default())?;
+        let event = v2::event(record, &stream)?;
+        let place = *places.entry(stream.clone()).or_insert_with(|| {
+            appends.push((stream, Vec::new()));
+            appends.len() - 1
+        });
+        appends[place].1.push(event);
+    }
+    for (_, events) in &mut appends {
+        proposed::own(events, call.requests.last_bytes());
+    }
+    check_size(appends.iter().map(|(_, events)| events))?;
+    let checks = checks(request.checks, &places)?;
+    let appended = store_records(&call.state, appends, &checks).await?;
+    let revisions = appended.streams.iter().map(|stream| StreamRevision {
+        stream: stream.stream.as_str().to_owned(),
+        revision: StreamState::At(stream.last_revision).number(),
+    });
+    Ok(Reply::message(&AppendRecordsResponse {
+        revisions: revisions.collect(),
+        position: signed(appended.position.0),
+    }))
+}
+
+/// Reads the checks: of each stream one at most, and only of streams that are written to.
+fn checks(
+    checks: Vec<ConsistencyCheck>,
+    written: &HashMap<StreamId, usize>,
+) -> Result<Vec<(StreamId, i64)>> {
+    let mut read: Vec<(StreamId, i64)> = Vec::new();
+    for check in checks {
+        let Some(Check::StreamState(check)) = check.r#type else {
+            return Err(v2::bad_check("must be of the state of a stream".into()));
+        };
+        let stream = v2::stream(&check.stream)?;
+        let expected = check.expected_state;
+        if expected < -6 || expected == -2 || expected == -3 {
+            return Err(v2::bad_check(format!(
+                "must expect a revision, -1, -4, -5 or -6, found {expected}"
+            )));
+        }
+        if read.iter().any(|(named, _)| *named == stream) {
+            return Err(v2::bad_check(format!("name stream '{stream}' twice")));
+        }
+        if !written.contains_key(&stream) {
+            return Err(Refusal::new(
+                Code::Unimplemented,
+                format!(
+                    "stream '{stream}' is checked and not written to; only streams that the call writes to can be checked"
+                ),
+            ));
+        }
+        read.push((stream, expected));
+    }
+    Ok(read)
+}
+
+async fn store_records(
+    state: &State,
+    appends: Vec<(StreamId, Vec<EventData>)>,
+    checks: &[(StreamId, i64)],
+) -> Result<Appended> {
+    let mut streams = Vec::with_capacity(appends.len());
+    let targets: Vec<StreamId> = appends.iter().map(|(stream, _)| stream.clone()).collect();
+    for (stream, events) in appends {
+        let check = checks.iter().find(|(checked, _)| *checked == stream);
+        let expected = match check {
+            None => ExpectedRevision::Any,
+            Some(&(_, expected)) => match check_in_store(state, &stream, expected).await? {
+                Some(expected) => expected,
+                None => return Err(violated(state, checks, &targets).await?),
+            },
+        };
+        streams.push(StreamAppend {
+            stream,
+            expected,
+            events,
+        });
+    }
+    match attempt(state, Append { streams }).await? {
+        Attempt::Stored(appended) => Ok(appended),
+        Attempt::Tombstoned(_) | Attempt::NotAsExpected(_) => {
+            Err(violated(state, checks, &targets).await?)
+        }
+    }
+}
+
+/// A check as the claim that the store checks; `None` if it fails already.
+async fn check_in_store(
+    state: &State,
+    stream: &StreamId,
+    expected: i64,
+) -> Result<Option<ExpectedRevision>> {
+    Ok(match expected {
+        -1 => Some(ExpectedRevision::NoStream),
+        -4 => Some(ExpectedRevision::StreamExists),
+        // What was deleted does not exist to the store.
+        -5 => match claim::look(&*state.store, stream).await?.state {
+            StreamState::Deleted(_) => Some(ExpectedRevision::NoStream),
+            _ => None,
+        },
+        -6 => None,
+        revision => {
+            let revision = u64::try_from(revision).unwrap_or(u64::MAX);
+            in_store(state, stream, Expected::Exact(Revision(revision))).await?
+        }
+    })
+}
+
+/// All checks that fail, and all tombstones that are written to.
+async fn violated(
+    state: &State,
+    checks: &[(StreamId, i64)],
+    targets: &[StreamId],
+) -> Result<Refusal> {
+    let mut failed = Vec::new();
+    for (check, (stream, expected)) in checks.iter().enumerate() {
+        let actual = claim::look(&*state.store, stream).await?.state;
+        if !actual.is(*expected, Target::Written) {
+            failed.push(Violation {
+                check,
+                stream: stream.clone(),
+                expected: *expected,
+                actual,
+            });
+        }
+    }
+    let unchecked = targets
+        .iter()
+        .filter(|target| checks.iter().all(|(checked, _)| checked != *target));
+    for (place, stream) in unchecked.enumerate() {
+        if claim::look(&*state.store, stream).await?.state == StreamState::Tombstoned {
+            failed.push(Violation {
+                check: checks.len() + place,
+                stream: stream.clone(),
+                expected: Expected::Any.signed(),
+                actual: StreamState::Tombstoned,
+            });
+        }
+    }
+    if failed.is_empty() {
+        return Err(Refusal::new(
+            Code::Aborted,
+            "a stream has changed while its checks were made; try again",
+        ));
+    }
+    Ok(v2::violations(&failed))
+}

@@ -1,0 +1,39 @@
+//! Reads of page after page, whatever is read.
+
+use gesta_core::{AllFrom, EventStore, ReadAll, ReadStream, RecordedEvent, StreamFrom};
+
+/// Events of a page unless asked for otherwise; also of each page that a long answer is made of.
+pub(crate) const PAGE_EVENTS: usize = 1_000;
+
+/// A read of page after page.
+pub(crate) enum PageReader {
+    Stream(ReadStream),
+    All(ReadAll),
+}
+
+impl PageReader {
+    /// Reads at most `limit` events, and moves on after them. True if nothing more follows.
+    pub(crate) async fn page(
+        &mut self,
+        store: &dyn EventStore,
+        limit: usize,
+    ) -> gesta_core::Result<(Vec<RecordedEvent>, bool)> {
+        match self {
+            PageReader::Stream(request) => {
+                request.limit = limit;
+                let page = store.read_stream(request.clone()).await?;
+                let end = page.end || page.next.is_none();
+                if let Some(next) = page.next {
+                    request.from = StreamFrom::Revision(next);
+                }
+                Ok((page.events, end))
+            }
+            PageReader::All(request) => {
+                request.limit = limit;
+                let page = store.read_all(request.clone()).await?;
+                request.from = AllFrom::Checkpoint(page.next);
+                Ok((page.events, page.end))
+            }
+        }
+    }
+}
