@@ -32,6 +32,12 @@ pub fn translated(event: &RecordedEvent) -> Cow<'_, RecordedEvent> {
     }
 }
 
+/// Whether an event notes that a stream is closed for ever.
+#[must_use]
+pub fn is_tombstone(event: &RecordedEvent) -> bool {
+    event.event_type.as_str() == "$tombstone" && event.stream.described_stream().is_some()
+}
+
 /// Metadata that hide all events up to the delete.
 fn deleted(event: &RecordedEvent) -> RecordedEvent {
     let before = Lifecycle::from_event(&event.data, &event.metadata)

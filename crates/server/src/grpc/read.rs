@@ -19,7 +19,7 @@ use gesta_grpc::messages::streams::read_req::options::{
 };
 use gesta_grpc::messages::streams::read_resp::{Content, StreamNotFound};
 use gesta_grpc::messages::streams::{ReadReq, ReadResp};
-use gesta_grpc::{Code, Refusal};
+use gesta_grpc::{Code, Refusal, stored};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::call::Call;
@@ -298,7 +298,16 @@ impl Pages {
         match self.reader.page(&*self.state.store, limit).await {
             Ok((events, end)) => {
                 self.end = end;
-                Ok(events)
+                match (
+                    &self.reader,
+                    events.iter().find(|e| stored::is_tombstone(e)),
+                ) {
+                    // The metadata of a stream end with the stream.
+                    (PageReader::Stream(_), Some(event)) => {
+                        Err(Refusal::stream_deleted(&event.stream).into())
+                    }
+                    _ => Ok(events),
+                }
             }
             Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
                 Err(Failure::NoStream)

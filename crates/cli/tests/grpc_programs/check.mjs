@@ -1,0 +1,238 @@
+// What a team does with the published Node client, against a server whose address is the first argument.
+// Each check stands alone, on streams of its own. The program prints a line for each and fails with the first that is
+// wrong.
+
+import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+import {
+  ANY,
+  BACKWARDS,
+  END,
+  FORWARDS,
+  KurrentDBClient,
+  NO_STREAM,
+  START,
+  STREAM_EXISTS,
+  StreamDeletedError,
+  StreamNotFoundError,
+  WrongExpectedVersionError,
+  binaryEvent,
+  eventTypeFilter,
+  excludeSystemEvents,
+  jsonEvent,
+  streamNameFilter,
+} from "@kurrent/kurrentdb-client";
+
+const address = process.argv[2];
+const client = KurrentDBClient.connectionString(`kurrentdb://${address}?tls=false`);
+
+const name = (category = "cart") => `${category}-${randomUUID()}`;
+const event = (type = "item-added", data = { item: "book" }, more = {}) => jsonEvent({ type, data, ...more });
+const events = (count) => Array.from({ length: count }, (_, n) => event("item-added", { n }));
+
+async function collect(stream) {
+  const found = [];
+  for await (const each of stream) found.push(each);
+  return found;
+}
+
+/** Takes from a subscription until `enough` says so, and ends it. */
+async function take(subscription, enough) {
+  const found = [];
+  for await (const each of subscription) {
+    found.push(each);
+    if (enough(found)) break;
+  }
+  await subscription.unsubscribe();
+  return found;
+}
+
+const read = (stream, options) => collect(client.readStream(stream, options));
+const revisions = async (stream, options) => (await read(stream, options)).map(({ event }) => Number(event.revision));
+
+const checks = {
+  async expectedStates() {
+    for (const streamState of [ANY, NO_STREAM]) {
+      const { success, nextExpectedRevision } = await client.appendToStream(name(), event(), { streamState });
+      assert.deepEqual([success, nextExpectedRevision], [true, 0n]);
+    }
+    const stream = name();
+    const wrong = (streamState) =>
+      assert.rejects(client.appendToStream(stream, event(), { streamState }), WrongExpectedVersionError);
+    await wrong(STREAM_EXISTS);
+    await wrong(0n);
+    await client.appendToStream(stream, event(), { streamState: NO_STREAM });
+    await wrong(NO_STREAM);
+    await wrong(5n);
+    await client.appendToStream(stream, events(2), { streamState: 0n });
+    await client.appendToStream(stream, event(), { streamState: STREAM_EXISTS });
+    assert.deepEqual(await revisions(stream), [0, 1, 2, 3]);
+    const told = await client.appendToStream(stream, event(), { streamState: 1n, throwOnAppendFailure: false });
+    assert.equal(told.success, false);
+  },
+
+  async eventsComeBackAsTheyWere() {
+    const [stream, id] = [name("größe"), randomUUID()];
+    const data = Uint8Array.from({ length: 256 }, (_, n) => n);
+    const { position } = await client.appendToStream(stream, [
+      binaryEvent({ id, type: "picture-taken", data, metadata: { by: "alice" } }),
+      event("item-added", { n: 1 }),
+    ]);
+    const [first, second] = (await read(stream)).map(({ event }) => event);
+    assert.deepEqual([first.id, first.type, first.isJson, first.streamId], [id, "picture-taken", false, stream]);
+    assert.deepEqual(Buffer.from(first.data), Buffer.from(data));
+    assert.deepEqual(first.metadata, { by: "alice" });
+    assert.deepEqual([second.isJson, second.data], [true, { n: 1 }]);
+    assert.ok(Math.abs(Date.now() - first.created.getTime()) < 600_000, first.created);
+    assert.equal(second.position.commit, position.commit);
+  },
+
+  async aRetryIsStoredOnce() {
+    const [stream, batch] = [name(), events(3)];
+    const first = await client.appendToStream(stream, batch, { streamState: NO_STREAM });
+    await client.appendToStream(stream, event(), { streamState: 2n });
+    for (const streamState of [NO_STREAM, ANY]) {
+      const again = await client.appendToStream(stream, batch, { streamState });
+      assert.deepEqual(again.position, first.position);
+      assert.equal(again.nextExpectedRevision, 2n);
+    }
+    assert.equal((await read(stream)).length, 4);
+  },
+
+  async manyBatchesAtOnce() {
+    const streams = Array.from({ length: 200 }, () => name());
+    await Promise.all(streams.map((stream) => client.appendToStream(stream, events(10))));
+    for (const stream of streams.slice(0, 5)) assert.equal((await read(stream)).length, 10);
+  },
+
+  async readsHaveDirectionsAndLimits() {
+    const stream = name();
+    await client.appendToStream(stream, events(1_500));
+    assert.equal((await read(stream)).length, 1_500);
+    assert.deepEqual(await revisions(stream, { fromRevision: 1_498n }), [1_498, 1_499]);
+    assert.deepEqual(await revisions(stream, { direction: BACKWARDS, fromRevision: END, maxCount: 2 }), [1_499, 1_498]);
+    assert.deepEqual(await revisions(stream, { direction: FORWARDS, fromRevision: START, maxCount: 2 }), [0, 1]);
+    assert.deepEqual(await revisions(stream, { direction: BACKWARDS, fromRevision: 1n }), [1, 0]);
+    await assert.rejects(read(name()), StreamNotFoundError);
+  },
+
+  async allEventsAreReadWithFilters() {
+    const mark = randomUUID().replaceAll("-", "");
+    const [one, two] = [name(`one${mark}`), name(`two${mark}`)];
+    await client.appendToStream(one, [event(), event("item-removed")]);
+    await client.appendToStream(two, event());
+    await client.setStreamMetadata(one, { maxCount: 10 });
+    const names = async (options) => (await collect(client.readAll(options))).map(({ event }) => [event.streamId, event.type]);
+    const [metadata, last] = await names({ direction: BACKWARDS, maxCount: 2 });
+    assert.deepEqual([metadata, last], [[`$$${one}`, "$metadata"], [two, "item-added"]]);
+    const filtered = (filter) => names({ filter });
+    assert.deepEqual(await filtered(streamNameFilter({ prefixes: [`one${mark}`] })), [
+      [one, "item-added"],
+      [one, "item-removed"],
+    ]);
+    assert.deepEqual((await filtered(eventTypeFilter({ regex: "^item-rem" }))).at(-1), [one, "item-removed"]);
+    assert.ok((await filtered(excludeSystemEvents())).every(([, type]) => !type.startsWith("$")));
+  },
+
+  async aSubscriptionCatchesUpAndStaysLive() {
+    const stream = name();
+    await client.appendToStream(stream, events(100));
+    const writing = (async () => {
+      for (let n = 100; n < 300; n++) {
+        await client.appendToStream(stream, event("item-added", { n }), { streamState: BigInt(n - 1) });
+      }
+    })();
+    const enough = (last) => (found) => Number(found.at(-1).event.revision) === last;
+    const first = await take(client.subscribeToStream(stream, { fromRevision: START }), enough(180));
+    const rest = await take(client.subscribeToStream(stream, { fromRevision: 180n }), enough(299));
+    await writing;
+    const found = [...first, ...rest].map(({ event }) => Number(event.revision));
+    assert.deepEqual(found, Array.from({ length: 300 }, (_, n) => n));
+  },
+
+  async allEventsAreFollowedWithCheckpoints() {
+    const mark = randomUUID().replaceAll("-", "");
+    const others = await client.appendToStream(name("others"), events(50));
+    const passing = name(`passing${mark}`);
+    await client.appendToStream(passing, event());
+    const checkpoints = [];
+    let caughtUp = 0;
+    const subscription = client.subscribeToAll({
+      fromPosition: START,
+      filter: streamNameFilter({
+        prefixes: [`passing${mark}`],
+        checkpointInterval: 2,
+        checkpointReached: async (_, position) => checkpoints.push(position.commit),
+      }),
+    });
+    subscription.on("caughtUp", () => caughtUp++);
+    const [found] = await take(subscription, () => true);
+    assert.equal(found.event.streamId, passing);
+    assert.ok(found.event.position.commit > others.position.commit);
+    const after = await take(client.subscribeToAll({ fromPosition: others.position }), () => true);
+    assert.ok(after[0].event.position.commit > others.position.commit);
+  },
+
+  async metadataTruncate() {
+    const stream = name();
+    await client.appendToStream(stream, events(10));
+    await client.setStreamMetadata(stream, { maxCount: 3, owner: "x" });
+    assert.deepEqual(await revisions(stream), [7, 8, 9]);
+    const { metadata, metastreamRevision } = await client.getStreamMetadata(stream);
+    assert.deepEqual([metadata.maxCount, metadata.owner, metastreamRevision], [3, "x", 0n]);
+    await client.setStreamMetadata(stream, { truncateBefore: 5 });
+    assert.deepEqual(await revisions(stream), [5, 6, 7, 8, 9]);
+    await client.setStreamMetadata(stream, { maxAge: 3_600 });
+    assert.equal((await read(stream)).length, 10);
+  },
+
+  async deletedStreamsComeBackAndTombstonesDoNot() {
+    const stream = name();
+    await client.appendToStream(stream, events(2));
+    await assert.rejects(client.deleteStream(stream, { expectedRevision: 7n }), WrongExpectedVersionError);
+    await client.deleteStream(stream, { expectedRevision: 1n });
+    await assert.rejects(read(stream), StreamNotFoundError);
+    await client.appendToStream(stream, event(), { streamState: NO_STREAM });
+    assert.deepEqual(await revisions(stream), [2]);
+    await client.tombstoneStream(stream);
+    await assert.rejects(read(stream), StreamDeletedError);
+    await assert.rejects(client.appendToStream(stream, event()), StreamDeletedError);
+    await assert.rejects(client.deleteStream(stream), StreamDeletedError);
+  },
+
+  async linksAreResolved() {
+    const [target, links] = [name(), name("links")];
+    await client.appendToStream(target, events(2));
+    const link = (to) => binaryEvent({ type: "$>", data: Buffer.from(to) });
+    await client.appendToStream(links, [link(`1@${target}`), event("own", {}), link(`9@${target}`)]);
+    const found = await read(links, { resolveLinkTos: true });
+    assert.deepEqual(found.map(({ event }) => event?.data?.n), [1, undefined, undefined]);
+    assert.equal(found[0].link.streamId, links);
+    assert.equal(found[2].event, undefined);
+    const plain = await read(links);
+    assert.deepEqual(plain.map(({ event }) => event.type), ["$>", "own", "$>"]);
+  },
+
+  async severalStreamsAreWrittenAtOnce() {
+    const [one, two] = [name(), name()];
+    const batch = (streamName, expectedState, count) => ({ streamName, expectedState, events: events(count) });
+    const answer = await client.multiStreamAppend([batch(one, NO_STREAM, 2), batch(two, NO_STREAM, 1)]);
+    assert.deepEqual(answer.responses.map((each) => [each.streamName, each.revision]), [[one, 1n], [two, 0n]]);
+    await assert.rejects(client.multiStreamAppend([batch(one, 1n, 1), batch(two, 7n, 1)]), WrongExpectedVersionError);
+    assert.equal((await read(one)).length, 2);
+  },
+
+  async aClientDiscoversTheServer() {
+    const discovering = KurrentDBClient.connectionString(`kurrentdb+discover://${address}?tls=false`);
+    const stream = name();
+    await discovering.appendToStream(stream, event());
+    assert.equal((await collect(discovering.readStream(stream))).length, 1);
+    await discovering.dispose();
+  },
+};
+
+for (const [check, run] of Object.entries(checks)) {
+  await run();
+  console.log(check);
+}
+await client.dispose();

@@ -1,0 +1,374 @@
+"""What a team does with the published Python client, against a server whose address is the first argument.
+
+Each check stands alone, on streams of its own. The program prints a line for each and fails with the first that is wrong.
+"""
+
+import json
+import sys
+import threading
+import time
+import uuid
+
+from kurrentdbclient import (
+    DEFAULT_EXCLUDE_FILTER,
+    KurrentDBClient,
+    NewEvent,
+    NewEvents,
+    StreamState,
+)
+from kurrentdbclient import exceptions
+
+ADDRESS = sys.argv[1]
+
+
+def connect(scheme="kdb"):
+    return KurrentDBClient(uri=f"{scheme}://{ADDRESS}?Tls=false")
+
+
+def event(type="item-added", data=b'{"item":"book"}', **more):
+    return NewEvent(type=type, data=data, **more)
+
+
+def name(category="cart"):
+    return f"{category}-{uuid.uuid4().hex}"
+
+
+def raises(expected, call):
+    try:
+        call()
+    except expected as error:
+        assert type(error) is expected, error
+        return error
+    raise AssertionError(f"{expected.__name__} was not raised")
+
+
+def read(client, stream, **options):
+    return client.get_stream(stream, **options)
+
+
+def expected_states(client):
+    for state in (StreamState.ANY, StreamState.NO_STREAM):
+        assert client.append_to_stream(name(), current_version=state, events=[event()]) > 0
+    stream = name()
+    wrong = exceptions.WrongCurrentVersionError
+    raises(wrong, lambda: client.append_to_stream(stream, current_version=StreamState.EXISTS, events=[event()]))
+    raises(wrong, lambda: client.append_to_stream(stream, current_version=0, events=[event()]))
+    client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=[event()])
+    raises(wrong, lambda: client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=[event()]))
+    raises(wrong, lambda: client.append_to_stream(stream, current_version=5, events=[event()]))
+    raises(wrong, lambda: client.append_to_stream(stream, current_version=5, events=[event(), event()]))
+    client.append_to_stream(stream, current_version=0, events=[event()])
+    client.append_to_stream(stream, current_version=StreamState.EXISTS, events=[event(), event()])
+    client.append_to_stream(stream, current_version=StreamState.ANY, events=event())
+    assert [e.stream_position for e in read(client, stream)] == [0, 1, 2, 3, 4]
+
+
+def events_come_back_as_they_were(client):
+    stream, id = name("größe"), uuid.uuid4()
+    data, metadata = bytes(range(256)), b'{"by":"alice"}'
+    stored = NewEvent(
+        id=id, type="picture-taken", data=data, metadata=metadata, content_type="application/octet-stream"
+    )
+    position = client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=stored)
+    (found,) = read(client, stream)
+    assert (found.id, found.type, found.data, found.metadata) == (id, "picture-taken", data, metadata)
+    assert (found.stream_name, found.stream_position, found.commit_position) == (stream, 0, position)
+    assert found.content_type == "application/octet-stream", found
+    assert abs(found.recorded_at.timestamp() - time.time()) < 600, found.recorded_at
+    large = event(data=b"x" * 5_000_000)
+    client.append_to_stream(stream, current_version=0, events=[large])
+    assert len(read(client, stream, stream_position=1)[0].data) == 5_000_000
+
+
+def a_retry_is_stored_once(client):
+    stream, events = name(), [event(), event()]
+    first = client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=events)
+    client.append_to_stream(stream, current_version=1, events=[event()])
+    for state in (StreamState.NO_STREAM, StreamState.ANY):
+        assert client.append_to_stream(stream, current_version=state, events=events) == first
+    one = event()
+    first = client.append_to_stream(stream, current_version=2, events=one)
+    assert client.append_to_stream(stream, current_version=2, events=one) == first
+    raises(
+        exceptions.WrongCurrentVersionError,
+        lambda: client.append_to_stream(stream, current_version=2, events=[one, event()]),
+    )
+    assert len(read(client, stream)) == 4
+
+
+def reads_have_directions_and_limits(client):
+    stream = name()
+    client.append_to_stream(
+        stream, current_version=StreamState.NO_STREAM, events=[event(data=str(n).encode()) for n in range(2_500)]
+    )
+    numbers = lambda **options: [e.stream_position for e in read(client, stream, **options)]
+    assert numbers() == list(range(2_500))
+    assert numbers(backwards=True) == list(range(2_499, -1, -1))
+    assert numbers(stream_position=2_490) == list(range(2_490, 2_500))
+    assert numbers(stream_position=3, backwards=True) == [3, 2, 1, 0]
+    assert numbers(stream_position=2_490, limit=3) == [2_490, 2_491, 2_492]
+    assert numbers(stream_position=3_000) == []
+    assert numbers(limit=1_234) == list(range(1_234))
+    assert client.get_current_version(stream) == 2_499
+    raises(exceptions.NotFoundError, lambda: read(client, name()))
+    assert client.get_current_version(name()) is StreamState.NO_STREAM
+
+
+def all_events_are_read_with_filters(client):
+    mark = uuid.uuid4().hex
+    kept, left = name(f"kept{mark}"), name(f"left{mark}")
+    start = client.get_commit_position()
+    client.append_to_stream(kept, current_version=StreamState.NO_STREAM, events=[event(), event(type="item-removed")])
+    client.append_to_stream(left, current_version=StreamState.NO_STREAM, events=[event()])
+    client.set_stream_metadata(kept, metadata={"$maxCount": 10})
+
+    def seen(**options):
+        found = client.read_all(commit_position=start, **options)
+        return [(e.stream_name, e.type) for e in found if e.commit_position > start]
+
+    everything = [(kept, "item-added"), (kept, "item-removed"), (left, "item-added")]
+    assert seen() == everything, "the default leaves system events out"
+    assert seen(filter_exclude=[]) == [*everything, (f"$${kept}", "$metadata")]
+    assert seen(filter_exclude=[*DEFAULT_EXCLUDE_FILTER, "item-removed"]) == [everything[0], everything[2]]
+    assert seen(filter_include=["item-removed"]) == everything[1:2]
+    assert seen(filter_include=[f"kept{mark}-.*"], filter_by_stream_name=True) == everything[:2]
+    assert seen(filter_include=["item-"], filter_by_prefix=True) == everything
+    assert seen(filter_include=[f"left{mark}"], filter_by_stream_name=True, filter_by_prefix=True) == everything[2:]
+    back = client.read_all(backwards=True, limit=2)
+    assert [(e.stream_name, e.type) for e in back] == [everything[2], everything[1]]
+    (first,) = client.read_all(limit=1, filter_exclude=[])
+    assert first.commit_position >= 1
+    assert client.get_commit_position() == [e.commit_position for e in client.read_all(backwards=True, limit=1)][0]
+    positions = [e.commit_position for e in client.read_all(filter_exclude=[])]
+    assert positions == sorted(set(positions))
+    at = positions[-2]
+    assert [e.commit_position for e in client.read_all(commit_position=at, filter_exclude=[])] == positions[-2:]
+    assert [e.commit_position for e in client.read_all(commit_position=at, backwards=True, limit=1, filter_exclude=[])] == [
+        positions[-3]
+    ]
+
+
+def a_subscription_catches_up_and_stays_live(client):
+    stream = name()
+    client.append_to_stream(
+        stream, current_version=StreamState.NO_STREAM, events=[event(data=str(n).encode()) for n in range(100)]
+    )
+    writing = threading.Event()
+
+    def write():
+        with connect() as other:
+            for n in range(100, 400):
+                other.append_to_stream(stream, current_version=n - 1, events=event(data=str(n).encode()))
+                if n == 150:
+                    writing.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with client.subscribe_to_stream(stream) as subscription:
+        found = []
+        for e in subscription:
+            found.append(int(e.data))
+            if len(found) == 250:
+                break
+    assert found == list(range(250))
+    # A second one resumes where the first one stopped, while the writer goes on.
+    with client.subscribe_to_stream(stream, stream_position=249) as subscription:
+        for e in subscription:
+            found.append(int(e.data))
+            if found[-1] == 399:
+                break
+    writer.join()
+    assert found == list(range(400))
+
+
+def all_events_are_followed_with_checkpoints(client):
+    mark = uuid.uuid4().hex
+    start = client.get_commit_position()
+    passing, others = name(f"passing{mark}"), name("others")
+    with client.subscribe_to_all(
+        commit_position=start,
+        filter_include=[f"passing{mark}-.*"],
+        filter_by_stream_name=True,
+        include_checkpoints=True,
+        include_caught_up=True,
+        window_size=4,
+        checkpoint_interval_multiplier=2,
+    ) as subscription:
+        messages = iter(subscription)
+        kinds = []
+        client.append_to_stream(others, current_version=StreamState.NO_STREAM, events=[event() for _ in range(40)])
+        client.append_to_stream(passing, current_version=StreamState.NO_STREAM, events=[event()])
+        positions = []
+        for message in messages:
+            kind = type(message).__name__
+            kinds.append(kind)
+            if kind in ("Checkpoint", "RecordedEvent"):
+                positions.append(message.commit_position)
+            if kind == "RecordedEvent":
+                assert message.stream_name == passing
+                break
+    assert "CaughtUp" in kinds and "Checkpoint" in kinds, kinds
+    assert positions == sorted(set(positions)), positions
+    # Every checkpoint can be resumed from.
+    with client.subscribe_to_all(commit_position=positions[0]) as subscription:
+        for e in subscription:
+            if e.stream_name == passing:
+                break
+    from_end = client.subscribe_to_all(from_end=True)
+    late = name("late")
+    with from_end:
+        with connect() as other:
+            # Nobody can know when the subscription has begun but by an event that comes.
+            stop = threading.Event()
+
+            def knock():
+                while not stop.wait(0.05):
+                    other.append_to_stream(late, current_version=StreamState.ANY, events=event())
+
+            knocking = threading.Thread(target=knock)
+            knocking.start()
+            for e in from_end:
+                assert e.stream_name == late
+                break
+            stop.set()
+            knocking.join()
+
+
+def metadata_truncate(client):
+    stream = name()
+    numbers = lambda: [e.stream_position for e in read(client, stream)]
+    assert client.get_stream_metadata(stream) == ({}, StreamState.NO_STREAM)
+    client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=[event() for _ in range(10)])
+    client.set_stream_metadata(stream, metadata={"$maxCount": 3, "owner": "x"})
+    assert numbers() == [7, 8, 9]
+    assert client.get_stream_metadata(stream) == ({"$maxCount": 3, "owner": "x"}, 0)
+    raises(
+        exceptions.WrongCurrentVersionError,
+        lambda: client.set_stream_metadata(stream, metadata={}, current_version=StreamState.NO_STREAM),
+    )
+    client.set_stream_metadata(stream, metadata={"$tb": 5}, current_version=0)
+    assert numbers() == [5, 6, 7, 8, 9]
+    client.set_stream_metadata(stream, metadata={"$maxAge": 1}, current_version=1)
+    deadline = time.monotonic() + 60
+    while read(client, stream) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert numbers() == []
+    client.set_stream_metadata(stream, metadata={"$maxAge": 3_600}, current_version=2)
+    assert len(numbers()) == 10
+
+
+def deleted_streams_come_back_and_tombstones_do_not(client):
+    stream = name()
+    wrong, gone = exceptions.WrongCurrentVersionError, exceptions.NotFoundError
+    raises(gone, lambda: client.delete_stream(stream, current_version=StreamState.ANY))
+    client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=[event(), event()])
+    raises(wrong, lambda: client.delete_stream(stream, current_version=0))
+    client.delete_stream(stream, current_version=1)
+    raises(gone, lambda: read(client, stream))
+    client.delete_stream(stream, current_version=StreamState.ANY)
+    client.delete_stream(stream, current_version=1)
+    raises(
+        exceptions.StreamIsDeletedError,
+        lambda: client.append_to_stream(stream, current_version=StreamState.EXISTS, events=[event()]),
+    )
+    client.append_to_stream(stream, current_version=1, events=[event(), event()])
+    assert [e.stream_position for e in read(client, stream)] == [2, 3]
+    client.delete_stream(stream, current_version=StreamState.EXISTS)
+    client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=[event()])
+    assert [e.stream_position for e in read(client, stream)] == [4]
+    raises(wrong, lambda: client.tombstone_stream(stream, current_version=1))
+    client.tombstone_stream(stream, current_version=4)
+    deleted = exceptions.StreamIsDeletedError
+    raises(deleted, lambda: read(client, stream))
+    raises(deleted, lambda: client.append_to_stream(stream, current_version=StreamState.ANY, events=[event()]))
+    raises(deleted, lambda: client.append_to_stream(stream, current_version=4, events=[event(), event()]))
+    raises(deleted, lambda: client.delete_stream(stream, current_version=StreamState.ANY))
+    raises(deleted, lambda: client.tombstone_stream(stream, current_version=StreamState.ANY))
+    raises(deleted, lambda: next(iter(client.subscribe_to_stream(stream))))
+    raises(deleted, lambda: client.get_stream_metadata(stream))
+    client.tombstone_stream(name(), current_version=StreamState.ANY)
+    client.tombstone_stream(name(), current_version=StreamState.NO_STREAM)
+    last = list(client.read_all(backwards=True, limit=1, filter_exclude=[]))[0]
+    assert last.type == "$streamDeleted", last
+
+
+def links_are_resolved(client):
+    target, links = name(), name("links")
+    client.append_to_stream(target, current_version=StreamState.NO_STREAM, events=[event(data=b"0"), event(data=b"1")])
+    link = lambda to: event(type="$>", data=to.encode(), content_type="application/octet-stream")
+    client.append_to_stream(
+        links,
+        current_version=StreamState.NO_STREAM,
+        events=[link(f"1@{target}"), event(data=b"own"), link(f"0@{target}")],
+    )
+    assert [e.type for e in read(client, links)] == ["$>", "item-added", "$>"]
+    resolved = read(client, links, resolve_links=True)
+    assert [e.data for e in resolved] == [b"1", b"own", b"0"]
+    assert resolved[0].link.stream_name == links and resolved[0].stream_name == target
+    client.append_to_stream(links, current_version=2, events=link(f"7@{target}"))
+    client.append_to_stream(links, current_version=3, events=link(f"1@{target}"))
+    # What leads nowhere is left out by this client.
+    assert [e.data for e in read(client, links, resolve_links=True)] == [b"1", b"own", b"0", b"1"]
+    with client.subscribe_to_stream(links, resolve_links=True) as subscription:
+        found = []
+        for e in subscription:
+            found.append(e.data)
+            if len(found) == 4:
+                break
+    assert found == [b"1", b"own", b"0", b"1"]
+
+
+def several_streams_are_written_at_once(client):
+    one, two = name(), name()
+    batch = lambda stream, state, count=1: NewEvents(
+        stream_name=stream, events=[event() for _ in range(count)], current_version=state
+    )
+    position = client.multi_append_to_stream(
+        [batch(one, StreamState.NO_STREAM, 2), batch(two, StreamState.NO_STREAM)]
+    )
+    assert [e.stream_position for e in read(client, one)] == [0, 1]
+    assert read(client, two)[0].commit_position == position
+    metadata = json.loads(read(client, one)[0].metadata)
+    assert metadata["$schema.name"] == "item-added" and metadata["$schema.format"] == "Json", metadata
+    wrong = exceptions.WrongCurrentVersionError
+    raises(wrong, lambda: client.multi_append_to_stream([batch(one, 1), batch(two, 7)]))
+    assert len(read(client, one)) == 2, "all or nothing"
+    client.multi_append_to_stream([batch(one, 1), batch(two, StreamState.ANY)])
+    client.tombstone_stream(two, current_version=StreamState.ANY)
+    raises(exceptions.StreamTombstonedError, lambda: client.multi_append_to_stream([batch(one, 2), batch(two, 1)]))
+    assert len(read(client, one)) == 3
+
+
+def deadlines_are_kept(client):
+    silent = client.subscribe_to_stream(name(), timeout=0.2)
+    raises(exceptions.GrpcDeadlineExceededError, lambda: list(silent))
+
+
+def a_client_discovers_the_server(client):
+    with connect("kdb+discover") as discovering:
+        stream = name()
+        discovering.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=[event()])
+        assert len(read(discovering, stream)) == 1
+
+
+CHECKS = [
+    expected_states,
+    events_come_back_as_they_were,
+    a_retry_is_stored_once,
+    reads_have_directions_and_limits,
+    all_events_are_read_with_filters,
+    a_subscription_catches_up_and_stays_live,
+    all_events_are_followed_with_checkpoints,
+    metadata_truncate,
+    deleted_streams_come_back_and_tombstones_do_not,
+    links_are_resolved,
+    several_streams_are_written_at_once,
+    deadlines_are_kept,
+    a_client_discovers_the_server,
+]
+
+if __name__ == "__main__":
+    with connect() as client:
+        for check in CHECKS:
+            check(client)
+            print(check.__name__)
