@@ -1,0 +1,108 @@
+//! What calls may hold, and what happens beyond.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use gesta_grpc::frame;
+use gesta_memory::MemoryStore;
+use gesta_server::Config;
+
+use crate::calls::{APPEND, READ, appending, following, reading};
+use crate::client::Client;
+
+async fn with(config: Config) -> Client {
+    Client::with(config, Arc::new(MemoryStore::new())).await
+}
+
+/// Goal: messages that arrive count against the bytes in flight, also if they never become whole, and are given back.
+#[tokio::test]
+async fn what_arrives_is_counted_and_given_back() {
+    let client = with(Config {
+        bytes_in_flight_max: 1_000_000,
+        ..Config::default()
+    })
+    .await;
+    // A call that is sent the half of a large event, and no more.
+    let [options, event] = appending("cart-1", 800_000);
+    let whole = [frame::framed(&options), frame::framed(&event)].concat();
+    let mut half = client.open(APPEND, &[]).await;
+    half.send_bytes(Bytes::from(whole).slice(..600_000)).await;
+    // Now there is no room for another one, until the first is given up.
+    let refused = loop {
+        let ended = client.call(APPEND, &appending("cart-2", 500_000)).await;
+        if ended.code != 0 {
+            break ended;
+        }
+    };
+    assert_eq!(refused.code, 14, "{}", refused.message());
+    assert!(refused.message().starts_with("Server Is Too Busy"));
+    drop(half);
+    while client
+        .call(APPEND, &appending("cart-2", 500_000))
+        .await
+        .code
+        != 0
+    {}
+}
+
+/// Goal: calls without an end have places of their own, which come back when their clients go.
+#[tokio::test]
+async fn calls_without_an_end_take_places_of_their_own() {
+    let client = with(Config {
+        subscriptions_max: 1,
+        requests_in_flight_max: 1,
+        ..Config::default()
+    })
+    .await;
+    let [request] = reading(following("cart-1"));
+    let mut first = client.open(READ, &[]).await;
+    first.send(&request).await;
+    first.close();
+    first.next().await.expect("the confirmation");
+    // It takes no place among the requests: an append has room.
+    let ended = client.call(APPEND, &appending("cart-1", 10)).await;
+    assert_eq!(ended.code, 0, "{}", ended.message());
+    let second = client.call(READ, std::slice::from_ref(&request)).await;
+    assert_eq!(second.code, 14, "{}", second.message());
+    let batches = "/event_store.client.streams.Streams/BatchAppend";
+    let none: &[gesta_grpc::messages::streams::BatchAppendReq] = &[];
+    assert_eq!(client.call(batches, none).await.code, 14);
+    drop(first);
+    while client.call(batches, none).await.code != 0 {}
+}
+
+/// Goal: a server that stops tells the calls without an end, so that their clients look for another one.
+#[tokio::test]
+async fn a_server_that_stops_says_so() {
+    let client = Client::start().await;
+    let [request] = reading(following("cart-1"));
+    let mut open = client.open(READ, &[]).await;
+    open.send(&request).await;
+    open.close();
+    open.next().await.expect("the confirmation");
+    let server = client.server.clone();
+    let stopping = tokio::spawn(async move { server.shutdown().await });
+    let ended = open.end().await;
+    assert_eq!(
+        (ended.code, ended.message().as_str()),
+        (14, "the server is stopping")
+    );
+    stopping.await.expect("it stops");
+}
+
+/// Goal: frames that break the rules are refused by their heads, before any of their bytes are waited for.
+#[tokio::test]
+async fn a_message_that_is_announced_larger_than_allowed_is_refused_at_once() {
+    let client = Client::start().await;
+    let head = Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff]);
+    let ended = client.call_bytes(APPEND, &[], head).await;
+    assert_eq!(ended.code, 8, "{}", ended.message());
+    let compressed = Bytes::from_static(&[1, 0, 0, 0, 1, 0]);
+    assert_eq!(client.call_bytes(APPEND, &[], compressed).await.code, 12);
+    let cut = Bytes::from_static(&[0, 0, 0, 0, 9, 0]);
+    let ended = client.call_bytes(APPEND, &[], cut).await;
+    assert_eq!(
+        (ended.code, ended.message().as_str()),
+        (3, "the last message is cut")
+    );
+}

@@ -1,0 +1,343 @@
+//! What the calls answer, message by message.
+
+use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision, StreamId};
+use gesta_grpc::ids::{self, UuidForm};
+use gesta_grpc::messages::gossip::{ClusterInfo, member_info::VNodeState};
+use gesta_grpc::messages::monitoring::{StatsReq, StatsResp};
+use gesta_grpc::messages::server_features::SupportedMethods;
+use gesta_grpc::messages::shared::Empty;
+use gesta_grpc::messages::streams::append_req::options::ExpectedStreamRevision;
+use gesta_grpc::messages::streams::append_req::{Content, Options, ProposedMessage};
+use gesta_grpc::messages::streams::append_resp::Result as Outcome;
+use gesta_grpc::messages::streams::read_req::options::uuid_option::Content as Form;
+use gesta_grpc::messages::streams::read_req::options::{
+    AllOptions, ControlOption, CountOption, FilterOption, ReadDirection, StreamOption,
+    StreamOptions, SubscriptionOptions, UuidOption, all_options, stream_options,
+};
+use gesta_grpc::messages::streams::read_req::{self};
+use gesta_grpc::messages::streams::read_resp::Content as Answer;
+use gesta_grpc::messages::streams::{AppendReq, AppendResp, ReadReq, ReadResp};
+use gesta_memory::MemoryStore;
+use gesta_server::Config;
+use prost::Message;
+use std::sync::Arc;
+use uuid::Uuid;
+
+use crate::client::Client;
+
+pub(crate) const READ: &str = "/event_store.client.streams.Streams/Read";
+pub(crate) const APPEND: &str = "/event_store.client.streams.Streams/Append";
+
+fn identifier(stream: &str) -> gesta_grpc::messages::shared::StreamIdentifier {
+    ids::identifier(&StreamId::new(stream).unwrap())
+}
+
+/// A read of a whole stream.
+pub(crate) fn read_of(stream: &str) -> read_req::Options {
+    read_req::Options {
+        stream_option: Some(StreamOption::Stream(StreamOptions {
+            stream_identifier: Some(identifier(stream)),
+            revision_option: Some(stream_options::RevisionOption::Start(Empty {})),
+        })),
+        count_option: Some(CountOption::Count(u64::MAX)),
+        filter_option: Some(FilterOption::NoFilter(Empty {})),
+        uuid_option: Some(UuidOption {
+            content: Some(Form::Structured(Empty {})),
+        }),
+        ..read_req::Options::default()
+    }
+}
+
+pub(crate) fn reading(options: read_req::Options) -> [ReadReq; 1] {
+    [ReadReq {
+        options: Some(options),
+    }]
+}
+
+/// A subscription to a stream.
+pub(crate) fn following(stream: &str) -> read_req::Options {
+    read_req::Options {
+        count_option: Some(CountOption::Subscription(SubscriptionOptions {})),
+        ..read_of(stream)
+    }
+}
+
+/// An append of one event of so many bytes to a stream.
+pub(crate) fn appending(stream: &str, bytes: usize) -> [AppendReq; 2] {
+    let options = Options {
+        stream_identifier: Some(identifier(stream)),
+        expected_stream_revision: Some(ExpectedStreamRevision::Any(Empty {})),
+    };
+    let event = ProposedMessage {
+        id: Some(ids::uuid(Uuid::new_v4(), UuidForm::Structured)),
+        metadata: [("type", "added"), ("content-type", "application/json")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        data: vec![b'x'; bytes].into(),
+        ..ProposedMessage::default()
+    };
+    [
+        AppendReq {
+            content: Some(Content::Options(options)),
+        },
+        AppendReq {
+            content: Some(Content::ProposedMessage(event)),
+        },
+    ]
+}
+
+fn contents(messages: Vec<ReadResp>) -> Vec<Answer> {
+    let contents = messages.into_iter().map(|message| message.content);
+    contents
+        .map(|content| content.expect("a content"))
+        .collect()
+}
+
+/// Goal: the client for Go ends its process at any message of a finite read but an event or `stream_not_found`, whatever
+/// level of compatibility a client names.
+#[tokio::test]
+async fn a_finite_read_sends_events_and_nothing_else() {
+    let client = Client::start().await;
+    for _ in 0..3 {
+        let ended = client.call(APPEND, &appending("cart-1", 10)).await;
+        assert_eq!(ended.code, 0, "{}", ended.message());
+    }
+    for compatibility in [0, 1] {
+        let options = read_req::Options {
+            control_option: Some(ControlOption { compatibility }),
+            ..read_of("cart-1")
+        };
+        let answers = contents(client.call(READ, &reading(options)).await.read());
+        assert_eq!(answers.len(), 3);
+        assert!(
+            answers.iter().all(|a| matches!(a, Answer::Event(_))),
+            "{answers:?}"
+        );
+    }
+    let missing = contents(client.call(READ, &reading(read_of("cart-2"))).await.read());
+    let [Answer::StreamNotFound(missing)] = missing.as_slice() else {
+        panic!("{missing:?}");
+    };
+    assert_eq!(missing.stream_identifier, Some(identifier("cart-2")));
+    // An empty stretch of a stream that exists is no message at all.
+    let beyond = read_req::Options {
+        stream_option: Some(StreamOption::Stream(StreamOptions {
+            stream_identifier: Some(identifier("cart-1")),
+            revision_option: Some(stream_options::RevisionOption::Revision(7)),
+        })),
+        ..read_of("cart-1")
+    };
+    assert!(contents(client.call(READ, &reading(beyond)).await.read()).is_empty());
+}
+
+/// Goal: ids come back in the form that the client asks for.
+#[tokio::test]
+async fn ids_have_the_form_that_the_client_asks_for() {
+    let client = Client::start().await;
+    client.call(APPEND, &appending("cart-1", 10)).await;
+    for (asked, form) in [
+        (Form::Structured(Empty {}), UuidForm::Structured),
+        (Form::String(Empty {}), UuidForm::Text),
+    ] {
+        let options = read_req::Options {
+            uuid_option: Some(UuidOption {
+                content: Some(asked),
+            }),
+            ..read_of("cart-1")
+        };
+        let answers = contents(client.call(READ, &reading(options)).await.read());
+        let [Answer::Event(event)] = answers.as_slice() else {
+            panic!("{answers:?}");
+        };
+        let id = event.event.as_ref().expect("the event").id.as_ref();
+        assert_eq!(ids::read_uuid("id", id).expect("an id").1, form);
+    }
+}
+
+/// Goal: two clients take the version apart as three numbers, and end if it is anything else.
+#[tokio::test]
+async fn the_version_is_three_numbers() {
+    let client = Client::start().await;
+    let path = "/event_store.client.server_features.ServerFeatures/GetSupportedMethods";
+    let [features]: [SupportedMethods; 1] = client
+        .call(path, &[Empty {}])
+        .await
+        .read()
+        .try_into()
+        .expect("one answer");
+    let version = features.event_store_server_version;
+    let numbers: Vec<u32> = version
+        .split('.')
+        .map(|n| n.parse().expect(&version))
+        .collect();
+    assert_eq!(numbers.len(), 3);
+    for method in features.methods {
+        let text = format!("{}{}", method.service_name, method.method_name);
+        assert!(!text.contains('/') && text == text.to_lowercase(), "{text}");
+    }
+}
+
+/// Goal: the one member that is told of is the leader, at the address that the client called.
+#[tokio::test]
+async fn gossip_tells_of_this_server_at_the_address_that_was_called() {
+    let client = Client::start().await;
+    let [info]: [ClusterInfo; 1] = client
+        .call("/event_store.client.gossip.Gossip/Read", &[Empty {}])
+        .await
+        .read()
+        .try_into()
+        .expect("one answer");
+    let [member] = info.members.as_slice() else {
+        panic!("{info:?}");
+    };
+    assert_eq!(member.state, i32::from(VNodeState::Leader));
+    assert!(member.is_alive);
+    let at = member.http_end_point.as_ref().expect("an address");
+    let address = client.server.local_addr();
+    assert_eq!(at.address, address.ip().to_string());
+    assert_eq!(at.port, u32::from(address.port()));
+}
+
+/// Goal: what the answer to an append tells is what a read finds.
+#[tokio::test]
+async fn an_append_is_answered_with_what_a_read_finds() {
+    let client = Client::start().await;
+    client.call(APPEND, &appending("cart-1", 10)).await;
+    let [answer]: [AppendResp; 1] = client
+        .call(APPEND, &appending("cart-1", 10))
+        .await
+        .read()
+        .try_into()
+        .expect("one answer");
+    let Some(Outcome::Success(success)) = answer.result else {
+        panic!("{answer:?}");
+    };
+    let all = read_req::Options {
+        stream_option: Some(StreamOption::All(AllOptions {
+            all_option: Some(all_options::AllOption::End(Empty {})),
+        })),
+        read_direction: ReadDirection::Backwards.into(),
+        count_option: Some(CountOption::Count(1)),
+        ..read_of("cart-1")
+    };
+    let answers = contents(client.call(READ, &reading(all)).await.read());
+    let [Answer::Event(event)] = answers.as_slice() else {
+        panic!("{answers:?}");
+    };
+    let event = event.event.as_ref().expect("the event");
+    assert_eq!(event.stream_revision, 1);
+    let told = format!("{success:?}");
+    assert!(told.contains("CurrentRevision(1)"), "{told}");
+    assert!(
+        told.contains(&format!("commit_position: {}", event.commit_position)),
+        "{told}"
+    );
+}
+
+/// Goal: a subscription confirms first, delivers what is stored, says that it has caught up, and goes on live.
+#[tokio::test]
+async fn a_subscription_keeps_the_order_of_its_messages() {
+    let client = Client::start().await;
+    client.call(APPEND, &appending("cart-1", 10)).await;
+    let mut open = client.open(READ, &[]).await;
+    let [request] = reading(following("cart-1"));
+    open.send(&request).await;
+    open.close();
+    let mut kinds = Vec::new();
+    let mut next = async |open: &mut crate::client::Open| {
+        let message = open.next().await.expect("a message");
+        let content = ReadResp::decode(message).expect("a message").content;
+        kinds.push(match content.expect("a content") {
+            Answer::Confirmation(_) => "confirmation",
+            Answer::Event(_) => "event",
+            Answer::CaughtUp(caught_up) => {
+                assert_eq!(caught_up.stream_revision, Some(0));
+                "caught up"
+            }
+            other => panic!("{other:?}"),
+        });
+    };
+    for _ in 0..3 {
+        next(&mut open).await;
+    }
+    client.call(APPEND, &appending("cart-1", 10)).await;
+    next(&mut open).await;
+    assert_eq!(kinds, ["confirmation", "event", "caught up", "event"]);
+}
+
+/// Goal: the deadline of a call ends it, by the server's own clock.
+#[tokio::test]
+async fn a_deadline_ends_a_call() {
+    let client = Client::start().await;
+    let bytes = gesta_grpc::frame::framed(&reading(following("cart-1"))[0]);
+    let ended = client
+        .call_bytes(READ, &[("grpc-timeout", "50m")], bytes)
+        .await;
+    assert_eq!(ended.code, 4, "{}", ended.message());
+    // A call whose messages do not come ends too.
+    let open = client.open(APPEND, &[("grpc-timeout", "50m")]).await;
+    assert_eq!(open.end().await.code, 4);
+}
+
+/// Goal: a store with several logs has no one order; what needs it is refused with the reason, all else works.
+#[tokio::test]
+async fn all_events_of_several_logs_are_refused() {
+    let store = Arc::new(MemoryStore::with_config(gesta_memory::Config {
+        logs: 2,
+        ..gesta_memory::Config::default()
+    }));
+    let event = EventData::json(EventType::new("added").unwrap(), "{}");
+    store
+        .append_to("cart-1", ExpectedRevision::Any, vec![event])
+        .await
+        .expect("stored");
+    let client = Client::with(Config::default(), store).await;
+    let all = |options| read_req::Options {
+        stream_option: Some(StreamOption::All(AllOptions {
+            all_option: Some(all_options::AllOption::Start(Empty {})),
+        })),
+        ..options
+    };
+    for options in [all(read_of("x")), all(following("x"))] {
+        let ended = client.call(READ, &reading(options)).await;
+        assert_eq!(ended.code, 9);
+        assert!(ended.message().contains("2 logs"), "{}", ended.message());
+    }
+    let answers = client.call(READ, &reading(read_of("cart-1"))).await;
+    assert_eq!(answers.read::<ReadResp>().len(), 1);
+}
+
+/// Goal: calls that are not served say so, and name themselves.
+#[tokio::test]
+async fn calls_that_are_not_served_are_unimplemented() {
+    let client = Client::start().await;
+    for path in [
+        "/event_store.client.projections.Projections/Create",
+        "/event_store.client.streams.Streams/None",
+        "/none",
+    ] {
+        let ended = client.call(path, &[Empty {}]).await;
+        assert_eq!(ended.code, 12);
+        assert!(ended.message().contains(path), "{}", ended.message());
+    }
+}
+
+/// Goal: figures come at once, and again after the time that was asked for.
+#[tokio::test]
+async fn figures_come_again_and_again() {
+    let client = Client::start().await;
+    let mut open = client
+        .open("/event_store.client.monitoring.Monitoring/Stats", &[])
+        .await;
+    open.send(&StatsReq {
+        use_metadata: false,
+        refresh_time_period_in_ms: 1,
+    })
+    .await;
+    open.close();
+    for _ in 0..2 {
+        let message = open.next().await.expect("figures");
+        let figures = StatsResp::decode(message).expect("figures").stats;
+        assert_eq!(figures["gesta-subscriptions"], "1");
+    }
+}

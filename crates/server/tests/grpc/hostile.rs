@@ -1,0 +1,296 @@
+//! Bad calls of every sort: nothing panics, every answer has a precise status, and the server works as before.
+//!
+//! `GESTA_SEED` repeats a run; the deep form makes 200,000 calls.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use gesta_grpc::frame;
+use gesta_grpc::messages::streams::read_req::options::filter_options;
+use gesta_grpc::messages::streams::read_req::options::{
+    AllOptions, FilterOption, FilterOptions, StreamOption, all_options,
+};
+use gesta_grpc::messages::streams::read_req::{self};
+use gesta_grpc::messages::{shared, streams, v2};
+use gesta_testkit::depth;
+use prost::Message;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, RngExt, SeedableRng};
+
+use crate::calls::{APPEND, READ, appending, following, read_of, reading};
+use crate::client::{Client, Ended};
+
+const CALLS: (usize, usize) = (10_000, 200_000);
+const CALLERS: usize = 16;
+
+const PATHS: [&str; 10] = [
+    READ,
+    APPEND,
+    "/event_store.client.streams.Streams/BatchAppend",
+    "/event_store.client.streams.Streams/Delete",
+    "/event_store.client.streams.Streams/Tombstone",
+    "/event_store.client.server_features.ServerFeatures/GetSupportedMethods",
+    "/event_store.client.gossip.Gossip/Read",
+    "/event_store.client.monitoring.Monitoring/Stats",
+    "/kurrentdb.protocol.v2.streams.StreamsService/AppendSession",
+    "/kurrentdb.protocol.v2.streams.StreamsService/AppendRecords",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_calls_get_precise_statuses() {
+    let seed = depth::seed();
+    let calls = depth::count(CALLS.0, CALLS.1);
+    println!("GESTA_SEED={seed}");
+    let panics = Arc::new(AtomicUsize::new(0));
+    let (count, show) = (panics.clone(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |info| {
+        count.fetch_add(1, Ordering::SeqCst);
+        show(info);
+    }));
+    let client = Client::start().await;
+    let callers: Vec<_> = (0..CALLERS as u64)
+        .map(|caller| {
+            let server = client.server.clone();
+            tokio::spawn(async move {
+                let client = Client::to(server).await;
+                let mut rng = StdRng::seed_from_u64(seed ^ caller);
+                let mut codes: BTreeMap<i32, usize> = BTreeMap::new();
+                for _ in 0..calls / CALLERS {
+                    let code = attack(&client, &mut rng).await;
+                    *codes.entry(code).or_default() += 1;
+                }
+                codes
+            })
+        })
+        .collect();
+    let mut codes: BTreeMap<i32, usize> = BTreeMap::new();
+    for caller in callers {
+        for (code, count) in caller.await.expect("no failed check") {
+            *codes.entry(code).or_default() += count;
+        }
+    }
+    println!("calls by status: {codes:?}");
+    for code in [0, 3, 4, 8, 9, 12] {
+        assert!(codes.contains_key(&code), "{code} never came: {codes:?}");
+    }
+    assert_eq!(panics.load(Ordering::SeqCst), 0, "panics");
+    let ended = client.call(APPEND, &appending("afterwards", 10)).await;
+    assert_eq!(ended.code, 0, "{}", ended.message());
+    let ended = client.call(READ, &reading(read_of("afterwards"))).await;
+    assert_eq!(ended.messages.len(), 1);
+    client.server.shutdown().await;
+}
+
+/// One call; its status, which must be a precise one.
+async fn attack(client: &Client, rng: &mut StdRng) -> i32 {
+    let path = *PATHS.choose(rng).expect("some");
+    let (bytes, must_fail) = match rng.random_range(0..6) {
+        0 => (random_frame(rng), false),
+        1 => (random_bytes(rng, 64).into(), false),
+        2 => (cut(rng), true),
+        3 => (illegal_read(rng), path == READ),
+        _ => (mutated(rng, path), false),
+    };
+    // What might be a subscription is not waited for.
+    let timeout = *["30m", "50m", "1S", "x", "", "99999999H9"]
+        .choose(rng)
+        .expect("some");
+    let endless = timeout.len() != 3;
+    let timeout = if endless { "40m" } else { timeout };
+    let headers = [
+        ("grpc-timeout", timeout),
+        ("requires-leader", "true"),
+        ("authorization", "Basic !"),
+    ];
+    let ended = client.call_bytes(path, &headers, bytes.clone()).await;
+    check(path, &bytes, &ended);
+    assert!(!must_fail || ended.code != 0, "{path} took {bytes:?}");
+    ended.code
+}
+
+fn check(path: &str, bytes: &Bytes, ended: &Ended) {
+    let precise = matches!(ended.code, 0 | 3 | 4 | 5 | 8 | 9 | 10 | 12);
+    let shown = &bytes[..bytes.len().min(200)];
+    assert!(
+        precise,
+        "{path}: {} {} for {shown:?}",
+        ended.code,
+        ended.message()
+    );
+    if ended.code != 0 {
+        assert!(
+            !ended.message().is_empty(),
+            "{path}: {} for {shown:?}",
+            ended.code
+        );
+    }
+}
+
+fn random_bytes(rng: &mut StdRng, len_max: usize) -> Vec<u8> {
+    let mut bytes = vec![0; rng.random_range(0..=len_max)];
+    rng.fill_bytes(&mut bytes);
+    bytes
+}
+
+/// A good frame around random bytes.
+fn random_frame(rng: &mut StdRng) -> Bytes {
+    let message = random_bytes(rng, 80);
+    let mut out = BytesMut::new();
+    out.put_u8(0);
+    out.put_u32(u32::try_from(message.len()).expect("short"));
+    out.put_slice(&message);
+    out.freeze()
+}
+
+/// A frame that promises more than comes.
+fn cut(rng: &mut StdRng) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_u8(0);
+    out.put_u32(rng.random_range(81..u32::MAX));
+    out.put_slice(&random_bytes(rng, 80));
+    out.freeze()
+}
+
+/// A read whose parts do not go together, or are not all there.
+fn illegal_read(rng: &mut StdRng) -> Bytes {
+    let mut options = read_of("cart-1");
+    let all = AllOptions {
+        all_option: Some(all_options::AllOption::Start(shared::Empty {})),
+    };
+    let filter = |regex: &str, window| FilterOptions {
+        filter: Some(filter_options::Filter::EventType(
+            filter_options::Expression {
+                regex: regex.into(),
+                prefix: Vec::new(),
+            },
+        )),
+        window,
+        checkpoint_interval_multiplier: 0,
+    };
+    let window = Some(filter_options::Window::Max(1));
+    match rng.random_range(0..9) {
+        0 => options.stream_option = None,
+        1 => options.count_option = None,
+        2 => options.filter_option = None,
+        3 => options.uuid_option = None,
+        4 => options.read_direction = rng.random_range(2..100),
+        5 => {
+            options = following("cart-1");
+            options.read_direction = 1;
+        }
+        6 => options.filter_option = Some(FilterOption::Filter(filter("a", window))),
+        7 => {
+            options.stream_option = Some(StreamOption::All(all));
+            let wrong = *["(", "", "[z-a]", "a{9999999}", "(?<!"]
+                .choose(rng)
+                .expect("some");
+            options.filter_option = Some(FilterOption::Filter(filter(wrong, window)));
+        }
+        _ => {
+            options = read_req::Options {
+                stream_option: Some(StreamOption::All(all)),
+                ..following("cart-1")
+            };
+            let window = (rng.random_range(0..2) == 0).then_some(filter_options::Window::Max(0));
+            options.filter_option = Some(FilterOption::Filter(filter("a", window)));
+        }
+    }
+    frame::framed(&reading(options)[0])
+}
+
+/// Good messages of this call, with a few bytes changed, left out or repeated.
+fn mutated(rng: &mut StdRng, path: &str) -> Bytes {
+    let mut out = BytesMut::new();
+    let stream = *["cart-1", "$all", "$$cart-1", "$$$$x", "$ce-x", "a"]
+        .choose(rng)
+        .expect("some");
+    let [options, event] = appending(stream, rng.random_range(0..50));
+    let read = if rng.random() {
+        read_of(stream)
+    } else {
+        following(stream)
+    };
+    let read = &reading(read)[0];
+    let times = rng.random_range(1..3);
+    for _ in 0..times {
+        match path {
+            READ => frame::write(&mut out, read),
+            APPEND => {
+                frame::write(&mut out, &options);
+                frame::write(&mut out, &event);
+            }
+            "/event_store.client.streams.Streams/BatchAppend" => {
+                frame::write(&mut out, &batch(rng))
+            }
+            "/event_store.client.streams.Streams/Delete"
+            | "/event_store.client.streams.Streams/Tombstone" => {
+                frame::write(&mut out, &delete(rng, stream));
+            }
+            _ => frame::write(&mut out, &session(rng, stream)),
+        }
+    }
+    let mut bytes = out.to_vec();
+    for _ in 0..rng.random_range(0..4) {
+        let at = rng.random_range(0..bytes.len());
+        match rng.random_range(0..3) {
+            0 => bytes[at] = rng.random(),
+            1 => {
+                bytes.remove(at);
+            }
+            _ => bytes.insert(at, rng.random()),
+        }
+    }
+    bytes.into()
+}
+
+fn batch(rng: &mut StdRng) -> streams::BatchAppendReq {
+    streams::BatchAppendReq::decode(random_bytes(rng, 4).as_slice()).unwrap_or_else(|_| {
+        streams::BatchAppendReq {
+            correlation_id: Some(shared::Uuid {
+                value: Some(shared::uuid::Value::String(
+                    uuid::Uuid::new_v4().to_string(),
+                )),
+            }),
+            is_final: rng.random(),
+            ..streams::BatchAppendReq::default()
+        }
+    })
+}
+
+fn delete(rng: &mut StdRng, stream: &str) -> streams::DeleteReq {
+    use streams::delete_req::options::ExpectedStreamRevision as Claim;
+    let claim = match rng.random_range(0..5) {
+        0 => Claim::Revision(rng.random()),
+        1 => Claim::NoStream(shared::Empty {}),
+        2 => Claim::Any(shared::Empty {}),
+        _ => Claim::StreamExists(shared::Empty {}),
+    };
+    streams::DeleteReq {
+        options: Some(streams::delete_req::Options {
+            stream_identifier: Some(shared::StreamIdentifier {
+                stream_name: Bytes::copy_from_slice(stream.as_bytes()),
+            }),
+            expected_stream_revision: Some(claim),
+        }),
+    }
+}
+
+fn session(rng: &mut StdRng, stream: &str) -> v2::AppendRequest {
+    let record = v2::AppendRecord {
+        record_id: (rng.random_range(0..2) == 0).then(|| "no id".to_owned()),
+        schema: Some(v2::SchemaInfo {
+            format: rng.random_range(-1..6),
+            name: "added".into(),
+            id: None,
+        }),
+        ..v2::AppendRecord::default()
+    };
+    v2::AppendRequest {
+        stream: stream.to_owned(),
+        records: vec![record; rng.random_range(0..3)],
+        expected_revision: Some(rng.random_range(-7..3)),
+    }
+}
