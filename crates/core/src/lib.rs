@@ -18,6 +18,7 @@ mod info;
 mod lifecycle;
 pub mod limits;
 mod log_map;
+pub mod newcomers;
 mod owner;
 pub mod pace;
 pub mod peers;

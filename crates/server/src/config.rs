@@ -18,7 +18,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// How long a TLS handshake may take.
     pub handshake_max: Duration,
-    /// Most TLS handshakes at once; further connections are closed.
+    /// Most TLS handshakes at once, and twice as many as one remote address may have (of IPv6 the first 64 bits); for
+    /// further ones the oldest are closed.
     pub handshakes_max: usize,
     /// Most connections at once; further ones are answered as overloaded and closed.
     pub connections_max: usize,

@@ -388,11 +388,16 @@ async fn serve(
     }
 }
 
-/// Speaks TLS on a connection, unless too many clients try to, or this one takes too long.
+/// Speaks TLS on a connection, unless it takes too long, or so many came after it that it gives way.
 async fn shake_hands(tls: &Tls, state: &State, socket: TcpStream) -> Option<TlsStream<TcpStream>> {
-    let _ticket = state.handshakes.enter().ok()?;
+    let from = socket.peer_addr().ok()?.ip();
+    let mut newcomer = state.handshakes.admit(from);
     tokio::select! {
         stream = tokio::time::timeout(state.config.handshake_max, tls.accept(socket)) => stream.ok()?,
+        () = newcomer.displaced() => {
+            tracing::debug!(%from, "a TLS handshake gives way to later ones");
+            None
+        }
         () = state.stopping.cancelled() => None,
     }
 }

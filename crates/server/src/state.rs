@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gesta_core::EventStore;
+use gesta_core::newcomers::Newcomers;
 use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,8 @@ pub(crate) struct State {
     pub(crate) reserve: Gate,
     /// TLS, if it is spoken.
     pub(crate) tls: Option<Arc<Tls>>,
-    pub(crate) handshakes: Gate,
+    /// Connections whose handshake has not ended.
+    pub(crate) handshakes: Arc<Newcomers>,
     pub(crate) requests: Gate,
     pub(crate) subscriptions: Gate,
     /// Pages that may be read at once. Waiting is bounded by `requests`.
@@ -63,7 +65,7 @@ impl State {
             connections: Gate::new("connections", config.connections_max),
             reserve: Gate::new("connections beyond the maximum", RESERVE_CONNECTIONS),
             tls,
-            handshakes: Gate::new("TLS handshakes", config.handshakes_max),
+            handshakes: Newcomers::new(config.handshakes_max, config.handshakes_max.div_ceil(2)),
             requests: Gate::new("requests", config.requests_in_flight_max),
             subscriptions: Gate::new("subscriptions", config.subscriptions_max),
             reads: Semaphore::new(config.reads_in_flight_max),

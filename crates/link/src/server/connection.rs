@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
+use gesta_core::newcomers::Newcomer;
 use tokio::net::TcpStream;
 
 use super::looked::Looked;
-use super::strangers::Stranger;
 use super::{Caller, Shared, lane};
 use crate::demand::Demand;
 use crate::hello;
@@ -22,21 +22,24 @@ const STREAMS_MAX: u32 = 2 * 65_536;
 pub(super) async fn run(
     mut socket: TcpStream,
     from: SocketAddr,
-    stranger: Stranger,
+    mut stranger: Newcomer,
     shared: Arc<Shared>,
 ) {
     // A socket without it is only slower.
     let _ = socket.set_nodelay(true);
     let within = shared.config.times.connect_within;
     let hello = hello::listen(&mut socket, &shared.config.secret, &shared.introduction);
-    let gives_way = stranger.gives_way.clone();
-    let hello = gives_way.run_until_cancelled(tokio::time::timeout(within, hello));
     let refused = |why: &dyn std::fmt::Display| shared.strangers.refused(from, why);
-    let other = match hello.await {
-        Some(Ok(Ok(other))) => other,
-        Some(Ok(Err(error))) => return refused(&error),
-        Some(Err(_)) => return refused(&format!("no hello came within {within:?}")),
-        None => return refused(&"too many others came before its hello had ended"),
+    let hello = tokio::select! {
+        hello = tokio::time::timeout(within, hello) => hello,
+        () = stranger.displaced() => {
+            return refused(&"too many others came before its hello had ended");
+        }
+    };
+    let other = match hello {
+        Ok(Ok(other)) => other,
+        Ok(Err(error)) => return refused(&error),
+        Err(_) => return refused(&format!("no hello came within {within:?}")),
     };
     drop(stranger);
     let caller = Caller {
