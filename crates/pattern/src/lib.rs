@@ -1,0 +1,308 @@
+//! Patterns of stream names and event types: regular expressions and prefixes.
+//!
+//! Why an engine that can go back: clients look ahead to leave events out, also in their default filters, and engines in
+//! linear time cannot. Its steps are bounded, so that no expression holds a server up.
+//! Not here: the filters of the store itself, which a database can carry out (`gesta_core::Filter`).
+
+use fancy_regex::{Regex, RegexBuilder};
+use gesta_core::{Error, Filter, Query, RecordedEvent, Result, limits};
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of an expression, and of all prefixes together.
+pub const TEXT_BYTES_MAX: usize = 64 * 1_024;
+/// Most prefixes of a pattern.
+pub const PREFIXES_MAX: usize = 10_000;
+/// Most steps back in one event.
+pub const STEPS_MAX: usize = 20_000;
+/// Most bytes that a part of an expression may take when it is compiled.
+const COMPILED_BYTES_MAX: usize = 4 * 1_024 * 1_024;
+
+/// What a pattern is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Of {
+    /// The name of the event's stream.
+    Stream,
+    /// The type of the event.
+    Type,
+}
+
+/// A pattern as text.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PatternText {
+    /// What it is compared with.
+    pub of: Of,
+    /// What passes.
+    #[serde(flatten)]
+    pub passes: Passes,
+}
+
+/// What passes a pattern.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Passes {
+    /// What a regular expression finds anywhere.
+    Expression(String),
+    /// What begins with one of these, letter by letter.
+    Prefixes(Vec<String>),
+}
+
+/// A pattern that can be used.
+#[derive(Debug)]
+pub struct Pattern {
+    text: PatternText,
+    engine: Engine,
+}
+
+#[derive(Debug)]
+enum Engine {
+    Expression(Regex),
+    /// All but what begins like this: `^(?!expression)`, which is quicker without looking ahead.
+    NotAtBeginning(Regex),
+    Prefixes,
+}
+
+impl Pattern {
+    /// Makes a pattern of its text.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no expression and no prefix, or one that cannot be compiled or is too large.
+    pub fn new(text: PatternText) -> Result<Self> {
+        let engine = match &text.passes {
+            Passes::Expression(expression) => of_expression(expression)?,
+            Passes::Prefixes(prefixes) => {
+                check_prefixes(prefixes)?;
+                Engine::Prefixes
+            }
+        };
+        Ok(Self { text, engine })
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &PatternText {
+        &self.text
+    }
+
+    /// What of the pattern a store can do. Every event that passes the pattern passes this filter.
+    #[must_use]
+    pub fn in_store(&self) -> Filter {
+        match (self.text.of, &self.text.passes) {
+            (Of::Stream, Passes::Prefixes(prefixes))
+                if prefixes.len() <= limits::FILTER_VALUES_MAX
+                    && prefixes
+                        .iter()
+                        .all(|p| (1..=limits::STREAM_NAME_BYTES_MAX).contains(&p.len())) =>
+            {
+                Filter::query(Query {
+                    stream_prefixes: prefixes.clone(),
+                    ..Query::default()
+                })
+            }
+            _ => Filter::ALL,
+        }
+    }
+
+    /// Whether an event passes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the expression takes too many steps.
+    pub fn matches(&self, event: &RecordedEvent) -> Result<bool> {
+        let found = match self.text.of {
+            Of::Stream => event.stream.as_str(),
+            Of::Type => event.event_type.as_str(),
+        };
+        match (&self.engine, &self.text.passes) {
+            (Engine::Expression(regex), _) => is_in(regex, found),
+            (Engine::NotAtBeginning(regex), _) => Ok(!is_in(regex, found)?),
+            (Engine::Prefixes, Passes::Prefixes(prefixes)) => {
+                Ok(prefixes.iter().any(|prefix| found.starts_with(prefix)))
+            }
+            (Engine::Prefixes, Passes::Expression(_)) => Ok(false),
+        }
+    }
+}
+
+fn is_in(regex: &Regex, text: &str) -> Result<bool> {
+    regex.is_match(text).map_err(|error| {
+        Error::invalid(
+            "filter",
+            format!("must take at most {STEPS_MAX} steps back in an event: {error}"),
+        )
+    })
+}
+
+fn check_prefixes(prefixes: &[String]) -> Result<()> {
+    let bytes: usize = prefixes.iter().map(String::len).sum();
+    if prefixes.is_empty() {
+        let rule = "must have an expression or prefixes";
+        return Err(Error::invalid("filter", rule));
+    }
+    if prefixes.len() > PREFIXES_MAX || bytes > TEXT_BYTES_MAX {
+        return Err(Error::invalid(
+            "filter",
+            format!(
+                "must have at most {PREFIXES_MAX} prefixes of {TEXT_BYTES_MAX} bytes in all, found {} of {bytes}",
+                prefixes.len()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn of_expression(expression: &str) -> Result<Engine> {
+    if expression.is_empty() || expression.len() > TEXT_BYTES_MAX {
+        return Err(Error::invalid(
+            "filter",
+            format!(
+                "must have an expression of 1 to {TEXT_BYTES_MAX} bytes, found {}",
+                expression.len()
+            ),
+        ));
+    }
+    let whole = compile(expression)?;
+    match without_look_ahead(expression).map(|inner| compile(&inner)) {
+        Some(Ok(inner)) => Ok(Engine::NotAtBeginning(inner)),
+        _ => Ok(Engine::Expression(whole)),
+    }
+}
+
+fn compile(expression: &str) -> Result<Regex> {
+    RegexBuilder::new(expression)
+        .backtrack_limit(STEPS_MAX)
+        .delegate_size_limit(COMPILED_BYTES_MAX)
+        .build()
+        .map_err(|error| {
+            let shown: String = expression.chars().take(60).collect();
+            Error::invalid(
+                "filter",
+                format!("has an expression that cannot be used, {shown:?}: {error}"),
+            )
+        })
+}
+
+/// What must not stand at the beginning, if that is all that an expression says: `^(?!…)`.
+fn without_look_ahead(expression: &str) -> Option<String> {
+    let inner = expression.strip_prefix("^(?!")?.strip_suffix(')')?;
+    // A parenthesis that closes the look-ahead early, or one within a class, is left to the engine.
+    let mut depth = 0_u32;
+    let mut escaped = false;
+    for c in inner.chars() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '[' => return None,
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+    }
+    (depth == 0 && !escaped).then(|| format!("^(?:{inner})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::{
+        ContentType, EventId, EventType, LogId, Position, Revision, StreamId, Tags, Timestamp,
+    };
+    use proptest::prelude::*;
+
+    fn event(event_type: &str) -> RecordedEvent {
+        RecordedEvent {
+            stream: StreamId::new("cart-1").expect("valid"),
+            revision: Revision(3),
+            log: LogId(0),
+            position: Position(9),
+            id: EventId::random(),
+            event_type: EventType::from_stored(event_type.into()),
+            created: Timestamp(0),
+            content_type: ContentType::Json,
+            data: "{}".into(),
+            metadata: "".into(),
+            tags: Tags::NONE,
+        }
+    }
+
+    fn pattern(passes: Passes) -> Result<Pattern> {
+        Pattern::new(PatternText {
+            of: Of::Type,
+            passes,
+        })
+    }
+
+    fn expression(text: &str) -> Result<Pattern> {
+        pattern(Passes::Expression(text.into()))
+    }
+
+    fn passes(text: &str, event_type: &str) -> bool {
+        let pattern = expression(text).expect("good");
+        pattern.matches(&event(event_type)).expect("few steps")
+    }
+
+    #[test]
+    fn the_forms_that_clients_make_are_understood() {
+        // Everything but system events, in two forms, and a list without a group.
+        for (regex, passing, not) in [
+            (r"^[^\$].*", "added", "$metadata"),
+            (r"^(?!(\$.+$))", "added", "$metadata"),
+            (r"^(?!(added$|\$.+$))", "added-late", "added"),
+            (r"^added|removed$", "not-removed", "not-added"),
+        ] {
+            assert!(passes(regex, passing), "{regex}");
+            assert!(!passes(regex, not), "{regex}");
+        }
+    }
+
+    #[test]
+    fn prefixes_are_compared_letter_by_letter() {
+        let prefixes = ["add", "Rem"].map(str::to_owned).to_vec();
+        let pattern = pattern(Passes::Prefixes(prefixes)).expect("good");
+        for (event_type, passing) in [("added", true), ("Removed", true), ("removed", false)] {
+            let found = pattern.matches(&event(event_type));
+            assert_eq!(found.expect("no steps"), passing);
+        }
+    }
+
+    #[test]
+    fn an_expression_that_takes_too_many_steps_is_refused() {
+        let pattern = expression(r"^(a|a)*(?!x)\1b$").expect("good");
+        let error = pattern.matches(&event(&"a".repeat(60)));
+        let error = error.expect_err("too many").to_string();
+        assert!(error.contains("at most 20000 steps"), "{error}");
+    }
+
+    #[test]
+    fn patterns_that_cannot_be_used_are_refused() {
+        assert!(expression("(").is_err());
+        assert!(expression("").is_err());
+        assert!(expression(&"x".repeat(TEXT_BYTES_MAX + 1)).is_err());
+        assert!(expression("(a{1000}){1000}").is_err());
+        assert!(pattern(Passes::Prefixes(Vec::new())).is_err());
+    }
+
+    proptest! {
+        /// Goal: the quicker form of `^(?!…)` passes what the form itself passes.
+        #[test]
+        fn the_quick_form_is_the_same_pattern(
+            inner in r"(\(|\)|\||\\\$|\$|a|b|\.\*|\.\+|\?)(\(|\)|\||\\\$|\$|a|b|\.\*){0,6}",
+            text in "[ab$]{1,6}",
+        ) {
+            let expression = format!("^(?!{inner})");
+            if let Ok(whole) = compile(&expression)
+                && let Some(Ok(quick)) = without_look_ahead(&expression).map(|inner| compile(&inner))
+            {
+                let quick = !is_in(&quick, &text).expect("few steps");
+                prop_assert_eq!(quick, is_in(&whole, &text).expect("few steps"), "{}", expression);
+            }
+        }
+
+        #[test]
+        fn no_expression_panics(regex in ".{0,40}", text in "[ -~]{1,40}") {
+            if let Ok(pattern) = expression(&regex) {
+                let _ = pattern.matches(&event(&text));
+            }
+        }
+    }
+}
