@@ -5,12 +5,13 @@ use std::path::Path;
 use prost::Message;
 
 /// The schema, in the order in which it is read best.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "shared.proto",
     "rpc.proto",
     "server_features.proto",
     "gossip.proto",
     "streams.proto",
+    "persistent.proto",
     "streams_v2.proto",
     "errors_v2.proto",
     "monitoring.proto",

@@ -8,6 +8,9 @@ pub mod event_store {
         pub mod monitoring {
             include!("event_store.client.monitoring.rs");
         }
+        pub mod persistent_subscriptions {
+            include!("event_store.client.persistent_subscriptions.rs");
+        }
         pub mod server_features {
             include!("event_store.client.server_features.rs");
         }
