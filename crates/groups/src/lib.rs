@@ -6,18 +6,37 @@
 //! checkpoint never passes an event of which neither is true; what a group holds in memory is bounded in events and in
 //! bytes.
 //!
-//! * `machine`: what a group decides, without I/O and without a clock; `lane`, `progress`, `consumers` are its parts;
-//! * `settings`, `names`: what a group is asked to do, and what it is called.
+//! * `machine`: what a group decides, without I/O and without a clock;
+//! * `run`: the task that connects the machine with the store; `work`: what it has the store do; `begin`: how it begins;
+//! * `storage`: the streams that keep a group; `record`: the documents in them;
+//! * `groups`: the groups of a process; `commands`: how their tasks are reached; `consumer`: a consumer's side;
+//! * `settings`, `names`, `info`, `error`: what callers say and hear.
 
+mod begin;
+mod commands;
+mod consumer;
+mod error;
+mod groups;
+mod info;
 mod machine;
 mod names;
+mod record;
+mod run;
 mod settings;
+mod storage;
+mod work;
 
+pub use commands::{Identity, Join};
+pub use consumer::{Consumer, Delivery};
+pub use error::{Elsewhere, Error, Result};
+pub use groups::{Alone, Config, Create, Groups, Placement};
+pub use info::{ConsumerInfo, GroupInfo, Running};
 pub use machine::{
     Action, ConsumerCounts, ConsumerId, Counts, FailedBy, Limits, Machine, ParkOrder,
     REASON_CHARS_MAX, Refused, ReplayRunning, Sent, Token, Which,
 };
 pub use names::{ALL, GROUP_NAME_BYTES_MAX, GroupId, Source, keeps_state_of_groups};
+pub use record::FilterDocument;
 pub use settings::{
     BUFFER_EVENTS_MAX, CONSUMER_EVENTS_MAX, CONSUMERS_MAX, NUMBER_MAX, Settings, Start, Strategy,
 };
