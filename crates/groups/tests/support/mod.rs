@@ -26,7 +26,7 @@ pub(crate) async fn memory() -> Option<Home> {
 pub(crate) async fn sqlite() -> Option<Home> {
     let directory = tempfile::tempdir().expect("a directory");
     let url = format!("sqlite:{}", directory.path().join("gesta.db").display());
-    let store = gesta::open(&url).await.expect("opens");
+    let store = gesta::Options::creating().open(&url).await.expect("opens");
     let _home = Arc::new(directory);
     Some(Home { store, _home })
 }
@@ -34,7 +34,7 @@ pub(crate) async fn sqlite() -> Option<Home> {
 pub(crate) async fn postgres() -> Option<Home> {
     let server = gesta_pgtest::shared()?;
     let url = format!("{}?schema={}", server.url(), gesta_pgtest::fresh_schema());
-    let store = gesta::open(&url).await.expect("opens");
+    let store = gesta::Options::creating().open(&url).await.expect("opens");
     let _home = Arc::new(());
     Some(Home { store, _home })
 }
