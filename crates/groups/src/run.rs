@@ -235,23 +235,29 @@ impl Task {
     }
 
     fn messages(&mut self, first: Option<gesta_core::Result<SubscriptionMessage>>) -> Result<()> {
-        let mut message = first;
-        for _ in 0..MESSAGES_AT_ONCE_MAX {
-            match message {
-                Some(Ok(message)) => self.message(message),
-                Some(Err(error)) if !error.is_retryable() => return Err(error.into()),
-                Some(Err(_)) | None => {
-                    self.subscription = None;
-                    return Ok(());
-                }
-            }
+        let mut found = first;
+        for _ in 1..MESSAGES_AT_ONCE_MAX {
+            self.one_message(found)?;
             if !self.may_read() {
-                break;
+                return Ok(());
             }
             match next(&mut self.subscription).now_or_never() {
-                Some(more) => message = more,
-                None => break,
+                Some(more) => found = more,
+                None => return Ok(()),
             }
+        }
+        self.one_message(found)
+    }
+
+    fn one_message(
+        &mut self,
+        found: Option<gesta_core::Result<SubscriptionMessage>>,
+    ) -> Result<()> {
+        match found {
+            Some(Ok(message)) => self.message(message),
+            Some(Err(error)) if !error.is_retryable() => return Err(error.into()),
+            // It begins again where it was.
+            Some(Err(_)) | None => self.subscription = None,
         }
         Ok(())
     }

@@ -32,6 +32,7 @@ on_every_backend!(
     a_changed_group_keeps_its_checkpoint_and_a_new_one_has_none,
     a_group_on_all_events_does_not_see_its_own_checkpoints,
     a_group_begins_where_it_is_told,
+    a_group_delivers_every_event_of_a_long_stream,
     of_many_that_create_a_group_one_does,
     a_deleted_stream_does_not_stop_its_group,
 );
@@ -395,6 +396,23 @@ async fn a_group_begins_where_it_is_told(home: Home) {
         .expect_err("beyond the end")
         .to_string();
     assert!(error.contains("start.at must be at most"), "{error}");
+    groups.shutdown().await;
+}
+
+/// What happened: of every 256 events that were ready at once one was taken from the subscription and forgotten.
+async fn a_group_delivers_every_event_of_a_long_stream(home: Home) {
+    let group = on_stream("cart-1");
+    let groups = groups(&home);
+    let settings = Settings {
+        history_buffer_size: 1_500,
+        live_buffer_size: 1_500,
+        ..Settings::default()
+    };
+    create(&groups, &group, settings).await;
+    write(&home, "cart-1", 3_000).await;
+    let mut consumer = join(&groups, &group, 2_000).await;
+    let found = work_off(&mut consumer, 3_000).await;
+    assert_eq!(found, (0..3_000).collect::<Vec<_>>());
     groups.shutdown().await;
 }
 
