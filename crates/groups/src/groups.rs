@@ -21,7 +21,7 @@ use crate::commands::{Command, Commands, Join, Stop};
 use crate::consumer::Consumer;
 use crate::error::{Elsewhere, Error, Result};
 use crate::info::GroupInfo;
-use crate::machine::{Action, ConsumerId, Which};
+use crate::machine::{Action, ConsumerId, Counts, Which};
 use crate::names::{GroupId, Source};
 use crate::record::{Configuration, FilterDocument};
 use crate::run::{Shared, Task};
@@ -151,6 +151,7 @@ impl Groups {
             clock,
             placement,
             held_bytes: AtomicUsize::new(0),
+            totals: Mutex::default(),
             stopping: CancellationToken::new(),
         };
         let inner = Inner {
@@ -408,6 +409,13 @@ impl Groups {
     pub fn load(&self) -> (usize, usize) {
         let held = self.inner.shared.held_bytes.load(Ordering::Relaxed);
         (self.lock().len(), held)
+    }
+
+    /// What all groups of this process have done, those that run no more included.
+    #[must_use]
+    pub fn totals(&self) -> Counts {
+        let totals = self.inner.shared.totals.lock();
+        *totals.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<GroupId, Entry>> {

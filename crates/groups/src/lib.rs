@@ -10,11 +10,12 @@
 //! * `run`: the task that connects the machine with the store; `work`: what it has the store do; `begin`: how it begins;
 //! * `storage`: the streams that keep a group; `record`: the documents in them;
 //! * `groups`: the groups of a process; `commands`: how their tasks are reached; `consumer`: a consumer's side;
-//! * `settings`, `names`, `info`, `error`: what callers say and hear.
+//! * `settings`, `names`, `info`, `error`: what callers say and hear; `document`: how the API shows a group.
 
 mod begin;
 mod commands;
 mod consumer;
+pub mod document;
 mod error;
 mod groups;
 mod info;
@@ -36,7 +37,6 @@ pub use machine::{
     REASON_CHARS_MAX, Refused, ReplayRunning, Sent, Token, Which,
 };
 pub use names::{ALL, GROUP_NAME_BYTES_MAX, GroupId, Source, keeps_state_of_groups};
-pub use record::FilterDocument;
 pub use settings::{
     BUFFER_EVENTS_MAX, CONSUMER_EVENTS_MAX, CONSUMERS_MAX, NUMBER_MAX, Settings, Start, Strategy,
 };

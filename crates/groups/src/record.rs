@@ -46,7 +46,7 @@ pub(crate) struct Progressed {
 /// A filter in documents.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct FilterDocument {
+pub(crate) struct FilterDocument {
     any_of: Vec<QueryDocument>,
 }
 
@@ -72,7 +72,7 @@ impl FilterDocument {
     ///
     /// # Errors
     /// `InvalidArgument` if a name is none, or a list too long.
-    pub fn to_filter(&self) -> Result<Filter> {
+    pub(crate) fn to_filter(&self) -> Result<Filter> {
         let query = |document: &QueryDocument| {
             let types = document
                 .types

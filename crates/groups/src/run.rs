@@ -5,8 +5,8 @@
 //! begins. Not here: decisions (`machine`), the streams (`storage`), which groups run (`groups`).
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -23,7 +23,7 @@ use crate::consumer::{Consumer, Delivery, Queue};
 use crate::error::{Error, Result};
 use crate::groups::{Config, Placement};
 use crate::info::{ConsumerInfo, GroupInfo, Running};
-use crate::machine::{ConsumerId, Machine};
+use crate::machine::{ConsumerId, Counts, Machine};
 use crate::names::{Source, keeps_state_of_groups};
 use crate::record::{self, Configuration};
 use crate::storage::Storage;
@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) placement: Arc<dyn Placement>,
     /// Bytes of events that all groups hold.
     pub(crate) held_bytes: AtomicUsize,
+    /// What all groups have done.
+    pub(crate) totals: Mutex<Counts>,
     pub(crate) stopping: CancellationToken,
 }
 
@@ -73,6 +75,8 @@ pub(crate) struct Task {
     is_subscribing: bool,
     /// What it has added to the bytes that all groups hold.
     counted_bytes: usize,
+    /// What it has added to what all groups have done.
+    counted: Counts,
     began: Instant,
     idle_since: Instant,
 }
@@ -117,6 +121,7 @@ impl Task {
             is_looking_up: false,
             is_subscribing: false,
             counted_bytes: 0,
+            counted: Counts::default(),
             began: now,
             idle_since: now,
         }
@@ -175,11 +180,24 @@ impl Task {
             }
         }
         self.begin_work(now);
+        self.count();
+    }
+
+    /// Adds what it holds and has done to the sums of all groups.
+    fn count(&mut self) {
         let held = self.machine.held_bytes();
         let total = &self.shared.held_bytes;
         total.fetch_add(held, Ordering::Relaxed);
         total.fetch_sub(self.counted_bytes, Ordering::Relaxed);
         self.counted_bytes = held;
+        let counts = self.machine.counts();
+        if counts != self.counted {
+            // Nothing can panic while it is held.
+            let totals = self.shared.totals.lock();
+            let mut totals = totals.unwrap_or_else(PoisonError::into_inner);
+            totals.add_since(&counts, &self.counted);
+            self.counted = counts;
+        }
     }
 
     fn begin_work(&mut self, now: Instant) {

@@ -82,6 +82,7 @@ async fn a_process_that_dies_loses_nothing(home: Home) {
     let finished = Finished::default();
     create(&groups(&home), &group, settings()).await;
     let rounds = depth::count(6, 100);
+    let mut dying = Vec::new();
     for _ in 0..rounds {
         write(&home, STREAM, 40).await;
         let process = tokio::runtime::Builder::new_multi_thread()
@@ -103,7 +104,12 @@ async fn a_process_that_dies_loses_nothing(home: Home) {
         }
         // It lives for a while, and is killed wherever it is.
         tokio::time::sleep(Duration::from_micros(rng.random_range(0..60_000))).await;
-        process.shutdown_background();
+        // The next one begins while it dies.
+        let death = move || process.shutdown_timeout(Duration::from_secs(30));
+        dying.push(tokio::task::spawn_blocking(death));
+    }
+    for death in dying {
+        death.await.expect("dead");
     }
     let groups = groups(&home);
     let mut last = join(&groups, &group, 100).await;

@@ -1,9 +1,11 @@
 //! What a group has done since it was started, and what it holds.
 
+use serde::{Deserialize, Serialize};
+
 use super::{ConsumerCounts, Machine, State};
 
 /// What a group has done since it was started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// Deliveries to consumers.
     pub delivered: u64,
@@ -25,6 +27,31 @@ pub struct Counts {
     pub replayed: u64,
     /// Answers for events that the consumer did not hold, for example because its time was over.
     pub unknown_answers: u64,
+}
+
+impl Counts {
+    /// Adds what was done since `before`.
+    pub fn add_since(&mut self, now: &Counts, before: &Counts) {
+        let add = |sum: &mut u64, now: u64, before: u64| *sum += now.saturating_sub(before);
+        add(&mut self.delivered, now.delivered, before.delivered);
+        add(&mut self.redelivered, now.redelivered, before.redelivered);
+        add(
+            &mut self.acknowledged,
+            now.acknowledged,
+            before.acknowledged,
+        );
+        add(&mut self.skipped, now.skipped, before.skipped);
+        add(&mut self.refused, now.refused, before.refused);
+        add(&mut self.timed_out, now.timed_out, before.timed_out);
+        add(&mut self.left_behind, now.left_behind, before.left_behind);
+        add(&mut self.parked, now.parked, before.parked);
+        add(&mut self.replayed, now.replayed, before.replayed);
+        add(
+            &mut self.unknown_answers,
+            now.unknown_answers,
+            before.unknown_answers,
+        );
+    }
 }
 
 impl Machine {
