@@ -22,33 +22,48 @@ pub(crate) struct Begun {
     pub(crate) parked: Range<u64>,
 }
 
+/// How often a claim is tried that meets another process's checkpoint, perhaps the last one of a process that has died.
+const CLAIMS_MAX: usize = 3;
+
 /// Claims a group. From then on no other process that ran it can write a checkpoint.
 ///
 /// # Errors
-/// `NotFound`; `TakenOver` if another process has claimed it at the same time; `Store`.
+/// `NotFound`; `TakenOver` if other processes claim it again and again; `Store`.
 pub(crate) async fn begin(storage: Storage) -> Result<Begun> {
     let group = storage.group.clone();
-    let stored = storage.configuration().await?;
-    let Some(stored) = stored else {
-        return Err(Error::NotFound(group));
-    };
-    let configuration = stored.configuration;
-    let last = storage.last_checkpoint(configuration.life).await?;
     let run = Uuid::new_v4();
-    let claim = Progressed {
-        life: configuration.life,
-        run,
-        next: last.next,
-    };
-    let claimed = storage.write_checkpoint(claim, last.expected).await?;
-    let Some(revision) = claimed else {
-        return Err(Error::TakenOver(group));
-    };
+    for _ in 0..CLAIMS_MAX {
+        let stored = storage.configuration().await?;
+        let Some(stored) = stored else {
+            return Err(Error::NotFound(group));
+        };
+        let configuration = stored.configuration;
+        let last = storage.last_checkpoint(configuration.life).await?;
+        let claim = Progressed {
+            life: configuration.life,
+            run,
+            next: last.next,
+        };
+        if let Some(revision) = storage.write_checkpoint(claim, last.expected).await? {
+            let expected = ExpectedRevision::Exact(revision);
+            return claimed(storage, configuration, run, expected, last.next).await;
+        }
+    }
+    Err(Error::TakenOver(group))
+}
+
+async fn claimed(
+    storage: Storage,
+    configuration: Configuration,
+    run: Uuid,
+    expected: ExpectedRevision,
+    checkpoint: Option<u64>,
+) -> Result<Begun> {
     Ok(Begun {
         filter: configuration.filter.to_filter()?,
         parked: storage.parked(&configuration).await?,
-        expected: ExpectedRevision::Exact(revision),
-        checkpoint: last.next,
+        expected,
+        checkpoint,
         run,
         configuration,
         storage,

@@ -28,6 +28,7 @@ mod document;
 mod edge;
 mod fanout;
 mod gate;
+mod groups;
 mod host;
 mod metrics;
 mod placement;

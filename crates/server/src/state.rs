@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gesta_core::EventStore;
+use gesta_groups::Groups;
 use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -40,6 +41,8 @@ pub(crate) struct State {
     pub(crate) readiness: Readiness,
     /// Makes copies of the store, if it can be copied.
     pub(crate) backups: Option<Arc<dyn BackupSource>>,
+    /// The consumer groups that this server runs.
+    pub(crate) groups: Groups,
     /// The cluster, if the server is a node of one.
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
     /// Cancelled when the server stops: no new requests, no endless answers.
@@ -54,6 +57,7 @@ impl State {
         registry: Registry,
         backups: Option<Arc<dyn BackupSource>>,
         cluster: Option<Arc<dyn Cluster>>,
+        groups: Groups,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
@@ -70,6 +74,7 @@ impl State {
             readiness: Readiness::default(),
             backups,
             cluster,
+            groups,
             stopping: CancellationToken::new(),
             config,
         })
@@ -81,6 +86,8 @@ impl State {
             requests: self.requests.inside(),
             subscriptions: self.subscriptions.inside(),
             bytes: self.budget.used(),
+            groups: self.groups.load(),
+            group_counts: self.groups.totals(),
         }
     }
 }
