@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use gesta_core::{EventId, EventStore, Filter, LogId, StreamId, SystemClock, log_of};
+use gesta_core::{ErrorKind, EventId, EventStore, Filter, LogId, StreamId, SystemClock, log_of};
 use gesta_groups::document::{Group, Name, Names};
 use gesta_groups::{
     Action, ConsumerId, Create, Elsewhere, GroupId, Groups, Identity, Join, REASON_CHARS_MAX,
@@ -197,7 +197,8 @@ async fn create(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
             .unwrap_or_default(),
         filter,
     };
-    call.state.groups.create(create).await?;
+    let created = call.state.groups.create(create).await;
+    created.map_err(of_settings)?;
     info(call, &group, StatusCode::CREATED).await
 }
 
@@ -206,8 +207,22 @@ async fn update(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     let group = group(call)?;
     let body: UpdateBody = document(call, body).await?;
     let Object(settings) = body.settings;
-    call.state.groups.update(&group, settings).await?;
+    let updated = call.state.groups.update(&group, settings).await;
+    updated.map_err(of_settings)?;
     info(call, &group, StatusCode::OK).await
+}
+
+/// The same error, told of the setting by the name that it has in the body.
+fn of_settings(error: gesta_groups::Error) -> Problem {
+    match &error {
+        gesta_groups::Error::Store(of_store) => match of_store.kind() {
+            ErrorKind::InvalidArgument { field, .. } if field != "filter" => {
+                Problem::invalid_at(format!("settings.{field}"), of_store)
+            }
+            _ => error.into(),
+        },
+        _ => error.into(),
+    }
 }
 
 async fn delete(call: &Call<'_>) -> Result<Answer> {
@@ -322,7 +337,12 @@ fn group(call: &Call<'_>) -> Result<GroupId> {
 }
 
 fn named(field: &'static str, source: Source, name: &str) -> Result<GroupId> {
-    GroupId::new(source, name).map_err(|error| Problem::invalid_at(field, &error))
+    GroupId::new(source, name).map_err(|error| match error.kind() {
+        ErrorKind::InvalidArgument { field: found, .. } if found == "group" => {
+            Problem::invalid_at(field, &error)
+        }
+        _ => error.into(),
+    })
 }
 
 /// A group by its name and that of its source.
