@@ -1,6 +1,7 @@
 //! Addresses of calls.
 
 use gesta_core::{Error, Filter, Result, StreamId};
+use gesta_groups::{GroupId, Source};
 use gesta_wire::percent;
 use gesta_wire::request::QueryBody;
 use hyper::Uri;
@@ -88,6 +89,17 @@ impl Path {
     pub(crate) fn of_stream(stream: &StreamId, rest: &str) -> Self {
         let mut path = Self::of("/streams/");
         percent::encode(&mut path.text, stream.as_str());
+        path.text.push_str(rest);
+        path
+    }
+
+    /// An address of a consumer group: `rest` is what follows its name.
+    pub(crate) fn of_group(group: &GroupId, rest: &str) -> Self {
+        let mut path = match group.source() {
+            Source::Stream(stream) => Self::of_stream(stream, "/groups/"),
+            Source::All => Self::of("/all/groups/"),
+        };
+        percent::encode(&mut path.text, group.name());
         path.text.push_str(rest);
         path
     }

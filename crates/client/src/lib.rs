@@ -17,12 +17,14 @@
 
 mod address;
 mod backup;
+mod groups;
 mod sse;
 mod store;
 mod tls;
 mod transport;
 
 pub use backup::BackupDownload;
+pub use groups::{GroupConsumer, HttpGroups};
 pub use store::HttpStore;
 pub use tls::{Credentials, Tls};
 pub use transport::Config;

@@ -24,12 +24,7 @@ pub(crate) fn subscription(
     silence_max: Duration,
     closed: CancellationToken,
 ) -> Subscription {
-    let reader = SseReader {
-        body,
-        messages: Messages::default(),
-        silence_max,
-        closed,
-    };
+    let reader = SseReader::new(body, silence_max, closed);
     let messages = futures::stream::unfold(Some(reader), |reader| async {
         let mut reader = reader?;
         let message = reader.next().await;
@@ -40,7 +35,8 @@ pub(crate) fn subscription(
     Subscription::new(messages.fuse())
 }
 
-struct SseReader {
+/// Reads the messages of an answer.
+pub(crate) struct SseReader {
     body: Incoming,
     messages: Messages,
     silence_max: Duration,
@@ -48,12 +44,28 @@ struct SseReader {
 }
 
 impl SseReader {
+    pub(crate) fn new(body: Incoming, silence_max: Duration, closed: CancellationToken) -> Self {
+        Self {
+            body,
+            messages: Messages::default(),
+            silence_max,
+            closed,
+        }
+    }
+
     async fn next(&mut self) -> Result<SubscriptionMessage> {
         loop {
-            while let Some(message) = self.messages.next()? {
-                if let Some(message) = understood(&message)? {
-                    return Ok(message);
-                }
+            if let Some(message) = understood(&self.message().await?)? {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// The next message, whatever it means. Dropping the future loses nothing.
+    pub(crate) async fn message(&mut self) -> Result<Message> {
+        loop {
+            if let Some(message) = self.messages.next()? {
+                return Ok(message);
             }
             let frame = tokio::select! {
                 biased;
@@ -88,10 +100,10 @@ impl SseReader {
 
 /// A message as it came.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Message {
-    name: String,
+pub(crate) struct Message {
+    pub(crate) name: String,
     id: String,
-    data: Bytes,
+    pub(crate) data: Bytes,
 }
 
 /// What a message means; names that are not known yet are skipped.

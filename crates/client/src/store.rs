@@ -15,6 +15,7 @@ use hyper::header::ETAG;
 use tokio_util::sync::CancellationToken;
 
 use crate::address::Path;
+use crate::groups::HttpGroups;
 use crate::sse;
 use crate::transport::{Call, Config, Transport};
 
@@ -46,6 +47,12 @@ impl HttpStore {
             transport: Transport::new(url, config)?,
             closed: CancellationToken::new(),
         })
+    }
+
+    /// The consumer groups of the server.
+    #[must_use]
+    pub fn groups(&self) -> HttpGroups {
+        HttpGroups::new(self.transport.clone(), self.closed.clone())
     }
 
     fn check_open(&self) -> Result<()> {

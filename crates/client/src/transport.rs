@@ -207,8 +207,22 @@ impl Transport {
 
 /// The error that a problem document tells of; `None` if it is not one of this API.
 pub(crate) fn told(json: &[u8]) -> Option<Error> {
-    Document::read(json)?.into_error().map(Error::new)
+    let document = Document::read(json)?;
+    let kind = document.clone().into_error()?;
+    Some(Error::new(kind).caused_by(Told(document)))
 }
+
+/// The document that an error was made of, for who can tell more of it than its kind.
+#[derive(Debug)]
+pub(crate) struct Told(pub(crate) Document);
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the server answered {}", self.0.kind.name)
+    }
+}
+
+impl std::error::Error for Told {}
 
 async fn whole(body: Incoming, effect: Effect) -> Result<Bytes> {
     let collected = Limited::new(body, ANSWER_BYTES_MAX).collect().await;

@@ -22,7 +22,7 @@ use crate::edge::Activity;
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
-use crate::{backup, grpc, host, read, subscribe, system, uri, write};
+use crate::{backup, groups, grpc, host, read, subscribe, system, uri, write};
 
 pub(crate) type Answer = Response<AnswerBody>;
 
@@ -162,8 +162,7 @@ impl<'a> Call<'a> {
             // Boxed, so that the one hot call above does not carry the memory of all others.
             _ => Box::pin(self.others(verb, body)).await,
         }?;
-        if self.matched.route != Route::StreamSubscribe && self.matched.route != Route::AllSubscribe
-        {
+        if !self.matched.route.is_endless() {
             answer.body_mut().guards().request = ticket;
         }
         Ok(answer)
@@ -188,6 +187,11 @@ impl<'a> Call<'a> {
             (Route::Ready, _) => system::ready(self).await,
             (Route::Metrics, _) => system::metrics(self).await,
             (Route::Backup, _) => backup::backup(self).await,
+            (Route::Groups | Route::StreamGroups | Route::AllGroups, _) => groups::list(self).await,
+            (Route::GroupsRestart, _) => groups::restart(self, body).await,
+            (Route::StreamGroup(of) | Route::AllGroup(of), verb) => {
+                groups::call(self, of, verb, body).await
+            }
             (Route::Grpc | Route::Unknown, _) => Err(self.no_such_call()),
         }
     }
@@ -207,6 +211,16 @@ impl<'a> Call<'a> {
     /// The stream that the path names.
     pub(crate) fn stream(&self) -> Result<StreamId> {
         uri::stream(self.matched.stream)
+    }
+
+    /// What the path leads to.
+    pub(crate) fn route(&self) -> Route {
+        self.matched.route
+    }
+
+    /// The name of the group in the path, still percent-encoded.
+    pub(crate) fn group(&self) -> &'a str {
+        self.matched.group
     }
 
     /// The revision that the path names, still percent-encoded.

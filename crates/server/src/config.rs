@@ -49,6 +49,8 @@ pub struct Config {
     pub idle_max: Duration,
     /// Time between the comments that keep a silent subscription alive.
     pub heartbeat: Duration,
+    /// Bounds and times of consumer groups.
+    pub groups: gesta_groups::Config,
     /// How long running requests may take to finish when the server stops.
     pub shutdown_grace: Duration,
 }
@@ -78,6 +80,7 @@ impl Default for Config {
             slow_reader_window: Duration::from_secs(60),
             idle_max: Duration::from_secs(300),
             heartbeat: Duration::from_secs(15),
+            groups: gesta_groups::Config::default(),
             shutdown_grace: Duration::from_secs(8),
         }
     }

@@ -28,6 +28,7 @@ mod document;
 mod edge;
 mod fanout;
 mod gate;
+mod groups;
 mod grpc;
 mod host;
 mod metrics;

@@ -1,5 +1,6 @@
 //! Metrics of the server, for Prometheus.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gesta_core::{Append, Error, Result, StoreInfo};
@@ -57,6 +58,10 @@ pub(crate) struct InFlight {
     pub(crate) requests: usize,
     pub(crate) subscriptions: usize,
     pub(crate) bytes: usize,
+    /// Consumer groups that run, and the bytes of events that they hold.
+    pub(crate) groups: (usize, usize),
+    /// What consumer groups have done.
+    pub(crate) group_counts: gesta_groups::Counts,
 }
 
 /// The metrics, and the registry that shows them together with those of the caller.
@@ -75,6 +80,7 @@ pub(crate) struct Metrics {
     requests_in_flight: Gauge,
     subscriptions: Gauge,
     bytes_in_flight: Gauge,
+    groups: GroupMetrics,
 }
 
 impl Metrics {
@@ -93,6 +99,7 @@ impl Metrics {
             requests_in_flight: Gauge::default(),
             subscriptions: Gauge::default(),
             bytes_in_flight: Gauge::default(),
+            groups: GroupMetrics::default(),
         };
         let r = registry.sub_registry_with_prefix("gesta");
         r.register(
@@ -149,6 +156,7 @@ impl Metrics {
             "What the store is; always 1",
             metrics.store.clone(),
         );
+        metrics.groups.register(r);
         r.register(
             "log_head_position",
             "Last position of a log",
@@ -202,6 +210,7 @@ impl Metrics {
         for (gauge, now) in gauges {
             gauge.set(i64::try_from(now).unwrap_or(i64::MAX));
         }
+        self.groups.set(&in_flight);
         self.store.clear();
         self.heads.clear();
         if let Some(info) = store {
@@ -223,6 +232,70 @@ impl Metrics {
             tracing::error!(%error, "metrics cannot be shown");
         }
         text
+    }
+}
+
+/// What consumer groups do, read when the metrics are.
+#[derive(Debug, Default)]
+struct GroupMetrics {
+    running: Gauge,
+    held_bytes: Gauge,
+    deliveries: Counter,
+    redeliveries: Counter,
+    outcomes: Family<OutcomeLabels, Counter>,
+}
+
+impl GroupMetrics {
+    fn register(&self, r: &mut Registry) {
+        r.register(
+            "groups_running",
+            "Consumer groups that run here",
+            self.running.clone(),
+        );
+        r.register_with_unit(
+            "groups_held",
+            "Memory held by events of consumer groups",
+            Unit::Bytes,
+            self.held_bytes.clone(),
+        );
+        r.register(
+            "group_deliveries",
+            "Deliveries to consumers of groups",
+            self.deliveries.clone(),
+        );
+        r.register(
+            "group_redeliveries",
+            "Deliveries of events that were delivered before without success",
+            self.redeliveries.clone(),
+        );
+        r.register(
+            "group_outcomes",
+            "What became of deliveries to consumers of groups, and of their events",
+            self.outcomes.clone(),
+        );
+    }
+
+    fn set(&self, now: &InFlight) {
+        let (running, held) = now.groups;
+        self.running.set(i64::try_from(running).unwrap_or(i64::MAX));
+        self.held_bytes.set(i64::try_from(held).unwrap_or(i64::MAX));
+        let counts = now.group_counts;
+        let set = |counter: &Counter, count| counter.inner().store(count, Ordering::Relaxed);
+        set(&self.deliveries, counts.delivered);
+        set(&self.redeliveries, counts.redelivered);
+        for (outcome, count) in [
+            ("acknowledged", counts.acknowledged),
+            ("skipped", counts.skipped),
+            ("refused", counts.refused),
+            ("timed_out", counts.timed_out),
+            ("left_behind", counts.left_behind),
+            ("parked", counts.parked),
+        ] {
+            set(
+                &self.outcomes.get_or_create(&OutcomeLabels { outcome }),
+                count,
+            );
+        }
     }
 }
 

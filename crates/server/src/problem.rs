@@ -79,6 +79,40 @@ impl Problem {
     }
 }
 
+impl From<gesta_groups::Error> for Problem {
+    fn from(error: gesta_groups::Error) -> Self {
+        use gesta_groups::{Error as OfGroup, Refused};
+        let kind = match &error {
+            OfGroup::Store(error) => return Self::from(error),
+            OfGroup::Exists(_) => GROUP_EXISTS,
+            OfGroup::NotFound(_) => GROUP_NOT_FOUND,
+            OfGroup::NotHere { .. } => GROUP_ELSEWHERE,
+            OfGroup::NoConsumer { .. } => CONSUMER_NOT_FOUND,
+            OfGroup::ReplayRunning(_) => GROUP_REPLAYING,
+            OfGroup::Refused {
+                refused: Refused::Full { .. },
+                ..
+            } => GROUP_FULL,
+            OfGroup::Refused { refused, .. } => {
+                return Self::invalid("buffer", refused.to_string());
+            }
+            OfGroup::Overloaded(text) => return Self::overloaded(text.clone()),
+            OfGroup::Stopping => UNAVAILABLE,
+            // Those that are left tell a consumer to join again.
+            _ => GROUP_DROPPED,
+        };
+        let mut problem = Self::new(kind, error.to_string());
+        if let OfGroup::NotHere { elsewhere, .. } = error {
+            problem.document.members.owner = Some(Owner {
+                log: elsewhere.log.0,
+                node: elsewhere.node,
+                address: elsewhere.address,
+            });
+        }
+        problem
+    }
+}
+
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         Self::from(&error)

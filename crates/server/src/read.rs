@@ -210,21 +210,23 @@ pub(crate) fn filter(parameters: &Parameters<'_>) -> Result<Filter> {
                 "must not stand beside type, tag, stream_prefix or category",
             ));
         }
-        Some(text) => {
-            let queries: Bounded<Object<QueryBody>, { limits::FILTER_VALUES_MAX }> =
-                document::parse_owned(&text, "filter")?;
-            let names = ["types", "tags", "stream_prefixes", "categories"];
-            let any_of = queries
-                .0
-                .into_iter()
-                .enumerate()
-                .map(|(i, Object(document))| query(&format!("filter[{i}]."), names, document))
-                .collect::<Result<_>>()?;
-            Filter { any_of }
-        }
+        Some(text) => filter_of(document::parse_owned(&text, "filter")?)?,
     };
     filter.validate()?;
     Ok(filter)
+}
+
+/// A filter in a document.
+pub(crate) type FilterBody = Bounded<Object<QueryBody>, { limits::FILTER_VALUES_MAX }>;
+
+/// The filter that stands in a document under `filter`.
+pub(crate) fn filter_of(queries: FilterBody) -> Result<Filter> {
+    let names = ["types", "tags", "stream_prefixes", "categories"];
+    let queries = queries.0.into_iter().enumerate();
+    let any_of = queries
+        .map(|(i, Object(document))| query(&format!("filter[{i}]."), names, document))
+        .collect::<Result<_>>()?;
+    Ok(Filter { any_of })
 }
 
 fn query(prefix: &str, names: [&str; 4], document: QueryBody) -> Result<Query> {

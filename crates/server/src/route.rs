@@ -22,14 +22,33 @@ pub(crate) enum Route {
     Backup,
     /// A call of gRPC.
     Grpc,
+    /// All consumer groups.
+    Groups,
+    GroupsRestart,
+    /// The consumer groups of a stream.
+    StreamGroups,
+    /// The consumer groups of all events.
+    AllGroups,
+    StreamGroup(OfGroup),
+    AllGroup(OfGroup),
     /// No address of the API.
     Unknown,
+}
+
+/// The addresses of one consumer group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum OfGroup {
+    Itself,
+    Consume,
+    Ack,
+    Nack,
+    ReplayParked,
 }
 
 impl Route {
     /// Every address, for the test of the OpenAPI document.
     #[cfg(test)]
-    pub(crate) const ALL: [Route; 16] = [
+    pub(crate) const ALL: [Route; 30] = [
         Route::Root,
         Route::Append,
         Route::Streams,
@@ -45,6 +64,20 @@ impl Route {
         Route::Metrics,
         Route::OpenApi,
         Route::Backup,
+        Route::Groups,
+        Route::GroupsRestart,
+        Route::StreamGroups,
+        Route::AllGroups,
+        Route::StreamGroup(OfGroup::Itself),
+        Route::StreamGroup(OfGroup::Consume),
+        Route::StreamGroup(OfGroup::Ack),
+        Route::StreamGroup(OfGroup::Nack),
+        Route::StreamGroup(OfGroup::ReplayParked),
+        Route::AllGroup(OfGroup::Itself),
+        Route::AllGroup(OfGroup::Consume),
+        Route::AllGroup(OfGroup::Ack),
+        Route::AllGroup(OfGroup::Nack),
+        Route::AllGroup(OfGroup::ReplayParked),
         Route::Unknown,
     ];
 
@@ -67,6 +100,24 @@ impl Route {
             Route::OpenApi => "/openapi.json",
             Route::Backup => "/admin/backup",
             Route::Grpc => "grpc",
+            Route::Groups => "/groups",
+            Route::GroupsRestart => "/groups/restart",
+            Route::StreamGroups => "/streams/{stream}/groups",
+            Route::AllGroups => "/all/groups",
+            Route::StreamGroup(of) => match of {
+                OfGroup::Itself => "/streams/{stream}/groups/{group}",
+                OfGroup::Consume => "/streams/{stream}/groups/{group}/consume",
+                OfGroup::Ack => "/streams/{stream}/groups/{group}/ack",
+                OfGroup::Nack => "/streams/{stream}/groups/{group}/nack",
+                OfGroup::ReplayParked => "/streams/{stream}/groups/{group}/replay-parked",
+            },
+            Route::AllGroup(of) => match of {
+                OfGroup::Itself => "/all/groups/{group}",
+                OfGroup::Consume => "/all/groups/{group}/consume",
+                OfGroup::Ack => "/all/groups/{group}/ack",
+                OfGroup::Nack => "/all/groups/{group}/nack",
+                OfGroup::ReplayParked => "/all/groups/{group}/replay-parked",
+            },
             Route::Unknown => "unknown",
         }
     }
@@ -76,10 +127,26 @@ impl Route {
         matches!(self, Route::Live | Route::Ready | Route::Metrics)
     }
 
+    /// True for answers that have no end: they are not counted as requests, but as subscriptions.
+    pub(crate) fn is_endless(self) -> bool {
+        matches!(
+            self,
+            Route::StreamSubscribe
+                | Route::AllSubscribe
+                | Route::StreamGroup(OfGroup::Consume)
+                | Route::AllGroup(OfGroup::Consume)
+        )
+    }
+
     /// The methods of the address as an `Allow` header lists them.
     pub(crate) fn allow(self) -> &'static str {
         match self {
-            Route::Append | Route::Backup => "POST",
+            Route::Append | Route::Backup | Route::GroupsRestart => "POST",
+            Route::StreamGroup(of) | Route::AllGroup(of) => match of {
+                OfGroup::Itself => "GET, HEAD, PUT, POST, DELETE",
+                OfGroup::Consume => "GET, HEAD",
+                OfGroup::Ack | OfGroup::Nack | OfGroup::ReplayParked => "POST",
+            },
             Route::Stream => "GET, HEAD, POST, DELETE",
             Route::Metadata => "GET, HEAD, PUT",
             Route::Grpc | Route::Unknown => "",
@@ -131,6 +198,7 @@ pub(crate) struct Matched<'a> {
     pub(crate) route: Route,
     pub(crate) stream: &'a str,
     pub(crate) revision: &'a str,
+    pub(crate) group: &'a str,
 }
 
 /// Finds the address that a path means.
@@ -139,12 +207,19 @@ pub(crate) fn matched(path: &str) -> Matched<'_> {
         route,
         stream: "",
         revision: "",
+        group: "",
     };
     let Some(path) = path.strip_prefix('/') else {
         return at(Route::Unknown);
     };
     if let Some(rest) = path.strip_prefix("streams/") {
         return in_streams(rest);
+    }
+    if let Some((group, of)) = path.strip_prefix("all/groups/").and_then(in_groups) {
+        return Matched {
+            group,
+            ..at(Route::AllGroup(of))
+        };
     }
     at(match path {
         "" => Route::Root,
@@ -158,6 +233,9 @@ pub(crate) fn matched(path: &str) -> Matched<'_> {
         "metrics" => Route::Metrics,
         "openapi.json" => Route::OpenApi,
         "admin/backup" => Route::Backup,
+        "groups" => Route::Groups,
+        "groups/restart" => Route::GroupsRestart,
+        "all/groups" => Route::AllGroups,
         _ => Route::Unknown,
     })
 }
@@ -167,10 +245,19 @@ fn in_streams(rest: &str) -> Matched<'_> {
         None => (rest, None),
         Some((stream, tail)) => (stream, Some(tail)),
     };
+    if let Some((group, of)) = tail.and_then(|tail| in_groups(tail.strip_prefix("groups/")?)) {
+        return Matched {
+            route: Route::StreamGroup(of),
+            stream,
+            revision: "",
+            group,
+        };
+    }
     let (route, revision) = match tail {
         None => (Route::Stream, ""),
         Some("metadata") => (Route::Metadata, ""),
         Some("subscribe") => (Route::StreamSubscribe, ""),
+        Some("groups") => (Route::StreamGroups, ""),
         Some(tail) if tail.contains('/') => (Route::Unknown, ""),
         Some(tail) => (Route::Event, tail),
     };
@@ -178,7 +265,21 @@ fn in_streams(rest: &str) -> Matched<'_> {
         route,
         stream,
         revision,
+        group: "",
     }
+}
+
+/// The name of a group, and what is to be done with it.
+fn in_groups(rest: &str) -> Option<(&str, OfGroup)> {
+    let (group, of) = match rest.split_once('/') {
+        None => (rest, OfGroup::Itself),
+        Some((group, "consume")) => (group, OfGroup::Consume),
+        Some((group, "ack")) => (group, OfGroup::Ack),
+        Some((group, "nack")) => (group, OfGroup::Nack),
+        Some((group, "replay-parked")) => (group, OfGroup::ReplayParked),
+        Some(_) => return None,
+    };
+    Some((group, of))
 }
 
 #[cfg(test)]
@@ -209,6 +310,54 @@ mod tests {
                 (route, stream, revision),
                 "{path}"
             );
+        }
+    }
+
+    #[test]
+    fn paths_of_groups_find_their_routes() {
+        let cases = [
+            ("/groups", Route::Groups, "", ""),
+            ("/groups/restart", Route::GroupsRestart, "", ""),
+            ("/groups/x", Route::Unknown, "", ""),
+            ("/all/groups", Route::AllGroups, "", ""),
+            ("/streams/a/groups", Route::StreamGroups, "a", ""),
+            (
+                "/streams/a/groups/g",
+                Route::StreamGroup(OfGroup::Itself),
+                "a",
+                "g",
+            ),
+            (
+                "/streams/a/groups/g%2Fh/ack",
+                Route::StreamGroup(OfGroup::Ack),
+                "a",
+                "g%2Fh",
+            ),
+            ("/streams/a/groups/g/x", Route::Unknown, "a", ""),
+            (
+                "/all/groups/g/consume",
+                Route::AllGroup(OfGroup::Consume),
+                "",
+                "g",
+            ),
+            (
+                "/all/groups/g/nack",
+                Route::AllGroup(OfGroup::Nack),
+                "",
+                "g",
+            ),
+            (
+                "/all/groups/g/replay-parked",
+                Route::AllGroup(OfGroup::ReplayParked),
+                "",
+                "g",
+            ),
+            ("/all/groups/g/ack/", Route::Unknown, "", ""),
+        ];
+        for (path, route, stream, group) in cases {
+            let found = matched(path);
+            let found = (found.route, found.stream, found.group);
+            assert_eq!(found, (route, stream, group), "{path}");
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::EventStore;
+use gesta_groups::Groups;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -24,6 +25,7 @@ use crate::backup::BackupSource;
 use crate::config::Config;
 use crate::edge::{Activity, Edge, Verdict, Watch};
 use crate::gate::Ticket;
+use crate::groups;
 use crate::placement::Cluster;
 use crate::problem::Problem;
 use crate::state::State;
@@ -149,6 +151,7 @@ impl Bound {
     ///
     /// `registry` may hold metrics of the caller; `/metrics` shows them beside the server's own.
     pub fn serve(self, store: Arc<dyn EventStore>, registry: Registry) -> Handle {
+        let groups = groups::start(&self.config, &store, self.cluster.clone());
         let handle = Handle {
             address: self.address,
             state: State::new(
@@ -158,6 +161,7 @@ impl Bound {
                 registry,
                 self.backups,
                 self.cluster,
+                groups,
             ),
             connections: TaskTracker::new(),
             aborting: CancellationToken::new(),
@@ -196,6 +200,12 @@ impl Handle {
         self.address
     }
 
+    /// The consumer groups that the server runs.
+    #[must_use]
+    pub fn groups(&self) -> Groups {
+        self.state.groups.clone()
+    }
+
     /// Stops: takes no new connections and requests, ends subscriptions, and lets running requests
     /// finish, for [`Config::shutdown_grace`] at most. The store stays open.
     ///
@@ -204,6 +214,8 @@ impl Handle {
     pub async fn shutdown(&self) {
         self.state.stopping.cancel();
         self.connections.close();
+        // Consumers are told, and what they have finished is stored.
+        self.state.groups.shutdown().await;
         let grace = self.state.config.shutdown_grace;
         if tokio::time::timeout(grace, self.connections.wait())
             .await

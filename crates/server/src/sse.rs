@@ -1,7 +1,8 @@
-//! Subscriptions as server-sent events (WHATWG HTML, section 9.2).
+//! Subscriptions and consumers of groups as server-sent events (WHATWG HTML, section 9.2).
 //!
 //! Each message has `id:` (the checkpoint to resume after it, which browsers send back as `Last-Event-ID`), `event:`
-//! (`event`, `checkpoint`, `caught_up`, `error`) and one line of `data:`. Invariants: what waits is sent in one write,
+//! (`event`, `checkpoint`, `caught_up`, `error`) and one line of `data:`. A consumer of a group gets `joined`, with its
+//! number, then deliveries as `event`, without `id:`, for where it is the group knows. Invariants: what waits is sent in one write,
 //! up to a bound; nothing is read from the subscription while the client does not read. So a subscriber holds what its
 //! connection buffers, [`WRITE_BYTES`], and one event, which it shares with others if it is large; all of it counts
 //! against the bytes in flight. A subscriber for whom these bytes have no room is ended, and resumes later where it
@@ -16,6 +17,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures::stream::Stream;
 use gesta_core::{Checkpoint, Result, SharedEvent, Subscription, SubscriptionMessage};
+use gesta_groups::{Consumer, Delivery};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -32,10 +34,47 @@ const WRITE_BYTES: usize = 64 * 1_024;
 /// reconnect.
 const BEGINNING: &[u8] = b"retry: 1000\n\n";
 
+/// Where events come from.
+pub(crate) enum Feed {
+    Subscription(Subscription),
+    Consumer(Consumer),
+}
+
+/// What comes from there.
+enum Message {
+    Of(SubscriptionMessage),
+    Delivery(Delivery),
+}
+
+impl From<Subscription> for Feed {
+    fn from(subscription: Subscription) -> Self {
+        Self::Subscription(subscription)
+    }
+}
+
+impl From<Consumer> for Feed {
+    fn from(consumer: Consumer) -> Self {
+        Self::Consumer(consumer)
+    }
+}
+
+impl Feed {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<crate::problem::Result<Message>>> {
+        match self {
+            Feed::Subscription(subscription) => Pin::new(subscription)
+                .poll_next(cx)
+                .map(|next| Some(next?.map(Message::Of).map_err(Problem::from))),
+            Feed::Consumer(consumer) => Pin::new(consumer)
+                .poll_next(cx)
+                .map(|next| Some(next?.map(Message::Delivery).map_err(Problem::from))),
+        }
+    }
+}
+
 /// The endless body of a subscription.
 pub(crate) struct Events {
     state: Arc<State>,
-    subscription: Subscription,
+    feed: Feed,
     /// Parts that leave before `out`: a large event and what stands before it.
     parts: VecDeque<Bytes>,
     out: Vec<u8>,
@@ -47,16 +86,20 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn new(
-        state: Arc<State>,
-        subscription: Subscription,
-        activity: Arc<Activity>,
-    ) -> Self {
+    pub(crate) fn new(state: Arc<State>, feed: Feed, activity: Arc<Activity>) -> Self {
         let heartbeat = tokio::time::sleep(state.config.heartbeat);
+        let mut out = BEGINNING.to_vec();
+        if let Feed::Consumer(consumer) = &feed {
+            let joined = format!(
+                "event: joined\ndata: {{\"consumer\":\"{}\"}}\n\n",
+                consumer.id()
+            );
+            out.extend_from_slice(joined.as_bytes());
+        }
         Self {
-            subscription,
+            feed,
             parts: VecDeque::new(),
-            out: BEGINNING.to_vec(),
+            out,
             buffered: Buffered::new(activity, state.budget.reservation_of_subscriptions()),
             heartbeat: Box::pin(heartbeat),
             last_sent: Instant::now(),
@@ -70,13 +113,17 @@ impl Events {
     fn gather(&mut self, cx: &mut Context<'_>) {
         let mut events = 0;
         while !self.ended && self.parts.is_empty() && self.out.len() < WRITE_BYTES {
-            match Pin::new(&mut self.subscription).poll_next(cx) {
+            match self.feed.poll(cx) {
                 Poll::Pending => break,
-                Poll::Ready(Some(Ok(message))) => {
+                Poll::Ready(Some(Ok(Message::Of(message)))) => {
                     events += u64::from(matches!(message, SubscriptionMessage::Event { .. }));
                     self.message(&message);
                 }
-                Poll::Ready(Some(Err(error))) => self.end(&Problem::from(&error)),
+                Poll::Ready(Some(Ok(Message::Delivery(delivery)))) => {
+                    events += 1;
+                    self.delivery(&delivery);
+                }
+                Poll::Ready(Some(Err(problem))) => self.end(&problem),
                 Poll::Ready(None) => self.end(&ended("the subscription has ended")),
             }
         }
@@ -115,12 +162,38 @@ impl Events {
         match self.state.encoded.share(event, &self.state.budget) {
             Ok(line) => {
                 begin(&mut self.out, checkpoint, "event");
-                self.parts.push_back(std::mem::take(&mut self.out).into());
-                self.parts.push_back(line);
+                self.shared(line);
                 self.out.extend_from_slice(b"\n\n");
             }
             Err(problem) => self.end(&problem),
         }
+    }
+
+    /// A line that is shared with others leaves as a part of its own.
+    fn shared(&mut self, line: Bytes) {
+        self.parts.push_back(std::mem::take(&mut self.out).into());
+        self.parts.push_back(line);
+    }
+
+    fn delivery(&mut self, delivery: &Delivery) {
+        let event = &delivery.event;
+        let large = EncodedEvents::is_large(event)
+            .then(|| self.state.encoded.share(event, &self.state.budget));
+        let (number, retries) = (delivery.number.0, delivery.retries);
+        let begin =
+            format!("event: event\ndata: {{\"delivery\":{number},\"retries\":{retries},\"event\":");
+        match large {
+            Some(Err(problem)) => return self.end(&problem),
+            Some(Ok(line)) => {
+                self.out.extend_from_slice(begin.as_bytes());
+                self.shared(line);
+            }
+            None => {
+                self.out.extend_from_slice(begin.as_bytes());
+                self.state.encoded.append(&mut self.out, event);
+            }
+        }
+        self.out.extend_from_slice(b"}\n\n");
     }
 
     fn end(&mut self, problem: &Problem) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gesta_core::EventStore;
 use gesta_core::newcomers::Newcomers;
+use gesta_groups::Groups;
 use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +44,8 @@ pub(crate) struct State {
     pub(crate) readiness: Readiness,
     /// Makes copies of the store, if it can be copied.
     pub(crate) backups: Option<Arc<dyn BackupSource>>,
+    /// The consumer groups that this server runs.
+    pub(crate) groups: Groups,
     /// The cluster, if the server is a node of one.
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
     /// Tells this process from others, for clients that ask which nodes there are.
@@ -59,6 +62,7 @@ impl State {
         registry: Registry,
         backups: Option<Arc<dyn BackupSource>>,
         cluster: Option<Arc<dyn Cluster>>,
+        groups: Groups,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
@@ -76,6 +80,7 @@ impl State {
             backups,
             cluster,
             instance: Uuid::new_v4(),
+            groups,
             stopping: CancellationToken::new(),
             config,
         })
@@ -87,6 +92,8 @@ impl State {
             requests: self.requests.inside(),
             subscriptions: self.subscriptions.inside(),
             bytes: self.budget.used(),
+            groups: self.groups.load(),
+            group_counts: self.groups.totals(),
         }
     }
 }

@@ -6,9 +6,10 @@ use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue};
 
 use crate::api::{Answer, Call, with_type};
 use crate::body::AnswerBody;
+use crate::gate::Ticket;
 use crate::problem::{Problem, Result};
 use crate::read::{self, with_filter};
-use crate::sse::Events;
+use crate::sse::{Events, Feed};
 use crate::uri::Parameters;
 
 const LAST_EVENT_ID: &str = "Last-Event-ID";
@@ -76,7 +77,12 @@ async fn begin(call: &Call<'_>, request: Subscribe) -> Result<Answer> {
     let ticket = call.state.subscriptions.enter()?;
     request.validate()?;
     let subscription = call.state.store.subscribe(request).await?;
-    let events = Events::new(call.state.clone(), subscription, call.activity.clone());
+    Ok(endless(call, subscription.into(), ticket))
+}
+
+/// An answer without an end.
+pub(crate) fn endless(call: &Call<'_>, feed: Feed, ticket: Ticket) -> Answer {
+    let events = Events::new(call.state.clone(), feed, call.activity.clone());
     let mut answer = with_type(
         StatusCode::OK,
         HeaderValue::from_static("text/event-stream"),
@@ -86,5 +92,5 @@ async fn begin(call: &Call<'_>, request: Subscribe) -> Result<Answer> {
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
-    Ok(answer)
+    answer
 }

@@ -145,7 +145,8 @@ fn check_content_encoding(call: &Call<'_>) -> Result<()> {
     }
 }
 
-async fn payload(
+/// Reads a whole body within bounds of size, time and memory.
+pub(crate) async fn payload(
     call: &Call<'_>,
     body: &mut RequestBody,
     bytes_max: usize,

@@ -61,6 +61,13 @@ kinds! {
     INVALID_CHECKPOINT, "invalid_checkpoint", 409, "The checkpoint cannot be used with this store",
         |why, _| Some(ErrorKind::InvalidCheckpoint(why));
     STREAM_TOMBSTONED, "stream_tombstoned", 410, "The stream was closed for ever", |_, of| Some(ErrorKind::StreamTombstoned(of.stream()?));
+    GROUP_NOT_FOUND, "group_not_found", 404, "There is no such consumer group", invalid;
+    CONSUMER_NOT_FOUND, "consumer_not_found", 404, "The consumer has left its group", |why, _| Some(ErrorKind::Unavailable(why));
+    GROUP_EXISTS, "group_exists", 409, "There is such a consumer group already", invalid;
+    GROUP_DROPPED, "group_dropped", 409, "The consumer group was changed, restarted or taken over; join again", |why, _| Some(ErrorKind::Unavailable(why));
+    GROUP_FULL, "group_full", 409, "The consumer group has as many consumers as it may have", |why, _| Some(ErrorKind::Overloaded(why));
+    GROUP_REPLAYING, "group_replaying", 409, "Parked events are being replayed already", |why, _| Some(ErrorKind::Overloaded(why));
+    GROUP_ELSEWHERE, "group_elsewhere", 421, "Another node runs the consumer group", |why, _| Some(ErrorKind::Unsupported(why));
     PAYLOAD_TOO_LARGE, "payload_too_large", 413, "The body is too large", invalid;
     UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", 415, "The body has another media type than JSON", invalid;
     MISDIRECTED_REQUEST, "misdirected_request", 421, "The server does not answer to this name", |_, _| None;
@@ -171,6 +178,20 @@ pub struct Members {
     /// The last revision of the stream, `null` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actual: Option<Option<u64>>,
+    /// Who runs the consumer group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+}
+
+/// A node that runs a consumer group, for it owns the log of its checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// The log.
+    pub log: u16,
+    /// The number of the node.
+    pub node: u32,
+    /// Where the other nodes reach it.
+    pub address: String,
 }
 
 impl Members {
@@ -352,6 +373,11 @@ mod tests {
                 revision: Some(7),
                 expected: Some(Expected::default()),
                 actual: Some(Some(8)),
+                owner: Some(Owner {
+                    log: 3,
+                    node: 4,
+                    address: "host:1".into(),
+                }),
             };
             assert_eq!(
                 Document::read(&document.to_json()).as_ref(),

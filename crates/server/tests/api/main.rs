@@ -11,6 +11,7 @@ mod calls;
 mod client;
 mod frame;
 mod gated;
+mod groups;
 mod logged;
 mod openapi;
 mod placement;

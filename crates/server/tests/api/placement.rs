@@ -147,3 +147,35 @@ async fn appends_name_the_owner_that_is_another_node() {
         ""
     );
 }
+
+/// Goal: a consumer group is run by the owner of its log, others name that node, and who loses the log tells its
+/// consumers where to go.
+#[tokio::test]
+async fn a_group_is_run_by_the_owner_of_its_log() {
+    let cluster = Arc::new(Two {
+        address: "a:1",
+        ..Two::default()
+    });
+    let server = server(&cluster).await;
+    let group = "/all/groups/mail";
+    let elsewhere = server.json("PUT", group, "{}").await;
+    assert_eq!(
+        (elsewhere.status, elsewhere.problem().0.as_str()),
+        (421, "group_elsewhere")
+    );
+    let owner = json!({"log": 0, "node": 1, "address": "a:1"});
+    assert_eq!(elsewhere.json()["owner"], owner);
+    cluster.is_mine.store(true, Ordering::SeqCst);
+    // The log of a store in memory is one, but this cluster has two: the group's is either.
+    let created = server.json("PUT", group, "{}").await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    let request = format!("GET {group}/consume HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let mut consumer = server.raw(&request).await;
+    consumer.until("event: joined").await;
+    cluster.is_mine.store(false, Ordering::SeqCst);
+    let told = consumer.rest().await;
+    assert!(
+        told.contains(r#""owner":{"log":0,"node":1,"address":"a:1"}"#),
+        "{told}"
+    );
+}

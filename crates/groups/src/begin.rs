@@ -1,0 +1,71 @@
+//! How a process begins to run a group: it reads what is stored, and claims the group.
+
+use std::ops::Range;
+
+use gesta_core::{ExpectedRevision, Filter};
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::record::{Configuration, Progressed};
+use crate::storage::Storage;
+
+/// A group that this process has claimed.
+pub(crate) struct Begun {
+    pub(crate) storage: Storage,
+    pub(crate) configuration: Configuration,
+    pub(crate) filter: Filter,
+    pub(crate) run: Uuid,
+    /// What the next checkpoint expects.
+    pub(crate) expected: ExpectedRevision,
+    pub(crate) checkpoint: Option<u64>,
+    /// The revisions of the parked stream that are in use.
+    pub(crate) parked: Range<u64>,
+}
+
+/// How often a claim is tried that meets another process's checkpoint, perhaps the last one of a process that has died.
+const CLAIMS_MAX: usize = 3;
+
+/// Claims a group. From then on no other process that ran it can write a checkpoint.
+///
+/// # Errors
+/// `NotFound`; `TakenOver` if other processes claim it again and again; `Store`.
+pub(crate) async fn begin(storage: Storage) -> Result<Begun> {
+    let group = storage.group.clone();
+    let run = Uuid::new_v4();
+    for _ in 0..CLAIMS_MAX {
+        let stored = storage.configuration().await?;
+        let Some(stored) = stored else {
+            return Err(Error::NotFound(group));
+        };
+        let configuration = stored.configuration;
+        let last = storage.last_checkpoint(configuration.life).await?;
+        let claim = Progressed {
+            life: configuration.life,
+            run,
+            next: last.next,
+        };
+        if let Some(revision) = storage.write_checkpoint(claim, last.expected).await? {
+            let expected = ExpectedRevision::Exact(revision);
+            return claimed(storage, configuration, run, expected, last.next).await;
+        }
+    }
+    Err(Error::TakenOver(group))
+}
+
+async fn claimed(
+    storage: Storage,
+    configuration: Configuration,
+    run: Uuid,
+    expected: ExpectedRevision,
+    checkpoint: Option<u64>,
+) -> Result<Begun> {
+    Ok(Begun {
+        filter: configuration.filter.to_filter()?,
+        parked: storage.parked(&configuration).await?,
+        expected,
+        checkpoint,
+        run,
+        configuration,
+        storage,
+    })
+}

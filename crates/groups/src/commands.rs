@@ -1,0 +1,135 @@
+//! What a group that runs is asked to do, and how its task is reached.
+//!
+//! Invariant: whoever asks gets an answer or learns that the task has ended; the queue to the task has a bound.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::consumer::Consumer;
+use crate::error::{Error, Result};
+use crate::info::GroupInfo;
+use crate::machine::{Action, ConsumerId, Which};
+use crate::names::GroupId;
+
+/// Requests that wait for the task of one group.
+const COMMANDS_MAX: usize = 1_024;
+
+/// Who a consumer is, for people who look at the group.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    /// The name that it gives itself, for example that of its connection.
+    pub name: String,
+    /// Where it connects from.
+    pub address: String,
+    /// The user that it is.
+    pub user: String,
+}
+
+/// A consumer that wants to join.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Join {
+    /// Most events that it holds at once.
+    pub buffer: u32,
+    /// Who it is.
+    pub identity: Identity,
+}
+
+/// What happens to a group that is to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stop {
+    /// It was changed, or is restarted.
+    Dropped,
+    /// It was deleted.
+    Deleted,
+}
+
+type Reply<T> = oneshot::Sender<Result<T>>;
+
+#[derive(Debug)]
+pub(crate) enum Command {
+    Join(Join, Reply<Consumer>),
+    Ack(ConsumerId, Vec<Which>, Reply<usize>),
+    Nack(ConsumerId, Vec<Which>, Action, String, Reply<usize>),
+    Replay(Option<u64>, Reply<()>),
+    Info(Reply<GroupInfo>),
+    Stop(Stop),
+}
+
+impl Command {
+    /// Answers that it could not be done.
+    pub(crate) fn refuse(self, why: Error) {
+        match self {
+            Command::Join(_, reply) => drop(reply.send(Err(why))),
+            Command::Ack(_, _, reply) | Command::Nack(_, _, _, _, reply) => {
+                drop(reply.send(Err(why)));
+            }
+            Command::Replay(_, reply) => drop(reply.send(Err(why))),
+            Command::Info(reply) => drop(reply.send(Err(why))),
+            Command::Stop(_) => {}
+        }
+    }
+}
+
+/// The way to the task of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Commands {
+    sender: Arc<mpsc::Sender<Command>>,
+}
+
+impl Commands {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Command>) {
+        let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
+        let sender = Arc::new(sender);
+        (Self { sender }, receiver)
+    }
+
+    /// Asks the task; `None` if it has ended without an answer.
+    pub(crate) async fn ask<T>(
+        &self,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Option<Result<T>> {
+        let (reply, answer) = oneshot::channel();
+        self.sender.send(command(reply)).await.ok()?;
+        answer.await.ok()
+    }
+
+    /// Tells the task to stop, and waits until it has.
+    pub(crate) async fn stop(&self, how: Stop) {
+        // A task that has ended needs not be told.
+        let _ = self.sender.send(Command::Stop(how)).await;
+        self.sender.closed().await;
+    }
+
+    pub(crate) async fn ack(
+        &self,
+        group: &GroupId,
+        consumer: ConsumerId,
+        events: Vec<Which>,
+    ) -> Result<usize> {
+        let answer = self
+            .ask(|reply| Command::Ack(consumer, events, reply))
+            .await;
+        answer.unwrap_or_else(|| Err(no_consumer(group, consumer)))
+    }
+
+    pub(crate) async fn nack(
+        &self,
+        group: &GroupId,
+        consumer: ConsumerId,
+        events: Vec<Which>,
+        action: Action,
+        reason: String,
+    ) -> Result<usize> {
+        let command = |reply| Command::Nack(consumer, events, action, reason, reply);
+        let answer = self.ask(command).await;
+        answer.unwrap_or_else(|| Err(no_consumer(group, consumer)))
+    }
+}
+
+pub(crate) fn no_consumer(group: &GroupId, consumer: ConsumerId) -> Error {
+    Error::NoConsumer {
+        group: group.clone(),
+        consumer,
+    }
+}

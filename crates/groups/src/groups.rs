@@ -1,0 +1,594 @@
+//! The groups of a process: creating, changing, deleting and listing them, and running those that consumers join.
+//!
+//! A group runs from its first consumer on until it had none for a while; nothing is lost in between, for what it has
+//! done is in the store. Invariants: one task runs a group in this process; how many run, and the bytes that they hold
+//! together, have a maximum; a group that another node owns is refused with that node's address.
+//! Not here: what a group decides (`machine`), its task (`run`).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gesta_core::{Clock, EventStore, ExpectedRevision, Filter, ListStreams, StreamId, SystemClock};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::begin;
+use crate::commands::{Command, Commands, Join, Stop};
+use crate::consumer::Consumer;
+use crate::error::{Elsewhere, Error, Result};
+use crate::info::GroupInfo;
+use crate::machine::{Action, ConsumerId, Counts, Which};
+use crate::names::{GroupId, Source};
+use crate::record::{Configuration, FilterDocument};
+use crate::run::{Shared, Task};
+use crate::settings::{Settings, Start};
+use crate::storage::{Storage, Stored};
+use crate::work::several_logs;
+
+/// How often a call is tried that has met a group just as it stopped, or was changed by somebody else.
+const TRIES: usize = 5;
+
+/// Bounds and times of the groups of a process.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Most groups that run at once.
+    pub running_max: usize,
+    /// Most bytes of events that all groups hold. Each may hold one event beyond.
+    pub held_bytes_max: usize,
+    /// Most bytes of events that one group holds. It may hold one event beyond.
+    pub group_bytes_max: usize,
+    /// How long a group without consumers runs on.
+    pub idle_max: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            running_max: 1_000,
+            held_bytes_max: 256 * 1024 * 1024,
+            group_bytes_max: 64 * 1024 * 1024,
+            idle_max: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Which process runs what, where several share a store.
+pub trait Placement: Send + Sync + 'static {
+    /// Who is to run what lies on this stream, unless it is this process or nobody. Must not block.
+    fn elsewhere(&self, stream: &StreamId) -> Option<Elsewhere>;
+}
+
+/// This process runs everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Alone;
+
+impl Placement for Alone {
+    fn elsewhere(&self, _: &StreamId) -> Option<Elsewhere> {
+        None
+    }
+}
+
+/// A group to be created.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Create {
+    /// The group.
+    pub group: GroupId,
+    /// Its settings.
+    pub settings: Settings,
+    /// Which events it takes, if it is on all events.
+    pub filter: Filter,
+}
+
+struct Entry {
+    number: u64,
+    commands: Commands,
+}
+
+struct Inner {
+    store: Arc<dyn EventStore>,
+    shared: Arc<Shared>,
+    running: Mutex<HashMap<GroupId, Entry>>,
+    next_number: AtomicU64,
+    tasks: TaskTracker,
+}
+
+/// The groups of a process. Cheap to clone; dropping it ends nothing.
+#[derive(Clone)]
+pub struct Groups {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Groups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Groups")
+    }
+}
+
+impl Groups {
+    /// The groups of this store, run by this process alone. Must be used within a tokio runtime.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision, Filter, StreamId};
+    /// # use gesta_groups::{Config, Create, GroupId, Groups, Identity, Join, Settings, Source, Which};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), gesta_groups::Error> {
+    /// # let store = std::sync::Arc::new(gesta_memory::MemoryStore::new());
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    /// let groups = Groups::start(store, Config::default());
+    /// let group = GroupId::new(Source::Stream(StreamId::new("cart-1")?), "mail")?;
+    /// let settings = Settings::default();
+    /// groups.create(Create { group: group.clone(), settings, filter: Filter::ALL }).await?;
+    ///
+    /// let join = Join { buffer: 10, identity: Identity::default() };
+    /// let mut consumer = groups.join(&group, join).await?;
+    /// let delivery = consumer.next().await?;
+    /// println!("{} for the {}th time", delivery.event.event_type, delivery.retries + 1);
+    /// consumer.ack(vec![Which::Delivery(delivery.number)]).await?;
+    /// groups.shutdown().await;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn start(store: Arc<dyn EventStore>, config: Config) -> Self {
+        Self::start_as(store, config, Arc::new(Alone), Arc::new(SystemClock))
+    }
+
+    /// The groups of this store, as far as this process is to run them.
+    #[must_use]
+    pub fn start_as(
+        store: Arc<dyn EventStore>,
+        config: Config,
+        placement: Arc<dyn Placement>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let shared = Shared {
+            config,
+            clock,
+            placement,
+            held_bytes: AtomicUsize::new(0),
+            totals: Mutex::default(),
+            stopping: CancellationToken::new(),
+        };
+        let inner = Inner {
+            store,
+            shared: Arc::new(shared),
+            running: Mutex::default(),
+            next_number: AtomicU64::new(0),
+            tasks: TaskTracker::new(),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// Creates a group.
+    ///
+    /// # Errors
+    /// `Exists`, `NotHere`, `Stopping`; `Store`: `InvalidArgument` if a setting is out of range, `Unsupported` for a group
+    /// on all events of a store of several logs.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the group created or not.
+    pub async fn create(&self, create: Create) -> Result<()> {
+        let Create {
+            group,
+            settings,
+            filter,
+        } = create;
+        settings.validate()?;
+        filter.validate()?;
+        let storage = self.storage(&group)?;
+        match group.source() {
+            Source::Stream(_) if filter != Filter::ALL => {
+                let rule = "is for groups on all events: a group on a stream takes all its events";
+                return Err(gesta_core::Error::invalid("filter", rule).into());
+            }
+            Source::Stream(_) => {}
+            Source::All => {
+                let logs = self.inner.store.info().await?.logs;
+                if logs != 1 {
+                    return Err(several_logs(logs).into());
+                }
+            }
+        }
+        if storage.configuration().await?.is_some() {
+            return Err(Error::Exists(group));
+        }
+        let configuration = Configuration {
+            life: Uuid::new_v4(),
+            begin: begin_of(&storage, settings.start).await?,
+            parked_from: storage.parked_end().await?,
+            settings,
+            filter: FilterDocument::from(&filter),
+        };
+        storage.bound_checkpoints().await?;
+        let expected = ExpectedRevision::NoStream;
+        if storage.configure(&configuration, expected).await? {
+            tracing::info!(%group, "a consumer group was created");
+            return Ok(());
+        }
+        Err(Error::Exists(group))
+    }
+
+    /// Changes the settings of a group. Its consumers are told to join again; its checkpoint stays, and a new start
+    /// counts only if it has none yet.
+    ///
+    /// # Errors
+    /// As [`Groups::create`], but `NotFound` instead of `Exists`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the group changed or not, but perhaps running with the settings of before.
+    pub async fn update(&self, group: &GroupId, settings: Settings) -> Result<()> {
+        settings.validate()?;
+        let storage = self.storage(group)?;
+        for _ in 0..TRIES {
+            let Some(stored) = storage.configuration().await? else {
+                return Err(Error::NotFound(group.clone()));
+            };
+            let Stored {
+                mut configuration,
+                revision,
+            } = stored;
+            if configuration.settings.start != settings.start {
+                configuration.begin = begin_of(&storage, settings.start).await?;
+            }
+            configuration.settings = settings.clone();
+            let expected = ExpectedRevision::Exact(revision);
+            if storage.configure(&configuration, expected).await? {
+                self.stop_running(group, Stop::Dropped).await;
+                tracing::info!(%group, "a consumer group was changed");
+                return Ok(());
+            }
+        }
+        Err(changed_too_often(group))
+    }
+
+    /// Deletes a group, with its checkpoint and its parked events. Its consumers are told.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotHere`, `Stopping`, `Store`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the group deleted or not. What is left behind of a deleted group does no harm to a new
+    /// one of its name.
+    pub async fn delete(&self, group: &GroupId) -> Result<()> {
+        let storage = self.storage(group)?;
+        for _ in 0..TRIES {
+            let Some(stored) = storage.configuration().await? else {
+                return Err(Error::NotFound(group.clone()));
+            };
+            self.stop_running(group, Stop::Deleted).await;
+            let ends = storage.ends_of_state().await?;
+            if storage.delete(stored.revision).await? {
+                // A consumer may have joined in between.
+                self.stop_running(group, Stop::Deleted).await;
+                storage.delete_state(ends).await?;
+                tracing::info!(%group, "a consumer group was deleted");
+                return Ok(());
+            }
+        }
+        Err(changed_too_often(group))
+    }
+
+    /// A group, as it is now.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotHere`, `Stopping`, `Store`.
+    pub async fn info(&self, group: &GroupId) -> Result<GroupInfo> {
+        let storage = self.storage(group)?;
+        if let Some(commands) = self.running(group)
+            && let Some(info) = commands.ask(Command::Info).await
+        {
+            return info;
+        }
+        stored_info(&storage).await
+    }
+
+    /// The groups of a source, or all groups, in the order of their names, after `after`.
+    ///
+    /// # Errors
+    /// `Store`: `InvalidArgument` if `limit` is out of range.
+    pub async fn list(
+        &self,
+        source: Option<&Source>,
+        after: Option<&GroupId>,
+        limit: usize,
+    ) -> Result<Vec<GroupId>> {
+        let mut request = ListStreams {
+            prefix: GroupId::configuration_prefix(source),
+            after: after.map(GroupId::configuration_stream),
+            limit,
+        };
+        let mut found = Vec::new();
+        loop {
+            let page = self.inner.store.list_streams(request.clone()).await?;
+            let streams = page.streams.iter();
+            let groups = streams.filter_map(|info| GroupId::of_configuration_stream(&info.stream));
+            // `a::` is also what the groups of a stream `a::b` begin with.
+            let wanted = |group: &GroupId| source.is_none_or(|source| group.source() == source);
+            found.extend(groups.filter(wanted).take(limit - found.len()));
+            match page.next {
+                Some(next) if found.len() < limit => request.after = Some(next),
+                _ => return Ok(found),
+            }
+        }
+    }
+
+    /// Joins a group: its events are shared out among this consumer and the others.
+    ///
+    /// # Errors
+    /// `NotFound`, `Refused` if it has no room for the consumer, `NotHere`, `TakenOver`, `Overloaded`, `Stopping`,
+    /// `Store`.
+    ///
+    /// # Cancel safety
+    /// A consumer that has joined already leaves again when the future is dropped.
+    pub async fn join(&self, group: &GroupId, join: Join) -> Result<Consumer> {
+        self.asked(group, |reply| Command::Join(join.clone(), reply))
+            .await
+    }
+
+    /// A consumer, known by its number, has finished these events. Returns for how many the answer came in time.
+    ///
+    /// # Errors
+    /// `NoConsumer` if there is no such consumer in this process; `NotHere`, `Stopping`.
+    pub async fn ack(
+        &self,
+        group: &GroupId,
+        consumer: ConsumerId,
+        events: Vec<Which>,
+    ) -> Result<usize> {
+        let commands = self.of_consumer(group, consumer)?;
+        commands.ack(group, consumer, events).await
+    }
+
+    /// A consumer, known by its number, refuses these events. Returns for how many the answer came in time.
+    ///
+    /// # Errors
+    /// As [`Groups::ack`].
+    pub async fn nack(
+        &self,
+        group: &GroupId,
+        consumer: ConsumerId,
+        events: Vec<Which>,
+        action: Action,
+        reason: &str,
+    ) -> Result<usize> {
+        let commands = self.of_consumer(group, consumer)?;
+        let reason = reason.to_owned();
+        commands.nack(group, consumer, events, action, reason).await
+    }
+
+    /// Delivers the parked events before this revision of the parked stream, or all of them, again.
+    ///
+    /// # Errors
+    /// `NotFound`, `ReplayRunning`, `NotHere`, `TakenOver`, `Overloaded`, `Stopping`, `Store`.
+    pub async fn replay_parked(&self, group: &GroupId, stop_at: Option<u64>) -> Result<()> {
+        self.asked(group, |reply| Command::Replay(stop_at, reply))
+            .await
+    }
+
+    /// Stops a group that runs; its consumers are told to join again.
+    ///
+    /// # Errors
+    /// `NotHere`, `Stopping`.
+    pub async fn restart(&self, group: &GroupId) -> Result<()> {
+        self.storage(group)?;
+        self.stop_running(group, Stop::Dropped).await;
+        Ok(())
+    }
+
+    /// Stops all groups that run in this process; their consumers are told to join again.
+    ///
+    /// # Errors
+    /// `Stopping`.
+    pub async fn restart_all(&self) -> Result<()> {
+        let running: Vec<GroupId> = self.lock().keys().cloned().collect();
+        for group in running {
+            self.stop_running(&group, Stop::Dropped).await;
+        }
+        Ok(())
+    }
+
+    /// Stops all groups: consumers are told, and what is finished is stored. Later calls get `Stopping`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the groups stopping.
+    pub async fn shutdown(&self) {
+        self.inner.shared.stopping.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+    }
+
+    /// Groups that run in this process, and the bytes of events that they hold.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        let held = self.inner.shared.held_bytes.load(Ordering::Relaxed);
+        (self.lock().len(), held)
+    }
+
+    /// What all groups of this process have done, those that run no more included.
+    #[must_use]
+    pub fn totals(&self) -> Counts {
+        let totals = self.inner.shared.totals.lock();
+        *totals.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<GroupId, Entry>> {
+        // Nothing can panic while it is held.
+        let running = &self.inner.running;
+        running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The streams of a group, if it may be run here.
+    fn storage(&self, group: &GroupId) -> Result<Storage> {
+        let shared = &self.inner.shared;
+        if shared.stopping.is_cancelled() {
+            return Err(Error::Stopping);
+        }
+        if let Some(elsewhere) = shared.placement.elsewhere(&group.checkpoint_stream()) {
+            return Err(Error::NotHere {
+                group: group.clone(),
+                elsewhere,
+            });
+        }
+        Ok(Storage {
+            store: Arc::clone(&self.inner.store),
+            group: group.clone(),
+        })
+    }
+
+    fn running(&self, group: &GroupId) -> Option<Commands> {
+        self.lock().get(group).map(|entry| entry.commands.clone())
+    }
+
+    fn of_consumer(&self, group: &GroupId, consumer: ConsumerId) -> Result<Commands> {
+        self.storage(group)?;
+        let running = self.running(group);
+        running.ok_or_else(|| crate::commands::no_consumer(group, consumer))
+    }
+
+    async fn stop_running(&self, group: &GroupId, how: Stop) {
+        if let Some(commands) = self.running(group) {
+            commands.stop(how).await;
+        }
+    }
+
+    /// Asks the task of a group, which is started if it does not run.
+    async fn asked<T>(
+        &self,
+        group: &GroupId,
+        command: impl Fn(tokio::sync::oneshot::Sender<Result<T>>) -> Command,
+    ) -> Result<T> {
+        for _ in 0..TRIES {
+            let storage = self.storage(group)?;
+            let commands = self.running_or_started(storage)?;
+            match commands.ask(&command).await {
+                // It has stopped before it came to this.
+                None | Some(Err(Error::Dropped(_))) => {}
+                Some(answer) => return answer,
+            }
+        }
+        Err(changed_too_often(group))
+    }
+
+    fn running_or_started(&self, storage: Storage) -> Result<Commands> {
+        let mut running = self.lock();
+        if let Some(entry) = running.get(&storage.group) {
+            return Ok(entry.commands.clone());
+        }
+        let max = self.inner.shared.config.running_max;
+        if running.len() >= max {
+            let text = format!("{max} groups run, as many as may");
+            return Err(Error::Overloaded(text));
+        }
+        let (commands, requests) = Commands::new();
+        let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
+        let entry = Entry {
+            number,
+            commands: commands.clone(),
+        };
+        running.insert(storage.group.clone(), entry);
+        let leave = Leave {
+            groups: self.clone(),
+            group: storage.group.clone(),
+            number,
+        };
+        let shared = Arc::clone(&self.inner.shared);
+        let task = run(storage, shared, commands.clone(), requests, leave);
+        self.inner.tasks.spawn(task);
+        Ok(commands)
+    }
+}
+
+/// Takes a group out of those that run, however its task ends.
+struct Leave {
+    groups: Groups,
+    group: GroupId,
+    number: u64,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        let mut running = self.groups.lock();
+        if running
+            .get(&self.group)
+            .is_some_and(|entry| entry.number == self.number)
+        {
+            running.remove(&self.group);
+        }
+    }
+}
+
+async fn run(
+    storage: Storage,
+    shared: Arc<Shared>,
+    commands: Commands,
+    mut requests: mpsc::Receiver<Command>,
+    leave: Leave,
+) {
+    let group = storage.group.clone();
+    let begun = tokio::select! {
+        begun = begin::begin(storage) => begun,
+        () = shared.stopping.cancelled() => Err(Error::Stopping),
+    };
+    let why = match begun {
+        Err(why) => why,
+        Ok(begun) => {
+            tracing::debug!(%group, "a consumer group begins");
+            let mut task = Task::new(begun, shared, commands);
+            let why = task.run(&mut requests).await;
+            task.stop(&why).await;
+            why
+        }
+    };
+    match &why {
+        Error::Store(error) => tracing::warn!(%group, %error, "a consumer group has ended"),
+        why => tracing::debug!(%group, %why, "a consumer group has ended"),
+    }
+    // From here on callers find no task and start a new one; those who asked this one get the reason.
+    drop(leave);
+    requests.close();
+    while let Ok(command) = requests.try_recv() {
+        command.refuse(why.clone());
+    }
+}
+
+fn changed_too_often(group: &GroupId) -> Error {
+    Error::Overloaded(format!("group {group} changes all the time: try again"))
+}
+
+/// The first place that a group delivers that has no checkpoint.
+async fn begin_of(storage: &Storage, start: Start) -> Result<u64> {
+    let end = storage.end_of_source().await?;
+    match (start, storage.group.source()) {
+        (Start::Start, _) => Ok(0),
+        (Start::End, _) => Ok(end),
+        (Start::At(at), Source::Stream(_)) => Ok(at),
+        (Start::At(at), Source::All) if at <= end => Ok(at),
+        (Start::At(at), Source::All) => {
+            let rule = format!("must be at most {end}, the next position, found {at}");
+            Err(gesta_core::Error::invalid("start.at", rule).into())
+        }
+    }
+}
+
+async fn stored_info(storage: &Storage) -> Result<GroupInfo> {
+    let Some(stored) = storage.configuration().await? else {
+        return Err(Error::NotFound(storage.group.clone()));
+    };
+    let configuration = stored.configuration;
+    let parked = storage.parked(&configuration).await?;
+    Ok(GroupInfo {
+        group: storage.group.clone(),
+        checkpoint: storage.last_checkpoint(configuration.life).await?.next,
+        parked: parked.end - parked.start,
+        filter: configuration.filter.to_filter()?,
+        settings: configuration.settings,
+        running: None,
+    })
+}

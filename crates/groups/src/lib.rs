@@ -1,0 +1,42 @@
+//! Consumer groups: consumers that compete for the events of a stream, or of all streams.
+//!
+//! Why: a subscription gives every event to one reader, which has to keep its own checkpoint. A group shares the events
+//! out among any number of consumers, remembers which of them are finished, and delivers the others again.
+//! Invariants: every event is delivered until a consumer has acknowledged or skipped it, or until it is parked; a
+//! checkpoint never passes an event of which neither is true; what a group holds in memory is bounded in events and in
+//! bytes.
+//!
+//! * `machine`: what a group decides, without I/O and without a clock;
+//! * `run`: the task that connects the machine with the store; `work`: what it has the store do; `begin`: how it begins;
+//! * `storage`: the streams that keep a group; `record`: the documents in them;
+//! * `groups`: the groups of a process; `commands`: how their tasks are reached; `consumer`: a consumer's side;
+//! * `settings`, `names`, `info`, `error`: what callers say and hear; `document`: how the API shows a group.
+
+mod begin;
+mod commands;
+mod consumer;
+pub mod document;
+mod error;
+mod groups;
+mod info;
+mod machine;
+mod names;
+mod record;
+mod run;
+mod settings;
+mod storage;
+mod work;
+
+pub use commands::{Identity, Join};
+pub use consumer::{Consumer, Delivery};
+pub use error::{Elsewhere, Error, Result};
+pub use groups::{Alone, Config, Create, Groups, Placement};
+pub use info::{ConsumerInfo, GroupInfo, Running};
+pub use machine::{
+    Action, ConsumerCounts, ConsumerId, Counts, FailedBy, Limits, Machine, ParkOrder,
+    REASON_CHARS_MAX, Refused, ReplayRunning, Sent, Token, Which,
+};
+pub use names::{ALL, GROUP_NAME_BYTES_MAX, GroupId, Source, keeps_state_of_groups};
+pub use settings::{
+    BUFFER_EVENTS_MAX, CONSUMER_EVENTS_MAX, CONSUMERS_MAX, NUMBER_MAX, Settings, Start, Strategy,
+};

@@ -1,0 +1,201 @@
+//! Answers of consumers, and what happens when there is none.
+//!
+//! A delivery that fails is tried again, up to the number of times of the settings; then the event is parked. An event
+//! that the consumer never took from its queue did not fail: it is delivered again and nothing is counted.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use gesta_core::SharedEvent;
+
+use super::{ConsumerId, Machine, State, Token, Which};
+
+/// Longest reason of a consumer that is kept, in characters.
+pub const REASON_CHARS_MAX: usize = 1_000;
+
+/// What a consumer asks for when it refuses an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Let the group decide: it is delivered again.
+    Unknown,
+    /// Park it.
+    Park,
+    /// Deliver it again.
+    Retry,
+    /// Take it as finished.
+    Skip,
+    /// As `Skip`; the name comes from clients that stop after it.
+    Stop,
+}
+
+/// Why a delivery has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailedBy {
+    /// The consumer refused the event.
+    Refusal,
+    /// The consumer did not answer in time.
+    Time,
+    /// The consumer left.
+    Departure,
+}
+
+/// An event that is to be stored as parked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParkOrder {
+    /// Its number in the group.
+    pub token: Token,
+    /// The event.
+    pub event: SharedEvent,
+    /// Why it is parked.
+    pub reason: String,
+}
+
+impl Machine {
+    /// A consumer has finished these events. Returns for how many of them the answer came in time.
+    pub fn ack(&mut self, consumer: ConsumerId, events: &[Which], now: Instant) -> usize {
+        let mut known = 0;
+        for event in events {
+            if let Some(token) = self.take_back(consumer, *event, now) {
+                known += 1;
+                self.counts.acknowledged += 1;
+                self.finish(token);
+            }
+        }
+        known
+    }
+
+    /// A consumer refuses these events. Returns for how many of them the answer came in time.
+    pub fn nack(
+        &mut self,
+        consumer: ConsumerId,
+        events: &[Which],
+        action: Action,
+        reason: &str,
+        now: Instant,
+    ) -> usize {
+        let mut known = 0;
+        for event in events {
+            let Some(token) = self.take_back(consumer, *event, now) else {
+                continue;
+            };
+            known += 1;
+            match action {
+                Action::Unknown | Action::Retry => self.failed(token, FailedBy::Refusal),
+                Action::Park => {
+                    self.park(
+                        token,
+                        format!("Client explicitly NAK'ed message.\n{reason}"),
+                    );
+                }
+                Action::Skip | Action::Stop => {
+                    self.counts.skipped += 1;
+                    self.finish(token);
+                }
+            }
+        }
+        known
+    }
+
+    fn take_back(&mut self, consumer: ConsumerId, event: Which, now: Instant) -> Option<Token> {
+        let token = self.consumers.take(consumer, event, now);
+        match token {
+            Some(token) => self.forget_deadline(token),
+            None => self.counts.unknown_answers += 1,
+        }
+        token
+    }
+
+    fn forget_deadline(&mut self, token: Token) {
+        if let Some(item) = self.items.get_mut(&token)
+            && let State::Sent { deadline, .. } = std::mem::replace(&mut item.state, State::Waiting)
+            && let Some(deadline) = deadline
+        {
+            self.deadlines.remove(&(deadline, token));
+        }
+    }
+
+    /// An event that its consumer has held for too long, taken back from it. The caller tells what becomes of it:
+    /// [`Machine::timed_out`] if the consumer had got it, else [`Machine::not_taken`].
+    pub fn expired(&mut self, now: Instant) -> Option<(ConsumerId, Token)> {
+        let (at, token) = *self.deadlines.first()?;
+        if at > now {
+            return None;
+        }
+        self.deadlines.remove(&(at, token));
+        let item = self.items.get_mut(&token)?;
+        let State::Sent { consumer, .. } = item.state else {
+            return None;
+        };
+        item.state = State::Waiting;
+        self.consumers.take(consumer, Which::Delivery(token), now);
+        Some((consumer, token))
+    }
+
+    /// The consumer had got this event and did not answer in time.
+    pub fn timed_out(&mut self, token: Token) {
+        self.failed(token, FailedBy::Time);
+    }
+
+    /// The consumer had not even taken this event: it is delivered again, and nothing is counted.
+    pub fn not_taken(&mut self, token: Token) {
+        if self.items.contains_key(&token) {
+            self.again.push_back(token);
+        }
+    }
+
+    /// A consumer leaves; `not_taken` are those of its events that never reached it.
+    pub fn leave(&mut self, consumer: ConsumerId, not_taken: &HashSet<Token>) {
+        for token in self.consumers.leave(consumer) {
+            self.forget_deadline(token);
+            if not_taken.contains(&token) {
+                self.not_taken(token);
+            } else {
+                self.failed(token, FailedBy::Departure);
+            }
+        }
+    }
+
+    fn failed(&mut self, token: Token, by: FailedBy) {
+        let Some(item) = self.items.get_mut(&token) else {
+            return;
+        };
+        match by {
+            FailedBy::Refusal => self.counts.refused += 1,
+            FailedBy::Time => self.counts.timed_out += 1,
+            FailedBy::Departure => self.counts.left_behind += 1,
+        }
+        if item.retries >= self.settings.max_retry_count {
+            let reason = format!("Reached retry count of {}", self.settings.max_retry_count);
+            self.park(token, reason);
+        } else {
+            item.retries += 1;
+            self.again.push_back(token);
+        }
+    }
+
+    fn park(&mut self, token: Token, reason: String) {
+        if let Some(item) = self.items.get_mut(&token) {
+            item.state = State::Parking;
+            self.to_park.push_back((token, reason));
+        }
+    }
+
+    /// An event to be stored as parked. It counts as unfinished until [`Machine::parked`].
+    pub fn next_park(&mut self) -> Option<ParkOrder> {
+        let (token, reason) = self.to_park.pop_front()?;
+        let event = SharedEvent::clone(&self.items.get(&token)?.event);
+        Some(ParkOrder {
+            token,
+            event,
+            reason,
+        })
+    }
+
+    /// An event was stored as parked.
+    pub fn parked(&mut self, token: Token) {
+        if self.items.contains_key(&token) {
+            self.counts.parked += 1;
+            self.finish(token);
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! The consumers of a group: how much each may still get, what it holds, and which of them gets an event.
+//!
+//! Invariants: a consumer never holds more events than it asked for; it never holds two events with one id, for it
+//! may answer by id, and ids are unique within a stream only.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{Refused, Token};
+use crate::settings::{CONSUMER_EVENTS_MAX, Strategy};
+use gesta_core::EventId;
+
+/// Classes of pinned events. Each belongs to one consumer.
+pub(super) const PINS: u16 = 1_024;
+/// Latest times to answer that are kept of a consumer, if they are measured.
+const LATENCIES_MAX: usize = 1_000;
+
+/// A consumer of a group, known by a random number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConsumerId(pub Uuid);
+
+impl fmt::Display for ConsumerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An event that a consumer answers for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Which {
+    /// By its number in the group. This is exact.
+    Delivery(Token),
+    /// By its id, as some clients do. Events of two streams may have one id: an answer that comes after its time is then
+    /// taken for the other event, if the consumer holds that by now.
+    Event(EventId),
+}
+
+/// What one consumer has done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConsumerCounts {
+    /// The consumer.
+    pub consumer: ConsumerId,
+    /// Events that it may hold at once.
+    pub buffer: u32,
+    /// Events that it holds.
+    pub in_flight: usize,
+    /// Events that were delivered to it.
+    pub delivered: u64,
+    /// Its latest times from delivery to answer, sorted; empty unless they are measured.
+    pub latencies: Vec<Duration>,
+}
+
+#[derive(Debug)]
+struct Member {
+    id: ConsumerId,
+    buffer: u32,
+    holds: HashMap<Token, (EventId, Instant)>,
+    by_id: HashMap<EventId, Token>,
+    delivered: u64,
+    latencies: VecDeque<Duration>,
+}
+
+impl Member {
+    fn has_room(&self) -> bool {
+        u32::try_from(self.holds.len()).is_ok_and(|held| held < self.buffer)
+    }
+
+    fn takes(&self, event: EventId) -> bool {
+        self.has_room() && !self.by_id.contains_key(&event)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Consumers {
+    /// In the order in which they came.
+    members: Vec<Member>,
+    strategy: Strategy,
+    max: usize,
+    /// Whose turn it is.
+    turn: usize,
+    /// The consumer of each class of pinned events, as far as it was asked for since a consumer came or left.
+    pinned: HashMap<u16, usize>,
+    with_room: usize,
+    measures: bool,
+}
+
+impl Consumers {
+    pub(super) fn new(strategy: Strategy, max: usize, measures: bool) -> Self {
+        Self {
+            members: Vec::new(),
+            strategy,
+            max,
+            turn: 0,
+            pinned: HashMap::new(),
+            with_room: 0,
+            measures,
+        }
+    }
+
+    pub(super) fn join(&mut self, id: ConsumerId, buffer: u32) -> Result<(), Refused> {
+        if self.members.len() >= self.max {
+            return Err(Refused::Full { max: self.max });
+        }
+        if !(1..=CONSUMER_EVENTS_MAX).contains(&buffer) {
+            return Err(Refused::Buffer { found: buffer });
+        }
+        if self.find(id).is_some() {
+            return Err(Refused::Twice(id));
+        }
+        self.members.push(Member {
+            id,
+            buffer,
+            holds: HashMap::new(),
+            by_id: HashMap::new(),
+            delivered: 0,
+            latencies: VecDeque::new(),
+        });
+        self.with_room += 1;
+        self.pinned.clear();
+        Ok(())
+    }
+
+    /// Takes a consumer out; what it held, oldest first.
+    pub(super) fn leave(&mut self, id: ConsumerId) -> Vec<Token> {
+        let Some(at) = self.find(id) else {
+            return Vec::new();
+        };
+        let member = self.members.remove(at);
+        if at < self.turn {
+            self.turn -= 1;
+        }
+        self.with_room -= usize::from(member.has_room());
+        self.pinned.clear();
+        let mut held: Vec<Token> = member.holds.into_keys().collect();
+        held.sort_unstable();
+        held
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(super) fn any_has_room(&self) -> bool {
+        self.with_room > 0
+    }
+
+    /// Gives an event to a consumer that may have it, if there is one.
+    pub(super) fn give(
+        &mut self,
+        token: Token,
+        event: EventId,
+        pin: u16,
+        now: Instant,
+    ) -> Option<ConsumerId> {
+        let at = match self.strategy {
+            Strategy::RoundRobin => self.next_in_turn(event)?,
+            Strategy::DispatchToSingle => self.members.iter().position(|m| m.takes(event))?,
+            Strategy::Pinned | Strategy::PinnedByCorrelation => self.pinned_to(pin)?,
+        };
+        let member = self.members.get_mut(at).filter(|m| m.takes(event))?;
+        member.holds.insert(token, (event, now));
+        member.by_id.insert(event, token);
+        member.delivered += 1;
+        self.with_room -= usize::from(!member.has_room());
+        Some(member.id)
+    }
+
+    fn next_in_turn(&mut self, event: EventId) -> Option<usize> {
+        let count = self.members.len();
+        let from = self.turn;
+        let at = (0..count)
+            .map(|step| (from + step) % count)
+            .find(|at| self.members[*at].takes(event))?;
+        self.turn = (at + 1) % count;
+        Some(at)
+    }
+
+    /// The consumer of a class: the one with the greatest hash of the class, so that of two sets of consumers that
+    /// differ in one the fewest classes move (rendezvous hashing; Thaler and Ravishankar, 1998).
+    fn pinned_to(&mut self, pin: u16) -> Option<usize> {
+        if let Some(at) = self.pinned.get(&pin) {
+            return Some(*at);
+        }
+        let weight = |member: &Member| {
+            let (high, low) = member.id.0.as_u64_pair();
+            xxh3_64_with_seed(&pin.to_be_bytes(), high ^ low)
+        };
+        let heaviest = self
+            .members
+            .iter()
+            .enumerate()
+            .max_by_key(|(_, m)| weight(m));
+        let (at, _) = heaviest?;
+        self.pinned.insert(pin, at);
+        Some(at)
+    }
+
+    /// Takes an event back from a consumer that holds it.
+    pub(super) fn take(&mut self, id: ConsumerId, which: Which, now: Instant) -> Option<Token> {
+        let at = self.find(id)?;
+        let member = self.members.get_mut(at)?;
+        let had_room = member.has_room();
+        let token = match which {
+            Which::Delivery(token) => token,
+            Which::Event(event) => *member.by_id.get(&event)?,
+        };
+        let (event, since) = member.holds.remove(&token)?;
+        member.by_id.remove(&event);
+        self.with_room += usize::from(!had_room);
+        if self.measures {
+            member.latencies.truncate(LATENCIES_MAX - 1);
+            let latency = now.saturating_duration_since(since);
+            member.latencies.push_front(latency);
+        }
+        Some(token)
+    }
+
+    pub(super) fn knows(&self, id: ConsumerId) -> bool {
+        self.find(id).is_some()
+    }
+
+    pub(super) fn counts(&self) -> Vec<ConsumerCounts> {
+        let counts = |member: &Member| {
+            let mut latencies: Vec<Duration> = member.latencies.iter().copied().collect();
+            latencies.sort_unstable();
+            ConsumerCounts {
+                consumer: member.id,
+                buffer: member.buffer,
+                in_flight: member.holds.len(),
+                delivered: member.delivered,
+                latencies,
+            }
+        };
+        self.members.iter().map(counts).collect()
+    }
+
+    fn find(&self, id: ConsumerId) -> Option<usize> {
+        self.members.iter().position(|member| member.id == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u128) -> ConsumerId {
+        ConsumerId(Uuid::from_u128(number))
+    }
+
+    fn event(number: u128) -> EventId {
+        EventId(Uuid::from_u128(number))
+    }
+
+    fn three(strategy: Strategy) -> Consumers {
+        let mut consumers = Consumers::new(strategy, 3, false);
+        for number in 1..=3 {
+            consumers.join(id(number), 2).expect("room");
+        }
+        consumers
+    }
+
+    fn given(consumers: &mut Consumers, events: std::ops::Range<u64>) -> Vec<Option<u128>> {
+        let now = Instant::now();
+        let give = |number: u64| {
+            let pin = u16::try_from(number).expect("small");
+            let to = consumers.give(Token(number), event(number.into()), pin, now)?;
+            Some(to.0.as_u128())
+        };
+        events.map(give).collect()
+    }
+
+    #[test]
+    fn round_robin_takes_turns_and_passes_over_who_is_full() {
+        let mut consumers = three(Strategy::RoundRobin);
+        assert_eq!(given(&mut consumers, 0..4), [1, 2, 3, 1].map(Some));
+        consumers
+            .take(id(3), Which::Event(event(2)), Instant::now())
+            .expect("held");
+        assert_eq!(
+            given(&mut consumers, 4..8),
+            [Some(2), Some(3), Some(3), None]
+        );
+        assert!(!consumers.any_has_room());
+        assert_eq!(consumers.leave(id(1)), [Token(0), Token(3)]);
+        assert!(!consumers.any_has_room());
+    }
+
+    #[test]
+    fn dispatch_to_single_keeps_to_the_first_with_room() {
+        let mut consumers = three(Strategy::DispatchToSingle);
+        assert_eq!(given(&mut consumers, 0..3), [1, 1, 2].map(Some));
+        consumers
+            .take(id(1), Which::Delivery(Token(0)), Instant::now())
+            .expect("held");
+        assert_eq!(given(&mut consumers, 3..4), [Some(1)]);
+    }
+
+    #[test]
+    fn a_pinned_event_waits_for_its_consumer_and_few_move_when_one_leaves() {
+        let mut consumers = three(Strategy::Pinned);
+        let owners = |consumers: &mut Consumers| -> Vec<u128> {
+            let owner = |pin| {
+                consumers
+                    .pinned_to(pin)
+                    .map(|at| consumers.members[at].id.0.as_u128())
+            };
+            (0..PINS).filter_map(owner).collect()
+        };
+        let before = owners(&mut consumers);
+        for number in 1..=3 {
+            let share = before.iter().filter(|owner| **owner == number).count();
+            assert!(share > 200, "consumer {number} has {share} of {PINS}");
+        }
+        consumers.leave(id(2));
+        for (old, new) in before.iter().zip(owners(&mut consumers)) {
+            assert!(new == *old || *old == 2);
+        }
+        let now = Instant::now();
+        let mut give = |number| consumers.give(Token(number), event(number.into()), 7, now);
+        let owner = give(0).expect("room");
+        assert_eq!([give(1), give(2)], [Some(owner), None]);
+    }
+
+    #[test]
+    fn one_consumer_never_holds_two_events_with_one_id() {
+        let mut consumers = Consumers::new(Strategy::RoundRobin, 3, true);
+        let now = Instant::now();
+        consumers.join(id(1), 9).expect("room");
+        assert!(consumers.give(Token(1), event(7), 0, now).is_some());
+        assert!(consumers.give(Token(2), event(7), 0, now).is_none());
+        let taken = consumers.take(id(1), Which::Event(event(7)), now);
+        assert_eq!(taken, Some(Token(1)));
+        assert!(consumers.give(Token(2), event(7), 0, now).is_some());
+        assert_eq!(consumers.counts()[0].latencies, [Duration::ZERO]);
+    }
+
+    #[test]
+    fn more_consumers_than_allowed_and_odd_buffers_are_refused() {
+        let mut consumers = three(Strategy::Pinned);
+        assert_eq!(consumers.join(id(4), 1), Err(Refused::Full { max: 3 }));
+        consumers.leave(id(3));
+        assert_eq!(consumers.join(id(4), 0), Err(Refused::Buffer { found: 0 }));
+        assert_eq!(consumers.join(id(1), 1), Err(Refused::Twice(id(1))));
+        assert_eq!(consumers.join(id(4), CONSUMER_EVENTS_MAX), Ok(()));
+    }
+}

@@ -1,0 +1,118 @@
+//! What a group has done since it was started, and what it holds.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConsumerCounts, Machine, State};
+
+/// What a group has done since it was started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// Deliveries to consumers.
+    pub delivered: u64,
+    /// Of these, deliveries of an event that was delivered before without success.
+    pub redelivered: u64,
+    /// Events that consumers acknowledged.
+    pub acknowledged: u64,
+    /// Events that consumers skipped.
+    pub skipped: u64,
+    /// Deliveries that consumers refused, asking for another one.
+    pub refused: u64,
+    /// Deliveries that were not answered in time.
+    pub timed_out: u64,
+    /// Deliveries to consumers that left without an answer.
+    pub left_behind: u64,
+    /// Events that were stored as parked.
+    pub parked: u64,
+    /// Parked events that were taken up again.
+    pub replayed: u64,
+    /// Answers for events that the consumer did not hold, for example because its time was over.
+    pub unknown_answers: u64,
+}
+
+impl Counts {
+    /// Adds what was done since `before`.
+    pub fn add_since(&mut self, now: &Counts, before: &Counts) {
+        let add = |sum: &mut u64, now: u64, before: u64| *sum += now.saturating_sub(before);
+        add(&mut self.delivered, now.delivered, before.delivered);
+        add(&mut self.redelivered, now.redelivered, before.redelivered);
+        add(
+            &mut self.acknowledged,
+            now.acknowledged,
+            before.acknowledged,
+        );
+        add(&mut self.skipped, now.skipped, before.skipped);
+        add(&mut self.refused, now.refused, before.refused);
+        add(&mut self.timed_out, now.timed_out, before.timed_out);
+        add(&mut self.left_behind, now.left_behind, before.left_behind);
+        add(&mut self.parked, now.parked, before.parked);
+        add(&mut self.replayed, now.replayed, before.replayed);
+        add(
+            &mut self.unknown_answers,
+            now.unknown_answers,
+            before.unknown_answers,
+        );
+    }
+}
+
+impl Machine {
+    /// What it has done.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What each consumer has done, in the order in which they came.
+    #[must_use]
+    pub fn consumers(&self) -> Vec<ConsumerCounts> {
+        self.consumers.counts()
+    }
+
+    /// How many consumers there are.
+    #[must_use]
+    pub fn consumers_count(&self) -> usize {
+        self.consumers.len()
+    }
+
+    /// Events that consumers hold.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        let sent = |item: &&super::Item| matches!(item.state, State::Sent { .. });
+        self.items.values().filter(sent).count()
+    }
+
+    /// Events that wait to be delivered for the first time.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.fresh.len()
+    }
+
+    /// Events that wait to be delivered again.
+    #[must_use]
+    pub fn waiting_again(&self) -> usize {
+        self.again.len()
+    }
+
+    /// Events of every kind that it holds.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Their bytes.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// True once the source was read up to its end.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.caught_up
+    }
+
+    /// True while parked events are being delivered again.
+    #[must_use]
+    pub fn is_replaying(&self) -> bool {
+        self.replay.is_some() || self.parked.low() < self.parked.next()
+    }
+}

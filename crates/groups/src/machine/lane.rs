@@ -1,0 +1,78 @@
+//! How far a group has come in one ordered source: which places are open, and below which place all is finished.
+//!
+//! A place is a revision or a position. Only open places are kept, so the memory is bounded by the events that the group
+//! holds, however many were finished after the oldest open one.
+
+use std::collections::BTreeSet;
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    open: BTreeSet<u64>,
+    /// Everything below was read.
+    next: u64,
+}
+
+impl Lane {
+    pub(super) fn new(next: u64) -> Self {
+        Self {
+            open: BTreeSet::new(),
+            next,
+        }
+    }
+
+    /// A place was read. False if it had been read before.
+    pub(super) fn open(&mut self, place: u64) -> bool {
+        let new = self.skip(place);
+        if new {
+            self.open.insert(place);
+        }
+        new
+    }
+
+    /// A place was read, and there is nothing to do for it. False if it had been read before.
+    pub(super) fn skip(&mut self, place: u64) -> bool {
+        let new = place >= self.next;
+        if new {
+            self.next = place.saturating_add(1);
+        }
+        new
+    }
+
+    /// What was open at this place is finished.
+    pub(super) fn finish(&mut self, place: u64) {
+        self.open.remove(&place);
+    }
+
+    /// Everything below this place is finished.
+    pub(super) fn low(&self) -> u64 {
+        self.open.first().copied().unwrap_or(self.next)
+    }
+
+    /// Everything below this place was read.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_open_place_holds_the_others_back() {
+        let mut lane = Lane::new(5);
+        assert_eq!(lane.low(), 5);
+        for place in [5, 7, 9] {
+            assert!(lane.open(place));
+        }
+        assert!(!lane.open(7) && !lane.skip(4));
+        lane.finish(7);
+        assert_eq!((lane.low(), lane.next()), (5, 10));
+        lane.finish(5);
+        assert_eq!(lane.low(), 9);
+        assert!(lane.skip(20));
+        assert_eq!(lane.low(), 9);
+        lane.finish(9);
+        assert_eq!(lane.low(), 21);
+    }
+}

@@ -1,0 +1,234 @@
+//! What a group is called, and the names of the streams that keep it.
+//!
+//! A group is known by what it reads and by its own name, written `SOURCE::GROUP`. Invariant: two groups never share
+//! such a text, and all streams that are made of it have names that the store takes. Not here: what the streams hold
+//! (`record`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use gesta_core::{Error, Result, StreamId, limits};
+
+/// Longest name of a group, in bytes of UTF-8. The shortest is 1.
+pub const GROUP_NAME_BYTES_MAX: usize = 256;
+/// What a group on all events gives as its source.
+pub const ALL: &str = "$all";
+
+const CONFIGURATION: &str = "$persistentsubscriptionconfig-";
+const STATE: &str = "$persistentsubscription-";
+const CHECKPOINT: &str = "-checkpoint";
+const PARKED: &str = "-parked";
+const BETWEEN: &str = "::";
+
+/// What a group reads.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Source {
+    /// One stream.
+    Stream(StreamId),
+    /// All events of a store that has one log.
+    All,
+}
+
+impl Source {
+    /// The name of the stream, or `$all`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Source::Stream(stream) => stream.as_str(),
+            Source::All => ALL,
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A group: what it reads, and its name there.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GroupId {
+    source: Source,
+    name: Arc<str>,
+}
+
+impl GroupId {
+    /// A group of this name on this source.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name is empty, too long, or contains control characters or `::`, if it begins with
+    /// `:`, or if the names of the group's streams would be too long.
+    pub fn new(source: Source, name: &str) -> Result<Self> {
+        let rule = |rule: String| Err(Error::invalid("group", rule));
+        if name.is_empty() || name.len() > GROUP_NAME_BYTES_MAX {
+            let found = name.len();
+            return rule(format!(
+                "must be 1 to {GROUP_NAME_BYTES_MAX} bytes, found {found}"
+            ));
+        }
+        if name.chars().any(char::is_control) {
+            return rule("must not contain control characters".to_owned());
+        }
+        // Else `a::` + `b` and `a` + `::b` would be one group.
+        if name.starts_with(':') || name.contains(BETWEEN) {
+            return rule(format!(
+                "must not begin with a colon or contain two in a row, found {name:?}"
+            ));
+        }
+        if matches!(&source, Source::Stream(stream) if stream.as_str() == ALL) {
+            let text = format!("{ALL} is not the name of a stream: make a group on all events");
+            return Err(Error::invalid("stream", text));
+        }
+        let group = Self {
+            source,
+            name: Arc::from(name),
+        };
+        let longest = STATE.len() + group.key().len() + CHECKPOINT.len();
+        if longest > limits::STREAM_NAME_BYTES_MAX {
+            let max = limits::STREAM_NAME_BYTES_MAX + group.key().len() - longest;
+            return rule(format!(
+                "and the name of its stream must be at most {} bytes together, found {}",
+                max - BETWEEN.len(),
+                group.key().len() - BETWEEN.len()
+            ));
+        }
+        Ok(group)
+    }
+
+    /// What it reads.
+    #[must_use]
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The stream of its configuration.
+    #[must_use]
+    pub fn configuration_stream(&self) -> StreamId {
+        derived(format!("{CONFIGURATION}{}", self.key()))
+    }
+
+    /// The stream of its checkpoints.
+    #[must_use]
+    pub fn checkpoint_stream(&self) -> StreamId {
+        derived(format!("{STATE}{}{CHECKPOINT}", self.key()))
+    }
+
+    /// The stream of its parked events.
+    #[must_use]
+    pub fn parked_stream(&self) -> StreamId {
+        derived(format!("{STATE}{}{PARKED}", self.key()))
+    }
+
+    /// What the configuration streams of all groups, or of all groups of one source, begin with.
+    #[must_use]
+    pub fn configuration_prefix(source: Option<&Source>) -> String {
+        match source {
+            None => CONFIGURATION.to_owned(),
+            Some(source) => format!("{CONFIGURATION}{source}{BETWEEN}"),
+        }
+    }
+
+    /// The group that a stream is the configuration of, if it is one.
+    #[must_use]
+    pub fn of_configuration_stream(stream: &StreamId) -> Option<Self> {
+        let key = stream.as_str().strip_prefix(CONFIGURATION)?;
+        let (source, name) = key.rsplit_once(BETWEEN)?;
+        let source = if source == ALL {
+            Source::All
+        } else {
+            Source::Stream(StreamId::new(source).ok()?)
+        };
+        Self::new(source, name).ok()
+    }
+
+    fn key(&self) -> String {
+        format!("{}{BETWEEN}{}", self.source, self.name)
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{BETWEEN}{}", self.source, self.name)
+    }
+}
+
+/// A name whose parts were checked when the group was made.
+fn derived(name: String) -> StreamId {
+    StreamId::from_stored(name.into())
+}
+
+/// True for streams that keep the state of groups, and for their metadata. A group on all events does not deliver
+/// them: its own checkpoints would be events that it has to check off.
+#[must_use]
+pub fn keeps_state_of_groups(stream: &StreamId) -> bool {
+    let name = stream.as_str();
+    name.strip_prefix("$$").unwrap_or(name).starts_with(STATE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(stream: &str, name: &str) -> Result<GroupId> {
+        GroupId::new(Source::Stream(StreamId::new(stream)?), name)
+    }
+
+    #[test]
+    fn a_group_is_found_by_its_configuration_stream() {
+        for (stream, name) in [
+            ("cart-1", "mail"),
+            ("a:", "b:"),
+            ("a::b", "c"),
+            ("$$x", "y"),
+        ] {
+            let group = group(stream, name).expect("valid");
+            let found = GroupId::of_configuration_stream(&group.configuration_stream());
+            assert_eq!(found, Some(group));
+        }
+        let all = GroupId::new(Source::All, "mail").expect("valid");
+        assert_eq!(
+            all.checkpoint_stream().as_str(),
+            "$persistentsubscription-$all::mail-checkpoint"
+        );
+        assert_eq!(
+            GroupId::of_configuration_stream(&all.configuration_stream()),
+            Some(all)
+        );
+        let other = StreamId::new("cart-1").expect("valid");
+        assert_eq!(GroupId::of_configuration_stream(&other), None);
+    }
+
+    #[test]
+    fn names_that_are_no_names_are_refused() {
+        for name in ["", ":a", "a::b", "a\n", &"x".repeat(257)] {
+            assert!(group("cart-1", name).is_err(), "{name:?}");
+        }
+        assert!(group(ALL, "mail").is_err());
+        let longest = "s".repeat(1_024 - 24 - 11 - 2 - 1);
+        let made = group(&longest, "g").expect("as long as can be");
+        assert!(StreamId::new(made.checkpoint_stream().as_str()).is_ok());
+        assert_eq!(made.checkpoint_stream().as_str().len(), 1_024);
+        let error = group(&longest, "gg").expect_err("too long").to_string();
+        assert!(
+            error.contains("at most 987 bytes together, found 988"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_state_of_groups_is_known_by_its_name() {
+        let group = group("cart-1", "mail").expect("valid");
+        for stream in [group.checkpoint_stream(), group.parked_stream()] {
+            assert!(keeps_state_of_groups(&stream));
+            assert!(keeps_state_of_groups(&stream.metadata_stream()));
+        }
+        assert!(!keeps_state_of_groups(&group.configuration_stream()));
+    }
+}

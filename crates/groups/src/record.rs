@@ -1,0 +1,270 @@
+//! What a group keeps in the store, as events: its configuration, its checkpoints and its parked events.
+//!
+//! The documents are JSON, so that people can read them; a parked event is a link, in the form that other tools know: type
+//! `$>`, data `REVISION@STREAM`. Invariant: fields that a newer version has added are kept out of the way, and a
+//! document without a field that is needed is `Corrupt`. Not here: where they are written (`storage`).
+
+use gesta_core::{
+    Error, EventData, EventId, EventType, Filter, Query, RecordedEvent, Result, Revision, StreamId,
+    Tag, Timestamp,
+};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::names::Source;
+use crate::settings::Settings;
+
+const TYPE_CONFIGURATION: &str = "$GroupConfigured";
+const TYPE_CHECKPOINT: &str = "$SubscriptionCheckpoint";
+const TYPE_LINK: &str = "$>";
+
+/// A group as it was created or changed last.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Configuration {
+    /// The life of the group: one that is deleted and created again begins a new one.
+    pub(crate) life: Uuid,
+    /// The first place that it delivers, while it has no checkpoint.
+    pub(crate) begin: u64,
+    /// The revision of the parked stream with which this life begins.
+    pub(crate) parked_from: u64,
+    pub(crate) settings: Settings,
+    #[serde(default, skip_serializing_if = "FilterDocument::is_all")]
+    pub(crate) filter: FilterDocument,
+}
+
+/// A checkpoint, or the claim of a process that it runs the group from now on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Progressed {
+    /// The life of the group.
+    pub(crate) life: Uuid,
+    /// Which process wrote it; each has a new one when it begins.
+    pub(crate) run: Uuid,
+    /// Everything below this revision or position is finished; `None` if the group never had a checkpoint.
+    pub(crate) next: Option<u64>,
+}
+
+/// A filter in documents.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct FilterDocument {
+    any_of: Vec<QueryDocument>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct QueryDocument {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    types: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stream_prefixes: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    categories: Vec<String>,
+}
+
+impl FilterDocument {
+    fn is_all(&self) -> bool {
+        self.any_of.is_empty()
+    }
+
+    /// The filter.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a name is none, or a list too long.
+    pub(crate) fn to_filter(&self) -> Result<Filter> {
+        let query = |document: &QueryDocument| {
+            let types = document
+                .types
+                .iter()
+                .map(|name| EventType::new(name.as_str()));
+            let tags = document.tags.iter().map(|name| Tag::new(name.as_str()));
+            Ok(Query {
+                types: types.collect::<Result<_>>()?,
+                tags: tags.collect::<Result<_>>()?,
+                stream_prefixes: document.stream_prefixes.clone(),
+                categories: document.categories.clone(),
+            })
+        };
+        let filter = Filter {
+            any_of: self.any_of.iter().map(query).collect::<Result<_>>()?,
+        };
+        filter.validate()?;
+        Ok(filter)
+    }
+}
+
+impl From<&Filter> for FilterDocument {
+    fn from(filter: &Filter) -> Self {
+        let query = |query: &Query| QueryDocument {
+            types: query.types.iter().map(ToString::to_string).collect(),
+            tags: query.tags.iter().map(ToString::to_string).collect(),
+            stream_prefixes: query.stream_prefixes.clone(),
+            categories: query.categories.clone(),
+        };
+        Self {
+            any_of: filter.any_of.iter().map(query).collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ParkedMetadata<'a> {
+    added: String,
+    reason: &'a str,
+    subscription_event_number: u64,
+}
+
+fn system_event(event_type: &'static str, document: &impl Serialize) -> Result<EventData> {
+    let json = serde_json::to_vec(document)
+        .map_err(|error| Error::corrupt("a document of a group").caused_by(error))?;
+    let event_type = EventType::from_stored(event_type.into());
+    Ok(EventData::json(event_type, json).with_id(EventId::random()))
+}
+
+/// The event that records a configuration.
+pub(crate) fn configured(configuration: &Configuration) -> Result<EventData> {
+    system_event(TYPE_CONFIGURATION, configuration)
+}
+
+/// The event that records a checkpoint.
+pub(crate) fn progressed(progressed: &Progressed) -> Result<EventData> {
+    system_event(TYPE_CHECKPOINT, progressed)
+}
+
+/// The event that records a parked event.
+pub(crate) fn parked(
+    source: &Source,
+    event: &RecordedEvent,
+    reason: &str,
+    added: Timestamp,
+) -> Result<EventData> {
+    let metadata = ParkedMetadata {
+        added: added.to_string(),
+        reason,
+        subscription_event_number: place_of(source, event),
+    };
+    let metadata = serde_json::to_vec(&metadata)
+        .map_err(|error| Error::corrupt("a document of a group").caused_by(error))?;
+    let link = format!("{}@{}", event.revision, event.stream);
+    let event_type = EventType::from_stored(TYPE_LINK.into());
+    let data = EventData::binary(event_type, link).with_metadata(metadata);
+    Ok(data.with_id(EventId::random()))
+}
+
+/// Reads a document that was stored by one of the above.
+pub(crate) fn read<'a, T: Deserialize<'a>>(event: &'a RecordedEvent) -> Result<T> {
+    serde_json::from_slice(&event.data).map_err(|error| {
+        let (stream, revision) = (&event.stream, event.revision);
+        Error::corrupt(format!("event {revision} of {stream}: {error}")).caused_by(error)
+    })
+}
+
+/// What a link points to; `None` if it is no link.
+pub(crate) fn target(event: &RecordedEvent) -> Option<(StreamId, Revision)> {
+    if event.event_type.as_str() != TYPE_LINK {
+        return None;
+    }
+    let (revision, stream) = std::str::from_utf8(&event.data).ok()?.split_once('@')?;
+    let revision = revision.parse().ok()?;
+    // The metadata stream of the longest name is longer than other names.
+    let stream = StreamId::new(stream)
+        .or_else(|error| {
+            let described = stream.strip_prefix("$$").ok_or(error)?;
+            StreamId::new(described).map(|stream| stream.metadata_stream())
+        })
+        .ok()?;
+    Some((stream, Revision(revision)))
+}
+
+/// The place of an event in the source of a group.
+pub(crate) fn place_of(source: &Source, event: &RecordedEvent) -> u64 {
+    match source {
+        Source::Stream(_) => event.revision.0,
+        Source::All => event.position.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gesta_core::{ContentType, LogId, Position, Tags};
+
+    fn recorded(data: &EventData) -> RecordedEvent {
+        RecordedEvent {
+            stream: StreamId::new("cart-1").expect("valid"),
+            revision: Revision(7),
+            log: LogId(0),
+            position: Position(99),
+            id: data.id.expect("an id"),
+            event_type: data.event_type.clone(),
+            created: Timestamp(0),
+            content_type: ContentType::Json,
+            data: data.data.clone(),
+            metadata: data.metadata.clone(),
+            tags: Tags::NONE,
+        }
+    }
+
+    #[test]
+    fn a_parked_event_points_to_the_event_and_says_why() {
+        let event = recorded(
+            &EventData::json(EventType::new("T").expect("valid"), "1").with_id(EventId::random()),
+        );
+        let link = parked(&Source::All, &event, "too \"odd\"", Timestamp(0)).expect("valid");
+        assert_eq!(link.data, "7@cart-1");
+        let metadata = r#"{"added":"1970-01-01T00:00:00.000000Z","reason":"too \"odd\"","subscriptionEventNumber":99}"#;
+        assert_eq!(link.metadata, metadata);
+        let (stream, revision) = target(&recorded(&link)).expect("a link");
+        assert_eq!((stream.as_str(), revision), ("cart-1", Revision(7)));
+    }
+
+    #[test]
+    fn what_is_no_link_is_known() {
+        let link = |data: &'static str| {
+            let link = EventData::binary(EventType::new("$>").expect("valid"), data);
+            target(&recorded(&link.with_id(EventId::random())))
+        };
+        for data in [
+            "",
+            "@",
+            "7@",
+            "@cart",
+            "x@cart",
+            "-1@cart",
+            "99999999999999999999@a",
+            "7",
+        ] {
+            assert_eq!(link(data), None, "{data}");
+        }
+        let (stream, _) = link("7@a@b").expect("a link to a stream with an odd name");
+        assert_eq!(stream.as_str(), "a@b");
+    }
+
+    #[test]
+    fn documents_come_back_as_they_were() {
+        let filter = Filter::query(Query {
+            types: vec![EventType::new("T").expect("valid")],
+            categories: vec!["cart".to_owned()],
+            ..Query::default()
+        });
+        let document = FilterDocument::from(&filter);
+        assert_eq!(document.to_filter().expect("valid"), filter);
+        let configuration = Configuration {
+            life: Uuid::from_u128(1),
+            begin: 3,
+            parked_from: 4,
+            settings: Settings::default(),
+            filter: document,
+        };
+        let event = recorded(&configured(&configuration).expect("valid"));
+        assert_eq!(read::<Configuration>(&event).expect("valid"), configuration);
+        assert!(
+            read::<Progressed>(&event)
+                .expect_err("another document")
+                .to_string()
+                .contains("cart-1")
+        );
+    }
+}

@@ -1,0 +1,548 @@
+//! The task of one group: connects the machine with the store and with the consumers.
+//!
+//! Everything that waits for the store runs beside the loop, one call of a kind at a time, so that consumers are served
+//! while the store is slow. A task that is dropped at any point loses nothing: what it had stored is where its successor
+//! begins. Not here: decisions (`machine`), the streams (`storage`), which groups run (`groups`).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use gesta_core::{Clock, ExpectedRevision, Filter, Subscription, SubscriptionMessage};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::begin::Begun;
+use crate::commands::{Command, Commands, Identity, Join, Stop, no_consumer};
+use crate::consumer::{Consumer, Delivery, Queue};
+use crate::error::{Error, Result};
+use crate::groups::{Config, Placement};
+use crate::info::{ConsumerInfo, GroupInfo, Running};
+use crate::machine::{ConsumerId, Counts, Machine};
+use crate::names::{Source, keeps_state_of_groups};
+use crate::record::{self, Configuration};
+use crate::storage::Storage;
+use crate::work::{self, Done};
+
+/// Messages of the subscription that are taken before anything else gets its turn.
+const MESSAGES_AT_ONCE_MAX: usize = 256;
+/// How often the task looks whether it is still to run.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long the last checkpoint of a task that stops may take.
+const LAST_CHECKPOINT_MAX: Duration = Duration::from_secs(5);
+
+/// What all groups of a process share with their tasks.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) placement: Arc<dyn Placement>,
+    /// Bytes of events that all groups hold.
+    pub(crate) held_bytes: AtomicUsize,
+    /// What all groups have done.
+    pub(crate) totals: Mutex<Counts>,
+    pub(crate) stopping: CancellationToken,
+}
+
+struct Member {
+    queue: Arc<Queue>,
+    identity: Identity,
+}
+
+pub(crate) struct Task {
+    shared: Arc<Shared>,
+    storage: Storage,
+    configuration: Configuration,
+    filter: Filter,
+    run: Uuid,
+    /// What the next checkpoint expects.
+    expected: ExpectedRevision,
+    has_checkpoint: bool,
+    /// The revision after the last parked event.
+    parked_end: u64,
+    machine: Machine,
+    members: HashMap<ConsumerId, Member>,
+    subscription: Option<Subscription>,
+    departures: Arc<Notify>,
+    commands: Commands,
+    work: FuturesUnordered<BoxFuture<'static, Done>>,
+    is_parking: bool,
+    is_looking_up: bool,
+    is_subscribing: bool,
+    /// What it has added to the bytes that all groups hold.
+    counted_bytes: usize,
+    /// What it has added to what all groups have done.
+    counted: Counts,
+    began: Instant,
+    idle_since: Instant,
+}
+
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+impl Task {
+    pub(crate) fn new(begun: Begun, shared: Arc<Shared>, commands: Commands) -> Self {
+        let Begun {
+            storage,
+            configuration,
+            filter,
+            run,
+            expected,
+            checkpoint,
+            parked,
+        } = begun;
+        let now = now();
+        let from = checkpoint.unwrap_or(configuration.begin);
+        let limits = crate::machine::Limits {
+            held_bytes_max: shared.config.group_bytes_max,
+        };
+        let settings = configuration.settings.clone();
+        Self {
+            machine: Machine::new(settings, limits, from, parked.start, now),
+            parked_end: parked.end,
+            has_checkpoint: checkpoint.is_some(),
+            shared,
+            storage,
+            configuration,
+            filter,
+            run,
+            expected,
+            members: HashMap::new(),
+            subscription: None,
+            departures: Arc::new(Notify::new()),
+            commands,
+            work: FuturesUnordered::new(),
+            is_parking: false,
+            is_looking_up: false,
+            is_subscribing: false,
+            counted_bytes: 0,
+            counted: Counts::default(),
+            began: now,
+            idle_since: now,
+        }
+    }
+
+    /// Runs until it is told to stop, nobody needs it any more, or it cannot go on; returns why.
+    pub(crate) async fn run(&mut self, requests: &mut mpsc::Receiver<Command>) -> Error {
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            self.settle();
+            let wake_at = self.machine.wake_at();
+            let departures = Arc::clone(&self.departures);
+            let shared = Arc::clone(&self.shared);
+            let reads = self.may_read();
+            let outcome = tokio::select! {
+                () = shared.stopping.cancelled() => Err(Error::Stopping),
+                command = requests.recv() => match command {
+                    Some(command) => self.command(command),
+                    None => Err(Error::Stopping),
+                },
+                () = departures.notified() => {
+                    self.part();
+                    Ok(())
+                }
+                message = next(&mut self.subscription), if reads => self.messages(message),
+                Some(done) = self.work.next(), if !self.work.is_empty() => self.done(done),
+                () = sleep_until(wake_at) => Ok(()),
+                _ = look.tick() => self.look(),
+            };
+            if let Err(why) = outcome {
+                self.settle();
+                return why;
+            }
+        }
+    }
+
+    /// Does all that can be done at once: takes back what is overdue, shares out what waits, begins what is to be stored.
+    fn settle(&mut self) {
+        let now = now();
+        while let Some((consumer, token)) = self.machine.expired(now) {
+            let member = self.members.get(&consumer);
+            if member.is_some_and(|member| member.queue.withdraw(token)) {
+                self.machine.not_taken(token);
+            } else {
+                self.machine.timed_out(token);
+            }
+        }
+        for sent in self.machine.dispatch(now) {
+            if let Some(member) = self.members.get(&sent.consumer) {
+                member.queue.push(Delivery {
+                    number: sent.token,
+                    event: sent.event,
+                    retries: sent.retries,
+                });
+            }
+        }
+        self.begin_work(now);
+        self.count();
+    }
+
+    /// Adds what it holds and has done to the sums of all groups.
+    fn count(&mut self) {
+        let held = self.machine.held_bytes();
+        let total = &self.shared.held_bytes;
+        total.fetch_add(held, Ordering::Relaxed);
+        total.fetch_sub(self.counted_bytes, Ordering::Relaxed);
+        self.counted_bytes = held;
+        let counts = self.machine.counts();
+        if counts != self.counted {
+            // Nothing can panic while it is held.
+            let totals = self.shared.totals.lock();
+            let mut totals = totals.unwrap_or_else(PoisonError::into_inner);
+            totals.add_since(&counts, &self.counted);
+            self.counted = counts;
+        }
+    }
+
+    fn begin_work(&mut self, now: Instant) {
+        let storage = &self.storage;
+        if self.subscription.is_none() && !self.is_subscribing && self.machine.wants_event() {
+            self.is_subscribing = true;
+            let from = self.machine.read_to();
+            let begin = (!self.has_checkpoint).then_some(self.configuration.begin);
+            let filter = self.filter.clone();
+            self.work
+                .push(work::subscribe(storage.clone(), filter, from, begin).boxed());
+        }
+        if let Some(place) = self.machine.begin_checkpoint(now) {
+            let work = work::checkpoint(storage.clone(), self.checkpoint(place), self.expected);
+            self.work.push(work.boxed());
+        }
+        if !self.is_parking {
+            let orders = work::take_orders(&mut self.machine);
+            if !orders.is_empty() {
+                self.is_parking = true;
+                let added = self.shared.clock.now();
+                self.work
+                    .push(work::park(storage.clone(), orders, added).boxed());
+            }
+        }
+        if !self.is_looking_up
+            && let Some(range) = self.machine.wants_parked()
+        {
+            self.is_looking_up = true;
+            self.work
+                .push(work::look_up(storage.clone(), range).boxed());
+        }
+        if let Some(before) = self.machine.begin_truncation(now) {
+            self.work
+                .push(work::truncate(storage.clone(), before).boxed());
+        }
+    }
+
+    fn checkpoint(&self, place: u64) -> record::Progressed {
+        record::Progressed {
+            life: self.configuration.life,
+            run: self.run,
+            next: Some(place),
+        }
+    }
+
+    /// True if another event may be read: this group has room, and all groups together have.
+    fn may_read(&self) -> bool {
+        let total = self.shared.held_bytes.load(Ordering::Relaxed);
+        // A group that holds nothing may read one event whatever the others hold, so that none is stuck.
+        let has_room = total < self.shared.config.held_bytes_max || self.machine.held() == 0;
+        self.subscription.is_some() && has_room && self.machine.wants_event()
+    }
+
+    fn messages(&mut self, first: Option<gesta_core::Result<SubscriptionMessage>>) -> Result<()> {
+        let mut found = first;
+        for _ in 1..MESSAGES_AT_ONCE_MAX {
+            self.one_message(found)?;
+            if !self.may_read() {
+                return Ok(());
+            }
+            match next(&mut self.subscription).now_or_never() {
+                Some(more) => found = more,
+                None => return Ok(()),
+            }
+        }
+        self.one_message(found)
+    }
+
+    fn one_message(
+        &mut self,
+        found: Option<gesta_core::Result<SubscriptionMessage>>,
+    ) -> Result<()> {
+        match found {
+            Some(Ok(message)) => self.message(message),
+            Some(Err(error)) if !error.is_retryable() => return Err(error.into()),
+            // It begins again where it was.
+            Some(Err(_)) | None => self.subscription = None,
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, message: SubscriptionMessage) {
+        let source = self.storage.group.source();
+        match message {
+            SubscriptionMessage::Event { event, .. } => {
+                let place = record::place_of(source, &event);
+                if *source == Source::All && keeps_state_of_groups(&event.stream) {
+                    self.machine.ignore(place);
+                } else {
+                    self.machine.event(place, event);
+                }
+            }
+            SubscriptionMessage::Checkpoint(checkpoint) => {
+                if let Some(place) = work::place_of(&checkpoint) {
+                    self.machine.nothing_up_to(place);
+                }
+            }
+            SubscriptionMessage::CaughtUp(checkpoint) => {
+                if let Some(place) = work::place_of(&checkpoint) {
+                    self.machine.ignore(place);
+                }
+                self.machine.caught_up();
+            }
+        }
+    }
+
+    fn done(&mut self, done: Done) -> Result<()> {
+        match done {
+            Done::Subscribed(subscription) => {
+                self.is_subscribing = false;
+                self.subscription = Some(subscription?);
+            }
+            Done::Checkpoint(written) => match written? {
+                Some(revision) => {
+                    self.expected = ExpectedRevision::Exact(revision);
+                    self.has_checkpoint = true;
+                    self.machine.checkpoint_written();
+                }
+                None => return Err(Error::TakenOver(self.storage.group.clone())),
+            },
+            Done::Parked(tokens, end) => {
+                self.is_parking = false;
+                self.parked_end = self.parked_end.max(end?);
+                for token in tokens {
+                    self.machine.parked(token);
+                }
+            }
+            Done::Looked(looked) => {
+                self.is_looking_up = false;
+                let looked = looked?;
+                for (revision, event) in looked.events {
+                    self.machine.parked_event(revision, event);
+                }
+                self.machine.replay_is_at(looked.next);
+            }
+            Done::Truncated(done) => {
+                done?;
+                self.machine.truncation_written();
+            }
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, command: Command) -> Result<()> {
+        let now = now();
+        match command {
+            Command::Join(join, reply) => {
+                let joined = self.join(join);
+                // A caller that has gone drops the consumer, which leaves.
+                let _ = reply.send(joined);
+            }
+            Command::Ack(consumer, events, reply) => {
+                let known = self.known(consumer);
+                let acked = known.map(|()| self.machine.ack(consumer, &events, now));
+                let _ = reply.send(acked);
+            }
+            Command::Nack(consumer, events, action, reason, reply) => {
+                let known = self.known(consumer);
+                let nacked =
+                    known.map(|()| self.machine.nack(consumer, &events, action, &reason, now));
+                let _ = reply.send(nacked);
+            }
+            Command::Replay(stop_at, reply) => {
+                let until = stop_at.unwrap_or(u64::MAX).min(self.parked_end);
+                let group = &self.storage.group;
+                let begun = self.machine.replay(until);
+                let _ = reply.send(begun.map_err(|_| Error::ReplayRunning(group.clone())));
+            }
+            Command::Info(reply) => drop(reply.send(Ok(self.info()))),
+            Command::Stop(Stop::Dropped) => {
+                return Err(Error::Dropped(self.storage.group.clone()));
+            }
+            Command::Stop(Stop::Deleted) => {
+                return Err(Error::NotFound(self.storage.group.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    fn known(&self, consumer: ConsumerId) -> Result<()> {
+        if self.machine.knows(consumer) {
+            return Ok(());
+        }
+        Err(no_consumer(&self.storage.group, consumer))
+    }
+
+    fn join(&mut self, join: Join) -> Result<Consumer> {
+        let id = ConsumerId(Uuid::new_v4());
+        let group = self.storage.group.clone();
+        if let Err(refused) = self.machine.join(id, join.buffer) {
+            return Err(Error::Refused { group, refused });
+        }
+        let queue = Queue::new(Arc::clone(&self.departures));
+        let member = Member {
+            queue: Arc::clone(&queue),
+            identity: join.identity,
+        };
+        self.members.insert(id, member);
+        Ok(Consumer {
+            id,
+            group,
+            queue,
+            commands: self.commands.clone(),
+            has_ended: false,
+        })
+    }
+
+    /// Takes out the consumers that have left.
+    fn part(&mut self) {
+        let has_left =
+            |(id, member): (&ConsumerId, &Member)| member.queue.has_left().then_some(*id);
+        let gone: Vec<ConsumerId> = self.members.iter().filter_map(has_left).collect();
+        for id in gone {
+            if let Some(member) = self.members.remove(&id) {
+                self.machine.leave(id, &member.queue.drain());
+            }
+        }
+    }
+
+    /// Whether it is still to run.
+    fn look(&mut self) -> Result<()> {
+        let group = &self.storage.group;
+        if let Some(elsewhere) = self.shared.placement.elsewhere(&group.checkpoint_stream()) {
+            return Err(Error::NotHere {
+                group: group.clone(),
+                elsewhere,
+            });
+        }
+        let now = now();
+        let is_used = !self.members.is_empty() || self.machine.is_replaying();
+        if is_used || !self.work.is_empty() {
+            self.idle_since = now;
+        } else if now.saturating_duration_since(self.idle_since) >= self.shared.config.idle_max {
+            return Err(Error::Dropped(group.clone()));
+        }
+        Ok(())
+    }
+
+    fn info(&self) -> GroupInfo {
+        let consumer = |counts: crate::machine::ConsumerCounts| ConsumerInfo {
+            identity: self
+                .members
+                .get(&counts.consumer)
+                .map(|member| member.identity.clone())
+                .unwrap_or_default(),
+            counts,
+        };
+        let machine = &self.machine;
+        GroupInfo {
+            group: self.storage.group.clone(),
+            settings: self.configuration.settings.clone(),
+            filter: self.filter.clone(),
+            checkpoint: self.has_checkpoint.then(|| machine.checkpoint()),
+            parked: self.parked_end.saturating_sub(machine.parked_from()),
+            running: Some(Running {
+                read_to: machine.read_to(),
+                is_live: machine.is_live(),
+                is_replaying: machine.is_replaying(),
+                waiting: machine.waiting(),
+                waiting_again: machine.waiting_again(),
+                in_flight: machine.in_flight(),
+                held_bytes: machine.held_bytes(),
+                counts: machine.counts(),
+                seconds: now().saturating_duration_since(self.began).as_secs(),
+                consumers: machine.consumers().into_iter().map(consumer).collect(),
+            }),
+        }
+    }
+
+    /// Ends the consumers, and stores how far the group has come if it may.
+    pub(crate) async fn stop(&mut self, why: &Error) {
+        for member in self.members.values() {
+            member.queue.end(why.clone());
+        }
+        if matches!(why, Error::NotFound(_) | Error::TakenOver(_)) {
+            return;
+        }
+        let last = self.store_the_rest();
+        if tokio::time::timeout(LAST_CHECKPOINT_MAX, last)
+            .await
+            .is_err()
+        {
+            let group = &self.storage.group;
+            tracing::warn!(%group, "the last checkpoint was not stored in time: events will be delivered again");
+        }
+    }
+
+    /// Finishes the writes under way, and writes the last checkpoint.
+    async fn store_the_rest(&mut self) {
+        loop {
+            self.begin_work_of_the_end();
+            let Some(done) = self.work.next().await else {
+                return;
+            };
+            if self.done(done).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn begin_work_of_the_end(&mut self) {
+        if let Some(place) = self.machine.begin_last_checkpoint(now()) {
+            let storage = self.storage.clone();
+            let work = work::checkpoint(storage, self.checkpoint(place), self.expected);
+            self.work.push(work.boxed());
+        }
+        let orders = if self.is_parking {
+            Vec::new()
+        } else {
+            work::take_orders(&mut self.machine)
+        };
+        if !orders.is_empty() {
+            self.is_parking = true;
+            let added = self.shared.clock.now();
+            self.work
+                .push(work::park(self.storage.clone(), orders, added).boxed());
+        }
+    }
+}
+
+impl Drop for Task {
+    /// A task that is dropped half way still tells its consumers.
+    fn drop(&mut self) {
+        for member in self.members.values() {
+            member.queue.end(Error::Dropped(self.storage.group.clone()));
+        }
+        self.shared
+            .held_bytes
+            .fetch_sub(self.counted_bytes, Ordering::Relaxed);
+    }
+}
+
+async fn next(
+    subscription: &mut Option<Subscription>,
+) -> Option<gesta_core::Result<SubscriptionMessage>> {
+    match subscription {
+        Some(subscription) => subscription.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

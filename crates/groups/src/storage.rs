@@ -1,0 +1,344 @@
+//! Where a group is kept: reading and writing its streams.
+//!
+//! Fencing: every process that begins to run a group appends a claim to the checkpoint stream, and every checkpoint
+//! expects the revision of the one before. So of two processes that run one group, only the one that claimed it last can
+//! write; the other learns it with its next checkpoint. No locks are needed.
+//! Calls that may be tried again are tried until they succeed or are refused; each attempt carries the same event id.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::{
+    Append, BackOff, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventStore,
+    EventStoreExt, ExpectedRevision, Position, ReadStream, RecordedEvent, Result, Revision,
+    SetStreamMetadata, SharedEvent, StreamFrom, StreamId, StreamMetadata,
+};
+use uuid::Uuid;
+
+use crate::names::{GroupId, Source};
+use crate::record::{self, Configuration, Progressed};
+
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Checkpoints that are kept: the last, and the one before for people who look.
+const CHECKPOINTS_KEPT: &str = r#"{"$maxCount":2}"#;
+/// Most parked events that are looked up at once for a replay.
+const REPLAY_EVENTS_MAX: usize = 100;
+/// Bytes of them after which no more are looked up.
+const REPLAY_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// The streams of one group in a store.
+#[derive(Clone)]
+pub(crate) struct Storage {
+    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) group: GroupId,
+}
+
+/// A group as it is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) configuration: Configuration,
+    pub(crate) revision: Revision,
+}
+
+/// The end of the checkpoint stream.
+#[derive(Clone, Debug)]
+pub(crate) struct LastCheckpoint {
+    /// What the next checkpoint expects.
+    pub(crate) expected: ExpectedRevision,
+    /// The checkpoint, if this life of the group has one.
+    pub(crate) next: Option<u64>,
+}
+
+/// Parked events that were looked up.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    pub(crate) events: Vec<(u64, Option<SharedEvent>)>,
+    /// Before this revision nothing is left.
+    pub(crate) next: u64,
+}
+
+impl Storage {
+    /// The configuration; `None` if there is no such group.
+    pub(crate) async fn configuration(&self) -> Result<Option<Stored>> {
+        let Some(event) = self.last(self.group.configuration_stream()).await? else {
+            return Ok(None);
+        };
+        Ok(Some(Stored {
+            configuration: record::read(&event)?,
+            revision: event.revision,
+        }))
+    }
+
+    /// Stores a configuration. Returns false if somebody else came first.
+    pub(crate) async fn configure(
+        &self,
+        configuration: &Configuration,
+        expected: ExpectedRevision,
+    ) -> Result<bool> {
+        let event = record::configured(configuration)?;
+        let append = Append::to(self.group.configuration_stream(), expected, vec![event]);
+        match retried(|| self.store.append(append.clone())).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_conflict(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the checkpoint stream keep the last checkpoints only.
+    pub(crate) async fn bound_checkpoints(&self) -> Result<()> {
+        let request = SetStreamMetadata {
+            stream: self.group.checkpoint_stream(),
+            expected: ExpectedRevision::Any,
+            metadata: StreamMetadata::parse(CHECKPOINTS_KEPT)?,
+        };
+        let set = retried(|| self.store.set_stream_metadata(request.clone())).await;
+        set.map(|_| ())
+    }
+
+    /// Deletes the configuration, which is the end of the group. Returns false if somebody has changed it since.
+    pub(crate) async fn delete(&self, revision: Revision) -> Result<bool> {
+        let expected = ExpectedRevision::Exact(revision);
+        match self
+            .delete_stream(self.group.configuration_stream(), expected)
+            .await
+        {
+            Err(error) if is_conflict(&error) => Ok(false),
+            Err(error) => Err(error),
+            Ok(()) => Ok(true),
+        }
+    }
+
+    /// The streams of checkpoints and parked events, each with the end that it has now.
+    pub(crate) async fn ends_of_state(&self) -> Result<Vec<(StreamId, Revision)>> {
+        let mut ends = Vec::new();
+        for stream in [self.group.checkpoint_stream(), self.group.parked_stream()] {
+            if let Some(last) = self.last(stream.clone()).await? {
+                ends.push((stream, last.revision));
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Deletes what a group that is gone leaves behind, unless it has grown since: then a new group of this name has
+    /// begun. That one does not mistake what is left for its own, for its life is another.
+    pub(crate) async fn delete_state(&self, ends: Vec<(StreamId, Revision)>) -> Result<()> {
+        for (stream, last) in ends {
+            let deleted = self
+                .delete_stream(stream, ExpectedRevision::Exact(last))
+                .await;
+            if let Err(error) = deleted
+                && !is_conflict(&error)
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete_stream(&self, stream: StreamId, expected: ExpectedRevision) -> Result<()> {
+        let kind = DeleteKind::Soft;
+        let request = DeleteStream {
+            stream,
+            expected,
+            kind,
+        };
+        match retried(|| self.store.delete_stream(request.clone())).await {
+            Err(error) if !matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The last checkpoint of this life of the group.
+    pub(crate) async fn last_checkpoint(&self, life: Uuid) -> Result<LastCheckpoint> {
+        let Some(event) = self.last(self.group.checkpoint_stream()).await? else {
+            let expected = ExpectedRevision::NoStream;
+            return Ok(LastCheckpoint {
+                expected,
+                next: None,
+            });
+        };
+        let found: Progressed = record::read(&event)?;
+        Ok(LastCheckpoint {
+            expected: ExpectedRevision::Exact(event.revision),
+            next: found.next.filter(|_| found.life == life),
+        })
+    }
+
+    /// Stores a checkpoint after the one before. Returns its revision; `None` if another process has written one.
+    pub(crate) async fn write_checkpoint(
+        &self,
+        checkpoint: Progressed,
+        expected: ExpectedRevision,
+    ) -> Result<Option<Revision>> {
+        let event = record::progressed(&checkpoint)?;
+        let append = Append::to(self.group.checkpoint_stream(), expected, vec![event]);
+        match retried(|| self.store.append(append.clone())).await {
+            Ok(appended) => Ok(appended.streams.first().map(|part| part.last_revision)),
+            Err(error) if is_conflict(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Stores parked events. Returns the revision after the last.
+    pub(crate) async fn park(&self, events: Vec<EventData>) -> Result<u64> {
+        let append = Append::to(self.group.parked_stream(), ExpectedRevision::Any, events);
+        let appended = retried(|| self.store.append(append.clone())).await?;
+        let last = appended.streams.first().map(|part| part.last_revision);
+        Ok(last.map_or(0, |last| last.next().0))
+    }
+
+    /// The revisions of the parked stream that are in use.
+    pub(crate) async fn parked(
+        &self,
+        configuration: &Configuration,
+    ) -> Result<std::ops::Range<u64>> {
+        let stream = self.group.parked_stream();
+        let end = self.last(stream.clone()).await?;
+        let end = end.map_or(configuration.parked_from, |last| last.revision.next().0);
+        let metadata = self.store.stream_metadata(stream).await?.metadata;
+        let from = metadata.truncate_before.map_or(0, |from| from.0);
+        let from = from.max(configuration.parked_from);
+        Ok(from..end.max(from))
+    }
+
+    /// The revision with which the parked stream of a new group begins.
+    pub(crate) async fn parked_end(&self) -> Result<u64> {
+        let stream = self.group.parked_stream();
+        let from = self
+            .store
+            .stream_metadata(stream.clone())
+            .await?
+            .metadata
+            .truncate_before;
+        let last = self.last(stream).await?;
+        let end = last.map_or(0, |last| last.revision.next().0);
+        Ok(end.max(from.map_or(0, |from| from.0)))
+    }
+
+    /// Truncates the parked stream before this revision. Metadata that others have set stay as they are.
+    pub(crate) async fn truncate_parked(&self, before: u64) -> Result<()> {
+        loop {
+            let stream = self.group.parked_stream();
+            let found = retried(|| self.store.stream_metadata(stream.clone())).await?;
+            if found
+                .metadata
+                .truncate_before
+                .is_some_and(|from| from.0 >= before)
+            {
+                return Ok(());
+            }
+            let mut document: serde_json::Map<String, serde_json::Value> =
+                serde_json::from_slice(found.metadata.json()).map_err(|error| {
+                    Error::corrupt("metadata of a parked stream").caused_by(error)
+                })?;
+            document.insert("$tb".to_owned(), before.into());
+            let request = SetStreamMetadata {
+                stream,
+                expected: found
+                    .revision
+                    .map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact),
+                metadata: StreamMetadata::parse(serde_json::Value::Object(document).to_string())?,
+            };
+            match self.store.set_stream_metadata(request).await {
+                Ok(_) => return Ok(()),
+                Err(error) if is_conflict(&error) => {}
+                // Looked at anew: what may have been written shows there.
+                Err(error) if error.is_retryable() => tokio::time::sleep(PAUSE_MIN).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Looks up parked events in this range of revisions, in pages.
+    pub(crate) async fn look_up_parked(&self, range: std::ops::Range<u64>) -> Result<Looked> {
+        let request = ReadStream::forwards(self.group.parked_stream())
+            .from(StreamFrom::Revision(Revision(range.start)))
+            .limit(REPLAY_EVENTS_MAX);
+        let page = match retried(|| self.store.read_stream(request.clone())).await {
+            Ok(page) => page,
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                return Ok(Looked {
+                    events: Vec::new(),
+                    next: range.end,
+                });
+            }
+            Err(error) => return Err(error),
+        };
+        let (mut events, mut bytes, mut next) = (Vec::new(), 0, range.start);
+        for link in page
+            .events
+            .iter()
+            .filter(|link| link.revision.0 < range.end)
+        {
+            if bytes >= REPLAY_BYTES_MAX {
+                return Ok(Looked { events, next });
+            }
+            let event = match record::target(link) {
+                Some((stream, revision)) => self.event(stream, revision).await?,
+                None => None,
+            };
+            bytes += event.as_ref().map_or(0, |event| event.cost_bytes());
+            next = link.revision.next().0;
+            events.push((link.revision.0, event.map(Arc::new)));
+        }
+        if page.end || page.events.iter().any(|link| link.revision.0 >= range.end) {
+            next = range.end;
+        }
+        Ok(Looked { events, next })
+    }
+
+    async fn event(&self, stream: StreamId, revision: Revision) -> Result<Option<RecordedEvent>> {
+        let found = retried(|| self.store.read_event(stream.clone(), revision)).await;
+        match found {
+            Ok(event) => Ok(Some(event)),
+            Err(error) => match error.kind() {
+                ErrorKind::EventNotFound { .. }
+                | ErrorKind::StreamNotFound(_)
+                | ErrorKind::StreamTombstoned(_) => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// The place after the last event of the source.
+    pub(crate) async fn end_of_source(&self) -> Result<u64> {
+        match self.group.source() {
+            Source::Stream(stream) => {
+                let last = self.last(stream.clone()).await?;
+                Ok(last.map_or(0, |last| last.revision.next().0))
+            }
+            Source::All => {
+                let heads = self.store.info().await?.heads;
+                Ok(heads.first().copied().unwrap_or(Position::START).next().0)
+            }
+        }
+    }
+
+    async fn last(&self, stream: StreamId) -> Result<Option<RecordedEvent>> {
+        let request = ReadStream::backwards(stream).limit(1);
+        match self.store.read_stream(request).await {
+            Ok(page) => Ok(page.events.into_iter().next()),
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn is_conflict(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. })
+}
+
+/// Tries until the store succeeds or refuses.
+async fn retried<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
+    let mut pauses = BackOff::new(PAUSE_MIN, PAUSE_MAX);
+    loop {
+        match attempt().await {
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(%error, "a consumer group waits for the store");
+                tokio::time::sleep(pauses.pause()).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}

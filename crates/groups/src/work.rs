@@ -1,0 +1,138 @@
+//! What a group has the store do, as futures that its task drives beside everything else.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use gesta_core::{
+    BackOff, Checkpoint, Error, ErrorKind, ExpectedRevision, Filter, LogId, Place, Position,
+    Result, Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, Timestamp, limits,
+};
+
+use crate::machine::{Machine, ParkOrder, Token};
+use crate::names::Source;
+use crate::record::{self, Progressed};
+use crate::storage::{Looked, Storage};
+
+/// Most events that are parked by one append.
+const PARK_EVENTS_MAX: usize = 500;
+
+/// What the store has done.
+pub(crate) enum Done {
+    Subscribed(Result<Subscription>),
+    /// The revision of the checkpoint; none if another process has written one.
+    Checkpoint(Result<Option<Revision>>),
+    /// These are parked, and the stream ends before this revision.
+    Parked(Vec<Token>, Result<u64>),
+    Looked(Result<Looked>),
+    Truncated(Result<()>),
+}
+
+/// The place up to which a subscription has looked.
+pub(crate) fn place_of(checkpoint: &Checkpoint) -> Option<u64> {
+    match &checkpoint.place {
+        Place::Logs(positions) => positions.first().map(|position| position.0),
+        Place::Stream { revision, .. } => revision.map(|revision| revision.0),
+    }
+}
+
+/// Subscribes to the source from `from` on. `begin` is given while the group has no checkpoint: then it may be asked to
+/// begin at an event that does not exist yet.
+pub(crate) async fn subscribe(
+    storage: Storage,
+    filter: Filter,
+    from: u64,
+    begin: Option<u64>,
+) -> Done {
+    let mut pauses = BackOff::new(Duration::from_millis(20), Duration::from_secs(2));
+    loop {
+        match subscribe_once(&storage, &filter, from, begin).await {
+            Err(error) if error.is_retryable() => {
+                let group = &storage.group;
+                tracing::warn!(%group, %error, "a consumer group waits for its source");
+                tokio::time::sleep(pauses.pause()).await;
+            }
+            outcome => return Done::Subscribed(outcome),
+        }
+    }
+}
+
+async fn subscribe_once(
+    storage: &Storage,
+    filter: &Filter,
+    from: u64,
+    begin: Option<u64>,
+) -> Result<Subscription> {
+    let mut after = from.checked_sub(1);
+    if begin == Some(from) {
+        // What comes before `from` is passed over by the group.
+        let end = storage.end_of_source().await?;
+        after = after.min(end.checked_sub(1));
+    }
+    let request = match storage.group.source() {
+        Source::Stream(stream) => Subscribe {
+            to: SubscribeTo::Stream(stream.clone()),
+            from: after.map_or(SubscribeFrom::Start, |after| {
+                SubscribeFrom::Revision(Revision(after))
+            }),
+        },
+        Source::All => {
+            let info = storage.store.info().await?;
+            if info.logs != 1 {
+                return Err(several_logs(info.logs));
+            }
+            let after = Position(after.unwrap_or(0));
+            let checkpoint = Checkpoint::in_log(info.incarnation, 1, LogId(0), after);
+            Subscribe {
+                to: SubscribeTo::All(filter.clone()),
+                from: SubscribeFrom::Checkpoint(checkpoint),
+            }
+        }
+    };
+    storage.store.subscribe(request).await
+}
+
+/// Why there are no groups on all events of a store of several logs.
+pub(crate) fn several_logs(logs: u16) -> Error {
+    ErrorKind::Unsupported(format!(
+        "a group on all events needs one order of them, but this store has {logs} logs: \
+         make a group for each stream, or a store with one log"
+    ))
+    .into()
+}
+
+pub(crate) async fn checkpoint(
+    storage: Storage,
+    checkpoint: Progressed,
+    expected: ExpectedRevision,
+) -> Done {
+    Done::Checkpoint(storage.write_checkpoint(checkpoint, expected).await)
+}
+
+/// What is to be parked next, as much as one append takes.
+pub(crate) fn take_orders(machine: &mut Machine) -> Vec<ParkOrder> {
+    const { assert!(PARK_EVENTS_MAX <= limits::APPEND_EVENTS_MAX) };
+    std::iter::from_fn(|| machine.next_park())
+        .take(PARK_EVENTS_MAX)
+        .collect()
+}
+
+pub(crate) async fn park(storage: Storage, orders: Vec<ParkOrder>, added: Timestamp) -> Done {
+    let source = storage.group.source();
+    let link = |order: &ParkOrder| record::parked(source, &order.event, &order.reason, added);
+    let links: Result<Vec<_>> = orders.iter().map(link).collect();
+    let tokens = orders.iter().map(|order| order.token).collect();
+    // The events themselves are not needed any more.
+    drop(orders);
+    match links {
+        Ok(links) => Done::Parked(tokens, storage.park(links).await),
+        Err(error) => Done::Parked(tokens, Err(error)),
+    }
+}
+
+pub(crate) async fn look_up(storage: Storage, range: Range<u64>) -> Done {
+    Done::Looked(storage.look_up_parked(range).await)
+}
+
+pub(crate) async fn truncate(storage: Storage, before: u64) -> Done {
+    Done::Truncated(storage.truncate_parked(before).await)
+}

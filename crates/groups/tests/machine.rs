@@ -1,0 +1,409 @@
+//! The machine of a group in a simulated world: consumers that acknowledge, refuse, are silent and vanish, and a process
+//! that is killed between any two steps and begins again with what it had stored.
+//!
+//! Checked after every step: a checkpoint has not passed an event that nobody finished, no parked event was cut off, and
+//! the bounds of memory hold. At the end every event was acknowledged, skipped, or is parked.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gesta_core::{
+    ContentType, EventId, EventType, LogId, Position, RecordedEvent, Revision, SharedEvent,
+    StreamId, Tags, Timestamp,
+};
+use gesta_groups::{
+    Action, ConsumerId, Limits, Machine, ParkOrder, Sent, Settings, Strategy, Token, Which,
+};
+use gesta_testkit::depth;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use uuid::Uuid;
+
+const STREAMS: u64 = 5;
+
+/// What outlives the process, and what is known of every event.
+struct World {
+    log: Vec<SharedEvent>,
+    finished: HashSet<u64>,
+    checkpoint: u64,
+    /// The places of the parked events, from revision 0 on.
+    parked: Vec<u64>,
+    parked_from: u64,
+}
+
+impl World {
+    fn is_settled(&self, place: u64) -> bool {
+        self.finished.contains(&place) || self.parked.contains(&place)
+    }
+
+    fn is_finished_or_parked_from(&self, place: u64, from: u64) -> bool {
+        let from = usize::try_from(from).expect("small");
+        self.finished.contains(&place) || self.parked[from..].contains(&place)
+    }
+}
+
+/// Events of several streams that have the same ids.
+fn event(place: u64) -> SharedEvent {
+    Arc::new(RecordedEvent {
+        stream: StreamId::new(format!("s-{}", place % STREAMS)).expect("valid"),
+        revision: Revision(place / STREAMS),
+        log: LogId(0),
+        position: Position(place + 1),
+        id: EventId(Uuid::from_u128(u128::from(place / STREAMS))),
+        event_type: EventType::new("T").expect("valid"),
+        created: Timestamp(0),
+        content_type: ContentType::Json,
+        data: vec![b'1'; usize::try_from(place % 7).expect("small") * 100].into(),
+        metadata: format!(r#"{{"$correlationId":"{}"}}"#, place % 3).into(),
+        tags: Tags::NONE,
+    })
+}
+
+/// A consumer: what waits for it, and what it works on.
+#[derive(Default)]
+struct Client {
+    buffer: u32,
+    queue: VecDeque<Sent>,
+    works_on: Vec<Sent>,
+}
+
+struct Process<'w> {
+    world: &'w mut World,
+    machine: Machine,
+    settings: Settings,
+    limits: Limits,
+    clients: HashMap<ConsumerId, Client>,
+    parking: Vec<ParkOrder>,
+    checkpoint: Option<u64>,
+    truncation: Option<u64>,
+    now: Instant,
+}
+
+impl<'w> Process<'w> {
+    fn start(world: &'w mut World, settings: Settings, limits: Limits, now: Instant) -> Self {
+        let (from, parked_from) = (world.checkpoint, world.parked_from);
+        Self {
+            machine: Machine::new(settings.clone(), limits, from, parked_from, now),
+            world,
+            settings,
+            limits,
+            clients: HashMap::new(),
+            parking: Vec::new(),
+            checkpoint: None,
+            truncation: None,
+            now,
+        }
+    }
+
+    fn read(&mut self) {
+        while self.machine.wants_event() {
+            let place = self.machine.read_to();
+            match self.world.log.get(usize::try_from(place).expect("small")) {
+                None => return self.machine.caught_up(),
+                // Some are not for the group.
+                Some(_) if place % 11 == 3 => {
+                    self.world.finished.insert(place);
+                    self.machine.ignore(place);
+                }
+                Some(event) => self.machine.event(place, Arc::clone(event)),
+            }
+        }
+    }
+
+    fn read_parked(&mut self) {
+        while let Some(range) = self.machine.wants_parked() {
+            let place = self.world.parked[usize::try_from(range.start).expect("small")];
+            self.machine.parked_event(range.start, Some(event(place)));
+        }
+    }
+
+    fn deliver(&mut self) {
+        for sent in self.machine.dispatch(self.now) {
+            let client = self
+                .clients
+                .get_mut(&sent.consumer)
+                .expect("a consumer that is there");
+            client.queue.push_back(sent);
+        }
+        for (id, client) in &self.clients {
+            let counts = self.machine.consumers();
+            let counts = counts.iter().find(|counts| counts.consumer == *id);
+            let held = counts.expect("known").in_flight;
+            assert!(held <= usize::try_from(client.buffer).expect("small"));
+            assert!(
+                client.queue.len() <= held,
+                "what was taken away is not in the queue"
+            );
+        }
+    }
+
+    fn expire(&mut self) {
+        while let Some((consumer, token)) = self.machine.expired(self.now) {
+            let queue = &mut self.clients.get_mut(&consumer).expect("known").queue;
+            let before = queue.len();
+            queue.retain(|sent| sent.token != token);
+            if queue.len() < before {
+                self.machine.not_taken(token);
+            } else {
+                self.machine.timed_out(token);
+            }
+        }
+    }
+
+    fn join(&mut self, rng: &mut StdRng) {
+        let id = ConsumerId(Uuid::from_u128(rng.random()));
+        let buffer = rng.random_range(1..20);
+        if self.machine.join(id, buffer).is_ok() {
+            let client = Client {
+                buffer,
+                ..Client::default()
+            };
+            self.clients.insert(id, client);
+        }
+    }
+
+    fn leave(&mut self, id: ConsumerId) {
+        let client = self.clients.remove(&id).expect("known");
+        let not_taken: HashSet<Token> = client.queue.iter().map(|sent| sent.token).collect();
+        self.machine.leave(id, &not_taken);
+    }
+
+    fn answer(&mut self, id: ConsumerId, rng: &mut StdRng) {
+        let client = self.clients.get_mut(&id).expect("known");
+        if rng.random_bool(0.7) {
+            let taken = client.queue.pop_front();
+            client.works_on.extend(taken);
+        }
+        if client.works_on.is_empty() {
+            return;
+        }
+        let at = rng.random_range(0..client.works_on.len());
+        let sent = client.works_on.swap_remove(at);
+        let which = [Which::Delivery(sent.token)];
+        let place = sent.event.position.0 - 1;
+        match rng.random_range(0..20) {
+            // An answer, in time or not: the consumer has done its work.
+            0..14 => {
+                self.machine.ack(id, &which, self.now);
+                self.world.finished.insert(place);
+            }
+            14 => {
+                let known = self.machine.nack(id, &which, Action::Skip, "", self.now);
+                if known == 1 {
+                    self.world.finished.insert(place);
+                }
+            }
+            15..17 => {
+                self.machine.nack(id, &which, Action::Retry, "", self.now);
+            }
+            17 => {
+                self.machine
+                    .nack(id, &which, Action::Park, "broken", self.now);
+            }
+            18 => {
+                let unknown = [Which::Event(EventId(Uuid::from_u128(u128::MAX)))];
+                assert_eq!(self.machine.ack(id, &unknown, self.now), 0);
+            }
+            // It is never heard of again.
+            _ => {}
+        }
+    }
+
+    /// Something that was to be stored is stored.
+    fn store(&mut self, rng: &mut StdRng) {
+        self.parking.extend(self.machine.next_park());
+        if rng.random_bool(0.5) {
+            for order in self.parking.drain(..) {
+                self.world.parked.push(order.event.position.0 - 1);
+                self.machine.parked(order.token);
+            }
+        }
+        let begun = self.machine.begin_checkpoint(self.now);
+        self.checkpoint = self.checkpoint.or(begun);
+        if let Some(place) = self.checkpoint.take_if(|_| rng.random_bool(0.5)) {
+            assert!(place > self.world.checkpoint);
+            for before in self.world.checkpoint..place {
+                assert!(
+                    self.world.is_settled(before),
+                    "{before} was passed by {place}"
+                );
+            }
+            self.world.checkpoint = place;
+            self.machine.checkpoint_written();
+        }
+        let begun = self.machine.begin_truncation(self.now);
+        self.truncation = self.truncation.or(begun);
+        if let Some(from) = self.truncation.take_if(|_| rng.random_bool(0.5)) {
+            for gone in self.world.parked_from..from {
+                let place = self.world.parked[usize::try_from(gone).expect("small")];
+                assert!(
+                    self.world.is_finished_or_parked_from(place, from),
+                    "{place} was cut off"
+                );
+            }
+            self.world.parked_from = from;
+            self.machine.truncation_written();
+        }
+    }
+
+    fn check_bounds(&self) {
+        let largest = event(6).cost_bytes();
+        assert!(self.machine.held_bytes() <= self.limits.held_bytes_max + largest);
+        let asked: u32 = self.clients.values().map(|client| client.buffer).sum();
+        assert!(self.machine.in_flight() <= usize::try_from(asked).expect("small"));
+        // What was given back by consumers may come on top of what waits, but nothing is read then.
+        let most = self
+            .settings
+            .history_buffer_size
+            .max(self.settings.live_buffer_size);
+        assert!(self.machine.waiting() <= usize::try_from(most).expect("small"));
+    }
+
+    fn step(&mut self, rng: &mut StdRng) {
+        let client = {
+            let mut ids: Vec<ConsumerId> = self.clients.keys().copied().collect();
+            ids.sort_unstable();
+            (!ids.is_empty()).then(|| ids[rng.random_range(0..ids.len())])
+        };
+        match (rng.random_range(0..200), client) {
+            (0..4, _) | (_, None) => self.join(rng),
+            (4..6, Some(id)) => self.leave(id),
+            (6..10, _) => self.now += Duration::from_millis(rng.random_range(0..150)),
+            (10, _) => {
+                let until = u64::try_from(self.world.parked.len()).expect("small");
+                let running = self.machine.is_replaying();
+                assert_eq!(self.machine.replay(until).is_err(), running);
+            }
+            (11..40, _) => self.store(rng),
+            (_, Some(id)) => self.answer(id, rng),
+        }
+        self.expire();
+        self.read_parked();
+        self.read();
+        self.deliver();
+        self.check_bounds();
+    }
+
+    /// Consumers that only acknowledge, until nothing is left to do.
+    fn finish(&mut self, rng: &mut StdRng) {
+        for id in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.leave(id);
+        }
+        self.join(rng);
+        for _ in 0..20_000 {
+            self.expire();
+            self.read_parked();
+            self.read();
+            self.deliver();
+            self.store(rng);
+            let id = *self.clients.keys().next().expect("one");
+            let client = self.clients.get_mut(&id).expect("known");
+            for sent in std::mem::take(&mut client.queue) {
+                let known = self
+                    .machine
+                    .ack(id, &[Which::Delivery(sent.token)], self.now);
+                assert_eq!(known, 1);
+                self.world.finished.insert(sent.event.position.0 - 1);
+            }
+            self.now += Duration::from_millis(10);
+            let all = u64::try_from(self.world.log.len()).expect("small");
+            if self.machine.low() == all && self.machine.held() == 0 {
+                assert_eq!(
+                    (self.machine.held_bytes(), self.machine.in_flight()),
+                    (0, 0)
+                );
+                return;
+            }
+        }
+        let (low, held) = (self.machine.low(), self.machine.held());
+        panic!("it does not come to an end: all is finished before {low}, {held} events are held");
+    }
+}
+
+fn settings(rng: &mut StdRng) -> Settings {
+    let strategies = [
+        Strategy::RoundRobin,
+        Strategy::DispatchToSingle,
+        Strategy::Pinned,
+        Strategy::PinnedByCorrelation,
+    ];
+    let read_batch_size = rng.random_range(1..20);
+    let min_checkpoint_count = rng.random_range(0..10);
+    let settings = Settings {
+        extra_statistics: rng.random(),
+        message_timeout_ms: [0, 50, 200][rng.random_range(0..3)],
+        max_retry_count: rng.random_range(0..4),
+        checkpoint_after_ms: rng.random_range(0..300),
+        min_checkpoint_count,
+        max_checkpoint_count: [0, min_checkpoint_count + 5][rng.random_range(0..2)],
+        max_subscriber_count: rng.random_range(0..8),
+        live_buffer_size: rng.random_range(1..30),
+        read_batch_size,
+        history_buffer_size: read_batch_size + rng.random_range(1..30),
+        strategy: strategies[rng.random_range(0..4)],
+        ..Settings::default()
+    };
+    settings.validate().expect("valid");
+    settings
+}
+
+/// Goal: whatever consumers do and whenever the process dies, every event is finished or parked in the end.
+fn every_event_is_finished_or_parked(seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut world = World {
+        log: (0..rng.random_range(1..400)).map(event).collect(),
+        finished: HashSet::new(),
+        checkpoint: 0,
+        parked: Vec::new(),
+        parked_from: 0,
+    };
+    let mut now = Instant::now();
+    let limits = Limits {
+        held_bytes_max: rng.random_range(1_000..30_000),
+    };
+    for _ in 0..rng.random_range(1..6) {
+        let settings = settings(&mut rng);
+        let mut process = Process::start(&mut world, settings, limits, now);
+        for _ in 0..rng.random_range(1..1_500) {
+            process.step(&mut rng);
+        }
+        // And here it is killed.
+        now = process.now;
+    }
+    let settings = settings(&mut rng);
+    let mut process = Process::start(&mut world, settings, limits, now);
+    for _ in 0..rng.random_range(0..1_500) {
+        process.step(&mut rng);
+    }
+    process.finish(&mut rng);
+    for place in 0..u64::try_from(world.log.len()).expect("small") {
+        let settled = world.is_finished_or_parked_from(place, world.parked_from);
+        assert!(settled, "event {place} is lost");
+    }
+}
+
+#[test]
+fn groups_lose_nothing_whatever_happens() {
+    let first = depth::seed();
+    let runs = if depth::seed_asked_for().is_some() {
+        1
+    } else {
+        depth::count(150, 50_000)
+    };
+    for run in 0..runs {
+        let seed = first.wrapping_add(run);
+        let outcome = std::panic::catch_unwind(|| every_event_is_finished_or_parked(seed));
+        if let Err(panic) = outcome {
+            println!("GESTA_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

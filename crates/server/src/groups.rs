@@ -1,0 +1,410 @@
+//! Calls about consumer groups, on a stream and on all events.
+//!
+//! A consumer is an answer without an end: its first message names the consumer, and acknowledgements, which are calls of
+//! their own, carry that name. When the connection ends the consumer leaves its group.
+//! Not here: what groups do (`gesta_groups`), the messages (`sse`).
+
+use std::sync::Arc;
+
+use gesta_core::{ErrorKind, EventId, EventStore, Filter, LogId, StreamId, SystemClock, log_of};
+use gesta_groups::document::{Group, Name, Names};
+use gesta_groups::{
+    Action, ConsumerId, Create, Elsewhere, GroupId, Groups, Identity, Join, REASON_CHARS_MAX,
+    Settings, Source, Token, Which,
+};
+use gesta_wire::json::{Bounded, Object};
+use gesta_wire::percent::Plus;
+use gesta_wire::{answer, shown};
+use hyper::StatusCode;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::api::{Answer, Call, json};
+use crate::body::RequestBody;
+use crate::config::Config;
+use crate::document::parse_owned;
+use crate::placement::Cluster;
+use crate::problem::{Problem, Result};
+use crate::read::{FilterBody, filter_of};
+use crate::route::{OfGroup, Route, Verb};
+use crate::subscribe::endless;
+use crate::uri;
+use crate::write::{check_media_type, payload};
+
+/// Largest body of a call, in bytes.
+const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Most events that one call answers for.
+const ANSWERS_MAX: usize = 10_000;
+/// Names in a list unless asked for otherwise.
+const NAMES: usize = 100;
+/// Events that a consumer holds unless it asks for another number.
+const BUFFER: u32 = 10;
+/// Longest name that a consumer gives itself, in characters.
+const NAME_CHARS_MAX: usize = 200;
+
+/// The groups of a server, as far as the cluster gives it their logs.
+pub(crate) fn start(
+    config: &Config,
+    store: &Arc<dyn EventStore>,
+    cluster: Option<Arc<dyn Cluster>>,
+) -> Groups {
+    let placement = Arc::new(OfCluster(cluster));
+    let clock = Arc::new(SystemClock);
+    Groups::start_as(Arc::clone(store), config.groups.clone(), placement, clock)
+}
+
+/// A group is run by the owner of the log of its checkpoints.
+struct OfCluster(Option<Arc<dyn Cluster>>);
+
+impl gesta_groups::Placement for OfCluster {
+    fn elsewhere(&self, stream: &StreamId) -> Option<Elsewhere> {
+        let cluster = self.0.as_ref()?;
+        let logs = u16::try_from(cluster.placement().logs.len()).ok()?;
+        let owner = cluster.owner_elsewhere(log_of(stream, logs))?;
+        Some(Elsewhere {
+            log: LogId(owner.log),
+            node: owner.node?,
+            address: owner.address?,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CreateBody {
+    #[serde(default)]
+    settings: Option<Object<Settings>>,
+    #[serde(default)]
+    filter: Option<FilterBody>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UpdateBody {
+    settings: Object<Settings>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AckBody {
+    consumer: String,
+    #[serde(default)]
+    deliveries: Option<Bounded<u64, ANSWERS_MAX>>,
+    #[serde(default)]
+    ids: Option<Bounded<String, ANSWERS_MAX>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NackBody {
+    consumer: String,
+    #[serde(default)]
+    deliveries: Option<Bounded<u64, ANSWERS_MAX>>,
+    #[serde(default)]
+    ids: Option<Bounded<String, ANSWERS_MAX>>,
+    action: String,
+    #[serde(default)]
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplayBody {
+    #[serde(default)]
+    stop_at: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoBody {}
+
+#[derive(Serialize)]
+struct Answered {
+    /// Events for which the answer came in time.
+    answered: usize,
+    /// Events that the consumer did not hold.
+    unknown: usize,
+}
+
+#[derive(Serialize)]
+struct Done {}
+
+/// A call about one group.
+pub(crate) async fn call(
+    call: &Call<'_>,
+    of: OfGroup,
+    verb: Verb,
+    body: &mut RequestBody,
+) -> Result<Answer> {
+    match (of, verb) {
+        (OfGroup::Itself, Verb::Put) => create(call, body).await,
+        (OfGroup::Itself, Verb::Post) => update(call, body).await,
+        (OfGroup::Itself, Verb::Delete) => delete(call).await,
+        (OfGroup::Itself, Verb::Get) => {
+            call.parameters(&[])?;
+            info(call, &group(call)?, StatusCode::OK).await
+        }
+        (OfGroup::Consume, _) => consume(call).await,
+        (OfGroup::Ack, _) => ack(call, body).await,
+        (OfGroup::Nack, _) => nack(call, body).await,
+        (OfGroup::ReplayParked, _) => replay(call, body).await,
+    }
+}
+
+/// `GET /groups`, `GET /streams/{stream}/groups`, `GET /all/groups`
+pub(crate) async fn list(call: &Call<'_>) -> Result<Answer> {
+    let parameters = call.parameters(&["after", "limit"])?;
+    let source = source(call)?;
+    let after = match (parameters.one("after")?, &source) {
+        (None, _) => None,
+        (Some(name), Some(source)) => Some(named("after", source.clone(), &name)?),
+        (Some(name), None) => Some(full_name(&name)?),
+    };
+    let limit = match parameters.one("limit")? {
+        None => NAMES,
+        Some(text) => {
+            usize::try_from(uri::number("limit", &text, u64::from(u32::MAX))?).unwrap_or(0)
+        }
+    };
+    let groups = &call.state.groups;
+    let found = groups.list(source.as_ref(), after.as_ref(), limit).await?;
+    let names = Names {
+        groups: found.iter().map(Name::from).collect(),
+        end: found.len() < limit,
+    };
+    Ok(json(StatusCode::OK, answer::write(&names)))
+}
+
+/// `POST /groups/restart`
+pub(crate) async fn restart(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
+    call.parameters(&[])?;
+    let _: NoBody = document(call, body).await?;
+    call.state.groups.restart_all().await?;
+    Ok(json(StatusCode::OK, answer::write(&Done {})))
+}
+
+async fn create(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
+    call.parameters(&[])?;
+    let group = group(call)?;
+    let body: CreateBody = document(call, body).await?;
+    let filter = body.filter.map_or(Ok(Filter::ALL), filter_of)?;
+    let create = Create {
+        group: group.clone(),
+        settings: body
+            .settings
+            .map(|Object(settings)| settings)
+            .unwrap_or_default(),
+        filter,
+    };
+    let created = call.state.groups.create(create).await;
+    created.map_err(of_settings)?;
+    info(call, &group, StatusCode::CREATED).await
+}
+
+async fn update(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
+    call.parameters(&[])?;
+    let group = group(call)?;
+    let body: UpdateBody = document(call, body).await?;
+    let Object(settings) = body.settings;
+    let updated = call.state.groups.update(&group, settings).await;
+    updated.map_err(of_settings)?;
+    info(call, &group, StatusCode::OK).await
+}
+
+/// The same error, told of the setting by the name that it has in the body.
+fn of_settings(error: gesta_groups::Error) -> Problem {
+    match &error {
+        gesta_groups::Error::Store(of_store) => match of_store.kind() {
+            ErrorKind::InvalidArgument { field, .. } if field != "filter" => {
+                Problem::invalid_at(format!("settings.{field}"), of_store)
+            }
+            _ => error.into(),
+        },
+        _ => error.into(),
+    }
+}
+
+async fn delete(call: &Call<'_>) -> Result<Answer> {
+    call.parameters(&[])?;
+    call.state.groups.delete(&group(call)?).await?;
+    Ok(json(StatusCode::OK, answer::write(&Done {})))
+}
+
+async fn info(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result<Answer> {
+    let info = call.state.groups.info(group).await?;
+    Ok(json(status, answer::write(&Group::from(&info))))
+}
+
+async fn consume(call: &Call<'_>) -> Result<Answer> {
+    let parameters = call.parameters(&["buffer", "name"])?;
+    let group = group(call)?;
+    let buffer = match parameters.one("buffer")? {
+        None => BUFFER,
+        Some(text) => {
+            let number = uri::number("buffer", &text, u64::from(u32::MAX))?;
+            u32::try_from(number).unwrap_or(u32::MAX)
+        }
+    };
+    let name = parameters.one("name")?.unwrap_or_default();
+    if name.chars().count() > NAME_CHARS_MAX {
+        let rule = format!("must be at most {NAME_CHARS_MAX} characters");
+        return Err(Problem::invalid("name", rule));
+    }
+    let identity = Identity {
+        name: name.into_owned(),
+        ..Identity::default()
+    };
+    let ticket = call.state.subscriptions.enter()?;
+    let consumer = call
+        .state
+        .groups
+        .join(&group, Join { buffer, identity })
+        .await?;
+    Ok(endless(call, consumer.into(), ticket))
+}
+
+async fn ack(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
+    call.parameters(&[])?;
+    let group = group(call)?;
+    let body: AckBody = document(call, body).await?;
+    let (consumer, events) = (consumer(&body.consumer)?, which(body.deliveries, body.ids)?);
+    let asked = events.len();
+    let answered = call.state.groups.ack(&group, consumer, events).await?;
+    Ok(shown_answers(asked, answered))
+}
+
+async fn nack(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
+    call.parameters(&[])?;
+    let group = group(call)?;
+    let body: NackBody = document(call, body).await?;
+    let (consumer, events) = (consumer(&body.consumer)?, which(body.deliveries, body.ids)?);
+    let action = action(&body.action)?;
+    if body.reason.chars().count() > REASON_CHARS_MAX {
+        let rule = format!("must be at most {REASON_CHARS_MAX} characters");
+        return Err(Problem::invalid("reason", rule));
+    }
+    let asked = events.len();
+    let groups = &call.state.groups;
+    let answered = groups
+        .nack(&group, consumer, events, action, &body.reason)
+        .await?;
+    Ok(shown_answers(asked, answered))
+}
+
+async fn replay(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
+    call.parameters(&[])?;
+    let group = group(call)?;
+    let body: ReplayBody = document(call, body).await?;
+    call.state
+        .groups
+        .replay_parked(&group, body.stop_at)
+        .await?;
+    Ok(json(StatusCode::OK, answer::write(&Done {})))
+}
+
+fn shown_answers(asked: usize, answered: usize) -> Answer {
+    let unknown = asked.saturating_sub(answered);
+    json(
+        StatusCode::OK,
+        answer::write(&Answered { answered, unknown }),
+    )
+}
+
+/// Reads a whole body as a document.
+async fn document<T: DeserializeOwned>(call: &Call<'_>, body: &mut RequestBody) -> Result<T> {
+    check_media_type(call)?;
+    let (payload, _held) = payload(call, body, BODY_BYTES_MAX).await?;
+    let text = std::str::from_utf8(&payload.bytes)
+        .map_err(|_| Problem::invalid("body", "must be UTF-8"))?;
+    let Object(document) = parse_owned::<Object<T>>(text, "")?;
+    Ok(document)
+}
+
+/// What the path is about; `None`: all groups.
+fn source(call: &Call<'_>) -> Result<Option<Source>> {
+    Ok(match call.route() {
+        Route::StreamGroups | Route::StreamGroup(_) => Some(Source::Stream(call.stream()?)),
+        Route::AllGroups | Route::AllGroup(_) => Some(Source::All),
+        _ => None,
+    })
+}
+
+/// The group that the path names.
+fn group(call: &Call<'_>) -> Result<GroupId> {
+    let name = uri::percent_decode("group", call.group(), Plus::Itself)?;
+    named("group", source(call)?.unwrap_or(Source::All), &name)
+}
+
+fn named(field: &'static str, source: Source, name: &str) -> Result<GroupId> {
+    GroupId::new(source, name).map_err(|error| match error.kind() {
+        ErrorKind::InvalidArgument { field: found, .. } if found == "group" => {
+            Problem::invalid_at(field, &error)
+        }
+        _ => error.into(),
+    })
+}
+
+/// A group by its name and that of its source.
+fn full_name(text: &str) -> Result<GroupId> {
+    let Some((source, name)) = text.rsplit_once("::") else {
+        let rule = format!("must be SOURCE::GROUP, found {}", shown(text));
+        return Err(Problem::invalid("after", rule));
+    };
+    let source = if source == gesta_groups::ALL {
+        Source::All
+    } else {
+        Source::Stream(uri::stream_named("after", source)?)
+    };
+    named("after", source, name)
+}
+
+fn uuid(field: &str, text: &str) -> Result<Uuid> {
+    let found = (text.len() == 36)
+        .then(|| Uuid::try_parse(text).ok())
+        .flatten();
+    found.ok_or_else(|| Problem::invalid(field, format!("must be a UUID, found {}", shown(text))))
+}
+
+fn consumer(text: &str) -> Result<ConsumerId> {
+    uuid("consumer", text).map(ConsumerId)
+}
+
+fn which(
+    deliveries: Option<Bounded<u64, ANSWERS_MAX>>,
+    ids: Option<Bounded<String, ANSWERS_MAX>>,
+) -> Result<Vec<Which>> {
+    let numbers = deliveries.map(|list| list.0).unwrap_or_default();
+    let mut events: Vec<Which> = numbers
+        .into_iter()
+        .map(|number| Which::Delivery(Token(number)))
+        .collect();
+    for (i, id) in ids
+        .map(|list| list.0)
+        .unwrap_or_default()
+        .iter()
+        .enumerate()
+    {
+        let id = EventId(uuid(&format!("ids[{i}]"), id)?);
+        events.push(Which::Event(id));
+    }
+    if events.is_empty() {
+        return Err(Problem::invalid("deliveries", "or ids must name an event"));
+    }
+    Ok(events)
+}
+
+fn action(text: &str) -> Result<Action> {
+    match text {
+        "retry" => Ok(Action::Retry),
+        "park" => Ok(Action::Park),
+        "skip" => Ok(Action::Skip),
+        "stop" => Ok(Action::Stop),
+        "unknown" => Ok(Action::Unknown),
+        other => {
+            let found = shown(other);
+            let rule = format!("must be retry, park, skip, stop or unknown, found {found}");
+            Err(Problem::invalid("action", rule))
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Consumer groups.
+
+use std::sync::Arc;
+
+use gesta_memory::MemoryStore;
+use gesta_server::Config;
+use serde_json::{Value, json};
+
+use crate::client::{Answer, Raw, Server, config, soon};
+
+const GROUP: &str = "/streams/cart-1/groups/mail";
+
+async fn call(server: &Server, method: &str, target: &str, body: Value) -> Answer {
+    server.json(method, target, &body.to_string()).await
+}
+
+/// A consumer, and its number.
+async fn consume(server: &Server, target: &str) -> (Raw, String) {
+    let mut raw = server
+        .raw(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+        .await;
+    raw.until("\"}\n\n").await;
+    let joined = data(&raw, "joined").remove(0);
+    let number = joined["consumer"].as_str().expect("a number").to_owned();
+    (raw, number)
+}
+
+/// The body so far, without the marks of its chunks.
+fn without_chunks(received: &str) -> String {
+    let mut rest = received.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let mut body = String::new();
+    while let Some((size, more)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).expect("the size of a chunk");
+        let Some(chunk) = more.get(..size) else { break };
+        body.push_str(chunk);
+        rest = more.get(size + 2..).unwrap_or("");
+    }
+    body
+}
+
+/// The data of all messages of this name.
+fn data(raw: &Raw, name: &str) -> Vec<Value> {
+    let event = format!("event: {name}");
+    let messages = without_chunks(&raw.received);
+    let mut lines = messages.lines();
+    let mut found = Vec::new();
+    while let Some(line) = lines.next() {
+        if line == event
+            && let Some(data) = lines.next().and_then(|line| line.strip_prefix("data: "))
+        {
+            found.extend(serde_json::from_str::<Value>(data).ok());
+        }
+    }
+    found
+}
+
+/// The deliveries, once there are so many.
+async fn deliveries(raw: &mut Raw, count: usize) -> Vec<Value> {
+    soon(async {
+        while data(raw, "event").len() < count {
+            assert!(raw.more().await, "{}", raw.received);
+        }
+    })
+    .await;
+    data(raw, "event")
+}
+
+#[tokio::test]
+async fn a_group_is_created_read_changed_listed_and_deleted() {
+    let server = Server::start().await;
+    let settings = json!({"settings": {"max_retry_count": 3, "start": {"at": 2}}});
+    let created = call(&server, "PUT", GROUP, settings.clone()).await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    assert_eq!(server.get(GROUP).await.json(), created.json());
+    let group = created.json();
+    assert_eq!(
+        (&group["source"], &group["group"]),
+        (&json!("cart-1"), &json!("mail"))
+    );
+    assert_eq!(
+        (&group["status"], &group["checkpoint"]),
+        (&json!("idle"), &Value::Null)
+    );
+    assert_eq!(group["settings"]["max_retry_count"], 3);
+    assert_eq!(group["settings"]["start"], json!({"at": 2}));
+    let again = call(&server, "PUT", GROUP, settings).await;
+    assert_eq!(
+        (again.status, again.problem().0.as_str()),
+        (409, "group_exists")
+    );
+
+    let changed = json!({"settings": {"strategy": "pinned"}});
+    let changed = call(&server, "POST", GROUP, changed).await;
+    assert_eq!(
+        (changed.status, &changed.json()["settings"]["strategy"]),
+        (200, &json!("pinned"))
+    );
+    let filter = json!({"filter": [{"categories": ["cart"]}]});
+    let all = call(&server, "PUT", "/all/groups/m%C3%A4il", filter).await;
+    assert_eq!(all.status, 201, "{}", all.body);
+    assert_eq!(all.json()["filter"][0]["categories"], json!(["cart"]));
+
+    let names = |answer: Answer| -> Vec<String> {
+        let groups = answer.json()["groups"].as_array().expect("a list").clone();
+        groups
+            .iter()
+            .map(|group| format!("{}::{}", group["source"], group["group"]))
+            .collect()
+    };
+    let (mail, on_all) = ("\"cart-1\"::\"mail\"", "\"$all\"::\"mäil\"");
+    assert_eq!(names(server.get("/groups").await), [on_all, mail]);
+    assert_eq!(names(server.get("/groups?limit=1").await), [on_all]);
+    assert_eq!(
+        names(server.get("/groups?after=$all::m%C3%A4il").await),
+        [mail]
+    );
+    assert_eq!(names(server.get("/streams/cart-1/groups").await), [mail]);
+    assert_eq!(
+        names(server.get("/streams/cart-1/groups?after=mail").await),
+        [""; 0]
+    );
+    assert_eq!(names(server.get("/all/groups").await), [on_all]);
+
+    assert_eq!(
+        call(&server, "POST", "/groups/restart", json!({}))
+            .await
+            .status,
+        200
+    );
+    let deleted = server.send("DELETE", GROUP, &[], "").await;
+    assert_eq!(deleted.status, 200, "{}", deleted.body);
+    for (method, target) in [
+        ("GET", GROUP.to_owned()),
+        ("DELETE", GROUP.to_owned()),
+        ("GET", format!("{GROUP}/consume")),
+    ] {
+        let gone = server.send(method, &target, &[], "").await;
+        assert_eq!(
+            (gone.status, gone.problem().0.as_str()),
+            (404, "group_not_found"),
+            "{target}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn consumers_share_events_and_answer_for_them() {
+    let server = Server::start().await;
+    let settings = json!({"settings": {
+        "checkpoint_after_ms": 0, "min_checkpoint_count": 1, "max_checkpoint_count": 1,
+        "extra_statistics": true,
+    }});
+    call(&server, "PUT", GROUP, settings).await;
+    let (mut first, one) = consume(&server, &format!("{GROUP}/consume?buffer=2&name=first")).await;
+    let (mut second, two) = consume(&server, &format!("{GROUP}/consume?buffer=2")).await;
+    let large = format!("\"{}\"", "x".repeat(20_000));
+    server.append("cart-1", &["0", &large, "2", "3", "4"]).await;
+    let of_first = deliveries(&mut first, 2).await;
+    let of_second = deliveries(&mut second, 2).await;
+    let revisions = |found: &[Value]| -> Vec<u64> {
+        found
+            .iter()
+            .filter_map(|one| one["event"]["revision"].as_u64())
+            .collect()
+    };
+    assert_eq!(
+        (revisions(&of_first), revisions(&of_second)),
+        (vec![0, 2], vec![1, 3])
+    );
+    assert_eq!(
+        of_second[0]["event"]["data"].as_str().map(str::len),
+        Some(20_000)
+    );
+
+    let info = server.get(GROUP).await.json();
+    let running = &info["running"];
+    assert_eq!(
+        (&running["in_flight"], &running["waiting"]),
+        (&json!(4), &json!(1))
+    );
+    assert_eq!(running["consumers"][0]["name"], "first");
+    assert_eq!(running["consumers"][1]["consumer"], json!(two));
+
+    let ack = json!({"consumer": one, "deliveries": [of_first[0]["delivery"], 77]});
+    let acked = call(&server, "POST", &format!("{GROUP}/ack"), ack).await;
+    assert_eq!(acked.json(), json!({"answered": 1, "unknown": 1}));
+    assert_eq!(revisions(&deliveries(&mut first, 3).await), [0, 2, 4]);
+    let nack = json!({"consumer": two, "ids": [of_second[0]["event"]["id"]], "action": "park", "reason": "odd"});
+    let nacked = call(&server, "POST", &format!("{GROUP}/nack"), nack).await;
+    assert_eq!(nacked.json(), json!({"answered": 1, "unknown": 0}));
+    soon(async { while server.get(GROUP).await.json()["parked"] != 1 {} }).await;
+
+    // What the second holds goes to the first when it leaves: its room is full until it answers.
+    drop(second);
+    let held = json!({"consumer": one, "deliveries": [of_first[1]["delivery"]]});
+    call(&server, "POST", &format!("{GROUP}/ack"), held).await;
+    let all = deliveries(&mut first, 4).await;
+    assert_eq!(
+        (&all[3]["event"]["revision"], &all[3]["retries"]),
+        (&json!(3), &json!(1))
+    );
+    let gone = json!({"consumer": two, "deliveries": [1]});
+    let gone = call(&server, "POST", &format!("{GROUP}/ack"), gone).await;
+    assert_eq!(
+        (gone.status, gone.problem().0.as_str()),
+        (404, "consumer_not_found")
+    );
+
+    let replayed = call(
+        &server,
+        "POST",
+        &format!("{GROUP}/replay-parked"),
+        json!({}),
+    )
+    .await;
+    assert_eq!(replayed.status, 200, "{}", replayed.body);
+    let metrics = server.get("/metrics").await.body;
+    assert!(
+        metrics.contains("gesta_group_redeliveries_total 1"),
+        "{metrics}"
+    );
+    assert!(metrics.contains("gesta_groups_running 1"), "{metrics}");
+    assert!(
+        metrics.contains(r#"gesta_group_outcomes_total{outcome="parked"} 1"#),
+        "{metrics}"
+    );
+
+    // A server that stops tells its consumers.
+    server.handle.shutdown().await;
+    assert!(first.rest().await.contains("event: error"));
+}
+
+/// Goal: whatever is wrong with a call is named, and nothing is changed by it.
+#[tokio::test]
+async fn calls_that_break_a_rule_are_refused_with_the_field() {
+    let server = Server::start().await;
+    call(&server, "PUT", GROUP, json!({})).await;
+    let (_raw, number) = consume(&server, &format!("{GROUP}/consume")).await;
+    let nothing = json!({"consumer": number});
+    let cases = [
+        ("PUT", "/streams/cart-1/groups/a::b", json!({}), "group"),
+        ("PUT", "/streams/cart-1/groups/", json!({}), "group"),
+        ("PUT", "/streams/$all/groups/a", json!({}), "stream"),
+        ("PUT", "/streams/a/groups/a", json!([]), "body"),
+        (
+            "PUT",
+            "/streams/a/groups/a",
+            json!({"setting": {}}),
+            "setting",
+        ),
+        (
+            "PUT",
+            "/streams/a/groups/a",
+            json!({"settings": []}),
+            "settings",
+        ),
+        (
+            "PUT",
+            "/streams/a/groups/a",
+            json!({"settings": {"x": 1}}),
+            "settings.x",
+        ),
+        (
+            "PUT",
+            "/streams/a/groups/a",
+            json!({"settings": {"max_retry_count": -1}}),
+            "settings.max_retry_count",
+        ),
+        (
+            "PUT",
+            "/streams/a/groups/a",
+            json!({"settings": {"live_buffer_size": 0}}),
+            "settings.live_buffer_size",
+        ),
+        (
+            "PUT",
+            "/streams/a/groups/a",
+            json!({"filter": [{"types": ["x"]}]}),
+            "filter",
+        ),
+        (
+            "PUT",
+            "/all/groups/a",
+            json!({"filter": [{"types": [""]}]}),
+            "filter[0].types",
+        ),
+        (
+            "PUT",
+            "/all/groups/a",
+            json!({"settings": {"start": {"at": 999}}}),
+            "settings.start.at",
+        ),
+        ("POST", GROUP, json!({}), "settings"),
+        (
+            "POST",
+            "/streams/cart-1/groups/mail/ack",
+            json!({"deliveries": [1]}),
+            "consumer",
+        ),
+        (
+            "POST",
+            "/streams/cart-1/groups/mail/ack",
+            json!({"consumer": "7", "deliveries": [1]}),
+            "consumer",
+        ),
+        (
+            "POST",
+            "/streams/cart-1/groups/mail/ack",
+            nothing.clone(),
+            "deliveries",
+        ),
+        (
+            "POST",
+            "/streams/cart-1/groups/mail/ack",
+            json!({"consumer": number, "ids": ["x"]}),
+            "ids[0]",
+        ),
+        (
+            "POST",
+            "/streams/cart-1/groups/mail/nack",
+            json!({"consumer": number, "deliveries": [1], "action": "Retry"}),
+            "action",
+        ),
+        (
+            "POST",
+            "/streams/cart-1/groups/mail/nack",
+            json!({"consumer": number, "deliveries": [1], "action": "park", "reason": "x".repeat(1_001)}),
+            "reason",
+        ),
+        (
+            "POST",
+            "/streams/cart-1/groups/mail/replay-parked",
+            json!({"stop_at": -1}),
+            "stop_at",
+        ),
+    ];
+    for (method, target, body, field) in cases {
+        let answer = call(&server, method, target, body.clone()).await;
+        assert_eq!(answer.status, 400, "{target} {body}: {}", answer.body);
+        assert_eq!(
+            answer.problem().1,
+            field,
+            "{target} {body}: {}",
+            answer.body
+        );
+    }
+    for target in [
+        "/consume?buffer=0",
+        "/consume?buffer=10001",
+        "/consume?buffer=x",
+        "?x=1",
+    ] {
+        assert_eq!(
+            server.get(&format!("{GROUP}{target}")).await.status,
+            400,
+            "{target}"
+        );
+    }
+    let form = [("content-type", "text/plain")];
+    assert_eq!(
+        server
+            .send("PUT", "/streams/a/groups/a", &form, "{}")
+            .await
+            .status,
+        415
+    );
+    assert_eq!(
+        server.get("/groups").await.json()["groups"]
+            .as_array()
+            .map(Vec::len),
+        Some(1)
+    );
+}
+
+#[tokio::test]
+async fn consumers_count_as_subscriptions_and_a_full_group_says_so() {
+    let bounded = Config {
+        subscriptions_max: 2,
+        ..config()
+    };
+    let server = Server::with(bounded, Arc::new(MemoryStore::new())).await;
+    let one = json!({"settings": {"max_subscriber_count": 1}});
+    call(&server, "PUT", GROUP, one).await;
+    call(&server, "PUT", "/streams/b/groups/mail", json!({})).await;
+    let (_first, _) = consume(&server, &format!("{GROUP}/consume")).await;
+    let full = server.get(&format!("{GROUP}/consume")).await;
+    assert_eq!(
+        (full.status, full.problem().0.as_str()),
+        (409, "group_full")
+    );
+    let (_second, _) = consume(&server, "/streams/b/groups/mail/consume").await;
+    let full = server.get("/streams/b/groups/mail/consume").await;
+    assert_eq!(
+        (full.status, full.problem().0.as_str()),
+        (503, "overloaded")
+    );
+}
