@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use gesta_core::{ExpectedRevision, Filter};
+use gesta_pattern::Pattern;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -14,6 +15,7 @@ pub(crate) struct Begun {
     pub(crate) storage: Storage,
     pub(crate) configuration: Configuration,
     pub(crate) filter: Filter,
+    pub(crate) pattern: Option<Pattern>,
     pub(crate) run: Uuid,
     /// What the next checkpoint expects.
     pub(crate) expected: ExpectedRevision,
@@ -61,6 +63,11 @@ async fn claimed(
 ) -> Result<Begun> {
     Ok(Begun {
         filter: configuration.filter.to_filter()?,
+        pattern: configuration
+            .pattern
+            .clone()
+            .map(Pattern::new)
+            .transpose()?,
         parked: storage.parked(&configuration).await?,
         expected,
         checkpoint,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gesta_pattern::PatternText;
 use gesta_wire::request::QueryBody;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,9 @@ pub struct Group {
     /// What it takes of all events; empty: all of them.
     #[serde(default)]
     pub filter: Vec<QueryBody>,
+    /// What it takes of those; none if it takes all. Clients of other protocols give one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<PatternText>,
     /// What it does, if it runs.
     #[serde(default)]
     pub running: Option<RunningGroup>,
@@ -132,6 +136,7 @@ impl From<&GroupInfo> for Group {
             parked: info.parked,
             settings: info.settings.clone(),
             filter: info.filter.any_of.iter().map(QueryBody::from).collect(),
+            pattern: info.pattern.clone(),
             running: info.running.as_ref().map(RunningGroup::from),
         }
     }

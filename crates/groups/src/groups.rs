@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gesta_core::{Clock, EventStore, ExpectedRevision, Filter, ListStreams, StreamId, SystemClock};
+use gesta_pattern::{Pattern, PatternText};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -175,6 +176,22 @@ impl Groups {
     /// # Cancel safety
     /// Dropping the future leaves the group created or not.
     pub async fn create(&self, create: Create) -> Result<()> {
+        self.create_with(create, None).await
+    }
+
+    /// Creates a group on all events that takes those of them that pass a pattern; `filter` counts as well.
+    ///
+    /// # Errors
+    /// As [`Groups::create`]; `Store`: `InvalidArgument` if the pattern cannot be used.
+    ///
+    /// # Cancel safety
+    /// As [`Groups::create`].
+    pub async fn create_matching(&self, create: Create, pattern: PatternText) -> Result<()> {
+        Pattern::new(pattern.clone())?;
+        self.create_with(create, Some(pattern)).await
+    }
+
+    async fn create_with(&self, create: Create, pattern: Option<PatternText>) -> Result<()> {
         let Create {
             group,
             settings,
@@ -184,7 +201,7 @@ impl Groups {
         filter.validate()?;
         let storage = self.storage(&group)?;
         match group.source() {
-            Source::Stream(_) if filter != Filter::ALL => {
+            Source::Stream(_) if filter != Filter::ALL || pattern.is_some() => {
                 let rule = "is for groups on all events: a group on a stream takes all its events";
                 return Err(gesta_core::Error::invalid("filter", rule).into());
             }
@@ -205,6 +222,7 @@ impl Groups {
             parked_from: storage.parked_end().await?,
             settings,
             filter: FilterDocument::from(&filter),
+            pattern,
         };
         storage.bound_checkpoints().await?;
         let expected = ExpectedRevision::NoStream;
@@ -588,6 +606,7 @@ async fn stored_info(storage: &Storage) -> Result<GroupInfo> {
         checkpoint: storage.last_checkpoint(configuration.life).await?.next,
         parked: parked.end - parked.start,
         filter: configuration.filter.to_filter()?,
+        pattern: configuration.pattern.clone(),
         settings: configuration.settings,
         running: None,
     })

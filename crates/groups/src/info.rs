@@ -5,6 +5,7 @@ use crate::machine::{ConsumerCounts, Counts};
 use crate::names::GroupId;
 use crate::settings::Settings;
 use gesta_core::Filter;
+use gesta_pattern::PatternText;
 
 /// A group, as it is now.
 #[derive(Clone, PartialEq, Debug)]
@@ -15,6 +16,8 @@ pub struct GroupInfo {
     pub settings: Settings,
     /// Which events it takes of all events.
     pub filter: Filter,
+    /// Which of the events that the filter lets pass it takes.
+    pub pattern: Option<PatternText>,
     /// Everything below this revision or position is finished, as stored; `None` if the group has no checkpoint yet.
     pub checkpoint: Option<u64>,
     /// Parked events.

@@ -8,6 +8,7 @@ use gesta_core::{
     Error, EventData, EventId, EventType, Filter, Query, RecordedEvent, Result, Revision, StreamId,
     Tag, Timestamp,
 };
+use gesta_pattern::PatternText;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -30,6 +31,9 @@ pub(crate) struct Configuration {
     pub(crate) settings: Settings,
     #[serde(default, skip_serializing_if = "FilterDocument::is_all")]
     pub(crate) filter: FilterDocument,
+    /// Which of the events that the filter lets pass it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pattern: Option<PatternText>,
 }
 
 /// A checkpoint, or the claim of a process that it runs the group from now on.
@@ -257,6 +261,7 @@ mod tests {
             parked_from: 4,
             settings: Settings::default(),
             filter: document,
+            pattern: None,
         };
         let event = recorded(&configured(&configuration).expect("valid"));
         assert_eq!(read::<Configuration>(&event).expect("valid"), configuration);

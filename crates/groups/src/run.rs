@@ -13,6 +13,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use gesta_core::{Clock, ExpectedRevision, Filter, Subscription, SubscriptionMessage};
+use gesta_pattern::Pattern;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -58,6 +59,7 @@ pub(crate) struct Task {
     storage: Storage,
     configuration: Configuration,
     filter: Filter,
+    pattern: Option<Pattern>,
     run: Uuid,
     /// What the next checkpoint expects.
     expected: ExpectedRevision,
@@ -91,6 +93,7 @@ impl Task {
             storage,
             configuration,
             filter,
+            pattern,
             run,
             expected,
             checkpoint,
@@ -110,6 +113,7 @@ impl Task {
             storage,
             configuration,
             filter,
+            pattern,
             run,
             expected,
             members: HashMap::new(),
@@ -272,7 +276,7 @@ impl Task {
         found: Option<gesta_core::Result<SubscriptionMessage>>,
     ) -> Result<()> {
         match found {
-            Some(Ok(message)) => self.message(message),
+            Some(Ok(message)) => self.message(message)?,
             Some(Err(error)) if !error.is_retryable() => return Err(error.into()),
             // It begins again where it was.
             Some(Err(_)) | None => self.subscription = None,
@@ -280,15 +284,20 @@ impl Task {
         Ok(())
     }
 
-    fn message(&mut self, message: SubscriptionMessage) {
+    fn message(&mut self, message: SubscriptionMessage) -> Result<()> {
         let source = self.storage.group.source();
         match message {
             SubscriptionMessage::Event { event, .. } => {
                 let place = record::place_of(source, &event);
-                if *source == Source::All && keeps_state_of_groups(&event.stream) {
-                    self.machine.ignore(place);
-                } else {
+                let is_own = *source == Source::All && keeps_state_of_groups(&event.stream);
+                let passes = match &self.pattern {
+                    Some(pattern) if !is_own => pattern.matches(&event)?,
+                    _ => !is_own,
+                };
+                if passes {
                     self.machine.event(place, event);
+                } else {
+                    self.machine.ignore(place);
                 }
             }
             SubscriptionMessage::Checkpoint(checkpoint) => {
@@ -303,6 +312,7 @@ impl Task {
                 self.machine.caught_up();
             }
         }
+        Ok(())
     }
 
     fn done(&mut self, done: Done) -> Result<()> {
@@ -451,6 +461,7 @@ impl Task {
             group: self.storage.group.clone(),
             settings: self.configuration.settings.clone(),
             filter: self.filter.clone(),
+            pattern: self.configuration.pattern.clone(),
             checkpoint: self.has_checkpoint.then(|| machine.checkpoint()),
             parked: self.parked_end.saturating_sub(machine.parked_from()),
             running: Some(Running {

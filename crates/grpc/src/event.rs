@@ -22,6 +22,8 @@ pub struct Resolved<'a> {
     pub event: Option<&'a RecordedEvent>,
     /// The link that led to it.
     pub link: Option<&'a RecordedEvent>,
+    /// How often it was delivered before, if a group delivers it.
+    pub retries: Option<u32>,
 }
 
 impl<'a> Resolved<'a> {
@@ -31,6 +33,7 @@ impl<'a> Resolved<'a> {
         Self {
             event: Some(event),
             link: None,
+            retries: None,
         }
     }
 
@@ -40,14 +43,17 @@ impl<'a> Resolved<'a> {
     }
 }
 
-/// Appends an answer of a read in its frame: one event.
+/// Appends an answer of a read, or of a group, in its frame: one event.
 pub fn write(out: &mut BytesMut, resolved: Resolved<'_>, form: UuidForm) {
     let event = resolved.event.map(|event| Body::of(event, form));
     let link = resolved.link.map(|event| Body::of(event, form));
     let position = resolved.position();
     let content = event.as_ref().map_or(0, |body| nested_len(1, body.len))
         + link.as_ref().map_or(0, |body| nested_len(2, body.len))
-        + position.map_or(0, |position| number_len(3, position));
+        + position.map_or(0, |position| number_len(3, position))
+        + resolved
+            .retries
+            .map_or(0, |retries| number_len(5, retries.into()));
     frame::write_head(out, nested_len(1, content));
     nested(out, 1, content);
     for (field, body) in [(1, event), (2, link)] {
@@ -58,6 +64,9 @@ pub fn write(out: &mut BytesMut, resolved: Resolved<'_>, form: UuidForm) {
     }
     if let Some(position) = position {
         number(out, 3, position);
+    }
+    if let Some(retries) = resolved.retries {
+        number(out, 5, retries.into());
     }
 }
 
@@ -215,6 +224,7 @@ fn bytes(out: &mut BytesMut, field: u32, value: &[u8]) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::messages::groups::{self, read_resp::read_event::Count};
     use crate::messages::streams::ReadResp;
     use crate::messages::streams::read_resp::Content;
     use crate::messages::streams::read_resp::read_event::Position as At;
@@ -276,7 +286,7 @@ pub(crate) mod tests {
                 ..event("added")
             };
             let mut out = BytesMut::new();
-            let resolved = Resolved { event: Some(&event), link: linked.then_some(&link) };
+            let resolved = Resolved { event: Some(&event), link: linked.then_some(&link), retries: None };
             write(&mut out, resolved, form);
             let Some(Content::Event(read)) = read(&out).content else { panic!("an event") };
             let at = if linked { link.position.0 } else { position };
@@ -305,8 +315,14 @@ pub(crate) mod tests {
         let resolved = Resolved {
             event: None,
             link: Some(&link),
+            retries: Some(7),
         };
         write(&mut out, resolved, UuidForm::Text);
+        let delivered = groups::ReadResp::decode(&out[5..]).expect("the same message of groups");
+        let Some(groups::read_resp::Content::Event(delivered)) = delivered.content else {
+            panic!("an event");
+        };
+        assert_eq!(delivered.count, Some(Count::RetryCount(7)));
         let Some(Content::Event(read)) = read(&out).content else {
             panic!("an event");
         };

@@ -8,6 +8,9 @@ pub const PROTOCOL_VERSION: &str = "26.1.0";
 /// A method and its features.
 type Method = (&'static str, &'static [&'static str]);
 
+/// What groups may be on.
+const OF_GROUPS: &[&str] = &["stream", "all"];
+
 /// Services and their methods. What is not here, clients do not ask for.
 const SERVICES: &[(&str, &[Method])] = &[
     (
@@ -18,6 +21,19 @@ const SERVICES: &[(&str, &[Method])] = &[
             ("delete", &[]),
             ("tombstone", &[]),
             ("batchappend", &["deadline_duration"]),
+        ],
+    ),
+    (
+        "event_store.client.persistent_subscriptions.persistentsubscriptions",
+        &[
+            ("create", OF_GROUPS),
+            ("update", OF_GROUPS),
+            ("delete", OF_GROUPS),
+            ("read", OF_GROUPS),
+            ("getinfo", OF_GROUPS),
+            ("replayparked", OF_GROUPS),
+            ("list", OF_GROUPS),
+            ("restartsubsystem", OF_GROUPS),
         ],
     ),
     ("event_store.client.gossip.gossip", &[("read", &[])]),

@@ -12,6 +12,7 @@ mod call;
 mod claim;
 mod delete;
 mod discovery;
+mod groups;
 mod links;
 mod read;
 mod reply;
@@ -128,6 +129,26 @@ async fn others(path: &str, mut call: Call) -> Result<Reply> {
         "/kurrentdb.protocol.v2.streams.StreamsService/AppendRecords" => {
             v2::append_records(&mut call).await
         }
-        path => Err(Refusal::unimplemented(path)),
+        path => match path.strip_prefix(GROUPS) {
+            Some(method) => of_groups(method, path, call).await,
+            None => Err(Refusal::unimplemented(path)),
+        },
+    }
+}
+
+/// What the calls about consumer groups begin with.
+const GROUPS: &str = "/event_store.client.persistent_subscriptions.PersistentSubscriptions/";
+
+async fn of_groups(method: &str, path: &str, mut call: Call) -> Result<Reply> {
+    match method {
+        "Create" => groups::create(&mut call).await,
+        "Update" => groups::update(&mut call).await,
+        "Delete" => groups::delete(&mut call).await,
+        "Read" => groups::consume(call).await,
+        "GetInfo" => groups::get_info(&mut call).await,
+        "ReplayParked" => groups::replay_parked(&mut call).await,
+        "List" => groups::list(&mut call).await,
+        "RestartSubsystem" => groups::restart(&mut call).await,
+        _ => Err(Refusal::unimplemented(path)),
     }
 }

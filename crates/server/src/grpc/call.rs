@@ -26,6 +26,8 @@ pub(crate) struct Call {
     pub(crate) requests: Requests,
     /// The address that the client called, as it wrote it.
     authority: String,
+    /// The name that the client gives its connection.
+    connection_name: String,
     deadline: Option<Instant>,
 }
 
@@ -34,7 +36,10 @@ impl Call {
         let timeout = parts.headers.get("grpc-timeout");
         let timeout = timeout.and_then(|value| timeout::parse(value.to_str().ok()?));
         let authority = parts.uri.authority().map(|name| name.as_str().to_owned());
+        let connection_name = parts.headers.get("connection-name");
+        let connection_name = connection_name.and_then(|name| name.to_str().ok());
         Self {
+            connection_name: connection_name.unwrap_or_default().to_owned(),
             requests: Requests::new(body, state.budget.reservation()),
             state,
             authority: authority.unwrap_or_default(),
@@ -45,6 +50,11 @@ impl Call {
     /// The address that the client called, as it wrote it.
     pub(crate) fn authority(&self) -> &str {
         &self.authority
+    }
+
+    /// The name that the client gives its connection; empty if it gives none.
+    pub(crate) fn connection_name(&self) -> &str {
+        &self.connection_name
     }
 
     /// When the client does not wait any longer.

@@ -40,7 +40,7 @@ impl View {
     ) -> Result<()> {
         if !self.resolve_links {
             for event in events {
-                self.write_one(out, event, &Lead::None);
+                self.write_one(out, event, &Lead::None, None);
             }
             return Ok(());
         }
@@ -52,27 +52,53 @@ impl View {
                 Some(lead) => lead?,
                 None => Lead::None,
             };
-            self.write_one(out, event, &lead);
+            self.write_one(out, event, &lead, None);
         }
         Ok(())
     }
 
-    fn write_one(self, out: &mut BytesMut, read: &RecordedEvent, lead: &Lead) {
+    /// Appends an event that a group delivers; false, and nothing, if it is a link that leads nowhere.
+    pub(crate) async fn write_delivery(
+        self,
+        store: &dyn EventStore,
+        out: &mut BytesMut,
+        event: &RecordedEvent,
+        retries: u32,
+    ) -> Result<bool> {
+        let lead = if self.resolve_links {
+            lead(store, link::target(event)).await?
+        } else {
+            Lead::None
+        };
+        let leads_somewhere = !matches!(lead, Lead::Nowhere);
+        if leads_somewhere {
+            self.write_one(out, event, &lead, Some(retries));
+        }
+        Ok(leads_somewhere)
+    }
+
+    fn write_one(
+        self,
+        out: &mut BytesMut,
+        read: &RecordedEvent,
+        lead: &Lead,
+        retries: Option<u32>,
+    ) {
         let read = stored::translated(read);
+        let target = match lead {
+            Lead::To(target) => Some(stored::translated(target)),
+            Lead::None | Lead::Nowhere => None,
+        };
         let resolved = match lead {
-            Lead::None => Resolved::plain(&read),
-            Lead::Nowhere => Resolved {
-                event: None,
-                link: Some(&read),
+            Lead::None => Resolved {
+                retries,
+                ..Resolved::plain(&read)
             },
-            Lead::To(target) => {
-                let target = stored::translated(target);
-                let resolved = Resolved {
-                    event: Some(&target),
-                    link: Some(&read),
-                };
-                return event::write(out, resolved, self.form);
-            }
+            Lead::To(_) | Lead::Nowhere => Resolved {
+                event: target.as_deref(),
+                link: Some(&read),
+                retries,
+            },
         };
         event::write(out, resolved, self.form);
     }

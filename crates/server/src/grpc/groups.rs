@@ -1,0 +1,183 @@
+//! `PersistentSubscriptions`: consumer groups, as these clients know them.
+//!
+//! Not here: what groups do (`gesta_groups`); what is asked for (`asked`), what is told (`told`), consumers (`consume`).
+
+mod asked;
+mod consume;
+mod told;
+
+use gesta_core::Filter;
+use gesta_groups::{Create, Error, GroupId, Source};
+use gesta_grpc::messages::groups::list_req::options::ListOption;
+use gesta_grpc::messages::groups::replay_parked_req::options::StopAtOption;
+use gesta_grpc::messages::groups::{
+    CreateReq, CreateResp, DeleteReq, DeleteResp, GetInfoReq, GetInfoResp, ListReq, ListResp,
+    ReplayParkedReq, ReplayParkedResp, UpdateReq, UpdateResp, delete_req, get_info_req, list_req,
+    replay_parked_req,
+};
+use gesta_grpc::messages::shared::Empty;
+use gesta_grpc::{Code, Refusal};
+
+use super::Result;
+use super::call::Call;
+use super::reply::Reply;
+use asked::{Wanted, asks, wanted};
+pub(crate) use consume::consume;
+
+/// Groups that are listed at once.
+const PAGE: usize = 1_000;
+/// Groups that one list has at most.
+const LIST_MAX: usize = 10_000;
+
+fn refused(error: Error) -> Refusal {
+    told::refusal(&error)
+}
+
+fn no_options() -> Refusal {
+    Refusal::invalid("the options must be given")
+}
+
+/// Carries out `Create`.
+pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
+    let request: CreateReq = call.message().await?;
+    let Wanted {
+        group,
+        settings,
+        pattern,
+    } = wanted(request.options)?;
+    let create = Create {
+        group,
+        settings,
+        filter: Filter::ALL,
+    };
+    let groups = &call.state.groups;
+    match pattern {
+        None => groups.create(create).await,
+        Some(pattern) => groups.create_matching(create, pattern).await,
+    }
+    .map_err(refused)?;
+    Ok(Reply::message(&CreateResp {}))
+}
+
+/// Carries out `Update`.
+pub(crate) async fn update(call: &mut Call) -> Result<Reply> {
+    let request: UpdateReq = call.message().await?;
+    let wanted = wanted(request.options)?;
+    let updated = call.state.groups.update(&wanted.group, wanted.settings);
+    updated.await.map_err(refused)?;
+    Ok(Reply::message(&UpdateResp {}))
+}
+
+/// Carries out `Delete`.
+pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
+    let request: DeleteReq = call.message().await?;
+    let options = request.options.ok_or_else(no_options)?;
+    let asks = asks!(
+        options.stream_option,
+        delete_req::options::StreamOption,
+        StreamIdentifier
+    )?;
+    let group = asks.group(&options.group_name)?;
+    call.state.groups.delete(&group).await.map_err(refused)?;
+    Ok(Reply::message(&DeleteResp {}))
+}
+
+/// Carries out `GetInfo`.
+pub(crate) async fn get_info(call: &mut Call) -> Result<Reply> {
+    let request: GetInfoReq = call.message().await?;
+    let options = request.options.ok_or_else(no_options)?;
+    let asks = asks!(
+        options.stream_option,
+        get_info_req::options::StreamOption,
+        StreamIdentifier
+    )?;
+    let group = asks.group(&options.group_name)?;
+    let info = call.state.groups.info(&group).await.map_err(refused)?;
+    Ok(Reply::message(&GetInfoResp {
+        subscription_info: Some(told::info(&info)),
+    }))
+}
+
+/// Carries out `List`.
+pub(crate) async fn list(call: &mut Call) -> Result<Reply> {
+    let request: ListReq = call.message().await?;
+    let source = match request.options.and_then(|options| options.list_option) {
+        Some(ListOption::ListAllSubscriptions(_)) => None,
+        Some(ListOption::ListForStream(of)) => {
+            let asks = asks!(
+                of.stream_option,
+                list_req::stream_option::StreamOption,
+                Stream
+            )?;
+            Some(asks.source()?)
+        }
+        None => return Err(Refusal::invalid("which groups to list must be given")),
+    };
+    let names = names(call, source.as_ref()).await?;
+    if let (Some(source), true) = (&source, names.is_empty()) {
+        let text = format!("there is no group on {source}");
+        let refusal = Refusal::new(Code::NotFound, text)
+            .exception("persistent-subscription-does-not-exist")
+            .trailer("stream-name", source.as_str())
+            .trailer("group-name", "");
+        return Err(refusal);
+    }
+    let mut subscriptions = Vec::with_capacity(names.len());
+    for group in names {
+        match call.state.groups.info(&group).await {
+            Ok(info) => subscriptions.push(told::info(&info)),
+            // It was deleted meanwhile, or another node runs it.
+            Err(Error::NotFound(_) | Error::NotHere { .. }) => {}
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    Ok(Reply::message(&ListResp { subscriptions }))
+}
+
+async fn names(call: &Call, source: Option<&Source>) -> Result<Vec<GroupId>> {
+    let mut names: Vec<GroupId> = Vec::new();
+    loop {
+        let page = call.state.groups.list(source, names.last(), PAGE).await;
+        let page = page.map_err(refused)?;
+        let is_last = page.len() < PAGE;
+        names.extend(page);
+        if names.len() > LIST_MAX {
+            return Err(Refusal::new(
+                Code::ResourceExhausted,
+                format!("there are more than {LIST_MAX} groups: list those of one stream"),
+            ));
+        }
+        if is_last {
+            return Ok(names);
+        }
+    }
+}
+
+/// Carries out `ReplayParked`.
+pub(crate) async fn replay_parked(call: &mut Call) -> Result<Reply> {
+    let request: ReplayParkedReq = call.message().await?;
+    let options = request.options.ok_or_else(no_options)?;
+    let asks = asks!(
+        options.stream_option,
+        replay_parked_req::options::StreamOption,
+        StreamIdentifier
+    )?;
+    let group = asks.group(&options.group_name)?;
+    let stop_at =
+        match options.stop_at_option {
+            Some(StopAtOption::StopAt(at)) => Some(u64::try_from(at).map_err(|_| {
+                Refusal::invalid(format!("stop_at must not be negative, found {at}"))
+            })?),
+            Some(StopAtOption::NoLimit(_)) | None => None,
+        };
+    let replayed = call.state.groups.replay_parked(&group, stop_at);
+    replayed.await.map_err(refused)?;
+    Ok(Reply::message(&ReplayParkedResp {}))
+}
+
+/// Carries out `RestartSubsystem`.
+pub(crate) async fn restart(call: &mut Call) -> Result<Reply> {
+    call.message::<Empty>().await?;
+    call.state.groups.restart_all().await.map_err(refused)?;
+    Ok(Reply::message(&Empty {}))
+}

@@ -1,0 +1,215 @@
+//! What the messages about groups ask for, in Gesta's words.
+
+use gesta_groups::{GroupId, Settings, Source, Start, Strategy};
+use gesta_grpc::messages::groups::create_req::all_options::filter_options::{
+    Filter as Subject, Window,
+};
+use gesta_grpc::messages::groups::create_req::all_options::{
+    AllOption, FilterOption, FilterOptions,
+};
+use gesta_grpc::messages::groups::create_req::options::StreamOption;
+use gesta_grpc::messages::groups::create_req::settings::{CheckpointAfter, MessageTimeout};
+use gesta_grpc::messages::groups::create_req::stream_options::RevisionOption;
+use gesta_grpc::messages::groups::create_req::{
+    AllOptions, ConsumerStrategy, Options, Settings as Asked, StreamOptions,
+};
+use gesta_grpc::messages::shared::StreamIdentifier;
+use gesta_grpc::{Refusal, filter, ids};
+use gesta_pattern::{Of, PatternText};
+
+use super::super::Result;
+
+/// Ticks of the protocol, a tenth of a microsecond each, in a millisecond.
+const TICKS_PER_MILLISECOND: i64 = 10_000;
+
+/// A group that is to be created or changed.
+pub(super) struct Wanted {
+    pub(super) group: GroupId,
+    pub(super) settings: Settings,
+    pub(super) pattern: Option<PatternText>,
+}
+
+/// Reads what a group is to be.
+pub(super) fn wanted(options: Option<Options>) -> Result<Wanted> {
+    let options = options.ok_or_else(|| Refusal::invalid("the options must be given"))?;
+    let asked = options
+        .settings
+        .ok_or_else(|| Refusal::invalid("the settings must be given"))?;
+    let (source, start, pattern) = match options.stream_option {
+        Some(StreamOption::Stream(stream)) => of_stream(&stream)?,
+        Some(StreamOption::All(all)) => of_all(all)?,
+        // Older clients name the stream and the first revision elsewhere.
+        None => {
+            let stream = ids::stream(options.stream_identifier.as_ref())?;
+            (Source::Stream(stream), Start::At(asked.revision), None)
+        }
+    };
+    Ok(Wanted {
+        group: GroupId::new(source, &options.group_name)?,
+        settings: settings(&asked, start)?,
+        pattern,
+    })
+}
+
+fn no_start() -> Refusal {
+    Refusal::invalid("where to begin must be given")
+}
+
+fn of_stream(options: &StreamOptions) -> Result<(Source, Start, Option<PatternText>)> {
+    let stream = ids::stream(options.stream_identifier.as_ref())?;
+    let start = match options.revision_option {
+        Some(RevisionOption::Start(_)) => Start::Start,
+        Some(RevisionOption::End(_)) => Start::End,
+        Some(RevisionOption::Revision(revision)) => Start::At(revision),
+        None => return Err(no_start()),
+    };
+    Ok((Source::Stream(stream), start, None))
+}
+
+fn of_all(options: AllOptions) -> Result<(Source, Start, Option<PatternText>)> {
+    let start = match options.all_option {
+        Some(AllOption::Start(_)) => Start::Start,
+        Some(AllOption::End(_)) => Start::End,
+        Some(AllOption::Position(at)) => Start::At(at.commit_position),
+        None => return Err(no_start()),
+    };
+    let pattern = match options.filter_option {
+        Some(FilterOption::Filter(filter)) => Some(pattern(filter)?),
+        Some(FilterOption::NoFilter(_)) | None => None,
+    };
+    Ok((Source::All, start, pattern))
+}
+
+fn pattern(options: FilterOptions) -> Result<PatternText> {
+    if matches!(options.window, Some(Window::Max(0))) {
+        return Err(Refusal::invalid("the window must be at least 1"));
+    }
+    let (of, expression) = match options.filter {
+        Some(Subject::StreamIdentifier(expression)) => (Of::Stream, expression),
+        Some(Subject::EventType(expression)) => (Of::Type, expression),
+        None => {
+            return Err(Refusal::invalid(
+                "the filter must be of stream names or of types",
+            ));
+        }
+    };
+    let pattern = filter::pattern(of, expression.regex, expression.prefix)?;
+    Ok(pattern.text().clone())
+}
+
+fn settings(asked: &Asked, start: Start) -> Result<Settings> {
+    let defaults = Settings::default();
+    let settings = Settings {
+        start,
+        resolve_links: asked.resolve_links,
+        extra_statistics: asked.extra_statistics,
+        message_timeout_ms: match asked.message_timeout {
+            Some(MessageTimeout::MessageTimeoutMs(time)) => count("message_timeout_ms", time)?,
+            Some(MessageTimeout::MessageTimeoutTicks(ticks)) => {
+                milliseconds("message_timeout_ticks", ticks)?
+            }
+            None => defaults.message_timeout_ms,
+        },
+        max_retry_count: count("max_retry_count", asked.max_retry_count)?,
+        checkpoint_after_ms: match asked.checkpoint_after {
+            Some(CheckpointAfter::CheckpointAfterMs(time)) => count("checkpoint_after_ms", time)?,
+            Some(CheckpointAfter::CheckpointAfterTicks(ticks)) => {
+                milliseconds("checkpoint_after_ticks", ticks)?
+            }
+            None => defaults.checkpoint_after_ms,
+        },
+        min_checkpoint_count: count("min_checkpoint_count", asked.min_checkpoint_count)?,
+        max_checkpoint_count: count("max_checkpoint_count", asked.max_checkpoint_count)?,
+        max_subscriber_count: count("max_subscriber_count", asked.max_subscriber_count)?,
+        live_buffer_size: count("live_buffer_size", asked.live_buffer_size)?,
+        read_batch_size: count("read_batch_size", asked.read_batch_size)?,
+        history_buffer_size: count("history_buffer_size", asked.history_buffer_size)?,
+        strategy: strategy(asked)?,
+    };
+    settings.validate()?;
+    Ok(settings)
+}
+
+/// Reads a number that must not be negative.
+pub(super) fn count(field: &str, number: i32) -> Result<u32> {
+    u32::try_from(number)
+        .map_err(|_| Refusal::invalid(format!("{field} must not be negative, found {number}")))
+}
+
+fn milliseconds(field: &str, ticks: i64) -> Result<u32> {
+    u32::try_from(ticks / TICKS_PER_MILLISECOND)
+        .map_err(|_| Refusal::invalid(format!("{field} is out of range, found {ticks}")))
+}
+
+/// The names of strategies in this protocol.
+const STRATEGIES: [(&str, Strategy); 4] = [
+    ("RoundRobin", Strategy::RoundRobin),
+    ("DispatchToSingle", Strategy::DispatchToSingle),
+    ("Pinned", Strategy::Pinned),
+    ("PinnedByCorrelation", Strategy::PinnedByCorrelation),
+];
+
+/// The name of a strategy in this protocol.
+pub(super) fn strategy_name(strategy: Strategy) -> &'static str {
+    let named = STRATEGIES.iter().find(|(_, known)| *known == strategy);
+    named.map_or("", |(name, _)| name)
+}
+
+fn strategy(asked: &Asked) -> Result<Strategy> {
+    let name = asked.consumer_strategy.as_str();
+    if name.is_empty() {
+        return match ConsumerStrategy::try_from(asked.named_consumer_strategy) {
+            Ok(ConsumerStrategy::RoundRobin) => Ok(Strategy::RoundRobin),
+            Ok(ConsumerStrategy::DispatchToSingle) => Ok(Strategy::DispatchToSingle),
+            Ok(ConsumerStrategy::Pinned) => Ok(Strategy::Pinned),
+            Err(_) => Err(Refusal::invalid(format!(
+                "named_consumer_strategy must be 0, 1 or 2, found {}",
+                asked.named_consumer_strategy
+            ))),
+        };
+    }
+    let named = STRATEGIES.iter().find(|(known, _)| *known == name);
+    named.map(|(_, strategy)| *strategy).ok_or_else(|| {
+        let known = STRATEGIES.map(|(name, _)| name).join(", ");
+        let shown: String = name.chars().take(60).collect();
+        Refusal::invalid(format!(
+            "consumer_strategy must be one of {known}, found {shown:?}"
+        ))
+    })
+}
+
+/// What is read by a group, or by the groups that are asked about.
+pub(super) enum Asks {
+    Stream(Option<StreamIdentifier>),
+    All,
+}
+
+impl Asks {
+    pub(super) fn source(self) -> Result<Source> {
+        match self {
+            Asks::All => Ok(Source::All),
+            Asks::Stream(stream) => Ok(Source::Stream(ids::stream(stream.as_ref())?)),
+        }
+    }
+
+    pub(super) fn group(self, name: &str) -> Result<GroupId> {
+        Ok(GroupId::new(self.source()?, name)?)
+    }
+}
+
+/// Makes [`Asks`] of a choice between a stream and all events, which each message has as a type of its own.
+macro_rules! asks {
+    ($choice:expr, $kind:path, $stream:ident) => {{
+        use $kind as Choice;
+        match $choice {
+            Some(Choice::$stream(stream)) => {
+                Ok(crate::grpc::groups::asked::Asks::Stream(Some(stream)))
+            }
+            Some(Choice::All(_)) => Ok(crate::grpc::groups::asked::Asks::All),
+            None => Err(gesta_grpc::Refusal::invalid(
+                "a stream, or all events, must be named",
+            )),
+        }
+    }};
+}
+pub(super) use asks;

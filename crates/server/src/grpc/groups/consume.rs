@@ -1,0 +1,225 @@
+//! `Read` of a group: a consumer, its events, and its answers for them, on one call.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures::{FutureExt, stream};
+use gesta_core::EventId;
+use gesta_groups::{Action, Consumer, Delivery, Identity, Join, Which};
+use gesta_grpc::ids::{self, UuidForm};
+use gesta_grpc::messages::groups::read_req::options::uuid_option::Content as Form;
+use gesta_grpc::messages::groups::read_req::{self, Content, nack};
+use gesta_grpc::messages::groups::read_resp::{Content as Answer, SubscriptionConfirmation};
+use gesta_grpc::messages::groups::{ReadReq, ReadResp};
+use gesta_grpc::messages::shared::Uuid as Id;
+use gesta_grpc::{Refusal, frame};
+
+use super::super::call::{Call, Requests, in_read_time};
+use super::super::links::View;
+use super::super::reply::{self, Reply};
+use super::super::{Result, refusal_of};
+use super::asked::{asks, count};
+use super::refused;
+use crate::body::Reservation;
+use crate::gate::Ticket;
+use crate::state::State;
+
+/// Bytes after which deliveries that wait are sent without looking for more.
+const WRITE_BYTES: usize = 64 * 1_024;
+
+/// A consumer of a client.
+struct Consuming {
+    state: Arc<State>,
+    requests: Requests,
+    consumer: Consumer,
+    view: View,
+    out: BytesMut,
+    /// Why it ends, once what stands in `out` is handed out.
+    ending: Option<Refusal>,
+    held: Reservation,
+    /// The client has said that it answers for nothing more.
+    closed: bool,
+    _ticket: Ticket,
+}
+
+/// Carries out `Read`.
+pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
+    let state = call.state.clone();
+    let first = in_read_time(&state, call.next::<ReadReq>()).await?;
+    let Some(ReadReq {
+        content: Some(Content::Options(options)),
+    }) = first
+    else {
+        return Err(Refusal::invalid("the first message must be the options"));
+    };
+    let form = form(&options)?;
+    let buffer = count("buffer_size", options.buffer_size)?;
+    let asks = asks!(
+        options.stream_option,
+        read_req::options::StreamOption,
+        StreamIdentifier
+    )?;
+    let group = asks.group(&options.group_name)?;
+    let ticket = call.enter_subscriptions()?;
+    let identity = Identity {
+        name: call.connection_name().to_owned(),
+        ..Identity::default()
+    };
+    let info = state.groups.info(&group).await.map_err(refused)?;
+    let joined = state.groups.join(&group, Join { buffer, identity }).await;
+    let consumer = joined.map_err(refused)?;
+    let mut out = BytesMut::new();
+    confirm(&mut out, &consumer);
+    let consuming = Consuming {
+        held: state.budget.reservation_of_subscriptions(),
+        requests: call.requests,
+        view: View {
+            form,
+            resolve_links: info.settings.resolve_links,
+        },
+        state,
+        consumer,
+        out,
+        ending: None,
+        closed: false,
+        _ticket: ticket,
+    };
+    let parts = stream::unfold(Some(consuming), |consuming| async {
+        let mut consuming = consuming?;
+        match consuming.next().await {
+            Ok(Some(part)) => Some((Ok(part), Some(consuming))),
+            Ok(None) => None,
+            Err(refusal) => Some((Err(refusal), None)),
+        }
+    });
+    Ok(Reply::Endless(reply::made(parts)))
+}
+
+fn form(options: &read_req::Options) -> Result<UuidForm> {
+    match options.uuid_option.and_then(|option| option.content) {
+        Some(Form::Structured(_)) => Ok(UuidForm::Structured),
+        Some(Form::String(_)) => Ok(UuidForm::Text),
+        None => Err(Refusal::invalid("uuid_option must be given")),
+    }
+}
+
+fn confirm(out: &mut BytesMut, consumer: &Consumer) {
+    let message = ReadResp {
+        content: Some(Answer::SubscriptionConfirmation(SubscriptionConfirmation {
+            subscription_id: consumer.id().to_string(),
+        })),
+    };
+    frame::write(out, &message);
+}
+
+impl Consuming {
+    /// The next deliveries; `None` once the client has closed.
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        // The part before has left.
+        self.held.shrink_to(0);
+        while self.out.is_empty() && self.ending.is_none() && !self.closed {
+            if let Err(refusal) = self.step().await {
+                self.ending = Some(refusal);
+            }
+        }
+        self.gather().await;
+        if self.out.is_empty() {
+            return match self.ending.take() {
+                Some(refusal) => Err(refusal),
+                None => Ok(None),
+            };
+        }
+        let part = self.out.split().freeze();
+        let held = self.held.set(part.len());
+        held.map_err(|problem| refusal_of(&problem))?;
+        Ok(Some(part))
+    }
+
+    /// Waits for a delivery or for an answer of the client.
+    async fn step(&mut self) -> Result<()> {
+        tokio::select! {
+            request = self.requests.next::<ReadReq>() => match request? {
+                Some(request) => self.answered(request).await,
+                None => {
+                    self.closed = true;
+                    Ok(())
+                }
+            },
+            delivery = self.consumer.next() => {
+                self.deliver(delivery.map_err(refused)?).await
+            }
+        }
+    }
+
+    /// Takes the deliveries that are ready.
+    async fn gather(&mut self) {
+        while self.ending.is_none() && !self.closed && self.out.len() < WRITE_BYTES {
+            let Some(delivery) = self.consumer.next().now_or_never() else {
+                return;
+            };
+            let delivered = match delivery {
+                Ok(delivery) => self.deliver(delivery).await,
+                Err(error) => Err(refused(error)),
+            };
+            self.ending = delivered.err();
+        }
+    }
+
+    async fn deliver(&mut self, delivery: Delivery) -> Result<()> {
+        let store = &*self.state.store;
+        let (event, retries) = (&delivery.event, delivery.retries);
+        let written = self
+            .view
+            .write_delivery(store, &mut self.out, event, retries);
+        if written.await? {
+            self.state.metrics.subscription_events(1);
+            return Ok(());
+        }
+        // A link that leads nowhere is nothing that a client could do anything about.
+        let done = vec![Which::Delivery(delivery.number)];
+        self.consumer.ack(done).await.map_err(refused)?;
+        Ok(())
+    }
+
+    /// Takes an answer of the client. What it does not hold any more is passed over.
+    async fn answered(&mut self, request: ReadReq) -> Result<()> {
+        match request.content {
+            Some(Content::Ack(ack)) => {
+                let ids = which(&ack.ids)?;
+                self.consumer.ack(ids).await.map_err(refused)?;
+            }
+            Some(Content::Nack(nack)) => {
+                let ids = which(&nack.ids)?;
+                let action = action(nack.action)?;
+                let nacked = self.consumer.nack(ids, action, &nack.reason);
+                nacked.await.map_err(refused)?;
+            }
+            Some(Content::Options(_)) => {
+                return Err(Refusal::invalid("the options must come once"));
+            }
+            None => return Err(Refusal::invalid("a message must have content")),
+        }
+        self.requests.hold(0)
+    }
+}
+
+fn which(ids: &[Id]) -> Result<Vec<Which>> {
+    let ids = ids.iter().map(|id| {
+        let (id, _) = ids::read_uuid("the id of an event", Some(id))?;
+        Ok(Which::Event(EventId(id)))
+    });
+    ids.collect()
+}
+
+fn action(number: i32) -> Result<Action> {
+    match nack::Action::try_from(number) {
+        Ok(nack::Action::Unknown) => Ok(Action::Unknown),
+        Ok(nack::Action::Park) => Ok(Action::Park),
+        Ok(nack::Action::Retry) => Ok(Action::Retry),
+        Ok(nack::Action::Skip) => Ok(Action::Skip),
+        Ok(nack::Action::Stop) => Ok(Action::Stop),
+        Err(_) => Err(Refusal::invalid(format!(
+            "action must be 0 to 4, found {number}"
+        ))),
+    }
+}

@@ -1,0 +1,204 @@
+//! What is told of a group, and how its errors look to these clients.
+
+use std::time::Duration;
+
+use gesta_groups::{ConsumerInfo, Error, GroupId, GroupInfo, Refused, Running, Source, Start};
+use gesta_grpc::messages::groups::SubscriptionInfo;
+use gesta_grpc::messages::groups::subscription_info::{ConnectionInfo, Measurement};
+use gesta_grpc::{Code, Refusal};
+
+use super::asked::strategy_name;
+
+/// Shares of the answers that are measured, by the names that clients show.
+const SHARES: [(&str, f64); 12] = [
+    ("Median", 50.0),
+    ("Fastest", 0.0),
+    ("Quintile 1", 20.0),
+    ("Quintile 2", 40.0),
+    ("Quintile 3", 60.0),
+    ("Quintile 4", 80.0),
+    ("Quintile 5", 100.0),
+    ("90%", 90.0),
+    ("95%", 95.0),
+    ("99%", 99.0),
+    ("99.5%", 99.5),
+    ("Highest", 100.0),
+];
+
+/// A group as these clients are told of it.
+pub(super) fn info(info: &GroupInfo) -> SubscriptionInfo {
+    let source = info.group.source();
+    let settings = &info.settings;
+    let running = info.running.as_ref();
+    let place = |place: Option<u64>| place.map_or_else(String::new, |at| shown(source, at));
+    let before = |next: Option<u64>| next.and_then(|next| next.checked_sub(1));
+    let delivered = running.map_or(0, |running| running.counts.delivered);
+    let in_flight = running.map_or(0, |running| small(running.in_flight));
+    SubscriptionInfo {
+        event_source: source.as_str().to_owned(),
+        group_name: info.group.name().to_owned(),
+        status: status(running),
+        connections: running.map_or_else(Vec::new, |running| {
+            let consumers = running.consumers.iter();
+            consumers
+                .map(|each| connection(each, running.seconds))
+                .collect()
+        }),
+        average_per_second: running.map_or(0, |running| per_second(delivered, running.seconds)),
+        total_items: signed(delivered),
+        count_since_last_measurement: 0,
+        last_checkpointed_event_position: place(before(info.checkpoint)),
+        last_known_event_position: place(before(running.map(|running| running.read_to))),
+        resolve_link_tos: settings.resolve_links,
+        start_from: match settings.start {
+            Start::Start => shown(source, 0),
+            Start::At(at) => shown(source, at),
+            Start::End if *source == Source::All => "C:-1/P:-1".to_owned(),
+            Start::End => "-1".to_owned(),
+        },
+        message_timeout_milliseconds: setting(settings.message_timeout_ms),
+        extra_statistics: settings.extra_statistics,
+        max_retry_count: setting(settings.max_retry_count),
+        live_buffer_size: setting(settings.live_buffer_size),
+        buffer_size: setting(settings.history_buffer_size),
+        read_batch_size: setting(settings.read_batch_size),
+        check_point_after_milliseconds: setting(settings.checkpoint_after_ms),
+        min_check_point_count: setting(settings.min_checkpoint_count),
+        max_check_point_count: setting(settings.max_checkpoint_count),
+        read_buffer_count: running.map_or(0, |running| small(running.waiting)),
+        live_buffer_count: running
+            .filter(|running| running.is_live)
+            .map_or(0, |running| small(running.waiting).into()),
+        retry_buffer_count: running.map_or(0, |running| small(running.waiting_again)),
+        total_in_flight_messages: in_flight,
+        outstanding_messages_count: in_flight,
+        named_consumer_strategy: strategy_name(settings.strategy).to_owned(),
+        max_subscriber_count: setting(settings.max_subscriber_count),
+        parked_message_count: signed(info.parked),
+    }
+}
+
+/// A place as text: clients take it apart.
+fn shown(source: &Source, at: u64) -> String {
+    match source {
+        Source::Stream(_) => at.to_string(),
+        Source::All => format!("C:{at}/P:{at}"),
+    }
+}
+
+fn status(running: Option<&Running>) -> String {
+    let Some(running) = running else {
+        return "NotReady".to_owned();
+    };
+    let mut flags = vec![if running.is_live { "Live" } else { "Behind" }];
+    if running.is_replaying {
+        flags.push("ReplayingParkedMessages");
+    }
+    flags.join(", ")
+}
+
+fn connection(info: &ConsumerInfo, seconds: u64) -> ConnectionInfo {
+    let counts = &info.counts;
+    let in_flight = small(counts.in_flight);
+    let named = |name: &str, unnamed: &str| if name.is_empty() { unnamed } else { name }.to_owned();
+    ConnectionInfo {
+        from: info.identity.address.clone(),
+        username: named(&info.identity.user, "anonymous"),
+        average_items_per_second: per_second(counts.delivered, seconds),
+        total_items: signed(counts.delivered),
+        count_since_last_measurement: 0,
+        observed_measurements: measured(&counts.latencies),
+        available_slots: setting(counts.buffer).saturating_sub(in_flight),
+        in_flight_messages: in_flight,
+        connection_name: named(&info.identity.name, "<unknown>"),
+    }
+}
+
+/// Times to answer in milliseconds; `sorted` is in order.
+fn measured(sorted: &[Duration]) -> Vec<Measurement> {
+    let Some(last) = sorted.len().checked_sub(1) else {
+        return Vec::new();
+    };
+    let milliseconds = |time: &Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    let total: Duration = sorted.iter().sum();
+    let mean = total / u32::try_from(sorted.len()).unwrap_or(u32::MAX);
+    let shares = SHARES.iter().map(|(name, percent)| {
+        #[allow(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a thousand times at most"
+        )]
+        let at = (last as f64 * percent / 100.0).round() as usize;
+        Measurement {
+            key: (*name).to_owned(),
+            value: sorted.get(at).map_or(0, milliseconds),
+        }
+    });
+    let mean = Measurement {
+        key: "Mean".to_owned(),
+        value: milliseconds(&mean),
+    };
+    std::iter::once(mean).chain(shares).collect()
+}
+
+fn per_second(count: u64, seconds: u64) -> i32 {
+    i32::try_from(count / seconds.max(1)).unwrap_or(i32::MAX)
+}
+
+fn small(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+fn setting(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// An error of a group as these clients know it.
+pub(super) fn refusal(error: &Error) -> Refusal {
+    let text = error.to_string();
+    match error {
+        Error::Exists(group) => {
+            of_group(Code::AlreadyExists, text, group).exception("persistent-subscription-exists")
+        }
+        Error::NotFound(group) => missing(group, text),
+        Error::Dropped(group) | Error::TakenOver(group) => {
+            of_group(Code::Cancelled, text, group).exception("persistent-subscription-dropped")
+        }
+        Error::Refused {
+            group,
+            refused: Refused::Full { .. },
+        } => {
+            // One client looks for this beginning.
+            let text = format!("Maximum subscriptions reached: {text}");
+            of_group(Code::FailedPrecondition, text, group).exception("maximum-subscribers-reached")
+        }
+        Error::Refused { group, .. } => failed(Code::InvalidArgument, text, group),
+        Error::ReplayRunning(group) => failed(Code::FailedPrecondition, text, group),
+        Error::NoConsumer { group, .. } => of_group(Code::NotFound, text, group),
+        Error::Overloaded(detail) => Refusal::overloaded(detail),
+        Error::Store(error) => Refusal::from(error),
+        _ => Refusal::unavailable(text),
+    }
+}
+
+/// There is no such group.
+pub(super) fn missing(group: &GroupId, text: String) -> Refusal {
+    of_group(Code::NotFound, text, group).exception("persistent-subscription-does-not-exist")
+}
+
+fn failed(code: Code, text: String, group: &GroupId) -> Refusal {
+    of_group(code, text.clone(), group)
+        .exception("persistent-subscription-failed")
+        .trailer("reason", text)
+}
+
+fn of_group(code: Code, text: String, group: &GroupId) -> Refusal {
+    Refusal::new(code, text)
+        .trailer("stream-name", group.source().as_str())
+        .trailer("group-name", group.name())
+}
