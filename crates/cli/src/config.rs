@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) server: Server,
     /// `[append]`.
     pub(crate) append: Append,
+    /// Consumer groups.
+    pub(crate) groups: Groups,
     /// `[cluster]`.
     pub(crate) cluster: Cluster,
 }
@@ -149,6 +151,16 @@ pub(crate) struct Append {
     pub(crate) idempotency_positions: u64,
 }
 
+/// Bounds and times of consumer groups: the fields of `gesta_groups::Config`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Groups {
+    pub(crate) running_max: usize,
+    pub(crate) held_bytes_max: Size,
+    pub(crate) group_bytes_max: Size,
+    pub(crate) idle_max: Span,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -159,6 +171,7 @@ impl Default for Config {
             log: Log::default(),
             server: Server::default(),
             append: Append::default(),
+            groups: Groups::default(),
             cluster: Cluster::default(),
         }
     }
@@ -211,6 +224,18 @@ impl Default for Append {
             give_up_after: Span(of.give_up_after),
             idempotency_time: Span(of.idempotency.time),
             idempotency_positions: of.idempotency.positions,
+        }
+    }
+}
+
+impl Default for Groups {
+    fn default() -> Self {
+        let of = gesta_server::Config::default().groups;
+        Self {
+            running_max: of.running_max,
+            held_bytes_max: Size(of.held_bytes_max),
+            group_bytes_max: Size(of.group_bytes_max),
+            idle_max: Span(of.idle_max),
         }
     }
 }

@@ -44,6 +44,10 @@ struct EntitiesGuide;
 #[doc = include_str!("../../../docs/guides/consumers.md")]
 struct ConsumersGuide;
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/consumer-groups.md")]
+struct ConsumerGroupsGuide;
+
 mod database;
 #[cfg(feature = "postgres")]
 pub mod databases;
@@ -59,6 +63,7 @@ pub use database::{Database, Missing, Options};
 pub use gesta_core::backend::{Removed, RunMode};
 pub use gesta_core::*;
 pub use gesta_entity as entity;
+pub use gesta_groups as groups;
 #[cfg(feature = "cluster")]
 pub use gesta_node::{Node, NodeOptions, Stop as NodeStop};
 pub use gesta_sql::verify;

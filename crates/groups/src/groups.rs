@@ -390,16 +390,6 @@ impl Groups {
             .await
     }
 
-    /// Stops a group that runs; its consumers are told to join again.
-    ///
-    /// # Errors
-    /// `NotHere`, `Stopping`.
-    pub async fn restart(&self, group: &GroupId) -> Result<()> {
-        self.storage(group)?;
-        self.stop_running(group, Stop::Dropped).await;
-        Ok(())
-    }
-
     /// Stops all groups that run in this process; their consumers are told to join again.
     ///
     /// # Errors
@@ -465,9 +455,11 @@ impl Groups {
     }
 
     fn of_consumer(&self, group: &GroupId, consumer: ConsumerId) -> Result<Commands> {
+        if let Some(running) = self.running(group) {
+            return Ok(running);
+        }
         self.storage(group)?;
-        let running = self.running(group);
-        running.ok_or_else(|| crate::commands::no_consumer(group, consumer))
+        Err(crate::commands::no_consumer(group, consumer))
     }
 
     async fn stop_running(&self, group: &GroupId, how: Stop) {

@@ -4,7 +4,7 @@
 //! their own, carry that name. When the connection ends the consumer leaves its group.
 //! Not here: what groups do (`gesta_groups`), the messages (`sse`).
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gesta_core::{ErrorKind, EventId, EventStore, Filter, LogId, StreamId, SystemClock, log_of};
 use gesta_groups::document::{Group, Name, Names};
@@ -49,19 +49,37 @@ pub(crate) fn start(
     store: &Arc<dyn EventStore>,
     cluster: Option<Arc<dyn Cluster>>,
 ) -> Groups {
-    let placement = Arc::new(OfCluster(cluster));
+    let placement = Arc::new(OfCluster {
+        cluster,
+        logs: OnceLock::new(),
+    });
     let clock = Arc::new(SystemClock);
     Groups::start_as(Arc::clone(store), config.groups.clone(), placement, clock)
 }
 
 /// A group is run by the owner of the log of its checkpoints.
-struct OfCluster(Option<Arc<dyn Cluster>>);
+struct OfCluster {
+    cluster: Option<Arc<dyn Cluster>>,
+    /// How many logs there are, once the cluster has told. The number never changes.
+    logs: OnceLock<u16>,
+}
+
+impl OfCluster {
+    /// The logs of the store; `None` while the cluster is not known yet.
+    fn logs(&self, cluster: &dyn Cluster) -> Option<u16> {
+        if let Some(logs) = self.logs.get() {
+            return Some(*logs);
+        }
+        let logs = u16::try_from(cluster.placement().logs.len()).ok();
+        let logs = logs.filter(|logs| *logs > 0)?;
+        Some(*self.logs.get_or_init(|| logs))
+    }
+}
 
 impl gesta_groups::Placement for OfCluster {
     fn elsewhere(&self, stream: &StreamId) -> Option<Elsewhere> {
-        let cluster = self.0.as_ref()?;
-        let logs = u16::try_from(cluster.placement().logs.len()).ok()?;
-        let owner = cluster.owner_elsewhere(log_of(stream, logs))?;
+        let cluster = self.cluster.as_deref()?;
+        let owner = cluster.owner_elsewhere(log_of(stream, self.logs(cluster)?))?;
         Some(Elsewhere {
             log: LogId(owner.log),
             node: owner.node?,

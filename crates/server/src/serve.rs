@@ -214,13 +214,12 @@ impl Handle {
     pub async fn shutdown(&self) {
         self.state.stopping.cancel();
         self.connections.close();
-        // Consumers are told, and what they have finished is stored.
-        self.state.groups.shutdown().await;
         let grace = self.state.config.shutdown_grace;
-        if tokio::time::timeout(grace, self.connections.wait())
-            .await
-            .is_err()
-        {
+        // Consumers of groups are told, and what they have finished is stored.
+        let groups = tokio::time::timeout(grace, self.state.groups.shutdown());
+        let connections = tokio::time::timeout(grace, self.connections.wait());
+        let (_, connections) = tokio::join!(groups, connections);
+        if connections.is_err() {
             let left = self.state.connections.inside();
             tracing::warn!(
                 connections = left,

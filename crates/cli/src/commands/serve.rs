@@ -215,7 +215,13 @@ fn server_config(
     tls: Option<gesta_server::TlsFiles>,
 ) -> gesta_server::Config {
     let server = &config.server;
+    let mut groups = gesta_server::Config::default().groups;
+    groups.running_max = config.groups.running_max;
+    groups.held_bytes_max = config.groups.held_bytes_max.0;
+    groups.group_bytes_max = config.groups.group_bytes_max.0;
+    groups.idle_max = config.groups.idle_max.0;
     gesta_server::Config {
+        groups,
         listen,
         insecure: config.insecure,
         tls,

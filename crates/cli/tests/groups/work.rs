@@ -1,0 +1,181 @@
+//! Consumers that do whatever comes to their mind, and what is left of the events in the end.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use gesta_client::{GroupConsumer, HttpGroups, HttpStore};
+use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision, Filter, StreamId};
+use gesta_groups::{Action, Create, Error, GroupId, Settings, Source, Which};
+use gesta_testkit::depth;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::JoinHandle;
+
+use crate::support::PATIENCE;
+
+const STREAM: &str = "orders";
+const CONSUMERS: u64 = 10;
+/// Events of one append.
+const BATCH: usize = 500;
+/// Pause before a consumer tries again to reach a server that is gone.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// What consumers have seen, whether the group has heard of it or not.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) finished: Mutex<HashSet<u64>>,
+    pub(crate) deliveries: AtomicU64,
+    /// Deliveries of which the server said that they were not the first.
+    pub(crate) redeliveries: AtomicU64,
+    pub(crate) stop: AtomicBool,
+}
+
+impl Seen {
+    fn finish(&self, revision: u64) {
+        self.finished.lock().unwrap().insert(revision);
+    }
+
+    pub(crate) fn finished(&self) -> usize {
+        self.finished.lock().unwrap().len()
+    }
+}
+
+pub(crate) fn group() -> GroupId {
+    let stream = StreamId::new(STREAM).unwrap();
+    GroupId::new(Source::Stream(stream), "billing").unwrap()
+}
+
+/// A consumer that joins again and again.
+async fn consume(urls: Vec<String>, seen: Arc<Seen>, seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut servers = urls.iter().cycle();
+    let mut url = servers.next().unwrap();
+    while !seen.stop.load(Ordering::SeqCst) {
+        let groups = HttpStore::connect(url).unwrap().groups();
+        let buffer = rng.random_range(1..50);
+        match groups.join(&group(), buffer, "worker").await {
+            Ok(mut consumer) => work(&mut consumer, &seen, &mut rng).await,
+            // It is gone, or another one runs the group.
+            Err(_) => {
+                url = servers.next().unwrap();
+                tokio::time::sleep(TRY_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// Works until the connection breaks, or until it occurs to the consumer to vanish.
+async fn work(consumer: &mut GroupConsumer, seen: &Seen, rng: &mut StdRng) {
+    while !seen.stop.load(Ordering::SeqCst) {
+        let next = tokio::time::timeout(Duration::from_secs(1), consumer.next());
+        let delivery = match next.await {
+            Ok(Ok(delivery)) => delivery,
+            Ok(Err(_)) => return,
+            Err(_) => continue,
+        };
+        seen.deliveries.fetch_add(1, Ordering::SeqCst);
+        if delivery.retries > 0 {
+            seen.redeliveries.fetch_add(1, Ordering::SeqCst);
+        }
+        let which = [Which::Delivery(delivery.number)];
+        let answered = match rng.random_range(0..1_000) {
+            0..5 => return,
+            // Nothing is said: its time runs out.
+            5..15 => continue,
+            15..60 => consumer.nack(&which, Action::Retry, "not now").await,
+            60..80 => {
+                consumer
+                    .nack(&which, Action::Park, "cannot be billed")
+                    .await
+            }
+            80..100 => {
+                seen.finish(delivery.event.revision.0);
+                consumer.nack(&which, Action::Skip, "").await
+            }
+            _ => {
+                seen.finish(delivery.event.revision.0);
+                consumer.ack(&which).await
+            }
+        };
+        if answered.is_err() {
+            return;
+        }
+    }
+}
+
+pub(crate) async fn append(store: &HttpStore, revisions: Range<usize>) {
+    for from in revisions.clone().step_by(BATCH) {
+        let until = revisions.end.min(from + BATCH);
+        let event =
+            |number: usize| EventData::json(EventType::new("ordered").unwrap(), number.to_string());
+        let events = (from..until).map(event).collect();
+        let appended = store.append_to(STREAM, ExpectedRevision::Any, events).await;
+        appended.unwrap();
+    }
+}
+
+/// Starts the consumers, each of which knows these servers.
+pub(crate) fn start(urls: &[String], seen: &Arc<Seen>, seed: u64) -> Vec<JoinHandle<()>> {
+    let consumer = |number| {
+        let (urls, seen) = (urls.to_vec(), Arc::clone(seen));
+        tokio::spawn(consume(urls, seen, seed.wrapping_add(number)))
+    };
+    (0..CONSUMERS).map(consumer).collect()
+}
+
+pub(crate) async fn create(groups: &HttpGroups) {
+    assert!(try_create(groups).await);
+}
+
+/// Creates the group, if this server is to run it.
+pub(crate) async fn try_create(groups: &HttpGroups) -> bool {
+    let create = Create {
+        group: group(),
+        settings: settings(),
+        filter: Filter::ALL,
+    };
+    match groups.create(&create).await {
+        Ok(_) => true,
+        Err(Error::NotHere { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        message_timeout_ms: 500,
+        max_retry_count: 5,
+        checkpoint_after_ms: 100,
+        min_checkpoint_count: 1,
+        max_checkpoint_count: 200,
+        extra_statistics: true,
+        ..Settings::default()
+    }
+}
+
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let limit = PATIENCE * depth::count(2, 30);
+    let wait = async {
+        while !is_so().await {
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+    };
+    let waited = tokio::time::timeout(limit, wait).await;
+    assert!(waited.is_ok(), "never: {what}");
+}
+
+/// Events that nobody has finished and that are not parked.
+pub(crate) async fn lost(store: &HttpStore, seen: &Seen, events: usize) -> Vec<u64> {
+    let mut settled = seen.finished.lock().unwrap().clone();
+    let parked = group().parked_stream();
+    for link in store.read_whole_stream(parked.as_str()).await.unwrap() {
+        let link = String::from_utf8(link.data.to_vec()).unwrap();
+        let revision = link.strip_suffix("@orders").expect("a link to the stream");
+        settled.insert(revision.parse().unwrap());
+    }
+    let all = 0..u64::try_from(events).unwrap();
+    all.filter(|event| !settled.contains(event)).collect()
+}
