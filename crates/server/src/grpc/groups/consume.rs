@@ -106,7 +106,8 @@ fn form(options: &read_req::Options) -> Result<UuidForm> {
 fn confirm(out: &mut BytesMut, consumer: &Consumer) {
     let message = ReadResp {
         content: Some(Answer::SubscriptionConfirmation(SubscriptionConfirmation {
-            subscription_id: consumer.id().to_string(),
+            // One client checks that it is this.
+            subscription_id: consumer.group().to_string(),
         })),
     };
     frame::write(out, &message);
