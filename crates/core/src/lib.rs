@@ -26,6 +26,7 @@ mod request;
 mod slice;
 mod store;
 mod uptime;
+mod virtual_stream;
 
 pub use back_off::BackOff;
 pub use checkpoint::{Checkpoint, Place};
@@ -47,3 +48,7 @@ pub use request::{
 pub use slice::{SLICES, log_of, routing_key, slice_of};
 pub use store::{EventStore, EventStoreExt, Subscription, SubscriptionMessage};
 pub use uptime::{suspended, uptime};
+pub use virtual_stream::{
+    CATEGORY_PREFIX, LINK_TYPE, LinkTarget, Resolved, STREAMS, TYPE_PREFIX, VirtualKind,
+    virtual_link, virtual_number, virtual_streams_of,
+};

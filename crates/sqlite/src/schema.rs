@@ -12,11 +12,18 @@ use crate::config::{Location, Missing};
 use crate::error::Outcome;
 
 /// All steps.
-const MIGRATIONS: Migrations = Migrations::new(&[Migration {
-    version: 1,
-    name: "events, streams, types, tags",
-    sql: include_str!("../sql/schema_v1.sql"),
-}]);
+const MIGRATIONS: Migrations = Migrations::new(&[
+    Migration {
+        version: 1,
+        name: "events, streams, types, tags",
+        sql: include_str!("../sql/schema_v1.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "virtual streams",
+        sql: include_str!("../sql/schema_v2.sql"),
+    },
+]);
 
 /// `GEST`: lets `file(1)` and people tell a store from other SQLite files.
 const APPLICATION_ID: i32 = 0x4745_5354;
@@ -184,7 +191,7 @@ mod tests {
     fn an_empty_file_becomes_a_store_once() {
         let conn = empty();
         let marks = prepare(&conn, &Location::Memory, Missing::Create).expect("creates");
-        assert_eq!((marks.version, marks.logs), (1, 1));
+        assert_eq!((marks.version, marks.logs), (2, 1));
         assert_eq!(
             prepare(&conn, &Location::Memory, Missing::Create).expect("ready"),
             marks
@@ -192,8 +199,8 @@ mod tests {
         assert_eq!(
             migrate(&conn).expect("nothing to do"),
             Migrated {
-                from: Some(1),
-                to: 1
+                from: Some(2),
+                to: 2
             }
         );
         let new = new_incarnation(&conn).expect("changes");
@@ -227,7 +234,7 @@ mod tests {
             Error::from(prepare(&conn, &Location::Memory, Missing::Create).expect_err("refused"))
                 .to_string();
         assert!(
-            error.contains("version 9") && error.contains("than 1"),
+            error.contains("version 9") && error.contains("than 2"),
             "{error}"
         );
         assert!(migrate(&conn).is_err());
@@ -242,6 +249,8 @@ mod tests {
             "INSERT INTO streams (id, name, checksum) VALUES (1, 'a-1', 0);
              INSERT INTO types (id, name, checksum) VALUES (1, 'T', 0);
              INSERT INTO tags (tag, position) VALUES ('red', 1);
+             INSERT INTO virtual_streams (id, name, next_revision) VALUES (4, '$ce-a', 1);
+             INSERT INTO virtual_entries (stream, revision, position) VALUES (4, 0, 1);
              INSERT INTO events (position, stream, revision, event_id, type, created, content_type, writer, checksum, metadata, data)
              VALUES (1, 1, 0, x'000102030405060708090a0b0c0d0e0f', 1, 1790000000000001, 0, 5, 6, x'', '{\"a\":1}')",
         )
@@ -260,6 +269,9 @@ mod tests {
             "DELETE FROM types",
             "UPDATE tags SET tag = 'b'",
             "DELETE FROM tags",
+            "UPDATE virtual_entries SET position = 2",
+            "DELETE FROM virtual_entries",
+            "DELETE FROM virtual_streams",
         ] {
             assert!(conn.execute_batch(forbidden).is_err(), "{forbidden}");
         }
@@ -310,6 +322,9 @@ mod tests {
                 "table streams",
                 "table tags",
                 "table types",
+                "table virtual_entries",
+                "table virtual_index",
+                "table virtual_streams",
                 "trigger events_are_not_deleted",
                 "trigger events_are_not_updated",
                 "trigger streams_are_not_deleted",
@@ -318,6 +333,9 @@ mod tests {
                 "trigger tags_are_not_updated",
                 "trigger types_are_not_deleted",
                 "trigger types_are_not_updated",
+                "trigger virtual_entries_are_not_deleted",
+                "trigger virtual_entries_are_not_updated",
+                "trigger virtual_streams_are_not_deleted",
                 "view events_readable",
             ]
         );

@@ -179,10 +179,10 @@ async fn migration_creates_or_does_nothing_and_refuses_newer_stores() {
     let home = tempfile::tempdir().expect("dir");
     let config = SqliteConfig::file(home.path().join("gesta.db"));
     let done = SqliteBackend::migrate(&config).expect("creates");
-    assert_eq!((done.from, done.to), (None, 1));
+    assert_eq!((done.from, done.to), (None, 2));
     assert_eq!(
         SqliteBackend::migrate(&config).expect("nothing").from,
-        Some(1)
+        Some(2)
     );
     SqliteBackend::open(config.clone())
         .expect("opens")
@@ -190,14 +190,14 @@ async fn migration_creates_or_does_nothing_and_refuses_newer_stores() {
         .await;
     Connection::open(home.path().join("gesta.db"))
         .expect("opens")
-        .execute_batch("UPDATE store SET schema_version = 2")
+        .execute_batch("UPDATE store SET schema_version = 3")
         .expect("changes");
     for error in [
         SqliteBackend::migrate(&config).expect_err("newer"),
         SqliteBackend::open(config.clone()).expect_err("newer"),
     ] {
         assert!(
-            error.to_string().contains("version 2, newer than 1"),
+            error.to_string().contains("version 3, newer than 2"),
             "{error}"
         );
     }
