@@ -12,10 +12,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::backend::EventRef;
+use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::{ContentType, RecordedEvent, Tags};
-use crate::ids::{EventId, EventType, Position, Revision, StreamId};
-use crate::request::SharedEvent;
+use crate::ids::{EventId, EventType, LogId, Position, Revision, StreamId};
 use crate::slice::fnv1a;
 
 /// What the name of the stream of a category starts with.
@@ -132,14 +132,54 @@ impl LinkTarget {
     }
 }
 
+/// What a link needs to know of the event that it leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LinkTo<'a> {
+    /// The stream of the event.
+    pub stream: &'a StreamId,
+    /// Its revision.
+    pub revision: Revision,
+    /// Its position.
+    pub position: Position,
+    /// When it was stored.
+    pub created: Timestamp,
+}
+
+impl<'a> From<&'a EventRef> for LinkTo<'a> {
+    fn from(event: &'a EventRef) -> Self {
+        Self {
+            stream: &event.stream,
+            revision: event.revision,
+            position: event.position,
+            created: event.created,
+        }
+    }
+}
+
+impl<'a> From<&'a RecordedEvent> for LinkTo<'a> {
+    fn from(event: &'a RecordedEvent) -> Self {
+        Self {
+            stream: &event.stream,
+            revision: event.revision,
+            position: event.position,
+            created: event.created,
+        }
+    }
+}
+
 /// The link at one place of a virtual stream, as readers see it: its data are `<revision>@<stream>`. It has the position
 /// and the time of the event that it leads to.
 #[must_use]
-pub fn virtual_link(stream: &StreamId, revision: Revision, to: &EventRef) -> RecordedEvent {
+pub fn virtual_link<'a>(
+    stream: &StreamId,
+    revision: Revision,
+    to: impl Into<LinkTo<'a>>,
+) -> RecordedEvent {
+    let to = to.into();
     RecordedEvent {
         stream: stream.clone(),
         revision,
-        log: crate::ids::LogId(0),
+        log: LogId(0),
         position: to.position,
         id: link_id(stream, revision),
         event_type: EventType::from_stored(Arc::from(LINK_TYPE)),
@@ -160,15 +200,6 @@ fn link_id(stream: &StreamId, revision: Revision) -> EventId {
     EventId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-/// An event, and the link by which it was found, if it was found by one.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Resolved {
-    /// The event; the link itself if it leads to nothing that can be read.
-    pub event: SharedEvent,
-    /// The link; `None` if `event` is no event that a link led to.
-    pub link: Option<SharedEvent>,
-}
-
 /// The number that stands for a virtual stream in what is stored: made of its kind and of the position of its first
 /// event, for no two events have a position in common and an event stands in one stream of each kind.
 #[must_use]
@@ -182,7 +213,6 @@ mod tests {
 
     use super::*;
     use crate::backend::{RowId, WriterEpoch};
-    use crate::clock::Timestamp;
     use crate::limits::STREAM_NAME_BYTES_MAX;
 
     fn names(stream: &str, revision: u64, event_type: &str) -> Vec<String> {
