@@ -23,6 +23,10 @@ impl PostgresFactory {
     }
 
     async fn open(&self, schema: Arc<String>, clock: Arc<dyn Clock>) -> TestStore {
+        TestStore::owned(self.start(&schema, clock).await, schema)
+    }
+
+    async fn start(&self, schema: &str, clock: Arc<dyn Clock>) -> Arc<Store> {
         let server = shared().expect("found before");
         // What is compressed, and where, makes no difference to anybody.
         let compression = if self.logs > 1 {
@@ -35,7 +39,7 @@ impl PostgresFactory {
         config.logs_if_new = self.logs;
         let backend = PostgresBackend::open(config).await.expect("opens");
         let store = Store::open(Arc::new(backend), gesta_store::Config::default(), clock);
-        TestStore::owned(store.expect("starts"), schema)
+        store.expect("starts")
     }
 }
 
@@ -56,6 +60,16 @@ impl StoreFactory for PostgresFactory {
 
     async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
         Some(self.open(Arc::new(fresh_schema()), clock).await)
+    }
+
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        if self.logs > 1 {
+            return None;
+        }
+        let schema = Arc::new(fresh_schema());
+        let store = self.start(&schema, Arc::new(SystemClock)).await;
+        store.switch_virtual_streams(true).await.expect("switched");
+        Some(TestStore::owned(store, schema))
     }
 
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {

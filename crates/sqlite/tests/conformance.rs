@@ -16,6 +16,12 @@ fn start(config: SqliteConfig, clock: Arc<dyn Clock>) -> Arc<Store> {
     Store::open(Arc::new(backend), gesta_store::Config::default(), clock).expect("starts")
 }
 
+async fn start_switched(config: SqliteConfig) -> Arc<Store> {
+    let store = start(config, Arc::new(SystemClock));
+    store.switch_virtual_streams(true).await.expect("switched");
+    store
+}
+
 /// Each store in a directory of its own. A second process is refused by design, so `second` stays `None`.
 struct FileFactory;
 
@@ -44,6 +50,12 @@ impl StoreFactory for FileFactory {
         Some(Self::open(Self::new_home(), clock))
     }
 
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        let home = Self::new_home();
+        let config = SqliteConfig::file(home.path().join("gesta.db"));
+        Some(TestStore::owned(start_switched(config).await, home))
+    }
+
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
         store.shutdown().await.expect("shuts down");
         Some(Self::open(store.home(), Arc::new(SystemClock)))
@@ -63,6 +75,11 @@ impl StoreFactory for MemoryFactory {
             start(SqliteConfig::memory(), Arc::new(SystemClock)),
             Arc::new(()),
         )
+    }
+
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        let store = start_switched(SqliteConfig::memory()).await;
+        Some(TestStore::owned(store, Arc::new(())))
     }
 
     async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {

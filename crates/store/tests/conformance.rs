@@ -42,6 +42,17 @@ impl StoreFactory for WorldFactory {
         Some(Self::open(&World::new(self.0), clock))
     }
 
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        if self.0 > 1 {
+            return None;
+        }
+        let world = World::new(self.0);
+        let backend = MemoryBackend::new(&world) as Arc<dyn Backend>;
+        let store = Store::open(backend, Config::default(), Arc::new(SystemClock)).expect("opened");
+        store.switch_virtual_streams(true).await.expect("switched");
+        Some(TestStore::owned(store, world as _))
+    }
+
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
         store.shutdown().await.expect("shut down");
         Some(Self::open(&store.home::<World>(), Arc::new(SystemClock)))
