@@ -66,6 +66,8 @@ impl Default for Config {
 struct Known {
     /// `None` before the first look, and after it may have changed.
     state: Option<IndexState>,
+    /// Up to where the log had been looked at when that was found out last; for people.
+    at: Position,
     /// Why the last try failed.
     failure: Option<Error>,
 }
@@ -214,6 +216,7 @@ impl Indexer {
     pub(super) fn learn(&self, state: IndexState) {
         self.known.send_modify(|known| {
             known.state = Some(state);
+            known.at = state.position;
             known.failure = None;
         });
     }
@@ -249,11 +252,9 @@ impl Indexer {
     /// What to tell who has waited in vain.
     pub(super) fn behind(&self, wanted: Position) -> Error {
         let known = self.known.borrow().clone();
-        let at = known.state.map_or(String::new(), |state| {
-            format!(", now up to position {}", state.position)
-        });
+        let at = known.at;
         let error = Error::unavailable(format!(
-            "the virtual streams are not up to date: the log is being looked at{at}, and its end was {wanted}"
+            "the virtual streams are not up to date: the log was looked at up to position {at}, and its end was {wanted}"
         ));
         match known.failure {
             Some(failure) => error.caused_by(failure),

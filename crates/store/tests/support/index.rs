@@ -12,6 +12,8 @@ use super::World;
 #[derive(Default)]
 pub struct Index {
     state: IndexState,
+    /// The database is away for whoever writes entries.
+    pub refuses: bool,
     /// The numbers that the streams got.
     numbers: BTreeMap<u64, StreamId>,
     streams: BTreeMap<StreamId, Vec<Position>>,
@@ -104,8 +106,15 @@ impl VirtualIndex for MemoryIndex {
     }
 
     async fn write(&self, page: IndexPage) -> Result<IndexWrite> {
-        self.with(|index, is_there| index.write(&page, is_there(page.through, page.writer)))
-            .await
+        // A write takes longer than a read, so more can happen meanwhile.
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+        let written = self.with(|index, is_there| match index.refuses {
+            true => Err(Error::unavailable("away")),
+            false => Ok(index.write(&page, is_there(page.through, page.writer))),
+        });
+        written.await?
     }
 
     async fn read(&self, slice: EntrySlice) -> Result<Entries> {

@@ -60,6 +60,11 @@ impl World {
         MemoryIndex(std::sync::Arc::clone(self))
     }
 
+    /// Whether entries of virtual streams can be written.
+    pub fn refuse_entries(&self, refuse: bool) {
+        self.lock().index.refuses = refuse;
+    }
+
     /// Works on what is kept for virtual streams; `is_there` tells whether log 0 has the row of this writer.
     pub fn with_index<T>(
         &self,
