@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use gesta_core::{Clock, SystemClock};
+use gesta_core::{Clock, EventStore, SystemClock};
 use gesta_pgtest::{fresh_schema, shared};
 use gesta_postgres::{Config, PostgresBackend};
 use gesta_store::Store;
@@ -96,4 +96,27 @@ mod four_logs {
         Some(factory) => factory,
         None => return,
     });
+}
+
+/// Goal: entries of virtual streams are written once and stay.
+#[tokio::test]
+async fn entries_of_virtual_streams_are_kept() {
+    let Some(factory) = PostgresFactory::new(1) else {
+        return;
+    };
+    let store = factory.start(&fresh_schema(), Arc::new(SystemClock)).await;
+    gesta_testkit::check_virtual_index(store.as_ref(), store.backend().as_ref()).await;
+    store.shutdown().await.expect("shuts down");
+}
+
+/// Goal: scavenging leaves gaps in virtual streams, and moves nothing.
+#[tokio::test]
+async fn places_of_virtual_streams_stay_when_events_are_scavenged() {
+    let Some(factory) = PostgresFactory::new(1) else {
+        return;
+    };
+    let store = factory.start(&fresh_schema(), Arc::new(SystemClock)).await;
+    store.switch_virtual_streams(true).await.expect("switched");
+    gesta_testkit::check_scavenged_places(&store).await;
+    store.shutdown().await.expect("shuts down");
 }

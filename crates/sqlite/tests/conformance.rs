@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use gesta_core::{Clock, SystemClock};
+use gesta_core::{Clock, EventStore, SystemClock};
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
 use gesta_store::Store;
 use gesta_testkit::{StoreFactory, TestStore};
@@ -98,4 +98,27 @@ mod file {
 mod memory {
     use super::*;
     gesta_testkit::conformance_tests!(MemoryFactory);
+}
+
+/// Goal: entries of virtual streams are written once and stay, in a file and in memory.
+#[tokio::test]
+async fn entries_of_virtual_streams_are_kept() {
+    let home = FileFactory::new_home();
+    for config in [
+        SqliteConfig::memory(),
+        SqliteConfig::file(home.path().join("gesta.db")),
+    ] {
+        let store = start(config, Arc::new(SystemClock));
+        gesta_testkit::check_virtual_index(store.as_ref(), store.backend().as_ref()).await;
+        store.shutdown().await.expect("shuts down");
+    }
+}
+
+/// Goal: scavenging leaves gaps in virtual streams, and moves nothing.
+#[tokio::test]
+async fn places_of_virtual_streams_stay_when_events_are_scavenged() {
+    let home = FileFactory::new_home();
+    let store = start_switched(SqliteConfig::file(home.path().join("gesta.db"))).await;
+    gesta_testkit::check_scavenged_places(&store).await;
+    store.shutdown().await.expect("shuts down");
 }
