@@ -7,10 +7,10 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use gesta_core::{
     AllFrom, Checkpoint, Direction, EventStore, EventStoreExt, EventType, Filter, ListStreams,
-    Query, ReadAll, ReadStream, RecordedEvent, Revision, StreamFrom, Tag, limits,
+    Query, ReadAll, ReadStream, Resolved, Revision, StreamFrom, Tag, limits,
 };
 use gesta_wire::answer::{self, Streams};
-use gesta_wire::event::{self, Framing, write_event};
+use gesta_wire::event::{self, Framing, write_resolved};
 use gesta_wire::json::{Bounded, Object};
 use gesta_wire::percent::Plus;
 use gesta_wire::request::QueryBody;
@@ -41,7 +41,7 @@ pub(crate) use with_filter;
 
 /// `GET /streams/{stream}`
 pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
-    let parameters = call.parameters(&["from", "direction", "limit"])?;
+    let parameters = call.parameters(&["from", "direction", "limit", "resolve_links"])?;
     let direction = direction(&parameters)?;
     let from = match parameters.one("from")?.as_deref() {
         None if direction == Direction::Backwards => StreamFrom::End,
@@ -56,14 +56,21 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
         direction,
         limit: limit.unwrap_or(PAGE_EVENTS),
     };
+    let links = links(&parameters)?;
     if call.accepts(NDJSON) {
-        return lines(call, PageReader::Stream(request), limit).await;
+        return lines(call, PageReader::Stream(request, links), limit).await;
     }
     request.validate()?;
     let mut held = call.state.budget.reservation();
+    let store = &call.state.store;
     let page = {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        event::write_stream_page(&call.state.store.read_stream(request).await?)
+        match links {
+            Links::AsTheyAre => event::write_stream_page(&store.read_stream(request).await?),
+            Links::Followed => {
+                event::write_resolved_page(&store.read_stream_resolved(request).await?)
+            }
+        }
     };
     held.grow(page.len())?;
     Ok(document(page, held))
@@ -101,7 +108,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
 
 /// `GET /streams/{stream}/{revision}`
 pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
-    call.parameters(&[])?;
+    let links = links(&call.parameters(&["resolve_links"])?)?;
     let stream = call.stream()?;
     let text = percent_decode("revision", call.revision(), Plus::Itself)?;
     let revision = revision("revision", &text)?;
@@ -109,8 +116,16 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
     let mut out = Vec::new();
     {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        let event = call.state.store.read_event(stream, revision).await?;
-        write_event(&mut out, &event, Framing::Document);
+        let store = &call.state.store;
+        let event = Arc::new(store.read_event(stream, revision).await?);
+        let found = match links {
+            Links::AsTheyAre => Resolved::itself(event),
+            Links::Followed => {
+                let found = store.resolve(vec![Arc::clone(&event)]).await?;
+                found.into_iter().next().unwrap_or(Resolved::itself(event))
+            }
+        };
+        write_resolved(&mut out, &found, Framing::Document);
     }
     held.grow(out.len())?;
     Ok(document(out.into(), held))
@@ -249,34 +264,78 @@ fn each<T>(texts: Vec<String>, check: impl Fn(String) -> Result<T>) -> Result<Ve
     texts.into_iter().map(check).collect()
 }
 
+/// What becomes of links.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Links {
+    AsTheyAre,
+    Followed,
+}
+
+/// The parameter `resolve_links`.
+pub(crate) fn links(parameters: &Parameters<'_>) -> Result<Links> {
+    match parameters.one("resolve_links")?.as_deref() {
+        None | Some("false") => Ok(Links::AsTheyAre),
+        Some("true") => Ok(Links::Followed),
+        Some(other) => Err(Problem::invalid(
+            "resolve_links",
+            format!("must be true or false, found {}", shown(other)),
+        )),
+    }
+}
+
 /// A read of page after page.
 enum PageReader {
-    Stream(ReadStream),
+    Stream(ReadStream, Links),
     All(ReadAll),
 }
 
+/// A part of an answer in lines: how many events, as lines, and whether nothing more follows.
+struct PageOfLines {
+    count: usize,
+    lines: Bytes,
+    end: bool,
+}
+
 impl PageReader {
-    /// Reads at most `limit` events, and moves on after them. True if nothing more follows.
+    /// Reads at most `limit` events, and moves on after them.
     async fn page(
         &mut self,
         store: &dyn EventStore,
         limit: usize,
-    ) -> gesta_core::Result<(Vec<RecordedEvent>, bool)> {
+    ) -> gesta_core::Result<PageOfLines> {
         match self {
-            PageReader::Stream(request) => {
+            PageReader::Stream(request, links) => {
                 request.limit = limit;
-                let page = store.read_stream(request.clone()).await?;
-                let end = page.end || page.next.is_none();
-                if let Some(next) = page.next {
+                let (count, lines, end, next) = match links {
+                    Links::AsTheyAre => {
+                        let page = store.read_stream(request.clone()).await?;
+                        let lines = event::write_lines(&page.events);
+                        (page.events.len(), lines, page.end, page.next)
+                    }
+                    Links::Followed => {
+                        let page = store.read_stream_resolved(request.clone()).await?;
+                        let lines = event::write_resolved_lines(&page.events);
+                        (page.events.len(), lines, page.end, page.next)
+                    }
+                };
+                if let Some(next) = next {
                     request.from = StreamFrom::Revision(next);
                 }
-                Ok((page.events, end))
+                Ok(PageOfLines {
+                    count,
+                    lines,
+                    end: end || next.is_none(),
+                })
             }
             PageReader::All(request) => {
                 request.limit = limit;
                 let page = store.read_all(request.clone()).await?;
                 request.from = AllFrom::Checkpoint(page.next);
-                Ok((page.events, page.end))
+                Ok(PageOfLines {
+                    count: page.events.len(),
+                    lines: event::write_lines(&page.events),
+                    end: page.end,
+                })
             }
         }
     }
@@ -299,13 +358,12 @@ impl Lines {
     async fn next(&mut self) -> Result<Option<Page>> {
         while !self.end && self.left > 0 {
             let mut held = self.state.budget.reservation();
-            let (count, lines) = {
+            let PageOfLines { count, lines, end } = {
                 let _turn = self.state.reads.acquire().await.map_err(stopping)?;
                 let limit = self.left.min(PAGE_EVENTS);
-                let (events, end) = self.reader.page(&*self.state.store, limit).await?;
-                self.end = end;
-                (events.len(), event::write_lines(&events))
+                self.reader.page(&*self.state.store, limit).await?
             };
+            self.end = end;
             self.left = self.left.saturating_sub(count);
             held.grow(lines.len())?;
             if !lines.is_empty() {

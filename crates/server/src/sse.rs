@@ -14,8 +14,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures::stream::Stream;
-use gesta_core::{Checkpoint, Result, SharedEvent, Subscription, SubscriptionMessage};
+use futures::stream::{BoxStream, Stream};
+use gesta_core::{
+    Checkpoint, RecordedEvent, ResolvedMessage, Result, SharedEvent, Subscription,
+    SubscriptionMessage,
+};
+use gesta_wire::event::link_field;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -32,10 +36,34 @@ const WRITE_BYTES: usize = 64 * 1_024;
 /// reconnect.
 const BEGINNING: &[u8] = b"retry: 1000\n\n";
 
+/// What a subscription sends.
+pub(crate) enum Messages {
+    /// Links as they are.
+    Plain(Subscription),
+    /// What links lead to.
+    Followed(BoxStream<'static, Result<ResolvedMessage>>),
+}
+
+impl Messages {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ResolvedMessage>>> {
+        match self {
+            Messages::Plain(subscription) => {
+                Pin::new(subscription)
+                    .poll_next(cx)
+                    .map_ok(|message| ResolvedMessage {
+                        message,
+                        link: None,
+                    })
+            }
+            Messages::Followed(messages) => messages.as_mut().poll_next(cx),
+        }
+    }
+}
+
 /// The endless body of a subscription.
 pub(crate) struct Events {
     state: Arc<State>,
-    subscription: Subscription,
+    messages: Messages,
     /// Parts that leave before `out`: a large event and what stands before it.
     parts: VecDeque<Bytes>,
     out: Vec<u8>,
@@ -47,14 +75,10 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn new(
-        state: Arc<State>,
-        subscription: Subscription,
-        activity: Arc<Activity>,
-    ) -> Self {
+    pub(crate) fn new(state: Arc<State>, messages: Messages, activity: Arc<Activity>) -> Self {
         let heartbeat = tokio::time::sleep(state.config.heartbeat);
         Self {
-            subscription,
+            messages,
             parts: VecDeque::new(),
             out: BEGINNING.to_vec(),
             buffered: Buffered::new(activity, state.budget.reservation_of_subscriptions()),
@@ -70,11 +94,11 @@ impl Events {
     fn gather(&mut self, cx: &mut Context<'_>) {
         let mut events = 0;
         while !self.ended && self.parts.is_empty() && self.out.len() < WRITE_BYTES {
-            match Pin::new(&mut self.subscription).poll_next(cx) {
+            match self.messages.poll(cx) {
                 Poll::Pending => break,
-                Poll::Ready(Some(Ok(message))) => {
+                Poll::Ready(Some(Ok(ResolvedMessage { message, link }))) => {
                     events += u64::from(matches!(message, SubscriptionMessage::Event { .. }));
-                    self.message(&message);
+                    self.message(&message, link.as_deref());
                 }
                 Poll::Ready(Some(Err(error))) => self.end(&Problem::from(&error)),
                 Poll::Ready(None) => self.end(&ended("the subscription has ended")),
@@ -90,14 +114,19 @@ impl Events {
         }
     }
 
-    fn message(&mut self, message: &SubscriptionMessage) {
+    fn message(&mut self, message: &SubscriptionMessage, link: Option<&RecordedEvent>) {
         match message {
             SubscriptionMessage::Event { event, checkpoint } => {
                 if EncodedEvents::is_large(event) {
-                    return self.large(event, checkpoint);
+                    return self.large(event, checkpoint, link);
                 }
                 begin(&mut self.out, checkpoint, "event");
                 self.state.encoded.append(&mut self.out, event);
+                if let Some(link) = link {
+                    // The brace that ends the event.
+                    self.out.pop();
+                    self.link(link);
+                }
             }
             SubscriptionMessage::Checkpoint(checkpoint) => {
                 begin(&mut self.out, checkpoint, "checkpoint");
@@ -111,11 +140,27 @@ impl Events {
         self.out.extend_from_slice(b"\n\n");
     }
 
-    fn large(&mut self, event: &SharedEvent, checkpoint: &Checkpoint) {
+    /// The field that tells of the link, and the end of the event.
+    fn link(&mut self, link: &RecordedEvent) {
+        link_field(&mut self.out, link);
+        self.out.push(b'}');
+    }
+
+    fn large(
+        &mut self,
+        event: &SharedEvent,
+        checkpoint: &Checkpoint,
+        link: Option<&RecordedEvent>,
+    ) {
         match self.state.encoded.share(event, &self.state.budget) {
-            Ok(line) => {
+            Ok(mut line) => {
                 begin(&mut self.out, checkpoint, "event");
                 self.parts.push_back(std::mem::take(&mut self.out).into());
+                if let Some(link) = link {
+                    // All but the brace that ends the event.
+                    line.truncate(line.len().saturating_sub(1));
+                    self.link(link);
+                }
                 self.parts.push_back(line);
                 self.out.extend_from_slice(b"\n\n");
             }

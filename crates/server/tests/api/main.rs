@@ -17,3 +17,4 @@ mod placement;
 mod readiness;
 mod subscriptions;
 mod tls;
+mod virtual_streams;
