@@ -26,7 +26,6 @@ use gesta_core::*;
 use gesta_store::{Config, Store};
 use tokio::sync::mpsc;
 
-pub use index::MemoryIndex;
 pub use world::World;
 
 /// One process's connections to a [`World`].
