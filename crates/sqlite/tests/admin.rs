@@ -240,6 +240,28 @@ async fn planted_damage_is_found() {
         ),
         ("DELETE FROM tags WHERE position = 77;", FindingKind::Tags),
         (
+            "INSERT INTO virtual_streams VALUES (4, '$ce-s', 2); INSERT INTO virtual_entries VALUES (4, 1, 1); \
+             UPDATE virtual_index SET position = 9;",
+            FindingKind::Virtual,
+        ),
+        (
+            "INSERT INTO virtual_entries VALUES (4, 0, 1); UPDATE virtual_index SET position = 9;",
+            FindingKind::Virtual,
+        ),
+        (
+            "INSERT INTO virtual_streams VALUES (4, '$ce-s', 2); UPDATE virtual_index SET position = 9; \
+             INSERT INTO virtual_entries VALUES (4, 0, 2), (4, 1, 1);",
+            FindingKind::Virtual,
+        ),
+        (
+            "INSERT INTO virtual_streams VALUES (4, '$ce-s', 1); INSERT INTO virtual_entries VALUES (4, 0, 1);",
+            FindingKind::Virtual,
+        ),
+        (
+            "UPDATE virtual_index SET position = 10001;",
+            FindingKind::Virtual,
+        ),
+        (
             "DELETE FROM events WHERE position = 9998; DELETE FROM tags WHERE position = 9998;",
             FindingKind::Position,
         ),
