@@ -130,31 +130,22 @@ pub(crate) fn prepare(conn: &Connection, location: &Location, missing: Missing) 
     }
 }
 
-/// Runs the steps that the store lacks, each in a transaction of its own.
+/// Runs the steps that the store lacks: of a store that is there each in a transaction of its own, of a new one all in
+/// one, for a store that was half made would be one that waits for a migration.
 pub(crate) fn migrate(conn: &Connection) -> Outcome<Migrated> {
     let from = read_marks(conn)?.map(|marks| marks.version);
-    for step in MIGRATIONS.pending(from)? {
+    let pending = MIGRATIONS.pending(from)?;
+    let steps_at_once = from.map_or(pending.len(), |_| 1).max(1);
+    for steps in pending.chunks(steps_at_once) {
         let transaction =
             rusqlite::Transaction::new_unchecked(conn, rusqlite::TransactionBehavior::Immediate)?;
-        transaction.execute_batch(step.sql)?;
-        if step.version == 1 {
-            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-            transaction.execute(
-                include_str!("../sql/insert_store.sql"),
-                params![
-                    step.version,
-                    Incarnation::random().0.as_bytes(),
-                    SystemClock.now().0
-                ],
-            )?;
-        } else {
-            transaction.execute(
-                include_str!("../sql/update_schema_version.sql"),
-                [step.version],
-            )?;
+        for step in steps {
+            apply(&transaction, step)?;
         }
         transaction.commit()?;
-        tracing::info!(version = step.version, name = step.name, "schema migrated");
+        for step in steps {
+            tracing::info!(version = step.version, name = step.name, "schema migrated");
+        }
         // Into the file itself: a store is not to be taken for an empty file if its write-ahead log is deleted.
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     }
@@ -162,6 +153,27 @@ pub(crate) fn migrate(conn: &Connection) -> Outcome<Migrated> {
         from,
         to: MIGRATIONS.latest(),
     })
+}
+
+fn apply(transaction: &Connection, step: &Migration) -> Outcome<()> {
+    transaction.execute_batch(step.sql)?;
+    if step.version == 1 {
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.execute(
+            include_str!("../sql/insert_store.sql"),
+            params![
+                step.version,
+                Incarnation::random().0.as_bytes(),
+                SystemClock.now().0
+            ],
+        )?;
+    } else {
+        transaction.execute(
+            include_str!("../sql/update_schema_version.sql"),
+            [step.version],
+        )?;
+    }
+    Ok(())
 }
 
 /// Begins a new life of the store.
@@ -238,6 +250,22 @@ mod tests {
             "{error}"
         );
         assert!(migrate(&conn).is_err());
+    }
+
+    /// Goal: a store of version 1 waits for a migration, which adds what it lacks and keeps what it has.
+    #[test]
+    fn a_store_of_version_1_is_migrated() {
+        let conn = empty();
+        let first = &MIGRATIONS.pending(None).expect("steps")[0];
+        apply(&conn, first).expect("version 1");
+        let before = read_marks(&conn).expect("reads").expect("a store");
+        assert_eq!(before.version, 1);
+        let error = prepare(&conn, &Location::Memory, Missing::Create).expect_err("older");
+        assert!(Error::from(error).to_string().contains("schema migrate"));
+        let migrated = migrate(&conn).expect("migrates");
+        assert_eq!((migrated.from, migrated.to), (Some(1), 2));
+        let after = prepare(&conn, &Location::Memory, Missing::Create).expect("ready");
+        assert_eq!(after.incarnation, before.incarnation);
     }
 
     /// Goal: the database itself refuses to change what was appended.

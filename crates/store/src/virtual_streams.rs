@@ -104,9 +104,14 @@ impl VirtualStreams {
         })
     }
 
-    /// Reads links until there is one at least, or the slice ends.
-    async fn links(&self, mut slice: EntrySlice) -> Result<Links> {
+    /// Reads links, of everything that is committed now.
+    async fn links(&self, slice: EntrySlice) -> Result<Links> {
         let end = self.backend.log_end(LOG, Purpose::Read).await?.position;
+        self.links_of_log(slice, end).await
+    }
+
+    /// Reads links until there is one at least, or the slice ends; of the log up to `end` at least.
+    async fn links_of_log(&self, mut slice: EntrySlice, end: Position) -> Result<Links> {
         loop {
             let found = self.entries(&slice, end).await?;
             let last = found.last;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use gesta_core::backend::{EntrySlice, History};
 use gesta_core::{
-    BackOff, CATEGORY_PREFIX, Checkpoint, Direction, ErrorKind, EventType, Filter, Query,
+    BackOff, CATEGORY_PREFIX, Checkpoint, Direction, ErrorKind, EventType, Filter, Position, Query,
     RecordedEvent, Result, Revision, SharedEvent, StreamId, Subscribe, SubscribeFrom, SubscribeTo,
     Subscription, SubscriptionMessage, TYPE_PREFIX, virtual_streams_of,
 };
@@ -34,8 +34,8 @@ struct Subscriber {
     /// The next revision to hand over.
     next: Revision,
     links: VecDeque<SharedEvent>,
-    /// There may be entries that were not read yet.
-    behind: bool,
+    /// There may be entries that were not read yet: of the log up to here, or, if that is not known, up to its end.
+    behind: Option<Option<Position>>,
     /// It has said that it has caught up.
     live: bool,
     ended: bool,
@@ -74,7 +74,7 @@ pub(crate) async fn subscribe(
         log,
         next: after.map_or(Revision(0), Revision::next),
         links: VecDeque::new(),
-        behind: true,
+        behind: Some(None),
         live: false,
         ended: false,
     };
@@ -129,8 +129,8 @@ impl Subscriber {
                 let checkpoint = self.checkpoint(Some(revision));
                 return Ok(SubscriptionMessage::Event { event, checkpoint });
             }
-            if self.behind {
-                self.read_on().await?;
+            if let Some(end) = self.behind {
+                self.read_on(end).await?;
             } else if !self.live {
                 self.live = true;
                 let reached = self.next.0.checked_sub(1).map(Revision);
@@ -148,12 +148,12 @@ impl Subscriber {
     /// Waits for an event of the log that stands in this stream.
     async fn follow(&mut self) -> Result<()> {
         let event = self.log.next_event().await?;
-        self.behind = stands_in(&self.stream, &event);
+        self.behind = stands_in(&self.stream, &event).then_some(Some(event.position));
         Ok(())
     }
 
     /// Reads the next page of links; patient while the database is away.
-    async fn read_on(&mut self) -> Result<()> {
+    async fn read_on(&mut self, end: Option<Position>) -> Result<()> {
         let mut back_off = BackOff::new(PAUSE_MIN, PAUSE_MAX);
         loop {
             let slice = EntrySlice {
@@ -163,11 +163,14 @@ impl Subscriber {
                 direction: Direction::Forwards,
                 limit: PAGE_LINKS,
             };
-            let found = self.streams.links(slice).await;
+            let found = match end {
+                Some(end) => self.streams.links_of_log(slice, end).await,
+                None => self.streams.links(slice).await,
+            };
             self.check_history()?;
             match found {
                 Ok(links) => {
-                    self.behind = links.next.is_some();
+                    self.behind = links.next.map(|_| end);
                     let after_last = links.last.map_or(self.next, Revision::next);
                     self.next = links.next.unwrap_or(after_last).max(self.next);
                     self.links = links.events.into_iter().map(Arc::new).collect();
