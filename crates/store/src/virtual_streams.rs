@@ -24,7 +24,6 @@ use gesta_core::{
 use gesta_tail::Hub;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::indexer::{Config, Indexer, LOG};
@@ -131,26 +130,24 @@ impl VirtualStreams {
     /// Reads entries once the log was looked at up to `end`.
     async fn entries(&self, slice: &EntrySlice, end: Position) -> Result<Entries> {
         let indexer = &self.indexer;
-        let deadline = Instant::now() + indexer.config.wait_max;
-        let late = |_| indexer.behind(end);
         if !indexer.may_reach(end) {
-            let reached = tokio::time::timeout_at(deadline, indexer.reach(end)).await;
-            reached.map_err(late)?;
+            indexer.reach(end).await?;
         }
         loop {
             let found = indexer.index.read(slice.clone()).await?;
-            if !found.state.on {
+            let IndexState { on, position } = found.state;
+            if !on {
                 return Err(off());
             }
-            if found.state.position >= end {
+            if position >= end {
                 return Ok(found);
             }
-            if indexer.closed().is_cancelled() {
-                return Err(Error::unavailable("the store was shut down"));
-            }
             indexer.learn(found.state);
-            let reached = tokio::time::timeout_at(deadline, indexer.reach(end)).await;
-            reached.map_err(late)?;
+            if end.0 - position.0 > indexer.config.backlog_max {
+                indexer.hurry();
+                return Err(indexer.behind(end));
+            }
+            indexer.reach(end).await?;
         }
     }
 
@@ -325,9 +322,7 @@ impl Store {
             progress(status);
             indexer.learn(state);
             let wanted = state.position.plus(PROGRESS_EVENTS).min(end);
-            let reached = tokio::time::timeout(indexer.config.wait_max, indexer.reach(wanted));
-            reached.await.map_err(|_| indexer.behind(wanted))?;
-            self.check_open()?;
+            indexer.reach(wanted).await?;
         }
     }
 

@@ -408,6 +408,41 @@ async fn that_are_not_up_to_date_are_unavailable_after_a_while() {
     assert_eq!(found.len(), 2);
 }
 
+/// Goal: readers do not wait for a log that has just begun to be looked at; they are told how far it is.
+#[tokio::test(start_paused = true)]
+async fn that_are_far_behind_are_unavailable_at_once() {
+    let world = World::new(1);
+    let few = VirtualStreamsConfig {
+        backlog_max: 2_000,
+        ..VirtualStreamsConfig::default()
+    };
+    let config = Config {
+        virtual_streams: few,
+        ..Config::default()
+    };
+    let a = process(&world, config);
+    for _ in 0..10 {
+        a.append_together("cart-1", 1_000).await;
+    }
+    world.refuse_entries(true);
+    a.store
+        .switch_virtual_streams(true)
+        .await
+        .expect("switched");
+    let before = tokio::time::Instant::now();
+    for _ in 0..3 {
+        let far = a.store.read_whole_stream("$ce-cart").await;
+        let far = far.expect_err("far behind");
+        assert!(far.is_retryable(), "{far}");
+        assert!(far.to_string().contains("its end was 10000"), "{far}");
+    }
+    assert!(before.elapsed() < Duration::from_secs(1));
+    world.refuse_entries(false);
+    a.store.index_virtual_streams(drop).await.expect("written");
+    let found = a.store.read_whole_stream("$ce-cart").await;
+    assert_eq!(found.expect("readable").len(), 10_000);
+}
+
 /// Goal: a subscriber outlives a time in which entries cannot be written, and misses nothing.
 #[tokio::test(start_paused = true)]
 async fn subscribers_are_patient() {

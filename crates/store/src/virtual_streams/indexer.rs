@@ -49,6 +49,9 @@ pub struct Config {
     pub linger: Duration,
     /// How long a read waits until the entries of all that was committed when it began are written.
     pub wait_max: Duration,
+    /// Events that are not looked at yet, beyond which a read does not wait at all: they have just been switched on, or
+    /// appends are faster. So readers do not pile up.
+    pub backlog_max: u64,
 }
 
 impl Default for Config {
@@ -57,6 +60,7 @@ impl Default for Config {
             page_events_max: 1_000,
             linger: Duration::from_millis(50),
             wait_max: Duration::from_secs(10),
+            backlog_max: 100_000,
         }
     }
 }
@@ -70,6 +74,8 @@ struct Known {
     at: Position,
     /// Why the last try failed.
     failure: Option<Error>,
+    /// Counts the tries that failed.
+    failures: u64,
 }
 
 /// Writes entries. Shared by its task, the readers that wait for it, and the pipeline that wakes it.
@@ -128,6 +134,7 @@ impl Indexer {
                 self.known.send_modify(|known| {
                     known.state = None;
                     known.failure = Some(error);
+                    known.failures += 1;
                 });
                 tokio::time::sleep(back_off.pause()).await;
             }
@@ -233,20 +240,37 @@ impl Indexer {
             .is_none_or(|state| !state.on || state.position >= position)
     }
 
-    /// Waits until the log was looked at up to `position`, or virtual streams are off. That is a hint: the reader asks
-    /// the database next.
-    pub(super) async fn reach(&self, position: Position) {
-        let _waiting = Waiting::new(&self.waiting);
-        let mut known = self.known.subscribe();
+    /// Wakes the task at once.
+    pub(super) fn hurry(&self) {
         self.urgent.notify_one();
         self.wake.notify_one();
+    }
+
+    /// Waits until the log was looked at up to `position`, or virtual streams are off. That is a hint: the reader asks
+    /// the database next.
+    ///
+    /// # Errors
+    /// `Unavailable` after [`Config::wait_max`], or when a try has failed meanwhile.
+    pub(super) async fn reach(&self, position: Position) -> Result<()> {
+        let _waiting = Waiting::new(&self.waiting);
+        let mut known = self.known.subscribe();
+        let failures = known.borrow().failures;
+        self.hurry();
         let reached = |known: &Known| {
             let state = known.state.as_ref();
             state.is_some_and(|state| !state.on || state.position >= position)
         };
-        // The sender lives in `self`.
-        let waited = known.wait_for(reached);
-        let _ = self.closed.run_until_cancelled(waited).await;
+        let waited = async {
+            // The sender lives in `self`.
+            let told = known.wait_for(|known| reached(known) || known.failures > failures);
+            told.await.is_ok_and(|known| reached(&known))
+        };
+        let waited = tokio::time::timeout(self.config.wait_max, waited);
+        match self.closed.run_until_cancelled(waited).await {
+            Some(Ok(true)) => Ok(()),
+            Some(_) => Err(self.behind(position)),
+            None => Err(Error::unavailable("the store was shut down")),
+        }
     }
 
     /// What to tell who has waited in vain.
