@@ -3,6 +3,7 @@
 //! Not here: what the commands do (`commands`), configuration of the server (`config`).
 
 mod cluster;
+mod virtual_streams;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use uuid::Uuid;
 pub(crate) use self::cluster::{
     ClusterCommand, ClusterDrain, ClusterMove, ClusterMoveLog, ClusterPin,
 };
+pub(crate) use self::virtual_streams::VirtualStreamsCommand;
 use crate::units::Span;
 
 /// The server that data commands talk to unless told otherwise.
@@ -123,6 +125,9 @@ pub(crate) enum Command {
     Restore(Restore),
     /// Free what deletes and the metadata of streams hide.
     Scavenge(Scavenge),
+    /// Switch virtual streams on or off: `$ce-…`, `$et-…` and `$streams`.
+    #[command(subcommand)]
+    VirtualStreams(VirtualStreamsCommand),
     /// Tell what a store or server is.
     Info,
     /// Print a completion script for a shell.

@@ -12,6 +12,7 @@ mod progress;
 mod serve;
 mod stream;
 mod tls;
+mod virtual_streams;
 
 use std::sync::Arc;
 
@@ -65,6 +66,9 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         }
         Command::Scavenge(scavenge) => {
             admin::scavenge(&database_url(&global)?, &scavenge, &mut output).await?
+        }
+        Command::VirtualStreams(command) => {
+            virtual_streams::run(&database_url(&global)?, command, &mut output).await?
         }
         Command::Info => admin::info(&global, &mut output).await?,
         Command::Completions { shell } => {

@@ -51,6 +51,10 @@ impl<F: StoreFactory> StoreFactory for Http<F> {
         Some(served(self.0.create_with_clock(clock).await?).await)
     }
 
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        Some(served(self.0.create_with_virtual_streams().await?).await)
+    }
+
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
         let home = store.home::<Served>();
         let reopened = self.0.reopen(&home.store).await?;

@@ -10,6 +10,8 @@
 //! Streams and event types are interned: the row id of a stream (or type) is the position of the first event that used
 //! it, so ids need no counter, and a batch that missed leaves none.
 
+mod virtual_index;
+
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
@@ -27,6 +29,7 @@ use crate::info::{Capabilities, Durability};
 use crate::lifecycle::Visibility;
 use crate::registry::Registry;
 use crate::request::Direction;
+pub use virtual_index::*;
 
 /// Random number of one [`LogWriter`], stored with each row that it wrote. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -585,6 +588,11 @@ pub trait Backend: Send + Sync + 'static {
     /// The registry of the nodes that share this database, with connections of its own that open at the first use.
     /// `None` if the database serves one process only, so that there is nobody to share the logs with.
     fn registry(&self) -> Option<Arc<dyn Registry>>;
+
+    /// What is kept for virtual streams; `None` if nothing is.
+    fn virtual_index(&self) -> Option<Arc<dyn VirtualIndex>> {
+        None
+    }
 
     /// Closes all connections.
     async fn close(&self);

@@ -17,6 +17,7 @@ mod ids;
 mod info;
 mod lifecycle;
 pub mod limits;
+mod links;
 mod log_map;
 pub mod newcomers;
 mod owner;
@@ -27,6 +28,7 @@ mod request;
 mod slice;
 mod store;
 mod uptime;
+mod virtual_stream;
 
 pub use back_off::BackOff;
 pub use checkpoint::{Checkpoint, Place};
@@ -37,6 +39,7 @@ pub use filter::{Filter, Query};
 pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
 pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
+pub use links::{Resolved, ResolvedMessage, ResolvedPage, resolve_subscription};
 pub use log_map::{DatabaseId, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase};
 pub use owner::{After, LoadFrom, LoadStream, OnOutcome, OwnerStore, Submission};
 pub use request::{
@@ -48,3 +51,7 @@ pub use request::{
 pub use slice::{SLICES, log_of, routing_key, slice_of};
 pub use store::{EventStore, EventStoreExt, Subscription, SubscriptionMessage};
 pub use uptime::{suspended, uptime};
+pub use virtual_stream::{
+    CATEGORY_PREFIX, LINK_TYPE, LinkTarget, LinkTo, STREAMS, TYPE_PREFIX, VirtualKind,
+    virtual_link, virtual_number, virtual_streams_of,
+};

@@ -137,6 +137,7 @@ impl StreamAppend {
             }
         }
         self.check_ids_differ()?;
+        self.stream.refuse_if_virtual()?;
         if let Some(described) = self.stream.as_str().strip_prefix("$$") {
             let only = |rule: &str| {
                 Err(Error::invalid(

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::{EventData, RecordedEvent};
 use crate::ids::{Revision, StreamId};
 use crate::info::StoreInfo;
+use crate::links::{self, Resolved, ResolvedPage};
 use crate::request::{
     AllFrom, AllPage, Append, Appended, DeleteStream, Deleted, Direction, ExpectedRevision,
     ListStreams, MetadataSet, ReadAll, ReadStream, SetStreamMetadata, SharedEvent, StreamFrom,
@@ -362,6 +363,38 @@ pub trait EventStore: Send + Sync + 'static {
     /// ```
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription>;
 
+    /// Follows links: gives for each event, in their order, what it leads to, or itself if it is no link.
+    ///
+    /// A link leads to what a read of its stream shows: if the event is hidden, deleted or scavenged, or if the link
+    /// names a virtual stream, the link stays as it is. The answer is a page: it may be shorter than the request, but
+    /// holds one event at least unless the request is empty.
+    ///
+    /// # Errors
+    /// `Unavailable`, `Corrupt`.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// // Virtual streams hold links; `read_stream_resolved` does these two steps.
+    /// let links = store.read_stream(ReadStream::forwards(StreamId::new("$ce-cart")?)).await?;
+    /// assert_eq!(&links.events[0].data[..], b"0@cart-1");
+    /// let resolved = store.resolve(links.events.into_iter().map(Into::into).collect()).await?;
+    /// assert_eq!(resolved[0].event.event_type.as_str(), "item-added");
+    /// # Ok(()) }
+    /// ```
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        links::resolve_one_by_one(self, events).await
+    }
+
     /// Lets queued appends finish, ends subscriptions, closes the database. Later calls get `Unavailable`.
     ///
     /// # Errors
@@ -469,6 +502,31 @@ pub trait EventStoreExt: EventStore {
         found
             .filter(|event| event.revision == revision)
             .ok_or_else(|| ErrorKind::EventNotFound { stream, revision }.into())
+    }
+
+    /// Reads one page of a stream, and follows its links.
+    ///
+    /// # Errors
+    /// As [`EventStore::read_stream`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let carts = ReadStream::forwards(StreamId::new("$ce-cart")?);
+    /// for found in store.read_stream_resolved(carts).await?.events {
+    ///     let place = found.link.as_ref().map_or(found.event.revision, |link| link.revision);
+    ///     println!("{place}: {} {}", found.event.stream, found.event.event_type);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    async fn read_stream_resolved(&self, request: ReadStream) -> Result<ResolvedPage> {
+        links::read_stream_resolved(self, request).await
     }
 
     /// Reads all events up to the present end, page by page. For small stores and tests.

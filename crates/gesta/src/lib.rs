@@ -67,7 +67,9 @@ pub use gesta_groups as groups;
 #[cfg(feature = "cluster")]
 pub use gesta_node::{Node, NodeOptions, Stop as NodeStop};
 pub use gesta_sql::verify;
-pub use gesta_store::{Config, ScavengeProgress, ScavengeReport, Store};
+pub use gesta_store::{
+    Config, ScavengeProgress, ScavengeReport, Store, VirtualStreamsConfig, VirtualStreamsStatus,
+};
 pub use restore::{Restored, restore};
 pub use url::SCHEMES;
 

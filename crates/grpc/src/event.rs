@@ -15,9 +15,9 @@ const TICKS_PER_MICROSECOND: i64 = 10;
 /// Characters of an id with hyphens.
 const UUID_TEXT_BYTES: usize = 36;
 
-/// What stands in front of an event or beside it.
+/// An event as a client is shown it.
 #[derive(Clone, Copy, Debug)]
-pub struct Resolved<'a> {
+pub struct Shown<'a> {
     /// The event; absent if it is the target of a link and cannot be read.
     pub event: Option<&'a RecordedEvent>,
     /// The link that led to it.
@@ -26,17 +26,7 @@ pub struct Resolved<'a> {
     pub retries: Option<u32>,
 }
 
-impl<'a> Resolved<'a> {
-    /// An event that no link led to.
-    #[must_use]
-    pub fn plain(event: &'a RecordedEvent) -> Self {
-        Self {
-            event: Some(event),
-            link: None,
-            retries: None,
-        }
-    }
-
+impl Shown<'_> {
     /// The place in the log of what was read: the link if there is one.
     fn position(&self) -> Option<u64> {
         self.link.or(self.event).map(|event| event.position.0)
@@ -44,14 +34,14 @@ impl<'a> Resolved<'a> {
 }
 
 /// Appends an answer of a read, or of a group, in its frame: one event.
-pub fn write(out: &mut BytesMut, resolved: Resolved<'_>, form: UuidForm) {
-    let event = resolved.event.map(|event| Body::of(event, form));
-    let link = resolved.link.map(|event| Body::of(event, form));
-    let position = resolved.position();
+pub fn write(out: &mut BytesMut, shown: Shown<'_>, form: UuidForm) {
+    let event = shown.event.map(|event| Body::of(event, form));
+    let link = shown.link.map(|event| Body::of(event, form));
+    let position = shown.position();
     let content = event.as_ref().map_or(0, |body| nested_len(1, body.len))
         + link.as_ref().map_or(0, |body| nested_len(2, body.len))
         + position.map_or(0, |position| number_len(3, position))
-        + resolved
+        + shown
             .retries
             .map_or(0, |retries| number_len(5, retries.into()));
     frame::write_head(out, nested_len(1, content));
@@ -65,7 +55,7 @@ pub fn write(out: &mut BytesMut, resolved: Resolved<'_>, form: UuidForm) {
     if let Some(position) = position {
         number(out, 3, position);
     }
-    if let Some(retries) = resolved.retries {
+    if let Some(retries) = shown.retries {
         number(out, 5, retries.into());
     }
 }
@@ -286,8 +276,8 @@ pub(crate) mod tests {
                 ..event("added")
             };
             let mut out = BytesMut::new();
-            let resolved = Resolved { event: Some(&event), link: linked.then_some(&link), retries: None };
-            write(&mut out, resolved, form);
+            let shown = Shown { event: Some(&event), link: linked.then_some(&link), retries: None };
+            write(&mut out, shown, form);
             let Some(Content::Event(read)) = read(&out).content else { panic!("an event") };
             let at = if linked { link.position.0 } else { position };
             prop_assert_eq!(read.position, Some(At::CommitPosition(at)));
@@ -312,12 +302,12 @@ pub(crate) mod tests {
     fn a_link_that_leads_nowhere_has_no_event() {
         let mut out = BytesMut::new();
         let link = event("$>");
-        let resolved = Resolved {
+        let shown = Shown {
             event: None,
             link: Some(&link),
             retries: Some(7),
         };
-        write(&mut out, resolved, UuidForm::Text);
+        write(&mut out, shown, UuidForm::Text);
         let delivered = groups::ReadResp::decode(&out[5..]).expect("the same message of groups");
         let Some(groups::read_resp::Content::Event(delivered)) = delivered.content else {
             panic!("an event");

@@ -16,7 +16,6 @@ pub mod features;
 pub mod filter;
 pub mod frame;
 pub mod ids;
-pub mod link;
 pub mod proposed;
 pub mod refusal;
 pub mod stored;

@@ -166,7 +166,7 @@ impl State {
         now: Timestamp,
     ) -> Result<(LogId, Position)> {
         let stream = &request.stream;
-        refuse_metadata_stream(stream)?;
+        refuse_kept_stream(stream)?;
         let lifecycle = self.lifecycle_unless_tombstoned(stream)?;
         let last = self.last(stream);
         if !expectation_holds(request.expected, last, &lifecycle) {
@@ -203,7 +203,7 @@ impl State {
         request: SetStreamMetadata,
         now: Timestamp,
     ) -> Result<(LogId, Position)> {
-        refuse_metadata_stream(&request.stream)?;
+        refuse_kept_stream(&request.stream)?;
         let event = Lifecycle {
             metadata: request.metadata,
             ..Lifecycle::default()
@@ -267,13 +267,13 @@ fn wrong(
     .into()
 }
 
-/// Metadata streams are neither deleted nor do they have metadata.
-fn refuse_metadata_stream(stream: &StreamId) -> Result<()> {
+/// Metadata streams and virtual streams are neither deleted nor do they have metadata.
+fn refuse_kept_stream(stream: &StreamId) -> Result<()> {
     if stream.as_str().starts_with("$$") {
         return Err(Error::invalid(
             "stream",
             format!("{stream:?}: a metadata stream has no metadata stream"),
         ));
     }
-    Ok(())
+    stream.refuse_if_virtual()
 }

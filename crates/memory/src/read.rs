@@ -1,9 +1,12 @@
 //! Pages of a stream, of all events, and of the names of streams.
 
+use std::sync::Arc;
+
 use gesta_core::limits::{PAGE_BYTES_MAX, PAGE_SCAN_MAX};
 use gesta_core::{
-    Direction, ErrorKind, Filter, ListStreams, Position, ReadStream, RecordedEvent, Result,
+    Direction, ErrorKind, Filter, ListStreams, LogId, Position, ReadStream, RecordedEvent, Result,
     Revision, SharedEvent, StreamFrom, StreamId, StreamInfo, StreamPage, StreamsPage, Timestamp,
+    virtual_link, virtual_streams_of,
 };
 
 use crate::state::State;
@@ -46,6 +49,7 @@ pub(crate) struct Found {
 impl State {
     pub(crate) fn read_stream(&self, request: &ReadStream, now: Timestamp) -> Result<StreamPage> {
         request.validate()?;
+        self.check_has(&request.stream)?;
         let lifecycle = self.lifecycle_unless_tombstoned(&request.stream)?;
         let last = self.last(&request.stream);
         let Some(last) = last.filter(|_| lifecycle.exists(last)) else {
@@ -59,7 +63,10 @@ impl State {
     }
 
     /// The events of a stream that readers may see; none if it does not exist.
-    pub(crate) fn visible(&self, stream: &StreamId, now: Timestamp) -> Result<Vec<&SharedEvent>> {
+    pub(crate) fn visible(&self, stream: &StreamId, now: Timestamp) -> Result<Vec<SharedEvent>> {
+        if stream.is_virtual() {
+            return Ok(self.links(stream));
+        }
         let lifecycle = self.lifecycle_unless_tombstoned(stream)?;
         let events = self.streams.get(stream).map_or(&[][..], |s| &s.events);
         let Some(last) = events.last() else {
@@ -69,7 +76,34 @@ impl State {
         Ok(events
             .iter()
             .filter(|event| visibility.shows(event.revision, event.created))
+            .cloned()
             .collect())
+    }
+
+    /// The links of a virtual stream: of the events of the log that stand in it, in their order.
+    pub(crate) fn links(&self, stream: &StreamId) -> Vec<SharedEvent> {
+        let stands_here = |event: &&SharedEvent| {
+            let found = virtual_streams_of(&event.stream, event.revision, &event.event_type);
+            found.iter().any(|(_, name)| name == stream)
+        };
+        let events = self.log(LogId(0)).iter().filter(stands_here);
+        let links = (0..).map(Revision).zip(events);
+        links
+            .map(|(revision, event)| Arc::new(virtual_link(stream, revision, &**event)))
+            .collect()
+    }
+
+    /// # Errors
+    /// `Unsupported` if this is a virtual stream, and the store can have none.
+    pub(crate) fn check_has(&self, stream: &StreamId) -> Result<()> {
+        let logs = self.logs.len();
+        if logs == 1 || !stream.is_virtual() {
+            return Ok(());
+        }
+        let text = format!(
+            "virtual streams need one order of all events, and this store has {logs} logs: a store of one log has them"
+        );
+        Err(ErrorKind::Unsupported(text).into())
     }
 
     /// Reads forwards from the positions in `at`, which move on.
@@ -182,7 +216,7 @@ fn index(position: Position) -> usize {
     usize::try_from(position.0).unwrap_or(usize::MAX)
 }
 
-fn forwards(request: &ReadStream, visible: &[&SharedEvent], last: Revision) -> StreamPage {
+fn forwards(request: &ReadStream, visible: &[SharedEvent], last: Revision) -> StreamPage {
     let from = match request.from {
         StreamFrom::Start => Revision(0),
         StreamFrom::Revision(revision) => revision,
@@ -206,7 +240,7 @@ fn forwards(request: &ReadStream, visible: &[&SharedEvent], last: Revision) -> S
     }
 }
 
-fn backwards(request: &ReadStream, visible: &[&SharedEvent], last: Revision) -> StreamPage {
+fn backwards(request: &ReadStream, visible: &[SharedEvent], last: Revision) -> StreamPage {
     let from = match request.from {
         StreamFrom::Start => visible.first().map_or(Revision(0), |event| event.revision),
         StreamFrom::Revision(revision) => revision,

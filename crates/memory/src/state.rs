@@ -70,6 +70,9 @@ impl State {
 
     /// Last revision of a stream, whether it was deleted or not.
     pub(crate) fn last(&self, stream: &StreamId) -> Option<Revision> {
+        if stream.is_virtual() {
+            return self.links(stream).last().map(|link| link.revision);
+        }
         self.streams.get(stream).and_then(Stream::last)
     }
 

@@ -76,6 +76,7 @@ fn begin(store: &Inner, state: &State, request: Subscribe) -> Result<Cursor> {
             Ok(Cursor::All(filter, at))
         }
         SubscribeTo::Stream(stream) => {
+            state.check_has(&stream)?;
             state.lifecycle_unless_tombstoned(&stream)?;
             let last = state.last(&stream);
             let after = match request.from {
@@ -182,7 +183,7 @@ impl Subscriber {
         let mut rest = events.into_iter().filter(|event| event.revision >= from);
         for event in rest.by_ref().take(LOOK_MAX) {
             self.cursor = Cursor::Stream(stream.clone(), event.revision.next());
-            self.send(event);
+            self.send(&event);
         }
         let at_head = rest.next().is_none();
         if at_head {

@@ -10,8 +10,9 @@ use gesta_cluster::membership::Stop;
 use gesta_cluster::{Member, Placement, Status};
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, Error, EventStore, ListStreams, LoadStream,
-    LogId, MetadataSet, OwnerStore, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo,
-    StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Submission, Subscribe, Subscription,
+    LogId, MetadataSet, OwnerStore, ReadAll, ReadStream, Resolved, Result, SetStreamMetadata,
+    SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Submission,
+    Subscribe, Subscription,
 };
 use gesta_link::{Forwarder, LinkConfig, LinkServer, Reach, StartError};
 use gesta_store::Store;
@@ -266,6 +267,10 @@ impl EventStore for Node {
 
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
         self.store.read_stream(request).await
+    }
+
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        self.store.resolve(events).await
     }
 
     async fn read_all(&self, request: ReadAll) -> Result<AllPage> {

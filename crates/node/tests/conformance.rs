@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use gesta_core::backend::Backend;
+use gesta_core::backend::{Backend, VirtualIndex};
 use gesta_core::{Clock, SystemClock};
 use gesta_store::{Config, Store};
 use gesta_testkit::{StoreFactory, TestStore};
@@ -70,6 +70,16 @@ impl StoreFactory for ClusterFactory {
 
     async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
         Some(self.cluster(clock).await)
+    }
+
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        if self.0 > 1 {
+            return None;
+        }
+        let store = self.create().await;
+        let index = store.home::<Home>().world.index();
+        index.switch(true).await.expect("switched");
+        Some(store)
     }
 
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {

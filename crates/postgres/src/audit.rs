@@ -18,6 +18,7 @@ use crate::error;
 use crate::read::log_number;
 use crate::values::Moment;
 
+const AUDIT_VIRTUAL: &str = include_str!("../sql/audit_virtual.sql");
 const AUDIT_SIZES: &str = include_str!("../sql/audit_sizes.sql");
 const AUDIT_EVENTS: &str = include_str!("../sql/audit_events.sql");
 const AUDIT_STREAMS: &str = include_str!("../sql/audit_streams.sql");
@@ -191,6 +192,11 @@ impl AuditSource for PostgresAudit {
             floor,
         )
         .await
+    }
+
+    async fn virtual_findings(&mut self, limit: usize) -> Result<Vec<String>> {
+        self.page(AUDIT_VIRTUAL, &[&count(limit)], |row| row.try_get(0))
+            .await
     }
 
     async fn stream_name(&mut self, log: LogId, row: i64) -> Result<Option<String>> {

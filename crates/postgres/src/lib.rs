@@ -36,6 +36,7 @@ mod signals;
 mod store;
 mod tls;
 mod values;
+mod virtual_index;
 mod witness;
 
 pub use audit::PostgresAudit;

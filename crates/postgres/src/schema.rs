@@ -33,6 +33,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[
         name: "databases, homes, map",
         sql: include_str!("../sql/migrate_0003.sql"),
     },
+    Migration {
+        version: 4,
+        name: "virtual streams",
+        sql: include_str!("../sql/migrate_0004.sql"),
+    },
 ]);
 
 const CREATE_RETENTION: &str = include_str!("../sql/create_retention.sql");
@@ -185,6 +190,9 @@ pub fn ddl_of_part(config: &Config, copy: &MapCopy) -> String {
          -- GRANT INSERT, UPDATE, DELETE ON {schema}.nodes TO gesta_server;  -- for several servers, as the next two\n\
          -- GRANT UPDATE ON {schema}.leases TO gesta_server;\n\
          -- GRANT INSERT, DELETE ON {schema}.moves TO gesta_server;\n\
+         -- GRANT INSERT, UPDATE ON {schema}.virtual_streams TO gesta_server;  -- for virtual streams, as the next two\n\
+         -- GRANT INSERT ON {schema}.virtual_entries TO gesta_server;\n\
+         -- GRANT UPDATE ON {schema}.virtual_index TO gesta_server;\n\
          -- GRANT UPDATE (incarnation) ON {schema}.store TO gesta_server;  -- for a fail-over that loses commits\n\
          -- GRANT {schema}_retention TO gesta_server;  -- for scavenging\n",
         MIGRATIONS.print()

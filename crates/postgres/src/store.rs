@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use gesta_core::backend::{
     Backend, BackendInfo, EventLookup, EventRef, History, LoadRequest, Loaded, LogEnd, LogSlice,
-    LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
+    LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice, VirtualIndex,
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
@@ -28,6 +28,7 @@ use crate::read::{ReadLogPage, ReadStreamPage};
 use crate::read_streams::ReadStreamsPage;
 use crate::registry::PostgresRegistry;
 use crate::signals::Signals;
+use crate::virtual_index::PostgresIndex;
 use crate::{map, scavenge, schema};
 
 /// Batches that may be on their way at once: the pipeline sends more than a few of them only far from the database.
@@ -41,7 +42,8 @@ pub struct PostgresBackend {
     map: RwLock<Arc<MapCopy>>,
     ledger: Arc<Ledger>,
     connector: Arc<Connector>,
-    pool: Pool,
+    pool: Arc<Pool>,
+    index: Arc<PostgresIndex>,
     writers: Writers,
     signals: Signals,
     registry: Arc<PostgresRegistry>,
@@ -89,11 +91,13 @@ impl PostgresBackend {
             .get_or_init(|| Ledger::new(store.incarnation, channel));
         let ledger = Arc::clone(ledger);
         let closed = CancellationToken::new();
+        let pool = Arc::new(Pool::new(Arc::clone(&connector), Arc::clone(&ledger)));
         Ok(Self {
             writers: Writers::new(Arc::clone(&connector), info.logs),
             info,
             map: RwLock::new(Arc::new(map)),
-            pool: Pool::new(Arc::clone(&connector), Arc::clone(&ledger)),
+            index: Arc::new(PostgresIndex::new(&pool)),
+            pool,
             signals: Signals::start(Arc::clone(&connector), Arc::clone(&ledger)),
             registry: Arc::new(PostgresRegistry::new(&connector, &ledger, &closed)),
             ledger,
@@ -320,6 +324,10 @@ impl Backend for PostgresBackend {
 
     fn registry(&self) -> Option<Arc<dyn Registry>> {
         Some(self.registry.clone())
+    }
+
+    fn virtual_index(&self) -> Option<Arc<dyn VirtualIndex>> {
+        Some(self.index.clone())
     }
 
     async fn close(&self) {

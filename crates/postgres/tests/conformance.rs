@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use gesta_core::{Clock, SystemClock};
+use gesta_core::{Clock, EventStore, SystemClock};
 use gesta_pgtest::{fresh_schema, shared};
 use gesta_postgres::{Config, PostgresBackend};
 use gesta_store::Store;
@@ -23,6 +23,10 @@ impl PostgresFactory {
     }
 
     async fn open(&self, schema: Arc<String>, clock: Arc<dyn Clock>) -> TestStore {
+        TestStore::owned(self.start(&schema, clock).await, schema)
+    }
+
+    async fn start(&self, schema: &str, clock: Arc<dyn Clock>) -> Arc<Store> {
         let server = shared().expect("found before");
         // What is compressed, and where, makes no difference to anybody.
         let compression = if self.logs > 1 {
@@ -35,7 +39,7 @@ impl PostgresFactory {
         config.logs_if_new = self.logs;
         let backend = PostgresBackend::open(config).await.expect("opens");
         let store = Store::open(Arc::new(backend), gesta_store::Config::default(), clock);
-        TestStore::owned(store.expect("starts"), schema)
+        store.expect("starts")
     }
 }
 
@@ -56,6 +60,16 @@ impl StoreFactory for PostgresFactory {
 
     async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
         Some(self.open(Arc::new(fresh_schema()), clock).await)
+    }
+
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        if self.logs > 1 {
+            return None;
+        }
+        let schema = Arc::new(fresh_schema());
+        let store = self.start(&schema, Arc::new(SystemClock)).await;
+        store.switch_virtual_streams(true).await.expect("switched");
+        Some(TestStore::owned(store, schema))
     }
 
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
@@ -82,4 +96,27 @@ mod four_logs {
         Some(factory) => factory,
         None => return,
     });
+}
+
+/// Goal: entries of virtual streams are written once and stay.
+#[tokio::test]
+async fn entries_of_virtual_streams_are_kept() {
+    let Some(factory) = PostgresFactory::new(1) else {
+        return;
+    };
+    let store = factory.start(&fresh_schema(), Arc::new(SystemClock)).await;
+    gesta_testkit::check_virtual_index(store.as_ref(), store.backend().as_ref()).await;
+    store.shutdown().await.expect("shuts down");
+}
+
+/// Goal: scavenging leaves gaps in virtual streams, and moves nothing.
+#[tokio::test]
+async fn places_of_virtual_streams_stay_when_events_are_scavenged() {
+    let Some(factory) = PostgresFactory::new(1) else {
+        return;
+    };
+    let store = factory.start(&fresh_schema(), Arc::new(SystemClock)).await;
+    store.switch_virtual_streams(true).await.expect("switched");
+    gesta_testkit::check_scavenged_places(&store).await;
+    store.shutdown().await.expect("shuts down");
 }

@@ -1,6 +1,10 @@
 //! Reads of page after page, whatever is read.
 
-use gesta_core::{AllFrom, EventStore, ReadAll, ReadStream, RecordedEvent, StreamFrom};
+use std::sync::Arc;
+
+use gesta_core::{
+    AllFrom, EventStore, EventStoreExt, ReadAll, ReadStream, RecordedEvent, Resolved, StreamFrom,
+};
 
 /// Events of a page unless asked for otherwise; also of each page that a long answer is made of.
 pub(crate) const PAGE_EVENTS: usize = 1_000;
@@ -35,5 +39,24 @@ impl PageReader {
                 Ok((page.events, page.end))
             }
         }
+    }
+
+    /// As [`PageReader::page`], with the links of a stream followed; those in a page of all events stay as they are.
+    pub(crate) async fn resolved_page(
+        &mut self,
+        store: &dyn EventStore,
+        limit: usize,
+    ) -> gesta_core::Result<(Vec<Resolved>, bool)> {
+        if let PageReader::Stream(request) = self {
+            request.limit = limit;
+            let page = store.read_stream_resolved(request.clone()).await?;
+            if let Some(next) = page.next {
+                request.from = StreamFrom::Revision(next);
+            }
+            return Ok((page.events, page.end || page.next.is_none()));
+        }
+        let (events, end) = self.page(store, limit).await?;
+        let itself = |event| Resolved::itself(Arc::new(event));
+        Ok((events.into_iter().map(itself).collect(), end))
     }
 }

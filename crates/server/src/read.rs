@@ -7,10 +7,10 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use gesta_core::{
     AllFrom, Checkpoint, Direction, EventStoreExt, EventType, Filter, ListStreams, Query, ReadAll,
-    ReadStream, Revision, StreamFrom, Tag, limits,
+    ReadStream, Resolved, Revision, StreamFrom, Tag, limits,
 };
 use gesta_wire::answer::{self, Streams};
-use gesta_wire::event::{self, Framing, write_event};
+use gesta_wire::event::{self, Framing, write_resolved};
 use gesta_wire::json::{Bounded, Object};
 use gesta_wire::percent::Plus;
 use gesta_wire::request::QueryBody;
@@ -39,7 +39,7 @@ pub(crate) use with_filter;
 
 /// `GET /streams/{stream}`
 pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
-    let parameters = call.parameters(&["from", "direction", "limit"])?;
+    let parameters = call.parameters(&["from", "direction", "limit", "resolve_links"])?;
     let direction = direction(&parameters)?;
     let from = match parameters.one("from")?.as_deref() {
         None if direction == Direction::Backwards => StreamFrom::End,
@@ -54,14 +54,21 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
         direction,
         limit: limit.unwrap_or(PAGE_EVENTS),
     };
+    let links = links(&parameters)?;
     if call.accepts(NDJSON) {
-        return lines(call, PageReader::Stream(request), limit).await;
+        return lines(call, PageReader::Stream(request), links, limit).await;
     }
     request.validate()?;
     let mut held = call.state.budget.reservation();
+    let store = &call.state.store;
     let page = {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        event::write_stream_page(&call.state.store.read_stream(request).await?)
+        match links {
+            Links::AsTheyAre => event::write_stream_page(&store.read_stream(request).await?),
+            Links::Followed => {
+                event::write_resolved_page(&store.read_stream_resolved(request).await?)
+            }
+        }
     };
     held.grow(page.len())?;
     Ok(document(page, held))
@@ -85,7 +92,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
         filter: filter(&parameters)?,
     };
     if call.accepts(NDJSON) {
-        return lines(call, PageReader::All(request), limit).await;
+        return lines(call, PageReader::All(request), Links::AsTheyAre, limit).await;
     }
     request.validate()?;
     let mut held = call.state.budget.reservation();
@@ -99,7 +106,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
 
 /// `GET /streams/{stream}/{revision}`
 pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
-    call.parameters(&[])?;
+    let links = links(&call.parameters(&["resolve_links"])?)?;
     let stream = call.stream()?;
     let text = percent_decode("revision", call.revision(), Plus::Itself)?;
     let revision = revision("revision", &text)?;
@@ -107,8 +114,16 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
     let mut out = Vec::new();
     {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        let event = call.state.store.read_event(stream, revision).await?;
-        write_event(&mut out, &event, Framing::Document);
+        let store = &call.state.store;
+        let event = Arc::new(store.read_event(stream, revision).await?);
+        let found = match links {
+            Links::AsTheyAre => Resolved::itself(event),
+            Links::Followed => {
+                let found = store.resolve(vec![Arc::clone(&event)]).await?;
+                found.into_iter().next().unwrap_or(Resolved::itself(event))
+            }
+        };
+        write_resolved(&mut out, &found, Framing::Document);
     }
     held.grow(out.len())?;
     Ok(document(out.into(), held))
@@ -249,10 +264,30 @@ fn each<T>(texts: Vec<String>, check: impl Fn(String) -> Result<T>) -> Result<Ve
     texts.into_iter().map(check).collect()
 }
 
+/// What becomes of links.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Links {
+    AsTheyAre,
+    Followed,
+}
+
+/// The parameter `resolve_links`.
+pub(crate) fn links(parameters: &Parameters<'_>) -> Result<Links> {
+    match parameters.one("resolve_links")?.as_deref() {
+        None | Some("false") => Ok(Links::AsTheyAre),
+        Some("true") => Ok(Links::Followed),
+        Some(other) => Err(Problem::invalid(
+            "resolve_links",
+            format!("must be true or false, found {}", shown(other)),
+        )),
+    }
+}
+
 /// What is left of an answer in lines.
 struct Lines {
     state: Arc<State>,
     reader: PageReader,
+    links: Links,
     /// Events that may still be sent.
     left: usize,
     end: bool,
@@ -267,11 +302,9 @@ impl Lines {
         while !self.end && self.left > 0 {
             let mut held = self.state.budget.reservation();
             let (count, lines) = {
-                let _turn = self.state.reads.acquire().await.map_err(stopping)?;
-                let limit = self.left.min(PAGE_EVENTS);
-                let (events, end) = self.reader.page(&*self.state.store, limit).await?;
-                self.end = end;
-                (events.len(), event::write_lines(&events))
+                let state = Arc::clone(&self.state);
+                let _turn = state.reads.acquire().await.map_err(stopping)?;
+                self.page().await?
             };
             self.left = self.left.saturating_sub(count);
             held.grow(lines.len())?;
@@ -280,6 +313,24 @@ impl Lines {
             }
         }
         Ok(None)
+    }
+
+    /// Reads a page: how many events, and as lines.
+    async fn page(&mut self) -> gesta_core::Result<(usize, Bytes)> {
+        let store = &*self.state.store;
+        let limit = self.left.min(PAGE_EVENTS);
+        match self.links {
+            Links::AsTheyAre => {
+                let (events, end) = self.reader.page(store, limit).await?;
+                self.end = end;
+                Ok((events.len(), event::write_lines(&events)))
+            }
+            Links::Followed => {
+                let (events, end) = self.reader.resolved_page(store, limit).await?;
+                self.end = end;
+                Ok((events.len(), event::write_resolved_lines(&events)))
+            }
+        }
     }
 
     /// Begins to read the next page in a task of its own.
@@ -297,10 +348,16 @@ type NextPage = AbortOnDropHandle<(Lines, Result<Option<Page>>)>;
 /// Everything up to the end, or up to `limit` events, one a line. While a page is being sent the next one is read, and
 /// no more. The first page is read before the answer begins, so that what is wrong is told by the status; what goes
 /// wrong later breaks the answer off.
-async fn lines(call: &Call<'_>, reader: PageReader, limit: Option<usize>) -> Result<Answer> {
+async fn lines(
+    call: &Call<'_>,
+    reader: PageReader,
+    links: Links,
+    limit: Option<usize>,
+) -> Result<Answer> {
     let mut lines = Lines {
         state: call.state.clone(),
         reader,
+        links,
         left: limit.unwrap_or(usize::MAX),
         end: false,
     };

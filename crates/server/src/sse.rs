@@ -15,9 +15,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures::stream::Stream;
-use gesta_core::{Checkpoint, Result, SharedEvent, Subscription, SubscriptionMessage};
+use futures::stream::{BoxStream, Stream};
+use gesta_core::{
+    Checkpoint, RecordedEvent, ResolvedMessage, Result, SharedEvent, Subscription,
+    SubscriptionMessage,
+};
 use gesta_groups::{Consumer, Delivery};
+use gesta_wire::event::link_field;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -36,13 +40,16 @@ const BEGINNING: &[u8] = b"retry: 1000\n\n";
 
 /// Where events come from.
 pub(crate) enum Feed {
+    /// A subscription, links as they are.
     Subscription(Subscription),
+    /// A subscription, with what links lead to.
+    Followed(BoxStream<'static, Result<ResolvedMessage>>),
     Consumer(Consumer),
 }
 
 /// What comes from there.
 enum Message {
-    Of(SubscriptionMessage),
+    Of(SubscriptionMessage, Option<SharedEvent>),
     Delivery(Delivery),
 }
 
@@ -63,10 +70,17 @@ impl Feed {
         match self {
             Feed::Subscription(subscription) => Pin::new(subscription)
                 .poll_next(cx)
-                .map(|next| Some(next?.map(Message::Of).map_err(Problem::from))),
+                .map_ok(|message| Message::Of(message, None))
+                .map_err(Problem::from),
+            Feed::Followed(messages) => messages
+                .as_mut()
+                .poll_next(cx)
+                .map_ok(|ResolvedMessage { message, link }| Message::Of(message, link))
+                .map_err(Problem::from),
             Feed::Consumer(consumer) => Pin::new(consumer)
                 .poll_next(cx)
-                .map(|next| Some(next?.map(Message::Delivery).map_err(Problem::from))),
+                .map_ok(Message::Delivery)
+                .map_err(Problem::from),
         }
     }
 }
@@ -115,9 +129,9 @@ impl Events {
         while !self.ended && self.parts.is_empty() && self.out.len() < WRITE_BYTES {
             match self.feed.poll(cx) {
                 Poll::Pending => break,
-                Poll::Ready(Some(Ok(Message::Of(message)))) => {
+                Poll::Ready(Some(Ok(Message::Of(message, link)))) => {
                     events += u64::from(matches!(message, SubscriptionMessage::Event { .. }));
-                    self.message(&message);
+                    self.message(&message, link.as_deref());
                 }
                 Poll::Ready(Some(Ok(Message::Delivery(delivery)))) => {
                     events += 1;
@@ -137,14 +151,19 @@ impl Events {
         }
     }
 
-    fn message(&mut self, message: &SubscriptionMessage) {
+    fn message(&mut self, message: &SubscriptionMessage, link: Option<&RecordedEvent>) {
         match message {
             SubscriptionMessage::Event { event, checkpoint } => {
                 if EncodedEvents::is_large(event) {
-                    return self.large(event, checkpoint);
+                    return self.large(event, checkpoint, link);
                 }
                 begin(&mut self.out, checkpoint, "event");
                 self.state.encoded.append(&mut self.out, event);
+                if let Some(link) = link {
+                    // The brace that ends the event.
+                    self.out.pop();
+                    self.link(link);
+                }
             }
             SubscriptionMessage::Checkpoint(checkpoint) => {
                 begin(&mut self.out, checkpoint, "checkpoint");
@@ -158,11 +177,29 @@ impl Events {
         self.out.extend_from_slice(b"\n\n");
     }
 
-    fn large(&mut self, event: &SharedEvent, checkpoint: &Checkpoint) {
+    /// The field that tells of the link, and the end of the event.
+    fn link(&mut self, link: &RecordedEvent) {
+        link_field(&mut self.out, link);
+        self.out.push(b'}');
+    }
+
+    fn large(
+        &mut self,
+        event: &SharedEvent,
+        checkpoint: &Checkpoint,
+        link: Option<&RecordedEvent>,
+    ) {
         match self.state.encoded.share(event, &self.state.budget) {
-            Ok(line) => {
+            Ok(mut line) => {
                 begin(&mut self.out, checkpoint, "event");
+                if link.is_some() {
+                    // All but the brace that ends the event.
+                    line.truncate(line.len().saturating_sub(1));
+                }
                 self.shared(line);
+                if let Some(link) = link {
+                    self.link(link);
+                }
                 self.out.extend_from_slice(b"\n\n");
             }
             Err(problem) => self.end(&problem),

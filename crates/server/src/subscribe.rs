@@ -1,6 +1,7 @@
 //! Calls that subscribe.
 
-use gesta_core::{Subscribe, SubscribeFrom, SubscribeTo};
+use futures::StreamExt;
+use gesta_core::{Subscribe, SubscribeFrom, SubscribeTo, resolve_subscription};
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue};
 
@@ -8,7 +9,7 @@ use crate::api::{Answer, Call, with_type};
 use crate::body::AnswerBody;
 use crate::gate::Ticket;
 use crate::problem::{Problem, Result};
-use crate::read::{self, with_filter};
+use crate::read::{self, Links, with_filter};
 use crate::sse::{Events, Feed};
 use crate::uri::Parameters;
 
@@ -18,22 +19,22 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 
 /// `GET /streams/{stream}/subscribe`
 pub(crate) async fn to_stream(call: &Call<'_>) -> Result<Answer> {
-    let parameters = call.parameters(&["after"])?;
+    let parameters = call.parameters(&["after", "resolve_links"])?;
     let request = Subscribe {
         to: SubscribeTo::Stream(call.stream()?),
         from: from(call, &parameters, Subject::Stream)?,
     };
-    begin(call, request).await
+    begin(call, request, read::links(&parameters)?).await
 }
 
 /// `GET /all/subscribe`
 pub(crate) async fn to_all(call: &Call<'_>) -> Result<Answer> {
-    let parameters = call.parameters(with_filter!("after"))?;
+    let parameters = call.parameters(with_filter!("after", "resolve_links"))?;
     let request = Subscribe {
         to: SubscribeTo::All(read::filter(&parameters)?),
         from: from(call, &parameters, Subject::All)?,
     };
-    begin(call, request).await
+    begin(call, request, read::links(&parameters)?).await
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,11 +74,18 @@ fn from(call: &Call<'_>, parameters: &Parameters<'_>, subject: Subject) -> Resul
     })
 }
 
-async fn begin(call: &Call<'_>, request: Subscribe) -> Result<Answer> {
+async fn begin(call: &Call<'_>, request: Subscribe, links: Links) -> Result<Answer> {
     let ticket = call.state.subscriptions.enter()?;
     request.validate()?;
     let subscription = call.state.store.subscribe(request).await?;
-    Ok(endless(call, subscription.into(), ticket))
+    let feed = match links {
+        Links::AsTheyAre => subscription.into(),
+        Links::Followed => {
+            let store = call.state.store.clone();
+            Feed::Followed(resolve_subscription(store, subscription).boxed())
+        }
+    };
+    Ok(endless(call, feed, ticket))
 }
 
 /// An answer without an end.

@@ -128,6 +128,16 @@ pub trait AuditSource: Send {
     /// `Unavailable`.
     async fn stream_name(&mut self, log: LogId, row: i64) -> Result<Option<String>>;
 
+    /// What is wrong with the entries of virtual streams, at most `limit` findings: places of a stream are 0, 1, 2, … up
+    /// to its next revision, their positions grow, and none is above the position up to which the log was looked at,
+    /// which is not above the end of the log.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn virtual_findings(&mut self, _limit: usize) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     /// What the database's own check of its file says; nothing if it is healthy, or has no such check.
     ///
     /// # Errors

@@ -152,6 +152,15 @@ impl AuditSource for SqliteAudit {
         .await
     }
 
+    async fn virtual_findings(&mut self, limit: usize) -> Result<Vec<String>> {
+        self.run(move |conn| {
+            let sql = include_str!("../sql/audit_virtual.sql");
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            collect(conn, sql, [limit], |row| text(row, 0), |_, _| false)
+        })
+        .await
+    }
+
     async fn engine_findings(&mut self) -> Result<Vec<String>> {
         self.run(|conn| {
             let mut statement = conn.prepare("PRAGMA integrity_check(100)")?;

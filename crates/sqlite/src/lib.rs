@@ -26,6 +26,7 @@ mod reader;
 mod scavenge;
 mod schema;
 mod store;
+mod virtual_index;
 
 pub use audit::SqliteAudit;
 pub use backup::Restoring;

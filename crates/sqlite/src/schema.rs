@@ -12,11 +12,18 @@ use crate::config::{Location, Missing};
 use crate::error::Outcome;
 
 /// All steps.
-const MIGRATIONS: Migrations = Migrations::new(&[Migration {
-    version: 1,
-    name: "events, streams, types, tags",
-    sql: include_str!("../sql/schema_v1.sql"),
-}]);
+const MIGRATIONS: Migrations = Migrations::new(&[
+    Migration {
+        version: 1,
+        name: "events, streams, types, tags",
+        sql: include_str!("../sql/schema_v1.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "virtual streams",
+        sql: include_str!("../sql/schema_v2.sql"),
+    },
+]);
 
 /// `GEST`: lets `file(1)` and people tell a store from other SQLite files.
 const APPLICATION_ID: i32 = 0x4745_5354;
@@ -123,31 +130,22 @@ pub(crate) fn prepare(conn: &Connection, location: &Location, missing: Missing) 
     }
 }
 
-/// Runs the steps that the store lacks, each in a transaction of its own.
+/// Runs the steps that the store lacks: of a store that is there each in a transaction of its own, of a new one all in
+/// one, for a store that was half made would be one that waits for a migration.
 pub(crate) fn migrate(conn: &Connection) -> Outcome<Migrated> {
     let from = read_marks(conn)?.map(|marks| marks.version);
-    for step in MIGRATIONS.pending(from)? {
+    let pending = MIGRATIONS.pending(from)?;
+    let steps_at_once = from.map_or(pending.len(), |_| 1).max(1);
+    for steps in pending.chunks(steps_at_once) {
         let transaction =
             rusqlite::Transaction::new_unchecked(conn, rusqlite::TransactionBehavior::Immediate)?;
-        transaction.execute_batch(step.sql)?;
-        if step.version == 1 {
-            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-            transaction.execute(
-                include_str!("../sql/insert_store.sql"),
-                params![
-                    step.version,
-                    Incarnation::random().0.as_bytes(),
-                    SystemClock.now().0
-                ],
-            )?;
-        } else {
-            transaction.execute(
-                include_str!("../sql/update_schema_version.sql"),
-                [step.version],
-            )?;
+        for step in steps {
+            apply(&transaction, step)?;
         }
         transaction.commit()?;
-        tracing::info!(version = step.version, name = step.name, "schema migrated");
+        for step in steps {
+            tracing::info!(version = step.version, name = step.name, "schema migrated");
+        }
         // Into the file itself: a store is not to be taken for an empty file if its write-ahead log is deleted.
         conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     }
@@ -155,6 +153,27 @@ pub(crate) fn migrate(conn: &Connection) -> Outcome<Migrated> {
         from,
         to: MIGRATIONS.latest(),
     })
+}
+
+fn apply(transaction: &Connection, step: &Migration) -> Outcome<()> {
+    transaction.execute_batch(step.sql)?;
+    if step.version == 1 {
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.execute(
+            include_str!("../sql/insert_store.sql"),
+            params![
+                step.version,
+                Incarnation::random().0.as_bytes(),
+                SystemClock.now().0
+            ],
+        )?;
+    } else {
+        transaction.execute(
+            include_str!("../sql/update_schema_version.sql"),
+            [step.version],
+        )?;
+    }
+    Ok(())
 }
 
 /// Begins a new life of the store.
@@ -184,7 +203,7 @@ mod tests {
     fn an_empty_file_becomes_a_store_once() {
         let conn = empty();
         let marks = prepare(&conn, &Location::Memory, Missing::Create).expect("creates");
-        assert_eq!((marks.version, marks.logs), (1, 1));
+        assert_eq!((marks.version, marks.logs), (2, 1));
         assert_eq!(
             prepare(&conn, &Location::Memory, Missing::Create).expect("ready"),
             marks
@@ -192,8 +211,8 @@ mod tests {
         assert_eq!(
             migrate(&conn).expect("nothing to do"),
             Migrated {
-                from: Some(1),
-                to: 1
+                from: Some(2),
+                to: 2
             }
         );
         let new = new_incarnation(&conn).expect("changes");
@@ -227,10 +246,26 @@ mod tests {
             Error::from(prepare(&conn, &Location::Memory, Missing::Create).expect_err("refused"))
                 .to_string();
         assert!(
-            error.contains("version 9") && error.contains("than 1"),
+            error.contains("version 9") && error.contains("than 2"),
             "{error}"
         );
         assert!(migrate(&conn).is_err());
+    }
+
+    /// Goal: a store of version 1 waits for a migration, which adds what it lacks and keeps what it has.
+    #[test]
+    fn a_store_of_version_1_is_migrated() {
+        let conn = empty();
+        let first = &MIGRATIONS.pending(None).expect("steps")[0];
+        apply(&conn, first).expect("version 1");
+        let before = read_marks(&conn).expect("reads").expect("a store");
+        assert_eq!(before.version, 1);
+        let error = prepare(&conn, &Location::Memory, Missing::Create).expect_err("older");
+        assert!(Error::from(error).to_string().contains("schema migrate"));
+        let migrated = migrate(&conn).expect("migrates");
+        assert_eq!((migrated.from, migrated.to), (Some(1), 2));
+        let after = prepare(&conn, &Location::Memory, Missing::Create).expect("ready");
+        assert_eq!(after.incarnation, before.incarnation);
     }
 
     /// Goal: the database itself refuses to change what was appended.
@@ -242,6 +277,8 @@ mod tests {
             "INSERT INTO streams (id, name, checksum) VALUES (1, 'a-1', 0);
              INSERT INTO types (id, name, checksum) VALUES (1, 'T', 0);
              INSERT INTO tags (tag, position) VALUES ('red', 1);
+             INSERT INTO virtual_streams (id, name, next_revision) VALUES (4, '$ce-a', 1);
+             INSERT INTO virtual_entries (stream, revision, position) VALUES (4, 0, 1);
              INSERT INTO events (position, stream, revision, event_id, type, created, content_type, writer, checksum, metadata, data)
              VALUES (1, 1, 0, x'000102030405060708090a0b0c0d0e0f', 1, 1790000000000001, 0, 5, 6, x'', '{\"a\":1}')",
         )
@@ -260,6 +297,9 @@ mod tests {
             "DELETE FROM types",
             "UPDATE tags SET tag = 'b'",
             "DELETE FROM tags",
+            "UPDATE virtual_entries SET position = 2",
+            "DELETE FROM virtual_entries",
+            "DELETE FROM virtual_streams",
         ] {
             assert!(conn.execute_batch(forbidden).is_err(), "{forbidden}");
         }
@@ -310,6 +350,9 @@ mod tests {
                 "table streams",
                 "table tags",
                 "table types",
+                "table virtual_entries",
+                "table virtual_index",
+                "table virtual_streams",
                 "trigger events_are_not_deleted",
                 "trigger events_are_not_updated",
                 "trigger streams_are_not_deleted",
@@ -318,6 +361,9 @@ mod tests {
                 "trigger tags_are_not_updated",
                 "trigger types_are_not_deleted",
                 "trigger types_are_not_updated",
+                "trigger virtual_entries_are_not_deleted",
+                "trigger virtual_entries_are_not_updated",
+                "trigger virtual_streams_are_not_deleted",
                 "view events_readable",
             ]
         );

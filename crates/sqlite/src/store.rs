@@ -15,7 +15,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::{
     Backend, BackendInfo, CurrentHistory, EventLookup, EventRef, History, LoadRequest, Loaded,
     LogEnd, LogSlice, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
-    StreamSlice,
+    StreamSlice, VirtualIndex,
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
@@ -36,6 +36,7 @@ use crate::error::Outcome;
 use crate::lock::StoreLock;
 use crate::reader::{ReadConnection, Readers, closed};
 use crate::schema::{self, Migrated};
+use crate::virtual_index::SqliteIndex;
 use crate::{lookup, read, scavenge};
 
 /// Batches that may wait for the writing thread: one is committed while the next is being sent.
@@ -573,6 +574,10 @@ impl Backend for SqliteBackend {
     fn registry(&self) -> Option<Arc<dyn Registry>> {
         // One process has the file.
         None
+    }
+
+    fn virtual_index(&self) -> Option<Arc<dyn VirtualIndex>> {
+        Some(Arc::new(SqliteIndex::new(&self.readers, &self.thread)))
     }
 
     async fn close(&self) {

@@ -179,10 +179,10 @@ async fn migration_creates_or_does_nothing_and_refuses_newer_stores() {
     let home = tempfile::tempdir().expect("dir");
     let config = SqliteConfig::file(home.path().join("gesta.db"));
     let done = SqliteBackend::migrate(&config).expect("creates");
-    assert_eq!((done.from, done.to), (None, 1));
+    assert_eq!((done.from, done.to), (None, 2));
     assert_eq!(
         SqliteBackend::migrate(&config).expect("nothing").from,
-        Some(1)
+        Some(2)
     );
     SqliteBackend::open(config.clone())
         .expect("opens")
@@ -190,14 +190,14 @@ async fn migration_creates_or_does_nothing_and_refuses_newer_stores() {
         .await;
     Connection::open(home.path().join("gesta.db"))
         .expect("opens")
-        .execute_batch("UPDATE store SET schema_version = 2")
+        .execute_batch("UPDATE store SET schema_version = 3")
         .expect("changes");
     for error in [
         SqliteBackend::migrate(&config).expect_err("newer"),
         SqliteBackend::open(config.clone()).expect_err("newer"),
     ] {
         assert!(
-            error.to_string().contains("version 2, newer than 1"),
+            error.to_string().contains("version 3, newer than 2"),
             "{error}"
         );
     }
@@ -239,6 +239,28 @@ async fn planted_damage_is_found() {
             FindingKind::Checksum,
         ),
         ("DELETE FROM tags WHERE position = 77;", FindingKind::Tags),
+        (
+            "INSERT INTO virtual_streams VALUES (4, '$ce-s', 2); INSERT INTO virtual_entries VALUES (4, 1, 1); \
+             UPDATE virtual_index SET position = 9;",
+            FindingKind::Virtual,
+        ),
+        (
+            "INSERT INTO virtual_entries VALUES (4, 0, 1); UPDATE virtual_index SET position = 9;",
+            FindingKind::Virtual,
+        ),
+        (
+            "INSERT INTO virtual_streams VALUES (4, '$ce-s', 2); UPDATE virtual_index SET position = 9; \
+             INSERT INTO virtual_entries VALUES (4, 0, 2), (4, 1, 1);",
+            FindingKind::Virtual,
+        ),
+        (
+            "INSERT INTO virtual_streams VALUES (4, '$ce-s', 1); INSERT INTO virtual_entries VALUES (4, 0, 1);",
+            FindingKind::Virtual,
+        ),
+        (
+            "UPDATE virtual_index SET position = 10001;",
+            FindingKind::Virtual,
+        ),
         (
             "DELETE FROM events WHERE position = 9998; DELETE FROM tags WHERE position = 9998;",
             FindingKind::Position,

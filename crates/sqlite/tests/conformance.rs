@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use gesta_core::{Clock, SystemClock};
+use gesta_core::{Clock, EventStore, SystemClock};
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
 use gesta_store::Store;
 use gesta_testkit::{StoreFactory, TestStore};
@@ -14,6 +14,12 @@ use tempfile::TempDir;
 fn start(config: SqliteConfig, clock: Arc<dyn Clock>) -> Arc<Store> {
     let backend = SqliteBackend::open(config).expect("opens");
     Store::open(Arc::new(backend), gesta_store::Config::default(), clock).expect("starts")
+}
+
+async fn start_switched(config: SqliteConfig) -> Arc<Store> {
+    let store = start(config, Arc::new(SystemClock));
+    store.switch_virtual_streams(true).await.expect("switched");
+    store
 }
 
 /// Each store in a directory of its own. A second process is refused by design, so `second` stays `None`.
@@ -44,6 +50,12 @@ impl StoreFactory for FileFactory {
         Some(Self::open(Self::new_home(), clock))
     }
 
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        let home = Self::new_home();
+        let config = SqliteConfig::file(home.path().join("gesta.db"));
+        Some(TestStore::owned(start_switched(config).await, home))
+    }
+
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
         store.shutdown().await.expect("shuts down");
         Some(Self::open(store.home(), Arc::new(SystemClock)))
@@ -65,6 +77,11 @@ impl StoreFactory for MemoryFactory {
         )
     }
 
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        let store = start_switched(SqliteConfig::memory()).await;
+        Some(TestStore::owned(store, Arc::new(())))
+    }
+
     async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
         Some(TestStore::owned(
             start(SqliteConfig::memory(), clock),
@@ -81,4 +98,27 @@ mod file {
 mod memory {
     use super::*;
     gesta_testkit::conformance_tests!(MemoryFactory);
+}
+
+/// Goal: entries of virtual streams are written once and stay, in a file and in memory.
+#[tokio::test]
+async fn entries_of_virtual_streams_are_kept() {
+    let home = FileFactory::new_home();
+    for config in [
+        SqliteConfig::memory(),
+        SqliteConfig::file(home.path().join("gesta.db")),
+    ] {
+        let store = start(config, Arc::new(SystemClock));
+        gesta_testkit::check_virtual_index(store.as_ref(), store.backend().as_ref()).await;
+        store.shutdown().await.expect("shuts down");
+    }
+}
+
+/// Goal: scavenging leaves gaps in virtual streams, and moves nothing.
+#[tokio::test]
+async fn places_of_virtual_streams_stay_when_events_are_scavenged() {
+    let home = FileFactory::new_home();
+    let store = start_switched(SqliteConfig::file(home.path().join("gesta.db"))).await;
+    gesta_testkit::check_scavenged_places(&store).await;
+    store.shutdown().await.expect("shuts down");
 }

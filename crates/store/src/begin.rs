@@ -47,7 +47,7 @@ impl Store {
         request: DeleteStream,
         id: Option<EventId>,
     ) -> impl Future<Output = Result<Deleted>> + Send + use<> {
-        let pipeline = refuse_metadata_stream(&request.stream)
+        let pipeline = refuse_kept_stream(&request.stream)
             .and_then(|()| self.pipeline_of(self.log_of(&request.stream)));
         or_refused(pipeline.map(|pipeline| pipeline.delete(request, id)))
             .map_err(|error| error.during("delete stream"))
@@ -66,7 +66,7 @@ impl Store {
         request: SetStreamMetadata,
         id: Option<EventId>,
     ) -> impl Future<Output = Result<MetadataSet>> + Send + use<> {
-        let pipeline = refuse_metadata_stream(&request.stream)
+        let pipeline = refuse_kept_stream(&request.stream)
             .and_then(|()| self.pipeline_of(self.log_of(&request.stream)));
         or_refused(pipeline.map(|pipeline| pipeline.set_metadata(request, id)))
             .map_err(|error| error.during("set metadata"))
@@ -99,12 +99,13 @@ fn or_refused<T: Send, F: Future<Output = Result<T>> + Send>(
     }
 }
 
-fn refuse_metadata_stream(stream: &StreamId) -> Result<()> {
+/// Metadata streams and virtual streams are neither deleted nor do they have metadata.
+fn refuse_kept_stream(stream: &StreamId) -> Result<()> {
     if stream.as_str().starts_with("$$") {
         return Err(Error::invalid(
             "stream",
             format!("{stream:?}: a metadata stream has no metadata stream"),
         ));
     }
-    Ok(())
+    stream.refuse_if_virtual()
 }

@@ -9,11 +9,14 @@
 
 mod all;
 mod begin;
+mod links;
 mod owner;
 mod read_ahead;
 mod scavenge;
 mod store;
 mod streams;
+mod virtual_streams;
 
 pub use scavenge::{ScavengeProgress, ScavengeReport};
 pub use store::{Config, Store};
+pub use virtual_streams::{VirtualStreamsStatus, indexer::Config as VirtualStreamsConfig};

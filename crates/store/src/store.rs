@@ -7,15 +7,17 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, join_all};
 use gesta_append::{Pipeline, PipelineStats};
-use gesta_core::backend::{Backend, BackendInfo, CommitObserver, History, Purpose};
+use gesta_core::backend::{Backend, BackendInfo, History, Purpose};
 use gesta_core::limits::LOGS_MAX;
 use gesta_core::{
     AllPage, Append, Appended, Clock, DeleteStream, Deleted, Error, EventStore, IdempotencyWindow,
-    ListStreams, LogId, MetadataSet, Position, ReadAll, ReadStream, Result, SetStreamMetadata,
-    StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
-    log_of,
+    ListStreams, LogId, MetadataSet, Position, ReadAll, ReadStream, Resolved, Result,
+    SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage,
+    StreamsPage, Subscribe, SubscribeTo, Subscription, log_of,
 };
 use gesta_tail::Hub;
+
+use crate::virtual_streams::{self, Indexing, VirtualStreams, indexer};
 
 /// Tries of a read, if the history of the store changes while it runs.
 const READS_MAX: u32 = 3;
@@ -27,6 +29,8 @@ pub struct Config {
     pub append: gesta_append::Config,
     /// Of the tail hub.
     pub tail: gesta_tail::Config,
+    /// Of virtual streams.
+    pub virtual_streams: indexer::Config,
 }
 
 /// An event store on top of a [`Backend`].
@@ -38,7 +42,11 @@ pub struct Store {
     pub(crate) clock: Arc<dyn Clock>,
     /// One per log.
     pipelines: Vec<Pipeline>,
-    hub: Arc<Hub>,
+    pub(crate) hub: Arc<Hub>,
+    /// `None` if there can be none.
+    pub(crate) virtual_streams: Option<Arc<VirtualStreams>>,
+    /// The task that writes their entries.
+    indexing: Option<Arc<Indexing>>,
     idempotency: IdempotencyWindow,
     closed: AtomicBool,
     /// The end, once somebody has shut the store down: a task of its own, so that all who do so wait for the same end,
@@ -72,6 +80,9 @@ impl Store {
         }
         let idempotency = config.append.idempotency;
         let hub = Hub::start(Arc::clone(&backend), config.tail, Arc::clone(&clock));
+        let virtual_streams = VirtualStreams::new(&backend, config.virtual_streams);
+        let indexing = virtual_streams.as_ref().map(Indexing::start);
+        let observer = virtual_streams::observer(&hub, virtual_streams.as_ref());
         let (admission, of_each) = (config.append.admission(), config.append.for_each_of(logs));
         let pipelines = (0..logs)
             .map(|log| {
@@ -80,7 +91,7 @@ impl Store {
                     LogId(log),
                     of_each.clone(),
                     Arc::clone(&clock),
-                    Arc::clone(&hub) as Arc<dyn CommitObserver>,
+                    Arc::clone(&observer),
                     Arc::clone(&admission),
                 )
             })
@@ -90,6 +101,8 @@ impl Store {
             clock,
             pipelines,
             hub,
+            virtual_streams,
+            indexing,
             idempotency,
             closed: AtomicBool::new(false),
             ended: OnceLock::new(),
@@ -228,8 +241,13 @@ impl EventStore for Store {
     }
 
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
-        let page = self.in_one_history(|_| self.stream_page(request.clone()));
-        let page = page.await;
+        let page = match request.stream.is_virtual() {
+            true => self.in_one_history(|_| self.virtual_page(&request)).await,
+            false => {
+                let page = self.in_one_history(|_| self.stream_page(request.clone()));
+                page.await
+            }
+        };
         page.map_err(|error| error.during("read stream"))
     }
 
@@ -261,15 +279,26 @@ impl EventStore for Store {
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
         self.check_open()
             .map_err(|error| error.during("subscribe"))?;
-        let subscription = self.hub.subscribe(request).await;
+        let subscription = match request.to {
+            SubscribeTo::Stream(stream) if stream.is_virtual() => {
+                self.subscribe_virtual(stream, request.from).await
+            }
+            _ => self.hub.subscribe(request).await,
+        };
         subscription.map_err(|error| error.during("subscribe"))
+    }
+
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        let resolved = self.in_one_history(|_| self.follow_links(&events)).await;
+        resolved.map_err(|error| error.during("follow links"))
     }
 
     async fn shutdown(&self) -> Result<()> {
         self.closed.store(true, Ordering::Release);
         let ended = self.ended.get_or_init(|| {
             let (pipelines, hub) = (self.pipelines.clone(), Arc::clone(&self.hub));
-            let ending = tokio::spawn(end(pipelines, hub, Arc::clone(&self.backend)));
+            let indexing = self.indexing.clone();
+            let ending = tokio::spawn(end(pipelines, hub, indexing, Arc::clone(&self.backend)));
             let failed = |error| Error::unavailable("shutting down failed").caused_by(error);
             let ended = ending.map(move |ended| ended.map_err(failed)?);
             ended.boxed().shared()
@@ -279,10 +308,18 @@ impl EventStore for Store {
 }
 
 /// Lets what was queued finish, then closes everything.
-async fn end(pipelines: Vec<Pipeline>, hub: Arc<Hub>, backend: Arc<dyn Backend>) -> Result<()> {
+async fn end(
+    pipelines: Vec<Pipeline>,
+    hub: Arc<Hub>,
+    indexing: Option<Arc<Indexing>>,
+    backend: Arc<dyn Backend>,
+) -> Result<()> {
     // Pipelines first: what they still commit is told to the other processes by the hub.
     let drained = join_all(pipelines.iter().map(Pipeline::shutdown)).await;
     hub.shutdown().await;
+    if let Some(indexing) = indexing {
+        indexing.end().await;
+    }
     backend.close().await;
     let drained: Result<Vec<()>> = drained.into_iter().collect();
     drained.map(drop).map_err(|error| error.during("shut down"))

@@ -106,6 +106,16 @@ pub(crate) struct Range {
     to: Revision,
 }
 
+impl Range {
+    /// The part of it that is this one revision; empty if it does not hold that.
+    pub(crate) fn only(self, revision: Revision) -> Self {
+        Self {
+            from: self.from.max(revision),
+            to: self.to.min(revision),
+        }
+    }
+}
+
 /// A stream that readers may see.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readable {

@@ -42,6 +42,17 @@ impl StoreFactory for WorldFactory {
         Some(Self::open(&World::new(self.0), clock))
     }
 
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        if self.0 > 1 {
+            return None;
+        }
+        let world = World::new(self.0);
+        let backend = MemoryBackend::new(&world) as Arc<dyn Backend>;
+        let store = Store::open(backend, Config::default(), Arc::new(SystemClock)).expect("opened");
+        store.switch_virtual_streams(true).await.expect("switched");
+        Some(TestStore::owned(store, world as _))
+    }
+
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
         store.shutdown().await.expect("shut down");
         Some(Self::open(&store.home::<World>(), Arc::new(SystemClock)))
@@ -60,4 +71,12 @@ mod one_log {
 mod four_logs {
     use super::WorldFactory;
     gesta_testkit::conformance_tests!(WorldFactory(4));
+}
+
+/// Goal: the world keeps entries of virtual streams as databases do.
+#[tokio::test]
+async fn entries_of_virtual_streams_are_kept() {
+    let backend = MemoryBackend::new(&World::new(1)) as Arc<dyn Backend>;
+    let store = Store::open(backend, Config::default(), Arc::new(SystemClock)).expect("opened");
+    gesta_testkit::check_virtual_index(store.as_ref(), store.backend().as_ref()).await;
 }

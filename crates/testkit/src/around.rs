@@ -5,8 +5,8 @@ use std::ops::Deref;
 use async_trait::async_trait;
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, EventStore, ListStreams, MetadataSet,
-    ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo, StreamId, StreamMetadataRecord,
-    StreamPage, StreamsPage, Subscribe, Subscription,
+    ReadAll, ReadStream, Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo, StreamId,
+    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
 };
 
 /// What a store around another one does itself. [`Outer`] makes a store of it.
@@ -84,6 +84,10 @@ impl<T: Around> EventStore for Outer<T> {
 
     async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
         self.0.inner().set_stream_metadata(request).await
+    }
+
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        self.0.inner().resolve(events).await
     }
 
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {

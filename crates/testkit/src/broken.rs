@@ -107,6 +107,13 @@ impl StoreFactory for BrokenFactory {
         Some(self.wrap(memory_store(self.logs, clock)))
     }
 
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        match self.logs {
+            1 => Some(self.create().await),
+            _ => None,
+        }
+    }
+
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
         let lost = usize::from(self.fault == Fault::LostAppend);
         let inner = store.home::<MemoryStore>();

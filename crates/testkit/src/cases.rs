@@ -22,3 +22,4 @@ pub mod shared;
 pub mod submissions;
 pub mod subscribe;
 pub mod subscribe_stream;
+pub mod virtual_streams;

@@ -100,6 +100,11 @@ pub trait StoreFactory: Send + Sync {
         None
     }
 
+    /// A new empty store whose virtual streams are switched on.
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        None
+    }
+
     /// Shuts `store` down and opens its data again, as a new process would.
     async fn reopen(&self, _store: &TestStore) -> Option<TestStore> {
         None

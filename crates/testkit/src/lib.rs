@@ -14,6 +14,7 @@
 //! * [`faulty`]: a store whose database fails on purpose, for tests of applications too;
 //! * [`depth`]: how much random tests try, and with which seed;
 //! * [`Around`]: a store around another one, for tests that change one thing;
+//! * [`check_virtual_index`]: what a backend must do for virtual streams;
 //! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored.
 //!
 //! Invariants: every case makes its own store, so all run in parallel; nothing waits by sleeping;
@@ -33,6 +34,7 @@ pub mod depth;
 mod factory;
 pub mod faulty;
 pub mod history;
+mod index;
 mod memory;
 pub mod model;
 mod suite;
@@ -40,5 +42,6 @@ pub mod support;
 
 pub use around::{Around, Outer};
 pub use factory::{StoreFactory, TestStore};
+pub use index::{check_scavenged_places, check_virtual_index};
 pub use memory::{MemoryFactory, RevivedFactory};
 pub use suite::{Case, all_cases, case, outcome_of, run};

@@ -48,6 +48,18 @@ impl StoreFactory for MemoryFactory {
     async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
         Some(TestStore::new(Arc::new(memory_store(self.logs, clock))))
     }
+
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        always_on(self).await
+    }
+}
+
+/// A store in memory has its virtual streams always, if it has one log.
+async fn always_on(factory: &dyn StoreFactory) -> Option<TestStore> {
+    match factory.logs() {
+        1 => Some(factory.create().await),
+        _ => None,
+    }
 }
 
 /// Makes [`MemoryStore`]s that act as if they were persistent and shared, so that the cases for such
@@ -93,6 +105,10 @@ impl StoreFactory for RevivedFactory {
 
     async fn create(&self) -> TestStore {
         TestStore::new(Arc::new(memory_store(self.logs, Arc::new(SystemClock))))
+    }
+
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        always_on(self).await
     }
 
     async fn reopen(&self, store: &TestStore) -> Option<TestStore> {

@@ -316,6 +316,26 @@ macro_rules! conformance_tests {
                 checkpoints_hold_a_position_per_log
                 subscriptions_follow_every_log
             }
+            virtual_streams {
+                of_a_category_hold_its_events
+                of_a_type_hold_its_events
+                of_all_streams_name_each_once
+                leave_out_what_is_of_the_system
+                hold_what_was_acknowledged
+                are_read_in_pages
+                keep_revisions_after_deletes
+                links_lead_to_what_streams_show
+                stored_links_are_followed
+                are_not_to_be_changed
+                without_entries_are_not_found
+                are_followed_live
+                are_waited_for
+                are_resumed_exactly
+                subscriptions_follow_links
+                keep_revisions_after_reopening
+                are_the_same_for_two_processes
+                need_one_log_and_to_be_on
+            }
             capabilities {
                 are_declared
                 readiness_is_that_of_appends

@@ -12,8 +12,8 @@ use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use gesta_core::{
-    AllPage, ContentType, EventId, EventType, LogId, Position, RecordedEvent, Result, Revision,
-    StreamPage, Tag, Tags, Timestamp,
+    AllPage, ContentType, EventId, EventType, LogId, Position, RecordedEvent, Resolved,
+    ResolvedPage, Result, Revision, StreamPage, Tag, Tags, Timestamp,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -86,6 +86,30 @@ pub fn write_event(out: &mut Vec<u8>, event: &RecordedEvent, framing: Framing) {
     out.extend_from_slice(b"]}");
 }
 
+/// Appends an event that a link may have led to: then it has one more field, `link`, which tells where the link stands.
+pub fn write_resolved(out: &mut Vec<u8>, found: &Resolved, framing: Framing) {
+    write_event(out, &found.event, framing);
+    if let Some(link) = &found.link {
+        // The brace that ends the event.
+        out.pop();
+        link_field(out, link);
+        out.push(b'}');
+    }
+}
+
+/// The field of an event that tells where the link to it stands, with the comma before it.
+pub fn link_field(out: &mut Vec<u8>, link: &RecordedEvent) {
+    out.extend_from_slice(b",\"link\":{\"stream\":");
+    string(out, link.stream.as_str());
+    key(out, "revision");
+    number(out, link.revision.0);
+    key(out, "position");
+    number(out, link.position.0);
+    key(out, "id");
+    plain(out, link.id);
+    out.push(b'}');
+}
+
 /// No metadata are `null`; so the text `null` as metadata is shown in base64.
 fn metadata(out: &mut Vec<u8>, bytes: &Bytes, framing: Framing) {
     if bytes.is_empty() {
@@ -133,14 +157,40 @@ fn page_capacity(events: &[RecordedEvent]) -> usize {
 pub fn write_stream_page(page: &StreamPage) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(&page.events));
     events(&mut out, &page.events);
-    key(&mut out, "end");
-    value(&mut out, &page.end);
-    key(&mut out, "next");
-    optional_number(&mut out, page.next.map(|r| r.0));
-    key(&mut out, "last_revision");
-    number(&mut out, page.last_revision.0);
-    out.push(b'}');
+    page_fields(&mut out, page.end, page.next, page.last_revision);
     out.into()
+}
+
+/// What a page of a stream tells beside its events.
+fn page_fields(out: &mut Vec<u8>, end: bool, next: Option<Revision>, last_revision: Revision) {
+    key(out, "end");
+    value(out, &end);
+    key(out, "next");
+    optional_number(out, next.map(|r| r.0));
+    key(out, "last_revision");
+    number(out, last_revision.0);
+    out.push(b'}');
+}
+
+/// A page of a stream whose links were followed.
+#[must_use]
+pub fn write_resolved_page(page: &ResolvedPage) -> Bytes {
+    let mut out = Vec::with_capacity(resolved_capacity(&page.events));
+    out.extend_from_slice(b"{\"events\":[");
+    for (i, found) in page.events.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        write_resolved(&mut out, found, Framing::Document);
+    }
+    out.push(b']');
+    page_fields(&mut out, page.end, page.next, page.last_revision);
+    out.into()
+}
+
+fn resolved_capacity(events: &[Resolved]) -> usize {
+    let bytes = |found: &Resolved| found.event.payload_bytes() + 2 * EVENT_FIELDS_BYTES;
+    events.iter().map(bytes).sum()
 }
 
 /// A page of all events.
@@ -162,6 +212,17 @@ pub fn write_lines(events: &[RecordedEvent]) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(events));
     for recorded in events {
         write_event(&mut out, recorded, Framing::Line);
+        out.push(b'\n');
+    }
+    out.into()
+}
+
+/// Events that links may have led to, as lines of their own.
+#[must_use]
+pub fn write_resolved_lines(events: &[Resolved]) -> Bytes {
+    let mut out = Vec::with_capacity(resolved_capacity(events));
+    for found in events {
+        write_resolved(&mut out, found, Framing::Line);
         out.push(b'\n');
     }
     out.into()
@@ -356,6 +417,33 @@ mod tests {
              \"type\":\"T\",\"created\":\"2026-09-21T14:13:20.000001Z\",\"content_type\":\"application/json\",\
              \"data\":{ \"n\": 1.0 },\"metadata\":{},\"tags\":[\"x\",\"ü\"]}"
         );
+    }
+
+    #[test]
+    fn an_event_that_a_link_led_to_tells_where_that_stands() {
+        let event = std::sync::Arc::new(recorded(ContentType::Json, b"{}", b""));
+        let mut plain = Vec::new();
+        write_event(&mut plain, &event, Framing::Line);
+        let mut out = Vec::new();
+        write_resolved(&mut out, &Resolved::itself(event.clone()), Framing::Line);
+        assert_eq!(out, plain);
+        let link = RecordedEvent {
+            stream: StreamId::new("$ce-a").expect("valid"),
+            revision: Revision(7),
+            ..(*event).clone()
+        };
+        let found = Resolved {
+            link: Some(link.into()),
+            event: event.clone(),
+        };
+        let mut out = Vec::new();
+        write_resolved(&mut out, &found, Framing::Line);
+        let read: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+        assert_eq!(read["link"]["stream"], "$ce-a");
+        assert_eq!(read["link"]["revision"], 7);
+        assert_eq!(read["link"]["id"], event.id.to_string());
+        // Readers that know nothing of links read the event.
+        assert_eq!(read_event(&out).expect("readable"), *event);
     }
 
     #[test]

@@ -4,15 +4,20 @@
 //! appends were stored in other streams, events were read under other names, and subscribers skipped events silently.
 //! Now every new connection is compared with what the process knows; see `witness`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use gesta_core::backend::{
     Backend, BatchOutcome, EventLookup, History, LogEnd, LogSlice, Purpose, RunMode, Signal,
 };
-use gesta_core::{Direction, Filter, LogId, Position, Visibility};
+use gesta_core::{
+    Direction, EventData, EventId, EventStore, EventStoreExt, ExpectedRevision, Filter, LogId,
+    Position, RecordedEvent, SystemClock, Visibility,
+};
 use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema};
 use gesta_postgres::{PostgresBackend, schema};
+use gesta_store::Store;
 
 use crate::common::{Author, LOG, config, confirm, draft, end_of, fresh, is_committed, open};
 
@@ -310,4 +315,94 @@ async fn scavenging_does_not_go_on_in_another_history() {
         .expect_err("begins anew");
     assert!(error.is_retryable(), "{error}");
     assert_eq!(names(&backend).await, ["a", "a", "b"]);
+}
+
+/// The links of a virtual stream, in order.
+async fn links(store: &Store, name: &str) -> Vec<(u64, String)> {
+    let events = async {
+        // The database changes over meanwhile.
+        loop {
+            match store.read_whole_stream(name).await {
+                Err(error) if error.is_retryable() => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                read => return read.expect("readable"),
+            }
+        }
+    };
+    let events = tokio::time::timeout(PATIENCE, events).await;
+    let events = events.expect("readable in time");
+    let link = |event: &RecordedEvent| {
+        let text = String::from_utf8(event.data.to_vec()).expect("text");
+        (event.revision.0, text)
+    };
+    events.iter().map(link).collect()
+}
+
+fn store_of(backend: PostgresBackend) -> Arc<Store> {
+    let (config, clock) = (gesta_store::Config::default(), Arc::new(SystemClock));
+    Store::open(Arc::new(backend), config, clock).expect("starts")
+}
+
+async fn append(store: &Store, stream: &str, count: usize) {
+    for _ in 0..count {
+        let event = EventData::json("T".parse().expect("valid"), "1").with_id(EventId::random());
+        let append = async {
+            let events = || vec![event.clone()];
+            while let Err(error) = store
+                .append_to(stream, ExpectedRevision::Any, events())
+                .await
+            {
+                assert!(error.is_retryable(), "{error}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let appended = tokio::time::timeout(PATIENCE, append).await;
+        appended.expect("appended in time");
+    }
+}
+
+/// Goal: entries of virtual streams are lost with their events, and nobody writes what he had read of them; the places
+/// of what was kept stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn virtual_streams_are_of_the_history_that_there_is() {
+    let Some((mut cluster, url)) = cluster() else {
+        return;
+    };
+    let (busy, idle) = (store_of(open(&url).await), store_of(open(&url).await));
+    busy.switch_virtual_streams(true).await.expect("switched");
+    append(&busy, "cart-1", 2).await;
+    let kept = links(&busy, "$ce-cart").await;
+    cluster.wait_for_standby(1).expect("catches up");
+    cluster.hold_replication(1).expect("held");
+    append(&busy, "cart-2", 5).await;
+    append(&busy, "show-1", 1).await;
+    for store in [&busy, &idle] {
+        assert_eq!(links(store, "$ce-cart").await.len(), 7);
+        assert_eq!(links(store, "$streams").await.len(), 3);
+    }
+    // These have no entries yet, unless the task was quick.
+    append(&busy, "cart-3", 3).await;
+
+    cluster.server_mut(0).kill_9().expect("killed");
+    cluster.promote(1).expect("promoted");
+    append(&idle, "cart-4", 1).await;
+    append(&busy, "show-2", 9).await;
+    append(&busy, "cart-1", 1).await;
+    for store in [&busy, &idle] {
+        let found = links(store, "$ce-cart").await;
+        assert_eq!(found[..2], kept);
+        let rest: Vec<&str> = found[2..].iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(rest, ["0@cart-4", "2@cart-1"]);
+        let streams = links(store, "$streams").await;
+        let streams: Vec<&str> = streams.iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(streams, ["0@cart-1", "0@cart-4", "0@show-2"]);
+    }
+    let fresh = open(&url).await;
+    let mut source = fresh.audit_source().await.expect("snapshot");
+    let report = gesta_sql::verify::audit(&mut source, &mut |_| {}).await;
+    assert_eq!(report.expect("audited").findings, []);
+    for store in [busy, idle] {
+        store.shutdown().await.expect("shuts down");
+    }
 }

@@ -1,7 +1,10 @@
 //! What keeps stored events as they are: the audit, the rights, and scavenging, which alone removes any.
 
-use gesta_core::backend::{Backend, LoadRequest, LogSlice, Purpose, Removed, RunMode};
+use gesta_core::backend::{
+    Backend, EventLookup, IndexPage, LoadRequest, LogSlice, Purpose, Removed, RunMode,
+};
 use gesta_core::{ErrorKind, Filter, Position, Query, RecordedEvent, Revision, Tag, Visibility};
+use gesta_sql::verify::{Finding, FindingKind};
 
 use crate::common::{LOG, direct, open};
 use crate::reads::{all, filled, pages};
@@ -206,4 +209,58 @@ async fn nobody_changes_stored_events() {
     let readable = readable.expect("reads");
     assert_eq!(readable.len(), 120);
     assert_eq!(readable[0].get::<_, String>(2), "{\"n\":0}");
+}
+
+/// Goal: entries of virtual streams are audited: what was written is healthy, what contradicts itself is found.
+#[tokio::test]
+async fn entries_of_virtual_streams_are_audited() {
+    let Some((backend, url, _, _)) = filled().await else {
+        return;
+    };
+    let index = backend.virtual_index().expect("kept");
+    let off = index.switch(true).await.expect("switched");
+    let after = EventLookup::After {
+        position: off.position,
+        limit: 10_000,
+    };
+    let events = backend.lookup(LOG, after, Purpose::Read).await;
+    let page = IndexPage::of(off.position, &events.expect("reads")).expect("events");
+    index.write(page).await.expect("written");
+    let audit = async || {
+        let mut source = backend.audit_source().await.expect("snapshot");
+        let report = gesta_sql::verify::audit(&mut source, &mut |_| {}).await;
+        report.expect("audited").findings
+    };
+    assert_eq!(audit().await, []);
+    let client = direct(&url).await;
+    for (damage, says) in [
+        (
+            "INSERT INTO virtual_streams (id, next_revision, name) VALUES (1, 1, '$ce-none')",
+            "$ce-none has 0 entries",
+        ),
+        (
+            "INSERT INTO virtual_entries (stream, revision, position) VALUES (2, 0, 1)",
+            "number 2 name no stream",
+        ),
+        (
+            "INSERT INTO virtual_entries (stream, revision, position) VALUES (2, 1, 1)",
+            "has position 1, the one before it 1",
+        ),
+        (
+            "UPDATE virtual_index SET position = 1000000",
+            "up to position 1000000",
+        ),
+        (
+            "UPDATE virtual_index SET position = 1",
+            "but the log was looked at up to 1",
+        ),
+    ] {
+        client.batch_execute(damage).await.expect("planted");
+        let found = audit().await;
+        let is_found =
+            |finding: &Finding| finding.kind == FindingKind::Virtual && finding.text.contains(says);
+        assert!(found.iter().any(is_found), "{says}: {found:?}");
+    }
+    let refused = client.batch_execute("UPDATE virtual_entries SET position = 2");
+    assert!(refused.await.is_err());
 }

@@ -299,7 +299,8 @@ async fn a_store_of_version_1_gets_its_leases() {
     let Some(server) = shared() else { return };
     let (_, url) = registry(server).await;
     let client = direct(&url).await;
-    let text = "DROP TABLE nodes, leases, moves, clusters, map, homes, databases; UPDATE store SET schema_version = 1";
+    let text = "DROP TABLE nodes, leases, moves, clusters, map, homes, databases; \
+                DROP TABLE virtual_index, virtual_streams, virtual_entries; UPDATE store SET schema_version = 1";
     client.batch_execute(text).await.expect("taken back");
     let error = gesta_postgres::PostgresBackend::open(config(&url))
         .await
@@ -310,7 +311,7 @@ async fn a_store_of_version_1_gets_its_leases() {
     );
     assert_eq!(
         schema::migrate(&config(&url)).await.expect("migrated"),
-        (1, 3)
+        (1, 4)
     );
     let registry = open(&url).await.registry().expect("shared");
     assert_eq!(

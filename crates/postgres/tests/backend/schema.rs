@@ -1,7 +1,7 @@
 //! Making, refusing and migrating stores; rights; messages between processes.
 
 use futures::StreamExt;
-use gesta_core::backend::{Backend, Purpose, Signal};
+use gesta_core::backend::{Backend, EventLookup, IndexPage, IndexWrite, Purpose, Signal};
 use gesta_core::registry::{Claim, Generation, Join, LeaseEpoch, NodeInfo, Tenure};
 use gesta_core::{ErrorKind, LogId, Position};
 use gesta_pgtest::shared;
@@ -27,7 +27,7 @@ async fn a_store_is_made_once_even_by_many_at_once() {
     assert!(matches!(error.kind(), ErrorKind::Schema(_)), "{error}");
     assert_eq!(
         schema::migrate(&config(&url)).await.expect("nothing to do"),
-        (3, 3)
+        (4, 4)
     );
 }
 
@@ -142,6 +142,16 @@ async fn a_printed_schema_serves_a_user_without_ddl_rights() {
         .remove_hidden(LOG, author.stream_row("a"), hidden, mode)
         .await;
     assert_eq!(removed.expect("may scavenge").events, 1);
+    let index = backend.virtual_index().expect("kept");
+    let off = index.switch(true).await.expect("may switch");
+    let after = EventLookup::After {
+        position: off.position,
+        limit: 10,
+    };
+    let events = backend.lookup(LOG, after, Purpose::Read).await;
+    let page = IndexPage::of(off.position, &events.expect("reads")).expect("events");
+    let written = index.write(page).await.expect("may write");
+    assert_eq!(written, IndexWrite::Written);
     let registry = backend.registry().expect("shared");
     let info = NodeInfo {
         address: "a:1".into(),

@@ -1,17 +1,15 @@
 //! Events as clients see them: translated, with the targets of links beside them if they asked for that.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use bytes::BytesMut;
-use futures::stream::{self, StreamExt};
-use gesta_core::{ErrorKind, EventStore, EventStoreExt, RecordedEvent};
-use gesta_grpc::event::{self, Resolved};
+use gesta_core::{Error, EventStore, LinkTarget, RecordedEvent, Resolved, SharedEvent};
+use gesta_grpc::event::{self, Shown};
 use gesta_grpc::ids::UuidForm;
-use gesta_grpc::link::{self, Target};
 use gesta_grpc::stored;
 
 use super::Result;
-
-/// Targets that are read at once.
-const TARGETS_AT_ONCE: usize = 16;
 
 /// How a client wants events.
 #[derive(Clone, Copy, Debug)]
@@ -20,39 +18,30 @@ pub(crate) struct View {
     pub(crate) resolve_links: bool,
 }
 
-/// What a link leads to.
-enum Lead {
-    /// The event is no link, or links are not followed.
-    None,
-    /// It can be read.
-    To(Box<RecordedEvent>),
-    /// It cannot be read: it was deleted or truncated, or never was.
-    Nowhere,
-}
-
 impl View {
-    /// Appends events as messages.
+    /// Appends events from the front as messages: all, or as many as the store follows links of at once. They are taken
+    /// out.
     pub(crate) async fn write(
         self,
         store: &dyn EventStore,
         out: &mut BytesMut,
-        events: &[RecordedEvent],
+        events: &mut VecDeque<SharedEvent>,
     ) -> Result<()> {
-        if !self.resolve_links {
-            for event in events {
-                self.write_one(out, event, &Lead::None, None);
+        let is_link = |event: &SharedEvent| LinkTarget::of(event).is_some();
+        if !self.resolve_links || !events.iter().any(is_link) {
+            for event in events.drain(..) {
+                self.write_one(out, &Resolved::itself(event), None);
             }
             return Ok(());
         }
-        let targets: Vec<Option<Target>> = events.iter().map(link::target).collect();
-        let leads = stream::iter(targets).map(|target| lead(store, target));
-        let mut leads = std::pin::pin!(leads.buffered(TARGETS_AT_ONCE));
-        for event in events {
-            let lead = match leads.next().await {
-                Some(lead) => lead?,
-                None => Lead::None,
-            };
-            self.write_one(out, event, &lead, None);
+        let asked = events.iter().map(Arc::clone).collect();
+        let resolved = store.resolve(asked).await?;
+        if resolved.is_empty() {
+            return Err(Error::corrupt("the store gave no answer about links").into());
+        }
+        events.drain(..resolved.len().min(events.len()));
+        for resolved in &resolved {
+            self.write_one(out, resolved, None);
         }
         Ok(())
     }
@@ -62,60 +51,41 @@ impl View {
         self,
         store: &dyn EventStore,
         out: &mut BytesMut,
-        event: &RecordedEvent,
+        event: &SharedEvent,
         retries: u32,
     ) -> Result<bool> {
-        let lead = if self.resolve_links {
-            lead(store, link::target(event)).await?
-        } else {
-            Lead::None
-        };
-        let leads_somewhere = !matches!(lead, Lead::Nowhere);
-        if leads_somewhere {
-            self.write_one(out, event, &lead, Some(retries));
+        if !self.resolve_links || LinkTarget::of(event).is_none() {
+            self.write_one(out, &Resolved::itself(Arc::clone(event)), Some(retries));
+            return Ok(true);
         }
-        Ok(leads_somewhere)
+        let resolved = store.resolve(vec![Arc::clone(event)]).await?;
+        match resolved.first() {
+            Some(resolved) if resolved.link.is_some() => {
+                self.write_one(out, resolved, Some(retries));
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 
-    fn write_one(
-        self,
-        out: &mut BytesMut,
-        read: &RecordedEvent,
-        lead: &Lead,
-        retries: Option<u32>,
-    ) {
-        let read = stored::translated(read);
-        let target = match lead {
-            Lead::To(target) => Some(stored::translated(target)),
-            Lead::None | Lead::Nowhere => None,
-        };
-        let resolved = match lead {
-            Lead::None => Resolved {
+    fn write_one(self, out: &mut BytesMut, resolved: &Resolved, retries: Option<u32>) {
+        let event = stored::translated(&resolved.event);
+        let link = resolved.link.as_deref().map(stored::translated);
+        let leads_nowhere =
+            self.resolve_links && link.is_none() && LinkTarget::of(&resolved.event).is_some();
+        let shown = if leads_nowhere {
+            Shown {
+                event: None,
+                link: Some(&event),
                 retries,
-                ..Resolved::plain(&read)
-            },
-            Lead::To(_) | Lead::Nowhere => Resolved {
-                event: target.as_deref(),
-                link: Some(&read),
+            }
+        } else {
+            Shown {
+                event: Some(&*event as &RecordedEvent),
+                link: link.as_deref(),
                 retries,
-            },
+            }
         };
-        event::write(out, resolved, self.form);
-    }
-}
-
-async fn lead(store: &dyn EventStore, target: Option<Target>) -> Result<Lead> {
-    let Some(target) = target else {
-        return Ok(Lead::None);
-    };
-    match store.read_event(target.stream, target.revision).await {
-        Ok(target) => Ok(Lead::To(Box::new(target))),
-        Err(error) => match error.kind() {
-            ErrorKind::EventNotFound { .. }
-            | ErrorKind::StreamNotFound(_)
-            | ErrorKind::StreamTombstoned(_)
-            | ErrorKind::InvalidArgument { .. } => Ok(Lead::Nowhere),
-            _ => Err(error.into()),
-        },
+        event::write(out, shown, self.form);
     }
 }

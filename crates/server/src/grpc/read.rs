@@ -1,12 +1,13 @@
 //! `Read`: of a stream or of all events, to an end or without one.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use gesta_core::{
     AllFrom, Checkpoint, Direction, ErrorKind, Filter, LogId, Position, ReadAll, ReadStream,
-    RecordedEvent, Revision, StreamFrom, StreamId,
+    RecordedEvent, Revision, SharedEvent, StreamFrom, StreamId,
 };
 use gesta_grpc::filter::ClientFilter;
 use gesta_grpc::ids::{self, UuidForm};
@@ -226,7 +227,9 @@ struct Pages {
     reader: PageReader,
     filter: Option<ClientFilter>,
     view: View,
-    /// Events that may still be sent.
+    /// Events of the last page that are not sent yet.
+    pending: VecDeque<SharedEvent>,
+    /// Events that may still be read.
     left: u64,
     end: bool,
 }
@@ -249,6 +252,7 @@ impl Pages {
             reader,
             filter,
             view,
+            pending: VecDeque::new(),
             left: count,
             end: false,
         }
@@ -263,33 +267,38 @@ impl Pages {
         self.next().await
     }
 
-    /// The next page as messages; `None` at the end.
+    /// The next page as messages, or as much of it as links are followed of at once; `None` at the end.
     async fn next(&mut self) -> std::result::Result<Option<Page>, Failure> {
-        while !self.end && self.left > 0 {
-            let left = usize::try_from(self.left).unwrap_or(usize::MAX);
-            // A filter drops events, so that more may have to be looked at than are wanted.
-            let limit = if self.filter.is_some() {
-                PAGE_EVENTS
-            } else {
-                left.min(PAGE_EVENTS)
-            };
-            let mut events = self.page(limit).await?;
-            self.pass(&mut events).await?;
-            events.truncate(left);
-            self.left -= u64::try_from(events.len()).unwrap_or(0);
-            if events.is_empty() {
-                continue;
+        while self.pending.is_empty() {
+            if self.end || self.left == 0 {
+                return Ok(None);
             }
-            let mut held = self.state.budget.reservation();
-            let mut out = BytesMut::new();
-            self.view
-                .write(&*self.state.store, &mut out, &events)
-                .await?;
-            let taken = held.grow(out.len());
-            taken.map_err(|problem| refusal_of(&problem))?;
-            return Ok(Some((out.freeze(), held)));
+            self.fill().await?;
         }
-        Ok(None)
+        let mut held = self.state.budget.reservation();
+        let mut out = BytesMut::new();
+        let store = &*self.state.store;
+        self.view.write(store, &mut out, &mut self.pending).await?;
+        let taken = held.grow(out.len());
+        taken.map_err(|problem| refusal_of(&problem))?;
+        Ok(Some((out.freeze(), held)))
+    }
+
+    /// Reads a page.
+    async fn fill(&mut self) -> std::result::Result<(), Failure> {
+        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+        // A filter drops events, so that more may have to be looked at than are wanted.
+        let limit = if self.filter.is_some() {
+            PAGE_EVENTS
+        } else {
+            left.min(PAGE_EVENTS)
+        };
+        let mut events = self.page(limit).await?;
+        self.pass(&mut events).await?;
+        events.truncate(left);
+        self.left -= u64::try_from(events.len()).unwrap_or(0);
+        self.pending = events.into_iter().map(Arc::new).collect();
+        Ok(())
     }
 
     async fn page(&mut self, limit: usize) -> std::result::Result<Vec<RecordedEvent>, Failure> {

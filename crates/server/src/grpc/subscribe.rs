@@ -1,5 +1,6 @@
 //! `Read` without an end: subscriptions to a stream or to all events.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -236,9 +237,9 @@ impl Live {
                     Some(pace) => pace.looked_at(&event, &mut self.out)?,
                 };
                 if passes {
-                    let events = std::slice::from_ref(&*event);
                     let store = &*self.state.store;
-                    self.view.write(store, &mut self.out, events).await?;
+                    let mut events = VecDeque::from([event]);
+                    self.view.write(store, &mut self.out, &mut events).await?;
                     self.state.metrics.subscription_events(1);
                 }
             }

@@ -18,3 +18,4 @@ mod placement;
 mod readiness;
 mod subscriptions;
 mod tls;
+mod virtual_streams;

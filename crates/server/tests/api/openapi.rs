@@ -154,7 +154,7 @@ async fn metadata_are_what_the_document_says() {
         (400, json!("metadata"))
     );
     let writable = at(&document, "/components/schemas/WritableStreamName/pattern");
-    assert!(writable.as_str().expect("a text").starts_with(r"^(?!\$\$)"));
+    assert!(writable.as_str().expect("a text").starts_with(r"^(?!\$\$|"));
     for (path, method) in [
         ("/streams/{stream}", "post"),
         ("/streams/{stream}", "delete"),

@@ -74,11 +74,19 @@ pub async fn audit(
         let summary = lane.summary;
         report.logs.push(summary);
     }
-    let engine = match name_streams(source, &mut report).await {
-        Ok(()) => source.engine_findings().await,
+    let virtual_streams = match name_streams(source, &mut report).await {
+        Ok(()) => source.virtual_findings(PAGE_ROWS).await,
         Err(error) => Err(error),
     };
-    let texts = match engine {
+    add_texts(&mut report, FindingKind::Virtual, virtual_streams)?;
+    let engine = source.engine_findings().await;
+    add_texts(&mut report, FindingKind::Engine, engine)?;
+    Ok(report)
+}
+
+/// Adds what the database itself has found.
+fn add_texts(report: &mut Report, kind: FindingKind, texts: Result<Vec<String>>) -> Result<()> {
+    let texts = match texts {
         Ok(texts) => texts,
         // Damage was found, and the database says no more: what is known is the report.
         Err(error) if !report.is_healthy() => vec![format!("the check ended early: {error}")],
@@ -86,7 +94,7 @@ pub async fn audit(
     };
     for text in texts {
         report.add(Finding {
-            kind: FindingKind::Engine,
+            kind,
             log: LogId(0),
             position: None,
             stream_row: None,
@@ -95,7 +103,7 @@ pub async fn audit(
             text,
         });
     }
-    Ok(report)
+    Ok(())
 }
 
 /// Adds the names of streams to the findings that are kept.

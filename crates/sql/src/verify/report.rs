@@ -29,6 +29,8 @@ pub enum FindingKind {
     Orphan,
     /// The database's own check of its file failed.
     Engine,
+    /// Entries of virtual streams contradict each other, or the log.
+    Virtual,
     /// Two streams or event types have the same name, or a stream lies in the wrong log.
     Name,
 }
@@ -47,6 +49,7 @@ impl FindingKind {
             FindingKind::Created => "created",
             FindingKind::Orphan => "orphan",
             FindingKind::Engine => "engine",
+            FindingKind::Virtual => "virtual",
             FindingKind::Name => "name",
         }
     }

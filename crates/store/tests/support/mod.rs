@@ -8,6 +8,7 @@
     reason = "test code, of which each test file uses a part"
 )]
 
+mod index;
 mod world;
 
 use std::collections::HashSet;
@@ -284,6 +285,10 @@ impl Backend for MemoryBackend {
 
     fn registry(&self) -> Option<Arc<dyn gesta_core::registry::Registry>> {
         None
+    }
+
+    fn virtual_index(&self) -> Option<Arc<dyn VirtualIndex>> {
+        Some(Arc::new(self.world.index()))
     }
 
     async fn close(&self) {

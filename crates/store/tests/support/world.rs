@@ -8,6 +8,8 @@ use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::*;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::index::{Index, MemoryIndex};
+
 pub struct World {
     pub logs: u16,
     pub incarnation: Incarnation,
@@ -36,6 +38,7 @@ struct Stream {
 #[derive(Default)]
 struct State {
     logs: Vec<Log>,
+    index: Index,
     listeners: Vec<Vec<UnboundedSender<Signal>>>,
 }
 
@@ -46,9 +49,34 @@ impl World {
             incarnation: Incarnation::random(),
             state: Mutex::new(State {
                 logs: vec![Log::default(); usize::from(logs)],
+                index: Index::default(),
                 listeners: Vec::new(),
             }),
         })
+    }
+
+    /// What is kept for virtual streams.
+    pub fn index(self: &std::sync::Arc<Self>) -> MemoryIndex {
+        MemoryIndex(std::sync::Arc::clone(self))
+    }
+
+    /// Whether entries of virtual streams can be written.
+    pub fn refuse_entries(&self, refuse: bool) {
+        self.lock().index.refuses = refuse;
+    }
+
+    /// Works on what is kept for virtual streams; `is_there` tells whether log 0 has the row of this writer.
+    pub fn with_index<T>(
+        &self,
+        work: impl FnOnce(&mut Index, &dyn Fn(Position, WriterEpoch) -> bool) -> T,
+    ) -> T {
+        let state = &mut *self.lock();
+        let rows = &state.logs[0].rows;
+        let is_there = |position: Position, writer: WriterEpoch| {
+            rows.get(&position)
+                .is_some_and(|stored| stored.writer == writer)
+        };
+        work(&mut state.index, &is_there)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -108,6 +136,9 @@ impl World {
         for stored in old.rows.values().take(keep) {
             log.store(&stored.row, stored.writer);
         }
+        // The entries were committed after their events, so they are lost with them.
+        let end = log.end().position;
+        state.index.lose_above(end);
     }
 
     /// Damages the last metadata event of a stream.

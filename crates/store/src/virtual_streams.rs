@@ -1,0 +1,369 @@
+//! Reading virtual streams: `$ce-…`, `$et-…` and `$streams`.
+//!
+//! A page takes its entries from the index, and makes a link of each by looking up the event that stands there. A read
+//! asks for the end of the log first, and waits until the log was looked at up to there, so it contains what was
+//! acknowledged before it began.
+//! Invariants: an entry keeps its revision for ever. An entry whose event was scavenged is left out, which leaves a gap.
+//! Whether virtual streams are on is asked of the database with every read.
+//! Not here: what writes the entries (`indexer`), following links (`links`).
+
+pub(crate) mod indexer;
+mod subscribe;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gesta_core::backend::{
+    Backend, Batch, CommitObserver, Entries, Entry, EntrySlice, EventLookup, EventRef, IndexState,
+    Purpose,
+};
+use gesta_core::{
+    Direction, Error, ErrorKind, LogId, Position, ReadStream, RecordedEvent, Result, Revision,
+    StreamFrom, StreamId, StreamPage, SubscribeFrom, Subscription, virtual_link,
+};
+use gesta_tail::Hub;
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::indexer::{Config, Indexer, LOG};
+use crate::Store;
+
+/// The virtual streams of a store of one log.
+pub(crate) struct VirtualStreams {
+    backend: Arc<dyn Backend>,
+    pub(crate) indexer: Arc<Indexer>,
+}
+
+/// Links of a part of a virtual stream.
+struct Links {
+    /// The links, in the direction asked for.
+    events: Vec<RecordedEvent>,
+    /// The last revision of the stream.
+    last: Option<Revision>,
+    /// Where to go on; `None` if there is nothing more.
+    next: Option<Revision>,
+}
+
+impl VirtualStreams {
+    /// The virtual streams of a backend, if it can have any.
+    pub(crate) fn new(backend: &Arc<dyn Backend>, config: Config) -> Option<Arc<Self>> {
+        if backend.info().logs != 1 {
+            return None;
+        }
+        let index = backend.virtual_index()?;
+        let indexer = Indexer::new(Arc::clone(backend), index, config);
+        Some(Arc::new(Self {
+            backend: Arc::clone(backend),
+            indexer: Arc::new(indexer),
+        }))
+    }
+
+    /// One page.
+    ///
+    /// # Errors
+    /// As [`read_stream`](gesta_core::EventStore::read_stream); `Unsupported` if virtual streams are off.
+    pub(crate) async fn page(&self, request: &ReadStream) -> Result<StreamPage> {
+        request.validate()?;
+        let first_only =
+            request.direction == Direction::Backwards && request.from == StreamFrom::Start;
+        let mut slice = EntrySlice {
+            stream: request.stream.clone(),
+            from: Revision(0),
+            to: Revision::MAX,
+            direction: request.direction,
+            limit: request.limit,
+        };
+        match (request.direction, request.from) {
+            (Direction::Forwards, StreamFrom::Revision(from)) => slice.from = from,
+            // Nothing is above the highest revision, but the answer tells the last one.
+            (Direction::Forwards, StreamFrom::End) => slice.from = Revision::MAX,
+            (Direction::Backwards, StreamFrom::Revision(to)) => slice.to = to,
+            (Direction::Backwards, StreamFrom::Start) => {
+                slice.direction = Direction::Forwards;
+                slice.limit = 1;
+            }
+            (Direction::Forwards, StreamFrom::Start) | (Direction::Backwards, StreamFrom::End) => {}
+        }
+        let asked = slice.from;
+        let links = self.links(slice).await?;
+        let Some(last) = links.last else {
+            return Err(ErrorKind::StreamNotFound(request.stream.clone()).into());
+        };
+        let next = match (request.direction, request.from) {
+            (Direction::Forwards, StreamFrom::End) => Some(last.next()),
+            (Direction::Forwards, _) => Some(links.next.unwrap_or(asked.max(last.next()))),
+            (Direction::Backwards, _) => links.next.filter(|_| !first_only),
+        };
+        Ok(StreamPage {
+            events: links.events,
+            next,
+            end: first_only || links.next.is_none(),
+            last_revision: last,
+        })
+    }
+
+    /// Reads links, of everything that is committed now.
+    async fn links(&self, slice: EntrySlice) -> Result<Links> {
+        let end = self.backend.log_end(LOG, Purpose::Read).await?.position;
+        self.links_of_log(slice, end).await
+    }
+
+    /// Reads links until there is one at least, or the slice ends; of the log up to `end` at least.
+    async fn links_of_log(&self, mut slice: EntrySlice, end: Position) -> Result<Links> {
+        loop {
+            let found = self.entries(&slice, end).await?;
+            let last = found.last;
+            let next = next_of(&slice, &found);
+            let events = self.links_of(&slice.stream, found.entries).await?;
+            let Some(next) = next.filter(|_| events.is_empty()) else {
+                return Ok(Links { events, last, next });
+            };
+            // All that stood here was scavenged.
+            match slice.direction {
+                Direction::Forwards => slice.from = next,
+                Direction::Backwards => slice.to = next,
+            }
+        }
+    }
+
+    /// Reads entries once the log was looked at up to `end`.
+    async fn entries(&self, slice: &EntrySlice, end: Position) -> Result<Entries> {
+        let indexer = &self.indexer;
+        if !indexer.may_reach(end) {
+            indexer.reach(end).await?;
+        }
+        loop {
+            let found = indexer.index.read(slice.clone()).await?;
+            let IndexState { on, position } = found.state;
+            if !on {
+                return Err(off());
+            }
+            if position >= end {
+                return Ok(found);
+            }
+            indexer.learn(found.state);
+            if end.0 - position.0 > indexer.config.backlog_max {
+                indexer.hurry();
+                return Err(indexer.behind(end));
+            }
+            indexer.reach(end).await?;
+        }
+    }
+
+    /// The links at these places, without those whose events are gone.
+    async fn links_of(&self, stream: &StreamId, entries: Vec<Entry>) -> Result<Vec<RecordedEvent>> {
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let positions = entries.iter().map(|entry| entry.position).collect();
+        let lookup = EventLookup::Positions(positions);
+        let found = self.backend.lookup(LOG, lookup, Purpose::Read).await?;
+        let found: HashMap<Position, EventRef> = found
+            .into_iter()
+            .map(|event| (event.position, event))
+            .collect();
+        let links = entries.iter().filter_map(|entry| {
+            let to = found.get(&entry.position)?;
+            Some(virtual_link(stream, entry.revision, to))
+        });
+        Ok(links.collect())
+    }
+}
+
+/// The task that writes entries. It ends when this is dropped, at the latest.
+pub(crate) struct Indexing {
+    closes: CancellationToken,
+    task: Mutex<Option<JoinHandle<()>>>,
+    _guard: DropGuard,
+}
+
+impl Indexing {
+    /// Starts the task. Must be called within a tokio runtime.
+    pub(crate) fn start(streams: &Arc<VirtualStreams>) -> Arc<Self> {
+        let closes = streams.indexer.closed().clone();
+        let task = tokio::spawn(Arc::clone(&streams.indexer).run());
+        Arc::new(Self {
+            _guard: closes.clone().drop_guard(),
+            closes,
+            task: Mutex::new(Some(task)),
+        })
+    }
+
+    /// Ends the task.
+    pub(crate) async fn end(&self) {
+        self.closes.cancel();
+        if let Some(task) = self.task.lock().await.take() {
+            // A task that failed has nothing left to end.
+            let _ = task.await;
+        }
+    }
+}
+
+/// Who is told of commits: the hub, and whoever writes the entries of virtual streams.
+pub(crate) fn observer(
+    hub: &Arc<Hub>,
+    streams: Option<&Arc<VirtualStreams>>,
+) -> Arc<dyn CommitObserver> {
+    let hub = Arc::clone(hub);
+    match streams {
+        Some(streams) => Arc::new(Observers {
+            hub,
+            indexer: Arc::clone(&streams.indexer),
+        }),
+        None => hub,
+    }
+}
+
+struct Observers {
+    hub: Arc<Hub>,
+    indexer: Arc<Indexer>,
+}
+
+impl CommitObserver for Observers {
+    fn committed(&self, batch: &Arc<Batch>) {
+        self.hub.committed(batch);
+        self.indexer.committed(batch);
+    }
+
+    fn read_log_end(&self, log: LogId) {
+        self.hub.read_log_end(log);
+        self.indexer.read_log_end(log);
+    }
+}
+
+/// What a store says about its virtual streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VirtualStreamsStatus {
+    /// They were switched on.
+    pub on: bool,
+    /// The entries of events up to here are written.
+    pub position: Position,
+    /// The end of the log.
+    pub end: Position,
+}
+
+/// Events between two reports of progress.
+const PROGRESS_EVENTS: u64 = 10_000;
+
+impl Store {
+    fn virtual_streams(&self) -> Result<&Arc<VirtualStreams>> {
+        let none = || none(self.backend_info().logs);
+        self.virtual_streams.as_ref().ok_or_else(none)
+    }
+
+    pub(crate) async fn virtual_page(&self, request: &ReadStream) -> Result<StreamPage> {
+        self.check_open()?;
+        self.virtual_streams()?.page(request).await
+    }
+
+    pub(crate) async fn subscribe_virtual(
+        &self,
+        stream: StreamId,
+        from: SubscribeFrom,
+    ) -> Result<Subscription> {
+        let streams = self.virtual_streams()?;
+        subscribe::subscribe(streams, &self.hub, stream, from).await
+    }
+
+    /// Whether virtual streams are on, and how far their entries are written.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Unsupported` if the store can have none.
+    pub async fn virtual_streams_status(&self) -> Result<VirtualStreamsStatus> {
+        self.check_open()?;
+        let state = self.virtual_streams()?.indexer.index.state().await?;
+        self.status_of(state).await
+    }
+
+    /// Switches virtual streams on or off. Entries that were written stay: when they are switched on again, revisions go
+    /// on where they ended. Entries of events that are stored already are written after this returned, see
+    /// [`index_virtual_streams`](Self::index_virtual_streams).
+    ///
+    /// # Errors
+    /// `Unavailable`; `Unsupported` if the store can have none, or without the rights.
+    ///
+    /// # Cancel safety
+    /// They are switched or not.
+    pub async fn switch_virtual_streams(&self, on: bool) -> Result<VirtualStreamsStatus> {
+        self.check_open()?;
+        let indexer = &self.virtual_streams()?.indexer;
+        let state = indexer.index.switch(on).await?;
+        indexer.learn(state);
+        self.status_of(state).await
+    }
+
+    /// Waits until the entries of all events that are stored now are written, and tells how far they are.
+    ///
+    /// # Errors
+    /// `Unavailable` if it does not get on; `Unsupported` if virtual streams are off.
+    ///
+    /// # Cancel safety
+    /// Safe: the entries go on being written.
+    pub async fn index_virtual_streams(
+        &self,
+        mut progress: impl FnMut(VirtualStreamsStatus) + Send,
+    ) -> Result<VirtualStreamsStatus> {
+        let indexer = &self.virtual_streams()?.indexer;
+        let end = self.virtual_streams_status().await?.end;
+        loop {
+            let state = indexer.index.state().await?;
+            let status = VirtualStreamsStatus {
+                on: state.on,
+                position: state.position,
+                end,
+            };
+            if !state.on {
+                return Err(off());
+            }
+            if state.position >= end {
+                return Ok(status);
+            }
+            progress(status);
+            indexer.learn(state);
+            let wanted = state.position.plus(PROGRESS_EVENTS).min(end);
+            indexer.reach(wanted).await?;
+        }
+    }
+
+    async fn status_of(&self, state: IndexState) -> Result<VirtualStreamsStatus> {
+        let end = self.backend.log_end(LOG, Purpose::Read).await?.position;
+        Ok(VirtualStreamsStatus {
+            on: state.on,
+            position: state.position,
+            end,
+        })
+    }
+}
+
+/// Where a slice goes on after these entries; `None` if it has no more.
+fn next_of(slice: &EntrySlice, found: &Entries) -> Option<Revision> {
+    let (last, read) = (found.last?, found.entries.last()?.revision);
+    if found.entries.len() < slice.limit {
+        return None;
+    }
+    match slice.direction {
+        Direction::Forwards => (read < last.min(slice.to)).then(|| read.next()),
+        Direction::Backwards => {
+            let before = read.0.checked_sub(1).map(Revision);
+            before.filter(|before| *before >= slice.from)
+        }
+    }
+}
+
+fn off() -> Error {
+    let text =
+        "virtual streams are switched off; `gesta virtual-streams on --store URL` switches them on";
+    ErrorKind::Unsupported(text.to_owned()).into()
+}
+
+/// Why a store has no virtual streams.
+pub(crate) fn none(logs: u16) -> Error {
+    let text = match logs {
+        1 => "this store keeps no virtual streams".to_owned(),
+        _ => format!(
+            "virtual streams need one order of all events, and this store has {logs} logs: a store of one log has them"
+        ),
+    };
+    ErrorKind::Unsupported(text).into()
+}

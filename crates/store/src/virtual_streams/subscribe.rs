@@ -1,0 +1,207 @@
+//! Subscriptions to virtual streams.
+//!
+//! A subscriber reads links page by page from the index. Once it has caught up it follows the events of the log that
+//! belong to its stream, through the hub; they only wake it: what it hands over comes from the index, which knows the
+//! revisions. The subscription to the log begins before the first page is read, so no event is missed between the two.
+//! Invariants: `next` only grows, so nothing comes twice; memory is one page of links, whoever is slow.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::backend::{EntrySlice, History};
+use gesta_core::{
+    BackOff, CATEGORY_PREFIX, Checkpoint, Direction, ErrorKind, EventType, Filter, Position, Query,
+    RecordedEvent, Result, Revision, SharedEvent, StreamId, Subscribe, SubscribeFrom, SubscribeTo,
+    Subscription, SubscriptionMessage, TYPE_PREFIX, virtual_streams_of,
+};
+use gesta_tail::Hub;
+
+use super::VirtualStreams;
+
+/// Links in one page of a subscriber.
+const PAGE_LINKS: usize = 1_000;
+/// Pauses of a subscriber while the database or the index is away.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+struct Subscriber {
+    streams: Arc<VirtualStreams>,
+    stream: StreamId,
+    history: History,
+    /// The events of the log that are stored from the beginning of the subscription on.
+    log: Subscription,
+    /// The next revision to hand over.
+    next: Revision,
+    links: VecDeque<SharedEvent>,
+    /// There may be entries that were not read yet: of the log up to here, or, if that is not known, up to its end.
+    behind: Option<Option<Position>>,
+    /// It has said that it has caught up.
+    live: bool,
+    ended: bool,
+}
+
+/// Begins a subscription to a virtual stream.
+pub(crate) async fn subscribe(
+    streams: &Arc<VirtualStreams>,
+    hub: &Hub,
+    stream: StreamId,
+    from: SubscribeFrom,
+) -> Result<Subscription> {
+    let history = streams.backend.history();
+    let to_log = Subscribe {
+        to: SubscribeTo::All(filter_of(&stream)),
+        from: SubscribeFrom::End,
+    };
+    let log = hub.subscribe(to_log).await?;
+    let last = streams.last(&stream).await?;
+    let after = match from {
+        SubscribeFrom::Start => None,
+        SubscribeFrom::Revision(revision) => Some(revision),
+        SubscribeFrom::Checkpoint(checkpoint) => {
+            checkpoint.revision_for(history.incarnation, &stream)?
+        }
+        SubscribeFrom::End => last,
+    };
+    if after > last {
+        let text = format!("it is above the last revision of stream {stream}");
+        return Err(ErrorKind::InvalidCheckpoint(text).into());
+    }
+    let subscriber = Subscriber {
+        streams: Arc::clone(streams),
+        stream,
+        history,
+        log,
+        next: after.map_or(Revision(0), Revision::next),
+        links: VecDeque::new(),
+        behind: Some(None),
+        live: false,
+        ended: false,
+    };
+    let messages = futures::stream::unfold(Box::new(subscriber), |mut subscriber| async move {
+        let message = subscriber.next().await?;
+        Some((message, subscriber))
+    });
+    Ok(Subscription::new(messages))
+}
+
+impl VirtualStreams {
+    /// The last revision of a virtual stream, of all that is committed now.
+    async fn last(&self, stream: &StreamId) -> Result<Option<Revision>> {
+        let slice = EntrySlice {
+            stream: stream.clone(),
+            from: Revision::MAX,
+            to: Revision::MAX,
+            direction: Direction::Forwards,
+            limit: 1,
+        };
+        Ok(self.links(slice).await?.last)
+    }
+}
+
+/// Lets through what can stand in a virtual stream, and little else.
+fn filter_of(stream: &StreamId) -> Filter {
+    let name = stream.as_str();
+    let mut query = Query::default();
+    if let Some(category) = name.strip_prefix(CATEGORY_PREFIX) {
+        query.categories = vec![category.to_owned()];
+    } else if let Some(event_type) = name.strip_prefix(TYPE_PREFIX) {
+        query.types.extend(EventType::new(event_type));
+    }
+    Filter::query(query)
+}
+
+impl Subscriber {
+    /// The next message; `None` once the subscription has ended.
+    async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
+        if self.ended {
+            return None;
+        }
+        let message = self.message().await;
+        self.ended = message.is_err();
+        Some(message)
+    }
+
+    async fn message(&mut self) -> Result<SubscriptionMessage> {
+        loop {
+            if let Some(event) = self.links.pop_front() {
+                let revision = event.revision;
+                let checkpoint = self.checkpoint(Some(revision));
+                return Ok(SubscriptionMessage::Event { event, checkpoint });
+            }
+            if let Some(end) = self.behind {
+                self.read_on(end).await?;
+            } else if !self.live {
+                self.live = true;
+                let reached = self.next.0.checked_sub(1).map(Revision);
+                return Ok(SubscriptionMessage::CaughtUp(self.checkpoint(reached)));
+            } else {
+                self.follow().await?;
+            }
+        }
+    }
+
+    fn checkpoint(&self, revision: Option<Revision>) -> Checkpoint {
+        Checkpoint::stream(self.history.incarnation, &self.stream, revision)
+    }
+
+    /// Waits for an event of the log that stands in this stream.
+    async fn follow(&mut self) -> Result<()> {
+        let event = self.log.next_event().await?;
+        self.behind = stands_in(&self.stream, &event).then_some(Some(event.position));
+        Ok(())
+    }
+
+    /// Reads the next page of links; patient while the database is away.
+    async fn read_on(&mut self, end: Option<Position>) -> Result<()> {
+        let mut back_off = BackOff::new(PAUSE_MIN, PAUSE_MAX);
+        loop {
+            let slice = EntrySlice {
+                stream: self.stream.clone(),
+                from: self.next,
+                to: Revision::MAX,
+                direction: Direction::Forwards,
+                limit: PAGE_LINKS,
+            };
+            let found = match end {
+                Some(end) => self.streams.links_of_log(slice, end).await,
+                None => self.streams.links(slice).await,
+            };
+            self.check_history()?;
+            match found {
+                Ok(links) => {
+                    self.behind = links.next.map(|_| end);
+                    let after_last = links.last.map_or(self.next, Revision::next);
+                    self.next = links.next.unwrap_or(after_last).max(self.next);
+                    self.links = links.events.into_iter().map(Arc::new).collect();
+                    return Ok(());
+                }
+                Err(error)
+                    if error.is_retryable() && !self.streams.indexer.closed().is_cancelled() =>
+                {
+                    tokio::time::sleep(back_off.pause()).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// # Errors
+    /// `InvalidCheckpoint` if the history of the store is not the one in which the subscription began.
+    fn check_history(&self) -> Result<()> {
+        let now = self.streams.backend.history();
+        if now == self.history {
+            return Ok(());
+        }
+        let text = format!(
+            "it is of incarnation {}, the store is now {}: the database has lost commits, was restored or replaced",
+            self.history.incarnation, now.incarnation
+        );
+        Err(ErrorKind::InvalidCheckpoint(text).into())
+    }
+}
+
+fn stands_in(stream: &StreamId, event: &RecordedEvent) -> bool {
+    let found = virtual_streams_of(&event.stream, event.revision, &event.event_type);
+    found.iter().any(|(_, name)| name == stream)
+}
