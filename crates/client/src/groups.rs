@@ -7,8 +7,8 @@
 use gesta_core::LogId;
 use gesta_groups::document::{self, Name, Names};
 use gesta_groups::{
-    Action, ConsumerId, Create, Delivery, Elsewhere, Error, GroupId, Refused, Result, Settings,
-    Source, Token, Which,
+    Action, CONSUMERS_MAX, ConsumerId, Create, Delivery, Elsewhere, Error, GroupId, Refused,
+    Result, Settings, Source, Token, Which,
 };
 use gesta_wire::answer;
 use gesta_wire::event::read_event;
@@ -371,14 +371,13 @@ fn of_group(error: gesta_core::Error, group: &GroupId) -> Error {
     }
 }
 
-/// The document tells no number for programs; the text for people does.
 fn full(document: &Document, group: GroupId) -> Error {
-    let numbers = document
-        .detail
-        .split(' ')
-        .filter_map(|word| word.parse().ok());
+    let max = document
+        .members
+        .max
+        .and_then(|max| usize::try_from(max).ok());
     let refused = Refused::Full {
-        max: numbers.last().unwrap_or(0),
+        max: max.unwrap_or(CONSUMERS_MAX),
     };
     Error::Refused { group, refused }
 }

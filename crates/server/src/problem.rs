@@ -102,12 +102,20 @@ impl From<gesta_groups::Error> for Problem {
             _ => GROUP_DROPPED,
         };
         let mut problem = Self::new(kind, error.to_string());
-        if let OfGroup::NotHere { elsewhere, .. } = error {
-            problem.document.members.owner = Some(Owner {
-                log: elsewhere.log.0,
-                node: elsewhere.node,
-                address: elsewhere.address,
-            });
+        let members = &mut problem.document.members;
+        match error {
+            OfGroup::NotHere { elsewhere, .. } => {
+                members.owner = Some(Owner {
+                    log: elsewhere.log.0,
+                    node: elsewhere.node,
+                    address: elsewhere.address,
+                });
+            }
+            OfGroup::Refused {
+                refused: Refused::Full { max },
+                ..
+            } => members.max = u64::try_from(max).ok(),
+            _ => {}
         }
         problem
     }

@@ -181,6 +181,9 @@ pub struct Members {
     /// Who runs the consumer group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
+    /// The maximum that is reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u64>,
 }
 
 /// A node that runs a consumer group, for it owns the log of its checkpoints.
@@ -378,6 +381,7 @@ mod tests {
                     node: 4,
                     address: "host:1".into(),
                 }),
+                max: Some(5),
             };
             assert_eq!(
                 Document::read(&document.to_json()).as_ref(),

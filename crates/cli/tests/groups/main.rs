@@ -14,7 +14,6 @@
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 #[path = "../cluster/nodes.rs"]
 mod nodes;
-#[allow(dead_code, reason = "shared with other tests, which use more of it")]
 #[path = "../support/mod.rs"]
 mod support;
 mod work;
