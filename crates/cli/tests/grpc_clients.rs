@@ -133,6 +133,8 @@ impl Client {
 
     /// Goal: all checks pass against a server of this store, and the program of the guide does what it says.
     fn passes(&self, store: &str) {
+        support::succeed(&["schema", "create", "--store", store]);
+        support::succeed(&["virtual-streams", "on", "--store", store]);
         let server = Server::start(store);
         println!("{}", self.run(&self.check, &server));
         let said = self.run(&self.quickstart, &server);

@@ -11,6 +11,8 @@ import {
   FORWARDS,
   KurrentDBClient,
   NO_STREAM,
+  PersistentSubscriptionDoesNotExistError,
+  PersistentSubscriptionExistsError,
   START,
   STREAM_EXISTS,
   StreamDeletedError,
@@ -20,6 +22,8 @@ import {
   eventTypeFilter,
   excludeSystemEvents,
   jsonEvent,
+  persistentSubscriptionToAllSettingsFromDefaults,
+  persistentSubscriptionToStreamSettingsFromDefaults,
   streamNameFilter,
 } from "@kurrent/kurrentdb-client";
 
@@ -45,6 +49,15 @@ async function take(subscription, enough) {
   }
   await subscription.unsubscribe();
   return found;
+}
+
+/** Waits until something is so, but not for ever. */
+async function until(what, isSo) {
+  const deadline = Date.now() + 60_000;
+  while (!(await isSo())) {
+    assert.ok(Date.now() < deadline, what);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
 }
 
 const read = (stream, options) => collect(client.readStream(stream, options));
@@ -222,6 +235,61 @@ const checks = {
     assert.deepEqual(answer.responses.map((each) => [each.streamName, each.revision]), [[one, 1n], [two, 0n]]);
     await assert.rejects(client.multiStreamAppend([batch(one, 1n, 1), batch(two, 7n, 1)]), WrongExpectedVersionError);
     assert.equal((await read(one)).length, 2);
+  },
+
+  async aGroupAcknowledgesRetriesAndParks() {
+    const [stream, group] = [name(), "mail"];
+    await client.appendToStream(stream, events(10));
+    const settings = persistentSubscriptionToStreamSettingsFromDefaults({ startFrom: START, maxRetryCount: 1 });
+    await client.createPersistentSubscriptionToStream(stream, group, settings);
+    await assert.rejects(
+      client.createPersistentSubscriptionToStream(stream, group, settings),
+      PersistentSubscriptionExistsError,
+    );
+    const join = () => client.subscribeToPersistentSubscriptionToStream(stream, group);
+    const found = [];
+    const subscription = join();
+    for await (const resolved of subscription) {
+      const { event, retryCount } = resolved;
+      found.push([event.data.n, retryCount]);
+      if (event.data.n === 3 && retryCount === 0) await subscription.nack("retry", "not yet", resolved);
+      else if (event.data.n === 4) await subscription.nack("park", "never", resolved);
+      else await subscription.ack(resolved);
+      if (found.length === 11) break;
+    }
+    await subscription.unsubscribe();
+    const expected = [...Array.from({ length: 10 }, (_, n) => [n, 0]), [3, 1]];
+    assert.deepEqual(found.sort(), expected.sort());
+    const info = () => client.getPersistentSubscriptionToStreamInfo(stream, group);
+    await until("one is parked", async () => Number((await info()).stats.parkedMessageCount) === 1);
+    await client.replayParkedMessagesToStream(stream, group);
+    const replayed = join();
+    for await (const resolved of replayed) {
+      assert.equal(resolved.event.data.n, 4);
+      await replayed.ack(resolved);
+      break;
+    }
+    await replayed.unsubscribe();
+    assert.equal((await client.listPersistentSubscriptionsToStream(stream)).length, 1);
+    await client.deletePersistentSubscriptionToStream(stream, group);
+    await assert.rejects(info(), PersistentSubscriptionDoesNotExistError);
+  },
+
+  async aGroupOnAllEventsHasAFilter() {
+    const mark = randomUUID().replaceAll("-", "");
+    const settings = persistentSubscriptionToAllSettingsFromDefaults({ startFrom: START });
+    const filter = streamNameFilter({ prefixes: [`wanted${mark}`] });
+    await client.createPersistentSubscriptionToAll(mark, settings, { filter });
+    await client.appendToStream(name(), events(3));
+    await client.appendToStream(name(`wanted${mark}`), event());
+    const subscription = client.subscribeToPersistentSubscriptionToAll(mark);
+    for await (const resolved of subscription) {
+      assert.ok(resolved.event.streamId.startsWith(`wanted${mark}`));
+      await subscription.ack(resolved);
+      break;
+    }
+    await subscription.unsubscribe();
+    await client.deletePersistentSubscriptionToAll(mark);
   },
 
   async aClientDiscoversTheServer() {

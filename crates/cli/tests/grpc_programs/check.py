@@ -339,6 +339,146 @@ def several_streams_are_written_at_once(client):
     assert len(read(client, one)) == 3
 
 
+def collect(subscription, count, answer):
+    """Takes so many deliveries, answers for each, and leaves."""
+    found = []
+    for e in subscription:
+        found.append((int(e.data), e.retry_count))
+        answer(subscription, e)
+        if len(found) == count:
+            break
+    subscription.stop()
+    return found
+
+
+def a_group_acknowledges_retries_and_parks(client):
+    stream, group = name(), "mail"
+    numbers = [event(data=str(n).encode()) for n in range(20)]
+    client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=numbers)
+    client.create_subscription_to_stream(
+        group, stream, max_retry_count=1, min_checkpoint_count=1, checkpoint_after=0.1, consumer_strategy="RoundRobin"
+    )
+    raises(exceptions.AlreadyExistsError, lambda: client.create_subscription_to_stream(group, stream))
+    raises(exceptions.NotFoundError, lambda: client.read_subscription_to_stream("none", stream))
+
+    def answer(subscription, e):
+        n = int(e.data)
+        if n == 3 and e.retry_count == 0:
+            subscription.nack(e, "retry")
+        elif n == 4:
+            subscription.nack(e, "park")
+        elif n == 5:
+            subscription.nack(e, "retry")
+        elif n == 6:
+            subscription.nack(e, "skip")
+        else:
+            subscription.ack(e)
+
+    found = collect(client.read_subscription_to_stream(group, stream), 22, answer)
+    # Number 3 comes twice, number 5 twice until it is parked, everything else once.
+    assert sorted(found) == sorted([(n, 0) for n in range(20)] + [(3, 1), (5, 1)]), found
+    info = lambda: client.get_subscription_info(group, stream)
+    until("two are parked", lambda: info().parked_message_count == 2)
+    until("all are finished", lambda: info().last_checkpointed_event_position == "19")
+    assert info().consumer_strategy == "RoundRobin"
+    # A new consumer gets what is new, and the parked ones when they are asked for.
+    client.append_to_stream(stream, current_version=19, events=event(data=b"20"))
+    again = collect(client.read_subscription_to_stream(group, stream), 1, lambda s, e: s.ack(e))
+    assert again == [(20, 0)], again
+    client.replay_parked_events(group, stream)
+    replayed = collect(client.read_subscription_to_stream(group, stream), 2, lambda s, e: s.ack(e))
+    assert sorted(replayed) == [(4, 0), (5, 0)], replayed
+    until("none is parked", lambda: info().parked_message_count == 0)
+    client.update_subscription_to_stream(group, stream, max_retry_count=7)
+    assert info().max_retry_count == 7
+    assert [i.group_name for i in client.list_subscriptions_to_stream(stream)] == [group]
+    client.delete_subscription(group, stream)
+    raises(exceptions.NotFoundError, info)
+    assert client.list_subscriptions_to_stream(stream) == []
+
+
+def until(what, so):
+    deadline = time.monotonic() + 60
+    while not so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def a_group_shares_events_among_consumers(client):
+    stream, group = name(), "workers"
+    client.create_subscription_to_stream(group, stream, max_subscriber_count=2, message_timeout=60)
+    one, two = (client.read_subscription_to_stream(group, stream, event_buffer_size=5) for _ in range(2))
+    raises(
+        exceptions.MaximumSubscriptionsReachedError,
+        lambda: client.read_subscription_to_stream(group, stream),
+    )
+    numbers = [event(data=str(n).encode()) for n in range(10)]
+    client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=numbers)
+    # The first one takes its share and goes without an answer: the second one gets all in the end.
+    taken = next(iter(one))
+    one.stop()
+    found = collect(two, 10, lambda s, e: s.ack(e))
+    assert sorted(n for n, _ in found) == list(range(10)), found
+    assert int(taken.data) in range(10)
+
+
+def a_group_on_all_events_has_a_filter(client):
+    mark, group = uuid.uuid4().hex, f"all-{uuid.uuid4().hex}"
+    client.create_subscription_to_all(group, filter_include=[f"wanted{mark}"], from_end=False)
+    for n in range(3):
+        client.append_to_stream(
+            name(), current_version=StreamState.ANY, events=[event(data=b"9"), event(f"wanted{mark}", str(n).encode())]
+        )
+    found = collect(client.read_subscription_to_all(group), 3, lambda s, e: s.ack(e))
+    assert [n for n, _ in found] == [0, 1, 2], found
+    assert group in [i.group_name for i in client.list_subscriptions()]
+    client.delete_subscription(group)
+
+
+def a_group_delivers_what_links_lead_to(client):
+    target, links = name(), name("links")
+    client.append_to_stream(target, current_version=StreamState.NO_STREAM, events=[event(data=b"7")])
+    link = lambda to: event(type="$>", data=to.encode(), content_type="application/octet-stream")
+    client.append_to_stream(
+        links, current_version=StreamState.NO_STREAM, events=[link(f"9@{target}"), link(f"0@{target}")]
+    )
+    client.create_subscription_to_stream("follow", links, resolve_links=True)
+    found = collect(client.read_subscription_to_stream("follow", links), 1, lambda s, e: s.ack(e))
+    assert found == [(7, 0)], found
+
+
+def virtual_streams_are_read_followed_and_shared(client):
+    category, type = f"kind{uuid.uuid4().hex}", f"type{uuid.uuid4().hex}"
+    streams = [name(category) for _ in range(3)]
+    for n, stream in enumerate(streams):
+        client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=event(type, str(n).encode()))
+    for virtual in (f"$ce-{category}", f"$et-{type}"):
+        links = read(client, virtual)
+        assert [(e.type, e.stream_position, e.data.decode()) for e in links] == [
+            ("$>", n, f"0@{stream}") for n, stream in enumerate(streams)
+        ]
+        resolved = read(client, virtual, resolve_links=True)
+        assert [(e.stream_name, int(e.data), e.link.stream_position) for e in resolved] == [
+            (stream, n, n) for n, stream in enumerate(streams)
+        ]
+    virtual = f"$ce-{category}"
+    with client.subscribe_to_stream(virtual, stream_position=0, resolve_links=True) as subscription:
+        client.append_to_stream(streams[0], current_version=0, events=event(type, b"3"))
+        found = []
+        for e in subscription:
+            found.append(int(e.data))
+            if len(found) == 3:
+                break
+    assert found == [1, 2, 3], found
+    client.create_subscription_to_stream("share", virtual, resolve_links=True)
+    found = collect(client.read_subscription_to_stream("share", virtual), 4, lambda s, e: s.ack(e))
+    assert sorted(n for n, _ in found) == [0, 1, 2, 3], found
+    raises(
+        exceptions.InvalidArgumentError,
+        lambda: client.append_to_stream(virtual, current_version=StreamState.ANY, events=event()),
+    )
+
+
 def deadlines_are_kept(client):
     silent = client.subscribe_to_stream(name(), timeout=0.2)
     raises(exceptions.GrpcDeadlineExceededError, lambda: list(silent))
@@ -363,6 +503,11 @@ CHECKS = [
     deleted_streams_come_back_and_tombstones_do_not,
     links_are_resolved,
     several_streams_are_written_at_once,
+    a_group_acknowledges_retries_and_parks,
+    a_group_shares_events_among_consumers,
+    a_group_on_all_events_has_a_filter,
+    a_group_delivers_what_links_lead_to,
+    virtual_streams_are_read_followed_and_shared,
     deadlines_are_kept,
     a_client_discovers_the_server,
 ]
