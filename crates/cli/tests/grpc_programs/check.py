@@ -474,7 +474,7 @@ def virtual_streams_are_read_followed_and_shared(client):
     found = collect(client.read_subscription_to_stream("share", virtual), 4, lambda s, e: s.ack(e))
     assert sorted(n for n, _ in found) == [0, 1, 2, 3], found
     raises(
-        exceptions.InvalidArgumentError,
+        exceptions.GrpcError,
         lambda: client.append_to_stream(virtual, current_version=StreamState.ANY, events=event()),
     )
 
