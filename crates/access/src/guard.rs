@@ -1,0 +1,281 @@
+//! The store as one caller may use it.
+//!
+//! Why a store again: a protocol that speaks to this one cannot forget to ask. Invariants: every call is checked before
+//! anything is done, an append to several streams for each of them; what is left out of pages and subscriptions leaves
+//! their checkpoints whole, so that a reader gets on; a running subscription ends when its rights do.
+//! Not here: which rights there are (`rights`).
+
+mod subscription;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use gesta_core::{
+    AllPage, Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventStore, ListStreams,
+    MetadataSet, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo, StreamId,
+    StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeTo,
+    Subscription, limits,
+};
+
+use crate::access::{Access, Caller, State};
+use crate::acl::Acl;
+use crate::directory::check_event;
+use crate::names::{self, Kind};
+use crate::rights::Operation;
+
+/// Rights of streams that are read at once for a page.
+const READS_MAX: usize = 8;
+/// Pages of names that are looked through for one page of names that may be seen.
+const NAME_PAGES_MAX: usize = 200;
+
+/// A store, as one caller may use it. Cheap to clone.
+#[derive(Clone)]
+pub struct Guarded {
+    access: Access,
+    store: Arc<dyn EventStore>,
+    caller: Caller,
+}
+
+impl std::fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guarded")
+            .field("caller", &self.caller)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Guarded {
+    pub(crate) fn new(access: Access, store: Arc<dyn EventStore>, caller: Caller) -> Self {
+        Self {
+            access,
+            store,
+            caller,
+        }
+    }
+
+    /// Whether the caller may do this now.
+    ///
+    /// # Errors
+    /// As [`Access::check`].
+    pub async fn check(&self, operation: Operation<'_>) -> Result<()> {
+        self.access.check(&self.caller, operation).await
+    }
+
+    /// Rights in a form that cannot be read would be taken for *administrators only*; who sets them is told instead.
+    fn check_metadata(&self, metadata: &StreamMetadata) -> Result<()> {
+        if let State::Open = self.access.shared.state()? {
+            return Ok(());
+        }
+        match Acl::of_metadata(metadata.json()) {
+            Ok(_) => Ok(()),
+            Err(odd) => Err(Error::invalid(odd.field, odd.rule)),
+        }
+    }
+
+    /// What is appended to account streams and to metadata streams must be readable.
+    fn check_events(&self, request: &Append) -> Result<()> {
+        for append in &request.streams {
+            let name = append.stream.as_str();
+            let is_account = names::kind(name) == Kind::Account;
+            for event in &append.events {
+                if is_account {
+                    check_event(name, event).map_err(|why| {
+                        Error::invalid(
+                            "events",
+                            format!("cannot be stored in stream {name:?}: {why}"),
+                        )
+                    })?;
+                } else if names::described(name).is_some() {
+                    // Whatever else is wrong with it, the store says.
+                    if let Ok(metadata) = StreamMetadata::parse(event.data.clone()) {
+                        self.check_metadata(&metadata)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The rights of a stream may have changed by a call of this process, which need not wait for the news of it.
+    fn changed(&self, stream: &StreamId) {
+        let name = stream.as_str();
+        let name = names::described(name).unwrap_or(name);
+        self.access.shared.acls.changed(name);
+        self.access.shared.changed.notify_one();
+    }
+
+    /// Whether the name of a stream may be seen.
+    async fn lists(&self, stream: &StreamId) -> Result<bool> {
+        let shared = &self.access.shared;
+        match shared.allows(&self.caller, Operation::Read(stream)).await {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.kind(), ErrorKind::Forbidden(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[async_trait]
+impl EventStore for Guarded {
+    async fn info(&self) -> Result<StoreInfo> {
+        self.check(Operation::Info).await?;
+        self.store.info().await
+    }
+
+    async fn ready(&self) -> Result<()> {
+        self.access.ready()?;
+        self.store.ready().await
+    }
+
+    async fn append(&self, request: Append) -> Result<Appended> {
+        for append in &request.streams {
+            self.check(Operation::Append(&append.stream)).await?;
+        }
+        self.check_events(&request)?;
+        let mut metadata = request
+            .streams
+            .iter()
+            .filter(|append| names::described(append.stream.as_str()).is_some());
+        let Some(first) = metadata.next() else {
+            return self.store.append(request).await;
+        };
+        let streams: Vec<_> = std::iter::once(first)
+            .chain(metadata)
+            .map(|append| append.stream.clone())
+            .collect();
+        let outcome = self.store.append(request).await;
+        streams.iter().for_each(|stream| self.changed(stream));
+        outcome
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        self.check(Operation::Read(&request.stream)).await?;
+        self.store.read_stream(request).await
+    }
+
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        self.check(Operation::ReadMany).await?;
+        let mut page = self.store.read_all(request).await?;
+        let shared = &self.access.shared;
+        let known = page
+            .events
+            .iter()
+            .map(|event| shared.shows_now(&self.caller, event, None));
+        let known: Vec<Option<bool>> = known.collect::<Result<_>>()?;
+        let shown: Vec<bool> = if known.iter().all(Option::is_some) {
+            known.into_iter().flatten().collect()
+        } else {
+            let asked = page.events.iter().map(|event| shared.shows(&self.caller, event));
+            let asked: Vec<_> = asked.collect();
+            stream::iter(asked)
+                .buffered(READS_MAX)
+                .try_collect()
+                .await?
+        };
+        let mut shown = shown.into_iter();
+        page.events.retain(|_| shown.next().unwrap_or(false));
+        Ok(page)
+    }
+
+    /// Continues after the last name that is shown: a name that may not be seen is no place to continue from.
+    async fn list_streams(&self, mut request: ListStreams) -> Result<StreamsPage> {
+        self.check(Operation::ReadMany).await?;
+        request.validate()?;
+        let limit = request.limit;
+        let mut found = Vec::new();
+        for _ in 0..NAME_PAGES_MAX {
+            let page = self.store.list_streams(request.clone()).await?;
+            for info in page.streams {
+                if found.len() < limit {
+                    if self.lists(&info.stream).await? {
+                        found.push(info);
+                    }
+                    continue;
+                }
+                // One more than fits: there may be more.
+                let next = found
+                    .last()
+                    .map(|info: &gesta_core::StreamInfo| info.stream.clone());
+                return Ok(StreamsPage {
+                    streams: found,
+                    next,
+                });
+            }
+            match page.next {
+                None => {
+                    return Ok(StreamsPage {
+                        streams: found,
+                        next: None,
+                    });
+                }
+                Some(_) if found.len() >= limit => {
+                    let next = found.last().map(|info| info.stream.clone());
+                    return Ok(StreamsPage {
+                        streams: found,
+                        next,
+                    });
+                }
+                Some(next) => request.after = Some(next),
+            }
+            request.limit = limits::PAGE_EVENTS_MAX;
+        }
+        if found.is_empty() {
+            let why = format!(
+                "more than {NAME_PAGES_MAX} pages of names that the caller may not see follow one another: name a longer prefix"
+            );
+            return Err(Error::new(ErrorKind::Unsupported(why)));
+        }
+        let next = found.last().map(|info| info.stream.clone());
+        Ok(StreamsPage {
+            streams: found,
+            next,
+        })
+    }
+
+    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
+        self.check(Operation::Delete(&request.stream)).await?;
+        let stream = request.stream.clone();
+        let outcome = self.store.delete_stream(request).await;
+        self.changed(&stream);
+        outcome
+    }
+
+    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
+        self.check(Operation::ReadMetadata(&stream)).await?;
+        self.store.stream_metadata(stream).await
+    }
+
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
+        self.check(Operation::WriteMetadata(&request.stream))
+            .await?;
+        self.check_metadata(&request.metadata)?;
+        let stream = request.stream.clone();
+        let outcome = self.store.set_stream_metadata(request).await;
+        self.changed(&stream);
+        outcome
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        let stream = match &request.to {
+            SubscribeTo::Stream(stream) => Some(stream.clone()),
+            SubscribeTo::All(_) => None,
+        };
+        // Before the check, so that no change between the two is missed.
+        let changes = self.access.shared.changes.subscribe();
+        let operation = stream.as_ref().map_or(Operation::ReadMany, Operation::Read);
+        self.check(operation).await?;
+        let inner = self.store.subscribe(request).await?;
+        Ok(subscription::guarded(self.clone(), inner, stream, changes))
+    }
+
+    /// The store is not the caller's to close.
+    async fn shutdown(&self) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported(
+            "a caller cannot close the store".into(),
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests;
