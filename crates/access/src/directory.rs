@@ -235,10 +235,7 @@ impl Directory {
         self.settle();
         match odd {
             // Those from before access was on do not count, however odd they are.
-            Some(odd) if self.are_settings_of_realm() => {
-                self.damage(&event.stream, odd);
-                Ok(())
-            }
+            Some(odd) if self.are_settings_of_realm() => Err(odd),
             _ => Ok(()),
         }
     }

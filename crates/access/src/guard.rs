@@ -166,7 +166,10 @@ impl EventStore for Guarded {
         let shown: Vec<bool> = if known.iter().all(Option::is_some) {
             known.into_iter().flatten().collect()
         } else {
-            let asked = page.events.iter().map(|event| shared.shows(&self.caller, event));
+            let asked = page
+                .events
+                .iter()
+                .map(|event| shared.shows(&self.caller, event));
             let asked: Vec<_> = asked.collect();
             stream::iter(asked)
                 .buffered(READS_MAX)
