@@ -101,6 +101,7 @@ impl Caller {
 #[derive(Clone)]
 pub struct Access {
     pub(crate) shared: Arc<Shared>,
+    ending: CancellationToken,
     _ends: Arc<DropGuard>,
 }
 
@@ -165,8 +166,14 @@ impl Access {
         tokio::spawn(async move { ended.run_until_cancelled(following).await });
         Ok(Self {
             shared,
+            ending: ending.clone(),
             _ends: Arc::new(ending.drop_guard()),
         })
+    }
+
+    /// Follows the accounts no longer, before their store is closed. Rights hold for [`CONTACT_MAX`] after that.
+    pub fn stop(&self) {
+        self.ending.cancel();
     }
 
     /// Waits until the accounts are known.

@@ -3,15 +3,17 @@
 //! Invariants: every error answer is a problem document; every answer is counted.
 //! Not here: what the calls do (`write`, `read`, `subscribe`, `system`).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gesta_core::StreamId;
+use gesta_access::{Access, Caller, Operation};
+use gesta_core::{EventStore, StreamId};
 use gesta_wire::{shortened, shown};
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName,
-    HeaderValue, RETRY_AFTER, TRANSFER_ENCODING,
+    ALLOW, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap,
+    HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -29,6 +31,8 @@ pub(crate) type Answer = Response<AnswerBody>;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"gesta\", charset=\"UTF-8\"");
+const BEARER: HeaderValue = HeaderValue::from_static("Bearer realm=\"gesta\"");
 const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const X_CONTENT_TYPE_OPTIONS: HeaderName = HeaderName::from_static("x-content-type-options");
 
@@ -36,6 +40,7 @@ const X_CONTENT_TYPE_OPTIONS: HeaderName = HeaderName::from_static("x-content-ty
 pub(crate) async fn answer(
     state: Arc<State>,
     activity: &Arc<Activity>,
+    from: IpAddr,
     request: Request<Incoming>,
 ) -> Answer {
     let begun = Instant::now();
@@ -43,8 +48,11 @@ pub(crate) async fn answer(
     let matched = route::matched(parts.uri.path());
     let (route, verb) = (matched.route, matched.route.method(&parts.method));
     let call = Call {
+        store: Arc::clone(&state.store),
+        caller: Caller::anonymous(Some(from)),
         state: &state,
         activity,
+        from,
         parts: &parts,
         matched,
     };
@@ -74,7 +82,9 @@ pub(crate) async fn answer(
 /// that cannot be undone.
 fn check_frame(state: &State, parts: &Parts) -> Result<()> {
     host::check(parts)?;
-    if !state.config.insecure && !host::is_local(parts) {
+    // Who must prove who they are cannot be led here by the name of another site.
+    let asks = state.access.as_ref().is_some_and(Access::is_on);
+    if !state.config.insecure && !asks && !host::is_local(parts) {
         return Err(misdirected(&parts.headers));
     }
     let codings = parts.headers.get_all(TRANSFER_ENCODING);
@@ -107,12 +117,13 @@ fn misdirected(headers: &HeaderMap) -> Problem {
 pub(crate) async fn answer_beyond(
     state: Arc<State>,
     activity: &Arc<Activity>,
+    from: IpAddr,
     request: Request<Incoming>,
     full: &Problem,
 ) -> Answer {
     let version = request.version();
     let mut answer = if route::matched(request.uri().path()).route.is_probe() {
-        answer(state, activity, request).await
+        answer(state, activity, from, request).await
     } else {
         let waits = request.headers().contains_key(EXPECT);
         RequestBody::new(request.into_body()).discard(waits).await;
@@ -142,20 +153,27 @@ pub(crate) struct Call<'a> {
     pub(crate) state: &'a Arc<State>,
     /// What happens on its connection.
     pub(crate) activity: &'a Arc<Activity>,
+    from: IpAddr,
+    /// The store as the caller may use it.
+    pub(crate) store: Arc<dyn EventStore>,
+    caller: Caller,
     parts: &'a Parts,
     matched: Matched<'a>,
 }
 
 impl<'a> Call<'a> {
-    async fn answer(&self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
+    async fn answer(mut self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
         // Whether the server lives can be asked even when it is full.
         let ticket = if self.matched.route.is_probe() {
             None
         } else {
             Some(self.state.requests.enter()?)
         };
+        if !self.matched.route.is_public() {
+            self.admit().await?;
+        }
         let mut answer = match (self.matched.route, verb) {
-            (Route::Stream, Verb::Post) => write::append_to(self, body).await,
+            (Route::Stream, Verb::Post) => write::append_to(&self, body).await,
             // Boxed, so that the one hot call above does not carry the memory of all others.
             _ => Box::pin(self.others(verb, body)).await,
         }?;
@@ -164,6 +182,40 @@ impl<'a> Call<'a> {
             answer.body_mut().guards().request = ticket;
         }
         Ok(answer)
+    }
+
+    /// Finds out who calls, and gives them the store that is theirs.
+    async fn admit(&mut self) -> Result<()> {
+        let Some(access) = &self.state.access else {
+            if self.state.config.requires_access {
+                return Err(Problem::new(
+                    problem::UNAVAILABLE,
+                    "the server has no accounts",
+                ));
+            }
+            return Ok(());
+        };
+        let shown = self.parts.headers.get_all(AUTHORIZATION).iter();
+        self.caller = access
+            .caller(shown.map(HeaderValue::as_bytes), self.from)
+            .await?;
+        // Before a body is read, and whatever the call is.
+        access.check(&self.caller, Operation::Info).await?;
+        self.store = Arc::new(access.guard(Arc::clone(&self.state.store), self.caller.clone()));
+        Ok(())
+    }
+
+    /// Refuses what the caller may not do now.
+    pub(crate) async fn check(&self, operation: Operation<'_>) -> Result<()> {
+        match &self.state.access {
+            Some(access) => Ok(access.check(&self.caller, operation).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// True if callers prove who they are.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.state.access.as_ref().is_some_and(Access::is_on)
     }
 
     async fn others(&self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
@@ -253,6 +305,10 @@ pub(crate) fn show(problem: &Problem) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
+    if problem.status() == StatusCode::UNAUTHORIZED {
+        headers.append(WWW_AUTHENTICATE, BASIC);
+        headers.append(WWW_AUTHENTICATE, BEARER);
+    }
     if let Some(allow) = problem.allow() {
         headers.insert(ALLOW, HeaderValue::from_static(allow));
     }

@@ -12,8 +12,11 @@ use crate::tls::TlsFiles;
 pub struct Config {
     /// Address to listen on. Port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Allows addresses that are not loopback although there is no authentication yet.
+    /// Allows addresses that are not loopback without TLS and users.
     pub insecure: bool,
+    /// Callers must always prove who they are: without [`with_access`](crate::Bound::with_access) every call is refused.
+    /// With TLS, addresses that are not loopback are allowed.
+    pub requires_access: bool,
     /// TLS, and nothing else, is spoken with these files; `None`: connections are not encrypted.
     pub tls: Option<TlsFiles>,
     /// How long a TLS handshake may take.
@@ -61,6 +64,7 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 2113)),
             insecure: false,
+            requires_access: false,
             tls: None,
             handshake_max: Duration::from_secs(10),
             handshakes_max: 1_000,

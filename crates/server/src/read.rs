@@ -63,7 +63,7 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
     let mut held = call.state.budget.reservation();
     let page = {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        event::write_stream_page(&call.state.store.read_stream(request).await?)
+        event::write_stream_page(&call.store.read_stream(request).await?)
     };
     held.grow(page.len())?;
     Ok(document(page, held))
@@ -93,7 +93,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
     let mut held = call.state.budget.reservation();
     let page = {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        event::write_all_page(&call.state.store.read_all(request).await?)
+        event::write_all_page(&call.store.read_all(request).await?)
     };
     held.grow(page.len())?;
     Ok(document(page, held))
@@ -109,7 +109,7 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
     let mut out = Vec::new();
     {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        let event = call.state.store.read_event(stream, revision).await?;
+        let event = call.store.read_event(stream, revision).await?;
         write_event(&mut out, &event, Framing::Document);
     }
     held.grow(out.len())?;
@@ -119,7 +119,7 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
 /// `GET /streams/{stream}/metadata`: the document byte for byte, its revision as entity tag.
 pub(crate) async fn metadata(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
-    let record = call.state.store.stream_metadata(call.stream()?).await?;
+    let record = call.store.stream_metadata(call.stream()?).await?;
     let mut answer = json(StatusCode::OK, record.metadata.json().clone());
     if let Some(revision) = record.revision
         && let Ok(tag) = HeaderValue::try_from(format!("\"{revision}\""))
@@ -144,7 +144,7 @@ pub(crate) async fn streams(call: &Call<'_>) -> Result<Answer> {
     };
     request.validate()?;
     let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-    let page = call.state.store.list_streams(request).await?;
+    let page = call.store.list_streams(request).await?;
     Ok(json(StatusCode::OK, answer::write(&Streams::from(&page))))
 }
 
@@ -285,6 +285,7 @@ impl PageReader {
 /// What is left of an answer in lines.
 struct Lines {
     state: Arc<State>,
+    store: Arc<dyn EventStore>,
     reader: PageReader,
     /// Events that may still be sent.
     left: usize,
@@ -302,7 +303,7 @@ impl Lines {
             let (count, lines) = {
                 let _turn = self.state.reads.acquire().await.map_err(stopping)?;
                 let limit = self.left.min(PAGE_EVENTS);
-                let (events, end) = self.reader.page(&*self.state.store, limit).await?;
+                let (events, end) = self.reader.page(&*self.store, limit).await?;
                 self.end = end;
                 (events.len(), event::write_lines(&events))
             };
@@ -333,6 +334,7 @@ type NextPage = AbortOnDropHandle<(Lines, Result<Option<Page>>)>;
 async fn lines(call: &Call<'_>, reader: PageReader, limit: Option<usize>) -> Result<Answer> {
     let mut lines = Lines {
         state: call.state.clone(),
+        store: Arc::clone(&call.store),
         reader,
         left: limit.unwrap_or(usize::MAX),
         end: false,

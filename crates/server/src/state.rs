@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gesta_access::Access;
 use gesta_core::EventStore;
 use gesta_core::newcomers::Newcomers;
 use prometheus_client::registry::Registry;
@@ -44,6 +45,8 @@ pub(crate) struct State {
     pub(crate) backups: Option<Arc<dyn BackupSource>>,
     /// The cluster, if the server is a node of one.
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
+    /// Who calls and what they may do; `None`: anybody may do everything.
+    pub(crate) access: Option<Access>,
     /// Cancelled when the server stops: no new requests, no endless answers.
     pub(crate) stopping: CancellationToken,
 }
@@ -56,6 +59,7 @@ impl State {
         registry: Registry,
         backups: Option<Arc<dyn BackupSource>>,
         cluster: Option<Arc<dyn Cluster>>,
+        access: Option<Access>,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
@@ -72,6 +76,7 @@ impl State {
             readiness: Readiness::default(),
             backups,
             cluster,
+            access,
             stopping: CancellationToken::new(),
             config,
         })

@@ -75,7 +75,7 @@ fn from(call: &Call<'_>, parameters: &Parameters<'_>, subject: Subject) -> Resul
 async fn begin(call: &Call<'_>, request: Subscribe) -> Result<Answer> {
     let ticket = call.state.subscriptions.enter()?;
     request.validate()?;
-    let subscription = call.state.store.subscribe(request).await?;
+    let subscription = call.store.subscribe(request).await?;
     let events = Events::new(call.state.clone(), subscription, call.activity.clone());
     let mut answer = with_type(
         StatusCode::OK,

@@ -150,7 +150,7 @@ fn what_is_about_the_whole_store() {
         ),
         (
             user(&["$admins"]).scopes(&[Append]),
-            [false, false, false, false],
+            [false, true, false, false],
         ),
         (
             user(&["$admins"]).scopes(&[Admin]),
