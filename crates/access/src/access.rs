@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
+use crate::acl::Right;
 use crate::acls::Acls;
 use crate::audit::Audit;
 use crate::credentials::{self, Shown};
@@ -258,10 +259,13 @@ impl Access {
     /// # Cancel safety
     /// Safe.
     pub async fn check(&self, caller: &Caller, operation: Operation<'_>) -> Result<()> {
-        let shared = &self.shared;
-        let outcome = shared.allows(caller, operation).await;
-        shared.log(caller, operation, &outcome);
-        outcome
+        let outcome = self.shared.allows(caller, operation).await;
+        outcome.inspect_err(|error| self.shared.log_refused(caller, operation, error))
+    }
+
+    /// Tells the log that this caller does this, if only administrators would.
+    pub fn done(&self, caller: &Caller, operation: Operation<'_>) {
+        self.shared.log_done(caller, operation);
     }
 
     /// The store as this caller may use it.
@@ -529,38 +533,32 @@ impl Shared {
         )))
     }
 
-    fn log(&self, caller: &Caller, operation: Operation<'_>, outcome: &Result<()>) {
-        let what = operation.stream().map_or("", |stream| stream.as_str());
-        match outcome {
-            Ok(()) => {
-                let is_account = operation
-                    .subject()
-                    .is_some_and(|subject| subject.kind == Kind::Account);
-                let is_administrative = is_account
-                    || matches!(
-                        operation,
-                        Operation::Delete(_) | Operation::WriteMetadata(_) | Operation::Manage
-                    );
-                if is_administrative {
-                    self.audit
-                        .done(&self.name_of(caller), caller.from, operation.verb(), what);
-                }
-            }
-            Err(error) => {
-                if matches!(
-                    error.kind(),
-                    ErrorKind::Unauthenticated(_) | ErrorKind::Forbidden(_)
-                ) {
-                    let why = error.to_string();
-                    self.audit.refused(
-                        &self.name_of(caller),
-                        caller.from,
-                        operation.verb(),
-                        what,
-                        &why,
-                    );
-                }
-            }
+    fn log_done(&self, caller: &Caller, operation: Operation<'_>) {
+        let subject = operation.subject();
+        let is_account = subject.is_some_and(|subject| subject.kind == Kind::Account);
+        let is_change = !matches!(operation, Operation::Read(_) | Operation::ReadMetadata(_));
+        let is_administrative = (is_account && is_change)
+            || matches!(
+                operation,
+                Operation::Delete(_) | Operation::WriteMetadata(_) | Operation::Manage
+            )
+            || subject.is_some_and(|subject| subject.right == Right::WriteMetadata);
+        if is_administrative && !matches!(self.state(), Ok(State::Open)) {
+            let what = operation.stream().map_or("", |stream| stream.as_str());
+            let who = self.name_of(caller);
+            self.audit.done(&who, caller.from, operation.verb(), what);
+        }
+    }
+
+    fn log_refused(&self, caller: &Caller, operation: Operation<'_>, error: &Error) {
+        if matches!(
+            error.kind(),
+            ErrorKind::Unauthenticated(_) | ErrorKind::Forbidden(_)
+        ) {
+            let what = operation.stream().map_or("", |stream| stream.as_str());
+            let (who, why) = (self.name_of(caller), error.to_string());
+            self.audit
+                .refused(&who, caller.from, operation.verb(), what, &why);
         }
     }
 

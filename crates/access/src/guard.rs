@@ -62,6 +62,13 @@ impl Guarded {
         self.access.check(&self.caller, operation).await
     }
 
+    /// The same, and tells the log of what only administrators do.
+    async fn check_change(&self, operation: Operation<'_>) -> Result<()> {
+        self.check(operation).await?;
+        self.access.done(&self.caller, operation);
+        Ok(())
+    }
+
     /// Rights in a form that cannot be read would be taken for *administrators only*; who sets them is told instead.
     fn check_metadata(&self, metadata: &StreamMetadata) -> Result<()> {
         if let State::Open = self.access.shared.state()? {
@@ -130,7 +137,7 @@ impl EventStore for Guarded {
 
     async fn append(&self, request: Append) -> Result<Appended> {
         for append in &request.streams {
-            self.check(Operation::Append(&append.stream)).await?;
+            self.check_change(Operation::Append(&append.stream)).await?;
         }
         self.check_events(&request)?;
         let mut metadata = request
@@ -237,7 +244,8 @@ impl EventStore for Guarded {
     }
 
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
-        self.check(Operation::Delete(&request.stream)).await?;
+        self.check_change(Operation::Delete(&request.stream))
+            .await?;
         let stream = request.stream.clone();
         let outcome = self.store.delete_stream(request).await;
         self.changed(&stream);
@@ -250,7 +258,7 @@ impl EventStore for Guarded {
     }
 
     async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
-        self.check(Operation::WriteMetadata(&request.stream))
+        self.check_change(Operation::WriteMetadata(&request.stream))
             .await?;
         self.check_metadata(&request.metadata)?;
         let stream = request.stream.clone();

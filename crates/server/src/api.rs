@@ -213,6 +213,13 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Tells the log of what only administrators do.
+    pub(crate) fn done(&self, operation: Operation<'_>) {
+        if let Some(access) = &self.state.access {
+            access.done(&self.caller, operation);
+        }
+    }
+
     /// True if callers prove who they are.
     pub(crate) fn is_guarded(&self) -> bool {
         self.state.access.as_ref().is_some_and(Access::is_on)
