@@ -197,6 +197,12 @@ impl Access {
         !matches!(self.shared.state(), Ok(State::Open))
     }
 
+    /// Whether there is anybody who could say who they are.
+    #[must_use]
+    pub fn has_users(&self) -> bool {
+        self.shared.directory().users().next().is_some()
+    }
+
     /// Whether decisions can be made, for probes.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::args::LogFormat;
+use crate::args::{AccessMode, LogFormat};
 use crate::exit::{Failure, Outcome};
 use crate::units::{Size, Span};
 
@@ -33,8 +33,10 @@ pub(crate) struct Config {
     pub(crate) store: String,
     /// Address to listen on.
     pub(crate) listen: String,
-    /// Anonymous access from other machines.
+    /// Addresses that are not loopback without TLS and users.
     pub(crate) insecure: bool,
+    /// When callers must say who they are.
+    pub(crate) access: AccessMode,
     /// `[tls]`.
     pub(crate) tls: Tls,
     /// `[log]`.
@@ -155,6 +157,7 @@ impl Default for Config {
             store: DEFAULT_STORE.into(),
             listen: gesta_server::Config::default().listen.to_string(),
             insecure: false,
+            access: AccessMode::Auto,
             tls: Tls::default(),
             log: Log::default(),
             server: Server::default(),
@@ -234,6 +237,7 @@ pub(crate) struct Flags {
     /// Left out unless it is given, so that a file or a variable can say it too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
+    pub(crate) access: Option<AccessMode>,
     pub(crate) tls: TlsFlags,
     pub(crate) log: LogFlags,
     pub(crate) cluster: ClusterFlags,

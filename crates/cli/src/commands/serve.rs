@@ -11,7 +11,7 @@ use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::node::{self, OfNode};
-use super::{open_files, tls};
+use super::{access, open_files, tls};
 use crate::args::{Global, Serve};
 use crate::config::{ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, TlsFlags};
 use crate::exit::{Code, Failure, Outcome};
@@ -27,12 +27,6 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         tracing::warn!("{warning}");
     }
     let listen = resolve("listen", 2113, &config.listen).await?;
-    if config.insecure {
-        tracing::warn!(
-            %listen,
-            "insecure: whoever reaches this address can read, write and delete: there is no authentication"
-        );
-    }
     let mut config = config;
     config.server.connections_max = open_files::fitting(config.server.connections_max);
     let tls = tls::files(&config.tls, listen)?;
@@ -66,6 +60,10 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         None => store,
     };
     let info = shared.info().await?;
+    let access = access::start(&config, listen, &shared).await?;
+    if let Some(access) = &access {
+        bound = bound.with_access(access.clone());
+    }
     let server = bound.serve(Arc::clone(&shared), registry);
     // Whoever reads that it listens may stop it at once.
     let mut terminate = signal(SignalKind::terminate())?;
@@ -79,7 +77,13 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         "stopping: running requests finish, queued appends are stored; once more stops at once"
     );
     tokio::select! {
-        outcome = async { server.shutdown().await; shared.shutdown().await } => outcome?,
+        outcome = async {
+            server.shutdown().await;
+            if let Some(access) = &access {
+                access.stop();
+            }
+            shared.shutdown().await
+        } => outcome?,
         _ = tokio::signal::ctrl_c() => return Err(Failure::Message(Code::Interrupted, "stopped at once".into())),
     }
     tracing::info!("stopped");
@@ -170,6 +174,7 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
             store: global.store_urls(),
             listen: serve.listen.clone(),
             insecure: serve.insecure,
+            access: serve.access,
             log: LogFlags {
                 format: global.log_format,
                 filter: global.log_filter,
@@ -218,6 +223,7 @@ fn server_config(
     gesta_server::Config {
         listen,
         insecure: config.insecure,
+        requires_access: access::is_required(config, listen),
         tls,
         handshake_max: server.handshake_max.0,
         handshakes_max: server.handshakes_max,
