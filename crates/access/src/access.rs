@@ -11,6 +11,7 @@ use quick_cache::sync::Cache;
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::acl::Right;
@@ -103,6 +104,7 @@ impl Caller {
 pub struct Access {
     pub(crate) shared: Arc<Shared>,
     ending: CancellationToken,
+    tasks: TaskTracker,
     _ends: Arc<DropGuard>,
 }
 
@@ -141,10 +143,8 @@ pub(crate) enum State<'a> {
 
 impl Access {
     /// Follows the accounts in this store. Must be called in a tokio runtime.
-    ///
-    /// # Errors
-    /// `Unsupported` if no password can be hashed on this machine.
-    pub fn start(store: Arc<dyn EventStore>, config: Config) -> Result<Self> {
+    #[must_use]
+    pub fn start(store: Arc<dyn EventStore>, config: Config) -> Self {
         let ending = CancellationToken::new();
         let shared = Arc::new(Shared {
             store,
@@ -158,23 +158,29 @@ impl Access {
             lane: Lane::new(config.comparisons_max),
             verified: Cache::new(VERIFIED_MAX),
             key: rand::random(),
-            nobody: Hashed::of_nobody()?,
+            nobody: Hashed::of_nobody(),
             audit: Audit::default(),
             config,
         });
-        let following = follow::run(Arc::clone(&shared));
-        let ended = ending.clone();
-        tokio::spawn(async move { ended.run_until_cancelled(following).await });
-        Ok(Self {
+        let (following, ended) = (follow::run(Arc::clone(&shared)), ending.clone());
+        let tasks = TaskTracker::new();
+        tasks.spawn(async move { ended.run_until_cancelled(following).await });
+        tasks.close();
+        Self {
             shared,
+            tasks,
             ending: ending.clone(),
             _ends: Arc::new(ending.drop_guard()),
-        })
+        }
     }
 
     /// Follows the accounts no longer, before their store is closed. Rights hold for [`CONTACT_MAX`] after that.
-    pub fn stop(&self) {
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves it stopping.
+    pub async fn stop(&self) {
         self.ending.cancel();
+        self.tasks.wait().await;
     }
 
     /// Waits until the accounts are known.

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
 use argon2::{Argon2, Params};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use gesta_core::{Error, ErrorKind, Result};
 
 /// Shortest password, in bytes.
@@ -45,10 +47,6 @@ impl Hashed {
     /// Hashes a password with a random salt. Takes some 20 ms of a processor.
     pub(crate) fn new(password: &str) -> Result<Self> {
         check(password)?;
-        Self::unchecked(password)
-    }
-
-    fn unchecked(password: &str) -> Result<Self> {
         let hash: std::result::Result<PasswordHash, _> =
             Argon2::default().hash_password(password.as_bytes());
         let hash = hash.map_err(|error| {
@@ -59,10 +57,14 @@ impl Hashed {
         Ok(Self(hash.to_string().into()))
     }
 
-    /// What the password of a user who does not exist is compared with, so that it takes as long as for one who does.
-    pub(crate) fn of_nobody() -> Result<Self> {
-        let random: [u8; 32] = rand::random();
-        Self::unchecked(&format!("{random:?}"))
+    /// What the password of a user who does not exist is compared with, so that it takes as long as for one who does:
+    /// the hash of no password that anybody knows.
+    pub(crate) fn of_nobody() -> Self {
+        let (salt, hash): ([u8; 16], [u8; 32]) = (rand::random(), rand::random());
+        let (salt, hash) = (STANDARD_NO_PAD.encode(salt), STANDARD_NO_PAD.encode(hash));
+        let params = Params::DEFAULT;
+        let (memory, passes, lanes) = (params.m_cost(), params.t_cost(), params.p_cost());
+        Self(format!("$argon2id$v=19$m={memory},t={passes},p={lanes}${salt}${hash}").into())
     }
 
     /// Takes a hash that the store has kept.
@@ -124,6 +126,21 @@ mod tests {
             "Hashed Password"
         );
         assert!(Hashed::new("short").is_err() && Hashed::new(&"x".repeat(1_025)).is_err());
+    }
+
+    #[test]
+    fn the_hash_of_nobody_costs_what_others_cost() {
+        let nobody = Hashed::of_nobody();
+        let of = |hash: &Hashed| hash.text().split('$').take(4).collect::<Vec<_>>().join("$");
+        assert_eq!(
+            of(&nobody),
+            of(&Hashed::new("correct horse").expect("hashed"))
+        );
+        assert!(Hashed::parse(nobody.text()).is_ok() && !nobody.is_of("correct horse"));
+        assert_eq!(
+            nobody.text().len(),
+            Hashed::new("correct horse").expect("hashed").text().len()
+        );
     }
 
     #[test]

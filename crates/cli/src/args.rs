@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use gesta_core::{Checkpoint, EventId, EventType, ExpectedRevision, Revision, StreamId, Tag};
 
 pub(crate) use self::access::{
-    AccessMode, Password, TokenCommand, TokenCreate, TokenScope, UserAdd, UserCommand,
+    AccessMode, NewPassword, TokenCommand, TokenCreate, TokenScope, UserAdd, UserCommand,
 };
 pub(crate) use self::cluster::{
     ClusterCommand, ClusterDrain, ClusterMove, ClusterMoveLog, ClusterPin,
@@ -310,7 +310,7 @@ pub(crate) struct StreamMetadata {
     #[arg(value_parser = stream)]
     pub(crate) stream: StreamId,
     /// Replace the metadata by this JSON object. Known keys: $maxAge (seconds), $maxCount, $tb (truncate before this
-    /// revision).
+    /// revision), $acl (who may do what).
     #[arg(long, value_name = "JSON")]
     pub(crate) set: Option<String>,
     /// What the metadata stream must be: any, no-stream, stream-exists, or its last revision.
@@ -447,7 +447,7 @@ impl On {
 /// `gesta backup`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A store that a server has open is copied through the server, which must listen on a loopback address:\n  \
+    after_help = "A store that a server has open is copied through the server, by an administrator, or on a loopback address without users:\n  \
     gesta backup --store http://127.0.0.1:2113 copy.db\n\
     A store that nobody has open:\n  \
     gesta backup --store sqlite:gesta-data/gesta.db copy.db\n\

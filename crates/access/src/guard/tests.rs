@@ -46,7 +46,7 @@ impl World {
     }
 
     async fn over(store: Arc<dyn EventStore>, config: Config) -> Self {
-        let access = Access::start(Arc::clone(&store), config).expect("started");
+        let access = Access::start(Arc::clone(&store), config);
         soon(access.loaded()).await;
         let accounts = Accounts::of(Arc::clone(&store));
         Self {
@@ -794,8 +794,7 @@ async fn nothing_is_allowed_until_the_accounts_are_known() {
         inner: MemoryStore::new(),
         is_broken: AtomicBool::new(true),
     });
-    let access = Access::start(Arc::clone(&store) as Arc<dyn EventStore>, Config::default())
-        .expect("started");
+    let access = Access::start(Arc::clone(&store) as Arc<dyn EventStore>, Config::default());
     let anybody = access.guard(
         Arc::clone(&store) as Arc<dyn EventStore>,
         Caller::anonymous(None),

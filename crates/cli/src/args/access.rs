@@ -37,7 +37,7 @@ pub(crate) enum UserCommand {
         /// The user.
         user: String,
         #[command(flatten)]
-        password: Password,
+        password: NewPassword,
     },
     /// Let a user and their tokens do nothing any more.
     Disable {
@@ -70,7 +70,7 @@ pub(crate) struct UserAdd {
     #[arg(long = "group", value_name = "GROUP")]
     pub(crate) groups: Vec<String>,
     #[command(flatten)]
-    pub(crate) password: Password,
+    pub(crate) password: NewPassword,
     /// If it is the first user: let rights of streams count that were set while anybody could set them.
     #[arg(long)]
     pub(crate) keep_rights: bool,
@@ -78,7 +78,7 @@ pub(crate) struct UserAdd {
 
 /// Where a new password comes from. Never from an argument, which every user of the machine can read.
 #[derive(Debug, Args)]
-pub(crate) struct Password {
+pub(crate) struct NewPassword {
     /// A file whose first line is the password. Without it: GESTA_NEW_PASSWORD, else it is asked for, or the first line
     /// of standard input.
     #[arg(long, value_name = "FILE")]

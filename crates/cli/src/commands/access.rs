@@ -55,7 +55,7 @@ pub(super) async fn start(
             mode,
             ..AccessConfig::default()
         },
-    )?;
+    );
     if tokio::time::timeout(LOAD_MAX, access.loaded())
         .await
         .is_err()

@@ -80,7 +80,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         outcome = async {
             server.shutdown().await;
             if let Some(access) = &access {
-                access.stop();
+                access.stop().await;
             }
             shared.shutdown().await
         } => outcome?,

@@ -13,7 +13,9 @@ use serde_json::json;
 
 use super::progress::Progress;
 use super::{client, given_store, work_on};
-use crate::args::{Global, Password, TokenCommand, TokenCreate, TokenScope, UserAdd, UserCommand};
+use crate::args::{
+    Global, NewPassword, TokenCommand, TokenCreate, TokenScope, UserAdd, UserCommand,
+};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
 use crate::output::Output;
@@ -204,7 +206,7 @@ async fn on_accounts(
 }
 
 /// A new password for this user.
-fn read(from: &Password, user: &str) -> Outcome<String> {
+fn read(from: &NewPassword, user: &str) -> Outcome<String> {
     if let Some(path) = &from.password_file {
         return client::secret(path);
     }

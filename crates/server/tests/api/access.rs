@@ -78,7 +78,7 @@ impl World {
         config: Config,
         of: AccessConfig,
     ) -> Self {
-        let access = Access::start(Arc::clone(&store), of).expect("started");
+        let access = Access::start(Arc::clone(&store), of);
         soon(access.loaded()).await;
         let bound = gesta_server::bind(config).await.expect("a free port");
         let bound = bound.with_access(access.clone());
