@@ -85,6 +85,11 @@ impl Directory {
         self.marker.is_some() || self.is_marker_damaged
     }
 
+    /// Access was on in this process: it stays so, whatever was read since.
+    pub(crate) fn keep_on(&mut self) {
+        self.is_marker_damaged |= self.marker.is_none();
+    }
+
     /// What accounts must name to count.
     pub(crate) fn realm(&self) -> Option<Uuid> {
         self.marker.as_ref().map(|marker| marker.realm)

@@ -3,7 +3,7 @@
 //! Each second a subscription begins where the last one ended, and is *caught up* once it has delivered whatever was
 //! stored when it began: this proves that the news are complete up to then. Between two of them the subscription is live,
 //! so that changes arrive at once. Why not one subscription for ever: one that is silent cannot be told from one that
-//! hears nothing.
+//! hears nothing. While nobody has to prove anything, the marker alone is looked for, once a second.
 //! Invariants: the accounts count as loaded only when all their streams were read; the contact is never said to be newer
 //! than the beginning of a subscription that has caught up.
 
@@ -22,7 +22,7 @@ use crate::acls::Known;
 use crate::directory::Directory;
 use crate::names::{self, Kind, MARKER, METADATA_PREFIX, SETTINGS, TOKEN_PREFIX, USER_PREFIX};
 
-/// Time between two proofs that the news are complete.
+/// Time between two proofs that the news are complete, and between two looks for the marker.
 const PROVE_EVERY: Duration = Duration::from_secs(1);
 /// How long a subscription may take to catch up.
 const CATCH_UP_MAX: Duration = Duration::from_secs(4);
@@ -42,9 +42,14 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         let mut is_failing = false;
         loop {
             let failure = match load(&shared).await {
-                Ok(from) => {
+                Ok(Loaded::Open) => {
                     is_failing = false;
-                    follow(&shared, from).await
+                    wait_for_marker(&shared).await;
+                    None
+                }
+                Ok(Loaded::On(from)) => {
+                    is_failing = false;
+                    Some(follow(&shared, from).await)
                 }
                 Err(error) => Some(error),
             };
@@ -100,9 +105,41 @@ fn ended() -> Error {
     Error::unavailable("the subscription to the accounts has ended")
 }
 
+/// What was loaded.
+enum Loaded {
+    /// Nobody has to prove anything.
+    Open,
+    /// The accounts, to be followed from here on.
+    On(Checkpoint),
+}
+
+/// Waits until access is turned on.
+async fn wait_for_marker(shared: &Shared) {
+    loop {
+        tokio::time::sleep(PROVE_EVERY).await;
+        let mut directory = Directory::default();
+        match read_account(&*shared.store, &mut directory, MARKER).await {
+            Ok(()) if directory.is_on() => break,
+            Ok(()) => {}
+            Err(error) => tracing::debug!(%error, "it is not known whether access is on"),
+        }
+    }
+    // Nothing else was read yet.
+    shared.set_loaded(false);
+    shared.changed.notify_one();
+}
+
 /// Reads all accounts, and says from where on to follow them.
-async fn load(shared: &Shared) -> Result<Checkpoint> {
+async fn load(shared: &Shared) -> Result<Loaded> {
     let store = &*shared.store;
+    let mut directory = Directory::default();
+    read_account(store, &mut directory, MARKER).await?;
+    // A store that has lost its marker in a fail-over does not open under those who use it.
+    let was_on = shared.directory().is_on();
+    if !directory.is_on() && !was_on && shared.config.mode == Mode::Auto {
+        begin(shared, directory);
+        return Ok(Loaded::Open);
+    }
     let begun = (shared.config.uptime)();
     let from = in_time(async {
         let mut end = subscribe(store, SubscribeFrom::End).await?;
@@ -114,20 +151,23 @@ async fn load(shared: &Shared) -> Result<Checkpoint> {
         }
     })
     .await?;
-    let mut directory = Directory::default();
-    read_account(store, &mut directory, MARKER).await?;
-    if directory.is_on() || shared.config.mode == Mode::On {
-        read_others(store, &mut directory).await?;
-        shared.acls.begin(known(store).await?);
+    directory = read(store).await?;
+    if was_on {
+        directory.keep_on();
     }
+    shared.acls.begin(known(store).await?);
+    shared.in_contact(begun);
+    begin(shared, directory);
+    Ok(Loaded::On(from))
+}
+
+fn begin(shared: &Shared, directory: Directory) {
     *shared
         .directory
         .write()
         .unwrap_or_else(PoisonError::into_inner) = directory;
-    shared.in_contact(begun);
     shared.set_loaded(true);
     shared.changed.notify_one();
-    Ok(from)
 }
 
 /// All accounts of a store.
@@ -262,22 +302,19 @@ fn apply(directory: &mut Directory, stream: &StreamId, read: Read) {
     }
 }
 
-/// Follows from a place on. Ends when all has to be read again: without an error if access was turned on.
-async fn follow(shared: &Shared, mut from: Checkpoint) -> Option<Error> {
+/// Follows from a place on, until all has to be read again.
+async fn follow(shared: &Shared, mut from: Checkpoint) -> Error {
     let mut is_failing = false;
     let mut last = shared.config.clock.now();
     loop {
         match prove(shared, &mut from).await {
-            Ok(Next::Prove) => {
+            Ok(()) => {
                 if std::mem::replace(&mut is_failing, false) {
                     tracing::info!("the accounts are followed again");
                     shared.changed.notify_one();
                 }
             }
-            Ok(Next::Load) => return None,
-            Err(error) if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)) => {
-                return Some(error);
-            }
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)) => return error,
             Err(error) => {
                 if !std::mem::replace(&mut is_failing, true) {
                     tracing::warn!(%error, "changes of the accounts cannot be read; trying again");
@@ -295,82 +332,56 @@ async fn follow(shared: &Shared, mut from: Checkpoint) -> Option<Error> {
     }
 }
 
-enum Next {
-    Prove,
-    Load,
-}
-
 /// Catches up, and stays for a while.
-async fn prove(shared: &Shared, from: &mut Checkpoint) -> Result<Next> {
+async fn prove(shared: &Shared, from: &mut Checkpoint) -> Result<()> {
     let begun = (shared.config.uptime)();
     let mut subscription = in_time(async {
         let beginning = SubscribeFrom::Checkpoint(from.clone());
         subscribe(&*shared.store, beginning).await
     })
     .await?;
-    let caught_up = in_time(async {
+    in_time(async {
         loop {
             let message = subscription.next().await.ok_or_else(ended)??;
             let is_end = matches!(message, SubscriptionMessage::CaughtUp(_));
-            if let Next::Load = take(shared, message, from) {
-                return Ok(Next::Load);
-            }
+            take(shared, message, from);
             if is_end {
-                return Ok(Next::Prove);
+                return Ok(());
             }
         }
-    });
-    if let Next::Load = caught_up.await? {
-        return Ok(Next::Load);
-    }
+    })
+    .await?;
     shared.in_contact(begun);
     let live = async {
         loop {
             let message = subscription.next().await.ok_or_else(ended)??;
-            if let Next::Load = take(shared, message, from) {
-                return Ok(Next::Load);
-            }
+            take(shared, message, from);
         }
     };
     tokio::time::timeout(PROVE_EVERY, live)
         .await
-        .unwrap_or(Ok(Next::Prove))
+        .unwrap_or(Ok(()))
 }
 
-fn take(shared: &Shared, message: SubscriptionMessage, from: &mut Checkpoint) -> Next {
+fn take(shared: &Shared, message: SubscriptionMessage, from: &mut Checkpoint) {
     match message {
         SubscriptionMessage::Checkpoint(checkpoint) | SubscriptionMessage::CaughtUp(checkpoint) => {
             *from = checkpoint;
         }
         SubscriptionMessage::Event { event, checkpoint } => {
             *from = checkpoint;
-            if let Next::Load = take_event(shared, &event) {
-                return Next::Load;
-            }
+            take_event(shared, &event);
         }
     }
-    Next::Prove
 }
 
-fn take_event(shared: &Shared, event: &RecordedEvent) -> Next {
+fn take_event(shared: &Shared, event: &RecordedEvent) {
     let name = event.stream.as_str();
-    let mut directory = shared
+    let has_changed = shared
         .directory
         .write()
-        .unwrap_or_else(PoisonError::into_inner);
-    let was_on = directory.is_on() || shared.config.mode == Mode::On;
-    if !was_on && name != MARKER {
-        return Next::Prove;
-    }
-    let has_changed = directory.apply(event);
-    let is_on = directory.is_on();
-    drop(directory);
-    if is_on && !was_on {
-        // Nothing else was read while nobody had to prove anything.
-        shared.set_loaded(false);
-        shared.changed.notify_one();
-        return Next::Load;
-    }
+        .unwrap_or_else(PoisonError::into_inner)
+        .apply(event);
     let described = names::described(name).filter(|_| names::kind(name) != Kind::Account);
     if let Some(described) = described {
         shared.acls.changed(described);
@@ -378,5 +389,4 @@ fn take_event(shared: &Shared, event: &RecordedEvent) -> Next {
     if has_changed || described.is_some() {
         shared.changed.notify_one();
     }
-    Next::Prove
 }

@@ -279,3 +279,80 @@ fn wrong_accounts_are_refused() {
     );
     refused(&["token", "revoke", "x"], "", "id of a token");
 }
+
+/// Goal: on PostgreSQL with several logs, accounts are changed beside two running servers, and both follow.
+#[test]
+fn accounts_change_beside_running_servers() {
+    let Some(postgres) = gesta_pgtest::shared() else {
+        return;
+    };
+    let schema = gesta_pgtest::fresh_schema();
+    let store = format!("{}?schema={schema}", postgres.url());
+    succeed(&["--store", &store, "schema", "create", "--logs", "4"]);
+    let servers = [Server::start(&store), Server::start(&store)];
+    for server in &servers {
+        assert_eq!(
+            code(&run(&[&["--store", &server.url], &APPEND[..]].concat())),
+            0,
+            "open"
+        );
+    }
+    add(&store, "root", &["--admin"]);
+    add(&store, "shop", &[]);
+    let admin = token(&store, "root", &["--scope", "admin"]);
+    let shop = token(&store, "shop", &["--scope", "read", "--scope", "append"]);
+    let until = |what: &str, wanted: i32, call: &dyn Fn(&Server) -> Output| {
+        for server in &servers {
+            let begun = std::time::Instant::now();
+            while code(&call(server)) != wanted {
+                assert!(
+                    begun.elapsed() < support::PATIENCE,
+                    "{what}: {:?}",
+                    call(server)
+                );
+            }
+        }
+    };
+    let append = |server: &Server, token: &str| {
+        with(
+            &[("GESTA_TOKEN", token)],
+            &[&["--store", &server.url], &APPEND[..]].concat(),
+        )
+    };
+    until("who says nothing is refused", 9, &|server| {
+        append(server, "")
+    });
+    until("a token counts", 0, &|server| append(server, &shop));
+    let acl = r#"{"$acl": {"$w": [], "$r": [], "$mr": []}}"#;
+    let set = [
+        "--store", &store, "stream", "metadata", "cart-1", "--set", acl,
+    ];
+    succeed(&set);
+    until("rights of a stream count", 9, &|server| {
+        append(server, &shop)
+    });
+    until("not for administrators", 0, &|server| {
+        append(server, &admin)
+    });
+    let read = |server: &Server| {
+        with(
+            &[("GESTA_TOKEN", shop.as_str())],
+            &["--store", &server.url, "all", "read", "--output", "json"],
+        )
+    };
+    for server in &servers {
+        let seen = stdout(&read(server));
+        assert!(
+            !seen.contains("cart-1") && !seen.contains("$user"),
+            "{seen}"
+        );
+    }
+    let id = shop.split('_').nth(1).unwrap();
+    succeed(&["--store", &store, "token", "revoke", id]);
+    until("a revoked token is worth nothing", 9, &read);
+    let others = run(&["--store", &store, "token", "list"]);
+    assert!(stdout(&others).contains("worth nothing"), "{others:?}");
+    for server in servers {
+        server.stop();
+    }
+}

@@ -161,6 +161,9 @@ fn access_stays_on_whatever_becomes_of_the_streams() {
         let found = directory(&[marker(realm, 0), event(stream, 0, kind, &json!({}))]);
         assert!(found.is_on());
     }
+    let mut lost = Directory::default();
+    lost.keep_on();
+    assert!(lost.is_on(), "the marker was lost in a fail-over");
     let mut found = directory(&[event("$access", 0, "x", &json!({}))]);
     assert!(found.is_on(), "a marker that cannot be read");
     assert_eq!(found.realm(), None);
