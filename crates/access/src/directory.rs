@@ -8,6 +8,7 @@
 //! than [`ACCOUNTS_MAX`] users and as many tokens.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{RecordedEvent, Revision, StreamId, Timestamp};
@@ -41,7 +42,7 @@ pub(crate) struct User {
 /// A token.
 #[derive(Debug, Clone)]
 pub(crate) struct Token {
-    pub(crate) user: Box<str>,
+    pub(crate) user: Arc<str>,
     pub(crate) user_id: Uuid,
     pub(crate) hash: Hash,
     pub(crate) label: Box<str>,

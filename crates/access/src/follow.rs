@@ -17,10 +17,11 @@ use gesta_core::{
     Subscription, SubscriptionMessage,
 };
 
-use crate::access::{Mode, Shared};
+use crate::access::Mode;
 use crate::acls::Known;
 use crate::directory::Directory;
 use crate::names::{self, Kind, MARKER, METADATA_PREFIX, SETTINGS, TOKEN_PREFIX, USER_PREFIX};
+use crate::shared::Shared;
 
 /// Time between two proofs that the news are complete, and between two looks for the marker.
 const PROVE_EVERY: Duration = Duration::from_secs(1);

@@ -8,21 +8,25 @@
 mod subscription;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, StreamExt, TryStreamExt};
+use gesta_core::capacity::Permit;
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventStore, ListStreams,
-    MetadataSet, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo, StreamId,
-    StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeTo,
-    Subscription, limits,
+    MetadataSet, ReadAll, ReadStream, RecordedEvent, Result, SetStreamMetadata, StoreInfo,
+    StreamId, StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe,
+    SubscribeTo, Subscription, limits,
 };
 
-use crate::access::{Access, Caller, State};
+use crate::access::Access;
 use crate::acl::Acl;
 use crate::directory::check_event;
 use crate::names::{self, Kind};
 use crate::rights::Operation;
+use crate::shared::{Caller, State};
+use crate::usage::Usage;
 
 /// Rights of streams that are read at once for a page.
 const READS_MAX: usize = 8;
@@ -35,6 +39,8 @@ pub struct Guarded {
     access: Access,
     store: Arc<dyn EventStore>,
     caller: Caller,
+    /// What the caller's user does at present, if it is known who that is.
+    usage: Option<Arc<Usage>>,
 }
 
 impl std::fmt::Debug for Guarded {
@@ -46,12 +52,40 @@ impl std::fmt::Debug for Guarded {
 }
 
 impl Guarded {
-    pub(crate) fn new(access: Access, store: Arc<dyn EventStore>, caller: Caller) -> Self {
+    pub(crate) fn new(
+        access: Access,
+        store: Arc<dyn EventStore>,
+        caller: Caller,
+        usage: Option<Arc<Usage>>,
+    ) -> Self {
         Self {
             access,
             store,
             caller,
+            usage,
         }
+    }
+
+    fn now(&self) -> Duration {
+        (self.access.shared.config.uptime)()
+    }
+
+    /// Begins a call within the limits of the user; it ends when the permit is dropped.
+    fn enter(&self) -> Result<Option<Permit>> {
+        let usage = self.usage.as_ref();
+        usage.map(|usage| usage.enter(self.now())).transpose()
+    }
+
+    /// The user had this payload.
+    fn had(&self, bytes: usize) {
+        if let Some(usage) = &self.usage {
+            usage.had(bytes, self.now());
+        }
+    }
+
+    /// How long the user has to wait for more events.
+    fn wait(&self) -> Option<Duration> {
+        self.usage.as_ref()?.wait(self.now())
     }
 
     /// Whether the caller may do this now.
@@ -123,6 +157,10 @@ impl Guarded {
     }
 }
 
+fn payload_bytes(events: &[RecordedEvent]) -> usize {
+    events.iter().map(RecordedEvent::payload_bytes).sum()
+}
+
 #[async_trait]
 impl EventStore for Guarded {
     async fn info(&self) -> Result<StoreInfo> {
@@ -140,6 +178,8 @@ impl EventStore for Guarded {
             self.check_change(Operation::Append(&append.stream)).await?;
         }
         self.check_events(&request)?;
+        let _call = self.enter()?;
+        self.had(request.payload_bytes());
         let mut metadata = request
             .streams
             .iter()
@@ -158,12 +198,18 @@ impl EventStore for Guarded {
 
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
         self.check(Operation::Read(&request.stream)).await?;
-        self.store.read_stream(request).await
+        let _call = self.enter()?;
+        let page = self.store.read_stream(request).await?;
+        self.had(payload_bytes(&page.events));
+        Ok(page)
     }
 
     async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
         self.check(Operation::ReadMany).await?;
+        let _call = self.enter()?;
         let mut page = self.store.read_all(request).await?;
+        // Also what is left out was read.
+        self.had(payload_bytes(&page.events));
         let shared = &self.access.shared;
         let known = page
             .events
@@ -192,6 +238,7 @@ impl EventStore for Guarded {
     async fn list_streams(&self, mut request: ListStreams) -> Result<StreamsPage> {
         self.check(Operation::ReadMany).await?;
         request.validate()?;
+        let _call = self.enter()?;
         let limit = request.limit;
         let mut found = Vec::new();
         for _ in 0..NAME_PAGES_MAX {
@@ -246,6 +293,7 @@ impl EventStore for Guarded {
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
         self.check_change(Operation::Delete(&request.stream))
             .await?;
+        let _call = self.enter()?;
         let stream = request.stream.clone();
         let outcome = self.store.delete_stream(request).await;
         self.changed(&stream);
@@ -254,6 +302,7 @@ impl EventStore for Guarded {
 
     async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
         self.check(Operation::ReadMetadata(&stream)).await?;
+        let _call = self.enter()?;
         self.store.stream_metadata(stream).await
     }
 
@@ -261,6 +310,7 @@ impl EventStore for Guarded {
         self.check_change(Operation::WriteMetadata(&request.stream))
             .await?;
         self.check_metadata(&request.metadata)?;
+        let _call = self.enter()?;
         let stream = request.stream.clone();
         let outcome = self.store.set_stream_metadata(request).await;
         self.changed(&stream);
@@ -276,6 +326,7 @@ impl EventStore for Guarded {
         let changes = self.access.shared.changes.subscribe();
         let operation = stream.as_ref().map_or(Operation::ReadMany, Operation::Read);
         self.check(operation).await?;
+        let _call = self.enter()?;
         let inner = self.store.subscribe(request).await?;
         Ok(subscription::guarded(self.clone(), inner, stream, changes))
     }

@@ -24,12 +24,15 @@ mod names;
 mod password;
 mod record;
 mod rights;
+mod shared;
 mod token;
+mod usage;
 
-pub use access::{Access, Caller, Config, Mode};
+pub use access::{Access, Config, Mode};
 pub use accounts::{Accounts, AddUser, FirstUser, ShownToken, ShownUser};
 pub use directory::CONTACT_MAX;
 pub use guard::Guarded;
 pub use password::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN};
 pub use rights::Operation;
+pub use shared::Caller;
 pub use token::{NewToken, Scope, Scopes};

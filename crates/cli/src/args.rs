@@ -160,6 +160,9 @@ pub(crate) struct Serve {
     /// on, or off.
     #[arg(long, value_enum, value_name = "WHEN", hide_possible_values = true)]
     pub(crate) access: Option<AccessMode>,
+    /// Let pages of this site, such as https://app.example.org, call the server from a browser; may be repeated.
+    #[arg(long = "cors-origin", value_name = "ORIGIN")]
+    pub(crate) cors_origins: Vec<String>,
     /// Speak TLS with this certificate, in PEM form, and those that lead from it to an authority.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_certificate: Option<String>,

@@ -24,7 +24,7 @@ use crate::edge::Activity;
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
-use crate::{backup, host, read, subscribe, system, uri, write};
+use crate::{backup, cors, host, read, subscribe, system, uri, write};
 
 pub(crate) type Answer = Response<AnswerBody>;
 
@@ -59,10 +59,14 @@ pub(crate) async fn answer(
     let mut body = RequestBody::new(body);
     let answer = match verb {
         _ if let Err(problem) = check_frame(&state, &parts) => Err(problem),
+        None if let Some(answer) = cors::preflight(&state.config.cors_origins, route, &parts) => {
+            Ok(answer)
+        }
         Some(verb) => call.answer(verb, &mut body).await,
         None => Err(call.no_such_call()),
     };
     let mut answer = answer.unwrap_or_else(|problem| show(&problem));
+    cors::allow(&state.config.cors_origins, &parts.headers, &mut answer);
     // A client that waits for leave to send its body is spared sending it.
     let waits = parts.headers.contains_key(EXPECT);
     if parts.version < Version::HTTP_2 && (!body.discard(waits).await) {

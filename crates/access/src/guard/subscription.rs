@@ -47,6 +47,7 @@ impl Running {
             return None;
         }
         loop {
+            let wait = self.guarded.wait();
             tokio::select! {
                 biased;
                 changed = self.changes.changed() => {
@@ -59,7 +60,9 @@ impl Running {
                         return Some(Err(error));
                     }
                 }
-                message = self.inner.next() => match self.shown(message?).await {
+                // Who has had too much hears of changes, but gets no more.
+                () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+                message = self.inner.next(), if wait.is_none() => match self.shown(message?).await {
                     Ok(None) => {}
                     Ok(Some(message)) => return Some(Ok(message)),
                     Err(error) => return Some(Err(error)),
@@ -90,6 +93,7 @@ impl Running {
             None => {}
         }
         self.left_out = 0;
+        self.guarded.had(event.payload_bytes());
         Ok(Some(SubscriptionMessage::Event { event, checkpoint }))
     }
 

@@ -53,6 +53,9 @@ pub(super) async fn start(
         Arc::clone(store),
         AccessConfig {
             mode,
+            user_calls_max: config.server.user_calls_max,
+            user_bytes_per_second: u64::try_from(config.server.user_bytes_per_second.0)
+                .unwrap_or(u64::MAX),
             ..AccessConfig::default()
         },
     );

@@ -13,7 +13,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::node::{self, OfNode};
 use super::{access, open_files, tls};
 use crate::args::{Global, Serve};
-use crate::config::{ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, TlsFlags};
+use crate::config::{
+    ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, ServerFlags, TlsFlags,
+};
 use crate::exit::{Code, Failure, Outcome};
 use crate::units::Span;
 
@@ -31,7 +33,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     config.server.connections_max = open_files::fitting(config.server.connections_max);
     let tls = tls::files(&config.tls, listen)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let bound = gesta_server::bind(server_config(&config, listen, tls)).await;
+    let bound = gesta_server::bind(server_config(&config, listen, tls)?).await;
     let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
     let options = options(&config);
     let node = node::prepare(&config).await?;
@@ -179,6 +181,10 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
                 format: global.log_format,
                 filter: global.log_filter,
             },
+            server: ServerFlags {
+                cors_origins: (!serve.cors_origins.is_empty())
+                    .then(|| serve.cors_origins.join(" ")),
+            },
             tls: TlsFlags {
                 certificate: serve.tls_certificate.clone(),
                 key: serve.tls_key.clone(),
@@ -218,9 +224,14 @@ fn server_config(
     config: &Config,
     listen: SocketAddr,
     tls: Option<gesta_server::TlsFiles>,
-) -> gesta_server::Config {
+) -> Outcome<gesta_server::Config> {
     let server = &config.server;
-    gesta_server::Config {
+    let origins = server.cors_origins.split_whitespace();
+    let origins = origins.map(str::parse::<gesta_server::Origin>);
+    let cors_origins: Result<_, _> = origins.collect();
+    let cors_origins =
+        cors_origins.map_err(|error| Failure::usage(format!("server.cors_origins {error}")))?;
+    Ok(gesta_server::Config {
         listen,
         insecure: config.insecure,
         requires_access: access::is_required(config, listen),
@@ -241,7 +252,8 @@ fn server_config(
         idle_max: server.idle_max.0,
         heartbeat: server.heartbeat.0,
         shutdown_grace: server.shutdown_grace.0,
-    }
+        cors_origins,
+    })
 }
 
 /// Tells what runs and where.

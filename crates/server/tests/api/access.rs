@@ -5,149 +5,17 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use gesta_access::{
-    Access, Accounts, AddUser, Config as AccessConfig, FirstUser, Mode, NewToken, Scope,
-};
-use gesta_core::{
-    Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, SetStreamMetadata,
-    StreamId, StreamMetadata, SystemClock,
-};
+use gesta_access::{Accounts, Config as AccessConfig, Mode, NewToken, Scope};
+use gesta_core::{Clock, EventStore, SystemClock};
 use gesta_memory::MemoryStore;
-use gesta_server::{Config, Registry};
+use gesta_server::Config;
 
-use crate::client::{Raw, Server, config, soon};
+use crate::client::{Server, config, soon};
 use crate::logged::Logged;
 
-/// A clock that is some time ahead.
-struct Ahead(Duration);
+pub(crate) mod world;
 
-impl Clock for Ahead {
-    fn now(&self) -> gesta_core::Timestamp {
-        let ahead = i64::try_from(self.0.as_micros()).expect("short");
-        gesta_core::Timestamp(SystemClock.now().0 + ahead)
-    }
-}
-
-struct World {
-    server: Server,
-    store: Arc<dyn EventStore>,
-    accounts: Accounts,
-    access: Access,
-}
-
-fn password_of(name: &str) -> String {
-    format!("password of {name}")
-}
-
-fn basic(name: &str) -> String {
-    format!(
-        "Basic {}",
-        STANDARD.encode(format!("{name}:{}", password_of(name)))
-    )
-}
-
-async fn add(accounts: &Accounts, name: &str, groups: &[&str]) {
-    let add = AddUser {
-        name: name.into(),
-        password: password_of(name),
-        groups: groups.iter().map(ToString::to_string).collect(),
-        first: FirstUser::RefuseRights,
-    };
-    accounts.add_user(add).await.expect("added");
-}
-
-impl World {
-    /// A server over a store with an administrator, an operator, a user, and one of the group team.
-    async fn new() -> Self {
-        let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
-        let accounts = Accounts::of(Arc::clone(&store));
-        for (name, groups) in [
-            ("root", &["$admins"][..]),
-            ("ops", &["$ops"]),
-            ("user", &[]),
-            ("mate", &["team"]),
-        ] {
-            add(&accounts, name, groups).await;
-        }
-        Self::over(store, accounts, config(), AccessConfig::default()).await
-    }
-
-    async fn over(
-        store: Arc<dyn EventStore>,
-        accounts: Accounts,
-        config: Config,
-        of: AccessConfig,
-    ) -> Self {
-        let access = Access::start(Arc::clone(&store), of);
-        soon(access.loaded()).await;
-        let bound = gesta_server::bind(config).await.expect("a free port");
-        let bound = bound.with_access(access.clone());
-        let server = Server::of(bound.serve(Arc::clone(&store), Registry::default()));
-        Self {
-            server,
-            store,
-            accounts,
-            access,
-        }
-    }
-
-    async fn token(&self, user: &str, scopes: &[Scope], prefixes: &[&str]) -> String {
-        let token = NewToken {
-            user: user.into(),
-            label: String::new(),
-            scopes: scopes.to_vec(),
-            prefixes: prefixes.iter().map(ToString::to_string).collect(),
-            expires: None,
-        };
-        let text = self.accounts.create_token(token).await.expect("made");
-        let header = format!("Bearer {text}");
-        // It is known here once it has been read.
-        soon(async {
-            while self.status("GET", "/info", &header, "").await == 401 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await;
-        header
-    }
-
-    async fn say(&self, method: &str, target: &str, authorization: &str, body: &str) -> Raw {
-        let authorization = match authorization {
-            "" => String::new(),
-            value => format!("Authorization: {value}\r\n"),
-        };
-        let request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: localhost\r\n{authorization}Content-Type: application/json\r\n\
-             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        );
-        let mut raw = self.server.raw(&request).await;
-        raw.until("\r\n\r\n").await;
-        raw
-    }
-
-    async fn status(&self, method: &str, target: &str, authorization: &str, body: &str) -> u16 {
-        let raw = self.say(method, target, authorization, body).await;
-        raw.received[9..12].parse().expect("a status")
-    }
-
-    async fn seed(&self, name: &str) {
-        let event = EventData::json(EventType::new("T").expect("valid"), "1");
-        self.store
-            .append_to(name, ExpectedRevision::Any, vec![event])
-            .await
-            .expect("stored");
-    }
-
-    async fn set_metadata(&self, name: &str, json: &str) {
-        let request = SetStreamMetadata {
-            stream: StreamId::new(name).expect("valid"),
-            expected: ExpectedRevision::Any,
-            metadata: StreamMetadata::parse(json.to_owned()).expect("valid"),
-        };
-        self.store.set_stream_metadata(request).await.expect("set");
-    }
-}
+use self::world::{Ahead, World, add, basic};
 
 const EVENT: &str = r#"{"events":[{"type":"T","data":1}]}"#;
 const HASH: &str = r#"{"events":[{"type":"$user","data":{"kind":"disabled","id":"00000000-0000-0000-0000-000000000000"}}]}"#;
@@ -603,4 +471,50 @@ async fn a_flood_of_wrong_passwords_starves_nobody() {
         refused += soon(one).await.expect("ended");
     }
     assert!(refused > 0, "the lane is bounded");
+}
+
+/// Goal: pages of named sites may call, and read the answers, refusals too; pages of others may not.
+#[tokio::test]
+async fn pages_of_named_sites_may_call() {
+    let named = Config {
+        cors_origins: vec!["https://app.example.org".parse().expect("an origin")],
+        ..config()
+    };
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let accounts = Accounts::of(Arc::clone(&store));
+    add(&accounts, "root", &["$admins"]).await;
+    let world = World::over(store, accounts, named, AccessConfig::default()).await;
+    let allowed = "access-control-allow-origin";
+    for (origin, expected) in [
+        ("https://app.example.org", "https://app.example.org"),
+        ("https://app.example.org:444", ""),
+        ("https://other.example.org", ""),
+        ("null", ""),
+    ] {
+        for authorization in [basic("root"), "Basic x".into()] {
+            let headers = [("origin", origin), ("authorization", &authorization)];
+            let answer = world.server.send("GET", "/info", &headers, "").await;
+            assert_eq!(answer.header(allowed), expected, "{origin}");
+            assert_eq!(answer.header("vary"), "origin");
+            assert_eq!(answer.header("access-control-allow-credentials"), "");
+        }
+        let headers = [
+            ("origin", origin),
+            ("access-control-request-method", "POST"),
+        ];
+        let answer = world
+            .server
+            .send("OPTIONS", "/streams/a", &headers, "")
+            .await;
+        let status = if expected.is_empty() { 405 } else { 204 };
+        assert_eq!(
+            (answer.status, answer.header(allowed)),
+            (status, expected),
+            "{origin}"
+        );
+    }
+    let plain = World::new().await;
+    let headers = [("origin", "https://app.example.org")];
+    let answer = plain.server.send("GET", "/health/live", &headers, "").await;
+    assert_eq!((answer.header(allowed), answer.header("vary")), ("", ""));
 }
