@@ -171,19 +171,20 @@ impl Access {
         if let State::Open = self.shared.state()? {
             return Ok(caller(Who::Anonymous));
         }
+        let mut claimed = String::new();
         let who = match credentials::read(authorization) {
             Ok(Shown::Nothing) => Ok(Who::Anonymous),
             Ok(Shown::Token(secret)) => self.shared.token(&secret),
             // Boxed: calls with tokens need not carry it along.
             Ok(Shown::Login { user, password }) => {
+                claimed.clone_from(&user);
                 Box::pin(self.shared.login(user, password, from)).await
             }
             Err(why) => Err(unauthenticated(why)),
         };
         who.map(caller).inspect_err(|error| {
-            self.shared
-                .audit
-                .refused("", Some(from), "prove who they are", "", &error.to_string());
+            let (audit, why) = (&self.shared.audit, error.to_string());
+            audit.refused(&claimed, Some(from), "prove who they are", "", &why);
         })
     }
 

@@ -157,6 +157,12 @@ impl Guarded {
     }
 }
 
+/// True if names that begin with the one are some of those that begin with the other, and of the same kind: names that
+/// begin with `$` are listed only when they are asked for.
+fn narrows(asked: &str, only: &str) -> bool {
+    only.starts_with(asked) && only.starts_with('$') == asked.starts_with('$')
+}
+
 fn payload_bytes(events: &[RecordedEvent]) -> usize {
     events.iter().map(RecordedEvent::payload_bytes).sum()
 }
@@ -240,6 +246,10 @@ impl EventStore for Guarded {
         request.validate()?;
         let _call = self.enter()?;
         let limit = request.limit;
+        let only = self.access.shared.only_prefix(&self.caller);
+        if let Some(only) = only.filter(|only| narrows(&request.prefix, only)) {
+            request.prefix = only;
+        }
         let mut found = Vec::new();
         for _ in 0..NAME_PAGES_MAX {
             let page = self.store.list_streams(request.clone()).await?;

@@ -415,6 +415,18 @@ impl Shared {
         Some(self.usages.of(&user, (self.config.uptime)()))
     }
 
+    /// What the names of all streams begin with that the caller may see at all, if that can be said by one prefix. So a
+    /// list for a token need not look through all names.
+    pub(crate) fn only_prefix(&self, caller: &Caller) -> Option<String> {
+        let Who::Token(id) = &caller.who else {
+            return None;
+        };
+        match &*self.directory().token(*id)?.prefixes {
+            [only] => Some(only.to_string()),
+            _ => None,
+        }
+    }
+
     /// Who calls, for the log.
     fn name_of(&self, caller: &Caller) -> String {
         match &caller.who {

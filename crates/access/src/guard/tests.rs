@@ -316,6 +316,8 @@ async fn pages_leave_out_what_may_not_be_seen() {
             .all(|info| info.stream.as_str().starts_with("$$")),
         "{page:?}"
     );
+    assert!(narrows("", "b") && narrows("b", "bc") && narrows("$", "$x"));
+    assert!(!narrows("bc", "b") && !narrows("$$", "b") && !narrows("", "$x"));
     let (_, token) = world.token("root", &[Scope::Read], &["b"]).await;
     let page = token
         .list_streams(ListStreams {

@@ -421,6 +421,11 @@ async fn the_log_tells_what_was_refused_and_no_secret() {
         .status("PUT", "/streams/a/metadata", &basic("root"), "{}")
         .await;
     let refused = logged.with("gesta::audit");
+    assert!(
+        refused
+            .iter()
+            .any(|line| line.contains(r#"who="root""#) && line.contains("prove"))
+    );
     let text = refused.join("\n");
     assert!(
         text.contains("refused") && text.contains("administrative"),
