@@ -399,7 +399,7 @@ impl Accounts {
                 Err(error) => return Err(error),
             }
         }
-        // From here on nobody sets rights unseen; whoever was faster is found.
+        // Whoever was faster is found. A server that has not seen the marker yet lets anybody set rights for a second more.
         self.check_rights(first).await
     }
 
