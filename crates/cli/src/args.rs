@@ -2,18 +2,26 @@
 //!
 //! Not here: what the commands do (`commands`), configuration of the server (`config`).
 
+mod access;
 mod cluster;
+mod values;
 mod virtual_streams;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gesta_core::{Checkpoint, EventId, EventType, ExpectedRevision, Revision, StreamId, Tag};
-use gesta_wire::Expected;
-use uuid::Uuid;
 
+pub(crate) use self::access::{
+    AccessMode, NewPassword, TokenCommand, TokenCreate, TokenScope, UserAdd, UserCommand,
+};
 pub(crate) use self::cluster::{
     ClusterCommand, ClusterDrain, ClusterMove, ClusterMoveLog, ClusterPin,
+};
+pub(crate) use self::values::{After, ReadFrom};
+use self::values::{
+    after_checkpoint, after_revision, event_id, event_type, expected, from_checkpoint,
+    from_revision, stream, tag,
 };
 pub(crate) use self::virtual_streams::VirtualStreamsCommand;
 use crate::units::Span;
@@ -35,6 +43,7 @@ Exit codes:
   6    outcome unknown: repeat with the same event ids
   7    stored data is damaged
   8    the checkpoint cannot be used with this store
+  9    who calls is not known, or may not do this
   130  stopped by Ctrl-C before it was done (serve: by a second one)";
 
 /// An event store on the SQL database that you already run.
@@ -117,6 +126,12 @@ pub(crate) enum Command {
     /// Show and direct the nodes that share a PostgreSQL database.
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Make and change users. The first one makes a store ask who calls.
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Make, list and revoke API tokens.
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Read a whole store and check every promise that data can show.
     Verify,
     /// Copy a SQLite store to a new file, also while a server has it open.
@@ -143,9 +158,16 @@ pub(crate) struct Serve {
     /// Address and port to listen on. Default: 127.0.0.1:2113. Environment: GESTA_LISTEN.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
-    /// Allow anonymous access from other machines: needed for an address that is not loopback.
+    /// Allow an address that is not loopback without TLS and users.
     #[arg(long)]
     pub(crate) insecure: bool,
+    /// When callers must say who they are: auto (as soon as the store has a user, and on addresses that are not loopback),
+    /// on, or off.
+    #[arg(long, value_enum, value_name = "WHEN", hide_possible_values = true)]
+    pub(crate) access: Option<AccessMode>,
+    /// Let pages of this site, such as https://app.example.org, call the server from a browser; may be repeated.
+    #[arg(long = "cors-origin", value_name = "ORIGIN")]
+    pub(crate) cors_origins: Vec<String>,
     /// Speak TLS with this certificate, in PEM form, and those that lead from it to an authority.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_certificate: Option<String>,
@@ -245,28 +267,6 @@ pub(crate) struct StreamRead {
     pub(crate) limit: Option<u64>,
 }
 
-/// Where reading begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ReadFrom<T> {
-    /// At the first event.
-    Start,
-    /// At the last event.
-    End,
-    /// At this place.
-    Place(T),
-}
-
-/// Where following begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum After<T> {
-    /// Before the first event.
-    Start,
-    /// With the next event that is stored.
-    End,
-    /// After this place.
-    Place(T),
-}
-
 /// `gesta stream tail`.
 #[derive(Debug, Args)]
 pub(crate) struct StreamTail {
@@ -318,7 +318,7 @@ pub(crate) struct StreamMetadata {
     #[arg(value_parser = stream)]
     pub(crate) stream: StreamId,
     /// Replace the metadata by this JSON object. Known keys: $maxAge (seconds), $maxCount, $tb (truncate before this
-    /// revision).
+    /// revision), $acl (who may do what).
     #[arg(long, value_name = "JSON")]
     pub(crate) set: Option<String>,
     /// What the metadata stream must be: any, no-stream, stream-exists, or its last revision.
@@ -455,7 +455,7 @@ impl On {
 /// `gesta backup`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A store that a server has open is copied through the server, which must listen on a loopback address:\n  \
+    after_help = "A store that a server has open is copied through the server, by an administrator, or on a loopback address without users:\n  \
     gesta backup --store http://127.0.0.1:2113 copy.db\n\
     A store that nobody has open:\n  \
     gesta backup --store sqlite:gesta-data/gesta.db copy.db\n\
@@ -500,83 +500,6 @@ pub(crate) struct Confirm {
     pub(crate) yes: bool,
 }
 
-fn stream(text: &str) -> Result<StreamId, gesta_core::Error> {
-    StreamId::new(text)
-}
-
-fn event_type(text: &str) -> Result<EventType, gesta_core::Error> {
-    EventType::new(text)
-}
-
-fn tag(text: &str) -> Result<Tag, gesta_core::Error> {
-    Tag::new(text)
-}
-
-fn event_id(text: &str) -> Result<EventId, uuid::Error> {
-    Uuid::parse_str(text).map(EventId)
-}
-
-fn checkpoint(text: &str) -> Result<Checkpoint, gesta_core::Error> {
-    text.parse()
-}
-
-fn revision(text: &str) -> Result<Revision, String> {
-    match text.parse::<u64>() {
-        Ok(n) if n <= Revision::MAX.0 => Ok(Revision(n)),
-        _ => Err(format!("must be a revision from 0 to {}", Revision::MAX)),
-    }
-}
-
-fn expected(text: &str) -> Result<ExpectedRevision, String> {
-    if let Some(expected) = Expected::named(&text.replace('-', "_")) {
-        return Ok(expected.0);
-    }
-    revision(text)
-        .map(ExpectedRevision::Exact)
-        .map_err(|_| "must be any, no-stream, stream-exists or a revision".into())
-}
-
-fn after_revision(text: &str) -> Result<After<Revision>, String> {
-    match text {
-        "start" => Ok(After::Start),
-        "end" => Ok(After::End),
-        _ => revision(text)
-            .map(After::Place)
-            .map_err(|_| "must be start, end or a revision".into()),
-    }
-}
-
-fn after_checkpoint(text: &str) -> Result<After<Checkpoint>, gesta_core::Error> {
-    match text {
-        "start" => Ok(After::Start),
-        "end" => Ok(After::End),
-        _ => text.parse().map(After::Place),
-    }
-}
-
-fn from_revision(text: &str) -> Result<ReadFrom<Revision>, String> {
-    read_from(text, |text| {
-        revision(text).map_err(|error| error.to_string())
-    })
-}
-
-fn from_checkpoint(text: &str) -> Result<ReadFrom<Checkpoint>, String> {
-    read_from(text, |text| {
-        checkpoint(text).map_err(|error| error.to_string())
-    })
-}
-
-fn read_from<T>(
-    text: &str,
-    place: impl Fn(&str) -> Result<T, String>,
-) -> Result<ReadFrom<T>, String> {
-    match text {
-        "start" => Ok(ReadFrom::Start),
-        "end" => Ok(ReadFrom::End),
-        text => place(text).map(ReadFrom::Place),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -585,16 +508,6 @@ mod tests {
     #[test]
     fn the_command_tree_is_sound() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn expectations_are_read() {
-        assert_eq!(expected("any"), Ok(ExpectedRevision::Any));
-        assert_eq!(expected("no-stream"), Ok(ExpectedRevision::NoStream));
-        assert_eq!(expected("7"), Ok(ExpectedRevision::Exact(Revision(7))));
-        for bad in ["", "-1", "none", "99999999999999999999", "1.5"] {
-            assert!(expected(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the commands do.
 
+mod access;
 mod admin;
 mod all;
 mod backup;
@@ -12,6 +13,7 @@ mod progress;
 mod serve;
 mod stream;
 mod tls;
+mod user;
 mod virtual_streams;
 
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use clap::CommandFactory;
 use gesta::Missing;
 use gesta_client::HttpStore;
-use gesta_core::{Error, EventStore};
+use gesta_core::{Error, ErrorKind, EventStore};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{Cli, Command, DEFAULT_SERVER, Global, LogFormat};
@@ -59,6 +61,8 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Cluster(command) => {
             cluster::run(&database_url(&global)?, command, &mut output).await?
         }
+        Command::User(command) => user::run(&mut global, command, &mut output).await?,
+        Command::Token(command) => user::token(&mut global, command, &mut output).await?,
         Command::Verify => admin::verify(&database_url(&global)?, &mut output).await?,
         Command::Backup(backup) => backup::backup(&global, &backup, &mut output).await?,
         Command::Restore(restore) => {
@@ -153,6 +157,12 @@ async fn connect(global: &Global, missing: Missing) -> Outcome<Arc<dyn EventStor
     if is_server(&url) {
         let store = HttpStore::with_config(&url, client::config(global)?)?;
         if let Err(error) = store.info().await {
+            if matches!(
+                error.kind(),
+                ErrorKind::Unauthenticated(_) | ErrorKind::Forbidden(_)
+            ) {
+                return Err(Failure::Store(error));
+            }
             let hint = if given.is_none() {
                 "; start one with `gesta serve`, or give --store with a store or server URL"
             } else {
@@ -188,7 +198,10 @@ async fn with_store_telling<F>(
 where
     F: Future<Output = Outcome>,
 {
-    work_on(global, Missing::Refuse, progress, work).await
+    work_on(global, Missing::Refuse, progress, async |store| {
+        work(store).await
+    })
+    .await
 }
 
 /// As [`with_store_telling`], but makes the store if there is none: for commands that append.
@@ -200,7 +213,10 @@ async fn with_new_store<F>(
 where
     F: Future<Output = Outcome>,
 {
-    work_on(global, Missing::Create, progress, work).await
+    work_on(global, Missing::Create, progress, async |store| {
+        work(store).await
+    })
+    .await
 }
 
 /// Ctrl-C, from now on.
@@ -208,15 +224,12 @@ fn interrupts() -> Outcome<Signal> {
     Ok(signal(SignalKind::interrupt())?)
 }
 
-async fn work_on<F>(
+async fn work_on(
     global: &Global,
     missing: Missing,
     progress: &Progress,
-    work: impl FnOnce(Arc<dyn EventStore>) -> F,
-) -> Outcome
-where
-    F: Future<Output = Outcome>,
-{
+    work: impl AsyncFnOnce(Arc<dyn EventStore>) -> Outcome,
+) -> Outcome {
     let mut interrupts = interrupts()?;
     let store = tokio::select! {
         store = connect(global, missing) => store?,

@@ -13,7 +13,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::args::LogFormat;
+use crate::args::{AccessMode, LogFormat};
 use crate::exit::{Failure, Outcome};
 use crate::units::{Size, Span};
 
@@ -33,8 +33,10 @@ pub(crate) struct Config {
     pub(crate) store: String,
     /// Address to listen on.
     pub(crate) listen: String,
-    /// Anonymous access from other machines.
+    /// Addresses that are not loopback without TLS and users.
     pub(crate) insecure: bool,
+    /// When callers must say who they are.
+    pub(crate) access: AccessMode,
     /// `[tls]`.
     pub(crate) tls: Tls,
     /// `[log]`.
@@ -122,6 +124,10 @@ pub(crate) struct Server {
     pub(crate) connections_max: usize,
     pub(crate) requests_in_flight_max: usize,
     pub(crate) subscriptions_max: usize,
+    pub(crate) user_calls_max: usize,
+    pub(crate) user_bytes_per_second: Size,
+    /// Several are separated by spaces.
+    pub(crate) cors_origins: String,
     pub(crate) reads_in_flight_max: usize,
     pub(crate) body_bytes_max: Size,
     pub(crate) bytes_in_flight_max: Size,
@@ -167,6 +173,7 @@ impl Default for Config {
             store: DEFAULT_STORE.into(),
             listen: gesta_server::Config::default().listen.to_string(),
             insecure: false,
+            access: AccessMode::Auto,
             tls: Tls::default(),
             log: Log::default(),
             server: Server::default(),
@@ -189,12 +196,18 @@ impl Default for Log {
 impl Default for Server {
     fn default() -> Self {
         let of = gesta_server::Config::default();
+        let access = gesta_access::Config::default();
         Self {
             handshake_max: Span(of.handshake_max),
             handshakes_max: of.handshakes_max,
             connections_max: of.connections_max,
             requests_in_flight_max: of.requests_in_flight_max,
             subscriptions_max: of.subscriptions_max,
+            user_calls_max: access.user_calls_max,
+            user_bytes_per_second: Size(
+                usize::try_from(access.user_bytes_per_second).unwrap_or(usize::MAX),
+            ),
+            cors_origins: String::new(),
             reads_in_flight_max: of.reads_in_flight_max,
             body_bytes_max: Size(of.body_bytes_max),
             bytes_in_flight_max: Size(of.bytes_in_flight_max),
@@ -259,9 +272,17 @@ pub(crate) struct Flags {
     /// Left out unless it is given, so that a file or a variable can say it too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
+    pub(crate) access: Option<AccessMode>,
     pub(crate) tls: TlsFlags,
+    pub(crate) server: ServerFlags,
     pub(crate) log: LogFlags,
     pub(crate) cluster: ClusterFlags,
+}
+
+/// The part of [`Server`].
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct ServerFlags {
+    pub(crate) cors_origins: Option<String>,
 }
 
 /// The part of [`Tls`].

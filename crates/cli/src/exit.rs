@@ -28,6 +28,8 @@ pub(crate) enum Code {
     Damaged = 7,
     /// The checkpoint cannot be used with this store.
     InvalidCheckpoint = 8,
+    /// Who calls is not known, or may not do this.
+    NotAllowed = 9,
     /// Stopped by a signal before it was done.
     Interrupted = 130,
 }
@@ -83,6 +85,7 @@ fn code_of(kind: &ErrorKind) -> Code {
         ErrorKind::OutcomeUnknown(_) => Code::OutcomeUnknown,
         ErrorKind::Corrupt(_) => Code::Damaged,
         ErrorKind::InvalidCheckpoint(_) => Code::InvalidCheckpoint,
+        ErrorKind::Unauthenticated(_) | ErrorKind::Forbidden(_) => Code::NotAllowed,
         _ => Code::Other,
     }
 }
@@ -158,6 +161,8 @@ mod tests {
             (ErrorKind::OutcomeUnknown(String::new()), 6),
             (ErrorKind::Corrupt(String::new()), 7),
             (ErrorKind::InvalidCheckpoint(String::new()), 8),
+            (ErrorKind::Unauthenticated(String::new()), 9),
+            (ErrorKind::Forbidden(String::new()), 9),
             (ErrorKind::Schema(String::new()), 1),
             (ErrorKind::Unsupported(String::new()), 1),
             (ErrorKind::Refused(String::new()), 1),

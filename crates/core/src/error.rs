@@ -69,6 +69,12 @@ pub enum ErrorKind {
     /// Rights, settings or capabilities of the database do not allow this.
     #[error("{0}")]
     Unsupported(String),
+    /// It is not known who calls, and it must be; nothing was done. Show who you are, or somebody else.
+    #[error("who calls is not known: {0}")]
+    Unauthenticated(String),
+    /// The caller may not do this; nothing was done.
+    #[error("{0}")]
+    Forbidden(String),
 }
 
 struct Actual(Option<Revision>);

@@ -84,6 +84,18 @@ impl Refusal {
         Self::new(Code::InvalidArgument, message)
     }
 
+    /// Who calls has not proved who they are.
+    #[must_use]
+    pub fn unauthenticated() -> Self {
+        Self::new(Code::Unauthenticated, "Unauthenticated")
+    }
+
+    /// The caller may not do this.
+    #[must_use]
+    pub fn access_denied() -> Self {
+        Self::new(Code::PermissionDenied, "Access Denied").exception("access-denied")
+    }
+
     /// The server cannot do this now.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
@@ -264,6 +276,8 @@ impl From<&Error> for Refusal {
                 actual,
             } => Self::wrong_expected_version(stream, Expected::from(*expected), *actual),
             ErrorKind::Overloaded(detail) => Self::overloaded(detail),
+            ErrorKind::Unauthenticated(_) => Self::unauthenticated(),
+            ErrorKind::Forbidden(_) => Self::access_denied(),
             kind => Self::new(code(kind), kind.to_string()),
         }
     }

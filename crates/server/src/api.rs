@@ -3,15 +3,19 @@
 //! Invariants: every error answer is a problem document; every answer is counted.
 //! Not here: what the calls do (`write`, `read`, `subscribe`, `system`).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gesta_core::StreamId;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use gesta_access::{Access, Caller, Guarded, Operation, OwnedOperation};
+use gesta_core::{EventStore, StreamId};
 use gesta_wire::{shortened, shown};
 use hyper::body::Incoming;
 use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderName,
-    HeaderValue, RETRY_AFTER, TRANSFER_ENCODING,
+    ALLOW, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap,
+    HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, Version};
@@ -22,13 +26,15 @@ use crate::edge::Activity;
 use crate::problem::{self, Problem, Result};
 use crate::route::{self, Matched, Route, Verb};
 use crate::state::State;
-use crate::{backup, groups, grpc, host, read, subscribe, system, uri, write};
+use crate::{backup, cors, groups, grpc, host, read, subscribe, system, uri, write};
 
 pub(crate) type Answer = Response<AnswerBody>;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
+const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"gesta\", charset=\"UTF-8\"");
+const BEARER: HeaderValue = HeaderValue::from_static("Bearer realm=\"gesta\"");
 const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const X_CONTENT_TYPE_OPTIONS: HeaderName = HeaderName::from_static("x-content-type-options");
 
@@ -36,28 +42,35 @@ const X_CONTENT_TYPE_OPTIONS: HeaderName = HeaderName::from_static("x-content-ty
 pub(crate) async fn answer(
     state: Arc<State>,
     activity: &Arc<Activity>,
+    from: IpAddr,
     request: Request<Incoming>,
 ) -> Answer {
     if grpc::is_call(&request) {
-        return grpc::answer(state, request).await;
+        return grpc::answer(state, from, request).await;
     }
     let begun = Instant::now();
     let (parts, body) = request.into_parts();
     let matched = route::matched(parts.uri.path());
     let (route, verb) = (matched.route, matched.route.method(&parts.method));
     let call = Call {
+        admitted: Admitted::unasked(&state, from),
         state: &state,
         activity,
+        from,
         parts: &parts,
         matched,
     };
     let mut body = RequestBody::new(body);
     let answer = match verb {
         _ if let Err(problem) = check_frame(&state, &parts) => Err(problem),
+        None if let Some(answer) = cors::preflight(&state.config.cors_origins, route, &parts) => {
+            Ok(answer)
+        }
         Some(verb) => call.answer(verb, &mut body).await,
         None => Err(call.no_such_call()),
     };
     let mut answer = answer.unwrap_or_else(|problem| show(&problem));
+    cors::allow(&state.config.cors_origins, &parts.headers, &mut answer);
     // A client that waits for leave to send its body is spared sending it.
     let waits = parts.headers.contains_key(EXPECT);
     if parts.version < Version::HTTP_2 && (!body.discard(waits).await) {
@@ -77,7 +90,9 @@ pub(crate) async fn answer(
 /// that cannot be undone.
 pub(crate) fn check_frame(state: &State, parts: &Parts) -> Result<()> {
     host::check(parts)?;
-    if !state.config.insecure && !host::is_local(parts) {
+    // Who must prove who they are cannot be led here by the name of another site.
+    let asks = state.access.as_ref().is_some_and(Access::is_on);
+    if !state.config.insecure && !asks && !host::is_local(parts) {
         return Err(misdirected(&parts.headers));
     }
     let codings = parts.headers.get_all(TRANSFER_ENCODING);
@@ -110,12 +125,13 @@ fn misdirected(headers: &HeaderMap) -> Problem {
 pub(crate) async fn answer_beyond(
     state: Arc<State>,
     activity: &Arc<Activity>,
+    from: IpAddr,
     request: Request<Incoming>,
     full: &Problem,
 ) -> Answer {
     let version = request.version();
     let mut answer = if route::matched(request.uri().path()).route.is_probe() {
-        answer(state, activity, request).await
+        answer(state, activity, from, request).await
     } else {
         let waits = request.headers().contains_key(EXPECT);
         RequestBody::new(request.into_body()).discard(waits).await;
@@ -140,25 +156,97 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
+/// Who calls, and the store that is theirs.
+#[derive(Clone)]
+pub(crate) struct Admitted {
+    caller: Caller,
+    pub(crate) store: Arc<dyn EventStore>,
+    guarded: Option<Guarded>,
+}
+
+impl Admitted {
+    /// Nobody has been asked who they are.
+    pub(crate) fn unasked(state: &State, from: IpAddr) -> Self {
+        Self {
+            caller: Caller::anonymous(Some(from)),
+            store: Arc::clone(&state.store),
+            guarded: None,
+        }
+    }
+
+    /// Finds out who calls.
+    pub(crate) async fn of(state: &State, headers: &HeaderMap, from: IpAddr) -> Result<Self> {
+        let Some(access) = &state.access else {
+            if state.config.requires_access {
+                return Err(Problem::new(
+                    problem::UNAVAILABLE,
+                    "the server has no accounts",
+                ));
+            }
+            return Ok(Self::unasked(state, from));
+        };
+        let shown = headers.get_all(AUTHORIZATION).iter();
+        let caller = access
+            .caller(shown.map(HeaderValue::as_bytes), from)
+            .await?;
+        // Before a body is read, and whatever the call is.
+        access.check(&caller, Operation::Info).await?;
+        let guarded = access.guard(Arc::clone(&state.store), caller.clone());
+        Ok(Self {
+            caller,
+            store: Arc::new(guarded.clone()),
+            guarded: Some(guarded),
+        })
+    }
+
+    /// Refuses what the caller may not do now.
+    pub(crate) async fn check(
+        &self,
+        state: &State,
+        operation: Operation<'_>,
+    ) -> gesta_core::Result<()> {
+        match &state.access {
+            Some(access) => access.check(&self.caller, operation).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the caller may do this now; what it gives ends with an error once they may not any more.
+    pub(crate) async fn until_forbidden(
+        &self,
+        operation: OwnedOperation,
+    ) -> gesta_core::Result<BoxFuture<'static, gesta_core::Error>> {
+        match &self.guarded {
+            Some(guarded) => Ok(guarded.clone().until_forbidden(operation).await?.boxed()),
+            None => Ok(std::future::pending().boxed()),
+        }
+    }
+}
+
 /// One request, without its body.
 pub(crate) struct Call<'a> {
     pub(crate) state: &'a Arc<State>,
     /// What happens on its connection.
     pub(crate) activity: &'a Arc<Activity>,
+    from: IpAddr,
+    admitted: Admitted,
     parts: &'a Parts,
     matched: Matched<'a>,
 }
 
 impl<'a> Call<'a> {
-    async fn answer(&self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
+    async fn answer(mut self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
         // Whether the server lives can be asked even when it is full.
         let ticket = if self.matched.route.is_probe() {
             None
         } else {
             Some(self.state.requests.enter()?)
         };
+        if !self.matched.route.is_public() {
+            self.admitted = Admitted::of(self.state, &self.parts.headers, self.from).await?;
+        }
         let mut answer = match (self.matched.route, verb) {
-            (Route::Stream, Verb::Post) => write::append_to(self, body).await,
+            (Route::Stream, Verb::Post) => write::append_to(&self, body).await,
             // Boxed, so that the one hot call above does not carry the memory of all others.
             _ => Box::pin(self.others(verb, body)).await,
         }?;
@@ -166,6 +254,33 @@ impl<'a> Call<'a> {
             answer.body_mut().guards().request = ticket;
         }
         Ok(answer)
+    }
+
+    /// Refuses what the caller may not do now.
+    pub(crate) async fn check(&self, operation: Operation<'_>) -> Result<()> {
+        Ok(self.admitted.check(self.state, operation).await?)
+    }
+
+    /// Tells the log of what only administrators do.
+    pub(crate) fn done(&self, operation: Operation<'_>) {
+        if let Some(access) = &self.state.access {
+            access.done(&self.admitted.caller, operation);
+        }
+    }
+
+    /// True if callers prove who they are.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.state.access.as_ref().is_some_and(Access::is_on)
+    }
+
+    /// The store as the caller may use it.
+    pub(crate) fn store(&self) -> &Arc<dyn EventStore> {
+        &self.admitted.store
+    }
+
+    /// What the caller is, for calls that go on.
+    pub(crate) fn admitted(&self) -> &Admitted {
+        &self.admitted
     }
 
     async fn others(&self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
@@ -270,6 +385,10 @@ pub(crate) fn show(problem: &Problem) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
+    if problem.status() == StatusCode::UNAUTHORIZED {
+        headers.append(WWW_AUTHENTICATE, BASIC);
+        headers.append(WWW_AUTHENTICATE, BEARER);
+    }
     if let Some(allow) = problem.allow() {
         headers.insert(ALLOW, HeaderValue::from_static(allow));
     }

@@ -1,6 +1,7 @@
 //! `POST /admin/backup`: a consistent copy of the store as the body of the answer.
 //!
-//! Why only on loopback listeners: a backup is the whole store, and there is no authentication yet.
+//! Why only for administrators, or on loopback listeners while nobody has to prove who they are: a backup is the whole
+//! store, with the hashes of all passwords.
 //! Why a media type is asked for: without it, any web page could make a browser send the request.
 //! Not here: how a copy is made ([`BackupSource`], which the binary gives).
 
@@ -10,6 +11,7 @@ use std::io::Read;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream;
+use gesta_access::Operation;
 use gesta_core::Error;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
@@ -40,10 +42,11 @@ pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     check_media_type(call)?;
     let state = call.state;
-    if !state.config.listen.ip().is_loopback() {
+    call.check(Operation::Manage).await?;
+    if !call.is_guarded() && !state.config.listen.ip().is_loopback() {
         return Err(Problem::new(
             problem::UNSUPPORTED,
-            "a server that listens on other addresses than loopback gives no backups, because there is no authentication yet: \
+            "a server without users that listens on other addresses than loopback gives no backups: \
              run `gesta backup` where the store is while the server is stopped, or let the server listen on 127.0.0.1",
         ));
     }
@@ -53,6 +56,7 @@ pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {
             "this server cannot copy its store",
         ));
     };
+    call.done(Operation::Manage);
     let file = source.copy().await?;
     let length = file.metadata().map_err(unreadable)?.len();
     let parts = stream::try_unfold(file, |file| async {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gesta_core::limits;
 
+use crate::cors::Origin;
 use crate::tls::TlsFiles;
 
 /// Bounds and times of the server. Every queue, body and wait has a maximum (contract C8).
@@ -12,8 +13,13 @@ use crate::tls::TlsFiles;
 pub struct Config {
     /// Address to listen on. Port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Allows addresses that are not loopback although there is no authentication yet.
+    /// Allows addresses that are not loopback without TLS and users.
     pub insecure: bool,
+    /// Callers must always prove who they are: without [`with_access`](crate::Bound::with_access) every call is refused.
+    /// With TLS, addresses that are not loopback are allowed.
+    pub requires_access: bool,
+    /// Pages of which sites may call the server from a browser.
+    pub cors_origins: Vec<Origin>,
     /// TLS, and nothing else, is spoken with these files; `None`: connections are not encrypted.
     pub tls: Option<TlsFiles>,
     /// How long a TLS handshake may take.
@@ -63,6 +69,8 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 2113)),
             insecure: false,
+            requires_access: false,
+            cors_origins: Vec::new(),
             tls: None,
             handshake_max: Duration::from_secs(10),
             handshakes_max: 1_000,

@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use gesta_access::{Operation, OwnedOperation};
 use gesta_core::{ErrorKind, EventId, EventStore, Filter, LogId, StreamId, SystemClock, log_of};
 use gesta_groups::document::{Group, Name, Names};
 use gesta_groups::{
@@ -28,6 +29,7 @@ use crate::placement::Cluster;
 use crate::problem::{Problem, Result};
 use crate::read::{FilterBody, filter_of};
 use crate::route::{OfGroup, Route, Verb};
+use crate::sse::Feed;
 use crate::subscribe::endless;
 use crate::uri;
 use crate::write::{check_media_type, payload};
@@ -155,6 +157,7 @@ pub(crate) async fn call(
     verb: Verb,
     body: &mut RequestBody,
 ) -> Result<Answer> {
+    check(call, of, verb).await?;
     match (of, verb) {
         (OfGroup::Itself, Verb::Put) => create(call, body).await,
         (OfGroup::Itself, Verb::Post) => update(call, body).await,
@@ -167,6 +170,36 @@ pub(crate) async fn call(
         (OfGroup::Ack, _) => ack(call, body).await,
         (OfGroup::Nack, _) => nack(call, body).await,
         (OfGroup::ReplayParked, _) => replay(call, body).await,
+    }
+}
+
+/// Who sees what a group shows must be allowed to read it; who changes a group must look after the store too.
+async fn check(call: &Call<'_>, of: OfGroup, verb: Verb) -> Result<()> {
+    let changes = match of {
+        OfGroup::Itself => verb != Verb::Get,
+        OfGroup::ReplayParked => true,
+        OfGroup::Consume | OfGroup::Ack | OfGroup::Nack => false,
+    };
+    if changes {
+        call.check(Operation::ManageGroups).await?;
+    }
+    call.check(reading(group(call)?.source())).await
+}
+
+/// What must be allowed to whom a group on this source shows its events. All events are for administrators: a group does
+/// not leave any of them out.
+pub(crate) fn reading(source: &Source) -> Operation<'_> {
+    match source {
+        Source::Stream(stream) => Operation::Read(stream),
+        Source::All => Operation::Manage,
+    }
+}
+
+/// The same, for as long as a consumer stays.
+pub(crate) fn following(source: &Source) -> OwnedOperation {
+    match source {
+        Source::Stream(stream) => OwnedOperation::Read(stream.clone()),
+        Source::All => OwnedOperation::Manage,
     }
 }
 
@@ -185,6 +218,10 @@ pub(crate) async fn list(call: &Call<'_>) -> Result<Answer> {
             usize::try_from(uri::number("limit", &text, u64::from(u32::MAX))?).unwrap_or(0)
         }
     };
+    match &source {
+        Some(source) => call.check(reading(source)).await?,
+        None => call.check(Operation::Observe).await?,
+    }
     let groups = &call.state.groups;
     let found = groups.list(source.as_ref(), after.as_ref(), limit).await?;
     let names = Names {
@@ -198,6 +235,7 @@ pub(crate) async fn list(call: &Call<'_>) -> Result<Answer> {
 pub(crate) async fn restart(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     call.parameters(&[])?;
     let _: NoBody = document(call, body).await?;
+    call.check(Operation::ManageGroups).await?;
     call.state.groups.restart_all().await?;
     Ok(json(StatusCode::OK, answer::write(&Done {})))
 }
@@ -273,13 +311,19 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
         name: name.into_owned(),
         ..Identity::default()
     };
+    let following = following(group.source());
+    let forbidden = call.admitted().until_forbidden(following).await?;
     let ticket = call.state.subscriptions.enter()?;
     let consumer = call
         .state
         .groups
         .join(&group, Join { buffer, identity })
         .await?;
-    Ok(endless(call, consumer.into(), ticket))
+    let feed = Feed::Consumer {
+        consumer,
+        forbidden,
+    };
+    Ok(endless(call, feed, ticket))
 }
 
 async fn ack(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {

@@ -20,15 +20,18 @@ mod stats;
 mod subscribe;
 mod v2;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use gesta_grpc::Refusal;
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Version};
 use tokio::time::Instant;
 
-use crate::api::{self, Answer};
+use crate::api::{self, Admitted, Answer};
+use crate::gate::Ticket;
 use crate::grpc::call::Call;
 pub(crate) use crate::grpc::reply::Messages;
 use crate::grpc::reply::Reply;
@@ -48,14 +51,14 @@ pub(crate) fn is_call<B>(request: &Request<B>) -> bool {
 }
 
 /// Answers a call. Never fails: what goes wrong is a status.
-pub(crate) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Answer {
+pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Incoming>) -> Answer {
     let begun = Instant::now();
     let (parts, body) = request.into_parts();
     let metrics = state.clone();
-    let answer = match admit(&state, &parts) {
+    let answer = match admit(&state, &parts, from).await {
         Err(refusal) => reply::refuse(&refusal),
-        Ok(ticket) => {
-            let call = Call::new(state, &parts, body);
+        Ok((ticket, admitted)) => {
+            let call = Call::new(state, admitted, &parts, body);
             let deadline = call.deadline();
             match reply::in_time(deadline, dispatch(parts.uri.path(), call)).await {
                 Ok(Reply::Endless(messages)) => reply::answer(messages, deadline),
@@ -77,8 +80,14 @@ pub(crate) async fn answer(state: Arc<State>, request: Request<Incoming>) -> Ans
     answer
 }
 
-/// Lets a call in, if its frame is that of a call and the server is not full.
-fn admit(state: &State, parts: &hyper::http::request::Parts) -> Result<crate::gate::Ticket> {
+/// What anybody may ask: clients do so before they say who they are.
+const PUBLIC: [&str; 2] = [
+    "/event_store.client.server_features.ServerFeatures/GetSupportedMethods",
+    "/event_store.client.gossip.Gossip/Read",
+];
+
+/// Lets a call in, if its frame is that of a call, the server is not full, and who calls has proved who they are.
+async fn admit(state: &State, parts: &Parts, from: IpAddr) -> Result<(Ticket, Admitted)> {
     if parts.version != Version::HTTP_2 {
         return Err(Refusal::invalid("gRPC needs HTTP/2"));
     }
@@ -86,16 +95,23 @@ fn admit(state: &State, parts: &hyper::http::request::Parts) -> Result<crate::ga
         return Err(Refusal::invalid("gRPC needs the method POST"));
     }
     api::check_frame(state, parts).map_err(|problem| refusal_of(&problem))?;
-    state
-        .requests
-        .enter()
-        .map_err(|problem| refusal_of(&problem))
+    let ticket = state.requests.enter();
+    let ticket = ticket.map_err(|problem| refusal_of(&problem))?;
+    if PUBLIC.contains(&parts.uri.path()) {
+        return Ok((ticket, Admitted::unasked(state, from)));
+    }
+    match Admitted::of(state, &parts.headers, from).await {
+        Ok(admitted) => Ok((ticket, admitted)),
+        Err(problem) => Err(refusal_of(&problem)),
+    }
 }
 
 /// A problem of HTTP as a status.
 fn refusal_of(problem: &crate::problem::Problem) -> Refusal {
     let detail = problem.detail.as_str();
     match problem.status().as_u16() {
+        401 => Refusal::unauthenticated(),
+        403 => Refusal::access_denied(),
         503 => Refusal::overloaded(detail),
         500..600 => Refusal::unavailable(detail),
         413 => Refusal::new(gesta_grpc::Code::ResourceExhausted, detail),

@@ -23,6 +23,7 @@ mod api;
 mod backup;
 mod body;
 mod config;
+mod cors;
 mod decode;
 mod document;
 mod edge;
@@ -49,6 +50,7 @@ mod write;
 
 pub use backup::BackupSource;
 pub use config::Config;
+pub use cors::{NoOrigin, Origin};
 pub use placement::{Cluster, ClusterNode, LogOwner, Placement};
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use gesta_core::{
-    AllFrom, Checkpoint, Direction, EventStoreExt, EventType, Filter, ListStreams, Query, ReadAll,
-    ReadStream, Resolved, Revision, StreamFrom, Tag, limits,
+    AllFrom, Checkpoint, Direction, EventStore, EventStoreExt, EventType, Filter, ListStreams,
+    Query, ReadAll, ReadStream, Resolved, Revision, StreamFrom, Tag, limits,
 };
 use gesta_wire::answer::{self, Streams};
 use gesta_wire::event::{self, Framing, write_resolved};
@@ -60,7 +60,7 @@ pub(crate) async fn stream(call: &Call<'_>) -> Result<Answer> {
     }
     request.validate()?;
     let mut held = call.state.budget.reservation();
-    let store = &call.state.store;
+    let store = call.store();
     let page = {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
         match links {
@@ -98,7 +98,7 @@ pub(crate) async fn all(call: &Call<'_>) -> Result<Answer> {
     let mut held = call.state.budget.reservation();
     let page = {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        event::write_all_page(&call.state.store.read_all(request).await?)
+        event::write_all_page(&call.store().read_all(request).await?)
     };
     held.grow(page.len())?;
     Ok(document(page, held))
@@ -114,7 +114,7 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
     let mut out = Vec::new();
     {
         let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-        let store = &call.state.store;
+        let store = call.store();
         let event = Arc::new(store.read_event(stream, revision).await?);
         let found = match links {
             Links::AsTheyAre => Resolved::itself(event),
@@ -132,7 +132,7 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
 /// `GET /streams/{stream}/metadata`: the document byte for byte, its revision as entity tag.
 pub(crate) async fn metadata(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
-    let record = call.state.store.stream_metadata(call.stream()?).await?;
+    let record = call.store().stream_metadata(call.stream()?).await?;
     let mut answer = json(StatusCode::OK, record.metadata.json().clone());
     if let Some(revision) = record.revision
         && let Ok(tag) = HeaderValue::try_from(format!("\"{revision}\""))
@@ -157,7 +157,7 @@ pub(crate) async fn streams(call: &Call<'_>) -> Result<Answer> {
     };
     request.validate()?;
     let _turn = call.state.reads.acquire().await.map_err(stopping)?;
-    let page = call.state.store.list_streams(request).await?;
+    let page = call.store().list_streams(request).await?;
     Ok(json(StatusCode::OK, answer::write(&Streams::from(&page))))
 }
 
@@ -286,6 +286,7 @@ pub(crate) fn links(parameters: &Parameters<'_>) -> Result<Links> {
 /// What is left of an answer in lines.
 struct Lines {
     state: Arc<State>,
+    store: Arc<dyn EventStore>,
     reader: PageReader,
     links: Links,
     /// Events that may still be sent.
@@ -317,7 +318,7 @@ impl Lines {
 
     /// Reads a page: how many events, and as lines.
     async fn page(&mut self) -> gesta_core::Result<(usize, Bytes)> {
-        let store = &*self.state.store;
+        let store = &*self.store;
         let limit = self.left.min(PAGE_EVENTS);
         match self.links {
             Links::AsTheyAre => {
@@ -356,6 +357,7 @@ async fn lines(
 ) -> Result<Answer> {
     let mut lines = Lines {
         state: call.state.clone(),
+        store: Arc::clone(call.store()),
         reader,
         links,
         left: limit.unwrap_or(usize::MAX),

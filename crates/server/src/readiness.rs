@@ -22,9 +22,16 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// Asks the store, and logs if the answer is another one than before.
-    pub(crate) async fn probe(&self, store: &dyn EventStore) -> Result<()> {
-        let ready = in_time(store.ready()).await;
+    /// Asks the store unless the accounts are not ready, and logs if the answer is another one than before.
+    pub(crate) async fn probe(
+        &self,
+        accounts: gesta_core::Result<()>,
+        store: &dyn EventStore,
+    ) -> Result<()> {
+        let ready = match accounts {
+            Ok(()) => in_time(store.ready()).await,
+            Err(error) => Err(unavailable(&error)),
+        };
         let reason = ready.as_ref().err().map(|problem| problem.detail.clone());
         let mut unready = self.unready.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*unready, &reason) {

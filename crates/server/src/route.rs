@@ -138,6 +138,14 @@ impl Route {
         )
     }
 
+    /// True for what tells nothing of a store: anybody may ask.
+    pub(crate) fn is_public(self) -> bool {
+        matches!(
+            self,
+            Route::Root | Route::OpenApi | Route::Live | Route::Ready | Route::Unknown
+        )
+    }
+
     /// The methods of the address as an `Allow` header lists them.
     pub(crate) fn allow(self) -> &'static str {
         match self {

@@ -3,10 +3,11 @@
 //! Invariants: when [`Handle::shutdown`] returns, no connection is served any more.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_access::Access;
 use gesta_core::EventStore;
 use gesta_groups::Groups;
 use hyper::service::service_fn;
@@ -28,7 +29,7 @@ use crate::gate::Ticket;
 use crate::groups;
 use crate::placement::Cluster;
 use crate::problem::Problem;
-use crate::state::State;
+use crate::state::{Beside, State};
 use crate::tls::{Tls, TlsError};
 
 /// Largest head of a request, in bytes, and step in which bodies are read.
@@ -50,10 +51,9 @@ const RESERVE_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The address can be reached from other machines, but anybody could read and write: there is no authentication
-    /// yet.
+    /// The address can be reached from other machines, but anybody could read and write, or hear the passwords.
     #[error(
-        "refusing to listen on {0}: it is not a loopback address, and there is no authentication yet; say --insecure to allow it"
+        "refusing to listen on {0}: it is not a loopback address; speak TLS (--tls-certificate) and do not say --access off, or say --insecure to allow it"
     )]
     NotLoopback(SocketAddr),
     /// The address cannot be listened on.
@@ -96,6 +96,8 @@ pub struct Bound {
     backups: Option<Arc<dyn BackupSource>>,
     /// The cluster that the server is a node of.
     cluster: Option<Arc<dyn Cluster>>,
+    /// Who calls and what they may do.
+    access: Option<Access>,
 }
 
 impl std::fmt::Debug for Bound {
@@ -116,7 +118,8 @@ impl std::fmt::Debug for Bound {
 /// Dropping the future takes nothing.
 pub async fn bind(config: Config) -> Result<Bound, StartError> {
     let address = config.listen;
-    if !address.ip().is_loopback() && !config.insecure {
+    let is_safe = config.requires_access && config.tls.is_some();
+    if !address.ip().is_loopback() && !config.insecure && !is_safe {
         return Err(StartError::NotLoopback(address));
     }
     let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
@@ -129,6 +132,7 @@ pub async fn bind(config: Config) -> Result<Bound, StartError> {
         tls,
         backups: None,
         cluster: None,
+        access: None,
     })
 }
 
@@ -147,6 +151,13 @@ impl Bound {
         self
     }
 
+    /// Lets the server ask who calls, and what they may do.
+    #[must_use]
+    pub fn with_access(mut self, access: Access) -> Self {
+        self.access = Some(access);
+        self
+    }
+
     /// Starts the server for `store`. Must be called within a tokio runtime.
     ///
     /// `registry` may hold metrics of the caller; `/metrics` shows them beside the server's own.
@@ -159,9 +170,12 @@ impl Bound {
                 self.tls,
                 store,
                 registry,
-                self.backups,
-                self.cluster,
                 groups,
+                Beside {
+                    backups: self.backups,
+                    cluster: self.cluster,
+                    access: self.access,
+                },
             ),
             connections: TaskTracker::new(),
             aborting: CancellationToken::new(),
@@ -388,20 +402,29 @@ async fn serve(
         tracing::debug!(%error, "TCP_NODELAY cannot be set");
     }
     hold_little_unsent(&socket);
+    let Ok(from) = socket.peer_addr() else {
+        // It was closed already.
+        return;
+    };
+    let from = from.ip();
     let state = &handle.state;
     match &state.tls {
-        None => converse(socket, &handle, &builder, full).await,
+        None => converse(socket, &handle, &builder, from, full).await,
         Some(tls) => {
-            if let Some(stream) = shake_hands(tls, state, socket).await {
-                converse(stream, &handle, &builder, full).await;
+            if let Some(stream) = shake_hands(tls, state, from, socket).await {
+                converse(stream, &handle, &builder, from, full).await;
             }
         }
     }
 }
 
 /// Speaks TLS on a connection, unless it takes too long, or so many came after it that it gives way.
-async fn shake_hands(tls: &Tls, state: &State, socket: TcpStream) -> Option<TlsStream<TcpStream>> {
-    let from = socket.peer_addr().ok()?.ip();
+async fn shake_hands(
+    tls: &Tls,
+    state: &State,
+    from: IpAddr,
+    socket: TcpStream,
+) -> Option<TlsStream<TcpStream>> {
     let mut newcomer = state.handshakes.admit(from);
     tokio::select! {
         stream = tokio::time::timeout(state.config.handshake_max, tls.accept(socket)) => stream.ok()?,
@@ -418,6 +441,7 @@ async fn converse<S>(
     socket: S,
     handle: &Handle,
     builder: &auto::Builder<TokioExecutor>,
+    from: IpAddr,
     full: Option<Arc<Problem>>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -429,8 +453,8 @@ async fn converse<S>(
         let (running, full) = (activity.request(), full.clone());
         async move {
             let mut answer = match &full {
-                None => api::answer(state, &activity, request).await,
-                Some(full) => api::answer_beyond(state, &activity, request, full).await,
+                None => api::answer(state, &activity, from, request).await,
+                Some(full) => api::answer_beyond(state, &activity, from, request, full).await,
             };
             answer.body_mut().guards().running = Some(running);
             Ok::<_, Infallible>(answer)

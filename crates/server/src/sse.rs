@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use futures::stream::{BoxStream, Stream};
 use gesta_core::{
     Checkpoint, RecordedEvent, ResolvedMessage, Result, SharedEvent, Subscription,
@@ -44,7 +45,11 @@ pub(crate) enum Feed {
     Subscription(Subscription),
     /// A subscription, with what links lead to.
     Followed(BoxStream<'static, Result<ResolvedMessage>>),
-    Consumer(Consumer),
+    Consumer {
+        consumer: Consumer,
+        /// Ends when the caller may not read any more.
+        forbidden: BoxFuture<'static, gesta_core::Error>,
+    },
 }
 
 /// What comes from there.
@@ -56,12 +61,6 @@ enum Message {
 impl From<Subscription> for Feed {
     fn from(subscription: Subscription) -> Self {
         Self::Subscription(subscription)
-    }
-}
-
-impl From<Consumer> for Feed {
-    fn from(consumer: Consumer) -> Self {
-        Self::Consumer(consumer)
     }
 }
 
@@ -77,10 +76,18 @@ impl Feed {
                 .poll_next(cx)
                 .map_ok(|ResolvedMessage { message, link }| Message::Of(message, link))
                 .map_err(Problem::from),
-            Feed::Consumer(consumer) => Pin::new(consumer)
-                .poll_next(cx)
-                .map_ok(Message::Delivery)
-                .map_err(Problem::from),
+            Feed::Consumer {
+                consumer,
+                forbidden,
+            } => {
+                if let Poll::Ready(error) = forbidden.as_mut().poll(cx) {
+                    return Poll::Ready(Some(Err(Problem::from(error))));
+                }
+                Pin::new(consumer)
+                    .poll_next(cx)
+                    .map_ok(Message::Delivery)
+                    .map_err(Problem::from)
+            }
         }
     }
 }
@@ -103,7 +110,7 @@ impl Events {
     pub(crate) fn new(state: Arc<State>, feed: Feed, activity: Arc<Activity>) -> Self {
         let heartbeat = tokio::time::sleep(state.config.heartbeat);
         let mut out = BEGINNING.to_vec();
-        if let Feed::Consumer(consumer) = &feed {
+        if let Feed::Consumer { consumer, .. } = &feed {
             let joined = format!(
                 "event: joined\ndata: {{\"consumer\":\"{}\"}}\n\n",
                 consumer.id()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gesta_access::Access;
 use gesta_core::EventStore;
 use gesta_core::newcomers::Newcomers;
 use gesta_groups::Groups;
@@ -50,8 +51,18 @@ pub(crate) struct State {
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
     /// Tells this process from others, for clients that ask which nodes there are.
     pub(crate) instance: Uuid,
+    /// Who calls and what they may do; `None`: anybody may do everything.
+    pub(crate) access: Option<Access>,
     /// Cancelled when the server stops: no new requests, no endless answers.
     pub(crate) stopping: CancellationToken,
+}
+
+/// What a server may have beside a store.
+#[derive(Default)]
+pub(crate) struct Beside {
+    pub(crate) backups: Option<Arc<dyn BackupSource>>,
+    pub(crate) cluster: Option<Arc<dyn Cluster>>,
+    pub(crate) access: Option<Access>,
 }
 
 impl State {
@@ -60,10 +71,14 @@ impl State {
         tls: Option<Arc<Tls>>,
         store: Arc<dyn EventStore>,
         registry: Registry,
-        backups: Option<Arc<dyn BackupSource>>,
-        cluster: Option<Arc<dyn Cluster>>,
         groups: Groups,
+        beside: Beside,
     ) -> Arc<Self> {
+        let Beside {
+            backups,
+            cluster,
+            access,
+        } = beside;
         Arc::new(Self {
             store,
             connections: Gate::new("connections", config.connections_max),
@@ -81,6 +96,7 @@ impl State {
             cluster,
             instance: Uuid::new_v4(),
             groups,
+            access,
             stopping: CancellationToken::new(),
             config,
         })

@@ -77,11 +77,11 @@ fn from(call: &Call<'_>, parameters: &Parameters<'_>, subject: Subject) -> Resul
 async fn begin(call: &Call<'_>, request: Subscribe, links: Links) -> Result<Answer> {
     let ticket = call.state.subscriptions.enter()?;
     request.validate()?;
-    let subscription = call.state.store.subscribe(request).await?;
+    let subscription = call.store().subscribe(request).await?;
     let feed = match links {
         Links::AsTheyAre => subscription.into(),
         Links::Followed => {
-            let store = call.state.store.clone();
+            let store = call.store().clone();
             Feed::Followed(resolve_subscription(store, subscription).boxed())
         }
     };

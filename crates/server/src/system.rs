@@ -1,5 +1,6 @@
 //! Calls about the server itself.
 
+use gesta_access::{Access, Operation};
 use gesta_core::limits;
 use gesta_wire::answer::{self, Info};
 use hyper::StatusCode;
@@ -69,7 +70,7 @@ struct Limits {
 /// `GET /info`
 pub(crate) async fn info(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
-    let info = call.state.store.info().await?;
+    let info = call.store().info().await?;
     Ok(document(&ServerInfo {
         name: "gesta",
         version: env!("CARGO_PKG_VERSION"),
@@ -109,13 +110,16 @@ pub(crate) async fn ready(call: &Call<'_>) -> Result<Answer> {
     if call.state.stopping.is_cancelled() {
         return Err(Problem::new(problem::UNAVAILABLE, "the server is stopping"));
     }
-    call.state.readiness.probe(&*call.state.store).await?;
+    let state = call.state;
+    let accounts = state.access.as_ref().map_or(Ok(()), Access::ready);
+    state.readiness.probe(accounts, &*state.store).await?;
     Ok(document(&Health { status: "ready" }))
 }
 
 /// `GET /metrics`
 pub(crate) async fn metrics(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
+    call.check(Operation::Observe).await?;
     let info = readiness::in_time(call.state.store.info()).await.ok();
     let text = call
         .state

@@ -1,5 +1,6 @@
 //! Calls that write: appends, deletes, stream metadata.
 
+use gesta_access::Operation;
 use gesta_core::{Append, DeleteKind, DeleteStream, SetStreamMetadata, StreamMetadata, limits};
 use gesta_wire::answer::{self, AppendedSeveral, AppendedTo, Stored};
 use gesta_wire::json::{DEPTH_MAX, is_too_deep};
@@ -19,6 +20,7 @@ pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result
     call.parameters(&[])?;
     let stream = call.stream()?;
     check_media_type(call)?;
+    call.check(Operation::Append(&stream)).await?;
     let (payload, held) = payload(call, body, call.state.config.body_bytes_max).await?;
     let request = decode::append_to(stream, &payload)?;
     drop(payload);
@@ -51,7 +53,7 @@ pub(crate) async fn append_several(call: &Call<'_>, body: &mut RequestBody) -> R
 
 async fn append(call: &Call<'_>, request: Append) -> Result<gesta_core::Appended> {
     let size = AppendSize::from(&request);
-    let outcome = call.state.store.append(request).await;
+    let outcome = call.store().append(request).await;
     call.state.metrics.append(size, &outcome);
     Ok(outcome?)
 }
@@ -75,7 +77,7 @@ pub(crate) async fn delete(call: &Call<'_>) -> Result<Answer> {
         expected: parameters.expected()?,
         kind,
     };
-    let deleted = call.state.store.delete_stream(request).await?;
+    let deleted = call.store().delete_stream(request).await?;
     Ok(json(StatusCode::OK, answer::write(&Stored::from(&deleted))))
 }
 
@@ -84,6 +86,7 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
     let parameters = call.parameters(&["expected"])?;
     let (stream, expected) = (call.stream()?, parameters.expected()?);
     check_media_type(call)?;
+    call.check(Operation::WriteMetadata(&stream)).await?;
     // A little more than the limit, so that the rule that is broken is the one that is named.
     let bytes_max = limits::STREAM_METADATA_BYTES_MAX * 2;
     let (payload, _held) = payload(call, body, bytes_max).await?;
@@ -100,7 +103,7 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
         expected,
         metadata: StreamMetadata::parse(document)?,
     };
-    let set = call.state.store.set_stream_metadata(request).await?;
+    let set = call.store().set_stream_metadata(request).await?;
     Ok(json(StatusCode::OK, answer::write(&Stored::from(&set))))
 }
 

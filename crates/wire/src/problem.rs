@@ -52,6 +52,8 @@ kinds! {
     MALFORMED_REQUEST, "malformed_request", 400, "The request is not valid HTTP", invalid;
     URI_TOO_LONG, "uri_too_long", 414, "The address is too long", invalid;
     HEAD_TOO_LARGE, "head_too_large", 431, "The head of the request is too large", invalid;
+    UNAUTHENTICATED, "unauthenticated", 401, "It is not known who calls", |why, _| Some(ErrorKind::Unauthenticated(why));
+    FORBIDDEN, "forbidden", 403, "The caller may not do this", |why, _| Some(ErrorKind::Forbidden(why));
     NOT_FOUND, "not_found", 404, "There is no such address", |why, _| Some(ErrorKind::Unsupported(why));
     STREAM_NOT_FOUND, "stream_not_found", 404, "There is no such stream", |_, of| Some(ErrorKind::StreamNotFound(of.stream()?));
     EVENT_NOT_FOUND, "event_not_found", 404, "There is no such event", event_not_found;
@@ -117,6 +119,8 @@ impl From<&ErrorKind> for Document {
             ErrorKind::Corrupt(why) => Self::new(CORRUPT, why),
             ErrorKind::Schema(why) => Self::new(SCHEMA, why),
             ErrorKind::Unsupported(why) => Self::new(UNSUPPORTED, why),
+            ErrorKind::Unauthenticated(why) => Self::new(UNAUTHENTICATED, why),
+            ErrorKind::Forbidden(why) => Self::new(FORBIDDEN, why),
             _ => Self::new(INTERNAL, "an error of a kind that has no problem type yet"),
         }
     }
@@ -349,6 +353,8 @@ mod tests {
             (ErrorKind::Corrupt(text()), 500, r#":"why"}"#),
             (ErrorKind::Schema(text()), 500, r#":"why"}"#),
             (ErrorKind::Unsupported(text()), 501, r#":"why"}"#),
+            (ErrorKind::Unauthenticated(text()), 401, r#":"why"}"#),
+            (ErrorKind::Forbidden(text()), 403, r#":"why"}"#),
         ];
         for (kind, status, rest) in cases {
             assert_eq!(show(kind), (status, rest.to_owned()));

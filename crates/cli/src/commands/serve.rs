@@ -11,9 +11,11 @@ use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::node::{self, OfNode};
-use super::{open_files, tls};
+use super::{access, open_files, tls};
 use crate::args::{Global, Serve};
-use crate::config::{ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, TlsFlags};
+use crate::config::{
+    ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, ServerFlags, TlsFlags,
+};
 use crate::exit::{Code, Failure, Outcome};
 use crate::units::Span;
 
@@ -27,17 +29,11 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         tracing::warn!("{warning}");
     }
     let listen = resolve("listen", 2113, &config.listen).await?;
-    if config.insecure {
-        tracing::warn!(
-            %listen,
-            "insecure: whoever reaches this address can read, write and delete: there is no authentication"
-        );
-    }
     let mut config = config;
     config.server.connections_max = open_files::fitting(config.server.connections_max);
     let tls = tls::files(&config.tls, listen)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let bound = gesta_server::bind(server_config(&config, listen, tls)).await;
+    let bound = gesta_server::bind(server_config(&config, listen, tls)?).await;
     let bound = bound.map_err(|error| Failure::other(error.to_string()))?;
     let options = options(&config);
     let node = node::prepare(&config).await?;
@@ -66,6 +62,10 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         None => store,
     };
     let info = shared.info().await?;
+    let access = access::start(&config, listen, &shared).await?;
+    if let Some(access) = &access {
+        bound = bound.with_access(access.clone());
+    }
     let server = bound.serve(Arc::clone(&shared), registry);
     // Whoever reads that it listens may stop it at once.
     let mut terminate = signal(SignalKind::terminate())?;
@@ -79,7 +79,13 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         "stopping: running requests finish, queued appends are stored; once more stops at once"
     );
     tokio::select! {
-        outcome = async { server.shutdown().await; shared.shutdown().await } => outcome?,
+        outcome = async {
+            server.shutdown().await;
+            if let Some(access) = &access {
+                access.stop().await;
+            }
+            shared.shutdown().await
+        } => outcome?,
         _ = tokio::signal::ctrl_c() => return Err(Failure::Message(Code::Interrupted, "stopped at once".into())),
     }
     tracing::info!("stopped");
@@ -170,9 +176,14 @@ fn load(global: Global, serve: &Serve) -> Outcome<(Config, Vec<String>)> {
             store: global.store_urls(),
             listen: serve.listen.clone(),
             insecure: serve.insecure,
+            access: serve.access,
             log: LogFlags {
                 format: global.log_format,
                 filter: global.log_filter,
+            },
+            server: ServerFlags {
+                cors_origins: (!serve.cors_origins.is_empty())
+                    .then(|| serve.cors_origins.join(" ")),
             },
             tls: TlsFlags {
                 certificate: serve.tls_certificate.clone(),
@@ -213,17 +224,23 @@ fn server_config(
     config: &Config,
     listen: SocketAddr,
     tls: Option<gesta_server::TlsFiles>,
-) -> gesta_server::Config {
+) -> Outcome<gesta_server::Config> {
     let server = &config.server;
     let mut groups = gesta_server::Config::default().groups;
     groups.running_max = config.groups.running_max;
     groups.held_bytes_max = config.groups.held_bytes_max.0;
     groups.group_bytes_max = config.groups.group_bytes_max.0;
     groups.idle_max = config.groups.idle_max.0;
-    gesta_server::Config {
+    let origins = server.cors_origins.split_whitespace();
+    let origins = origins.map(str::parse::<gesta_server::Origin>);
+    let cors_origins: Result<_, _> = origins.collect();
+    let cors_origins =
+        cors_origins.map_err(|error| Failure::usage(format!("server.cors_origins {error}")))?;
+    Ok(gesta_server::Config {
         groups,
         listen,
         insecure: config.insecure,
+        requires_access: access::is_required(config, listen),
         tls,
         handshake_max: server.handshake_max.0,
         handshakes_max: server.handshakes_max,
@@ -241,7 +258,8 @@ fn server_config(
         idle_max: server.idle_max.0,
         heartbeat: server.heartbeat.0,
         shutdown_grace: server.shutdown_grace.0,
-    }
+        cors_origins,
+    })
 }
 
 /// Tells what runs and where.

@@ -121,10 +121,27 @@ impl Server {
     }
 
     pub(crate) fn start_with(store: &str, more: &[&str]) -> Self {
-        let mut child = gesta(&[&["serve", "--store", store], more].concat())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::start_with_variables(store, more, &[])
+    }
+
+    /// With these environment variables.
+    pub(crate) fn start_with_variables(
+        store: &str,
+        more: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let mut command = gesta(&[&["serve", "--store", store], more].concat());
+        Self::spawn(command.envs(variables.iter().copied()))
+    }
+
+    /// In this folder, with the store that it has by default.
+    pub(crate) fn start_in(folder: &Path, more: &[&str]) -> Self {
+        let mut command = gesta(&[&["serve"], more].concat());
+        Self::spawn(command.current_dir(folder))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut said = Vec::new();
         let url = loop {

@@ -16,16 +16,16 @@ use super::reply::Reply;
 
 /// Carries out `Append`.
 pub(crate) async fn append(call: &mut Call) -> Result<Reply> {
-    let state = call.state.clone();
-    let (stream, expected, events) = in_read_time(&state, request(call)).await?;
+    let on = call.backing();
+    let (stream, expected, events) = in_read_time(&on.state, request(call)).await?;
     if events.is_empty() {
-        let result = match claim::check(&*state.store, &stream, expected).await? {
+        let result = match claim::check(&on, &stream, expected).await? {
             Ok(last) => nothing_stored(last),
             Err(actual) => Outcome::WrongExpectedVersion(expected.wrong_in_append(actual)),
         };
         return Ok(reply(result));
     }
-    let outcome = claim::append(&state, stream, expected, events).await?;
+    let outcome = claim::append(&on, stream, expected, events).await?;
     Ok(reply(match outcome {
         claim::Outcome::Stored(appended) => stored(&appended),
         claim::Outcome::Wrong(actual) => {

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, FuturesUnordered, StreamExt};
@@ -13,12 +12,11 @@ use gesta_grpc::{Refusal, frame};
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, Requests};
-use super::claim;
+use super::claim::{self, Backing};
 use super::reply::{self, Reply};
 use super::{Result, refusal_of};
 use crate::body::Reservation;
 use crate::gate::Ticket;
-use crate::state::State;
 
 /// Batches of one call that are being stored at once; more are not read.
 const IN_FLIGHT_MAX: usize = 256;
@@ -27,7 +25,7 @@ type Storing = Pin<Box<dyn Future<Output = BatchAppendResp> + Send>>;
 
 /// One call, between its messages and its answers.
 struct Session {
-    state: Arc<State>,
+    on: Backing,
     requests: Requests,
     arriving: Arriving,
     storing: FuturesUnordered<Storing>,
@@ -44,7 +42,7 @@ pub(crate) fn batch_append(call: Call) -> Result<Reply> {
     let session = Session {
         _ticket: call.enter_subscriptions()?,
         stopping: call.state.stopping.clone(),
-        state: call.state,
+        on: call.backing(),
         requests: call.requests,
         arriving: Arriving::default(),
         storing: FuturesUnordered::new(),
@@ -98,11 +96,11 @@ impl Session {
             Taken::More => {}
             Taken::Refused(answer) => self.answers.push_back(*answer),
             Taken::Whole(batch) => {
-                let mut held = self.state.budget.reservation();
+                let mut held = self.on.state.budget.reservation();
                 let taken = held.grow(batch.cost_bytes());
                 taken.map_err(|problem| refusal_of(&problem))?;
                 self.storing
-                    .push(Box::pin(store(self.state.clone(), *batch, held)));
+                    .push(Box::pin(store(self.on.clone(), *batch, held)));
             }
         }
         self.requests.hold(self.arriving.bytes())
@@ -110,9 +108,9 @@ impl Session {
 }
 
 /// Stores a batch, unless its client has given up waiting.
-async fn store(state: Arc<State>, batch: Batch, held: Reservation) -> BatchAppendResp {
+async fn store(on: Backing, batch: Batch, held: Reservation) -> BatchAppendResp {
     let asked = batch.asked.clone();
-    let answer = match tokio::time::timeout(batch.deadline, attempt(&state, batch)).await {
+    let answer = match tokio::time::timeout(batch.deadline, attempt(&on, batch)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(refusal)) => asked.refused(&refusal),
         Err(_) => asked.refused(&Refusal::deadline()),
@@ -121,7 +119,7 @@ async fn store(state: Arc<State>, batch: Batch, held: Reservation) -> BatchAppen
     answer
 }
 
-async fn attempt(state: &State, batch: Batch) -> Result<BatchAppendResp> {
+async fn attempt(on: &Backing, batch: Batch) -> Result<BatchAppendResp> {
     let Batch {
         asked,
         stream,
@@ -130,16 +128,14 @@ async fn attempt(state: &State, batch: Batch) -> Result<BatchAppendResp> {
         ..
     } = batch;
     if events.is_empty() {
-        let checked = claim::check(&*state.store, &stream, expected).await?;
+        let checked = claim::check(on, &stream, expected).await?;
         return Ok(match checked {
             Ok(last) => asked.nothing_stored(last),
             Err(actual) => asked.wrong_version(actual),
         });
     }
-    Ok(
-        match claim::append(state, stream, expected, events).await? {
-            claim::Outcome::Stored(appended) => asked.stored(&appended),
-            claim::Outcome::Wrong(actual) => asked.wrong_version(actual),
-        },
-    )
+    Ok(match claim::append(on, stream, expected, events).await? {
+        claim::Outcome::Stored(appended) => asked.stored(&appended),
+        claim::Outcome::Wrong(actual) => asked.wrong_version(actual),
+    })
 }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gesta_core::limits;
+use gesta_core::{EventStore, limits};
 use gesta_grpc::frame::{self, Frames};
 use gesta_grpc::{Code, Refusal, timeout};
 use hyper::body::{Body, Incoming};
@@ -12,7 +12,9 @@ use hyper::http::request::Parts;
 use prost::Message;
 use tokio::time::Instant;
 
+use super::claim::Backing;
 use super::{Result, refusal_of};
+use crate::api::Admitted;
 use crate::body::Reservation;
 use crate::gate::Ticket;
 use crate::state::State;
@@ -23,6 +25,8 @@ const MESSAGE_SLACK_BYTES: usize = 4 * 1_024 * 1_024;
 /// One call of gRPC.
 pub(crate) struct Call {
     pub(crate) state: Arc<State>,
+    /// Who calls, and the store that is theirs.
+    pub(crate) admitted: Admitted,
     pub(crate) requests: Requests,
     /// The address that the client called, as it wrote it.
     authority: String,
@@ -32,7 +36,12 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    pub(crate) fn new(state: Arc<State>, parts: &Parts, body: Incoming) -> Self {
+    pub(crate) fn new(
+        state: Arc<State>,
+        admitted: Admitted,
+        parts: &Parts,
+        body: Incoming,
+    ) -> Self {
         let timeout = parts.headers.get("grpc-timeout");
         let timeout = timeout.and_then(|value| timeout::parse(value.to_str().ok()?));
         let authority = parts.uri.authority().map(|name| name.as_str().to_owned());
@@ -42,6 +51,7 @@ impl Call {
             connection_name: connection_name.unwrap_or_default().to_owned(),
             requests: Requests::new(body, state.budget.reservation()),
             state,
+            admitted,
             authority: authority.unwrap_or_default(),
             deadline: timeout.and_then(|time| Instant::now().checked_add(time)),
         }
@@ -60,6 +70,19 @@ impl Call {
     /// When the client does not wait any longer.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
+    }
+
+    /// The store as the caller may use it.
+    pub(crate) fn store(&self) -> Arc<dyn EventStore> {
+        Arc::clone(&self.admitted.store)
+    }
+
+    /// What a call that writes works on.
+    pub(crate) fn backing(&self) -> Backing {
+        Backing {
+            state: Arc::clone(&self.state),
+            admitted: self.admitted.clone(),
+        }
     }
 
     /// Takes a place among the calls that may last for ever.

@@ -5,6 +5,9 @@
 //! refuses a claim is the stream looked at, so that what is common costs nothing; and what is tried then carries a claim of
 //! its own, so that no look has to be true for longer than it takes.
 
+use std::sync::Arc;
+
+use gesta_access::Operation;
 use gesta_core::{
     Append, Appended, ErrorKind, EventData, EventStore, ExpectedRevision, Lifecycle, Position,
     ReadStream, Revision, StreamId,
@@ -13,8 +16,22 @@ use gesta_grpc::v2::StreamState;
 use gesta_grpc::{Expected, Refusal};
 
 use super::Result;
+use crate::api::Admitted;
 use crate::metrics::AppendSize;
 use crate::state::State;
+
+/// What a call that writes works on.
+#[derive(Clone)]
+pub(crate) struct Backing {
+    pub(crate) state: Arc<State>,
+    pub(crate) admitted: Admitted,
+}
+
+impl Backing {
+    pub(crate) async fn check(&self, operation: Operation<'_>) -> Result<()> {
+        Ok(self.admitted.check(&self.state, operation).await?)
+    }
+}
 
 /// What was found about a stream.
 pub(crate) struct Found {
@@ -23,8 +40,11 @@ pub(crate) struct Found {
     pub(crate) described_at: Option<Position>,
 }
 
-/// Looks at a stream.
-pub(crate) async fn look(store: &dyn EventStore, stream: &StreamId) -> Result<Found> {
+/// Looks at a stream for a caller who may change it so. What is found decides the answer to that change, and is told as far
+/// as that answer tells it: a caller who may only append needs not be allowed to read.
+pub(crate) async fn look(on: &Backing, change: Operation<'_>, stream: &StreamId) -> Result<Found> {
+    on.check(change).await?;
+    let store = &*on.state.store;
     let last = ReadStream::backwards(stream.clone()).limit(1);
     let found = |state| {
         Ok(Found {
@@ -73,43 +93,41 @@ pub(crate) enum Outcome {
 
 /// Appends under a claim as these clients mean it.
 pub(crate) async fn append(
-    state: &State,
+    on: &Backing,
     stream: StreamId,
     expected: Expected,
     events: Vec<EventData>,
 ) -> Result<Outcome> {
     let Some(revision) = expected.revision() else {
         // No stream has such a revision.
-        return Ok(match look(&*state.store, &stream).await?.state {
-            StreamState::At(last) => Outcome::Wrong(Some(last)),
-            StreamState::Tombstoned => return Err(Refusal::stream_deleted(&stream)),
-            StreamState::NoStream | StreamState::Deleted(_) => Outcome::Wrong(None),
-        });
+        return Ok(
+            match look(on, Operation::Append(&stream), &stream).await?.state {
+                StreamState::At(last) => Outcome::Wrong(Some(last)),
+                StreamState::Tombstoned => return Err(Refusal::stream_deleted(&stream)),
+                StreamState::NoStream | StreamState::Deleted(_) => Outcome::Wrong(None),
+            },
+        );
     };
     // Only these claims can mean something else to Gesta.
     let again = matches!(expected, Expected::StreamExists | Expected::Exact(_))
         .then(|| (stream.clone(), events.clone()));
-    let outcome = attempt(state, Append::to(stream, revision, events)).await?;
+    let outcome = attempt(on, Append::to(stream, revision, events)).await?;
     match (outcome, again) {
         (Outcome::Wrong(None), Some((stream, events))) => {
-            let found = look(&*state.store, &stream).await?;
+            let found = look(on, Operation::Append(&stream), &stream).await?;
             if !stands_for_no_stream(&stream, expected, &found)? {
                 return Ok(Outcome::Wrong(None));
             }
-            attempt(
-                state,
-                Append::to(stream, ExpectedRevision::NoStream, events),
-            )
-            .await
+            attempt(on, Append::to(stream, ExpectedRevision::NoStream, events)).await
         }
         (outcome, _) => Ok(outcome),
     }
 }
 
-async fn attempt(state: &State, request: Append) -> Result<Outcome> {
+async fn attempt(on: &Backing, request: Append) -> Result<Outcome> {
     let size = AppendSize::from(&request);
-    let outcome = state.store.append(request).await;
-    state.metrics.append(size, &outcome);
+    let outcome = on.admitted.store.append(request).await;
+    on.state.metrics.append(size, &outcome);
     match outcome {
         Ok(appended) => Ok(Outcome::Stored(appended)),
         Err(error) => match error.kind() {
@@ -138,11 +156,11 @@ pub(crate) fn stands_for_no_stream(
 
 /// Checks a claim without writing; the last revision of the stream if it is right.
 pub(crate) async fn check(
-    store: &dyn EventStore,
+    on: &Backing,
     stream: &StreamId,
     expected: Expected,
 ) -> Result<std::result::Result<Option<Revision>, Option<Revision>>> {
-    let found = look(store, stream).await?;
+    let found = look(on, Operation::Append(stream), stream).await?;
     let last = match found.state {
         StreamState::At(last) => Some(last),
         StreamState::Tombstoned => return Err(Refusal::stream_deleted(stream)),

@@ -1,5 +1,6 @@
 //! `Delete` and `Tombstone`.
 
+use gesta_access::Operation;
 use gesta_core::{DeleteKind, DeleteStream, ErrorKind, ExpectedRevision, Position, StreamId};
 use gesta_grpc::messages::streams::delete_req::Options;
 use gesta_grpc::messages::streams::delete_resp::{Position as At, PositionOption};
@@ -9,35 +10,34 @@ use gesta_grpc::{Expected, Refusal, ids};
 
 use super::Result;
 use super::call::Call;
-use super::claim::{self, Found};
+use super::claim::{self, Backing, Found};
 use super::reply::Reply;
-use crate::state::State;
 
 /// Carries out `Delete`.
 pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
     let request: DeleteReq = call.message().await?;
-    carry_out(&call.state, request.options, DeleteKind::Soft).await
+    carry_out(&call.backing(), request.options, DeleteKind::Soft).await
 }
 
 /// Carries out `Tombstone`.
 pub(crate) async fn tombstone(call: &mut Call) -> Result<Reply> {
     let request: TombstoneReq = call.message().await?;
-    carry_out(&call.state, request.options, DeleteKind::Tombstone).await
+    carry_out(&call.backing(), request.options, DeleteKind::Tombstone).await
 }
 
-async fn carry_out(state: &State, options: Option<Options>, kind: DeleteKind) -> Result<Reply> {
+async fn carry_out(on: &Backing, options: Option<Options>, kind: DeleteKind) -> Result<Reply> {
     let Some(options) = options else {
         return Err(Refusal::invalid("the options must be given"));
     };
     let stream = ids::stream(options.stream_identifier.as_ref())?;
     let expected = Expected::of_delete(options.expected_stream_revision)?;
     let position = match expected.revision() {
-        Some(revision) => match attempt(state, &stream, revision, kind).await? {
+        Some(revision) => match attempt(on, &stream, revision, kind).await? {
             Attempt::Deleted(position) => position,
-            Attempt::NotAsExpected => refused(state, &stream, expected, kind).await?,
+            Attempt::NotAsExpected => refused(on, &stream, expected, kind).await?,
         },
         // No stream has such a revision.
-        None => refused(state, &stream, expected, kind).await?,
+        None => refused(on, &stream, expected, kind).await?,
     };
     Ok(Reply::message(&DeleteResp {
         position_option: Some(PositionOption::Position(At {
@@ -53,7 +53,7 @@ enum Attempt {
 }
 
 async fn attempt(
-    state: &State,
+    on: &Backing,
     stream: &StreamId,
     expected: ExpectedRevision,
     kind: DeleteKind,
@@ -63,7 +63,7 @@ async fn attempt(
         expected,
         kind,
     };
-    match state.store.delete_stream(request).await {
+    match on.admitted.store.delete_stream(request).await {
         Ok(deleted) => Ok(Attempt::Deleted(deleted.position)),
         Err(error) => match error.kind() {
             ErrorKind::WrongExpectedRevision { .. } | ErrorKind::StreamNotFound(_) => {
@@ -77,12 +77,12 @@ async fn attempt(
 /// What these clients are told of a delete that Gesta refuses: a stream that is deleted already may be deleted again, and
 /// may get a tombstone at its last revision.
 async fn refused(
-    state: &State,
+    on: &Backing,
     stream: &StreamId,
     expected: Expected,
     kind: DeleteKind,
 ) -> Result<Position> {
-    let found = claim::look(&*state.store, stream).await?;
+    let found = claim::look(on, Operation::Delete(stream), stream).await?;
     let actual = match found.state {
         StreamState::At(last) => Some(last),
         StreamState::Tombstoned | StreamState::NoStream | StreamState::Deleted(_) => None,
@@ -94,7 +94,7 @@ async fn refused(
     if kind == DeleteKind::Soft {
         return found.described_at.ok_or(wrong);
     }
-    match attempt(state, stream, ExpectedRevision::NoStream, kind).await? {
+    match attempt(on, stream, ExpectedRevision::NoStream, kind).await? {
         Attempt::Deleted(position) => Ok(position),
         Attempt::NotAsExpected => Err(wrong),
     }

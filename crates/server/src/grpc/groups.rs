@@ -6,6 +6,7 @@ mod asked;
 mod consume;
 mod told;
 
+use gesta_access::Operation;
 use gesta_core::Filter;
 use gesta_groups::{Create, Error, GroupId, Source};
 use gesta_grpc::messages::groups::list_req::options::ListOption;
@@ -37,6 +38,19 @@ fn no_options() -> Refusal {
     Refusal::invalid("the options must be given")
 }
 
+/// Lets a caller change groups: who looks after the store, if they may also read what the group would show.
+async fn may_manage(call: &Call, source: &Source) -> Result<()> {
+    let on = call.backing();
+    on.check(Operation::ManageGroups).await?;
+    may_read(call, source).await
+}
+
+/// Lets a caller see what a group shows.
+async fn may_read(call: &Call, source: &Source) -> Result<()> {
+    let operation = crate::groups::reading(source);
+    Ok(call.admitted.check(&call.state, operation).await?)
+}
+
 /// Carries out `Create`.
 pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
     let request: CreateReq = call.message().await?;
@@ -45,6 +59,7 @@ pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
         settings,
         pattern,
     } = wanted(request.options)?;
+    may_manage(call, group.source()).await?;
     let create = Create {
         group,
         settings,
@@ -63,6 +78,7 @@ pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
 pub(crate) async fn update(call: &mut Call) -> Result<Reply> {
     let request: UpdateReq = call.message().await?;
     let wanted = wanted(request.options)?;
+    may_manage(call, wanted.group.source()).await?;
     let updated = call.state.groups.update(&wanted.group, wanted.settings);
     updated.await.map_err(refused)?;
     Ok(Reply::message(&UpdateResp {}))
@@ -78,6 +94,7 @@ pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
         StreamIdentifier
     )?;
     let group = asks.group(&options.group_name)?;
+    may_manage(call, group.source()).await?;
     call.state.groups.delete(&group).await.map_err(refused)?;
     Ok(Reply::message(&DeleteResp {}))
 }
@@ -92,6 +109,7 @@ pub(crate) async fn get_info(call: &mut Call) -> Result<Reply> {
         StreamIdentifier
     )?;
     let group = asks.group(&options.group_name)?;
+    may_read(call, group.source()).await?;
     let info = call.state.groups.info(&group).await.map_err(refused)?;
     Ok(Reply::message(&GetInfoResp {
         subscription_info: Some(told::info(&info)),
@@ -113,6 +131,10 @@ pub(crate) async fn list(call: &mut Call) -> Result<Reply> {
         }
         None => return Err(Refusal::invalid("which groups to list must be given")),
     };
+    match &source {
+        Some(source) => may_read(call, source).await?,
+        None => call.backing().check(Operation::Observe).await?,
+    }
     let names = names(call, source.as_ref()).await?;
     if let (Some(source), true) = (&source, names.is_empty()) {
         let text = format!("there is no group on {source}");
@@ -170,6 +192,7 @@ pub(crate) async fn replay_parked(call: &mut Call) -> Result<Reply> {
             })?),
             Some(StopAtOption::NoLimit(_)) | None => None,
         };
+    may_manage(call, group.source()).await?;
     let replayed = call.state.groups.replay_parked(&group, stop_at);
     replayed.await.map_err(refused)?;
     Ok(Reply::message(&ReplayParkedResp {}))
@@ -178,6 +201,7 @@ pub(crate) async fn replay_parked(call: &mut Call) -> Result<Reply> {
 /// Carries out `RestartSubsystem`.
 pub(crate) async fn restart(call: &mut Call) -> Result<Reply> {
     call.message::<Empty>().await?;
+    call.backing().check(Operation::ManageGroups).await?;
     call.state.groups.restart_all().await.map_err(refused)?;
     Ok(Reply::message(&Empty {}))
 }

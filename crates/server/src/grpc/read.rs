@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use gesta_core::{
-    AllFrom, Checkpoint, Direction, ErrorKind, Filter, LogId, Position, ReadAll, ReadStream,
-    RecordedEvent, Revision, SharedEvent, StreamFrom, StreamId,
+    AllFrom, Checkpoint, Direction, ErrorKind, EventStore, Filter, LogId, Position, ReadAll,
+    ReadStream, RecordedEvent, Revision, SharedEvent, StreamFrom, StreamId,
 };
 use gesta_grpc::filter::ClientFilter;
 use gesta_grpc::ids::{self, UuidForm};
@@ -117,7 +117,7 @@ async fn of_stream(
         direction,
         limit: PAGE_EVENTS,
     });
-    let mut pages = Pages::new(&call.state, reader, count, None, view);
+    let mut pages = Pages::new(call, reader, count, None, view);
     match pages.first().await {
         Ok(first) => Ok(pages.reply(first)),
         Err(Failure::NoStream) => Ok(Reply::message(&not_found(&stream))),
@@ -141,8 +141,7 @@ async fn of_all(
     filter: Option<ClientFilter>,
     view: View,
 ) -> Result<Reply> {
-    let state = &call.state;
-    let order = Order::of(state).await?;
+    let order = Order::of(call).await?;
     let from = match all_option(options)? {
         AllOption::Start(_) => AllFrom::Start,
         AllOption::End(_) => AllFrom::End,
@@ -159,7 +158,7 @@ async fn of_all(
         limit: PAGE_EVENTS,
         filter: filter.as_ref().map_or(Filter::ALL, ClientFilter::in_store),
     });
-    let mut pages = Pages::new(state, reader, count, filter, view);
+    let mut pages = Pages::new(call, reader, count, filter, view);
     let first = pages.first().await?;
     Ok(pages.reply(first))
 }
@@ -177,8 +176,8 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(crate) async fn of(state: &State) -> Result<Self> {
-        let info = state.store.info().await?;
+    pub(crate) async fn of(call: &Call) -> Result<Self> {
+        let info = call.store().info().await?;
         match info.heads.as_slice() {
             [head] => Ok(Self {
                 incarnation: info.incarnation,
@@ -224,6 +223,8 @@ impl From<Refusal> for Failure {
 /// What is left of a read to an end.
 struct Pages {
     state: Arc<State>,
+    /// The store as the caller may use it.
+    store: Arc<dyn EventStore>,
     reader: PageReader,
     filter: Option<ClientFilter>,
     view: View,
@@ -241,14 +242,15 @@ type NextPage = AbortOnDropHandle<(Pages, std::result::Result<Option<Page>, Fail
 
 impl Pages {
     fn new(
-        state: &Arc<State>,
+        call: &Call,
         reader: PageReader,
         count: u64,
         filter: Option<ClientFilter>,
         view: View,
     ) -> Self {
         Self {
-            state: state.clone(),
+            state: call.state.clone(),
+            store: call.store(),
             reader,
             filter,
             view,
@@ -277,7 +279,7 @@ impl Pages {
         }
         let mut held = self.state.budget.reservation();
         let mut out = BytesMut::new();
-        let store = &*self.state.store;
+        let store = &*self.store;
         self.view.write(store, &mut out, &mut self.pending).await?;
         let taken = held.grow(out.len());
         taken.map_err(|problem| refusal_of(&problem))?;
@@ -304,7 +306,7 @@ impl Pages {
     async fn page(&mut self, limit: usize) -> std::result::Result<Vec<RecordedEvent>, Failure> {
         let turn = self.state.reads.acquire().await;
         let _turn = turn.map_err(|_| Refusal::unavailable("the server is stopping"))?;
-        match self.reader.page(&*self.state.store, limit).await {
+        match self.reader.page(&*self.store, limit).await {
             Ok((events, end)) => {
                 self.end = end;
                 match (

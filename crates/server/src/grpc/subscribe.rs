@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::{Bytes, BytesMut};
 use futures::{FutureExt, stream};
 use gesta_core::{
-    Checkpoint, Filter, Place, Position, Revision, Subscribe, SubscribeFrom, SubscribeTo,
-    Subscription, SubscriptionMessage,
+    Checkpoint, EventStore, Filter, Place, Position, Revision, Subscribe, SubscribeFrom,
+    SubscribeTo, Subscription, SubscriptionMessage,
 };
 use gesta_grpc::filter::ClientFilter;
 use gesta_grpc::messages::streams::ReadResp;
@@ -62,7 +62,7 @@ pub(crate) async fn to_all(
     view: View,
 ) -> Result<Reply> {
     let mut after = Position::START;
-    let order = Order::of(&call.state).await?;
+    let order = Order::of(call).await?;
     let from = match all_option(options)? {
         AllOption::Start(_) => SubscribeFrom::Start,
         AllOption::End(_) => SubscribeFrom::End,
@@ -108,6 +108,7 @@ fn begin(
         held: call.state.budget.reservation_of_subscriptions(),
         stopping: call.state.stopping.clone(),
         state: call.state.clone(),
+        store: call.store(),
         source: Source::Asked(Box::new(request)),
         pace,
         after,
@@ -150,6 +151,8 @@ enum Source {
 /// A subscription of a client.
 struct Live {
     state: Arc<State>,
+    /// The store as the caller may use it.
+    store: Arc<dyn EventStore>,
     source: Source,
     pace: Option<Pace>,
     /// Nothing up to here is delivered.
@@ -196,7 +199,7 @@ impl Live {
             // The confirmation leaves before the store is asked.
             Source::Asked(_) if !self.out.is_empty() => return Ok(None),
             Source::Asked(request) => {
-                let opened = self.state.store.subscribe((**request).clone()).await?;
+                let opened = self.store.subscribe((**request).clone()).await?;
                 self.source = Source::Open(opened);
                 match &mut self.source {
                     Source::Open(subscription) => subscription,
@@ -237,7 +240,7 @@ impl Live {
                     Some(pace) => pace.looked_at(&event, &mut self.out)?,
                 };
                 if passes {
-                    let store = &*self.state.store;
+                    let store = &*self.store;
                     let mut events = VecDeque::from([event]);
                     self.view.write(store, &mut self.out, &mut events).await?;
                     self.state.metrics.subscription_events(1);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use gesta_access::Operation;
 use gesta_core::{
     Append, Appended, ErrorKind, EventData, ExpectedRevision, Revision, StreamAppend, StreamId,
 };
@@ -15,22 +16,21 @@ use gesta_grpc::{Code, Expected, Refusal, proposed};
 
 use super::Result;
 use super::call::{Call, in_read_time};
-use super::claim;
+use super::claim::{self, Backing};
 use super::reply::Reply;
 use crate::metrics::AppendSize;
-use crate::state::State;
 
 /// One stream of a session: its claim and its events.
 type OfStream = (StreamId, Expected, Vec<EventData>);
 
 /// Carries out `AppendSession`.
 pub(crate) async fn append_session(call: &mut Call) -> Result<Reply> {
-    let state = call.state.clone();
-    let appends = in_read_time(&state, session(call)).await?;
+    let on = call.backing();
+    let appends = in_read_time(&on.state, session(call)).await?;
     if appends.is_empty() {
         return Err(v2::no_requests());
     }
-    let appended = store_session(&state, appends).await?;
+    let appended = store_session(&on, appends).await?;
     let output = appended.streams.iter().map(|stream| AppendResponse {
         stream: stream.stream.as_str().to_owned(),
         stream_revision: StreamState::At(stream.last_revision).number(),
@@ -76,15 +76,15 @@ fn check_size<'a>(appends: impl Iterator<Item = &'a Vec<EventData>>) -> Result<(
     Ok(())
 }
 
-async fn store_session(state: &State, appends: Vec<OfStream>) -> Result<Appended> {
+async fn store_session(on: &Backing, appends: Vec<OfStream>) -> Result<Appended> {
     let claims: HashMap<StreamId, Expected> = appends
         .iter()
         .map(|(stream, expected, _)| (stream.clone(), *expected))
         .collect();
     let mut streams = Vec::with_capacity(appends.len());
     for (stream, expected, events) in appends {
-        let Some(expected) = in_store(state, &stream, expected).await? else {
-            return Err(conflict(state, &stream, expected).await?);
+        let Some(expected) = in_store(on, &stream, expected).await? else {
+            return Err(conflict(on, &stream, expected).await?);
         };
         streams.push(StreamAppend {
             stream,
@@ -92,12 +92,12 @@ async fn store_session(state: &State, appends: Vec<OfStream>) -> Result<Appended
             events,
         });
     }
-    match attempt(state, Append { streams }).await? {
+    match attempt(on, Append { streams }).await? {
         Attempt::Stored(appended) => Ok(appended),
         Attempt::Tombstoned(stream) => Err(v2::tombstoned(&stream)),
         Attempt::NotAsExpected(stream) => {
             let expected = claims.get(&stream).copied().unwrap_or(Expected::Any);
-            Err(conflict(state, &stream, expected).await?)
+            Err(conflict(on, &stream, expected).await?)
         }
     }
 }
@@ -105,12 +105,14 @@ async fn store_session(state: &State, appends: Vec<OfStream>) -> Result<Appended
 /// The claim as the store takes it. A deleted stream at its last revision does not exist to the store; that it still is
 /// as it was seen is then the store's to check. `None` if no stream can be so.
 async fn in_store(
-    state: &State,
+    on: &Backing,
     stream: &StreamId,
     expected: Expected,
 ) -> Result<Option<ExpectedRevision>> {
     if let Expected::Exact(revision) = expected
-        && let StreamState::Deleted(last) = claim::look(&*state.store, stream).await?.state
+        && let StreamState::Deleted(last) = claim::look(on, Operation::Append(stream), stream)
+            .await?
+            .state
         && revision == last
     {
         return Ok(Some(ExpectedRevision::NoStream));
@@ -118,15 +120,20 @@ async fn in_store(
     Ok(expected.revision())
 }
 
-async fn conflict(state: &State, stream: &StreamId, expected: Expected) -> Result<Refusal> {
-    Ok(match claim::look(&*state.store, stream).await?.state {
-        StreamState::Tombstoned => v2::tombstoned(stream),
-        StreamState::Deleted(_) if expected == Expected::StreamExists => v2::tombstoned(stream),
-        StreamState::At(last) | StreamState::Deleted(last) => {
-            v2::conflict(stream, expected, Some(last))
-        }
-        StreamState::NoStream => v2::conflict(stream, expected, None),
-    })
+async fn conflict(on: &Backing, stream: &StreamId, expected: Expected) -> Result<Refusal> {
+    Ok(
+        match claim::look(on, Operation::Append(stream), stream)
+            .await?
+            .state
+        {
+            StreamState::Tombstoned => v2::tombstoned(stream),
+            StreamState::Deleted(_) if expected == Expected::StreamExists => v2::tombstoned(stream),
+            StreamState::At(last) | StreamState::Deleted(last) => {
+                v2::conflict(stream, expected, Some(last))
+            }
+            StreamState::NoStream => v2::conflict(stream, expected, None),
+        },
+    )
 }
 
 enum Attempt {
@@ -135,10 +142,10 @@ enum Attempt {
     NotAsExpected(StreamId),
 }
 
-async fn attempt(state: &State, request: Append) -> Result<Attempt> {
+async fn attempt(on: &Backing, request: Append) -> Result<Attempt> {
     let size = AppendSize::from(&request);
-    let outcome = state.store.append(request).await;
-    state.metrics.append(size, &outcome);
+    let outcome = on.admitted.store.append(request).await;
+    on.state.metrics.append(size, &outcome);
     match outcome {
         Ok(appended) => Ok(Attempt::Stored(appended)),
         Err(error) => match error.kind() {
@@ -173,7 +180,7 @@ pub(crate) async fn append_records(call: &mut Call) -> Result<Reply> {
     }
     check_size(appends.iter().map(|(_, events)| events))?;
     let checks = checks(request.checks, &places)?;
-    let appended = store_records(&call.state, appends, &checks).await?;
+    let appended = store_records(&call.backing(), appends, &checks).await?;
     let revisions = appended.streams.iter().map(|stream| StreamRevision {
         stream: stream.stream.as_str().to_owned(),
         revision: StreamState::At(stream.last_revision).number(),
@@ -218,7 +225,7 @@ fn checks(
 }
 
 async fn store_records(
-    state: &State,
+    on: &Backing,
     appends: Vec<(StreamId, Vec<EventData>)>,
     checks: &[(StreamId, i64)],
 ) -> Result<Appended> {
@@ -228,9 +235,9 @@ async fn store_records(
         let check = checks.iter().find(|(checked, _)| *checked == stream);
         let expected = match check {
             None => ExpectedRevision::Any,
-            Some(&(_, expected)) => match check_in_store(state, &stream, expected).await? {
+            Some(&(_, expected)) => match check_in_store(on, &stream, expected).await? {
                 Some(expected) => expected,
-                None => return Err(violated(state, checks, &targets).await?),
+                None => return Err(violated(on, checks, &targets).await?),
             },
         };
         streams.push(StreamAppend {
@@ -239,17 +246,17 @@ async fn store_records(
             events,
         });
     }
-    match attempt(state, Append { streams }).await? {
+    match attempt(on, Append { streams }).await? {
         Attempt::Stored(appended) => Ok(appended),
         Attempt::Tombstoned(_) | Attempt::NotAsExpected(_) => {
-            Err(violated(state, checks, &targets).await?)
+            Err(violated(on, checks, &targets).await?)
         }
     }
 }
 
 /// A check as the claim that the store checks; `None` if it fails already.
 async fn check_in_store(
-    state: &State,
+    on: &Backing,
     stream: &StreamId,
     expected: i64,
 ) -> Result<Option<ExpectedRevision>> {
@@ -257,27 +264,32 @@ async fn check_in_store(
         -1 => Some(ExpectedRevision::NoStream),
         -4 => Some(ExpectedRevision::StreamExists),
         // What was deleted does not exist to the store.
-        -5 => match claim::look(&*state.store, stream).await?.state {
+        -5 => match claim::look(on, Operation::Append(stream), stream)
+            .await?
+            .state
+        {
             StreamState::Deleted(_) => Some(ExpectedRevision::NoStream),
             _ => None,
         },
         -6 => None,
         revision => {
             let revision = u64::try_from(revision).unwrap_or(u64::MAX);
-            in_store(state, stream, Expected::Exact(Revision(revision))).await?
+            in_store(on, stream, Expected::Exact(Revision(revision))).await?
         }
     })
 }
 
 /// All checks that fail, and all tombstones that are written to.
 async fn violated(
-    state: &State,
+    on: &Backing,
     checks: &[(StreamId, i64)],
     targets: &[StreamId],
 ) -> Result<Refusal> {
     let mut failed = Vec::new();
     for (check, (stream, expected)) in checks.iter().enumerate() {
-        let actual = claim::look(&*state.store, stream).await?.state;
+        let actual = claim::look(on, Operation::Append(stream), stream)
+            .await?
+            .state;
         if !actual.is(*expected, Target::Written) {
             failed.push(Violation {
                 check,
@@ -291,7 +303,11 @@ async fn violated(
         .iter()
         .filter(|target| checks.iter().all(|(checked, _)| checked != *target));
     for (place, stream) in unchecked.enumerate() {
-        if claim::look(&*state.store, stream).await?.state == StreamState::Tombstoned {
+        if claim::look(on, Operation::Append(stream), stream)
+            .await?
+            .state
+            == StreamState::Tombstoned
+        {
             failed.push(Violation {
                 check: checks.len() + place,
                 stream: stream.clone(),

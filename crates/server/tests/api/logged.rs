@@ -1,7 +1,7 @@
 //! What the server logs while a test runs on one thread.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -12,6 +12,12 @@ pub(crate) struct Logged(Arc<Mutex<Vec<u8>>>);
 impl Logged {
     /// Collects from now on, until the guard is dropped. Tasks of other threads are not seen.
     pub(crate) fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
+        // With this subscriber alone, a line that another thread is the first to log would be off for all threads.
+        static ELSEWHERE: Once = Once::new();
+        ELSEWHERE.call_once(|| {
+            let nowhere = tracing_subscriber::fmt().with_writer(std::io::sink);
+            tracing::subscriber::set_global_default(nowhere.finish()).expect("the first one");
+        });
         let logged = Self::default();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::INFO)

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
 use futures::{FutureExt, stream};
-use gesta_core::EventId;
+use gesta_core::{EventId, EventStore};
 use gesta_groups::{Action, Consumer, Delivery, Identity, Join, Which};
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::groups::read_req::options::uuid_option::Content as Form;
@@ -30,6 +31,10 @@ const WRITE_BYTES: usize = 64 * 1_024;
 /// A consumer of a client.
 struct Consuming {
     state: Arc<State>,
+    /// The store as the caller may use it.
+    store: Arc<dyn EventStore>,
+    /// Ends when the caller may not read any more.
+    forbidden: BoxFuture<'static, gesta_core::Error>,
     requests: Requests,
     consumer: Consumer,
     view: View,
@@ -60,6 +65,8 @@ pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
         StreamIdentifier
     )?;
     let group = asks.group(&options.group_name)?;
+    let following = crate::groups::following(group.source());
+    let forbidden = call.admitted.until_forbidden(following).await?;
     let ticket = call.enter_subscriptions()?;
     let identity = Identity {
         name: call.connection_name().to_owned(),
@@ -77,6 +84,8 @@ pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
             form,
             resolve_links: info.settings.resolve_links,
         },
+        store: call.admitted.store,
+        forbidden,
         state,
         consumer,
         out,
@@ -139,6 +148,8 @@ impl Consuming {
     /// Waits for a delivery or for an answer of the client.
     async fn step(&mut self) -> Result<()> {
         tokio::select! {
+            biased;
+            error = &mut self.forbidden => Err(error.into()),
             request = self.requests.next::<ReadReq>() => match request? {
                 Some(request) => self.answered(request).await,
                 None => {
@@ -167,7 +178,7 @@ impl Consuming {
     }
 
     async fn deliver(&mut self, delivery: Delivery) -> Result<()> {
-        let store = &*self.state.store;
+        let store = &*self.store;
         let (event, retries) = (&delivery.event, delivery.retries);
         let written = self
             .view

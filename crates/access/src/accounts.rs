@@ -1,0 +1,513 @@
+//! Making and changing accounts: what `gesta user` and `gesta token` do.
+//!
+//! It works on any store: on the database itself, or through a server as an administrator.
+//! Invariants: the first user turns access on before the account is there, so that a failure between the two leaves the
+//! store closed and never half open; of what lay in the store before, no account counts; each change expects the stream
+//! as it was read, so that two administrators do not overwrite each other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gesta_core::{
+    AllFrom, Append, Clock, Error, ErrorKind, EventData, EventStore, EventType, ExpectedRevision,
+    Filter, Query, ReadAll, ReadStream, Result, SetStreamMetadata, StreamId, StreamMetadata,
+    SystemClock, Timestamp,
+};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::acl::Acl;
+use crate::directory::{Directory, GROUPS_MAX};
+use crate::follow;
+use crate::names::{self, ADMINS, MARKER, SETTINGS, TOKEN_PREFIX};
+use crate::password::Hashed;
+use crate::record::{self, ACCESS_TYPE, AccessOn, TOKEN_TYPE, TokenEvent, USER_TYPE, UserEvent};
+use crate::token::{NewToken, Scope, Secret};
+
+/// Most streams that an error names.
+const NAMED_MAX: usize = 10;
+const PAGE: usize = 10_000;
+
+/// What becomes of rights of streams (`$acl`) that were set while nobody had to prove who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FirstUser {
+    /// There must not be any: somebody else may have set them.
+    #[default]
+    RefuseRights,
+    /// They begin to count.
+    KeepRights,
+}
+
+/// A user to be made.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AddUser {
+    /// The name.
+    pub name: String,
+    /// The password.
+    pub password: String,
+    /// The groups.
+    pub groups: Vec<String>,
+    /// If it is the first one.
+    pub first: FirstUser,
+}
+
+impl std::fmt::Debug for AddUser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AddUser")
+            .field("name", &self.name)
+            .field("groups", &self.groups)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A user, without secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ShownUser {
+    /// The name.
+    pub user: String,
+    /// The groups.
+    pub groups: Vec<String>,
+    /// Whether it may do nothing at present.
+    pub disabled: bool,
+}
+
+/// A token, without secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ShownToken {
+    /// The id.
+    pub id: String,
+    /// Whose rights it has at most.
+    pub user: String,
+    /// What it is for.
+    pub label: String,
+    /// What it may be used for.
+    pub scopes: Vec<Scope>,
+    /// Which streams; empty: all.
+    pub prefixes: Vec<String>,
+    /// When it ends, if it does.
+    pub expires: Option<String>,
+    /// Whether it is worth anything at present.
+    pub active: bool,
+}
+
+/// The accounts of a store, to be changed.
+#[derive(Clone)]
+pub struct Accounts {
+    store: Arc<dyn EventStore>,
+    clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Accounts")
+    }
+}
+
+impl Accounts {
+    /// The accounts of this store.
+    #[must_use]
+    pub fn of(store: Arc<dyn EventStore>) -> Self {
+        Self::with_clock(store, Arc::new(SystemClock))
+    }
+
+    /// The same with another clock, by which tokens expire.
+    #[must_use]
+    pub fn with_clock(store: Arc<dyn EventStore>, clock: Arc<dyn Clock>) -> Self {
+        Self { store, clock }
+    }
+
+    /// All users, by name.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn users(&self) -> Result<Vec<ShownUser>> {
+        let directory = self.read().await?;
+        let users = directory.users().map(|(name, user)| {
+            let groups = user.groups.iter().map(ToString::to_string).collect();
+            (
+                name.to_owned(),
+                ShownUser {
+                    user: name.into(),
+                    groups,
+                    disabled: user.is_disabled,
+                },
+            )
+        });
+        Ok(users.collect::<BTreeMap<_, _>>().into_values().collect())
+    }
+
+    /// All tokens, by user and id.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn tokens(&self) -> Result<Vec<ShownToken>> {
+        let directory = self.read().await?;
+        let now = self.clock.now();
+        let tokens = directory.tokens().map(|(id, token)| {
+            let user = directory
+                .user(&token.user)
+                .filter(|user| user.id == token.user_id);
+            let shown = ShownToken {
+                id: id.simple().to_string(),
+                user: token.user.to_string(),
+                label: token.label.to_string(),
+                scopes: token.scopes.list(),
+                prefixes: token.prefixes.iter().map(ToString::to_string).collect(),
+                expires: token.expires.map(|at| at.to_string()),
+                active: !token.is_over(now) && user.is_some_and(|user| !user.is_disabled),
+            };
+            ((shown.user.clone(), shown.id.clone()), shown)
+        });
+        Ok(tokens.collect::<BTreeMap<_, _>>().into_values().collect())
+    }
+
+    /// Makes a user. The first one turns access on, and must be an administrator.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a name, the password or a group breaks a rule, the user is there already, or rights of streams
+    /// are there that nobody vouches for; those of the store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave access on without the user: repeat the call.
+    pub async fn add_user(&self, add: AddUser) -> Result<()> {
+        let stream = names::user_stream(&add.name)?;
+        check_groups(&add.groups)?;
+        let hash = self.hash(add.password).await?;
+        let mut directory = self.read().await?;
+        if directory.users().next().is_none() && !add.groups.iter().any(|group| group == ADMINS) {
+            let rule =
+                format!("must have {ADMINS} for the first user: nobody could make another one");
+            return Err(Error::invalid("group", rule));
+        }
+        if !directory.is_on() || directory.realm().is_none() {
+            self.turn_on(add.first).await?;
+            directory = self.read().await?;
+        }
+        let realm = directory.realm().ok_or_else(unreadable_marker)?;
+        if directory.user(&add.name).is_some() {
+            return Err(Error::invalid(
+                "user",
+                format!("{:?} is there already", add.name),
+            ));
+        }
+        check_collisions(&directory, &add.name, &add.groups)?;
+        self.show(&stream).await?;
+        let created = UserEvent::Created {
+            realm,
+            id: Uuid::new_v4(),
+            password: hash.text().into(),
+            groups: add.groups,
+        };
+        self.append(stream, None, record::event(USER_TYPE, &created)?)
+            .await
+    }
+
+    /// Makes the user `admin` if there has never been a user. For the first start of a server.
+    ///
+    /// # Errors
+    /// As [`Accounts::add_user`].
+    pub async fn first_admin(&self, password: String) -> Result<bool> {
+        let directory = self.read().await?;
+        if directory.users().next().is_some() {
+            return Ok(false);
+        }
+        let add = AddUser {
+            name: "admin".into(),
+            password,
+            groups: vec![ADMINS.into()],
+            first: FirstUser::RefuseRights,
+        };
+        match self.add_user(add).await {
+            Ok(()) => Ok(true),
+            // Another node was faster.
+            Err(error) if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Changes the password of a user.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no such user or the password breaks a rule; those of the store.
+    pub async fn set_password(&self, name: &str, password: String) -> Result<()> {
+        let hash = self.hash(password).await?;
+        self.change(name, |id| UserEvent::Password {
+            id,
+            password: hash.text().into(),
+        })
+        .await
+    }
+
+    /// Replaces the groups of a user.
+    ///
+    /// # Errors
+    /// As [`Accounts::set_password`].
+    pub async fn set_groups(&self, name: &str, groups: Vec<String>) -> Result<()> {
+        check_groups(&groups)?;
+        check_collisions(&self.read().await?, "", &groups)?;
+        self.change(name, |id| UserEvent::Groups { id, groups })
+            .await
+    }
+
+    /// Lets a user do nothing any more, and their tokens too.
+    ///
+    /// # Errors
+    /// As [`Accounts::set_password`].
+    pub async fn disable(&self, name: &str) -> Result<()> {
+        self.change(name, |id| UserEvent::Disabled { id }).await
+    }
+
+    /// Lets a disabled user call again.
+    ///
+    /// # Errors
+    /// As [`Accounts::set_password`].
+    pub async fn enable(&self, name: &str) -> Result<()> {
+        self.change(name, |id| UserEvent::Enabled { id }).await
+    }
+
+    /// Makes a token, and gives its text, which nobody can show again.
+    ///
+    /// # Errors
+    /// `InvalidArgument`; those of the store.
+    pub async fn create_token(&self, token: NewToken) -> Result<String> {
+        token.validate(self.clock.now())?;
+        let directory = self.read().await?;
+        let user = directory
+            .user(&token.user)
+            .ok_or_else(|| no_user(&token.user))?;
+        let secret = Secret::random();
+        let created = TokenEvent::Created {
+            user: token.user,
+            user_id: user.id,
+            hash: secret.hash().text(),
+            label: token.label,
+            scopes: token.scopes,
+            prefixes: token.prefixes,
+            expires: token.expires.map(Timestamp::as_micros),
+        };
+        let event = record::event(TOKEN_TYPE, &created)?;
+        self.append(token_stream(secret.id)?, None, event).await?;
+        Ok(secret.reveal())
+    }
+
+    /// Makes a token worth nothing.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no such token; those of the store.
+    pub async fn revoke_token(&self, id: &str) -> Result<()> {
+        let known = Uuid::try_parse(id).ok();
+        let directory = self.read().await?;
+        let known = known.filter(|id| directory.token(*id).is_some());
+        let known = known.ok_or_else(|| {
+            Error::invalid("token", format!("must be the id of a token, found {id:?}"))
+        })?;
+        let event = record::event(TOKEN_TYPE, &TokenEvent::Revoked {})?;
+        let stream = token_stream(known)?;
+        let last = directory.revision(&stream);
+        self.append(stream, last, event).await
+    }
+
+    async fn read(&self) -> Result<Directory> {
+        follow::read(&*self.store).await
+    }
+
+    async fn hash(&self, password: String) -> Result<Hashed> {
+        let hashed = tokio::task::spawn_blocking(move || Hashed::new(&password)).await;
+        hashed.unwrap_or_else(|error| {
+            Err(Error::unavailable("the password was not hashed").caused_by(error))
+        })
+    }
+
+    async fn change(&self, name: &str, event: impl FnOnce(Uuid) -> UserEvent) -> Result<()> {
+        let directory = self.read().await?;
+        let user = directory.user(name).ok_or_else(|| no_user(name))?;
+        let stream = names::user_stream(name)?;
+        let last = directory.revision(&stream);
+        let event = record::event(USER_TYPE, &event(user.id))?;
+        self.append(stream, last, event).await
+    }
+
+    /// Appends after the event of this revision; `None`: at the end of the stream, whatever lies there.
+    async fn append(
+        &self,
+        stream: StreamId,
+        last: Option<gesta_core::Revision>,
+        event: EventData,
+    ) -> Result<()> {
+        let expected = match last {
+            Some(last) => ExpectedRevision::Exact(last),
+            None => self.end(&stream).await?,
+        };
+        self.store
+            .append(Append::to(stream, expected, vec![event]))
+            .await
+            .map(drop)
+    }
+
+    async fn end(&self, stream: &StreamId) -> Result<ExpectedRevision> {
+        let request = ReadStream::backwards(stream.clone()).limit(1);
+        match self.store.read_stream(request).await {
+            Ok(page) => Ok(ExpectedRevision::Exact(page.last_revision)),
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
+                Ok(ExpectedRevision::NoStream)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes back what hides the events of an account stream, for nobody is meant to.
+    async fn show(&self, stream: &StreamId) -> Result<()> {
+        let record = self.store.stream_metadata(stream.clone()).await?;
+        if record.metadata == StreamMetadata::default() {
+            return Ok(());
+        }
+        let request = SetStreamMetadata {
+            stream: stream.clone(),
+            expected: record
+                .revision
+                .map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact),
+            metadata: StreamMetadata::default(),
+        };
+        self.store.set_stream_metadata(request).await.map(drop)
+    }
+
+    async fn turn_on(&self, first: FirstUser) -> Result<()> {
+        self.check_rights(first).await?;
+        let marker = StreamId::new(MARKER)?;
+        self.show(&marker).await?;
+        if follow::read(&*self.store).await?.realm().is_none() {
+            let settings_before = match self.end(&StreamId::new(SETTINGS)?).await? {
+                ExpectedRevision::Exact(last) => last.0 + 1,
+                _ => 0,
+            };
+            let on = AccessOn {
+                realm: Uuid::new_v4(),
+                settings_before,
+            };
+            let event = record::event(ACCESS_TYPE, &on)?;
+            let expected = self.end(&marker).await?;
+            match self
+                .store
+                .append(Append::to(marker, expected, vec![event]))
+                .await
+            {
+                Ok(_) => {}
+                // Somebody else turned it on meanwhile.
+                Err(error) if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // Whoever was faster is found. A server that has not seen the marker yet lets anybody set rights for a second more.
+        self.check_rights(first).await
+    }
+
+    /// Rights of streams that were set while anybody could set them.
+    async fn check_rights(&self, first: FirstUser) -> Result<()> {
+        if first == FirstUser::KeepRights {
+            return Ok(());
+        }
+        let metadata = Query {
+            types: vec![EventType::new("$metadata")?],
+            ..Query::default()
+        };
+        let mut request = ReadAll {
+            limit: PAGE,
+            filter: Filter::query(metadata),
+            ..ReadAll::forwards()
+        };
+        let mut found: BTreeMap<StreamId, ()> = BTreeMap::new();
+        loop {
+            let page = self.store.read_all(request.clone()).await?;
+            for event in page.events {
+                let has_rights = !matches!(Acl::of_metadata(&event.data), Ok(None));
+                match event.stream.described_stream() {
+                    Some(stream) if has_rights && found.len() < PAGE => {
+                        found.insert(stream, ());
+                    }
+                    Some(stream) if !has_rights => {
+                        found.remove(&stream);
+                    }
+                    _ => {}
+                }
+            }
+            if page.end {
+                break;
+            }
+            request.from = AllFrom::Checkpoint(page.next);
+        }
+        if found.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<String> = found
+            .keys()
+            .take(NAMED_MAX)
+            .map(|stream| format!("{:?}", stream.as_str()))
+            .collect();
+        let more = found.len().saturating_sub(NAMED_MAX);
+        let more = if more == 0 {
+            String::new()
+        } else {
+            format!(" and {more} more")
+        };
+        let named = named.join(", ");
+        Err(Error::invalid(
+            "streams",
+            format!(
+                "have rights ($acl) that were set while anybody could set them: {named}{more}; look at them, and say --keep-rights"
+            ),
+        ))
+    }
+}
+
+fn unreadable_marker() -> Error {
+    Error::corrupt(format!(
+        "stream {MARKER:?} says that access is on, but not for which accounts"
+    ))
+}
+
+fn no_user(name: &str) -> Error {
+    Error::invalid("user", format!("must be one that is there, found {name:?}"))
+}
+
+fn token_stream(id: Uuid) -> Result<StreamId> {
+    StreamId::new(format!("{TOKEN_PREFIX}{}", id.simple()))
+}
+
+fn check_groups(groups: &[String]) -> Result<()> {
+    if groups.len() > GROUPS_MAX {
+        return Err(Error::invalid(
+            "group",
+            format!("must be at most {GROUPS_MAX}, found {}", groups.len()),
+        ));
+    }
+    groups
+        .iter()
+        .try_for_each(|group| names::check_group(group))
+}
+
+/// Rights name users and groups alike, so no name may be both.
+fn check_collisions(directory: &Directory, user: &str, groups: &[String]) -> Result<()> {
+    let is_group = |name: &str| {
+        directory
+            .users()
+            .any(|(_, other)| other.groups.iter().any(|group| &**group == name))
+    };
+    if is_group(user) || groups.iter().any(|group| group == user) {
+        return Err(Error::invalid(
+            "user",
+            format!("{user:?} is the name of a group"),
+        ));
+    }
+    match groups.iter().find(|group| directory.user(group).is_some()) {
+        Some(group) => Err(Error::invalid(
+            "group",
+            format!("{group:?} is the name of a user"),
+        )),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+use super::*;
+use gesta_core::EventStoreExt;
+use gesta_memory::MemoryStore;
+
+fn user(name: &str, groups: &[&str], first: FirstUser) -> AddUser {
+    AddUser {
+        name: name.into(),
+        password: "a long password".into(),
+        groups: groups.iter().map(ToString::to_string).collect(),
+        first,
+    }
+}
+
+fn admin(first: FirstUser) -> AddUser {
+    user("root", &["$admins"], first)
+}
+
+async fn set(store: &MemoryStore, name: &str, json: &str) {
+    let request = SetStreamMetadata {
+        stream: StreamId::new(name).expect("valid"),
+        expected: ExpectedRevision::Any,
+        metadata: StreamMetadata::parse(json.to_owned()).expect("valid"),
+    };
+    store.set_stream_metadata(request).await.expect("set");
+}
+
+/// Goal: rights that somebody set while anybody could do not count unseen.
+#[tokio::test]
+async fn rights_that_are_there_are_named() {
+    let store = Arc::new(MemoryStore::new());
+    let accounts = Accounts::of(Arc::clone(&store) as Arc<dyn EventStore>);
+    set(&store, "plain", r#"{"$maxCount":5}"#).await;
+    set(&store, "gone", r#"{"$acl":{"$r":"mallory"}}"#).await;
+    set(&store, "gone", "{}").await;
+    set(&store, "plan", r#"{"$acl":{"$w":"mallory"}}"#).await;
+    let error = accounts
+        .add_user(admin(FirstUser::RefuseRights))
+        .await
+        .expect_err("refused");
+    let told = error.to_string();
+    assert!(
+        told.contains("\"plan\"") && !told.contains("gone") && !told.contains("plain"),
+        "{told}"
+    );
+    assert!(
+        !follow::read(&*store).await.expect("read").is_on(),
+        "nothing was done"
+    );
+    accounts
+        .add_user(admin(FirstUser::KeepRights))
+        .await
+        .expect("added");
+    assert_eq!(accounts.users().await.expect("listed").len(), 1);
+}
+
+#[tokio::test]
+async fn users_are_made_and_changed() {
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let accounts = Accounts::of(Arc::clone(&store));
+    let refused = accounts
+        .add_user(user("a", &[], FirstUser::RefuseRights))
+        .await;
+    assert!(
+        refused
+            .expect_err("no administrator")
+            .to_string()
+            .contains("$admins")
+    );
+    assert!(
+        accounts
+            .first_admin("a long password".into())
+            .await
+            .expect("made")
+    );
+    assert!(
+        !accounts
+            .first_admin("a long password".into())
+            .await
+            .expect("there")
+    );
+    accounts
+        .add_user(user("a", &["team"], FirstUser::RefuseRights))
+        .await
+        .expect("added");
+    for (wrong, why) in [
+        (user("a", &[], FirstUser::RefuseRights), "there already"),
+        (
+            user("team", &[], FirstUser::RefuseRights),
+            "name of a group",
+        ),
+        (user("b", &["a"], FirstUser::RefuseRights), "name of a user"),
+        (
+            user("b", &["b"], FirstUser::RefuseRights),
+            "name of a group",
+        ),
+        (user("b:c", &[], FirstUser::RefuseRights), "colons"),
+        (user("b", &["$all"], FirstUser::RefuseRights), "$"),
+        (
+            AddUser {
+                password: "short".into(),
+                ..user("b", &[], FirstUser::RefuseRights)
+            },
+            "8",
+        ),
+    ] {
+        let error = accounts.add_user(wrong).await.expect_err("refused");
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    accounts.disable("a").await.expect("disabled");
+    accounts
+        .set_groups("a", vec!["$ops".into()])
+        .await
+        .expect("changed");
+    let shown = accounts.users().await.expect("listed");
+    let a = ShownUser {
+        user: "a".into(),
+        groups: vec!["$ops".into()],
+        disabled: true,
+    };
+    assert_eq!((shown.len(), &shown[0]), (2, &a));
+    accounts.enable("a").await.expect("enabled");
+    assert!(!accounts.users().await.expect("listed")[0].disabled);
+    assert!(
+        accounts
+            .set_password("nobody", "a long password".into())
+            .await
+            .is_err()
+    );
+    assert!(accounts.set_password("a", "short".into()).await.is_err());
+    assert!(accounts.revoke_token("x").await.is_err());
+}
+
+/// Goal: what was planted in the stream of a user or of the marker neither counts nor keeps the account from beginning.
+#[tokio::test]
+async fn planted_streams_do_not_count() {
+    let store = Arc::new(MemoryStore::new());
+    for name in ["$user-root", "$settings"] {
+        let odd = EventData::json(EventType::new("odd").expect("valid"), "{}");
+        store
+            .append_to(name, ExpectedRevision::Any, vec![odd])
+            .await
+            .expect("planted");
+    }
+    set(&store, "$user-root", r#"{"$tb": 1000}"#).await;
+    set(&store, "$access", r#"{"$maxAge": 1}"#).await;
+    let accounts = Accounts::of(Arc::clone(&store) as Arc<dyn EventStore>);
+    accounts
+        .add_user(admin(FirstUser::RefuseRights))
+        .await
+        .expect("added");
+    let directory = follow::read(&*store).await.expect("read");
+    assert!(
+        directory.user("root").is_some() && directory.damaged().is_empty(),
+        "{directory:?}"
+    );
+}
+
+/// Goal: of two first users at once, both are there or one is told; the store has one marker.
+#[tokio::test]
+async fn two_first_users_race() {
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let add = |name: &'static str| {
+        let accounts = Accounts::of(Arc::clone(&store));
+        async move {
+            accounts
+                .add_user(user(name, &["$admins"], FirstUser::RefuseRights))
+                .await
+        }
+    };
+    let (a, b) = futures::join!(add("a"), add("b"));
+    a.expect("added");
+    b.expect("added");
+    assert_eq!(Accounts::of(store).users().await.expect("listed").len(), 2);
+}

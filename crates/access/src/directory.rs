@@ -1,0 +1,407 @@
+//! The accounts as the events of account streams tell them.
+//!
+//! Pure: events go in, accounts come out; the same events give the same accounts in whatever order the streams come, since
+//! several logs have no common order.
+//! Invariants: an account counts only if it names the realm of the marker, so nothing that was planted before access was
+//! on is an account; a token counts only with the account whose id it names; a stream that cannot be read closes its own
+//! account and no other; once there was a marker, access stays on whatever becomes of the streams; there are never more
+//! than [`ACCOUNTS_MAX`] users and as many tokens.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::{RecordedEvent, Revision, StreamId, Timestamp};
+use uuid::Uuid;
+
+use crate::acl::Defaults;
+use crate::names::{self, MARKER, SETTINGS, TOKEN_PREFIX, USER_PREFIX};
+use crate::password::Hashed;
+use crate::record::{self, ACCESS_TYPE, AccessOn, TOKEN_TYPE, TokenEvent, USER_TYPE, UserEvent};
+use crate::token::{Hash, PREFIXES_MAX, Scopes};
+
+/// How long decisions may be made without news of the accounts.
+pub const CONTACT_MAX: Duration = Duration::from_secs(5);
+/// Most users, and most tokens.
+const ACCOUNTS_MAX: usize = 100_000;
+/// Most groups of a user.
+pub(crate) const GROUPS_MAX: usize = 64;
+/// Most streams that are remembered as damaged by name.
+const DAMAGED_MAX: usize = 1_000;
+
+/// A user.
+#[derive(Debug, Clone)]
+pub(crate) struct User {
+    pub(crate) id: Uuid,
+    realm: Uuid,
+    pub(crate) password: Hashed,
+    pub(crate) groups: Vec<Box<str>>,
+    pub(crate) is_disabled: bool,
+}
+
+/// A token.
+#[derive(Debug, Clone)]
+pub(crate) struct Token {
+    pub(crate) user: Arc<str>,
+    pub(crate) user_id: Uuid,
+    pub(crate) hash: Hash,
+    pub(crate) label: Box<str>,
+    pub(crate) scopes: Scopes,
+    pub(crate) prefixes: Box<[Box<str>]>,
+    pub(crate) expires: Option<Timestamp>,
+    pub(crate) is_revoked: bool,
+}
+
+impl Token {
+    pub(crate) fn is_over(&self, now: Timestamp) -> bool {
+        self.is_revoked || self.expires.is_some_and(|expires| expires <= now)
+    }
+}
+
+#[derive(Debug)]
+struct Settings {
+    revision: Revision,
+    /// `None` if they cannot be read.
+    defaults: Option<Defaults>,
+}
+
+/// All accounts.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    marker: Option<AccessOn>,
+    /// Something is there, but no marker that can be read.
+    is_marker_damaged: bool,
+    users: HashMap<Box<str>, User>,
+    tokens: HashMap<Uuid, Token>,
+    settings: Option<Settings>,
+    defaults: Defaults,
+    /// How far each stream was read.
+    seen: HashMap<StreamId, Revision>,
+    damaged: BTreeMap<StreamId, String>,
+}
+
+impl Directory {
+    /// Whether accounts are asked for at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.marker.is_some() || self.is_marker_damaged
+    }
+
+    /// Access was on in this process: it stays so, whatever was read since.
+    pub(crate) fn keep_on(&mut self) {
+        self.is_marker_damaged |= self.marker.is_none();
+    }
+
+    /// What accounts must name to count.
+    pub(crate) fn realm(&self) -> Option<Uuid> {
+        self.marker.as_ref().map(|marker| marker.realm)
+    }
+
+    /// A user who counts.
+    pub(crate) fn user(&self, name: &str) -> Option<&User> {
+        let user = self.users.get(name)?;
+        (Some(user.realm) == self.realm()).then_some(user)
+    }
+
+    pub(crate) fn users(&self) -> impl Iterator<Item = (&str, &User)> {
+        let counting = self
+            .users
+            .iter()
+            .filter(|(_, user)| Some(user.realm) == self.realm());
+        counting.map(|(name, user)| (&**name, user))
+    }
+
+    pub(crate) fn token(&self, id: Uuid) -> Option<&Token> {
+        self.tokens.get(&id)
+    }
+
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = (Uuid, &Token)> {
+        self.tokens.iter().map(|(id, token)| (*id, token))
+    }
+
+    /// Rights of streams that have none of their own.
+    pub(crate) fn defaults(&self) -> &Defaults {
+        &self.defaults
+    }
+
+    /// The streams that closed their accounts, and why.
+    pub(crate) fn damaged(&self) -> &BTreeMap<StreamId, String> {
+        &self.damaged
+    }
+
+    /// How far an account stream was read.
+    pub(crate) fn revision(&self, stream: &StreamId) -> Option<Revision> {
+        self.seen.get(stream).copied()
+    }
+
+    /// True if a token ends between the two moments.
+    pub(crate) fn ends_between(&self, from: Timestamp, to: Timestamp) -> bool {
+        let ends = self.tokens.values().filter_map(|token| token.expires);
+        ends.into_iter().any(|end| from < end && end <= to)
+    }
+
+    /// Takes an event of an account stream, or of the metadata stream of one. True if something may have changed.
+    pub(crate) fn apply(&mut self, event: &RecordedEvent) -> bool {
+        let name = event.stream.as_str();
+        if let Some(described) = names::described(name) {
+            return self.lifecycle(described, event);
+        }
+        if names::kind(name) != names::Kind::Account
+            || self
+                .seen
+                .get(&event.stream)
+                .is_some_and(|seen| *seen >= event.revision)
+        {
+            return false;
+        }
+        if !self.seen.contains_key(&event.stream) && self.seen.len() >= 2 * ACCOUNTS_MAX + 2 {
+            self.damage(
+                &event.stream,
+                format!("there are more than {ACCOUNTS_MAX} accounts"),
+            );
+            return false;
+        }
+        self.seen.insert(event.stream.clone(), event.revision);
+        let outcome = match name {
+            MARKER => self.marker(event),
+            SETTINGS => self.settings(event),
+            _ => match (
+                name.strip_prefix(USER_PREFIX),
+                name.strip_prefix(TOKEN_PREFIX),
+            ) {
+                (Some(user), _) => self.user_event(user, event),
+                (_, Some(token)) => self.token_event(token, event),
+                _ => Ok(()),
+            },
+        };
+        match outcome {
+            Ok(()) => {
+                self.damaged.remove(&event.stream);
+            }
+            Err(why) => self.close(&event.stream, why),
+        }
+        true
+    }
+
+    /// Says that a stream cannot be read, which closes its account.
+    pub(crate) fn close(&mut self, stream: &StreamId, why: String) {
+        let name = stream.as_str();
+        if name == MARKER {
+            self.is_marker_damaged = true;
+        } else if name == SETTINGS {
+            self.settings = Some(Settings {
+                revision: Revision::MAX,
+                defaults: None,
+            });
+            self.settle();
+        } else if let Some(user) = name.strip_prefix(USER_PREFIX) {
+            self.users.remove(user);
+        } else if let Some(id) = token_id(name) {
+            self.tokens.remove(&id);
+        }
+        self.damage(stream, why);
+    }
+
+    fn damage(&mut self, stream: &StreamId, why: String) {
+        tracing::warn!(stream = ?stream.as_str(), why, "an account is closed");
+        if self.damaged.len() < DAMAGED_MAX {
+            self.damaged.insert(stream.clone(), why);
+        }
+    }
+
+    /// No call of the server deletes an account stream; whoever did, did it in the database.
+    fn lifecycle(&mut self, described: &str, event: &RecordedEvent) -> bool {
+        let is_gone = matches!(event.event_type.as_str(), "$deleted" | "$tombstone");
+        if names::kind(described) != names::Kind::Account || !is_gone {
+            return false;
+        }
+        match StreamId::new(described) {
+            Ok(stream) => self.close(&stream, "its stream was deleted".into()),
+            Err(_) => return false,
+        }
+        true
+    }
+
+    fn marker(&mut self, event: &RecordedEvent) -> Result<(), String> {
+        let said: AccessOn = record::read(ACCESS_TYPE, &event.event_type, &event.data)?;
+        // The first one counts: who could write another one may do all that it could change.
+        if self.marker.is_none() {
+            self.marker = Some(said);
+            self.settle();
+        }
+        Ok(())
+    }
+
+    fn settings(&mut self, event: &RecordedEvent) -> Result<(), String> {
+        let read = Defaults::read(&event.data);
+        let odd = read.as_ref().err().map(ToString::to_string);
+        self.settings = Some(Settings {
+            revision: event.revision,
+            defaults: read.ok(),
+        });
+        self.settle();
+        match odd {
+            // Those from before access was on do not count, however odd they are.
+            Some(odd) if self.are_settings_of_realm() => Err(odd),
+            _ => Ok(()),
+        }
+    }
+
+    fn are_settings_of_realm(&self) -> bool {
+        match (&self.settings, &self.marker) {
+            (Some(settings), Some(marker)) => settings.revision.0 >= marker.settings_before,
+            _ => false,
+        }
+    }
+
+    fn settle(&mut self) {
+        self.defaults = match &self.settings {
+            Some(settings) if self.are_settings_of_realm() => {
+                settings.defaults.clone().unwrap_or_else(Defaults::closed)
+            }
+            _ => Defaults::default(),
+        };
+    }
+
+    fn user_event(&mut self, name: &str, event: &RecordedEvent) -> Result<(), String> {
+        names::check_user("user", name).map_err(|error| error.to_string())?;
+        let said: UserEvent = record::read(USER_TYPE, &event.event_type, &event.data)?;
+        let (id, change) = match said {
+            UserEvent::Created {
+                realm,
+                id,
+                password,
+                groups,
+            } => {
+                if self.users.len() >= ACCOUNTS_MAX && !self.users.contains_key(name) {
+                    return Err(format!("there are more than {ACCOUNTS_MAX} users"));
+                }
+                let user = User {
+                    id,
+                    realm,
+                    password: Hashed::parse(&password)?,
+                    groups: groups_of(groups)?,
+                    is_disabled: false,
+                };
+                self.users.insert(name.into(), user);
+                return Ok(());
+            }
+            UserEvent::Password { id, password } => {
+                (id, Change::Password(Hashed::parse(&password)?))
+            }
+            UserEvent::Groups { id, groups } => (id, Change::Groups(groups_of(groups)?)),
+            UserEvent::Disabled { id } => (id, Change::Disabled(true)),
+            UserEvent::Enabled { id } => (id, Change::Disabled(false)),
+        };
+        let user = self.users.get_mut(name).filter(|user| user.id == id);
+        let user = user.ok_or("an event changes an account that does not begin")?;
+        match change {
+            Change::Password(password) => user.password = password,
+            Change::Groups(groups) => user.groups = groups,
+            Change::Disabled(is_disabled) => user.is_disabled = is_disabled,
+        }
+        Ok(())
+    }
+
+    fn token_event(&mut self, id: &str, event: &RecordedEvent) -> Result<(), String> {
+        let id = Uuid::try_parse(id).map_err(|_| "its name has no id".to_owned())?;
+        match record::read(TOKEN_TYPE, &event.event_type, &event.data)? {
+            TokenEvent::Revoked {} => match self.tokens.get_mut(&id) {
+                Some(token) => token.is_revoked = true,
+                None => return Err("an event revokes a token that does not begin".into()),
+            },
+            // A token never begins twice: a secret that was revoked stays so.
+            TokenEvent::Created { .. } if event.revision != Revision(0) => {
+                return Err("an event makes a token that is there already".into());
+            }
+            TokenEvent::Created {
+                user,
+                user_id,
+                hash,
+                label,
+                scopes,
+                prefixes,
+                expires,
+            } => {
+                if self.tokens.len() >= ACCOUNTS_MAX {
+                    return Err(format!("there are more than {ACCOUNTS_MAX} tokens"));
+                }
+                if prefixes.len() > PREFIXES_MAX {
+                    return Err(format!("it has more than {PREFIXES_MAX} prefixes"));
+                }
+                let token = Token {
+                    user: user.into(),
+                    user_id,
+                    hash: Hash::parse(&hash).ok_or("its hash cannot be read")?,
+                    label: label.into(),
+                    scopes: scopes.into_iter().collect(),
+                    prefixes: prefixes.into_iter().map(Into::into).collect(),
+                    expires: expires.map(Timestamp),
+                    is_revoked: false,
+                };
+                self.tokens.insert(id, token);
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Change {
+    Password(Hashed),
+    Groups(Vec<Box<str>>),
+    Disabled(bool),
+}
+
+fn groups_of(groups: Vec<String>) -> Result<Vec<Box<str>>, String> {
+    if groups.len() > GROUPS_MAX {
+        return Err(format!("it has more than {GROUPS_MAX} groups"));
+    }
+    for group in &groups {
+        names::check_group(group).map_err(|error| error.to_string())?;
+    }
+    Ok(groups.into_iter().map(Into::into).collect())
+}
+
+fn token_id(stream: &str) -> Option<Uuid> {
+    Uuid::try_parse(stream.strip_prefix(TOKEN_PREFIX)?).ok()
+}
+
+/// Checks an event that a caller wants to append to an account stream: one that would close its account is refused.
+pub(crate) fn check_event(stream: &str, event: &gesta_core::EventData) -> Result<(), String> {
+    let read = |name: &str| -> Result<(), String> {
+        if let Some(user) = name.strip_prefix(USER_PREFIX) {
+            names::check_user("user", user).map_err(|error| error.to_string())?;
+            return match record::read(USER_TYPE, &event.event_type, &event.data)? {
+                UserEvent::Created {
+                    password, groups, ..
+                } => {
+                    Hashed::parse(&password)?;
+                    groups_of(groups).map(drop)
+                }
+                UserEvent::Password { password, .. } => Hashed::parse(&password).map(drop),
+                UserEvent::Groups { groups, .. } => groups_of(groups).map(drop),
+                UserEvent::Disabled { .. } | UserEvent::Enabled { .. } => Ok(()),
+            };
+        }
+        if name.starts_with(TOKEN_PREFIX) {
+            token_id(name).ok_or("its name has no id")?;
+            let said: TokenEvent = record::read(TOKEN_TYPE, &event.event_type, &event.data)?;
+            return match said {
+                TokenEvent::Created { hash, .. } => Hash::parse(&hash)
+                    .map(drop)
+                    .ok_or("its hash cannot be read".into()),
+                TokenEvent::Revoked {} => Ok(()),
+            };
+        }
+        match name {
+            SETTINGS => Defaults::read(&event.data)
+                .map(drop)
+                .map_err(|odd| odd.to_string()),
+            _ => Err("only `gesta user add` on the store itself writes it".into()),
+        }
+    };
+    read(stream)
+}
+
+#[cfg(test)]
+#[path = "directory/tests.rs"]
+mod tests;

@@ -1,0 +1,412 @@
+//! The store as one caller may use it.
+//!
+//! Why a store again: a protocol that speaks to this one cannot forget to ask. Invariants: every call is checked before
+//! anything is done, an append to several streams for each of them; what is left out of pages and subscriptions leaves
+//! their checkpoints whole, so that a reader gets on; a running subscription ends when its rights do.
+//! Not here: which rights there are (`rights`).
+
+mod subscription;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use gesta_core::capacity::Permit;
+use gesta_core::{
+    AllPage, Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventStore, LinkTarget,
+    ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent, Resolved, Result,
+    SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadata, StreamMetadataRecord,
+    StreamPage, StreamsPage, Subscribe, SubscribeTo, Subscription, limits,
+};
+
+use crate::access::Access;
+use crate::acl::Acl;
+use crate::directory::check_event;
+use crate::names::{self, Kind};
+use crate::rights::{Operation, OwnedOperation};
+use crate::shared::{Caller, State};
+use crate::usage::Usage;
+
+/// Rights of streams that are read at once for a page.
+const READS_MAX: usize = 8;
+/// Pages of names that are looked through for one page of names that may be seen.
+const NAME_PAGES_MAX: usize = 200;
+
+/// A store, as one caller may use it. Cheap to clone.
+#[derive(Clone)]
+pub struct Guarded {
+    access: Access,
+    store: Arc<dyn EventStore>,
+    caller: Caller,
+    /// What the caller's user does at present, if it is known who that is.
+    usage: Option<Arc<Usage>>,
+}
+
+impl std::fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guarded")
+            .field("caller", &self.caller)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Guarded {
+    pub(crate) fn new(
+        access: Access,
+        store: Arc<dyn EventStore>,
+        caller: Caller,
+        usage: Option<Arc<Usage>>,
+    ) -> Self {
+        Self {
+            access,
+            store,
+            caller,
+            usage,
+        }
+    }
+
+    fn now(&self) -> Duration {
+        (self.access.shared.config.uptime)()
+    }
+
+    /// Begins a call within the limits of the user; it ends when the permit is dropped.
+    fn enter(&self) -> Result<Option<Permit>> {
+        let usage = self.usage.as_ref();
+        usage.map(|usage| usage.enter(self.now())).transpose()
+    }
+
+    /// The user had this payload.
+    fn had(&self, bytes: usize) {
+        if let Some(usage) = &self.usage {
+            usage.had(bytes, self.now());
+        }
+    }
+
+    /// How long the user has to wait for more events.
+    fn wait(&self) -> Option<Duration> {
+        self.usage.as_ref()?.wait(self.now())
+    }
+
+    /// Whether the caller may do this now.
+    ///
+    /// # Errors
+    /// As [`Access::check`].
+    pub async fn check(&self, operation: Operation<'_>) -> Result<()> {
+        self.access.check(&self.caller, operation).await
+    }
+
+    /// The same, and tells the log of what only administrators do.
+    async fn check_change(&self, operation: Operation<'_>) -> Result<()> {
+        self.check(operation).await?;
+        self.access.done(&self.caller, operation);
+        Ok(())
+    }
+
+    /// Rights in a form that cannot be read would be taken for *administrators only*; who sets them is told instead.
+    fn check_metadata(&self, metadata: &StreamMetadata) -> Result<()> {
+        if let State::Open = self.access.shared.state()? {
+            return Ok(());
+        }
+        match Acl::of_metadata(metadata.json()) {
+            Ok(_) => Ok(()),
+            Err(odd) => Err(Error::invalid(odd.field, odd.rule)),
+        }
+    }
+
+    /// What is appended to account streams and to metadata streams must be readable.
+    fn check_events(&self, request: &Append) -> Result<()> {
+        for append in &request.streams {
+            let name = append.stream.as_str();
+            let is_account = names::kind(name) == Kind::Account;
+            for event in &append.events {
+                if is_account {
+                    check_event(name, event).map_err(|why| {
+                        Error::invalid(
+                            "events",
+                            format!("cannot be stored in stream {name:?}: {why}"),
+                        )
+                    })?;
+                } else if names::described(name).is_some() {
+                    // Whatever else is wrong with it, the store says.
+                    if let Ok(metadata) = StreamMetadata::parse(event.data.clone()) {
+                        self.check_metadata(&metadata)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The rights of a stream may have changed by a call of this process, which need not wait for the news of it.
+    fn changed(&self, stream: &StreamId) {
+        let name = stream.as_str();
+        let name = names::described(name).unwrap_or(name);
+        self.access.shared.acls.changed(name);
+        self.access.shared.changed.notify_one();
+    }
+
+    /// Whether the caller may read what an event leads to, if it is a link.
+    async fn may_follow(&self, event: &RecordedEvent) -> Result<bool> {
+        match LinkTarget::of(event) {
+            Some(target) => self.lists(&target.stream).await,
+            None => Ok(true),
+        }
+    }
+
+    /// Ends with the error that tells the caller so, once they may not do this any more. The check that it is allowed now
+    /// is made first.
+    ///
+    /// # Errors
+    /// As [`Access::check`].
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn until_forbidden(
+        self,
+        operation: OwnedOperation,
+    ) -> Result<impl Future<Output = Error> + Send + 'static> {
+        // Before the check, so that no change between the two is missed.
+        let mut changes = self.access.shared.changes.subscribe();
+        self.check(operation.borrowed()).await?;
+        Ok(async move {
+            loop {
+                if changes.changed().await.is_err() {
+                    return Error::unavailable("the accounts are no longer followed");
+                }
+                if let Err(error) = self.check(operation.borrowed()).await {
+                    return error;
+                }
+            }
+        })
+    }
+
+    /// Whether the name of a stream may be seen.
+    async fn lists(&self, stream: &StreamId) -> Result<bool> {
+        let shared = &self.access.shared;
+        match shared.allows(&self.caller, Operation::Read(stream)).await {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.kind(), ErrorKind::Forbidden(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// True if names that begin with the one are some of those that begin with the other, and of the same kind: names that
+/// begin with `$` are listed only when they are asked for.
+fn narrows(asked: &str, only: &str) -> bool {
+    only.starts_with(asked) && only.starts_with('$') == asked.starts_with('$')
+}
+
+fn payload_bytes(events: &[RecordedEvent]) -> usize {
+    events.iter().map(RecordedEvent::payload_bytes).sum()
+}
+
+#[async_trait]
+impl EventStore for Guarded {
+    async fn info(&self) -> Result<StoreInfo> {
+        self.check(Operation::Info).await?;
+        self.store.info().await
+    }
+
+    async fn ready(&self) -> Result<()> {
+        self.access.ready()?;
+        self.store.ready().await
+    }
+
+    async fn append(&self, request: Append) -> Result<Appended> {
+        for append in &request.streams {
+            self.check_change(Operation::Append(&append.stream)).await?;
+        }
+        self.check_events(&request)?;
+        let _call = self.enter()?;
+        self.had(request.payload_bytes());
+        let mut metadata = request
+            .streams
+            .iter()
+            .filter(|append| names::described(append.stream.as_str()).is_some());
+        let Some(first) = metadata.next() else {
+            return self.store.append(request).await;
+        };
+        let streams: Vec<_> = std::iter::once(first)
+            .chain(metadata)
+            .map(|append| append.stream.clone())
+            .collect();
+        let outcome = self.store.append(request).await;
+        streams.iter().for_each(|stream| self.changed(stream));
+        outcome
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        self.check(Operation::Read(&request.stream)).await?;
+        let _call = self.enter()?;
+        let page = self.store.read_stream(request).await?;
+        self.had(payload_bytes(&page.events));
+        Ok(page)
+    }
+
+    async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
+        self.check(Operation::ReadMany).await?;
+        let _call = self.enter()?;
+        let mut page = self.store.read_all(request).await?;
+        // Also what is left out was read.
+        self.had(payload_bytes(&page.events));
+        let shared = &self.access.shared;
+        let known = page
+            .events
+            .iter()
+            .map(|event| shared.shows_now(&self.caller, event, None));
+        let known: Vec<Option<bool>> = known.collect::<Result<_>>()?;
+        let shown: Vec<bool> = if known.iter().all(Option::is_some) {
+            known.into_iter().flatten().collect()
+        } else {
+            let asked = page
+                .events
+                .iter()
+                .map(|event| shared.shows(&self.caller, event));
+            let asked: Vec<_> = asked.collect();
+            stream::iter(asked)
+                .buffered(READS_MAX)
+                .try_collect()
+                .await?
+        };
+        let mut shown = shown.into_iter();
+        page.events.retain(|_| shown.next().unwrap_or(false));
+        Ok(page)
+    }
+
+    /// Continues after the last name that is shown: a name that may not be seen is no place to continue from.
+    async fn list_streams(&self, mut request: ListStreams) -> Result<StreamsPage> {
+        self.check(Operation::ReadMany).await?;
+        request.validate()?;
+        let _call = self.enter()?;
+        let limit = request.limit;
+        let only = self.access.shared.only_prefix(&self.caller);
+        if let Some(only) = only.filter(|only| narrows(&request.prefix, only)) {
+            request.prefix = only;
+        }
+        let mut found = Vec::new();
+        for _ in 0..NAME_PAGES_MAX {
+            let page = self.store.list_streams(request.clone()).await?;
+            for info in page.streams {
+                if found.len() < limit {
+                    if self.lists(&info.stream).await? {
+                        found.push(info);
+                    }
+                    continue;
+                }
+                // One more than fits: there may be more.
+                let next = found
+                    .last()
+                    .map(|info: &gesta_core::StreamInfo| info.stream.clone());
+                return Ok(StreamsPage {
+                    streams: found,
+                    next,
+                });
+            }
+            match page.next {
+                None => {
+                    return Ok(StreamsPage {
+                        streams: found,
+                        next: None,
+                    });
+                }
+                Some(_) if found.len() >= limit => {
+                    let next = found.last().map(|info| info.stream.clone());
+                    return Ok(StreamsPage {
+                        streams: found,
+                        next,
+                    });
+                }
+                Some(next) => request.after = Some(next),
+            }
+            request.limit = limits::PAGE_EVENTS_MAX;
+        }
+        if found.is_empty() {
+            let why = format!(
+                "more than {NAME_PAGES_MAX} pages of names that the caller may not see follow one another: name a longer prefix"
+            );
+            return Err(Error::new(ErrorKind::Unsupported(why)));
+        }
+        let next = found.last().map(|info| info.stream.clone());
+        Ok(StreamsPage {
+            streams: found,
+            next,
+        })
+    }
+
+    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
+        self.check_change(Operation::Delete(&request.stream))
+            .await?;
+        let _call = self.enter()?;
+        let stream = request.stream.clone();
+        let outcome = self.store.delete_stream(request).await;
+        self.changed(&stream);
+        outcome
+    }
+
+    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
+        self.check(Operation::ReadMetadata(&stream)).await?;
+        let _call = self.enter()?;
+        self.store.stream_metadata(stream).await
+    }
+
+    async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
+        self.check_change(Operation::WriteMetadata(&request.stream))
+            .await?;
+        self.check_metadata(&request.metadata)?;
+        let _call = self.enter()?;
+        let stream = request.stream.clone();
+        let outcome = self.store.set_stream_metadata(request).await;
+        self.changed(&stream);
+        outcome
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        let stream = match &request.to {
+            SubscribeTo::Stream(stream) => Some(stream.clone()),
+            SubscribeTo::All(_) => None,
+        };
+        // Before the check, so that no change between the two is missed.
+        let changes = self.access.shared.changes.subscribe();
+        let operation = stream.as_ref().map_or(Operation::ReadMany, Operation::Read);
+        self.check(operation).await?;
+        let _call = self.enter()?;
+        let inner = self.store.subscribe(request).await?;
+        Ok(subscription::guarded(self.clone(), inner, stream, changes))
+    }
+
+    /// What the caller may not read stays a link, as what cannot be read at all.
+    async fn resolve(&self, mut events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        let Some(first) = events.first() else {
+            return Ok(Vec::new());
+        };
+        let may_follow = self.may_follow(first).await?;
+        let mut alike = 1;
+        while let Some(event) = events.get(alike)
+            && self.may_follow(event).await? == may_follow
+        {
+            alike += 1;
+        }
+        // Fewer than were asked for: the caller asks again for the others.
+        events.truncate(alike);
+        if !may_follow {
+            return Ok(events.into_iter().map(Resolved::itself).collect());
+        }
+        let _call = self.enter()?;
+        let resolved = self.store.resolve(events).await?;
+        let targets = resolved.iter().filter(|found| found.link.is_some());
+        self.had(targets.map(|found| found.event.payload_bytes()).sum());
+        Ok(resolved)
+    }
+
+    /// The store is not the caller's to close.
+    async fn shutdown(&self) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported(
+            "a caller cannot close the store".into(),
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,307 @@
+//! What a caller wants to do, and whether the accounts and the rights of the stream allow it.
+//!
+//! Pure. The rules, in order: account streams are for administrators with the scope `admin`; a token does what its scopes
+//! and prefixes say and never more than its user; administrators may do the rest; everybody else what the stream's rights
+//! say, and for what these do not say the defaults.
+
+use std::sync::Arc;
+
+use gesta_core::{Lifecycle, Revision, StreamId};
+
+use crate::acl::{Acl, Defaults, Right};
+use crate::names::{self, ADMINS, EVERYBODY, Kind, OPERATORS};
+use crate::token::{Scope, Scopes};
+
+/// What a caller wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation<'a> {
+    /// Read or follow the events of a stream. Of a metadata stream: read the metadata.
+    Read(&'a StreamId),
+    /// Append to a stream. Of a metadata stream: change the metadata.
+    Append(&'a StreamId),
+    /// Delete a stream or close it for ever.
+    Delete(&'a StreamId),
+    /// Read the metadata of a stream.
+    ReadMetadata(&'a StreamId),
+    /// Replace the metadata of a stream.
+    WriteMetadata(&'a StreamId),
+    /// Read or follow all events, or list streams: what may not be read is left out.
+    ReadMany,
+    /// Ask what the store is: for everybody who has proved who they are.
+    Info,
+    /// Look at what the server measures, or at all consumer groups.
+    Observe,
+    /// Create, change, delete or restart consumer groups, or replay what they have parked.
+    ManageGroups,
+    /// Copy the whole store, or whatever else no right of a stream covers.
+    Manage,
+}
+
+/// An operation that goes on: as [`Operation`], with a name of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnedOperation {
+    /// Follow the events of a stream.
+    Read(StreamId),
+    /// Whatever no right of a stream covers.
+    Manage,
+}
+
+impl OwnedOperation {
+    pub(crate) fn borrowed(&self) -> Operation<'_> {
+        match self {
+            OwnedOperation::Read(stream) => Operation::Read(stream),
+            OwnedOperation::Manage => Operation::Manage,
+        }
+    }
+}
+
+impl<'a> Operation<'a> {
+    /// What is asked of which stream; metadata streams are a right of their stream.
+    pub(crate) fn subject(self) -> Option<Subject<'a>> {
+        let (stream, right) = match self {
+            Operation::Read(stream) => (stream, Right::Read),
+            Operation::Append(stream) => (stream, Right::Append),
+            Operation::Delete(stream) => (stream, Right::Delete),
+            Operation::ReadMetadata(stream) => (stream, Right::ReadMetadata),
+            Operation::WriteMetadata(stream) => (stream, Right::WriteMetadata),
+            _ => return None,
+        };
+        let name = stream.as_str();
+        let kind = names::kind(name);
+        Some(match names::described(name) {
+            Some(described) if !described.is_empty() => Subject {
+                name: described,
+                kind,
+                right: match right {
+                    Right::Read | Right::ReadMetadata => Right::ReadMetadata,
+                    _ => Right::WriteMetadata,
+                },
+            },
+            _ => Subject { name, kind, right },
+        })
+    }
+
+    pub(crate) fn verb(self) -> &'static str {
+        match self {
+            Operation::Read(_) => "read",
+            Operation::Append(_) => "append to",
+            Operation::Delete(_) => "delete",
+            Operation::ReadMetadata(_) => "read the metadata of",
+            Operation::WriteMetadata(_) => "change the metadata of",
+            Operation::ReadMany => "read",
+            Operation::Info => "ask about",
+            Operation::Observe => "look at the metrics of",
+            Operation::ManageGroups => "manage the consumer groups of",
+            Operation::Manage => "manage",
+        }
+    }
+
+    pub(crate) fn stream(self) -> Option<&'a StreamId> {
+        match self {
+            Operation::Read(stream)
+            | Operation::Append(stream)
+            | Operation::Delete(stream)
+            | Operation::ReadMetadata(stream)
+            | Operation::WriteMetadata(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// The scope that a token needs for it.
+    fn scope(self) -> Scope {
+        let account = self
+            .subject()
+            .is_some_and(|subject| subject.kind == Kind::Account);
+        match self {
+            _ if account => Scope::Admin,
+            Operation::Manage | Operation::ManageGroups => Scope::Admin,
+            _ => match self.subject().map(|subject| subject.right) {
+                None | Some(Right::Read | Right::ReadMetadata) => Scope::Read,
+                Some(Right::Append) => Scope::Append,
+                Some(Right::Delete | Right::WriteMetadata) => Scope::Admin,
+            },
+        }
+    }
+}
+
+/// A right of a stream that is no metadata stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Subject<'a> {
+    /// The stream whose rights decide.
+    pub(crate) name: &'a str,
+    pub(crate) kind: Kind,
+    pub(crate) right: Right,
+}
+
+/// Who calls, as the accounts of this moment know them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Standing<'a> {
+    pub(crate) user: &'a str,
+    pub(crate) groups: &'a [Box<str>],
+    pub(crate) scopes: Scopes,
+    /// Empty: all streams.
+    pub(crate) prefixes: &'a [Box<str>],
+}
+
+impl Standing<'_> {
+    fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|own| &**own == group)
+    }
+
+    fn is_admin(&self) -> bool {
+        self.is_in(ADMINS)
+    }
+
+    fn has_role(&self, role: &str) -> bool {
+        role == EVERYBODY || role == self.user || self.is_in(role)
+    }
+
+    /// True if it is about a stream whose name begins as the token says.
+    fn covers(&self, name: &str) -> bool {
+        self.prefixes.is_empty()
+            || self
+                .prefixes
+                .iter()
+                .any(|prefix| name.starts_with(&**prefix))
+    }
+}
+
+/// What the metadata of a stream say of its rights.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct StreamRights {
+    /// `None`: nothing is said.
+    pub(crate) acl: Option<Acl>,
+    /// Events below this revision were deleted. They can still be found among all events.
+    pub(crate) deleted_before: Revision,
+    /// Whether the rights of what was deleted are unknown or were not those of everybody.
+    pub(crate) was_restricted: bool,
+}
+
+impl StreamRights {
+    /// What nobody but administrators may touch.
+    pub(crate) fn closed() -> Self {
+        Self {
+            acl: Some(Acl::nobody()),
+            deleted_before: Revision(0),
+            was_restricted: true,
+        }
+    }
+
+    /// Out of the events of a metadata stream, newest first; `all` says that there are no older ones.
+    pub(crate) fn of(events: &[gesta_core::RecordedEvent], all: bool) -> Self {
+        let Some((newest, older)) = events.split_first() else {
+            return Self::default();
+        };
+        let Ok(state) = Lifecycle::from_event(&newest.data, &newest.metadata) else {
+            return Self::closed();
+        };
+        let said = |event: &gesta_core::RecordedEvent| Acl::of_metadata(&event.data);
+        let Ok(acl) = said(newest) else {
+            return Self::closed();
+        };
+        let is_deleted = state.tombstoned || state.deleted_before > Revision(0);
+        let restricted = |event| !matches!(said(event), Ok(None));
+        let was_restricted =
+            is_deleted && (!all || restricted(newest) || older.iter().any(restricted));
+        if state.tombstoned {
+            return Self {
+                acl,
+                deleted_before: Revision::MAX,
+                was_restricted,
+            };
+        }
+        Self {
+            acl,
+            deleted_before: state.deleted_before,
+            was_restricted,
+        }
+    }
+
+    pub(crate) fn cost_bytes(&self) -> usize {
+        64 + self.acl.as_ref().map_or(0, Acl::cost_bytes)
+    }
+}
+
+/// Whether something is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Yes,
+    No,
+    /// The rights of the stream have to be read first.
+    AsksRights,
+}
+
+/// Decides what does not depend on the rights of the stream, or says that it does.
+pub(crate) fn decide(
+    standing: Standing<'_>,
+    operation: Operation<'_>,
+    defaults: &Defaults,
+    rights: Option<&Arc<StreamRights>>,
+) -> Verdict {
+    let yes = |allowed| if allowed { Verdict::Yes } else { Verdict::No };
+    if operation == Operation::Info {
+        return Verdict::Yes;
+    }
+    if !standing.scopes.has(operation.scope()) {
+        return Verdict::No;
+    }
+    let Some(subject) = operation.subject() else {
+        let whole = standing.prefixes.is_empty();
+        return yes(match operation {
+            Operation::Observe | Operation::ManageGroups => {
+                whole && (standing.is_admin() || standing.is_in(OPERATORS))
+            }
+            Operation::Manage => whole && standing.is_admin(),
+            _ => true,
+        });
+    };
+    if subject.kind == Kind::Account {
+        // Account streams are only read and appended to; deleting them or hiding their events would be forgetting them.
+        let changes = matches!(subject.right, Right::Delete | Right::WriteMetadata);
+        return yes(standing.is_admin() && standing.prefixes.is_empty() && !changes);
+    }
+    if !standing.covers(subject.name) {
+        return Verdict::No;
+    }
+    if standing.is_admin() {
+        return Verdict::Yes;
+    }
+    let Some(rights) = rights else {
+        return Verdict::AsksRights;
+    };
+    yes(has_right(standing, subject, defaults, rights))
+}
+
+fn has_right(
+    standing: Standing<'_>,
+    subject: Subject<'_>,
+    defaults: &Defaults,
+    rights: &StreamRights,
+) -> bool {
+    let defaults = match subject.kind {
+        Kind::User => &defaults.user,
+        _ => &defaults.system,
+    };
+    let own = rights.acl.as_ref().and_then(|acl| acl.roles(subject.right));
+    let roles = own
+        .or_else(|| defaults.roles(subject.right))
+        .unwrap_or_default();
+    roles.iter().any(|role| standing.has_role(role))
+}
+
+/// Whether an event among all events may be seen by who may read its stream as it is now: not if it is from before the
+/// stream was deleted, and the rights of that time are gone with the metadata.
+pub(crate) fn shows(
+    standing: Standing<'_>,
+    event: &gesta_core::RecordedEvent,
+    rights: &StreamRights,
+) -> bool {
+    let is_metadata = names::described(event.stream.as_str()).is_some();
+    standing.is_admin()
+        || !rights.was_restricted
+        || (!is_metadata && event.revision >= rights.deleted_before)
+}
+
+#[cfg(test)]
+#[path = "rights/tests.rs"]
+mod tests;

@@ -1,0 +1,448 @@
+//! What all handles of the accounts share, and the decisions of this moment.
+//!
+//! Invariants: nothing is decided without [`Shared::state`], which refuses while the accounts are not known or the news of
+//! them are too old; a caller is looked up anew for each decision. Not here: the rules of rights (`rights`).
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use gesta_core::{Error, ErrorKind, EventStore, RecordedEvent, Result};
+use quick_cache::sync::Cache;
+use sha2::{Digest, Sha256};
+use tokio::sync::{Notify, watch};
+use uuid::Uuid;
+
+use crate::access::{Config, Mode};
+use crate::acl::Right;
+use crate::acls::Acls;
+use crate::audit::Audit;
+use crate::directory::{CONTACT_MAX, Directory};
+use crate::lane::{Full, Key, Lane};
+use crate::names::{self, Kind};
+use crate::password::{Hashed, Password};
+use crate::rights::{self, Operation, Standing, Verdict};
+use crate::token::{Scopes, Secret};
+use crate::usage::{Limits, Usage, Usages};
+
+/// Passwords that were found right and need not be compared again.
+const VERIFIED_MAX: usize = 10_000;
+
+/// Who calls. Says nothing of rights: these are looked up for each call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    pub(crate) who: Who,
+    pub(crate) from: Option<IpAddr>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Who {
+    Anonymous,
+    User { name: Arc<str>, id: Uuid },
+    Token(Uuid),
+}
+
+impl Caller {
+    /// A caller who has shown nothing.
+    #[must_use]
+    pub fn anonymous(from: Option<IpAddr>) -> Self {
+        Self {
+            who: Who::Anonymous,
+            from,
+        }
+    }
+}
+
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) config: Config,
+    pub(crate) directory: RwLock<Directory>,
+    pub(crate) acls: Acls,
+    is_loaded: AtomicBool,
+    /// When the news were last complete, in microseconds of uptime.
+    contact_micros: AtomicU64,
+    /// Told when running subscriptions have to look at their rights again.
+    pub(crate) changed: Notify,
+    pub(crate) changes: watch::Sender<u64>,
+    /// Tells whether the accounts are loaded.
+    pub(crate) loaded: watch::Sender<bool>,
+    pub(crate) lane: Arc<Lane>,
+    verified: Cache<Key, ()>,
+    key: [u8; 32],
+    nobody: Hashed,
+    pub(crate) audit: Audit,
+    pub(crate) usages: Usages,
+}
+
+/// What the accounts say at this moment.
+pub(crate) enum State<'a> {
+    /// Nobody has to prove anything.
+    Open,
+    On(RwLockReadGuard<'a, Directory>),
+}
+
+pub(crate) fn unauthenticated(why: &str) -> Error {
+    Error::new(ErrorKind::Unauthenticated(why.into()))
+}
+
+impl Shared {
+    pub(crate) fn new(store: Arc<dyn EventStore>, config: Config) -> Self {
+        Self {
+            store,
+            directory: RwLock::default(),
+            acls: Acls::default(),
+            is_loaded: AtomicBool::new(false),
+            contact_micros: AtomicU64::new(0),
+            changed: Notify::new(),
+            changes: watch::Sender::new(0),
+            loaded: watch::Sender::new(false),
+            lane: Lane::new(config.comparisons_max),
+            verified: Cache::new(VERIFIED_MAX),
+            key: rand::random(),
+            nobody: Hashed::of_nobody(),
+            audit: Audit::default(),
+            usages: Usages::new(Limits {
+                calls_max: config.user_calls_max,
+                bytes_per_second: config.user_bytes_per_second,
+            }),
+            config,
+        }
+    }
+
+    pub(crate) fn directory(&self) -> RwLockReadGuard<'_, Directory> {
+        self.directory
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The accounts, if they may be relied on.
+    pub(crate) fn state(&self) -> Result<State<'_>> {
+        if !self.is_loaded.load(Ordering::Acquire) {
+            return Err(Error::unavailable("the accounts are not loaded yet"));
+        }
+        let directory = self.directory();
+        if self.config.mode == Mode::Auto && !directory.is_on() {
+            return Ok(State::Open);
+        }
+        let contact = Duration::from_micros(self.contact_micros.load(Ordering::Acquire));
+        let silent = (self.config.uptime)().saturating_sub(contact);
+        if silent > CONTACT_MAX {
+            let seconds = silent.as_secs();
+            return Err(Error::unavailable(format!(
+                "changes of the accounts could not be read for {seconds} s: rights may have been taken away"
+            )));
+        }
+        Ok(State::On(directory))
+    }
+
+    /// The news were complete at this moment.
+    pub(crate) fn in_contact(&self, at: Duration) {
+        let micros = u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
+        self.contact_micros.store(micros, Ordering::Release);
+    }
+
+    pub(crate) fn set_loaded(&self, is_loaded: bool) {
+        self.is_loaded.store(is_loaded, Ordering::Release);
+        self.loaded.send_replace(is_loaded);
+    }
+
+    pub(crate) fn token(&self, secret: &Secret) -> Result<Who> {
+        // Hashed first, so that an unknown id takes as long.
+        let hash = secret.hash();
+        let wrong = || unauthenticated("the token is not known, has expired or was revoked");
+        let State::On(directory) = self.state()? else {
+            return Ok(Who::Anonymous);
+        };
+        let token = directory.token(secret.id).ok_or_else(wrong)?;
+        if !token.hash.is(&hash) || token.is_over(self.config.clock.now()) {
+            return Err(wrong());
+        }
+        Ok(Who::Token(secret.id))
+    }
+
+    pub(crate) async fn login(
+        &self,
+        name: String,
+        password: Password,
+        from: IpAddr,
+    ) -> Result<Who> {
+        let wrong = || unauthenticated("user or password are wrong");
+        let (hash, id) = match self.state()? {
+            State::Open => return Ok(Who::Anonymous),
+            State::On(directory) => match directory.user(&name) {
+                Some(user) => (
+                    user.password.clone(),
+                    (!user.is_disabled).then_some(user.id),
+                ),
+                None => (self.nobody.clone(), None),
+            },
+        };
+        let key = self.key_of(&name, &password, &hash);
+        let is_right = match self.verified.get(&key) {
+            Some(()) => true,
+            None => {
+                let compared = self.lane.compare(from, key, password, hash).await;
+                compared.map_err(|Full| {
+                    Error::new(ErrorKind::Overloaded(
+                        "too many passwords are being compared: try again, or use a token".into(),
+                    ))
+                })?
+            }
+        };
+        match id.filter(|_| is_right) {
+            Some(id) => {
+                self.verified.insert(key, ());
+                Ok(Who::User {
+                    name: name.into(),
+                    id,
+                })
+            }
+            None => Err(wrong()),
+        }
+    }
+
+    /// Stands for a user, a password and the hash that it was compared with; tells nobody outside this process which.
+    fn key_of(&self, name: &str, password: &Password, hash: &Hashed) -> Key {
+        let mut key = Sha256::new_with_prefix(self.key);
+        for part in [name, &password.0, hash.text()] {
+            key.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+            key.update(part);
+        }
+        key.finalize().into()
+    }
+
+    /// Who calls, as the accounts know them now.
+    pub(crate) fn standing<'a>(
+        &self,
+        directory: &'a Directory,
+        caller: &'a Caller,
+    ) -> Result<Standing<'a>> {
+        let over = || unauthenticated("the account of the caller has ended");
+        let (name, id, scopes, prefixes) = match &caller.who {
+            Who::Anonymous => {
+                return Err(unauthenticated(
+                    "a user and a password, or a token, must be given",
+                ));
+            }
+            Who::User { name, id } => (&**name, *id, Scopes::ALL, &[][..]),
+            Who::Token(id) => {
+                let token = directory.token(*id).ok_or_else(over)?;
+                if token.is_over(self.config.clock.now()) {
+                    return Err(over());
+                }
+                (&*token.user, token.user_id, token.scopes, &*token.prefixes)
+            }
+        };
+        let user = directory
+            .user(name)
+            .filter(|user| user.id == id && !user.is_disabled);
+        let user = user.ok_or_else(over)?;
+        Ok(Standing {
+            user: name,
+            groups: &user.groups,
+            scopes,
+            prefixes,
+        })
+    }
+
+    /// As [`Access::check`], without a line in the log.
+    pub(crate) async fn allows(&self, caller: &Caller, operation: Operation<'_>) -> Result<()> {
+        let verdict = match self.decide(caller, operation, None)? {
+            Verdict::AsksRights => self.check_rights(caller, operation).await?,
+            verdict => verdict,
+        };
+        match verdict {
+            Verdict::Yes => Ok(()),
+            _ => Err(self.forbidden(caller, operation)),
+        }
+    }
+
+    /// Decides with what is in memory; `rights` are those of the stream if they were read for this call.
+    pub(crate) fn decide(
+        &self,
+        caller: &Caller,
+        operation: Operation<'_>,
+        rights: Option<&Arc<rights::StreamRights>>,
+    ) -> Result<Verdict> {
+        let directory = match self.state()? {
+            State::Open => {
+                let subject = operation.subject();
+                let is_account = subject.is_some_and(|subject| subject.kind == Kind::Account);
+                return Ok(if is_account {
+                    Verdict::No
+                } else {
+                    Verdict::Yes
+                });
+            }
+            State::On(directory) => directory,
+        };
+        let standing = self.standing(&directory, caller)?;
+        let verdict = rights::decide(standing, operation, directory.defaults(), rights);
+        match (verdict, operation.subject(), rights) {
+            (Verdict::AsksRights, Some(subject), None) => match self.acls.get(subject.name) {
+                Some(rights) => Ok(rights::decide(
+                    standing,
+                    operation,
+                    directory.defaults(),
+                    Some(&rights),
+                )),
+                None => Ok(Verdict::AsksRights),
+            },
+            _ => Ok(verdict),
+        }
+    }
+
+    pub(crate) async fn check_rights(
+        &self,
+        caller: &Caller,
+        operation: Operation<'_>,
+    ) -> Result<Verdict> {
+        let Some(subject) = operation.subject() else {
+            return Ok(Verdict::No);
+        };
+        let rights = self.acls.load(&*self.store, subject.name).await?;
+        self.decide(caller, operation, Some(&rights))
+    }
+
+    /// Whether the caller may see an event among all events.
+    ///
+    /// # Errors
+    /// As [`Access::check`], if the caller may see nothing any more.
+    pub(crate) async fn shows(&self, caller: &Caller, event: &RecordedEvent) -> Result<bool> {
+        if let Some(shows) = self.shows_now(caller, event, None)? {
+            return Ok(shows);
+        }
+        let Some(subject) = Operation::Read(&event.stream).subject() else {
+            return Ok(false);
+        };
+        let rights = self.acls.load(&*self.store, subject.name).await?;
+        Ok(self
+            .shows_now(caller, event, Some(&rights))?
+            .unwrap_or(false))
+    }
+
+    /// The same with what is in memory; `None` if the rights of the stream have to be read.
+    pub(crate) fn shows_now(
+        &self,
+        caller: &Caller,
+        event: &RecordedEvent,
+        rights: Option<&Arc<rights::StreamRights>>,
+    ) -> Result<Option<bool>> {
+        let directory = match self.state()? {
+            State::Open => return Ok(Some(names::kind(event.stream.as_str()) != Kind::Account)),
+            State::On(directory) => directory,
+        };
+        let standing = self.standing(&directory, caller)?;
+        let operation = Operation::Read(&event.stream);
+        let Some(subject) = operation.subject() else {
+            return Ok(Some(false));
+        };
+        let verdict = rights::decide(standing, operation, directory.defaults(), rights);
+        if verdict != Verdict::AsksRights && rights.is_none() {
+            return Ok(Some(verdict == Verdict::Yes));
+        }
+        let found = match rights {
+            Some(rights) => Arc::clone(rights),
+            None => match self.acls.get(subject.name) {
+                Some(rights) => rights,
+                None => return Ok(None),
+            },
+        };
+        let verdict = rights::decide(standing, operation, directory.defaults(), Some(&found));
+        Ok(Some(
+            verdict == Verdict::Yes && rights::shows(standing, event, &found),
+        ))
+    }
+
+    pub(crate) fn forbidden(&self, caller: &Caller, operation: Operation<'_>) -> Error {
+        let is_open = matches!(self.state(), Ok(State::Open));
+        let what = match operation.stream() {
+            Some(stream) => format!("stream {:?}", stream.as_str()),
+            None => "the store".to_owned(),
+        };
+        let why = match (&caller.who, is_open) {
+            (_, true) => {
+                "it holds accounts, which only `gesta user` on the store itself makes while there are none"
+            }
+            (Who::Token(_), _) => {
+                "neither the scopes and prefixes of the token nor the rights of its user allow it, or one of them does not"
+            }
+            _ => "the rights of the user do not allow it",
+        };
+        Error::new(ErrorKind::Forbidden(format!(
+            "the caller may not {} {what}: {why}",
+            operation.verb()
+        )))
+    }
+
+    pub(crate) fn log_done(&self, caller: &Caller, operation: Operation<'_>) {
+        let subject = operation.subject();
+        let is_account = subject.is_some_and(|subject| subject.kind == Kind::Account);
+        let is_change = !matches!(operation, Operation::Read(_) | Operation::ReadMetadata(_));
+        let is_administrative = (is_account && is_change)
+            || matches!(
+                operation,
+                Operation::Delete(_)
+                    | Operation::WriteMetadata(_)
+                    | Operation::Manage
+                    | Operation::ManageGroups
+            )
+            || subject.is_some_and(|subject| subject.right == Right::WriteMetadata);
+        if is_administrative && !matches!(self.state(), Ok(State::Open)) {
+            let what = operation.stream().map_or("", |stream| stream.as_str());
+            let who = self.name_of(caller);
+            self.audit.done(&who, caller.from, operation.verb(), what);
+        }
+    }
+
+    pub(crate) fn log_refused(&self, caller: &Caller, operation: Operation<'_>, error: &Error) {
+        if matches!(
+            error.kind(),
+            ErrorKind::Unauthenticated(_) | ErrorKind::Forbidden(_)
+        ) {
+            let what = operation.stream().map_or("", |stream| stream.as_str());
+            let (who, why) = (self.name_of(caller), error.to_string());
+            self.audit
+                .refused(&who, caller.from, operation.verb(), what, &why);
+        }
+    }
+
+    /// What the user of the caller does at present; `None` for who has proved nothing.
+    pub(crate) fn usage_of(&self, caller: &Caller) -> Option<Arc<Usage>> {
+        let user = match &caller.who {
+            Who::Anonymous => return None,
+            Who::User { name, .. } => Arc::clone(name),
+            Who::Token(id) => Arc::clone(&self.directory().token(*id)?.user),
+        };
+        Some(self.usages.of(&user, (self.config.uptime)()))
+    }
+
+    /// What the names of all streams begin with that the caller may see at all, if that can be said by one prefix. So a
+    /// list for a token need not look through all names.
+    pub(crate) fn only_prefix(&self, caller: &Caller) -> Option<String> {
+        let Who::Token(id) = &caller.who else {
+            return None;
+        };
+        match &*self.directory().token(*id)?.prefixes {
+            [only] => Some(only.to_string()),
+            _ => None,
+        }
+    }
+
+    /// Who calls, for the log.
+    fn name_of(&self, caller: &Caller) -> String {
+        match &caller.who {
+            Who::Anonymous => "anonymous".into(),
+            Who::User { name, .. } => name.to_string(),
+            Who::Token(id) => {
+                let directory = self.directory();
+                let user = directory
+                    .token(*id)
+                    .map(|token| token.user.clone())
+                    .unwrap_or_default();
+                format!("{user} (token {})", id.simple())
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! API tokens: their text, what the store keeps of it, and what they may do.
+//!
+//! The text is `gesta_`, the id in 32 hexadecimal digits, `_`, and 256 random bits in base64. The id finds the token, the
+//! secret proves it. The store keeps the SHA-256 of the secret: a guess of 256 random bits needs no slow hash to be
+//! hopeless.
+//! Invariant: no form of a secret but its hash is shown by `Debug` or `Display`.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use gesta_core::{Error, Result, Timestamp};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use uuid::Uuid;
+
+use crate::names;
+
+const TEXT_PREFIX: &str = "gesta_";
+const SECRET_BYTES: usize = 32;
+/// Most prefixes of a token.
+pub(crate) const PREFIXES_MAX: usize = 64;
+/// Longest label of a token, in bytes.
+const LABEL_BYTES_MAX: usize = 128;
+
+/// What a token may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// Reading and following events and metadata.
+    Read,
+    /// Appending events.
+    Append,
+    /// Everything that its user may: also deleting, changing metadata and, of administrators, accounts.
+    Admin,
+}
+
+/// The scopes of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scopes {
+    read: bool,
+    append: bool,
+    admin: bool,
+}
+
+impl Scopes {
+    /// Everything: what a password has.
+    pub(crate) const ALL: Scopes = Scopes {
+        read: true,
+        append: true,
+        admin: true,
+    };
+
+    /// True if the scope is among them. `admin` has the other two.
+    #[must_use]
+    pub fn has(self, scope: Scope) -> bool {
+        self.admin
+            || match scope {
+                Scope::Read => self.read,
+                Scope::Append => self.append,
+                Scope::Admin => false,
+            }
+    }
+
+    /// The scopes as a list.
+    #[must_use]
+    pub fn list(self) -> Vec<Scope> {
+        let all = [
+            (self.read, Scope::Read),
+            (self.append, Scope::Append),
+            (self.admin, Scope::Admin),
+        ];
+        all.into_iter()
+            .filter_map(|(has, scope)| has.then_some(scope))
+            .collect()
+    }
+}
+
+impl FromIterator<Scope> for Scopes {
+    fn from_iter<T: IntoIterator<Item = Scope>>(scopes: T) -> Self {
+        let mut found = Self::default();
+        for scope in scopes {
+            match scope {
+                Scope::Read => found.read = true,
+                Scope::Append => found.append = true,
+                Scope::Admin => found.admin = true,
+            }
+        }
+        found
+    }
+}
+
+/// A token to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewToken {
+    /// Whose rights it has at most.
+    pub user: String,
+    /// What it is for, in the words of who makes it.
+    pub label: String,
+    /// What it may be used for: at least one.
+    pub scopes: Vec<Scope>,
+    /// Only streams whose names begin with one of these; empty: all.
+    pub prefixes: Vec<String>,
+    /// From when on it is worth nothing.
+    pub expires: Option<Timestamp>,
+}
+
+impl NewToken {
+    /// Checks what can be checked without the store.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn validate(&self, now: Timestamp) -> Result<()> {
+        names::check_user("user", &self.user)?;
+        if self.scopes.is_empty() {
+            return Err(Error::invalid(
+                "scope",
+                "must be read, append or admin, found none",
+            ));
+        }
+        if self.prefixes.len() > PREFIXES_MAX {
+            let rule = format!(
+                "must be at most {PREFIXES_MAX}, found {}",
+                self.prefixes.len()
+            );
+            return Err(Error::invalid("prefix", rule));
+        }
+        for prefix in &self.prefixes {
+            gesta_core::StreamId::new(prefix.as_str()).map_err(|error| match error.kind() {
+                gesta_core::ErrorKind::InvalidArgument { rule, .. } => {
+                    Error::invalid("prefix", rule)
+                }
+                _ => error,
+            })?;
+        }
+        if self.label.len() > LABEL_BYTES_MAX || self.label.chars().any(char::is_control) {
+            let rule =
+                format!("must be at most {LABEL_BYTES_MAX} bytes without control characters");
+            return Err(Error::invalid("label", rule));
+        }
+        match self.expires {
+            Some(expires) if expires <= now => Err(Error::invalid(
+                "expires",
+                format!("must be later than now, found {expires}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A secret and the id of the token that it proves.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret {
+    pub(crate) id: Uuid,
+    bytes: [u8; SECRET_BYTES],
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret of token {}", self.id.simple())
+    }
+}
+
+impl Secret {
+    /// A new one. Its randomness is the operating system's and is not injected: nobody may be able to choose it.
+    pub(crate) fn random() -> Self {
+        Self {
+            id: Uuid::new_v4(),
+            bytes: rand::random(),
+        }
+    }
+
+    /// Reads the text of a token; `None` if it is none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (id, secret) = text.strip_prefix(TEXT_PREFIX)?.split_once('_')?;
+        if id.len() != 32
+            || id
+                .bytes()
+                .any(|b| !b.is_ascii_hexdigit() || b.is_ascii_uppercase())
+        {
+            return None;
+        }
+        let id = Uuid::try_parse(id).ok()?;
+        let bytes = URL_SAFE_NO_PAD.decode(secret).ok()?.try_into().ok()?;
+        Some(Self { id, bytes })
+    }
+
+    /// The text, for the one time that it is shown to its owner.
+    pub(crate) fn reveal(&self) -> String {
+        let (id, secret) = (self.id.simple(), URL_SAFE_NO_PAD.encode(self.bytes));
+        format!("{TEXT_PREFIX}{id}_{secret}")
+    }
+
+    /// What the store keeps.
+    pub(crate) fn hash(&self) -> Hash {
+        Hash(Sha256::digest(self.bytes).into())
+    }
+}
+
+/// The hash of a secret.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hash([u8; 32]);
+
+impl Hash {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok().map(Self)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        URL_SAFE_NO_PAD.encode(self.0)
+    }
+
+    /// True if they are the same; takes as long if they are not.
+    pub(crate) fn is(&self, other: &Hash) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_as_it_was_written_and_never_shown() {
+        let secret = Secret::random();
+        let text = secret.reveal();
+        let read = Secret::parse(&text).expect("readable");
+        assert_eq!(read, secret);
+        assert!(read.hash().is(&secret.hash()));
+        assert!(!read.hash().is(&Secret::random().hash()));
+        assert!(
+            Hash::parse(&secret.hash().text())
+                .expect("a hash")
+                .is(&secret.hash())
+        );
+        let shown = format!("{secret:?}");
+        assert!(
+            !shown.contains(text.rsplit('_').next().expect("a secret")),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn other_texts_are_no_tokens() {
+        let text = Secret::random().reveal();
+        let upper = text.replacen(
+            |c: char| c.is_ascii_lowercase() && c.is_ascii_hexdigit(),
+            "A",
+            60,
+        );
+        for bad in [
+            "",
+            "gesta_",
+            "gesta__",
+            &text[1..],
+            &text[..text.len() - 1],
+            &format!("{text}A"),
+            &format!("{text}="),
+            &format!(" {text}"),
+            &upper,
+        ] {
+            assert_eq!(Secret::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn admin_has_the_other_scopes() {
+        let of = |scopes: &[Scope]| scopes.iter().copied().collect::<Scopes>();
+        assert!(of(&[Scope::Admin]).has(Scope::Append));
+        assert!(of(&[Scope::Read]).has(Scope::Read));
+        assert!(!of(&[Scope::Read]).has(Scope::Append));
+        assert!(!of(&[Scope::Read, Scope::Append]).has(Scope::Admin));
+        assert!(!Scopes::default().has(Scope::Read));
+    }
+}

@@ -1,0 +1,121 @@
+//! Values of arguments: how their text is read.
+//!
+//! Invariant: what is refused is refused with the rule, before anything is opened.
+
+use gesta_core::{Checkpoint, EventId, EventType, ExpectedRevision, Revision, StreamId, Tag};
+use gesta_wire::Expected;
+use uuid::Uuid;
+
+/// Where reading begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ReadFrom<T> {
+    /// At the first event.
+    Start,
+    /// At the last event.
+    End,
+    /// At this place.
+    Place(T),
+}
+
+/// Where following begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum After<T> {
+    /// Before the first event.
+    Start,
+    /// With the next event that is stored.
+    End,
+    /// After this place.
+    Place(T),
+}
+
+pub(super) fn stream(text: &str) -> Result<StreamId, gesta_core::Error> {
+    StreamId::new(text)
+}
+
+pub(super) fn event_type(text: &str) -> Result<EventType, gesta_core::Error> {
+    EventType::new(text)
+}
+
+pub(super) fn tag(text: &str) -> Result<Tag, gesta_core::Error> {
+    Tag::new(text)
+}
+
+pub(super) fn event_id(text: &str) -> Result<EventId, uuid::Error> {
+    Uuid::parse_str(text).map(EventId)
+}
+
+fn checkpoint(text: &str) -> Result<Checkpoint, gesta_core::Error> {
+    text.parse()
+}
+
+fn revision(text: &str) -> Result<Revision, String> {
+    match text.parse::<u64>() {
+        Ok(n) if n <= Revision::MAX.0 => Ok(Revision(n)),
+        _ => Err(format!("must be a revision from 0 to {}", Revision::MAX)),
+    }
+}
+
+pub(super) fn expected(text: &str) -> Result<ExpectedRevision, String> {
+    if let Some(expected) = Expected::named(&text.replace('-', "_")) {
+        return Ok(expected.0);
+    }
+    revision(text)
+        .map(ExpectedRevision::Exact)
+        .map_err(|_| "must be any, no-stream, stream-exists or a revision".into())
+}
+
+pub(super) fn after_revision(text: &str) -> Result<After<Revision>, String> {
+    match text {
+        "start" => Ok(After::Start),
+        "end" => Ok(After::End),
+        _ => revision(text)
+            .map(After::Place)
+            .map_err(|_| "must be start, end or a revision".into()),
+    }
+}
+
+pub(super) fn after_checkpoint(text: &str) -> Result<After<Checkpoint>, gesta_core::Error> {
+    match text {
+        "start" => Ok(After::Start),
+        "end" => Ok(After::End),
+        _ => text.parse().map(After::Place),
+    }
+}
+
+pub(super) fn from_revision(text: &str) -> Result<ReadFrom<Revision>, String> {
+    read_from(text, |text| {
+        revision(text).map_err(|error| error.to_string())
+    })
+}
+
+pub(super) fn from_checkpoint(text: &str) -> Result<ReadFrom<Checkpoint>, String> {
+    read_from(text, |text| {
+        checkpoint(text).map_err(|error| error.to_string())
+    })
+}
+
+fn read_from<T>(
+    text: &str,
+    place: impl Fn(&str) -> Result<T, String>,
+) -> Result<ReadFrom<T>, String> {
+    match text {
+        "start" => Ok(ReadFrom::Start),
+        "end" => Ok(ReadFrom::End),
+        text => place(text).map(ReadFrom::Place),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expectations_are_read() {
+        assert_eq!(expected("any"), Ok(ExpectedRevision::Any));
+        assert_eq!(expected("no-stream"), Ok(ExpectedRevision::NoStream));
+        assert_eq!(expected("7"), Ok(ExpectedRevision::Exact(Revision(7))));
+        for bad in ["", "-1", "none", "99999999999999999999", "1.5"] {
+            assert!(expected(bad).is_err(), "{bad}");
+        }
+    }
+}

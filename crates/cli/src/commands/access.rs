@@ -1,0 +1,91 @@
+//! Whether a server asks who calls, and its first administrator.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_access::{Access, Accounts, Config as AccessConfig, Mode};
+use gesta_core::EventStore;
+
+use super::client;
+use crate::args::AccessMode;
+use crate::config::Config;
+use crate::exit::Outcome;
+
+/// How long the start waits for the accounts; until they are known, calls are refused.
+const LOAD_MAX: Duration = Duration::from_secs(10);
+/// The password of the first administrator, and the file that holds it.
+const ADMIN_PASSWORD: &str = "GESTA_ADMIN_PASSWORD";
+const ADMIN_PASSWORD_FILE: &str = "GESTA_ADMIN_PASSWORD_FILE";
+
+/// True if callers must say who they are even while there are no users.
+pub(super) fn is_required(config: &Config, listen: SocketAddr) -> bool {
+    match config.access {
+        AccessMode::On => true,
+        AccessMode::Off => false,
+        AccessMode::Auto => !listen.ip().is_loopback() && !config.insecure,
+    }
+}
+
+/// Makes the first administrator if the environment has a password, and begins to follow the accounts.
+pub(super) async fn start(
+    config: &Config,
+    listen: SocketAddr,
+    store: &Arc<dyn EventStore>,
+) -> Outcome<Option<Access>> {
+    if config.access == AccessMode::Off {
+        tracing::warn!(%listen, "access is off: whoever reaches this address can read, write and delete");
+        return Ok(None);
+    }
+    if let Some(password) = admin_password()? {
+        let made = Accounts::of(Arc::clone(store))
+            .first_admin(password)
+            .await?;
+        if made {
+            tracing::info!(user = "admin", "the first administrator was made");
+        }
+    }
+    let mode = match is_required(config, listen) {
+        true => Mode::On,
+        false => Mode::Auto,
+    };
+    let access = Access::start(
+        Arc::clone(store),
+        AccessConfig {
+            mode,
+            user_calls_max: config.server.user_calls_max,
+            user_bytes_per_second: u64::try_from(config.server.user_bytes_per_second.0)
+                .unwrap_or(u64::MAX),
+            ..AccessConfig::default()
+        },
+    );
+    if tokio::time::timeout(LOAD_MAX, access.loaded())
+        .await
+        .is_err()
+    {
+        tracing::warn!("the accounts are not known yet: calls are refused until they are");
+        return Ok(Some(access));
+    }
+    let has_users = access.has_users();
+    if !access.is_on() && config.insecure {
+        tracing::warn!(
+            %listen,
+            "insecure: whoever reaches this address can read, write and delete: there are no users, so there is no authentication"
+        );
+    } else if access.is_on() && !has_users {
+        tracing::warn!(
+            "there are no users, so nobody may do anything: make one with `gesta user add NAME --admin`"
+        );
+    } else if access.is_on() {
+        tracing::info!("callers must say who they are");
+    }
+    Ok(Some(access))
+}
+
+fn admin_password() -> Outcome<Option<String>> {
+    if let Ok(password) = std::env::var(ADMIN_PASSWORD) {
+        return Ok(Some(password));
+    }
+    let path = std::env::var_os(ADMIN_PASSWORD_FILE);
+    path.map(|path| client::secret(path.as_ref())).transpose()
+}

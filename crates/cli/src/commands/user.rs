@@ -1,0 +1,232 @@
+//! `gesta user` and `gesta token`: asks for what they need and shows what they did.
+//!
+//! Invariant: a password comes from a terminal, a file, standard input or the environment, never from an argument; it is
+//! neither shown nor logged. Not here: the rules of accounts (`gesta_access`).
+
+use std::io::{BufRead, IsTerminal};
+use std::sync::Arc;
+
+use gesta::Missing;
+use gesta_access::{Accounts, AddUser, FirstUser, NewToken, Scope, ShownToken, ShownUser};
+use gesta_core::{Clock, EventStore, SystemClock, Timestamp};
+use serde_json::json;
+
+use super::progress::Progress;
+use super::{client, given_store, work_on};
+use crate::args::{
+    Global, NewPassword, TokenCommand, TokenCreate, TokenScope, UserAdd, UserCommand,
+};
+use crate::config::DEFAULT_STORE;
+use crate::exit::{Failure, Outcome};
+use crate::output::Output;
+
+/// A new password, if no file is named.
+const NEW_PASSWORD: &str = "GESTA_NEW_PASSWORD";
+
+pub(super) async fn run(global: &mut Global, command: UserCommand, output: &mut Output) -> Outcome {
+    match command {
+        UserCommand::Add(add) => self::add(global, add, output).await,
+        UserCommand::List => {
+            on_accounts(global, Missing::Refuse, async |accounts| {
+                for user in accounts.users().await? {
+                    output.record(&user, show_user)?;
+                }
+                Ok(())
+            })
+            .await
+        }
+        UserCommand::Password { user, password } => {
+            let password = read(&password, &user)?;
+            on_accounts(global, Missing::Refuse, async |accounts| {
+                accounts.set_password(&user, password).await?;
+                tell(output, &user, "has another password")
+            })
+            .await
+        }
+        UserCommand::Disable { user } => {
+            on_accounts(global, Missing::Refuse, async |accounts| {
+                accounts.disable(&user).await?;
+                tell(output, &user, "may do nothing any more")
+            })
+            .await
+        }
+        UserCommand::Enable { user } => {
+            on_accounts(global, Missing::Refuse, async |accounts| {
+                accounts.enable(&user).await?;
+                tell(output, &user, "may call again")
+            })
+            .await
+        }
+        UserCommand::Groups { user, groups } => {
+            on_accounts(global, Missing::Refuse, async |accounts| {
+                accounts.set_groups(&user, groups).await?;
+                tell(output, &user, "has other groups")
+            })
+            .await
+        }
+    }
+}
+
+async fn add(global: &mut Global, add: UserAdd, output: &mut Output) -> Outcome {
+    let password = read(&add.password, &add.user)?;
+    let mut groups = add.groups;
+    if add.admin && !groups.iter().any(|group| group == "$admins") {
+        groups.push("$admins".into());
+    }
+    let user = add.user.clone();
+    let add = AddUser {
+        name: add.user,
+        password,
+        groups,
+        first: match add.keep_rights {
+            true => FirstUser::KeepRights,
+            false => FirstUser::RefuseRights,
+        },
+    };
+    on_accounts(global, Missing::Create, async |accounts| {
+        accounts.add_user(add).await?;
+        tell(output, &user, "is there")
+    })
+    .await
+}
+
+pub(super) async fn token(
+    global: &mut Global,
+    command: TokenCommand,
+    output: &mut Output,
+) -> Outcome {
+    match command {
+        TokenCommand::Create(create) => {
+            let token = new_token(create)?;
+            on_accounts(global, Missing::Refuse, async |accounts| {
+                let text = accounts.create_token(token).await?;
+                output.record(&json!({"token": text}), |_| text.clone())
+            })
+            .await
+        }
+        TokenCommand::List => {
+            on_accounts(global, Missing::Refuse, async |accounts| {
+                for token in accounts.tokens().await? {
+                    output.record(&token, show_token)?;
+                }
+                Ok(())
+            })
+            .await
+        }
+        TokenCommand::Revoke { id } => {
+            on_accounts(global, Missing::Refuse, async |accounts| {
+                accounts.revoke_token(&id).await?;
+                output.record(&json!({"token": id}), |_| {
+                    format!("token {id} is worth nothing")
+                })
+            })
+            .await
+        }
+    }
+}
+
+fn new_token(create: TokenCreate) -> Outcome<NewToken> {
+    let scope = |scope: &TokenScope| match scope {
+        TokenScope::Read => Scope::Read,
+        TokenScope::Append => Scope::Append,
+        TokenScope::Admin => Scope::Admin,
+    };
+    let expires = create.expires.map(|time| {
+        let micros = i64::try_from(time.0.as_micros()).unwrap_or(i64::MAX);
+        Timestamp(
+            SystemClock
+                .now()
+                .0
+                .saturating_add(micros)
+                .min(Timestamp::MAX.0),
+        )
+    });
+    let token = NewToken {
+        user: create.user,
+        label: create.label,
+        scopes: create.scopes.iter().map(scope).collect(),
+        prefixes: create.prefixes,
+        expires,
+    };
+    token.validate(SystemClock.now())?;
+    Ok(token)
+}
+
+fn tell(output: &mut Output, user: &str, what: &str) -> Outcome {
+    output.record(&json!({"user": user}), |_| format!("user {user} {what}"))
+}
+
+fn show_user(user: &ShownUser) -> String {
+    let groups = user.groups.join(" ");
+    let disabled = if user.disabled { "  disabled" } else { "" };
+    format!("{}  {groups}{disabled}", user.user)
+}
+
+fn show_token(token: &ShownToken) -> String {
+    let scopes: Vec<_> = token
+        .scopes
+        .iter()
+        .map(|scope| format!("{scope:?}").to_lowercase())
+        .collect();
+    let prefixes = match token.prefixes.as_slice() {
+        [] => "all streams".to_owned(),
+        prefixes => prefixes.join(" "),
+    };
+    let end = match (&token.expires, token.active) {
+        (_, false) => "worth nothing".to_owned(),
+        (Some(end), true) => format!("until {end}"),
+        (None, true) => "until it is revoked".to_owned(),
+    };
+    let line = format!(
+        "{}  {}  {}  {prefixes}  {end}  {}",
+        token.id,
+        token.user,
+        scopes.join(","),
+        token.label
+    );
+    line.trim_end().to_owned()
+}
+
+/// Works on the accounts of the store that is named, or of the one that `gesta serve` would open.
+async fn on_accounts(
+    global: &mut Global,
+    missing: Missing,
+    work: impl AsyncFnOnce(Accounts) -> Outcome,
+) -> Outcome {
+    if given_store(global).is_none() {
+        global.store = vec![DEFAULT_STORE.into()];
+    }
+    work_on(
+        global,
+        missing,
+        &Progress::default(),
+        async |store: Arc<dyn EventStore>| work(Accounts::of(store)).await,
+    )
+    .await
+}
+
+/// A new password for this user.
+fn read(from: &NewPassword, user: &str) -> Outcome<String> {
+    if let Some(path) = &from.password_file {
+        return client::secret(path);
+    }
+    if let Ok(password) = std::env::var(NEW_PASSWORD) {
+        return Ok(password);
+    }
+    if std::io::stdin().is_terminal() {
+        let ask = |what: String| rpassword::prompt_password(what).map_err(Failure::from);
+        let password = ask(format!("New password of {user}: "))?;
+        if ask("Once more: ".into())? != password {
+            return Err(Failure::usage("the two passwords differ"));
+        }
+        return Ok(password);
+    }
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    match line.strip_suffix('\n').unwrap_or(&line) {
+        "" => Err(Failure::usage(format!(
+            "a password is needed: on standard input, in --password-file FILE or in {NEW_PASSWORD}"
+        ))),
+        password => Ok(password.strip_suffix('\r').unwrap_or(password).to_owned()),
+    }
+}

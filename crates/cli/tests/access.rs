@@ -1,0 +1,358 @@
+//! Users and tokens with the real binary: from an empty machine to a client's append, and what is refused.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use support::{Server, code, gesta, run, run_with_input, stderr, stdout, succeed, url_of};
+
+/// Makes a user with this password.
+fn add(store: &str, user: &str, more: &[&str]) {
+    let output = run_with_input(
+        &[&["--store", store, "user", "add", user], more].concat(),
+        &format!("password of {user}\n"),
+    );
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn token(store: &str, user: &str, more: &[&str]) -> String {
+    let text = succeed(&[&["--store", store, "token", "create", user], more].concat());
+    text.trim().to_owned()
+}
+
+/// Runs with these variables.
+fn with(variables: &[(&str, &str)], arguments: &[&str]) -> Output {
+    gesta(arguments)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+}
+
+const APPEND: [&str; 7] = ["stream", "append", "cart-1", "--type", "t", "--data", "1"];
+
+/// Goal: the guide leads from an empty machine to a client's first append in at most five commands.
+#[test]
+fn the_guide_to_a_secure_server_works() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/secure-server.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let block = page
+        .split("\n```sh\n")
+        .nth(1)
+        .unwrap()
+        .split("\n```")
+        .next()
+        .unwrap();
+    let commands: Vec<&str> = block.lines().collect();
+    assert!(commands.len() <= 5, "{commands:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_gesta")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+        .to_string();
+    let mut server = None;
+    for command in commands {
+        let command = command.replace("2113", &port);
+        let mut shell = std::process::Command::new("bash");
+        shell.args(["-euc", &command]);
+        shell
+            .current_dir(folder.path())
+            .env("PATH", &path)
+            .env_remove("GESTA_STORE");
+        shell
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if command.starts_with("gesta serve") {
+            let arguments: Vec<&str> = command.split_whitespace().skip(2).collect();
+            server = Some(Server::start_in(folder.path(), &arguments));
+            continue;
+        }
+        let mut child = shell.spawn().unwrap();
+        // A command that asks for nothing may have ended.
+        let _ = child.stdin.take().unwrap().write_all(b"a long password\n");
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+    server.expect("served").stop();
+}
+
+/// Goal: done-when 8 and its contrary: who shows nothing, or too little, gets nothing and a code of its own.
+#[test]
+fn a_server_with_users_asks_who_calls() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = url_of(&folder.path().join("gesta.db"));
+    add(&store, "root", &["--admin"]);
+    add(&store, "shop", &["--group", "sales"]);
+    let append = token(&store, "shop", &["--scope", "append", "--prefix", "cart-"]);
+    let admin = token(
+        &store,
+        "root",
+        &[
+            "--scope",
+            "admin",
+            "--expires",
+            "1d",
+            "--label",
+            "for the test",
+        ],
+    );
+    let server = Server::start(&store);
+    let at = ["--store", &server.url];
+    let call =
+        |more: &[&str], token: &str| with(&[("GESTA_TOKEN", token)], &[&at[..], more].concat());
+    assert_eq!(code(&run(&[&at[..], &APPEND].concat())), 9);
+    assert_eq!(code(&call(&APPEND, &append)), 0);
+    assert_eq!(code(&call(&["stream", "read", "cart-1"], &append)), 9);
+    assert_eq!(code(&call(&["stream", "read", "cart-1"], &admin)), 0);
+    let wrong = call(&APPEND, &append.replace("gesta_", "gesta_0"));
+    assert_eq!(code(&wrong), 9);
+    assert!(stderr(&wrong).contains("token"), "{}", stderr(&wrong));
+    let password = folder.path().join("password");
+    std::fs::write(&password, "password of shop\n").unwrap();
+    let login = [
+        ("GESTA_USER", "shop"),
+        ("GESTA_PASSWORD_FILE", password.to_str().unwrap()),
+    ];
+    assert_eq!(
+        code(&with(
+            &login,
+            &[&at[..], &["stream", "read", "cart-1"]].concat()
+        )),
+        0
+    );
+    assert_eq!(
+        code(&with(&login, &[&at[..], &["user", "list"]].concat())),
+        9
+    );
+    // An administrator looks after accounts through the server, which alone has the store open.
+    let users = stdout(&call(&["user", "list"], &admin));
+    assert!(
+        users.contains("root  $admins") && users.contains("shop  sales"),
+        "{users}"
+    );
+    let tokens = stdout(&call(&["token", "list", "--output", "json"], &admin));
+    assert!(
+        tokens.contains("for the test") && tokens.contains("cart-"),
+        "{tokens}"
+    );
+    assert!(
+        !tokens.contains(append.rsplit('_').next().unwrap()),
+        "{tokens}"
+    );
+    assert_eq!(code(&call(&["user", "disable", "shop"], &admin)), 0);
+    let ended = std::time::Instant::now();
+    while code(&call(&APPEND, &append)) != 9 {
+        assert!(
+            ended.elapsed() < support::PATIENCE,
+            "a disabled user appends"
+        );
+    }
+    assert_ne!(code(&call(&["user", "add", "x"], &append)), 0);
+    let made = gesta(&[&at[..], &["user", "add", "second", "--admin"]].concat())
+        .env("GESTA_TOKEN", &admin)
+        .env("GESTA_NEW_PASSWORD", "password of second")
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    server.stop();
+    assert!(succeed(&["--store", &store, "user", "list"]).contains("second  $admins"));
+}
+
+/// Goal: the first administrator may come from the environment, at the first start only, and never by default.
+#[test]
+fn the_first_administrator_comes_from_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = url_of(&folder.path().join("gesta.db"));
+    let password = folder.path().join("password");
+    let serve = |first: &str| {
+        std::fs::write(&password, first).unwrap();
+        let variables = [("GESTA_ADMIN_PASSWORD_FILE", password.to_str().unwrap())];
+        Server::start_with_variables(&store, &["--listen", "127.0.0.1:0"], &variables)
+    };
+    let server = serve("the first password\n");
+    let login = [
+        ("GESTA_USER", "admin"),
+        ("GESTA_PASSWORD_FILE", password.to_str().unwrap()),
+    ];
+    let info = ["--store", &server.url, "info"];
+    assert_eq!(code(&with(&login, &info)), 0);
+    assert_eq!(code(&run(&info)), 9);
+    server.stop();
+    // Another password in the environment changes nothing.
+    let server = serve("another password\n");
+    let info = ["--store", &server.url, "info"];
+    assert_eq!(code(&with(&login, &info)), 9);
+    server.stop();
+}
+
+/// Goal: addresses that other machines reach need TLS, and then nothing is open even without users.
+#[test]
+fn addresses_of_other_machines_are_never_open_by_accident() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = url_of(&folder.path().join("gesta.db"));
+    let refused = run(&["serve", "--store", &store, "--listen", "0.0.0.0:0"]);
+    assert_eq!(code(&refused), 1);
+    assert!(stderr(&refused).contains("TLS"), "{}", stderr(&refused));
+    let tls = folder.path().join("tls");
+    let tls = [
+        "--listen",
+        "0.0.0.0:0",
+        "--tls-self-signed",
+        tls.to_str().unwrap(),
+    ];
+    let refused = run(&[&["serve", "--store", &store, "--access", "off"], &tls[..]].concat());
+    assert_eq!(code(&refused), 1);
+    let server = Server::start_with(&store, &tls);
+    let url = server.url.replace("0.0.0.0", "localhost");
+    let ca = folder.path().join("tls/ca.pem");
+    let at = ["--store", &url, "--ca-file", ca.to_str().unwrap()];
+    assert_eq!(code(&run(&[&at[..], &APPEND].concat())), 9);
+    server.stop();
+    let server = Server::start_with(&store, &["--listen", "127.0.0.1:0", "--access", "on"]);
+    assert_eq!(
+        code(&run(&[&["--store", &server.url], &APPEND[..]].concat())),
+        9
+    );
+    server.stop();
+}
+
+/// Goal: what is wrong with an account is told before anything is changed, and no password comes from an argument.
+#[test]
+fn wrong_accounts_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = url_of(&folder.path().join("gesta.db"));
+    let refused = |arguments: &[&str], input: &str, text: &str| {
+        let output = run_with_input(&[&["--store", &store], arguments].concat(), input);
+        assert_eq!(code(&output), 2, "{arguments:?}: {output:?}");
+        assert!(stderr(&output).contains(text), "{}", stderr(&output));
+    };
+    refused(&["user", "add", "root"], "a long password\n", "$admins");
+    refused(&["user", "add", "root", "--admin"], "short\n", "8");
+    refused(&["user", "add", "root", "--admin"], "", "standard input");
+    refused(
+        &["user", "add", "a:b", "--admin"],
+        "a long password\n",
+        "colons",
+    );
+    refused(
+        &["user", "add", "root", "--password", "x"],
+        "",
+        "--password",
+    );
+    refused(&["token", "create", "root"], "", "--scope");
+    let acl = [
+        "stream",
+        "metadata",
+        "plan",
+        "--set",
+        r#"{"$acl":{"$r":"mallory"}}"#,
+    ];
+    succeed(&[&["--store", &store], &APPEND[..]].concat());
+    succeed(&[&["--store", &store], &acl[..]].concat());
+    refused(
+        &["user", "add", "root", "--admin"],
+        "a long password\n",
+        "--keep-rights",
+    );
+    add(&store, "root", &["--admin", "--keep-rights"]);
+    refused(
+        &["user", "add", "root"],
+        "a long password\n",
+        "there already",
+    );
+    refused(
+        &["token", "create", "nobody", "--scope", "read"],
+        "",
+        "nobody",
+    );
+    refused(&["token", "revoke", "x"], "", "id of a token");
+}
+
+/// Goal: on PostgreSQL with several logs, accounts are changed beside two running servers, and both follow.
+#[test]
+fn accounts_change_beside_running_servers() {
+    let Some(postgres) = gesta_pgtest::shared() else {
+        return;
+    };
+    let schema = gesta_pgtest::fresh_schema();
+    let store = format!("{}?schema={schema}", postgres.url());
+    succeed(&["--store", &store, "schema", "create", "--logs", "4"]);
+    let servers = [Server::start(&store), Server::start(&store)];
+    for server in &servers {
+        assert_eq!(
+            code(&run(&[&["--store", &server.url], &APPEND[..]].concat())),
+            0,
+            "open"
+        );
+    }
+    add(&store, "root", &["--admin"]);
+    add(&store, "shop", &[]);
+    let admin = token(&store, "root", &["--scope", "admin"]);
+    let shop = token(&store, "shop", &["--scope", "read", "--scope", "append"]);
+    let until = |what: &str, wanted: i32, call: &dyn Fn(&Server) -> Output| {
+        for server in &servers {
+            let begun = std::time::Instant::now();
+            while code(&call(server)) != wanted {
+                assert!(
+                    begun.elapsed() < support::PATIENCE,
+                    "{what}: {:?}",
+                    call(server)
+                );
+            }
+        }
+    };
+    let append = |server: &Server, token: &str| {
+        with(
+            &[("GESTA_TOKEN", token)],
+            &[&["--store", &server.url], &APPEND[..]].concat(),
+        )
+    };
+    until("who says nothing is refused", 9, &|server| {
+        append(server, "")
+    });
+    until("a token counts", 0, &|server| append(server, &shop));
+    let acl = r#"{"$acl": {"$w": [], "$r": [], "$mr": []}}"#;
+    let set = [
+        "--store", &store, "stream", "metadata", "cart-1", "--set", acl,
+    ];
+    succeed(&set);
+    until("rights of a stream count", 9, &|server| {
+        append(server, &shop)
+    });
+    until("not for administrators", 0, &|server| {
+        append(server, &admin)
+    });
+    let read = |server: &Server| {
+        with(
+            &[("GESTA_TOKEN", shop.as_str())],
+            &["--store", &server.url, "all", "read", "--output", "json"],
+        )
+    };
+    for server in &servers {
+        let seen = stdout(&read(server));
+        assert!(
+            !seen.contains("cart-1") && !seen.contains("$user"),
+            "{seen}"
+        );
+    }
+    let id = shop.split('_').nth(1).unwrap();
+    succeed(&["--store", &store, "token", "revoke", id]);
+    until("a revoked token is worth nothing", 9, &read);
+    let others = run(&["--store", &store, "token", "list"]);
+    assert!(stdout(&others).contains("worth nothing"), "{others:?}");
+    for server in servers {
+        server.stop();
+    }
+}

@@ -1,0 +1,525 @@
+//! Who may call what: every call of the API with every kind of caller, and what takes rights away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use gesta_access::{Accounts, Config as AccessConfig, Mode, NewToken, Scope};
+use gesta_core::{Clock, EventStore, SystemClock};
+use gesta_memory::MemoryStore;
+use gesta_server::Config;
+
+use crate::client::{Server, config, soon};
+use crate::logged::Logged;
+
+pub(crate) mod world;
+
+use self::world::{Ahead, World, add, basic};
+
+const EVENT: &str = r#"{"events":[{"type":"T","data":1}]}"#;
+const HASH: &str = r#"{"events":[{"type":"$user","data":{"kind":"disabled","id":"00000000-0000-0000-0000-000000000000"}}]}"#;
+/// Rows of the table: method, target (`{n}` is a number of the caller), body, and the status for each caller in the order
+/// of [`every_call_with_every_caller`].
+type Row = (&'static str, &'static str, &'static str, [u16; 10]);
+
+/// Everybody, also those who prove nothing or the wrong thing.
+const ANY: [u16; 10] = [200; 10];
+/// Those who prove who they are.
+const KNOWN: [u16; 10] = [401, 401, 200, 200, 200, 200, 200, 200, 200, 200];
+const READERS: [u16; 10] = [401, 401, 200, 200, 200, 200, 200, 403, 200, 200];
+const TEAM: [u16; 10] = [401, 401, 403, 200, 403, 200, 403, 403, 200, 403];
+const ADMINS: [u16; 10] = [401, 401, 403, 403, 403, 200, 403, 403, 200, 403];
+
+/// The same row with another status for those who may.
+fn with(status: u16, row: [u16; 10]) -> [u16; 10] {
+    row.map(|found| if found == 200 { status } else { found })
+}
+
+fn rows() -> Vec<Row> {
+    let writers = [401, 401, 201, 201, 201, 201, 403, 201, 201, 201];
+    let changers = [401, 401, 200, 200, 200, 200, 403, 403, 200, 403];
+    let operators = [401, 401, 403, 403, 200, 200, 403, 403, 200, 403];
+    vec![
+        ("GET", "/", "", ANY),
+        ("GET", "/openapi.json", "", ANY),
+        ("GET", "/health/live", "", ANY),
+        ("HEAD", "/health/ready", "", ANY),
+        ("GET", "/nowhere", "", with(404, ANY)),
+        ("POST", "/all", "", with(405, ANY)),
+        ("GET", "/info", "", KNOWN),
+        ("GET", "/metrics", "", operators),
+        ("POST", "/admin/backup", "", with(501, ADMINS)),
+        ("GET", "/streams", "", READERS),
+        ("GET", "/all", "", READERS),
+        ("HEAD", "/all?limit=1", "", READERS),
+        ("GET", "/all/subscribe", "", READERS),
+        ("POST", "/streams/open-{n}", EVENT, writers),
+        ("GET", "/streams/open-{n}", "", READERS),
+        ("HEAD", "/streams/open-{n}", "", READERS),
+        ("GET", "/streams/open-{n}/0", "", READERS),
+        ("GET", "/streams/open-{n}/metadata", "", READERS),
+        ("GET", "/streams/open-{n}/subscribe", "", READERS),
+        ("PUT", "/streams/open-{n}/metadata", "{}", changers),
+        ("DELETE", "/streams/open-{n}", "", changers),
+        (
+            "POST",
+            "/append",
+            r#"{"appends":[{"stream":"several","events":[{"type":"T","data":1}]}]}"#,
+            writers,
+        ),
+        (
+            "POST",
+            "/append",
+            r#"{"appends":[{"stream":"several","events":[{"type":"T","data":1}]},{"stream":"$x","events":[{"type":"T","data":1}]}]}"#,
+            [401, 401, 403, 403, 403, 201, 403, 403, 201, 403],
+        ),
+        (
+            "POST",
+            "/streams/team",
+            EVENT,
+            [401, 401, 403, 201, 403, 201, 403, 403, 201, 403],
+        ),
+        ("GET", "/streams/team", "", TEAM),
+        ("GET", "/streams/te%61m/0", "", TEAM),
+        ("GET", "/streams/team/metadata", "", TEAM),
+        ("GET", "/streams/%24%24team", "", TEAM),
+        ("GET", "/streams/team/subscribe", "", TEAM),
+        (
+            "PUT",
+            "/streams/team/metadata",
+            r#"{"$acl":{"$r":"team","$w":"team","$mr":"team","$d":"team","$mw":"team"}}"#,
+            [401, 401, 403, 200, 403, 200, 403, 403, 200, 403],
+        ),
+        (
+            "POST",
+            "/streams/%24x",
+            EVENT,
+            [401, 401, 403, 403, 403, 201, 403, 403, 201, 403],
+        ),
+        ("GET", "/streams/$x", "", ADMINS),
+        ("GET", "/streams/$user-user", "", ADMINS),
+        ("GET", "/streams/%24user-user/0", "", ADMINS),
+        ("GET", "/streams/%24%75ser-user/subscribe", "", ADMINS),
+        ("GET", "/streams/$$$user-user", "", with(404, ADMINS)),
+        ("GET", "/streams/$user-user/metadata", "", ADMINS),
+        // What is no event of an account is refused to those who may write one.
+        ("POST", "/streams/$user-user", EVENT, with(400, ADMINS)),
+        ("POST", "/streams/$access", HASH, with(400, ADMINS)),
+        (
+            "POST",
+            "/streams/%24settings",
+            r#"{"events":[{"type":"T","data":{"$userStreamAcl":{"$r":"$all"}}}]}"#,
+            with(201, ADMINS),
+        ),
+        // Not even they delete or hide accounts.
+        (
+            "DELETE",
+            "/streams/$user-user",
+            "",
+            ADMINS.map(|status| if status == 200 { 403 } else { status }),
+        ),
+        (
+            "DELETE",
+            "/streams/$access?tombstone=true",
+            "",
+            ADMINS.map(|status| if status == 200 { 403 } else { status }),
+        ),
+        (
+            "PUT",
+            "/streams/$settings/metadata",
+            r#"{"$maxCount":1}"#,
+            ADMINS.map(|status| if status == 200 { 403 } else { status }),
+        ),
+    ]
+}
+
+/// Goal: done-when 7 of the security plan, for HTTP: each kind of caller, each call.
+#[tokio::test]
+async fn every_call_with_every_caller() {
+    let world = World::new().await;
+    let read = world.token("user", &[Scope::Read], &[]).await;
+    let append = world.token("user", &[Scope::Append], &[]).await;
+    let admin = world.token("root", &[Scope::Admin], &[]).await;
+    let narrow = world
+        .token(
+            "root",
+            &[Scope::Read, Scope::Append],
+            &["open-", "several", "other"],
+        )
+        .await;
+    let callers = [
+        ("anonymous", String::new()),
+        (
+            "wrong",
+            format!("Basic {}", STANDARD.encode("root:password of user")),
+        ),
+        ("user", basic("user")),
+        ("in the group", basic("mate")),
+        ("ops", basic("ops")),
+        ("admin", basic("root")),
+        ("token read", read),
+        ("token append", append),
+        ("token admin", admin),
+        ("token of some streams", narrow),
+    ];
+    for n in 0..callers.len() {
+        world.seed(&format!("open-{n}")).await;
+    }
+    for name in ["team", "$x"] {
+        world.seed(name).await;
+    }
+    let acl = r#"{"$acl":{"$r":"team","$w":["team"],"$mr":"team","$d":"team","$mw":"team"}}"#;
+    world.set_metadata("team", acl).await;
+    for (method, target, body, expected) in rows() {
+        for (n, ((name, authorization), expected)) in callers.iter().zip(expected).enumerate() {
+            let target = target.replace("{n}", &n.to_string());
+            let status = world.status(method, &target, authorization, body).await;
+            assert_eq!(status, expected, "{name}: {method} {target}");
+        }
+    }
+    soon(world.server.handle.shutdown()).await;
+}
+
+/// Goal: who is refused learns how to say who they are, once, and never what there is.
+#[tokio::test]
+async fn refusals_say_how_to_prove_who_one_is() {
+    let world = World::new().await;
+    let answer = world.server.get("/streams/x").await;
+    assert_eq!(
+        (answer.status, answer.problem().0.as_str()),
+        (401, "unauthenticated")
+    );
+    let schemes: Vec<_> = answer
+        .head
+        .headers()
+        .get_all("www-authenticate")
+        .iter()
+        .collect();
+    assert_eq!(schemes.len(), 2, "{schemes:?}");
+    for value in [
+        "Digest x",
+        "Basic",
+        "Basic !",
+        "Bearer",
+        "bearer gesta_x_y",
+        "Negotiate",
+        "x",
+    ] {
+        assert_eq!(
+            world.status("GET", "/info", value, "").await,
+            401,
+            "{value}"
+        );
+    }
+    let twice = format!("{}\r\nAuthorization: {}", basic("root"), basic("root"));
+    assert_eq!(world.status("GET", "/info", &twice, "").await, 401);
+    let answer = world
+        .server
+        .send(
+            "GET",
+            "/streams/$x",
+            &[("authorization", &basic("user"))],
+            "",
+        )
+        .await;
+    assert_eq!(
+        (answer.status, answer.problem().0.as_str()),
+        (403, "forbidden")
+    );
+    assert_eq!(answer.header("www-authenticate"), "");
+}
+
+/// Goal: a body that nobody may send is not read.
+#[tokio::test]
+async fn bodies_of_the_anonymous_are_not_waited_for() {
+    let world = World::new().await;
+    for target in ["/streams/a", "/append"] {
+        let head = format!(
+            "POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50000000\r\n\r\n"
+        );
+        let mut raw = world.server.raw(&head).await;
+        raw.until("HTTP/1.1 401").await;
+    }
+}
+
+/// Goal: names that differ in case, encoding or length from those of a token's streams get no further.
+#[tokio::test]
+async fn a_token_reaches_its_streams_by_their_bytes() {
+    let world = World::new().await;
+    let token = world.token("user", &[Scope::Append], &["cart-"]).await;
+    for (target, status) in [
+        ("cart-1", 201),
+        ("cart%2D1", 201),
+        ("%63art-1", 201),
+        ("cart-", 201),
+        ("Cart-1", 403),
+        ("cart", 403),
+        ("ca%72t", 403),
+        ("cart%E2%80%901", 403),
+        ("%24%24cart-1", 403),
+        ("$user-cart-", 403),
+        ("cart%252D1", 403),
+    ] {
+        let found = world
+            .status("POST", &format!("/streams/{target}"), &token, EVENT)
+            .await;
+        assert_eq!(found, status, "{target}");
+    }
+}
+
+/// Goal: what was asked for with rights that are gone ends within a second, also if nothing happens in its streams.
+#[tokio::test]
+async fn running_subscriptions_end_with_their_rights() {
+    let world = World::new().await;
+    world.seed("plan").await;
+    let mut streams = Vec::new();
+    let token = world.token("mate", &[Scope::Read], &[]).await;
+    for authorization in [basic("mate"), token] {
+        for target in ["/streams/plan/subscribe", "/all/subscribe"] {
+            let mut raw = world.say("GET", target, &authorization, "").await;
+            raw.until("event: caught_up").await;
+            streams.push(raw);
+        }
+    }
+    world.accounts.disable("mate").await.expect("disabled");
+    for raw in streams {
+        let text = soon(raw.rest()).await;
+        assert!(text.contains("urn:gesta:problem:unauthenticated"), "{text}");
+    }
+}
+
+/// Goal: tokens end when they expire, and not only for new calls.
+#[tokio::test]
+async fn tokens_expire() {
+    let world = World::new().await;
+    let expires = SystemClock.now().0 + 3_600_000_000;
+    let token = NewToken {
+        user: "user".into(),
+        label: String::new(),
+        scopes: vec![Scope::Read],
+        prefixes: vec![],
+        expires: Some(gesta_core::Timestamp(expires)),
+    };
+    let text = world.accounts.create_token(token).await.expect("made");
+    let header = format!("Bearer {text}");
+    let late = AccessConfig {
+        clock: Arc::new(Ahead(Duration::from_secs(3_601))),
+        ..AccessConfig::default()
+    };
+    let late = World::over(
+        Arc::clone(&world.store),
+        world.accounts.clone(),
+        config(),
+        late,
+    )
+    .await;
+    let early = World::over(
+        Arc::clone(&world.store),
+        world.accounts.clone(),
+        config(),
+        AccessConfig::default(),
+    )
+    .await;
+    assert_eq!(early.status("GET", "/info", &header, "").await, 200);
+    assert_eq!(late.status("GET", "/info", &header, "").await, 401);
+}
+
+/// Goal: a store without users is as open as it was, but on loopback addresses only; the streams of accounts are not.
+#[tokio::test]
+async fn without_users_the_server_is_open() {
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let accounts = Accounts::of(Arc::clone(&store));
+    let world = World::over(
+        Arc::clone(&store),
+        accounts,
+        config(),
+        AccessConfig::default(),
+    )
+    .await;
+    for (method, target, body, status) in [
+        ("POST", "/streams/a", EVENT, 201),
+        ("GET", "/all", "", 200),
+        ("GET", "/metrics", "", 200),
+        ("GET", "/info", "", 200),
+        ("POST", "/streams/$user-root", EVENT, 403),
+        ("POST", "/streams/%24settings", EVENT, 403),
+        ("DELETE", "/streams/$access", "", 403),
+        ("PUT", "/streams/$user-root/metadata", "{}", 403),
+    ] {
+        assert_eq!(
+            world.status(method, target, "Bearer whatever", body).await,
+            status,
+            "{target}"
+        );
+    }
+    add(&world.accounts, "root", &["$admins"]).await;
+    soon(async {
+        while world.status("GET", "/all", "", "").await != 401 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert!(world.access.is_on());
+}
+
+/// Goal: other addresses than loopback need TLS and users, or the word of who starts the server.
+#[tokio::test]
+async fn addresses_of_other_machines_need_tls_and_users() {
+    let far = Config {
+        listen: ([0, 0, 0, 0], 0).into(),
+        ..config()
+    };
+    let error = gesta_server::bind(Config {
+        requires_access: true,
+        ..far.clone()
+    })
+    .await
+    .expect_err("no TLS");
+    assert!(error.to_string().contains("TLS"), "{error}");
+    assert!(gesta_server::bind(far).await.is_err());
+    // Whoever forgets the accounts serves nothing.
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let near = Config {
+        requires_access: true,
+        ..config()
+    };
+    let server = Server::with(near, store).await;
+    assert_eq!(server.get("/all").await.status, 503);
+    assert_eq!(server.get("/health/live").await.status, 200);
+    let forced = AccessConfig {
+        mode: Mode::On,
+        ..AccessConfig::default()
+    };
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let world = World::over(Arc::clone(&store), Accounts::of(store), config(), forced).await;
+    assert_eq!(world.status("GET", "/all", "", "").await, 401);
+}
+
+/// Goal: refused and administrative calls are in the log, names cannot make lines, and secrets are nowhere.
+#[tokio::test]
+async fn the_log_tells_what_was_refused_and_no_secret() {
+    let (logged, _guard) = Logged::begin();
+    let world = World::new().await;
+    let token = world.token("user", &[Scope::Read], &[]).await;
+    let secret = token.rsplit('_').next().expect("a secret").to_owned();
+    world
+        .status("POST", "/streams/a%E2%80%A8b", &token, EVENT)
+        .await;
+    world
+        .status(
+            "GET",
+            "/info",
+            &format!("Basic {}", STANDARD.encode("root:hunter2hunter2")),
+            "",
+        )
+        .await;
+    world
+        .status("GET", "/info", &format!("Bearer {}x", &token[7..]), "")
+        .await;
+    world
+        .status("PUT", "/streams/a/metadata", &basic("root"), "{}")
+        .await;
+    let refused = logged.with("gesta::audit");
+    assert!(
+        refused
+            .iter()
+            .any(|line| line.contains(r#"who="root""#) && line.contains("prove"))
+    );
+    let text = refused.join("\n");
+    assert!(
+        text.contains("refused") && text.contains("administrative"),
+        "{text}"
+    );
+    assert!(
+        text.contains(r"\u{2028}") && !text.contains('\u{2028}'),
+        "{text}"
+    );
+    let all = logged.with("").join("\n");
+    for secret in [
+        secret.as_str(),
+        "hunter2",
+        "password of root",
+        &STANDARD.encode("root:hunter2hunter2"),
+    ] {
+        assert!(!all.contains(secret), "{secret}");
+    }
+}
+
+/// Goal: wrong passwords, as many as come, keep nobody with a token or a known password from being answered.
+#[tokio::test]
+async fn a_flood_of_wrong_passwords_starves_nobody() {
+    let world = Arc::new(World::new().await);
+    let token = world.token("user", &[Scope::Read], &[]).await;
+    assert_eq!(world.status("GET", "/info", &basic("user"), "").await, 200);
+    let flood: Vec<_> = (0..60)
+        .map(|n| {
+            let world = Arc::clone(&world);
+            tokio::spawn(async move {
+                let mut refused = 0;
+                for m in 0..3 {
+                    let wrong = format!("Basic {}", STANDARD.encode(format!("root:wrong {n} {m}")));
+                    let status = world.status("GET", "/info", &wrong, "").await;
+                    assert!(status == 401 || status == 503, "{status}");
+                    refused += usize::from(status == 503);
+                }
+                refused
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(world.status("GET", "/info", &token, "").await, 200);
+        assert_eq!(world.status("GET", "/info", &basic("user"), "").await, 200);
+    }
+    let mut refused = 0;
+    for one in flood {
+        refused += soon(one).await.expect("ended");
+    }
+    assert!(refused > 0, "the lane is bounded");
+}
+
+/// Goal: pages of named sites may call, and read the answers, refusals too; pages of others may not.
+#[tokio::test]
+async fn pages_of_named_sites_may_call() {
+    let named = Config {
+        cors_origins: vec!["https://app.example.org".parse().expect("an origin")],
+        ..config()
+    };
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let accounts = Accounts::of(Arc::clone(&store));
+    add(&accounts, "root", &["$admins"]).await;
+    let world = World::over(store, accounts, named, AccessConfig::default()).await;
+    let allowed = "access-control-allow-origin";
+    for (origin, expected) in [
+        ("https://app.example.org", "https://app.example.org"),
+        ("https://app.example.org:444", ""),
+        ("https://other.example.org", ""),
+        ("null", ""),
+    ] {
+        for authorization in [basic("root"), "Basic x".into()] {
+            let headers = [("origin", origin), ("authorization", &authorization)];
+            let answer = world.server.send("GET", "/info", &headers, "").await;
+            assert_eq!(answer.header(allowed), expected, "{origin}");
+            assert_eq!(answer.header("vary"), "origin");
+            assert_eq!(answer.header("access-control-allow-credentials"), "");
+        }
+        let headers = [
+            ("origin", origin),
+            ("access-control-request-method", "POST"),
+        ];
+        let answer = world
+            .server
+            .send("OPTIONS", "/streams/a", &headers, "")
+            .await;
+        let status = if expected.is_empty() { 405 } else { 204 };
+        assert_eq!(
+            (answer.status, answer.header(allowed)),
+            (status, expected),
+            "{origin}"
+        );
+    }
+    let plain = World::new().await;
+    let headers = [("origin", "https://app.example.org")];
+    let answer = plain.server.send("GET", "/health/live", &headers, "").await;
+    assert_eq!((answer.header(allowed), answer.header("vary")), ("", ""));
+}

@@ -1,0 +1,159 @@
+//! A server over a store with accounts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use gesta_access::{Access, Accounts, AddUser, Config as AccessConfig, FirstUser, NewToken, Scope};
+use gesta_core::{
+    Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, SetStreamMetadata,
+    StreamId, StreamMetadata, SystemClock,
+};
+use gesta_memory::MemoryStore;
+use gesta_server::{Config, Registry};
+
+use crate::client::{Raw, Server, config, soon};
+
+/// A clock that is some time ahead.
+pub(crate) struct Ahead(pub(crate) Duration);
+
+impl Clock for Ahead {
+    fn now(&self) -> gesta_core::Timestamp {
+        let ahead = i64::try_from(self.0.as_micros()).expect("short");
+        gesta_core::Timestamp(SystemClock.now().0 + ahead)
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) server: Server,
+    pub(crate) store: Arc<dyn EventStore>,
+    pub(crate) accounts: Accounts,
+    pub(crate) access: Access,
+}
+
+pub(crate) fn password_of(name: &str) -> String {
+    format!("password of {name}")
+}
+
+pub(crate) fn basic(name: &str) -> String {
+    format!(
+        "Basic {}",
+        STANDARD.encode(format!("{name}:{}", password_of(name)))
+    )
+}
+
+pub(crate) async fn add(accounts: &Accounts, name: &str, groups: &[&str]) {
+    let add = AddUser {
+        name: name.into(),
+        password: password_of(name),
+        groups: groups.iter().map(ToString::to_string).collect(),
+        first: FirstUser::RefuseRights,
+    };
+    accounts.add_user(add).await.expect("added");
+}
+
+impl World {
+    /// A server over a store with an administrator, an operator, a user, and one of the group team.
+    pub(crate) async fn new() -> Self {
+        let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+        let accounts = Accounts::of(Arc::clone(&store));
+        for (name, groups) in [
+            ("root", &["$admins"][..]),
+            ("ops", &["$ops"]),
+            ("user", &[]),
+            ("mate", &["team"]),
+        ] {
+            add(&accounts, name, groups).await;
+        }
+        Self::over(store, accounts, config(), AccessConfig::default()).await
+    }
+
+    pub(crate) async fn over(
+        store: Arc<dyn EventStore>,
+        accounts: Accounts,
+        config: Config,
+        of: AccessConfig,
+    ) -> Self {
+        let access = Access::start(Arc::clone(&store), of);
+        soon(access.loaded()).await;
+        let bound = gesta_server::bind(config).await.expect("a free port");
+        let bound = bound.with_access(access.clone());
+        let server = Server::of(bound.serve(Arc::clone(&store), Registry::default()));
+        Self {
+            server,
+            store,
+            accounts,
+            access,
+        }
+    }
+
+    pub(crate) async fn token(&self, user: &str, scopes: &[Scope], prefixes: &[&str]) -> String {
+        let token = NewToken {
+            user: user.into(),
+            label: String::new(),
+            scopes: scopes.to_vec(),
+            prefixes: prefixes.iter().map(ToString::to_string).collect(),
+            expires: None,
+        };
+        let text = self.accounts.create_token(token).await.expect("made");
+        let header = format!("Bearer {text}");
+        // It is known here once it has been read.
+        soon(async {
+            while self.status("GET", "/info", &header, "").await == 401 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        header
+    }
+
+    pub(crate) async fn say(
+        &self,
+        method: &str,
+        target: &str,
+        authorization: &str,
+        body: &str,
+    ) -> Raw {
+        let authorization = match authorization {
+            "" => String::new(),
+            value => format!("Authorization: {value}\r\n"),
+        };
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: localhost\r\n{authorization}Content-Type: application/json\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        let mut raw = self.server.raw(&request).await;
+        raw.until("\r\n\r\n").await;
+        raw
+    }
+
+    pub(crate) async fn status(
+        &self,
+        method: &str,
+        target: &str,
+        authorization: &str,
+        body: &str,
+    ) -> u16 {
+        let raw = self.say(method, target, authorization, body).await;
+        raw.received[9..12].parse().expect("a status")
+    }
+
+    pub(crate) async fn seed(&self, name: &str) {
+        let event = EventData::json(EventType::new("T").expect("valid"), "1");
+        self.store
+            .append_to(name, ExpectedRevision::Any, vec![event])
+            .await
+            .expect("stored");
+    }
+
+    pub(crate) async fn set_metadata(&self, name: &str, json: &str) {
+        let request = SetStreamMetadata {
+            stream: StreamId::new(name).expect("valid"),
+            expected: ExpectedRevision::Any,
+            metadata: StreamMetadata::parse(json.to_owned()).expect("valid"),
+        };
+        self.store.set_stream_metadata(request).await.expect("set");
+    }
+}
