@@ -124,8 +124,8 @@ mod tests {
         for name in [
             "$User-a",
             "$SETTINGS",
-            "$ce-cart",
-            "$$$ce-cart",
+            "$stats-cart",
+            "$$$stats-cart",
             "$",
             "$$",
             "$$$",

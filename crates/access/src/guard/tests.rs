@@ -21,7 +21,7 @@ async fn without_users_nobody_proves_anything() {
     assert!(!world.access.is_on());
     let anybody = world.anonymous();
     write(&anybody, "a").await.expect("open");
-    write(&anybody, "$ce-a").await.expect("open");
+    write(&anybody, "$stats-a").await.expect("open");
     anybody
         .set_stream_metadata(metadata("a", r#"{"$acl": 5}"#))
         .await
@@ -181,7 +181,7 @@ async fn accounts_are_changed_through_the_guard() {
 async fn of_several_streams_each_is_checked_before_anything_is_written() {
     let world = World::closed().await;
     let user = world.login("u").await;
-    for forbidden in ["$ce-x", "$user-u"] {
+    for forbidden in ["$stats-x", "$user-u"] {
         let append = |name: &str| gesta_core::StreamAppend {
             stream: id(name),
             expected: ExpectedRevision::Any,
@@ -263,7 +263,7 @@ async fn streams_have_rights_of_their_own() {
 #[tokio::test]
 async fn pages_leave_out_what_may_not_be_seen() {
     let world = World::closed().await;
-    for name in ["a1", "b1", "b2", "b3", "c1", "$ce-x"] {
+    for name in ["a1", "b1", "b2", "b3", "c1", "$stats-x"] {
         world.append(name).await;
     }
     for name in ["b1", "b2", "b3"] {

@@ -78,8 +78,8 @@ fn callers_and_streams() {
         ("cart-1", "{}"),
         ("cart-1", acl),
         ("other", "{}"),
-        ("$ce-cart", "{}"),
-        ("$ce-cart", acl),
+        ("$stats-cart", "{}"),
+        ("$stats-cart", acl),
         (
             "$user-u",
             r#"{"$acl":{"$r":"$all","$w":"$all","$d":"$all","$mr":"$all","$mw":"$all"}}"#,

@@ -19,6 +19,7 @@ use self::world::{Ahead, World, add, basic};
 
 const EVENT: &str = r#"{"events":[{"type":"T","data":1}]}"#;
 const HASH: &str = r#"{"events":[{"type":"$user","data":{"kind":"disabled","id":"00000000-0000-0000-0000-000000000000"}}]}"#;
+const ACK: &str = r#"{"consumer":"00000000-0000-0000-0000-000000000001","deliveries":[1]}"#;
 /// Rows of the table: method, target (`{n}` is a number of the caller), body, and the status for each caller in the order
 /// of [`every_call_with_every_caller`].
 type Row = (&'static str, &'static str, &'static str, [u16; 10]);
@@ -112,6 +113,50 @@ fn rows() -> Vec<Row> {
             r#"{"events":[{"type":"T","data":{"$userStreamAcl":{"$r":"$all"}}}]}"#,
             with(201, ADMINS),
         ),
+        // Groups show events: who may read them may consume, who also looks after the store may change groups.
+        ("GET", "/groups", "", operators),
+        ("GET", "/streams/open-1/groups", "", READERS),
+        ("GET", "/streams/open-1/groups/g", "", READERS),
+        ("GET", "/streams/team/groups/g", "", TEAM),
+        ("GET", "/all/groups/g", "", ADMINS),
+        ("GET", "/streams/open-1/groups/g/consume", "", READERS),
+        ("GET", "/streams/team/groups/g/consume", "", TEAM),
+        ("GET", "/all/groups/g/consume", "", ADMINS),
+        (
+            "POST",
+            "/streams/open-1/groups/g/ack",
+            ACK,
+            with(404, READERS),
+        ),
+        ("POST", "/streams/team/groups/g/ack", ACK, with(404, TEAM)),
+        (
+            "POST",
+            "/streams/open-1/groups/g/replay-parked",
+            "{}",
+            operators,
+        ),
+        ("POST", "/groups/restart", "{}", operators),
+        (
+            "PUT",
+            "/streams/open-{n}/groups/new",
+            "{}",
+            with(201, operators),
+        ),
+        ("DELETE", "/streams/open-{n}/groups/new", "", operators),
+        // An operator makes no group that would show what they may not read.
+        (
+            "PUT",
+            "/streams/team/groups/new-{n}",
+            "{}",
+            with(201, ADMINS),
+        ),
+        (
+            "PUT",
+            "/streams/$user-user/groups/new-{n}",
+            "{}",
+            with(201, ADMINS),
+        ),
+        ("PUT", "/all/groups/new-{n}", "{}", with(201, ADMINS)),
         // Not even they delete or hide accounts.
         (
             "DELETE",
@@ -171,6 +216,9 @@ async fn every_call_with_every_caller() {
     }
     let acl = r#"{"$acl":{"$r":"team","$w":["team"],"$mr":"team","$d":"team","$mw":"team"}}"#;
     world.set_metadata("team", acl).await;
+    for source in ["open-1", "team", "$all"] {
+        world.group(source, "g").await;
+    }
     for (method, target, body, expected) in rows() {
         for (n, ((name, authorization), expected)) in callers.iter().zip(expected).enumerate() {
             let target = target.replace("{n}", &n.to_string());

@@ -9,6 +9,7 @@
     reason = "test code: a panic is how a test fails"
 )]
 
+mod access;
 mod bounds;
 mod calls;
 mod client;

@@ -7,9 +7,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use gesta_access::{Access, Accounts, AddUser, Config as AccessConfig, FirstUser, NewToken, Scope};
 use gesta_core::{
-    Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, SetStreamMetadata,
-    StreamId, StreamMetadata, SystemClock,
+    Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
+    SetStreamMetadata, StreamId, StreamMetadata, SystemClock,
 };
+use gesta_groups::{Create, GroupId, Settings, Source};
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Registry};
 
@@ -138,6 +139,21 @@ impl World {
     ) -> u16 {
         let raw = self.say(method, target, authorization, body).await;
         raw.received[9..12].parse().expect("a status")
+    }
+
+    /// Makes a consumer group.
+    pub(crate) async fn group(&self, source: &str, name: &str) {
+        let source = match source {
+            "$all" => Source::All,
+            stream => Source::Stream(StreamId::new(stream).expect("valid")),
+        };
+        let create = Create {
+            group: GroupId::new(source, name).expect("valid"),
+            settings: Settings::default(),
+            filter: Filter::ALL,
+        };
+        let groups = self.server.handle.groups();
+        groups.create(create).await.expect("made");
     }
 
     pub(crate) async fn seed(&self, name: &str) {
