@@ -12,10 +12,12 @@
 
 mod support;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gesta_pgtest::{Server as Postgres, ServerConfig};
+use gesta_testkit::depth;
 use support::{Server, is_installed, url_of};
 
 /// Where the programs lie that use the clients.
@@ -68,11 +70,11 @@ fn python() -> Option<Client> {
         }
         std::fs::write(&done, requirements).unwrap();
     }
+    let run = |program: PathBuf| vec![python.clone().into(), program.into()];
     Some(Client {
-        interpreter: python,
+        check: run(programs().join("check.py")),
+        quickstart: Some(run(guide().join("quickstart.py"))),
         folder,
-        check: programs().join("check.py"),
-        quickstart: guide().join("quickstart.py"),
     })
 }
 
@@ -100,28 +102,78 @@ fn node() -> Option<Client> {
     for (from, name) in [(programs(), "check.mjs"), (guide(), "quickstart.mjs")] {
         std::fs::copy(from.join(name), folder.join(name)).unwrap();
     }
+    let run = |program: &str| vec!["node".into(), program.into()];
     Some(Client {
-        interpreter: "node".into(),
-        check: folder.join("check.mjs"),
-        quickstart: folder.join("quickstart.mjs"),
+        check: run("check.mjs"),
+        quickstart: Some(run("quickstart.mjs")),
         folder,
     })
 }
 
-/// A client that can be used: how to run a program with it.
+/// The Rust client, which is compiled with its program.
+fn rust() -> Option<Client> {
+    let folder = fetched("rust-client");
+    let mut build = Command::new("cargo");
+    build
+        .args(["build", "--locked", "--quiet", "--target-dir"])
+        .arg(&folder)
+        .current_dir(programs().join("rust"))
+        // Its code is not ours to lint.
+        .env_remove("RUSTC_WORKSPACE_WRAPPER");
+    fetch(&mut build).then(|| Client {
+        check: vec![folder.join("debug/check").into()],
+        quickstart: None,
+        folder,
+    })
+}
+
+/// The Java client.
+fn java() -> Option<Client> {
+    if !is_installed("mvn") {
+        return None;
+    }
+    let folder = fetched("java-client");
+    let (classes, list) = (folder.join("classes"), folder.join("classpath"));
+    let mut resolve = Command::new("mvn");
+    resolve
+        .args(["--quiet", "--batch-mode", "dependency:build-classpath"])
+        .arg(format!("-Dmdep.outputFile={}", list.display()))
+        .current_dir(programs().join("java"));
+    if !fetch(&mut resolve) {
+        return None;
+    }
+    let path = std::fs::read_to_string(list).unwrap();
+    let mut compile = Command::new("javac");
+    compile.args(["-cp", path.trim(), "-d"]).arg(&classes);
+    compile.arg(programs().join("java/src/main/java/Check.java"));
+    compile.arg(guide().join("Quickstart.java"));
+    let output = compile.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let path = format!("{}:{}", path.trim(), classes.display());
+    let run = |class: &str| {
+        let command = ["java", "-cp", &path, class];
+        command.iter().map(Into::into).collect()
+    };
+    Some(Client {
+        check: run("Check"),
+        quickstart: Some(run("Quickstart")),
+        folder,
+    })
+}
+
+/// A client that can be used: how to run programs with it, each a command to which the address of a server is added.
 struct Client {
-    interpreter: PathBuf,
     folder: PathBuf,
-    check: PathBuf,
-    quickstart: PathBuf,
+    check: Vec<OsString>,
+    quickstart: Option<Vec<OsString>>,
 }
 
 impl Client {
     /// Runs a program against a server; it must succeed. Gives what it prints.
-    fn run(&self, program: &Path, server: &Server) -> String {
-        let mut command = Command::new(&self.interpreter);
+    fn run(&self, program: &[OsString], server: &Server) -> String {
+        let mut command = Command::new(&program[0]);
         command
-            .arg(program)
+            .args(&program[1..])
             .arg(server.address())
             .current_dir(&self.folder)
             .env("PYTHONDONTWRITEBYTECODE", "1");
@@ -137,11 +189,11 @@ impl Client {
         support::succeed(&["virtual-streams", "on", "--store", store]);
         let server = Server::start(store);
         println!("{}", self.run(&self.check, &server));
-        let said = self.run(&self.quickstart, &server);
-        assert_eq!(
-            said,
-            "0 OrderCreated\n1 OrderShipped\nfollowed OrderShipped\n"
-        );
+        if let Some(quickstart) = &self.quickstart {
+            let said = self.run(quickstart, &server);
+            let expected = "0 OrderCreated\n1 OrderShipped\nfollowed OrderShipped\n";
+            assert_eq!(said, expected);
+        }
         server.stop();
     }
 }
@@ -166,4 +218,67 @@ fn the_python_client_passes_all_checks() {
 #[test]
 fn the_node_client_passes_all_checks() {
     passes_on_both(node());
+}
+
+/// Goal: a client comes over TLS as a user, with what its connection string says; who is not known hears so, and who may
+/// not read a stream hears that.
+#[test]
+fn the_python_client_comes_over_tls_as_a_user() {
+    let Some(client) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let store = url_of(&folder.path().join("gesta.db"));
+    for (user, more) in [("root", &["--admin"][..]), ("alice", &[])] {
+        let file = folder.path().join(user);
+        std::fs::write(&file, format!("password-of-{user}\n")).unwrap();
+        let file = file.to_str().unwrap();
+        let add = [
+            "user",
+            "add",
+            user,
+            "--password-file",
+            file,
+            "--store",
+            &store,
+        ];
+        support::succeed(&[&add[..], more].concat());
+    }
+    let tls = folder.path().join("tls");
+    let (tls, ca) = (tls.to_str().unwrap(), tls.join("ca.pem"));
+    let server = Server::start_with(
+        &store,
+        &["--listen", "127.0.0.1:0", "--tls-self-signed", tls],
+    );
+    let mut command = Command::new(&client.check[0]);
+    command
+        .arg(programs().join("secure.py"))
+        .arg(server.url.strip_prefix("https://").unwrap())
+        .arg(&ca)
+        .args(["alice", "password-of-alice"]);
+    let output = command.output().unwrap();
+    let (said, wrong) = (support::stdout(&output), support::stderr(&output));
+    assert_eq!(said, "['item-added']\ndenied\nunauthenticated\n", "{wrong}");
+    server.stop();
+}
+
+/// True in the deep form; said aloud otherwise, for these clients take minutes to be fetched and compiled.
+fn is_deep(what: &str) -> bool {
+    let deep = depth::count(false, true);
+    if !deep {
+        eprintln!("SKIPPED: {what}; GESTA_TEST_DEPTH=deep runs it");
+    }
+    deep
+}
+
+#[test]
+fn the_rust_client_passes_all_checks() {
+    if is_deep("the Rust client") {
+        passes_on_both(rust());
+    }
+}
+
+#[test]
+fn the_java_client_passes_all_checks() {
+    if is_deep("the Java client") {
+        passes_on_both(java());
+    }
 }

@@ -1,0 +1,307 @@
+import io.grpc.StatusRuntimeException;
+import io.kurrent.dbclient.AppendStreamRequest;
+import io.kurrent.dbclient.AppendToStreamOptions;
+import io.kurrent.dbclient.CreatePersistentSubscriptionToStreamOptions;
+import io.kurrent.dbclient.DeleteStreamOptions;
+import io.kurrent.dbclient.EventData;
+import io.kurrent.dbclient.EventDataBuilder;
+import io.kurrent.dbclient.KurrentDBClient;
+import io.kurrent.dbclient.KurrentDBConnectionString;
+import io.kurrent.dbclient.KurrentDBPersistentSubscriptionsClient;
+import io.kurrent.dbclient.NackAction;
+import io.kurrent.dbclient.PersistentSubscription;
+import io.kurrent.dbclient.PersistentSubscriptionListener;
+import io.kurrent.dbclient.ReadAllOptions;
+import io.kurrent.dbclient.ReadStreamOptions;
+import io.kurrent.dbclient.ResolvedEvent;
+import io.kurrent.dbclient.StreamDeletedException;
+import io.kurrent.dbclient.StreamMetadata;
+import io.kurrent.dbclient.StreamNotFoundException;
+import io.kurrent.dbclient.StreamState;
+import io.kurrent.dbclient.SubscribeToAllOptions;
+import io.kurrent.dbclient.SubscribeToStreamOptions;
+import io.kurrent.dbclient.Subscription;
+import io.kurrent.dbclient.SubscriptionFilter;
+import io.kurrent.dbclient.SubscriptionListener;
+import io.kurrent.dbclient.WrongExpectedVersionException;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.UUID;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * What a team does with the published Java client, against a server whose address is the first argument.
+ *
+ * <p>Each check stands alone, on streams of its own. The program prints a line for each and fails with the first that is
+ * wrong.
+ */
+public final class Check {
+    private static KurrentDBClient client;
+    private static KurrentDBPersistentSubscriptionsClient groups;
+
+    private static String name(String category) {
+        return category + "-" + UUID.randomUUID();
+    }
+
+    private static EventData event(int n) {
+        return EventDataBuilder.json(
+                        UUID.randomUUID(), "item-added", ("{\"n\":" + n + "}").getBytes(StandardCharsets.UTF_8))
+                .build();
+    }
+
+    private static EventData[] events(int count) {
+        EventData[] events = new EventData[count];
+        Arrays.setAll(events, Check::event);
+        return events;
+    }
+
+    private static int number(ResolvedEvent event) {
+        String text = new String(event.getEvent().getEventData(), StandardCharsets.UTF_8);
+        return Integer.parseInt(text.replaceAll("[^0-9]", ""));
+    }
+
+    private static void holds(boolean so, Object found) {
+        if (!so) throw new AssertionError(found);
+    }
+
+    private static void fails(Class<? extends Throwable> expected, CompletableFuture<?> call) throws Exception {
+        try {
+            call.get(60, TimeUnit.SECONDS);
+        } catch (ExecutionException error) {
+            holds(expected.isInstance(error.getCause()), error.getCause());
+            return;
+        }
+        throw new AssertionError(expected + " did not come");
+    }
+
+    private static AppendToStreamOptions expecting(StreamState state) {
+        return AppendToStreamOptions.get().streamState(state);
+    }
+
+    private static List<Long> revisions(String stream) throws Exception {
+        List<Long> found = new ArrayList<>();
+        for (ResolvedEvent event : client.readStream(stream, ReadStreamOptions.get()).get().getEvents()) {
+            found.add(event.getOriginalEvent().getRevision());
+        }
+        return found;
+    }
+
+    private static void expectedStates() throws Exception {
+        for (StreamState state : List.of(StreamState.any(), StreamState.noStream())) {
+            client.appendToStream(name("cart"), expecting(state), event(0)).get();
+        }
+        String stream = name("cart");
+        for (StreamState state : List.of(StreamState.streamExists(), StreamState.streamRevision(0))) {
+            fails(WrongExpectedVersionException.class, client.appendToStream(stream, expecting(state), event(0)));
+        }
+        client.appendToStream(stream, expecting(StreamState.noStream()), event(0)).get();
+        for (StreamState state : List.of(StreamState.noStream(), StreamState.streamRevision(5))) {
+            fails(WrongExpectedVersionException.class, client.appendToStream(stream, expecting(state), event(0)));
+        }
+        client.appendToStream(stream, expecting(StreamState.streamRevision(0)), events(2)).get();
+        client.appendToStream(stream, expecting(StreamState.streamExists()), event(3)).get();
+        holds(revisions(stream).equals(List.of(0L, 1L, 2L, 3L)), revisions(stream));
+    }
+
+    private static void aRetryIsStoredOnce() throws Exception {
+        String stream = name("cart");
+        EventData[] batch = events(3);
+        var first = client.appendToStream(stream, expecting(StreamState.noStream()), batch).get();
+        client.appendToStream(stream, event(3)).get();
+        for (StreamState state : List.of(StreamState.noStream(), StreamState.any())) {
+            var again = client.appendToStream(stream, expecting(state), batch).get();
+            holds(again.getLogPosition().equals(first.getLogPosition()), again);
+        }
+        holds(revisions(stream).size() == 4, revisions(stream));
+    }
+
+    private static void reads() throws Exception {
+        String stream = name("größe");
+        client.appendToStream(stream, events(1_500)).get();
+        holds(revisions(stream).size() == 1_500, revisions(stream).size());
+        var back = client.readStream(stream, ReadStreamOptions.get().backwards().fromEnd().maxCount(2)).get();
+        holds(number(back.getEvents().get(0)) == 1_499, back);
+        holds(back.getEvents().size() == 2, back);
+        fails(StreamNotFoundException.class, client.readStream(name("cart"), ReadStreamOptions.get()));
+        var last = client.readAll(ReadAllOptions.get().backwards().fromEnd().maxCount(1)).get();
+        holds(number(last.getEvents().get(0)) == 1_499, last);
+    }
+
+    /** Collects what a subscription delivers. */
+    private static final class Collector extends SubscriptionListener {
+        final BlockingQueue<ResolvedEvent> found = new LinkedBlockingQueue<>();
+
+        @Override
+        public void onEvent(Subscription subscription, ResolvedEvent event) {
+            found.add(event);
+        }
+
+        int next() throws Exception {
+            ResolvedEvent event = found.poll(60, TimeUnit.SECONDS);
+            holds(event != null, "no event came");
+            return number(event);
+        }
+    }
+
+    private static void subscriptions() throws Exception {
+        String stream = name("cart");
+        client.appendToStream(stream, events(100)).get();
+        Thread writer = new Thread(() -> {
+            try {
+                for (int n = 100; n < 300; n++) {
+                    client.appendToStream(stream, expecting(StreamState.streamRevision(n - 1)), event(n)).get();
+                }
+            } catch (Exception error) {
+                throw new IllegalStateException(error);
+            }
+        });
+        writer.start();
+        Collector first = new Collector();
+        Subscription running =
+                client.subscribeToStream(stream, first, SubscribeToStreamOptions.get().fromStart()).get();
+        for (int n = 0; n < 180; n++) holds(first.next() == n, n);
+        running.stop();
+        Collector rest = new Collector();
+        running = client.subscribeToStream(stream, rest, SubscribeToStreamOptions.get().fromRevision(179)).get();
+        for (int n = 180; n < 300; n++) holds(rest.next() == n, n);
+        running.stop();
+        writer.join();
+        Collector all = new Collector();
+        var filter = SubscriptionFilter.newBuilder().addStreamNamePrefix(stream).build();
+        running = client.subscribeToAll(all, SubscribeToAllOptions.get().fromStart().filter(filter)).get();
+        for (int n = 0; n < 300; n++) holds(all.next() == n, n);
+        running.stop();
+        Collector without = new Collector();
+        var regex = SubscriptionFilter.newBuilder().withEventTypeRegularExpression("^(?!(\\$|other))").build();
+        running = client.subscribeToAll(without, SubscribeToAllOptions.get().fromStart().filter(regex)).get();
+        without.next();
+        running.stop();
+    }
+
+    private static void metadata() throws Exception {
+        String stream = name("cart");
+        client.appendToStream(stream, events(10)).get();
+        StreamMetadata newest = new StreamMetadata();
+        newest.setMaxCount(3L);
+        client.setStreamMetadata(stream, newest).get();
+        holds(revisions(stream).equals(List.of(7L, 8L, 9L)), revisions(stream));
+        holds(client.getStreamMetadata(stream).get().getMaxCount() == 3L, "metadata");
+        StreamMetadata truncated = new StreamMetadata();
+        truncated.setTruncateBefore(5L);
+        client.setStreamMetadata(stream, truncated).get();
+        holds(revisions(stream).size() == 5, revisions(stream));
+    }
+
+    private static void deletes() throws Exception {
+        String stream = name("cart");
+        client.appendToStream(stream, events(2)).get();
+        var wrong = DeleteStreamOptions.get().streamState(StreamState.streamRevision(7));
+        fails(WrongExpectedVersionException.class, client.deleteStream(stream, wrong));
+        client.deleteStream(stream, DeleteStreamOptions.get().streamState(StreamState.streamRevision(1))).get();
+        fails(StreamNotFoundException.class, client.readStream(stream, ReadStreamOptions.get()));
+        client.appendToStream(stream, expecting(StreamState.noStream()), event(2)).get();
+        holds(revisions(stream).equals(List.of(2L)), revisions(stream));
+        client.tombstoneStream(stream).get();
+        // This client has no exception of its own for such a read.
+        fails(StatusRuntimeException.class, client.readStream(stream, ReadStreamOptions.get()));
+        fails(StreamDeletedException.class, client.appendToStream(stream, event(3)));
+    }
+
+    private static void severalStreams() throws Exception {
+        String one = name("cart");
+        String two = name("cart");
+        var right = List.of(
+                new AppendStreamRequest(one, List.of(event(0), event(1)).iterator(), StreamState.noStream()),
+                new AppendStreamRequest(two, List.of(event(0)).iterator(), StreamState.noStream()));
+        client.multiStreamAppend(right.iterator()).get();
+        holds(revisions(one).size() == 2 && revisions(two).size() == 1, "several");
+        var wrong = List.of(
+                new AppendStreamRequest(one, List.of(event(2)).iterator(), StreamState.streamRevision(1)),
+                new AppendStreamRequest(two, List.of(event(1)).iterator(), StreamState.streamRevision(7)));
+        fails(WrongExpectedVersionException.class, client.multiStreamAppend(wrong.iterator()));
+        holds(revisions(one).size() == 2, "all or nothing");
+    }
+
+    private static void aGroup() throws Exception {
+        String stream = name("cart");
+        client.appendToStream(stream, events(10)).get();
+        var settings = CreatePersistentSubscriptionToStreamOptions.get().fromStart().maxRetryCount(1);
+        groups.createToStream(stream, "mail", settings).get();
+        BlockingQueue<String> found = new LinkedBlockingQueue<>();
+        var listener = new PersistentSubscriptionListener() {
+            @Override
+            public void onEvent(PersistentSubscription subscription, int retries, ResolvedEvent event) {
+                int n = number(event);
+                found.add(n + " " + retries);
+                if (n == 3 && retries == 0) subscription.nack(NackAction.Retry, "not yet", event);
+                else if (n == 4 && found.size() <= 11) subscription.nack(NackAction.Park, "never", event);
+                else subscription.ack(event);
+            }
+        };
+        var consumer = groups.subscribeToStream(stream, "mail", listener).get();
+        List<String> all = new ArrayList<>();
+        while (all.size() < 11) {
+            String one = found.poll(60, TimeUnit.SECONDS);
+            holds(one != null, all);
+            all.add(one);
+        }
+        holds(all.contains("3 1") && all.contains("9 0"), all);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (groups.getInfoToStream(stream, "mail").get().get().getStats().getParkedMessageCount() != 1) {
+            holds(System.nanoTime() < deadline, "one is parked");
+            Thread.sleep(20);
+        }
+        consumer.stop();
+        BlockingQueue<String> replayed = new LinkedBlockingQueue<>();
+        var taking = new PersistentSubscriptionListener() {
+            @Override
+            public void onEvent(PersistentSubscription subscription, int retries, ResolvedEvent event) {
+                replayed.add(number(event) + " " + retries);
+                subscription.ack(event);
+            }
+        };
+        groups.replayParkedMessagesToStream(stream, "mail").get();
+        consumer = groups.subscribeToStream(stream, "mail", taking).get();
+        String four = replayed.poll(60, TimeUnit.SECONDS);
+        holds("4 0".equals(four), four);
+        consumer.stop();
+        holds(groups.listToStream(stream).get().size() == 1, "list");
+        groups.deleteToStream(stream, "mail").get();
+        holds(groups.getInfoToStream(stream, "mail").get().isEmpty(), "deleted");
+    }
+
+    private interface Step {
+        void run() throws Exception;
+    }
+
+    private static void check(String name, Step step) throws Exception {
+        step.run();
+        System.out.println(name);
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        for (String scheme : List.of("kurrentdb", "kurrentdb+discover")) {
+            var settings = KurrentDBConnectionString.parseOrThrow(scheme + "://" + arguments[0] + "?tls=false");
+            client = KurrentDBClient.create(settings);
+            groups = KurrentDBPersistentSubscriptionsClient.create(settings);
+            check("expectedStates", Check::expectedStates);
+            check("aRetryIsStoredOnce", Check::aRetryIsStoredOnce);
+            check("reads", Check::reads);
+            check("subscriptions", Check::subscriptions);
+            check("metadata", Check::metadata);
+            check("deletes", Check::deletes);
+            check("severalStreams", Check::severalStreams);
+            check("aGroup", Check::aGroup);
+            client.shutdown().get();
+            groups.shutdown().get();
+        }
+        System.exit(0);
+    }
+}

@@ -1,0 +1,355 @@
+//! What a team does with the published Rust client, against a server whose address is the first argument.
+//!
+//! Each check stands alone, on streams of its own. The program prints a line for each and fails with the first that is
+//! wrong.
+
+use kurrentdb::{
+    AppendToStreamOptions, BatchAppendOptions, Client, DeletePersistentSubscriptionOptions,
+    DeleteStreamOptions, Error, EventData, NakAction, PersistentSubscriptionEvent,
+    PersistentSubscriptionOptions, PersistentSubscriptionToAllOptions, ReadAllOptions,
+    ReadStreamOptions, ResolvedEvent, StreamMetadataBuilder, StreamPosition, StreamState,
+    SubscribeToAllOptions, SubscribeToStreamOptions, SubscriptionFilter, TombstoneStreamOptions,
+};
+use serde_json::json;
+use uuid::Uuid;
+
+type Checked = kurrentdb::Result<()>;
+
+fn connect(address: &str, scheme: &str) -> Client {
+    let settings = format!("{scheme}://{address}?tls=false");
+    Client::new(settings.parse().expect("settings")).expect("a client")
+}
+
+fn name(category: &str) -> String {
+    format!("{category}-{}", Uuid::new_v4())
+}
+
+fn event(n: usize) -> EventData {
+    let event = EventData::json("item-added", &json!({ "n": n })).expect("JSON");
+    event.id(Uuid::new_v4())
+}
+
+fn events(count: usize) -> Vec<EventData> {
+    (0..count).map(event).collect()
+}
+
+fn expecting(state: StreamState) -> AppendToStreamOptions {
+    AppendToStreamOptions::default().stream_state(state)
+}
+
+/// The number in an event of these checks.
+fn number(event: &ResolvedEvent) -> u64 {
+    let event = event.event.as_ref().expect("the event");
+    let data: serde_json::Value = event.as_json().expect("JSON");
+    data["n"].as_u64().expect("a number")
+}
+
+async fn read(
+    client: &Client,
+    stream: &str,
+    options: ReadStreamOptions,
+) -> kurrentdb::Result<Vec<ResolvedEvent>> {
+    let mut reading = client
+        .read_stream(stream, &options.max_count(usize::MAX))
+        .await?;
+    let mut found = Vec::new();
+    while let Some(event) = reading.next().await? {
+        found.push(event);
+    }
+    Ok(found)
+}
+
+async fn revisions(client: &Client, stream: &str) -> kurrentdb::Result<Vec<u64>> {
+    let found = read(client, stream, ReadStreamOptions::default()).await?;
+    Ok(found
+        .iter()
+        .map(|event| event.get_original_event().revision)
+        .collect())
+}
+
+async fn expected_states(client: &Client) -> Checked {
+    for state in [StreamState::Any, StreamState::NoStream] {
+        let written = client
+            .append_to_stream(name("cart"), &expecting(state), event(0))
+            .await?;
+        assert_eq!(written.next_expected_version, 0);
+    }
+    let stream = name("cart");
+    for state in [StreamState::StreamExists, StreamState::StreamRevision(0)] {
+        let options = expecting(state);
+        let wrong = client.append_to_stream(stream.as_str(), &options, event(0));
+        assert!(matches!(
+            wrong.await,
+            Err(Error::WrongExpectedVersion { .. })
+        ));
+    }
+    let append = |state, count| {
+        let (client, stream) = (client.clone(), stream.clone());
+        async move {
+            let options = expecting(state);
+            client
+                .append_to_stream(stream, &options, events(count))
+                .await
+        }
+    };
+    append(StreamState::NoStream, 1).await?;
+    for state in [StreamState::NoStream, StreamState::StreamRevision(5)] {
+        let wrong = append(state, 1).await;
+        assert!(matches!(wrong, Err(Error::WrongExpectedVersion { .. })));
+    }
+    append(StreamState::StreamRevision(0), 2).await?;
+    append(StreamState::StreamExists, 1).await?;
+    assert_eq!(revisions(client, &stream).await?, [0, 1, 2, 3]);
+    Ok(())
+}
+
+async fn a_retry_is_stored_once(client: &Client) -> Checked {
+    let (stream, batch) = (name("cart"), events(3));
+    let options = expecting(StreamState::NoStream);
+    let first = client
+        .append_to_stream(stream.as_str(), &options, batch.clone())
+        .await?;
+    client
+        .append_to_stream(stream.as_str(), &Default::default(), event(3))
+        .await?;
+    for state in [StreamState::NoStream, StreamState::Any] {
+        let again = client
+            .append_to_stream(stream.as_str(), &expecting(state), batch.clone())
+            .await?;
+        assert_eq!(again.position, first.position);
+    }
+    assert_eq!(revisions(client, &stream).await?.len(), 4);
+    Ok(())
+}
+
+async fn batches(client: &Client) -> Checked {
+    let batches = client.batch_append(&BatchAppendOptions::default()).await?;
+    for _ in 0..20 {
+        let stream = name("cart");
+        batches
+            .append_to_stream(stream.as_str(), StreamState::NoStream, events(10))
+            .await?;
+        assert_eq!(revisions(client, &stream).await?.len(), 10);
+    }
+    Ok(())
+}
+
+async fn reads(client: &Client) -> Checked {
+    let stream = name("größe");
+    client
+        .append_to_stream(stream.as_str(), &Default::default(), events(1_500))
+        .await?;
+    assert_eq!(revisions(client, &stream).await?.len(), 1_500);
+    let options = ReadStreamOptions::default()
+        .backwards()
+        .position(StreamPosition::End);
+    let found = read(client, &stream, options).await?;
+    assert_eq!(number(&found[0]), 1_499);
+    let options = ReadStreamOptions::default().position(StreamPosition::Position(1_498));
+    assert_eq!(read(client, &stream, options).await?.len(), 2);
+    let missing = read(client, &name("cart"), ReadStreamOptions::default()).await;
+    assert!(matches!(missing, Err(Error::ResourceNotFound)));
+    let options = ReadAllOptions::default()
+        .backwards()
+        .position(StreamPosition::End)
+        .max_count(2);
+    let mut reading = client.read_all(&options).await?;
+    let last = reading.next().await?.expect("an event");
+    assert_eq!(number(&last), 1_499);
+    let options = ReadAllOptions::default()
+        .filter(SubscriptionFilter::on_stream_name().add_prefix(stream.as_str()))
+        .max_count(5);
+    let mut reading = client.read_all(&options).await?;
+    let mut found = 0;
+    while let Some(event) = reading.next().await? {
+        assert_eq!(number(&event), found);
+        found += 1;
+    }
+    assert_eq!(found, 5);
+    Ok(())
+}
+
+async fn subscriptions(client: &Client) -> Checked {
+    let stream = name("cart");
+    client
+        .append_to_stream(stream.as_str(), &Default::default(), events(100))
+        .await?;
+    let writing = {
+        let (client, stream) = (client.clone(), stream.clone());
+        tokio::spawn(async move {
+            for n in 100..300 {
+                let options = expecting(StreamState::StreamRevision(n as u64 - 1));
+                client
+                    .append_to_stream(stream.as_str(), &options, event(n))
+                    .await?;
+            }
+            Ok::<_, Error>(())
+        })
+    };
+    let mut next = 0;
+    let options = SubscribeToStreamOptions::default().start_from(StreamPosition::Start);
+    let mut subscription = client.subscribe_to_stream(stream.as_str(), &options).await;
+    while next < 180 {
+        assert_eq!(number(&subscription.next().await?), next);
+        next += 1;
+    }
+    let options = SubscribeToStreamOptions::default().start_from(StreamPosition::Position(179));
+    let mut subscription = client.subscribe_to_stream(stream.as_str(), &options).await;
+    while next < 300 {
+        assert_eq!(number(&subscription.next().await?), next);
+        next += 1;
+    }
+    writing.await.expect("no panic")?;
+    let options = SubscribeToAllOptions::default()
+        .position(StreamPosition::Start)
+        .filter(SubscriptionFilter::on_stream_name().add_prefix(stream.as_str()));
+    let mut subscription = client.subscribe_to_all(&options).await;
+    for n in 0..300 {
+        assert_eq!(number(&subscription.next().await?), n);
+    }
+    let options = SubscribeToAllOptions::default()
+        .position(StreamPosition::Start)
+        .filter(SubscriptionFilter::on_event_type().exclude_system_events());
+    let mut subscription = client.subscribe_to_all(&options).await;
+    let first = subscription.next().await?;
+    assert!(!first.get_original_event().event_type.starts_with('$'));
+    Ok(())
+}
+
+async fn metadata(client: &Client) -> Checked {
+    let stream = name("cart");
+    client
+        .append_to_stream(stream.as_str(), &Default::default(), events(10))
+        .await?;
+    let newest = StreamMetadataBuilder::new().max_count(3).build();
+    client
+        .set_stream_metadata(stream.as_str(), &Default::default(), &newest)
+        .await?;
+    assert_eq!(revisions(client, &stream).await?, [7, 8, 9]);
+    let truncated = StreamMetadataBuilder::new().truncate_before(5).build();
+    client
+        .set_stream_metadata(stream.as_str(), &Default::default(), &truncated)
+        .await?;
+    assert_eq!(revisions(client, &stream).await?, [5, 6, 7, 8, 9]);
+    Ok(())
+}
+
+async fn deletes(client: &Client) -> Checked {
+    let stream = name("cart");
+    client
+        .append_to_stream(stream.as_str(), &Default::default(), events(2))
+        .await?;
+    let wrong = DeleteStreamOptions::default().stream_state(StreamState::StreamRevision(7));
+    assert!(client.delete_stream(stream.as_str(), &wrong).await.is_err());
+    let right = DeleteStreamOptions::default().stream_state(StreamState::StreamRevision(1));
+    client.delete_stream(stream.as_str(), &right).await?;
+    let deleted = revisions(client, &stream).await;
+    assert!(matches!(deleted, Err(Error::ResourceNotFound)));
+    let options = expecting(StreamState::NoStream);
+    client
+        .append_to_stream(stream.as_str(), &options, event(2))
+        .await?;
+    assert_eq!(revisions(client, &stream).await?, [2]);
+    client
+        .tombstone_stream(stream.as_str(), &TombstoneStreamOptions::default())
+        .await?;
+    let closed = revisions(client, &stream).await;
+    assert!(matches!(closed, Err(Error::ResourceDeleted)));
+    let options = AppendToStreamOptions::default();
+    let closed = client.append_to_stream(stream.as_str(), &options, event(3));
+    assert!(matches!(closed.await, Err(Error::ResourceDeleted)));
+    Ok(())
+}
+
+async fn groups(client: &Client) -> Checked {
+    let (stream, group) = (name("cart"), "mail");
+    client
+        .append_to_stream(stream.as_str(), &Default::default(), events(10))
+        .await?;
+    let options = PersistentSubscriptionOptions::default()
+        .start_from(StreamPosition::Start)
+        .max_retry_count(1);
+    client
+        .create_persistent_subscription(stream.as_str(), group, &options)
+        .await?;
+    let again = client.create_persistent_subscription(stream.as_str(), group, &options);
+    assert!(matches!(again.await, Err(Error::ResourceAlreadyExists)));
+    let mut consumer = client
+        .subscribe_to_persistent_subscription(stream.as_str(), group, &Default::default())
+        .await?;
+    let mut found = Vec::new();
+    while found.len() < 11 {
+        let PersistentSubscriptionEvent::EventAppeared { retry_count, event } =
+            consumer.next_subscription_event().await?
+        else {
+            continue;
+        };
+        let n = number(&event);
+        found.push((n, retry_count));
+        match (n, retry_count) {
+            (3, 0) => consumer.nack(&event, NakAction::Retry, "not yet").await?,
+            (4, _) => consumer.nack(&event, NakAction::Park, "never").await?,
+            _ => consumer.ack(&event).await?,
+        }
+    }
+    found.sort_unstable();
+    let mut expected: Vec<(u64, usize)> = (0..10).map(|n| (n, 0)).collect();
+    expected.insert(4, (3, 1));
+    assert_eq!(found, expected);
+    client
+        .replay_parked_messages(stream.as_str(), group, &Default::default())
+        .await?;
+    let replayed = consumer.next().await?;
+    assert_eq!(number(&replayed), 4);
+    consumer.ack(&replayed).await?;
+    let info = client
+        .get_persistent_subscription_info(stream.as_str(), group, &Default::default())
+        .await?;
+    assert_eq!(info.group_name, group);
+    let options = DeletePersistentSubscriptionOptions::default();
+    client
+        .delete_persistent_subscription(stream.as_str(), group, &options)
+        .await?;
+    let (mark, all) = (name("wanted"), Uuid::new_v4().to_string());
+    let options = PersistentSubscriptionToAllOptions::default()
+        .start_from(StreamPosition::Start)
+        .filter(SubscriptionFilter::on_stream_name().regex(format!("^{mark}$")));
+    client
+        .create_persistent_subscription_to_all(all.as_str(), &options)
+        .await?;
+    client
+        .append_to_stream(mark.as_str(), &Default::default(), event(7))
+        .await?;
+    let mut consumer = client
+        .subscribe_to_persistent_subscription_to_all(all.as_str(), &Default::default())
+        .await?;
+    let found = consumer.next().await?;
+    assert_eq!(number(&found), 7);
+    consumer.ack(&found).await?;
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Checked {
+    let address = std::env::args().nth(1).expect("an address");
+    for scheme in ["kurrentdb", "kurrentdb+discover"] {
+        let client = connect(&address, scheme);
+        macro_rules! check {
+            ($($check:ident),*) => {$(
+                $check(&client).await?;
+                println!("{scheme} {}", stringify!($check));
+            )*};
+        }
+        check!(
+            expected_states,
+            a_retry_is_stored_once,
+            batches,
+            reads,
+            subscriptions,
+            metadata,
+            deletes,
+            groups
+        );
+    }
+    Ok(())
+}
