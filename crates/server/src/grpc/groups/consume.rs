@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::{FutureExt, stream};
 use gesta_core::{EventId, EventStore};
-use gesta_groups::{Action, Consumer, Delivery, Identity, Join, Which};
+use gesta_groups::{Action, Consumer, ConsumerId, Delivery, Error, GroupId, Identity, Join, Which};
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::groups::read_req::options::uuid_option::Content as Form;
 use gesta_grpc::messages::groups::read_req::{self, Content, nack};
@@ -14,6 +14,8 @@ use gesta_grpc::messages::groups::read_resp::{Content as Answer, SubscriptionCon
 use gesta_grpc::messages::groups::{ReadReq, ReadResp};
 use gesta_grpc::messages::shared::Uuid as Id;
 use gesta_grpc::{Refusal, frame};
+use tokio::sync::{Mutex, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::call::{Call, Requests, in_read_time};
 use super::super::links::View;
@@ -28,15 +30,19 @@ use crate::state::State;
 /// Bytes after which deliveries that wait are sent without looking for more.
 const WRITE_BYTES: usize = 64 * 1_024;
 
-/// A consumer of a client.
+/// The deliveries of a consumer.
 struct Consuming {
     state: Arc<State>,
     /// The store as the caller may use it.
     store: Arc<dyn EventStore>,
     /// Ends when the caller may not read any more.
     forbidden: BoxFuture<'static, gesta_core::Error>,
-    requests: Requests,
-    consumer: Consumer,
+    /// Shared with whoever takes the client's answers: the consumer leaves when both have ended.
+    consumer: Arc<Mutex<Consumer>>,
+    group: GroupId,
+    id: ConsumerId,
+    /// How the client's answers ended.
+    answered: oneshot::Receiver<Result<()>>,
     view: View,
     out: BytesMut,
     /// Why it ends, once what stands in `out` is handed out.
@@ -44,7 +50,22 @@ struct Consuming {
     held: Reservation,
     /// The client has said that it answers for nothing more.
     closed: bool,
+    _ended: DropGuard,
     _ticket: Ticket,
+}
+
+/// The answers of a client for what was delivered to it.
+///
+/// They are taken by a task of their own. A client that leaves cancels its call, and with it the answer to the call is
+/// dropped, but not what the client has said before: an acknowledgement that has arrived counts, and the consumer leaves
+/// after it.
+struct Answers {
+    state: Arc<State>,
+    requests: Requests,
+    group: GroupId,
+    id: ConsumerId,
+    /// Keeps the consumer in its group.
+    _consumer: Arc<Mutex<Consumer>>,
 }
 
 /// Carries out `Read`.
@@ -75,11 +96,22 @@ pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
     let info = state.groups.info(&group).await.map_err(refused)?;
     let joined = state.groups.join(&group, Join { buffer, identity }).await;
     let consumer = joined.map_err(refused)?;
+    let id = consumer.id();
     let mut out = BytesMut::new();
     confirm(&mut out, &consumer);
+    let consumer = Arc::new(Mutex::new(consumer));
+    let (tell, answered) = oneshot::channel();
+    let ended = CancellationToken::new();
+    let answers = Answers {
+        state: state.clone(),
+        requests: call.requests,
+        group: group.clone(),
+        id,
+        _consumer: Arc::clone(&consumer),
+    };
+    tokio::spawn(answers.take_all(ended.clone(), tell));
     let consuming = Consuming {
         held: state.budget.reservation_of_subscriptions(),
-        requests: call.requests,
         view: View {
             form,
             resolve_links: info.settings.resolve_links,
@@ -88,9 +120,13 @@ pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
         forbidden,
         state,
         consumer,
+        group,
+        id,
+        answered,
         out,
         ending: None,
         closed: false,
+        _ended: ended.drop_guard(),
         _ticket: ticket,
     };
     let parts = stream::unfold(Some(consuming), |consuming| async {
@@ -102,6 +138,54 @@ pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
         }
     });
     Ok(Reply::Endless(reply::made(parts)))
+}
+
+impl Answers {
+    /// Takes the answers until the client sends no more, or until the deliveries have ended and nothing more is there.
+    async fn take_all(mut self, ended: CancellationToken, tell: oneshot::Sender<Result<()>>) {
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                request = self.requests.next::<ReadReq>() => match request {
+                    Ok(Some(request)) => {
+                        if let Err(refusal) = self.take(request).await {
+                            break Err(refusal);
+                        }
+                    }
+                    Ok(None) => break Ok(()),
+                    Err(refusal) => break Err(refusal),
+                },
+                () = ended.cancelled() => return,
+            }
+        };
+        // Nobody hears of it if the deliveries have ended.
+        let _ = tell.send(outcome);
+        // What was delivered may still be answered for until then.
+        ended.cancelled().await;
+    }
+
+    /// Takes an answer. What the consumer does not hold any more is passed over.
+    async fn take(&mut self, request: ReadReq) -> Result<()> {
+        let groups = &self.state.groups;
+        match request.content {
+            Some(Content::Ack(ack)) => {
+                let ids = which(&ack.ids)?;
+                let acked = groups.ack(&self.group, self.id, ids).await;
+                heard(acked)?;
+            }
+            Some(Content::Nack(nack)) => {
+                let ids = which(&nack.ids)?;
+                let action = action(nack.action)?;
+                let nacked = groups.nack(&self.group, self.id, ids, action, &nack.reason);
+                heard(nacked.await)?;
+            }
+            Some(Content::Options(_)) => {
+                return Err(Refusal::invalid("the options must come once"));
+            }
+            None => return Err(Refusal::invalid("a message must have content")),
+        }
+        self.requests.hold(0)
+    }
 }
 
 fn form(options: &read_req::Options) -> Result<UuidForm> {
@@ -145,19 +229,18 @@ impl Consuming {
         Ok(Some(part))
     }
 
-    /// Waits for a delivery or for an answer of the client.
+    /// Waits for a delivery, or for the end of the client's answers.
     async fn step(&mut self) -> Result<()> {
+        let consumer = Arc::clone(&self.consumer);
+        let mut consumer = consumer.lock().await;
         tokio::select! {
             biased;
             error = &mut self.forbidden => Err(error.into()),
-            request = self.requests.next::<ReadReq>() => match request? {
-                Some(request) => self.answered(request).await,
-                None => {
-                    self.closed = true;
-                    Ok(())
-                }
-            },
-            delivery = self.consumer.next() => {
+            answered = &mut self.answered => {
+                self.closed = true;
+                answered.unwrap_or(Ok(()))
+            }
+            delivery = consumer.next() => {
                 self.deliver(delivery.map_err(refused)?).await
             }
         }
@@ -165,8 +248,10 @@ impl Consuming {
 
     /// Takes the deliveries that are ready.
     async fn gather(&mut self) {
+        let consumer = Arc::clone(&self.consumer);
+        let mut consumer = consumer.lock().await;
         while self.ending.is_none() && !self.closed && self.out.len() < WRITE_BYTES {
-            let Some(delivery) = self.consumer.next().now_or_never() else {
+            let Some(delivery) = consumer.next().now_or_never() else {
                 return;
             };
             let delivered = match delivery {
@@ -189,29 +274,17 @@ impl Consuming {
         }
         // A link that leads nowhere is nothing that a client could do anything about.
         let done = vec![Which::Delivery(delivery.number)];
-        self.consumer.ack(done).await.map_err(refused)?;
+        let acked = self.state.groups.ack(&self.group, self.id, done);
+        acked.await.map_err(refused)?;
         Ok(())
     }
+}
 
-    /// Takes an answer of the client. What it does not hold any more is passed over.
-    async fn answered(&mut self, request: ReadReq) -> Result<()> {
-        match request.content {
-            Some(Content::Ack(ack)) => {
-                let ids = which(&ack.ids)?;
-                self.consumer.ack(ids).await.map_err(refused)?;
-            }
-            Some(Content::Nack(nack)) => {
-                let ids = which(&nack.ids)?;
-                let action = action(nack.action)?;
-                let nacked = self.consumer.nack(ids, action, &nack.reason);
-                nacked.await.map_err(refused)?;
-            }
-            Some(Content::Options(_)) => {
-                return Err(Refusal::invalid("the options must come once"));
-            }
-            None => return Err(Refusal::invalid("a message must have content")),
-        }
-        self.requests.hold(0)
+/// A consumer that has left its group hears why with its deliveries.
+fn heard(answered: gesta_groups::Result<usize>) -> Result<()> {
+    match answered {
+        Ok(_) | Err(Error::NoConsumer { .. }) => Ok(()),
+        Err(error) => Err(refused(error)),
     }
 }
 
