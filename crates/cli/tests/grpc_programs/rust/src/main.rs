@@ -296,6 +296,15 @@ async fn groups(client: &Client) -> Checked {
     let mut expected: Vec<(u64, usize)> = (0..10).map(|n| (n, 0)).collect();
     expected.insert(4, (3, 1));
     assert_eq!(found, expected);
+    loop {
+        let info = client
+            .get_persistent_subscription_info(stream.as_str(), group, &Default::default())
+            .await?;
+        if info.stats.parked_message_count == 1 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     client
         .replay_parked_messages(stream.as_str(), group, &Default::default())
         .await?;
