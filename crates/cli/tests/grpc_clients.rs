@@ -18,7 +18,7 @@ use std::process::Command;
 
 use gesta_pgtest::{Server as Postgres, ServerConfig};
 use gesta_testkit::depth;
-use support::{Server, is_installed, url_of};
+use support::{Server, is_installed, is_installed_as, url_of};
 
 /// Where the programs lie that use the clients.
 fn programs() -> PathBuf {
@@ -161,6 +161,31 @@ fn java() -> Option<Client> {
     })
 }
 
+/// The Go client, with the program of the guide alone.
+fn go() -> Option<Client> {
+    if !is_installed_as("go", "version") {
+        return None;
+    }
+    let folder = fetched("go-client");
+    for (from, name) in [
+        (programs().join("go"), "go.mod"),
+        (programs().join("go"), "go.sum"),
+        (guide(), "quickstart.go"),
+    ] {
+        std::fs::copy(from.join(name), folder.join(name)).unwrap();
+    }
+    let mut build = Command::new("go");
+    build
+        .args(["build", "-o", "quickstart", "quickstart.go"])
+        .current_dir(&folder);
+    let run: Vec<OsString> = vec![folder.join("quickstart").into()];
+    fetch(&mut build).then(|| Client {
+        check: run.clone(),
+        quickstart: Some(run),
+        folder,
+    })
+}
+
 /// A client that can be used: how to run programs with it, each a command to which the address of a server is added.
 struct Client {
     folder: PathBuf,
@@ -280,5 +305,12 @@ fn the_rust_client_passes_all_checks() {
 fn the_java_client_passes_all_checks() {
     if is_deep("the Java client") {
         passes_on_both(java());
+    }
+}
+
+#[test]
+fn the_go_client_does_what_the_guide_says() {
+    if is_deep("the Go client") {
+        passes_on_both(go());
     }
 }

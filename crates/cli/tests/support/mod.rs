@@ -81,7 +81,12 @@ pub(crate) fn signal(child: &Child, signal: Signal) {
 
 /// False, said aloud, if a program that a test needs is not installed; with `CI` set that is a failure.
 pub(crate) fn is_installed(program: &str) -> bool {
-    let version = Command::new(program).arg("--version").output();
+    is_installed_as(program, "--version")
+}
+
+/// The same, for a program that tells its version by another argument.
+pub(crate) fn is_installed_as(program: &str, version: &str) -> bool {
+    let version = Command::new(program).arg(version).output();
     let is_installed = version.is_ok_and(|output| output.status.success());
     if !is_installed {
         assert!(std::env::var_os("CI").is_none(), "no {program}");
