@@ -11,7 +11,7 @@ use crate::frame;
 use crate::ids::{UuidForm, halves};
 
 /// Tenths of a microsecond, in which the protocol counts time, in a microsecond.
-const TICKS_PER_MICROSECOND: i64 = 10;
+pub const TICKS_PER_MICROSECOND: i64 = 10;
 /// Characters of an id with hyphens.
 const UUID_TEXT_BYTES: usize = 36;
 

@@ -1,7 +1,7 @@
 //! What clients ask before their first call: what the server can do, and which nodes there are.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use gesta_core::{Clock, SystemClock};
+use gesta_grpc::event::TICKS_PER_MICROSECOND;
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::gossip::member_info::VNodeState;
 use gesta_grpc::messages::gossip::{ClusterInfo, EndPoint, MemberInfo};
@@ -34,7 +34,10 @@ pub(crate) async fn gossip(call: &mut Call) -> Result<Reply> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let member = MemberInfo {
         instance_id: Some(ids::uuid(call.state.instance, UuidForm::Structured)),
-        time_stamp: ticks_now(),
+        time_stamp: SystemClock
+            .now()
+            .as_micros()
+            .saturating_mul(TICKS_PER_MICROSECOND),
         state: VNodeState::Leader.into(),
         is_alive: true,
         http_end_point: Some(EndPoint {
@@ -45,11 +48,4 @@ pub(crate) async fn gossip(call: &mut Call) -> Result<Reply> {
     Ok(Reply::message(&ClusterInfo {
         members: vec![member],
     }))
-}
-
-/// The time of this server in tenths of a microsecond.
-#[allow(clippy::disallowed_methods)] // For people who look at it; nothing is decided by it.
-fn ticks_now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    i64::try_from(since.unwrap_or_default().as_nanos() / 100).unwrap_or(i64::MAX)
 }

@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use futures::{FutureExt, stream};
 use gesta_core::{
-    Checkpoint, EventStore, Filter, Place, Position, Revision, Subscribe, SubscribeFrom,
-    SubscribeTo, Subscription, SubscriptionMessage,
+    Checkpoint, Clock, EventStore, Filter, Place, Position, Revision, Subscribe, SubscribeFrom,
+    SubscribeTo, Subscription, SubscriptionMessage, SystemClock,
 };
 use gesta_grpc::filter::ClientFilter;
 use gesta_grpc::messages::streams::ReadResp;
@@ -293,13 +292,12 @@ fn caught_up(checkpoint: &Checkpoint, after: Position) -> Content {
 }
 
 /// The time of this server, as these messages tell it.
-#[allow(clippy::disallowed_methods)] // For people who look at it; nothing is decided by it.
 fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let since = since.unwrap_or_default();
+    const MICROS: i64 = 1_000_000;
+    let now = SystemClock.now().as_micros();
     Timestamp {
-        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        nanos: i32::try_from(since.subsec_nanos()).unwrap_or(0),
+        seconds: now.div_euclid(MICROS),
+        nanos: i32::try_from(now.rem_euclid(MICROS) * 1_000).unwrap_or(0),
     }
 }
 
