@@ -151,6 +151,11 @@ impl Server {
         self.address
     }
 
+    /// The number of the process, if it was started.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.running.as_ref().map(Child::pid)
+    }
+
     /// True while the process lives.
     pub(crate) fn is_alive(&self) -> bool {
         self.running.as_ref().is_some_and(Child::is_alive)

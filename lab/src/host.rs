@@ -129,9 +129,19 @@ fn machine_busy() -> Duration {
     ticks(at(0) + at(1) + at(2) + at(5) + at(6) + at(7))
 }
 
-/// User and system time of this process; the fields after the name, which may hold spaces.
+/// User and system time of this process.
 fn own_busy() -> Duration {
-    let stat = read("/proc/self/stat");
+    busy_in("/proc/self/stat")
+}
+
+/// User and system time of a process so far; none if it is gone.
+pub(crate) fn busy_of(pid: i32) -> Duration {
+    busy_in(&format!("/proc/{pid}/stat"))
+}
+
+/// The fields after the name, which may hold spaces.
+fn busy_in(path: &str) -> Duration {
+    let stat = read(path);
     let Some((_, rest)) = stat.rsplit_once(')') else {
         return Duration::ZERO;
     };

@@ -15,6 +15,8 @@ use crate::failure::{Context, Result};
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     host: String,
+    /// The owner of the log, as the last answer named it.
+    owner: Option<String>,
 }
 
 impl Connection {
@@ -30,12 +32,18 @@ impl Connection {
         Ok(Self {
             sender,
             host: address.to_string(),
+            owner: None,
         })
     }
 
     /// True if it can take a request.
     pub(crate) async fn is_ready(&mut self) -> bool {
         self.sender.ready().await.is_ok()
+    }
+
+    /// The address of the node that owns the log of the last append, if another one than the node asked does.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        self.owner.as_deref()
     }
 
     /// Sends a request, with a body of JSON if it has one; status and body of the answer.
@@ -53,6 +61,9 @@ impl Connection {
         let request = request.body(Full::new(body))?;
         let answer = self.sender.send_request(request).await?;
         let status = answer.status().as_u16();
+        let owner = answer.headers().get("gesta-log-owner");
+        let address = owner.and_then(|owner| owner.to_str().ok()?.split(';').next());
+        self.owner = address.map(str::to_owned);
         Ok((status, answer.into_body().collect().await?.to_bytes()))
     }
 }

@@ -1,4 +1,5 @@
-//! `cluster`: several servers that are nodes of one PostgreSQL database, to try out (`up`) and to hurt (`chaos`).
+//! `cluster`: several servers that are nodes of one PostgreSQL database, to try out (`up`), to hurt (`chaos`), and to
+//! measure (`hop`, `share`).
 //!
 //! Not here: faults of a single server and its database (`torture`).
 
@@ -7,6 +8,7 @@ mod fault;
 pub(crate) mod load;
 mod nodes;
 mod owners;
+mod rates;
 
 use std::path::PathBuf;
 
@@ -27,6 +29,10 @@ pub(crate) enum ClusterCommand {
     Up(UpArgs),
     /// Hurts the nodes, round by round, and checks after each whether everything acknowledged is stored once.
     Chaos(chaos::ChaosArgs),
+    /// Appends through the owner of a log, through another node, and by hints, by turns.
+    Hop(rates::HopArgs),
+    /// Appends through one server alone and through two nodes, by turns.
+    Share(rates::ShareArgs),
 }
 
 /// Nodes to try out.
@@ -57,6 +63,8 @@ pub(crate) async fn run(command: &ClusterCommand, stop: &CancellationToken) -> R
     match command {
         ClusterCommand::Up(args) => up(args, stop).await,
         ClusterCommand::Chaos(args) => chaos::run(args, stop).await,
+        ClusterCommand::Hop(args) => rates::hop(args, stop).await,
+        ClusterCommand::Share(args) => rates::share(args, stop).await,
     }
 }
 

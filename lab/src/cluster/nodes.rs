@@ -40,6 +40,8 @@ pub(crate) struct Node {
 pub(crate) struct Nodes {
     /// The nodes.
     pub(crate) all: Vec<Node>,
+    /// Between nodes and the database, where there is a distance.
+    ways: Vec<FaultProxy>,
     /// Their database.
     pub(crate) postgres: gesta_pgtest::Server,
     files: TempDir,
@@ -48,17 +50,43 @@ pub(crate) struct Nodes {
 impl Nodes {
     /// Starts a database and the nodes, all at once.
     pub(crate) async fn start(program: &Program, size: &SizeArgs, links: Links) -> Result<Self> {
-        let mut nodes = Self {
+        let mut nodes = Self::database(size).await?;
+        let url = nodes.postgres.url();
+        let started = (0..size.nodes).map(|number| nodes.enter(program, number, links, &url));
+        nodes.all = try_join_all(started).await?;
+        Ok(nodes)
+    }
+
+    /// Starts a database and the nodes one after the other, the last one at a distance from the database.
+    pub(crate) async fn start_apart(
+        program: &Program,
+        size: &SizeArgs,
+        far: Duration,
+    ) -> Result<Self> {
+        let mut nodes = Self::database(size).await?;
+        let url = nodes.postgres.url();
+        for number in 0..size.nodes {
+            let is_far = number + 1 == size.nodes && !far.is_zero();
+            let round_trip = if is_far { far } else { Duration::ZERO };
+            let (url, way) = store::delayed(&url, round_trip)?;
+            let node = nodes.enter(program, number, Links::Direct, &url).await?;
+            nodes.all.push(node);
+            nodes.ways.extend(way);
+        }
+        Ok(nodes)
+    }
+
+    /// A database with the store, without nodes.
+    async fn database(size: &SizeArgs) -> Result<Self> {
+        let nodes = Self {
             all: Vec::new(),
+            ways: Vec::new(),
             postgres: store::new_server()?,
             files: TempDir::new()?,
         };
-        let url = nodes.postgres.url();
-        let made = store::open_url(&url, Duration::ZERO, size.logs).await?;
+        let made = store::open_url(&nodes.postgres.url(), Duration::ZERO, size.logs).await?;
         made.store.shutdown().await?;
         std::fs::write(nodes.secret_file(), SECRET)?;
-        let started = (0..size.nodes).map(|number| nodes.enter(program, number, links));
-        nodes.all = try_join_all(started).await?;
         Ok(nodes)
     }
 
@@ -66,7 +94,13 @@ impl Nodes {
         self.files.path().join("secret").display().to_string()
     }
 
-    async fn enter(&self, program: &Program, number: u16, links: Links) -> Result<Node> {
+    async fn enter(
+        &self,
+        program: &Program,
+        number: u16,
+        links: Links,
+        store: &str,
+    ) -> Result<Node> {
         let own = free_address()?;
         let links = match links {
             Links::Direct => None,
@@ -85,7 +119,7 @@ impl Nodes {
         let name = format!("node {number}");
         let log = self.files.path().join(format!("{name}.log"));
         Ok(Node {
-            server: Server::start_program(program, &self.postgres.url(), &log).await?,
+            server: Server::start_program(program, store, &log).await?,
             name,
             address,
             links,

@@ -1,5 +1,6 @@
 //! Gesta as a target: in this process on a database, behind HTTP, or in memory.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +64,8 @@ pub struct GestaTarget {
     form: Form,
     /// Requests are written by hand on a connection of each worker.
     bare: bool,
+    /// Where clients reach the node of each address in hints; connections go where the hints say.
+    following: Arc<[(String, SocketAddr)]>,
     opened: Mutex<Option<Arc<Opened>>>,
     /// A store that is not this target's to open and close.
     current: Option<Arc<CurrentStore>>,
@@ -102,6 +105,7 @@ impl GestaTarget {
                 expected: Expected::Exact,
             },
             bare: false,
+            following: Arc::default(),
             opened: Mutex::default(),
             current: None,
         }
@@ -163,6 +167,12 @@ impl GestaTarget {
     /// The same with requests of the HTTP interface written by hand, on a connection of each worker.
     pub(crate) fn bare(mut self) -> Self {
         self.bare = true;
+        self
+    }
+
+    /// The same with connections that go to the owner of the log when an answer names it.
+    pub(crate) fn following(mut self, addresses: Vec<(String, SocketAddr)>) -> Self {
+        self.following = addresses.into();
         self
     }
 
@@ -308,6 +318,7 @@ impl Target for GestaTarget {
             let address = endpoint.address()?;
             return Ok(Box::new(BareSession {
                 connection: Connection::open(address).await?,
+                following: Arc::clone(&self.following),
                 form,
             }));
         }
@@ -408,10 +419,24 @@ fn error_name(kind: &ErrorKind) -> &'static str {
 /// A worker's own connection to the HTTP server.
 struct BareSession {
     connection: Connection,
+    following: Arc<[(String, SocketAddr)]>,
     form: Form,
 }
 
 impl BareSession {
+    /// Goes to the owner of the log if the last answer named one.
+    async fn follow(&mut self) -> std::result::Result<(), AppendError> {
+        let owner = self.connection.owner();
+        let mut known = self.following.iter();
+        let Some((_, address)) = known.find(|(node, _)| Some(node.as_str()) == owner) else {
+            return Ok(());
+        };
+        let moved = Connection::open(*address).await;
+        // The append was acknowledged before; only the next one has no connection.
+        self.connection = moved.map_err(|failure| AppendError::Failed(failure.0))?;
+        Ok(())
+    }
+
     fn body(&self, append: &Append<'_>) -> Vec<u8> {
         let mut body = Vec::with_capacity(256);
         let expected = match (self.form.expected, append.revision.checked_sub(1)) {
@@ -446,7 +471,7 @@ impl Session for BareSession {
         let (path, body) = (format!("/streams/{}", append.stream), self.body(append));
         let asked = self.connection.ask(Method::POST, &path, body.into()).await;
         match asked {
-            Ok((200..=299, _)) => Ok(()),
+            Ok((200..=299, _)) => self.follow().await,
             Ok((status @ (429 | 503), _)) => Err(AppendError::Retry(status.to_string())),
             Ok((504, _)) => Err(AppendError::Retry(OUTCOME_UNKNOWN.into())),
             Ok((status, body)) => {
