@@ -10,11 +10,14 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use crate::failure::{Context, Result};
+use crate::store;
 
 /// A connection. Whoever drops it closes it.
 pub(crate) struct Connection {
     sender: SendRequest<Full<Bytes>>,
     host: String,
+    /// What says who calls.
+    authorization: Option<String>,
     /// The owner of the log, as the last answer named it.
     owner: Option<String>,
 }
@@ -32,6 +35,7 @@ impl Connection {
         Ok(Self {
             sender,
             host: address.to_string(),
+            authorization: store::token()?.map(|token| format!("Bearer {token}")),
             owner: None,
         })
     }
@@ -55,6 +59,9 @@ impl Connection {
     ) -> Result<(u16, Bytes)> {
         let mut request = Request::builder().method(method).uri(path);
         request = request.header("host", &self.host);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
         if !body.is_empty() {
             request = request.header("content-type", "application/json");
         }

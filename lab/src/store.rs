@@ -237,8 +237,17 @@ async fn open_either(
     if url == "memory:" {
         return Ok((Arc::new(gesta_memory::MemoryStore::new()), None));
     }
-    if url.starts_with("http://") {
-        return Ok((Arc::new(gesta_client::HttpStore::connect(url)?), None));
+    if is_server(url) {
+        let config = gesta_client::Config {
+            tls: gesta_client::Tls {
+                ca_pem: file_named_by("GESTA_CA_FILE")?,
+                ..gesta_client::Tls::default()
+            },
+            credentials: token()?.map(gesta_client::Credentials::Token),
+            ..gesta_client::Config::default()
+        };
+        let store = gesta_client::HttpStore::with_config(url, config)?;
+        return Ok((Arc::new(store), None));
     }
     let options = gesta::Options {
         logs,
@@ -246,6 +255,27 @@ async fn open_either(
     };
     let store = options.open_database(url).await?;
     Ok((Arc::clone(&store) as Arc<dyn EventStore>, Some(store)))
+}
+
+/// True for the URL of a server.
+pub(crate) fn is_server(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
+}
+
+/// The token for a server that asks who calls, in the file that the environment names.
+pub(crate) fn token() -> Result<Option<String>> {
+    let Some(bytes) = file_named_by("GESTA_TOKEN_FILE")? else {
+        return Ok(None);
+    };
+    Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned()))
+}
+
+fn file_named_by(variable: &str) -> Result<Option<Vec<u8>>> {
+    let Some(path) = std::env::var_os(variable) else {
+        return Ok(None);
+    };
+    let read = std::fs::read(&path).context(format!("{variable}={}", path.display()))?;
+    Ok(Some(read))
 }
 
 /// Where the store ends now: the check of a later run begins here.

@@ -99,3 +99,26 @@ fn three_cinemas_hold_no_seat_twice() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     assert!(up.wait().unwrap().success());
 }
+
+/// Goal: the hop and the share of nodes are measured on every way, and what was acknowledged is read back.
+#[test]
+fn what_nodes_cost_and_carry_is_measured() {
+    beside_the_lab("gesta");
+    if !has_postgres() {
+        return;
+    }
+    let short = ["--rounds=1", "--duration=300ms", "--connections=8"];
+    for (what, ways) in [
+        (["hop", "--rates=100"].as_slice(), ["forwarded", "hints"]),
+        (["share"].as_slice(), ["one alone", "the second of two"]),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut lab = Command::new(LAB);
+        lab.current_dir(directory.path()).arg("cluster");
+        let output = lab.args(what).args(short).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let complained = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}\n{complained}");
+        assert!(ways.iter().all(|way| said.contains(way)), "{said}");
+    }
+}

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use gesta_lab::report::{Cell, Report, Unit};
+use gesta_lab::report::{Cell, Part, Report, Unit};
 
 fn lab(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gesta-lab"));
@@ -154,5 +154,37 @@ fn distance_is_measured() {
             false => number("round trip") * 0.95,
         };
         assert!(number("p50") >= floor, "{row:?}");
+    }
+}
+
+/// Goal: every way to speak to a server is measured, what it stored is read back, and `$all` is read to its end.
+#[test]
+fn every_protocol_is_measured() {
+    let server = Path::new(env!("CARGO_BIN_EXE_gesta-lab")).with_file_name("gesta");
+    assert!(server.exists(), "{}: build it first", server.display());
+    for protocol in ["library", "bare", "grpc", "grpc-batch"] {
+        let directory = tempfile::tempdir().unwrap();
+        let load = "append --store sqlite:lab.db --serve --waiters 8 --events 3 --warm-up 100ms --duration 400ms";
+        let mut arguments: Vec<&str> = load.split(' ').collect();
+        arguments.extend(["--protocol", protocol, "--read-all"]);
+        let output = lab(directory.path(), &arguments);
+        let report = line(directory.path(), &output);
+        let read_back = &report.checks[0].read_back;
+        assert!(
+            read_back.acknowledged > 10 && read_back.is_clean(),
+            "{protocol}: {report}"
+        );
+        let read = report.parts.iter().any(|part| match part {
+            Part::Facts(facts) => facts.iter().any(|fact| {
+                let events = fact
+                    .note
+                    .split(' ')
+                    .next()
+                    .and_then(|first| first.parse().ok());
+                events.is_some_and(|events: u64| events >= read_back.acknowledged)
+            }),
+            _ => false,
+        });
+        assert!(read, "{protocol}: {report}");
     }
 }

@@ -13,6 +13,8 @@ pub(super) struct Run {
     pub(super) phase: Phase,
     /// What the pipelines did, if they run in this process.
     pub(super) pipelines: Option<Pipelines>,
+    /// Processor time of the server that was started.
+    pub(super) server_cores: Option<f64>,
     pub(super) read_back: Option<ReadBack>,
 }
 
@@ -38,6 +40,7 @@ impl Run {
             name: name.to_owned(),
             phase,
             pipelines: None,
+            server_cores: None,
             read_back: Some(lost),
         }
     }
@@ -73,6 +76,9 @@ pub(super) const TITLE: &str = "Every run";
 pub(super) fn table(runs: &[Run]) -> Table {
     let first = [("run", Unit::Words), ("waiters", Unit::Count)];
     let last = [
+        ("generator, cores", Unit::Cores),
+        ("server, cores", Unit::Cores),
+        ("server, µs per append", Unit::Count),
         ("events per batch", Unit::Count),
         ("batches that missed", Unit::Count),
     ];
@@ -80,7 +86,14 @@ pub(super) fn table(runs: &[Run]) -> Table {
     let mut table = Table::new(TITLE, columns);
     for run in runs {
         let first = cells![&run.name, run.phase.connections];
-        let last = cells![run.batch(), run.pipelines.map(|pipelines| pipelines.misses)];
+        let per_append = |cores: f64| cores * 1e6 / run.phase.appends_per_second.max(1.0);
+        let last = cells![
+            run.phase.cpu.own_cores,
+            run.server_cores,
+            run.server_cores.map(per_append),
+            run.batch(),
+            run.pipelines.map(|pipelines| pipelines.misses),
+        ];
         let whose = match run.pipelines {
             Some(_) => Whose::Ours,
             None => Whose::Other,

@@ -19,11 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::child::{ProgramArgs, Server};
 use crate::failure::{Result, fail};
+use crate::host::{CpuMeter, busy_of};
+use crate::report::Unit;
 use crate::report::numbers::{list, millis};
 use crate::report::{Chart, Report, ReportArgs};
 use crate::sizes::Sizes;
 use crate::store::{self, StoreArgs};
-use crate::target::{self, Events, Expected, GestaTarget, Load, Target};
+use crate::target::{self, Events, Expected, GestaTarget, Load, Protocol, Target, grpc};
 use crate::units;
 
 use figures::Run;
@@ -97,9 +99,12 @@ pub(crate) struct AppendArgs {
     /// Start Gesta's server on this store and append over HTTP.
     #[arg(long)]
     serve: bool,
-    /// Over HTTP: write requests by hand, on a connection of each waiter, instead of by the client library.
+    /// How a server is spoken to. The client library costs as much as the server; the other forms write what is needed.
+    #[arg(long, value_enum, default_value_t)]
+    protocol: Protocol,
+    /// By gRPC: in the end read `$all` from its beginning, and tell how fast that was.
     #[arg(long)]
-    bare_requests: bool,
+    read_all: bool,
     /// The share that must be reached: of what is held against, of the rate without the snapshot, or of a server's fair
     /// share of what it has alone. A miss is exit code 1.
     #[arg(long)]
@@ -147,6 +152,7 @@ pub(crate) async fn run(args: &AppendArgs, stop: &CancellationToken) -> Result<b
         return fail("--servers and --old-snapshot are about PostgreSQL");
     }
     let mut lab = Lab::new(args, url, stop)?;
+    lab.server = served.as_ref().and_then(Server::pid);
     let facts = lab.target().await?;
     report.store = Some(facts.opened().await?.facts.clone());
     facts.remove().await?;
@@ -162,6 +168,9 @@ pub(crate) async fn run(args: &AppendArgs, stop: &CancellationToken) -> Result<b
     report.workload["duration_seconds"] = json!(args.duration.as_secs_f64());
     report.workload["far_ms"] = json!(args.far.as_secs_f64() * 1_000.0);
     lab.tell(&mut report);
+    if let Some(server) = served.as_ref().filter(|_| args.read_all) {
+        read_all(server, &mut report).await?;
+    }
     let complete = !stop.is_cancelled();
     let is_missed = complete && lab.misses_floor();
     if is_missed {
@@ -170,6 +179,24 @@ pub(crate) async fn run(args: &AppendArgs, stop: &CancellationToken) -> Result<b
     let is_result = report.finish(&args.report, complete)?;
     drop(served);
     Ok(is_result && !is_missed)
+}
+
+/// Reads everything that is stored by gRPC.
+async fn read_all(server: &Server, report: &mut Report) -> Result<()> {
+    let meter = CpuMeter::start();
+    let busy = || server.pid().map(busy_of).unwrap_or_default();
+    let before = busy();
+    let (events, time) = grpc::read_all(server.address()).await?;
+    let (used, seconds) = (meter.used(), time.as_secs_f64());
+    let of_server = (busy().saturating_sub(before)).as_secs_f64() / seconds;
+    let rate = events as f64 / seconds;
+    let note = format!(
+        "{events} events; cores busy: {:.2}, of the server {of_server:.2}, of the generator {:.2}",
+        used.machine_cores, used.own_cores
+    );
+    eprintln!("$all: {rate:.0} events/s, {note}");
+    report.fact("$all, events per second", Unit::Count, rate, &note);
+    Ok(())
 }
 
 impl AppendArgs {
@@ -207,6 +234,8 @@ struct Lab<'a> {
     sizes: Sizes,
     contents: bare::Contents,
     stop: &'a CancellationToken,
+    /// The process of the server that was started.
+    server: Option<i32>,
     runs: Vec<Run>,
     /// What was found, in a sentence.
     finding: String,
@@ -224,6 +253,7 @@ impl<'a> Lab<'a> {
             contents: bare::Contents::new(&sizes, metadata, streams, args.seed),
             sizes,
             stop,
+            server: None,
             runs: Vec::new(),
             finding: String::new(),
             share: None,
@@ -251,10 +281,7 @@ impl<'a> Lab<'a> {
         let target = GestaTarget::new(&self.url, self.args.store.rtt, None)
             .with_logs(logs)
             .appending(self.args.expected, metadata);
-        match self.args.bare_requests {
-            true => target.bare().fresh(),
-            false => target.fresh(),
-        }
+        target.by(self.args.protocol).fresh()
     }
 
     /// A store that is made for one run; the named one if it is reached over HTTP.
@@ -296,7 +323,12 @@ impl<'a> Lab<'a> {
             .iter()
             .map(|target| Arc::clone(target) as Arc<dyn Target>)
             .collect();
+        let watched = self.server.map(|pid| tokio::spawn(cores_of(pid, load)));
         let (loaded, claims) = target::run_all(&all, &events, &load, None, self.stop).await?;
+        let server_cores = match watched {
+            Some(watched) => Some(watched.await?),
+            None => None,
+        };
         let mut runs = Vec::new();
         for ((target, loaded), before) in targets.iter().zip(loaded).zip(before) {
             let now = target.opened().await?.pipelines();
@@ -305,6 +337,7 @@ impl<'a> Lab<'a> {
                 name: name.to_owned(),
                 phase: loaded.figures(share, target.is_embedded()),
                 pipelines: now.zip(before).map(|(now, before)| now.since(before)),
+                server_cores,
                 read_back: None,
             });
         }
@@ -314,6 +347,15 @@ impl<'a> Lab<'a> {
         }
         Ok(runs)
     }
+}
+
+/// Processor time that a process takes while a load is on the clock, in cores.
+async fn cores_of(pid: i32, load: Load) -> f64 {
+    tokio::time::sleep(load.warm_up).await;
+    let before = busy_of(pid);
+    tokio::time::sleep(load.duration).await;
+    let busy = busy_of(pid).saturating_sub(before);
+    busy.as_secs_f64() / load.duration.as_secs_f64()
 }
 
 /// JSON of exactly so many bytes.

@@ -24,7 +24,7 @@ use crate::host::{CpuUse, busy_of};
 use crate::postgres;
 use crate::report::{Report, ReportArgs, Table, Unit};
 use crate::sizes::Sizes;
-use crate::target::{self, Events, Expected, GestaTarget, Load, Phase, ReadBack, Target};
+use crate::target::{self, Events, Expected, GestaTarget, Load, Phase, Protocol, ReadBack, Target};
 use crate::units;
 
 /// Streams that all connections share.
@@ -33,7 +33,7 @@ const STREAMS: u32 = 10_000;
 const STREAM_EVENTS_MAX: u64 = 4_000;
 /// Bytes of data per event.
 const PAYLOAD: usize = 50;
-/// Part of a load before the one that counts.
+/// The longest load before the one that counts.
 const WARM_UP: Duration = Duration::from_secs(2);
 
 /// What all loads on nodes have.
@@ -115,7 +115,9 @@ impl<'a> Bench<'a> {
 
     fn target(&self, node: usize) -> GestaTarget {
         let target = GestaTarget::new(&self.nodes.all[node].server.url(), Duration::ZERO, None);
-        target.appending(Expected::Any, Bytes::new()).bare()
+        target
+            .appending(Expected::Any, Bytes::new())
+            .by(Protocol::Bare)
     }
 
     /// Events that no load had before.
@@ -144,7 +146,7 @@ impl<'a> Bench<'a> {
             streams: (STREAMS / self.args.connections).max(1),
             rate: (rate > 0).then_some(f64::from(rate)),
             warm_up: Duration::ZERO,
-            duration: WARM_UP,
+            duration: WARM_UP.min(self.args.duration),
         };
         let (warm_up, events) = (self.events()?, self.events()?);
         target::run_all(&targets, &warm_up, &load, None, self.stop).await?;

@@ -14,6 +14,7 @@ use gesta_core::{
 use hyper::Method;
 use tokio::sync::Mutex;
 
+use super::grpc::Connections;
 use super::load::OUTCOME_UNKNOWN;
 use super::{Append, AppendError, Place, Session, Stored, Target, TargetFacts, Whole};
 use crate::endpoint::{self, Endpoint};
@@ -40,6 +41,21 @@ pub(crate) enum Expected {
     Exact,
 }
 
+/// How a server is spoken to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Protocol {
+    /// By Gesta's client library, over HTTP.
+    #[default]
+    Library,
+    /// By HTTP requests that are written by hand, on a connection of each worker.
+    Bare,
+    /// By gRPC, a call for each append.
+    Grpc,
+    /// By gRPC, all appends of a worker in one call of BatchAppend.
+    GrpcBatch,
+}
+
 /// What events have, beside their data.
 #[derive(Debug, Clone)]
 struct Form {
@@ -62,8 +78,9 @@ pub struct GestaTarget {
     folder: Option<tempfile::TempDir>,
     compression: Option<String>,
     form: Form,
-    /// Requests are written by hand on a connection of each worker.
-    bare: bool,
+    protocol: Protocol,
+    /// Connections of gRPC, which workers share.
+    connections: Connections,
     /// Where clients reach the node of each address in hints; connections go where the hints say.
     following: Arc<[(String, SocketAddr)]>,
     opened: Mutex<Option<Arc<Opened>>>,
@@ -84,7 +101,7 @@ impl GestaTarget {
             true => endpoint::with_parameter(url, "schema", SCHEMA),
             false => url.to_owned(),
         };
-        let (name, title) = if url.starts_with("http://") {
+        let (name, title) = if store::is_server(&url) {
             ("gesta-http", "Gesta, through its HTTP server")
         } else {
             ("gesta", "Gesta")
@@ -104,7 +121,8 @@ impl GestaTarget {
                 metadata: Bytes::new(),
                 expected: Expected::Exact,
             },
-            bare: false,
+            protocol: Protocol::Library,
+            connections: Connections::default(),
             following: Arc::default(),
             opened: Mutex::default(),
             current: None,
@@ -164,9 +182,9 @@ impl GestaTarget {
         Ok(self)
     }
 
-    /// The same with requests of the HTTP interface written by hand, on a connection of each worker.
-    pub(crate) fn bare(mut self) -> Self {
-        self.bare = true;
+    /// The same by another protocol.
+    pub(crate) fn by(mut self, protocol: Protocol) -> Self {
+        self.protocol = protocol;
         self
     }
 
@@ -311,22 +329,30 @@ impl Target for GestaTarget {
 
     async fn connect(&self) -> Result<Box<dyn Session>> {
         let form = self.form.clone();
-        if self.bare {
-            let Some(endpoint) = Endpoint::parse(&self.url) else {
-                return fail(format!("{:?} is no server, http://…", self.url));
-            };
-            let address = endpoint.address()?;
+        if self.protocol == Protocol::Library {
+            return Ok(Box::new(GestaSession {
+                store: self.store().await?,
+                form,
+                place: None,
+            }));
+        }
+        let Some(endpoint) = Endpoint::parse(&self.url) else {
+            return fail(format!("{:?} is no server, http://…", self.url));
+        };
+        let address = endpoint.address()?;
+        if self.protocol == Protocol::Bare {
             return Ok(Box::new(BareSession {
                 connection: Connection::open(address).await?,
                 following: Arc::clone(&self.following),
                 form,
             }));
         }
-        Ok(Box::new(GestaSession {
-            store: self.store().await?,
-            form,
-            place: None,
-        }))
+        let calls = self.connections.take(address).await?;
+        let (expected, metadata) = (form.expected, form.metadata);
+        match self.protocol {
+            Protocol::GrpcBatch => Ok(Box::new(calls.batch_session(expected, metadata).await?)),
+            _ => Ok(Box::new(calls.session(expected, metadata))),
+        }
     }
 
     async fn read_back(&self, prefix: &str, see: &mut (dyn FnMut(Stored) + Send)) -> Result<()> {
@@ -347,7 +373,7 @@ impl Target for GestaTarget {
     }
 
     fn is_embedded(&self) -> bool {
-        !self.url.starts_with("http://")
+        !store::is_server(&self.url)
     }
 
     async fn close(&self) -> Result<()> {

@@ -9,6 +9,7 @@
 mod check;
 mod events;
 mod gesta;
+pub(crate) mod grpc;
 mod load;
 
 #[cfg(test)]
@@ -23,8 +24,8 @@ use crate::failure::Result;
 
 pub use check::{Claims, ReadBack, check};
 pub use events::{Events, MARK_BYTES, NumberOf, SMALLEST_BYTES};
-pub(crate) use gesta::Expected;
 pub use gesta::GestaTarget;
+pub(crate) use gesta::{Expected, Protocol};
 pub use load::{Load, Phase, PhaseRun, run};
 pub(crate) use load::{Observer, run_all};
 
