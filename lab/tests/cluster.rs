@@ -101,6 +101,7 @@ fn three_cinemas_hold_no_seat_twice() {
 }
 
 /// Goal: the hop and the share of nodes are measured on every way, and what was acknowledged is read back.
+/// The quick form has the hop.
 #[test]
 fn what_nodes_cost_and_carry_is_measured() {
     beside_the_lab("gesta");
@@ -108,10 +109,9 @@ fn what_nodes_cost_and_carry_is_measured() {
         return;
     }
     let short = ["--rounds=1", "--duration=300ms", "--connections=8"];
-    for (what, ways) in [
-        (["hop", "--rates=100"].as_slice(), ["forwarded", "hints"]),
-        (["share"].as_slice(), ["one alone", "the second of two"]),
-    ] {
+    let hop = (["hop", "--rates=100"].as_slice(), ["forwarded", "hints"]);
+    let share = (["share"].as_slice(), ["one alone", "the second of two"]);
+    for (what, ways) in depth::count(vec![hop], vec![hop, share]) {
         let directory = tempfile::tempdir().unwrap();
         let mut lab = Command::new(LAB);
         lab.current_dir(directory.path()).arg("cluster");
