@@ -1,14 +1,15 @@
 //! Who may make which call, and what takes rights away.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use gesta_access::{Access, Accounts, AddUser, Config as AccessConfig, FirstUser, NewToken, Scope};
 use gesta_core::{
-    EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, SetStreamMetadata,
-    StreamId, StreamMetadata,
+    Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
+    SetStreamMetadata, StreamId, StreamMetadata, SystemClock, Timestamp,
 };
 use gesta_groups::{Create, GroupId, Settings, Source};
 use gesta_grpc::frame;
@@ -37,7 +38,21 @@ fn basic(name: &str) -> String {
     format!("Basic {}", STANDARD.encode(login))
 }
 
+/// The time of the system, some microseconds later.
+#[derive(Clone, Default)]
+struct Later(Arc<AtomicI64>);
+
+impl Clock for Later {
+    fn now(&self) -> Timestamp {
+        Timestamp(SystemClock.now().0 + self.0.load(Ordering::Relaxed))
+    }
+}
+
 async fn world() -> World {
+    world_at(Later::default()).await
+}
+
+async fn world_at(clock: Later) -> World {
     let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
     let accounts = Accounts::of(Arc::clone(&store));
     for (name, groups) in [
@@ -54,7 +69,11 @@ async fn world() -> World {
         };
         accounts.add_user(add).await.expect("added");
     }
-    let access = Access::start(Arc::clone(&store), AccessConfig::default());
+    let config = AccessConfig {
+        clock: Arc::new(clock),
+        ..AccessConfig::default()
+    };
+    let access = Access::start(Arc::clone(&store), config);
     soon(access.loaded()).await;
     let config = Config {
         listen: ([127, 0, 0, 1], 0).into(),
@@ -89,12 +108,21 @@ impl World {
     }
 
     async fn token(&self, user: &str, scopes: &[Scope]) -> String {
+        self.token_until(user, scopes, None).await
+    }
+
+    async fn token_until(
+        &self,
+        user: &str,
+        scopes: &[Scope],
+        expires: Option<Timestamp>,
+    ) -> String {
         let token = NewToken {
             user: user.into(),
             label: String::new(),
             scopes: scopes.to_vec(),
             prefixes: Vec::new(),
-            expires: None,
+            expires,
         };
         let text = self.accounts.create_token(token).await.expect("made");
         let header = format!("Bearer {text}");
@@ -376,5 +404,39 @@ async fn rights_that_are_taken_away_end_what_runs() {
         let ended = open.end().await;
         assert_eq!(ended.code, 7, "{}", ended.message());
         assert_eq!(ended.trailers["exception"], "access-denied");
+    }
+}
+
+/// Goal: a token that expires ends what is running under it: subscriptions, and consumers of groups.
+#[tokio::test]
+async fn a_token_that_expires_ends_what_runs() {
+    const HOUR: i64 = 3_600_000_000;
+    let clock = Later::default();
+    let world = world_at(clock.clone()).await;
+    world.seed("team").await;
+    let stream = StreamId::new("team").expect("valid");
+    world.group(Source::Stream(stream)).await;
+    let expires = Timestamp(SystemClock.now().0 + HOUR);
+    let token = world
+        .token_until("mate", &[Scope::Read], Some(expires))
+        .await;
+    let headers = [("authorization", token.as_str())];
+    let mut subscribed = world.client.open(READ, &headers).await;
+    subscribed
+        .send_bytes(bytes_of(&reading(following("team"))))
+        .await;
+    subscribed.close();
+    let path = format!("{GROUPS}/Read");
+    let mut consumer = world.client.open(&path, &headers).await;
+    consumer.send_bytes(consuming("team")).await;
+    for open in [&mut subscribed, &mut consumer] {
+        for _ in 0..2 {
+            open.next().await.expect("a message");
+        }
+    }
+    clock.0.store(HOUR, Ordering::Relaxed);
+    for open in [subscribed, consumer] {
+        let ended = open.end().await;
+        assert_eq!(ended.code, 16, "{}", ended.message());
     }
 }
