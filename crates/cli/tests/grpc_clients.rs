@@ -13,8 +13,9 @@
 mod support;
 
 use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use gesta_pgtest::{Server as Postgres, ServerConfig};
 use gesta_testkit::depth;
@@ -283,6 +284,56 @@ fn the_python_client_comes_over_tls_as_a_user() {
     let (said, wrong) = (support::stdout(&output), support::stderr(&output));
     assert_eq!(said, "['item-added']\ndenied\nunauthenticated\n", "{wrong}");
     server.stop();
+}
+
+/// Goal: clients of a cluster find the nodes by themselves, go on when the one that they have chosen is killed, and lose
+/// nothing, neither as writers nor as consumers of a group.
+#[test]
+fn the_python_client_goes_on_when_its_node_is_killed() {
+    let Some(client) = python() else { return };
+    let Some(postgres) = Postgres::start_with(ServerConfig::default()).unwrap() else {
+        return;
+    };
+    let store = postgres.url();
+    support::succeed(&["schema", "create", "--store", &store]);
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "a secret of the tests\n").unwrap();
+    let node = |_| {
+        let node = ["--node", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
+        let secret = ["--cluster-secret-file", secret.to_str().unwrap()];
+        Server::start_with(&store, &[&node[..], &secret].concat())
+    };
+    let mut nodes: Vec<Server> = (0..3).map(node).collect();
+    let addresses: Vec<String> = nodes.iter().map(|node| node.address().to_owned()).collect();
+    // Clients that come at once are told of fewer nodes, so all must be known.
+    support::wait_until("every node knows where clients reach the others", || {
+        nodes.iter().all(|node| {
+            let info = support::get(node.address(), "/info");
+            addresses
+                .iter()
+                .all(|address| info.contains(&format!("\"api\":\"{address}\"")))
+        })
+    });
+    let mut command = Command::new(&client.check[0]);
+    command
+        .arg(programs().join("cluster.py"))
+        .arg(addresses.join(","))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdout(Stdio::piped());
+    let mut program = command.spawn().unwrap();
+    let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
+    let chosen = lines.next().expect("the chosen node").unwrap();
+    let chosen = chosen.strip_prefix("chosen ").expect("a node").to_owned();
+    let victim = nodes.iter().position(|node| node.address() == chosen);
+    nodes.remove(victim.expect("one of the nodes")).kill();
+    let done = lines.next().expect("the program goes on").unwrap();
+    let last = done.strip_prefix("done ").expect("a node");
+    assert!(nodes.iter().any(|node| node.address() == last), "{last}");
+    assert!(program.wait().unwrap().success());
+    for node in nodes {
+        node.stop();
+    }
 }
 
 /// True in the deep form; said aloud otherwise, for these clients take minutes to be fetched and compiled.

@@ -416,6 +416,10 @@ fn a_node_tells_who_owns_which_log() {
         let logs = &info(&second)["cluster"]["logs"];
         logs.as_array().unwrap().iter().all(|log| log["node"] == 1)
     });
+    wait_until("the nodes have told where clients reach them", || {
+        let nodes = &info(&second)["cluster"]["nodes"];
+        nodes[0]["api"] == first.address() && nodes[1]["api"] == second.address()
+    });
     let (here, there) = (info(&first), info(&second));
     assert_eq!(
         (&here["cluster"]["node"], &there["cluster"]["node"]),

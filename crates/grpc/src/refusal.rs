@@ -108,6 +108,16 @@ impl Refusal {
         Self::unavailable(format!("Server Is Too Busy: {detail}"))
     }
 
+    /// Another node does this: clients connect to it and call again.
+    #[must_use]
+    pub fn not_leader(host: &str, port: u16) -> Self {
+        // One client compares the text.
+        Self::new(Code::NotFound, "Leader info available")
+            .exception("not-leader")
+            .trailer("leader-endpoint-host", host)
+            .trailer("leader-endpoint-port", port.to_string())
+    }
+
     /// The time that the client gave is over.
     #[must_use]
     pub fn deadline() -> Self {

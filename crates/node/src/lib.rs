@@ -20,6 +20,7 @@ mod address;
 mod answers;
 mod calls;
 mod change;
+mod clients;
 mod deadline;
 mod direct;
 mod edge;
@@ -40,6 +41,7 @@ pub mod cores {
     pub use crate::serve::hint;
 }
 
+pub use clients::ClientAddresses;
 pub use gesta_cluster::membership::Stop;
 pub use join::NodeOptions;
 pub use node::{Config, Link, Node, Placements};

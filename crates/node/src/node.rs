@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::calls::Change;
+use crate::clients::{self, ClientAddresses, Clients};
 use crate::direct::DirectPace;
 use crate::routes;
 use crate::serve::OwnerSide;
@@ -87,6 +88,7 @@ pub struct Node {
     pub(crate) direct: Vec<DirectPace>,
     pub(crate) services: Arc<Services>,
     pub(crate) counts: Arc<Counts>,
+    pub(crate) clients: Arc<Clients>,
     placement: watch::Receiver<Arc<Placement>>,
     placements: Arc<dyn Placements>,
     server: LinkServer,
@@ -120,11 +122,13 @@ impl Node {
         check_window(store.idempotency().time, config.give_up_after)?;
         let placement = placements.changes();
         let services = Arc::new(Services::new(config.link.bounds.body_bytes_max));
+        let clients = Arc::<Clients>::default();
         let owner_side = Arc::new(OwnerSide {
             store: Arc::clone(&store),
             placement: placement.clone(),
             services: Arc::clone(&services),
             placements: Arc::clone(&placements),
+            clients: Arc::clone(&clients),
         });
         let logs = config.link.store.logs;
         let forwarder =
@@ -134,12 +138,13 @@ impl Node {
         routes::set(&placement.borrow(), &forwarder, &here);
         let following = routes::follow(placement.clone(), forwarder.clone(), here);
         let following = tokio::spawn(following);
-        Ok(Arc::new(Self {
+        let node = Arc::new(Self {
             store,
             forwarder,
             give_up_after: config.give_up_after,
             services,
             counts: Arc::default(),
+            clients,
             direct: (0..logs).map(|_| DirectPace::new()).collect(),
             placement,
             placements,
@@ -147,7 +152,13 @@ impl Node {
             _following: AbortOnDropHandle::new(following),
             left: OnceLock::new(),
             ended: OnceLock::new(),
-        }))
+        });
+        // Ends by itself once the node is gone.
+        tokio::spawn(clients::follow(
+            Arc::downgrade(&node),
+            node.placement.clone(),
+        ));
+        Ok(node)
     }
 
     /// Who owns which log, as this node knows it.
@@ -175,6 +186,18 @@ impl Node {
             }),
         };
         others.map(link).collect()
+    }
+
+    /// Says where clients reach what serves this node, as host and port, so that every node can tell. Whoever asks
+    /// learns it within some seconds.
+    pub fn set_client_address(&self, address: &str) {
+        self.clients.set_own(address);
+    }
+
+    /// Where clients reach the nodes, as far as these have told: advice, some seconds old.
+    #[must_use]
+    pub fn client_addresses(&self) -> ClientAddresses {
+        self.clients.known(self.placement().me)
     }
 
     /// What this node has done since it was started.

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::answers::{self, Changed};
 use crate::calls::{Change, SERVICE};
+use crate::clients::{CLIENT_ADDRESS, Clients};
 use crate::join::LOOK_NOW;
 use crate::node::Placements;
 use crate::services::Services;
@@ -24,6 +25,7 @@ pub(crate) struct OwnerSide {
     pub(crate) placement: watch::Receiver<Arc<Placement>>,
     pub(crate) services: Arc<Services>,
     pub(crate) placements: Arc<dyn Placements>,
+    pub(crate) clients: Arc<Clients>,
 }
 
 impl Serve for OwnerSide {
@@ -45,10 +47,15 @@ impl Serve for OwnerSide {
     }
 
     fn ask(&self, question: Question) -> BoxFuture<'static, Bytes> {
-        if question.kind == LOOK_NOW {
-            self.placements.look_now();
-        }
-        ready(Bytes::new()).boxed()
+        let answer = match question.kind {
+            LOOK_NOW => {
+                self.placements.look_now();
+                Bytes::new()
+            }
+            CLIENT_ADDRESS => self.clients.answer(),
+            _ => Bytes::new(),
+        };
+        ready(answer).boxed()
     }
 }
 

@@ -40,6 +40,8 @@ pub struct ClusterNode {
     pub node: u32,
     /// Where the other nodes reach it.
     pub address: String,
+    /// Where clients reach it; `None` as long as it has not told.
+    pub api: Option<String>,
     /// `up` or `draining`.
     pub state: &'static str,
     /// Version of its program.
@@ -57,6 +59,13 @@ pub struct LogOwner {
     pub address: Option<String>,
     /// The tenure: of two owners of a log the one with the greater epoch is the newer.
     pub epoch: u64,
+}
+
+/// The parts of an address, without the brackets around one of IPv6.
+pub(crate) fn host_and_port(address: &str) -> Option<(String, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Some((host.to_owned(), port.parse().ok()?))
 }
 
 /// Adds the owner of the log that an append went to, if that is another node.

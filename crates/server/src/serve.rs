@@ -137,6 +137,12 @@ pub async fn bind(config: Config) -> Result<Bound, StartError> {
 }
 
 impl Bound {
+    /// The address that is listened on.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Lets the server give copies of its store, at `POST /admin/backup`.
     #[must_use]
     pub fn with_backups(mut self, source: Arc<dyn BackupSource>) -> Self {

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::fanout::EncodedEvents;
 use crate::gate::Gate;
 use crate::metrics::{InFlight, Metrics};
-use crate::placement::Cluster;
+use crate::placement::{Cluster, host_and_port};
 use crate::readiness::Readiness;
 use crate::tls::Tls;
 
@@ -100,6 +100,13 @@ impl State {
             stopping: CancellationToken::new(),
             config,
         })
+    }
+
+    /// Host and port at which clients reach a node of the cluster, if it has told.
+    pub(crate) fn client_address(&self, node: u32) -> Option<(String, u16)> {
+        let placement = self.cluster.as_deref()?.placement();
+        let found = placement.nodes.iter().find(|other| other.node == node)?;
+        host_and_port(found.api.as_deref()?)
     }
 
     pub(crate) fn in_flight(&self) -> InFlight {

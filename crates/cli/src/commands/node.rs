@@ -1,5 +1,6 @@
 //! `gesta serve --node`: a server that is one of several nodes on a database, and what it tells about them.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gesta_core::LogId;
@@ -116,15 +117,28 @@ fn read_secret(path: &str) -> Outcome<Vec<u8>> {
     Ok(secret.trim_ascii_end().to_vec())
 }
 
+/// Where clients reach the server of a node. A server that listens at every address of its machine is reached at the host
+/// at which the other nodes reach it.
+pub(super) fn client_address(node: &gesta::Node, listen: SocketAddr) -> String {
+    let placement = node.placement();
+    let own = placement.me.and_then(|me| placement.member(me));
+    let host = own.and_then(|own| own.address.rsplit_once(':'));
+    match host {
+        Some((host, _)) if listen.ip().is_unspecified() => format!("{host}:{}", listen.port()),
+        _ => listen.to_string(),
+    }
+}
+
 /// What a node tells about its cluster.
 pub(super) struct OfNode(pub(super) Arc<gesta::Node>);
 
 impl Cluster for OfNode {
     fn placement(&self) -> Placement {
-        let placement = self.0.placement();
+        let (placement, apis) = (self.0.placement(), self.0.client_addresses());
         let node = |member: &gesta_cluster::Member| ClusterNode {
             node: member.id.0,
             address: member.address.to_string(),
+            api: apis.get(&member.id).map(ToString::to_string),
             state: member.state.name(),
             build: member.build.to_string(),
         };

@@ -55,6 +55,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let mut bound = bound.with_backups(Arc::new(Backups(database)));
     let shared: Arc<dyn EventStore> = match node {
         Some(node) => {
+            node.set_client_address(&node::client_address(&node, bound.local_addr()));
             registry.register_collector(Box::new(ClusterMetrics::new(Arc::clone(&node))));
             bound = bound.with_cluster(Arc::new(OfNode(Arc::clone(&node))));
             node

@@ -9,9 +9,12 @@ use gesta_grpc::messages::shared::Empty;
 use gesta_grpc::{Refusal, features};
 use hyper::http::uri::Authority;
 
+use uuid::Uuid;
+
 use super::Result;
 use super::call::Call;
 use super::reply::Reply;
+use crate::placement::{Cluster, Placement, host_and_port};
 
 /// The port of a name without one.
 const PORT: u16 = 2113;
@@ -22,30 +25,72 @@ pub(crate) async fn features(call: &mut Call) -> Result<Reply> {
     Ok(Reply::message(&features::supported()))
 }
 
-/// Carries out `Gossip/Read`: this node alone, at the address that the client called. Every node serves every call, so a
-/// client that was given several addresses finds the next one by itself.
+/// Carries out `Gossip/Read`: the nodes of the cluster that have told where clients reach them, or this server alone at
+/// the address that the client called. Every node serves every call; the one that is called leader owns the first log, so
+/// what is written there is not forwarded if the store has one log.
 pub(crate) async fn gossip(call: &mut Call) -> Result<Reply> {
     call.message::<Empty>().await?;
+    let members = match call.state.cluster.as_deref().map(Cluster::placement) {
+        Some(placement) => of_cluster(&placement),
+        None => Vec::new(),
+    };
+    let members = match members.is_empty() {
+        true => vec![alone(call)?],
+        false => members,
+    };
+    Ok(Reply::message(&ClusterInfo { members }))
+}
+
+/// This server, as if there were no other.
+fn alone(call: &Call) -> Result<MemberInfo> {
     let authority: Authority = call
         .authority()
         .parse()
         .map_err(|_| Refusal::invalid("the address that was called must be given"))?;
     let host = authority.host();
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let member = MemberInfo {
-        instance_id: Some(ids::uuid(call.state.instance, UuidForm::Structured)),
+    let port = authority.port_u16().unwrap_or(PORT);
+    Ok(member(
+        call.state.instance,
+        VNodeState::Leader,
+        host.to_owned(),
+        port,
+    ))
+}
+
+/// The nodes that clients can be sent to; one of them is the leader.
+fn of_cluster(placement: &Placement) -> Vec<MemberInfo> {
+    let reached = placement.nodes.iter();
+    let reached: Vec<_> = reached
+        .filter_map(|node| Some((node.node, host_and_port(node.api.as_deref()?)?)))
+        .collect();
+    let owner = placement.logs.first().and_then(|log| log.node);
+    let is_reached = |node: u32| reached.iter().any(|(other, _)| *other == node);
+    let lowest = reached.iter().map(|(node, _)| *node).min();
+    let leader = owner.filter(|node| is_reached(*node)).or(lowest);
+    let members = reached.into_iter().map(|(node, (host, port))| {
+        let state = match Some(node) == leader {
+            true => VNodeState::Leader,
+            false => VNodeState::Follower,
+        };
+        // All nodes must tell the same number of a node.
+        member(Uuid::from_u64_pair(0, node.into()), state, host, port)
+    });
+    members.collect()
+}
+
+fn member(id: Uuid, state: VNodeState, address: String, port: u16) -> MemberInfo {
+    MemberInfo {
+        instance_id: Some(ids::uuid(id, UuidForm::Structured)),
         time_stamp: SystemClock
             .now()
             .as_micros()
             .saturating_mul(TICKS_PER_MICROSECOND),
-        state: VNodeState::Leader.into(),
+        state: state.into(),
         is_alive: true,
         http_end_point: Some(EndPoint {
-            address: host.to_owned(),
-            port: authority.port_u16().unwrap_or(PORT).into(),
+            address,
+            port: port.into(),
         }),
-    };
-    Ok(Reply::message(&ClusterInfo {
-        members: vec![member],
-    }))
+    }
 }

@@ -22,6 +22,7 @@ use gesta_grpc::{Code, Refusal};
 use super::Result;
 use super::call::Call;
 use super::reply::Reply;
+use crate::state::State;
 use asked::{Wanted, asks, wanted};
 pub(crate) use consume::consume;
 
@@ -30,7 +31,13 @@ const PAGE: usize = 1_000;
 /// Groups that one list has at most.
 const LIST_MAX: usize = 10_000;
 
-fn refused(error: Error) -> Refusal {
+/// A refusal of a group. Who came to the wrong node is told the right one, if that has told where clients reach it.
+fn refused(state: &State, error: Error) -> Refusal {
+    if let Error::NotHere { elsewhere, .. } = &error
+        && let Some((host, port)) = state.client_address(elsewhere.node)
+    {
+        return Refusal::not_leader(&host, port);
+    }
     told::refusal(&error)
 }
 
@@ -70,7 +77,7 @@ pub(crate) async fn create(call: &mut Call) -> Result<Reply> {
         None => groups.create(create).await,
         Some(pattern) => groups.create_matching(create, pattern).await,
     }
-    .map_err(refused)?;
+    .map_err(|error| refused(&call.state, error))?;
     Ok(Reply::message(&CreateResp {}))
 }
 
@@ -80,7 +87,7 @@ pub(crate) async fn update(call: &mut Call) -> Result<Reply> {
     let wanted = wanted(request.options)?;
     may_manage(call, wanted.group.source()).await?;
     let updated = call.state.groups.update(&wanted.group, wanted.settings);
-    updated.await.map_err(refused)?;
+    updated.await.map_err(|error| refused(&call.state, error))?;
     Ok(Reply::message(&UpdateResp {}))
 }
 
@@ -95,7 +102,11 @@ pub(crate) async fn delete(call: &mut Call) -> Result<Reply> {
     )?;
     let group = asks.group(&options.group_name)?;
     may_manage(call, group.source()).await?;
-    call.state.groups.delete(&group).await.map_err(refused)?;
+    call.state
+        .groups
+        .delete(&group)
+        .await
+        .map_err(|error| refused(&call.state, error))?;
     Ok(Reply::message(&DeleteResp {}))
 }
 
@@ -110,7 +121,12 @@ pub(crate) async fn get_info(call: &mut Call) -> Result<Reply> {
     )?;
     let group = asks.group(&options.group_name)?;
     may_read(call, group.source()).await?;
-    let info = call.state.groups.info(&group).await.map_err(refused)?;
+    let info = call
+        .state
+        .groups
+        .info(&group)
+        .await
+        .map_err(|error| refused(&call.state, error))?;
     Ok(Reply::message(&GetInfoResp {
         subscription_info: Some(told::info(&info)),
     }))
@@ -150,7 +166,7 @@ pub(crate) async fn list(call: &mut Call) -> Result<Reply> {
             Ok(info) => subscriptions.push(told::info(&info)),
             // It was deleted meanwhile, or another node runs it.
             Err(Error::NotFound(_) | Error::NotHere { .. }) => {}
-            Err(error) => return Err(refused(error)),
+            Err(error) => return Err(refused(&call.state, error)),
         }
     }
     Ok(Reply::message(&ListResp { subscriptions }))
@@ -160,7 +176,7 @@ async fn names(call: &Call, source: Option<&Source>) -> Result<Vec<GroupId>> {
     let mut names: Vec<GroupId> = Vec::new();
     loop {
         let page = call.state.groups.list(source, names.last(), PAGE).await;
-        let page = page.map_err(refused)?;
+        let page = page.map_err(|error| refused(&call.state, error))?;
         let is_last = page.len() < PAGE;
         names.extend(page);
         if names.len() > LIST_MAX {
@@ -194,7 +210,9 @@ pub(crate) async fn replay_parked(call: &mut Call) -> Result<Reply> {
         };
     may_manage(call, group.source()).await?;
     let replayed = call.state.groups.replay_parked(&group, stop_at);
-    replayed.await.map_err(refused)?;
+    replayed
+        .await
+        .map_err(|error| refused(&call.state, error))?;
     Ok(Reply::message(&ReplayParkedResp {}))
 }
 
@@ -202,6 +220,10 @@ pub(crate) async fn replay_parked(call: &mut Call) -> Result<Reply> {
 pub(crate) async fn restart(call: &mut Call) -> Result<Reply> {
     call.message::<Empty>().await?;
     call.backing().check(Operation::ManageGroups).await?;
-    call.state.groups.restart_all().await.map_err(refused)?;
+    call.state
+        .groups
+        .restart_all()
+        .await
+        .map_err(|error| refused(&call.state, error))?;
     Ok(Reply::message(&Empty {}))
 }

@@ -33,6 +33,7 @@ impl Cluster for Two {
         let node = |node, address: &str| ClusterNode {
             node,
             address: address.to_owned(),
+            api: (node == 1).then(|| "a:2113".to_owned()),
             state: "up",
             build: "0.1.0".to_owned(),
         };
@@ -72,8 +73,8 @@ async fn info_shows_the_placement_of_a_node() {
     let expected = json!({
         "node": 2,
         "nodes": [
-            {"node": 1, "address": "a:1", "state": "up", "build": "0.1.0"},
-            {"node": 2, "address": "b:2", "state": "up", "build": "0.1.0"},
+            {"node": 1, "address": "a:1", "api": "a:2113", "state": "up", "build": "0.1.0"},
+            {"node": 2, "address": "b:2", "api": null, "state": "up", "build": "0.1.0"},
         ],
         "logs": [
             {"log": 0, "node": 1, "address": "a:1", "epoch": 7},

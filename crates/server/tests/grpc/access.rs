@@ -25,7 +25,8 @@ use prost::Message;
 use crate::calls::{APPEND, READ, appending, following, read_of, reading};
 use crate::client::{Client, soon};
 
-const GROUPS: &str = "/event_store.client.persistent_subscriptions.PersistentSubscriptions";
+pub(crate) const GROUPS: &str =
+    "/event_store.client.persistent_subscriptions.PersistentSubscriptions";
 
 struct World {
     client: Client,
@@ -166,7 +167,7 @@ fn identifier(stream: &str) -> gesta_grpc::messages::shared::StreamIdentifier {
     ids::identifier(&StreamId::new(stream).expect("valid"))
 }
 
-fn consuming(stream: &str) -> Bytes {
+pub(crate) fn consuming(stream: &str) -> Bytes {
     use groups::read_req::options::uuid_option::Content as Form;
     use groups::read_req::options::{StreamOption, UuidOption};
     bytes_of(&[groups::ReadReq {

@@ -13,4 +13,5 @@ mod access;
 mod bounds;
 mod calls;
 mod client;
+mod cluster;
 mod hostile;

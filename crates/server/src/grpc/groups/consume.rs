@@ -93,9 +93,13 @@ pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
         name: call.connection_name().to_owned(),
         ..Identity::default()
     };
-    let info = state.groups.info(&group).await.map_err(refused)?;
+    let info = state
+        .groups
+        .info(&group)
+        .await
+        .map_err(|error| refused(&state, error))?;
     let joined = state.groups.join(&group, Join { buffer, identity }).await;
-    let consumer = joined.map_err(refused)?;
+    let consumer = joined.map_err(|error| refused(&state, error))?;
     let id = consumer.id();
     let mut out = BytesMut::new();
     confirm(&mut out, &consumer);
@@ -171,13 +175,13 @@ impl Answers {
             Some(Content::Ack(ack)) => {
                 let ids = which(&ack.ids)?;
                 let acked = groups.ack(&self.group, self.id, ids).await;
-                heard(acked)?;
+                heard(&self.state, acked)?;
             }
             Some(Content::Nack(nack)) => {
                 let ids = which(&nack.ids)?;
                 let action = action(nack.action)?;
                 let nacked = groups.nack(&self.group, self.id, ids, action, &nack.reason);
-                heard(nacked.await)?;
+                heard(&self.state, nacked.await)?;
             }
             Some(Content::Options(_)) => {
                 return Err(Refusal::invalid("the options must come once"));
@@ -241,7 +245,8 @@ impl Consuming {
                 answered.unwrap_or(Ok(()))
             }
             delivery = consumer.next() => {
-                self.deliver(delivery.map_err(refused)?).await
+                let delivery = delivery.map_err(|error| refused(&self.state, error))?;
+                self.deliver(delivery).await
             }
         }
     }
@@ -256,7 +261,7 @@ impl Consuming {
             };
             let delivered = match delivery {
                 Ok(delivery) => self.deliver(delivery).await,
-                Err(error) => Err(refused(error)),
+                Err(error) => Err(refused(&self.state, error)),
             };
             self.ending = delivered.err();
         }
@@ -275,16 +280,16 @@ impl Consuming {
         // A link that leads nowhere is nothing that a client could do anything about.
         let done = vec![Which::Delivery(delivery.number)];
         let acked = self.state.groups.ack(&self.group, self.id, done);
-        acked.await.map_err(refused)?;
+        acked.await.map_err(|error| refused(&self.state, error))?;
         Ok(())
     }
 }
 
 /// A consumer that has left its group hears why with its deliveries.
-fn heard(answered: gesta_groups::Result<usize>) -> Result<()> {
+fn heard(state: &State, answered: gesta_groups::Result<usize>) -> Result<()> {
     match answered {
         Ok(_) | Err(Error::NoConsumer { .. }) => Ok(()),
-        Err(error) => Err(refused(error)),
+        Err(error) => Err(refused(state, error)),
     }
 }
 
