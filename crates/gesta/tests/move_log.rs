@@ -3,7 +3,7 @@
 #![cfg(feature = "postgres")]
 #![expect(clippy::expect_used, reason = "test code: a panic is how a test fails")]
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -163,10 +163,14 @@ async fn stored(store: &Store) -> Vec<RecordedEvent> {
 }
 
 fn check(events: &[RecordedEvent], acknowledged: &Acknowledged) {
-    let mut ids = HashSet::new();
+    let mut by_id = HashMap::new();
     for (expected, event) in (1..).zip(events) {
         assert_eq!(event.position, Position(expected), "no gap, none twice");
-        assert!(ids.insert(event.id), "{} twice", event.id);
+        assert!(
+            by_id.insert(event.id, event).is_none(),
+            "{} twice",
+            event.id
+        );
     }
     for stream in streams(3) {
         let of_stream = events.iter().filter(|event| event.stream == stream);
@@ -175,7 +179,7 @@ fn check(events: &[RecordedEvent], acknowledged: &Acknowledged) {
         }
     }
     for (stream, id, revision) in acknowledged {
-        let found = events.iter().find(|event| event.id == *id).expect("kept");
+        let found = by_id.get(id).expect("kept");
         assert_eq!((&found.stream, found.revision), (stream, *revision));
     }
 }

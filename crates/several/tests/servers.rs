@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ use support::{create, several};
 const LOGS: u16 = 4;
 /// An append to a server that is up takes milliseconds; this is for busy machines.
 const PROMPT: Duration = Duration::from_secs(5);
+/// Between two appends of a writer.
+const PAUSE: Duration = Duration::from_millis(2);
 /// For whatever must come back.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -90,6 +92,8 @@ fn load(
             let mut done = Vec::new();
             while !stop.load(Ordering::Relaxed) {
                 done.push(append(&store, &stream).await);
+                // Leaves the processor to the other tests: how many events there are makes no difference.
+                tokio::time::sleep(PAUSE).await;
             }
             (stream, done)
         })
@@ -205,7 +209,8 @@ async fn survives(mut two: Two, away: impl FnOnce(&mut Server), back: impl FnOnc
         let found = stored(&two.store).await;
         for (stream, ids) in acknowledged {
             let stored = &found[stream.as_str()];
-            let mut kept = stored.iter().filter(|id| ids.contains(id));
+            let known: HashSet<&EventId> = ids.iter().collect();
+            let mut kept = stored.iter().filter(|id| known.contains(id));
             assert!(
                 ids.iter().all(|id| kept.next() == Some(id)) && kept.next().is_none(),
                 "{stream}: each acknowledged event is there once, in order"
