@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use gesta_client::{Config, HttpStore};
 use gesta_core::{Append, Appended, EventData, EventId, EventType, ExpectedRevision, StreamId};
+use gesta_testkit::depth;
 use gesta_testkit::history::{History, Report};
 use tokio::task::JoinSet;
 
@@ -20,8 +21,11 @@ const CALLERS: usize = 4;
 const SHARED_STREAMS: usize = 16;
 /// Appends of every caller that are waited for.
 const APPENDS: usize = 10;
-/// Pause of a caller after an append, and after an error.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Pause of a caller after an append, and after an error: in the quick form so long that the load leaves processors to
+/// the nodes and to other tests.
+fn pause() -> Duration {
+    Duration::from_millis(depth::count(15, 5))
+}
 
 /// One append, from its first attempt to its acknowledgement.
 #[derive(Debug, Clone)]
@@ -100,7 +104,7 @@ impl Load {
                 "appends stand still: {counts:?}, {:?}",
                 self.errors()
             );
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(pause()).await;
         }
     }
 
@@ -199,14 +203,14 @@ impl Caller {
                         asked,
                     };
                     self.seen.calls.lock().unwrap().push(call);
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(pause()).await;
                     return appended;
                 }
                 Err(error) if error.is_retryable() => {
                     let failed = (self.node, causes(&error));
                     self.seen.errors.lock().unwrap().push(failed);
                     self.node = (self.node + 1) % self.stores.len();
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(pause()).await;
                 }
                 Err(error) => panic!("{stream} at node {}: {error}", self.node),
             }
