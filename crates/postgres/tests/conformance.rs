@@ -27,6 +27,12 @@ impl PostgresFactory {
     }
 
     async fn start(&self, schema: &str, clock: Arc<dyn Clock>) -> Arc<Store> {
+        let backend = self.backend(schema).await;
+        let store = Store::open(Arc::new(backend), gesta_store::Config::default(), clock);
+        store.expect("starts")
+    }
+
+    async fn backend(&self, schema: &str) -> PostgresBackend {
         let server = shared().expect("found before");
         // What is compressed, and where, makes no difference to anybody.
         let compression = if self.logs > 1 {
@@ -37,9 +43,7 @@ impl PostgresFactory {
         let url = format!("{}?schema={schema}&readers=2{compression}", server.url());
         let mut config = Config::parse(&url).expect("valid");
         config.logs_if_new = self.logs;
-        let backend = PostgresBackend::open(config).await.expect("opens");
-        let store = Store::open(Arc::new(backend), gesta_store::Config::default(), clock);
-        store.expect("starts")
+        PostgresBackend::open(config).await.expect("opens")
     }
 }
 
@@ -104,9 +108,8 @@ async fn entries_of_virtual_streams_are_kept() {
     let Some(factory) = PostgresFactory::new(1) else {
         return;
     };
-    let store = factory.start(&fresh_schema(), Arc::new(SystemClock)).await;
-    gesta_testkit::check_virtual_index(store.as_ref(), store.backend().as_ref()).await;
-    store.shutdown().await.expect("shuts down");
+    let backend = factory.backend(&fresh_schema()).await;
+    gesta_testkit::check_virtual_index(Arc::new(backend)).await;
 }
 
 /// Goal: scavenging leaves gaps in virtual streams, and moves nothing.

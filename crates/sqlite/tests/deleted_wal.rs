@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{Author, event, open, read_all, verify};
+use common::{Author, event, open, read_all, try_open, verify};
 use gesta_core::ErrorKind;
 use gesta_core::backend::Backend;
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
@@ -96,8 +96,7 @@ fn copy(from: &Path, to: &Path, without: &[&str]) {
 }
 
 fn refused(home: &Path) -> String {
-    let config = SqliteConfig::file(home.join("gesta.db"));
-    let error = SqliteBackend::open(config).expect_err("refused");
+    let error = try_open(&home.join("gesta.db")).expect_err("refused");
     assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
     error.to_string()
 }

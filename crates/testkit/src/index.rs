@@ -2,6 +2,8 @@
 //! them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use gesta_core::backend::{
     Backend, Entries, EntrySlice, EventLookup, EventRef, IndexPage, IndexState, IndexWrite,
@@ -9,7 +11,7 @@ use gesta_core::backend::{
 };
 use gesta_core::{
     Direction, EventStore, EventStoreExt, LogId, Position, ReadStream, Revision, StreamFrom,
-    StreamPage, SubscribeFrom, virtual_streams_of,
+    StreamPage, SubscribeFrom, SystemClock, virtual_streams_of,
 };
 use gesta_store::Store;
 
@@ -42,12 +44,21 @@ fn at(on: bool, position: Position) -> IndexState {
     IndexState { on, position }
 }
 
-/// Fails unless a backend keeps entries as it must. `store` is a new store on it of which nobody reads virtual streams
-/// meanwhile, and in which they are off.
+/// Fails unless a backend keeps entries as it must: one without events, in which virtual streams are off. It is closed
+/// in the end.
 ///
 /// # Panics
 /// If the backend breaks a promise.
-pub async fn check_virtual_index(store: &dyn EventStore, backend: &dyn Backend) {
+pub async fn check_virtual_index(backend: Arc<dyn Backend>) {
+    // The store writes entries by itself, however long this takes, only after an hour.
+    let mut config = gesta_store::Config::default();
+    config.virtual_streams.linger = Duration::from_secs(3_600);
+    let store = Store::open(Arc::clone(&backend), config, Arc::new(SystemClock)).expect("opens");
+    check_index(store.as_ref(), backend.as_ref()).await;
+    store.shutdown().await.expect("shuts down");
+}
+
+async fn check_index(store: &dyn EventStore, backend: &dyn Backend) {
     let index = backend.virtual_index().expect("it keeps virtual streams");
     let index = index.as_ref();
     for round in 0..3 {

@@ -154,8 +154,9 @@ async fn every_journal_refuses_a_number_that_is_taken() {
 
 #[tokio::test]
 async fn an_append_takes_as_many_round_trips_as_the_design_needs() {
-    // So long that the work of a busy machine is less than one of them.
     const ROUND_TRIP: Duration = Duration::from_millis(60);
+    // A busy machine makes an append longer, never shorter: the best of many tells how many round trips it needs.
+    const TRIES: u64 = 50;
     let Some(url) = database("journals_trips") else {
         return;
     };
@@ -177,9 +178,10 @@ async fn an_append_takes_as_many_round_trips_as_the_design_needs() {
         let mut session = target.connect().await.unwrap();
         for (count, trips) in [(1, one), (3, three)] {
             let stream = format!("cart-{count}");
-            // The first makes partitions; of the others the best, since other tests make this machine busy.
+            let range = ROUND_TRIP * trips..ROUND_TRIP * (trips + 1);
             let mut best = Duration::MAX;
-            for n in 0..5_u64 {
+            // The first makes partitions.
+            for n in 0..TRIES {
                 let batch: Vec<Event> = (0..count).map(|_| another()).collect();
                 let begin = Instant::now();
                 append(&mut session, &stream, n * count, &batch)
@@ -188,8 +190,10 @@ async fn an_append_takes_as_many_round_trips_as_the_design_needs() {
                 if n > 0 {
                     best = best.min(begin.elapsed());
                 }
+                if best < range.end {
+                    break;
+                }
             }
-            let range = ROUND_TRIP * trips..ROUND_TRIP * (trips + 1);
             assert!(range.contains(&best), "{name}, {count} events: {best:?}");
         }
         drop(session);

@@ -82,9 +82,14 @@ async fn every_form_is_measured_and_only_polled_ones_cost_more_for_more_readers(
     assert!(report.valid, "{report}");
 
     if lab.forms[0].burst.spent.appends.is_some() {
+        // A busy machine makes more and smaller batches of the same events: what inserts them is not counted.
         let queries = |form: Form| -> Vec<u64> {
             let of_form = lab.sweep.iter().filter(|result| result.form == form);
-            of_form.map(|result| result.burst.spent.queries).collect()
+            let reading = of_form.map(|result| {
+                let spent = &result.burst.spent;
+                spent.queries.saturating_sub(spent.appends.unwrap_or(0))
+            });
+            reading.collect()
         };
         let (gesta, polled) = (queries(Form::Gesta), queries(Form::TagTableBounded));
         assert!(

@@ -260,7 +260,8 @@ async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
     let first = FaultProxy::start(server.addr()).expect("listens");
     let second = FaultProxy::start(server.addr()).expect("listens");
     let url = plain.replacen(&own, &format!("{},{}", first.addr(), second.addr()), 1);
-    let backend = open(&format!("{url}&answer_timeout=1")).await;
+    // Statements wait for locks for less than half of this time: on a busy machine, too, the answer is there before it.
+    let backend = open(&format!("{url}&answer_timeout=5")).await;
     let mut writer = backend.open_writer(LOG).await.expect("opens");
     let locker = direct(&plain).await;
     let lock = "BEGIN; LOCK TABLE streams IN EXCLUSIVE MODE";
@@ -277,7 +278,7 @@ async fn after_repeated_lock_time_outs_the_other_hosts_come_first() {
         let batch = author.clone().batch(&*writer, &[draft("a", "T")]);
         match writer.submit(batch).await {
             BatchOutcome::Unknown(_) => break,
-            other => assert!(begun.elapsed() < Duration::from_secs(5), "{other:?}"),
+            other => assert!(begun.elapsed() < Duration::from_secs(30), "{other:?}"),
         }
     }
     let connections = second.connections();

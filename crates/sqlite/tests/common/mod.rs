@@ -150,17 +150,24 @@ impl Author {
     }
 }
 
-/// Opens a store. A process that another test of this program is just starting holds, for a moment, all files that this
-/// one had open, the lock of a store that was closed meanwhile among them.
+/// Opens a store.
 pub(crate) fn open(path: &Path) -> SqliteBackend {
+    match try_open(path) {
+        Ok(backend) => backend,
+        Err(error) => panic!("opens: {error}"),
+    }
+}
+
+/// Tries to open a store. A process that another test of this program is just starting holds, for a moment, all files
+/// that this one had open, the lock of a store that was closed meanwhile among them: that is waited for.
+pub(crate) fn try_open(path: &Path) -> gesta_core::Result<SqliteBackend> {
     let begun = std::time::Instant::now();
     loop {
         match SqliteBackend::open(SqliteConfig::file(path)) {
-            Ok(backend) => return backend,
             Err(error) if begun.elapsed().as_secs() < 10 && is_locked(&error) => {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
-            Err(error) => panic!("opens: {error}"),
+            tried => return tried,
         }
     }
 }
