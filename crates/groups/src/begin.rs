@@ -30,7 +30,8 @@ const CLAIMS_MAX: usize = 3;
 /// Claims a group. From then on no other process that ran it can write a checkpoint.
 ///
 /// # Errors
-/// `NotFound`; `TakenOver` if other processes claim it again and again; `Store`.
+/// `NotFound`; `TakenOver` if other processes claim it again and again; `Store`, also if the store is away for so long
+/// that nobody would wait for it.
 pub(crate) async fn begin(storage: Storage) -> Result<Begun> {
     let group = storage.group.clone();
     let run = Uuid::new_v4();
@@ -73,6 +74,6 @@ async fn claimed(
         checkpoint,
         run,
         configuration,
-        storage,
+        storage: storage.of_task(),
     })
 }

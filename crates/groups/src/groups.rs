@@ -1,88 +1,32 @@
-//! The groups of a process: creating, changing, deleting and listing them, and running those that consumers join.
+//! The groups of a process: listing them, and running those that consumers join.
 //!
 //! A group runs from its first consumer on until it had none for a while; nothing is lost in between, for what it has
 //! done is in the store. Invariants: one task runs a group in this process; how many run, and the bytes that they hold
 //! together, have a maximum; a group that another node owns is refused with that node's address.
-//! Not here: what a group decides (`machine`), its task (`run`).
+//! Not here: creating, changing and deleting groups (`changes`), what a group decides (`machine`), its task (`run`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use gesta_core::{Clock, EventStore, ExpectedRevision, Filter, ListStreams, StreamId, SystemClock};
-use gesta_pattern::{Pattern, PatternText};
+use gesta_core::{Clock, EventStore, ListStreams, SystemClock};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use uuid::Uuid;
 
 use crate::begin;
 use crate::commands::{Command, Commands, Join, Stop};
+use crate::config::{Alone, Config, Placement};
 use crate::consumer::Consumer;
-use crate::error::{Elsewhere, Error, Result};
+use crate::error::{Error, Result};
 use crate::info::GroupInfo;
 use crate::machine::{Action, ConsumerId, Counts, Which};
 use crate::names::{GroupId, Source};
-use crate::record::{Configuration, FilterDocument};
 use crate::run::{Shared, Task};
-use crate::settings::{Settings, Start};
-use crate::storage::{Storage, Stored};
-use crate::work::several_logs;
+use crate::storage::Storage;
 
 /// How often a call is tried that has met a group just as it stopped, or was changed by somebody else.
-const TRIES: usize = 5;
-
-/// Bounds and times of the groups of a process.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Most groups that run at once.
-    pub running_max: usize,
-    /// Most bytes of events that all groups hold. Each may hold one event beyond.
-    pub held_bytes_max: usize,
-    /// Most bytes of events that one group holds. It may hold one event beyond.
-    pub group_bytes_max: usize,
-    /// How long a group without consumers runs on.
-    pub idle_max: Duration,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            running_max: 1_000,
-            held_bytes_max: 256 * 1024 * 1024,
-            group_bytes_max: 64 * 1024 * 1024,
-            idle_max: Duration::from_secs(30),
-        }
-    }
-}
-
-/// Which process runs what, where several share a store.
-pub trait Placement: Send + Sync + 'static {
-    /// Who is to run what lies on this stream, unless it is this process or nobody. Must not block.
-    fn elsewhere(&self, stream: &StreamId) -> Option<Elsewhere>;
-}
-
-/// This process runs everything.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Alone;
-
-impl Placement for Alone {
-    fn elsewhere(&self, _: &StreamId) -> Option<Elsewhere> {
-        None
-    }
-}
-
-/// A group to be created.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Create {
-    /// The group.
-    pub group: GroupId,
-    /// Its settings.
-    pub settings: Settings,
-    /// Which events it takes, if it is on all events.
-    pub filter: Filter,
-}
+pub(crate) const TRIES: usize = 5;
 
 struct Entry {
     number: u64,
@@ -165,132 +109,6 @@ impl Groups {
         Self {
             inner: Arc::new(inner),
         }
-    }
-
-    /// Creates a group.
-    ///
-    /// # Errors
-    /// `Exists`, `NotHere`, `Stopping`; `Store`: `InvalidArgument` if a setting is out of range, `Unsupported` for a group
-    /// on all events of a store of several logs.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves the group created or not.
-    pub async fn create(&self, create: Create) -> Result<()> {
-        self.create_with(create, None).await
-    }
-
-    /// Creates a group on all events that takes those of them that pass a pattern; `filter` counts as well.
-    ///
-    /// # Errors
-    /// As [`Groups::create`]; `Store`: `InvalidArgument` if the pattern cannot be used.
-    ///
-    /// # Cancel safety
-    /// As [`Groups::create`].
-    pub async fn create_matching(&self, create: Create, pattern: PatternText) -> Result<()> {
-        Pattern::new(pattern.clone())?;
-        self.create_with(create, Some(pattern)).await
-    }
-
-    async fn create_with(&self, create: Create, pattern: Option<PatternText>) -> Result<()> {
-        let Create {
-            group,
-            settings,
-            filter,
-        } = create;
-        settings.validate()?;
-        filter.validate()?;
-        let storage = self.storage(&group)?;
-        match group.source() {
-            Source::Stream(_) if filter != Filter::ALL || pattern.is_some() => {
-                let rule = "is for groups on all events: a group on a stream takes all its events";
-                return Err(gesta_core::Error::invalid("filter", rule).into());
-            }
-            Source::Stream(_) => {}
-            Source::All => {
-                let logs = self.inner.store.info().await?.logs;
-                if logs != 1 {
-                    return Err(several_logs(logs).into());
-                }
-            }
-        }
-        if storage.configuration().await?.is_some() {
-            return Err(Error::Exists(group));
-        }
-        let configuration = Configuration {
-            life: Uuid::new_v4(),
-            begin: begin_of(&storage, settings.start).await?,
-            parked_from: storage.parked_end().await?,
-            settings,
-            filter: FilterDocument::from(&filter),
-            pattern,
-        };
-        storage.bound_checkpoints().await?;
-        let expected = ExpectedRevision::NoStream;
-        if storage.configure(&configuration, expected).await? {
-            tracing::info!(%group, "a consumer group was created");
-            return Ok(());
-        }
-        Err(Error::Exists(group))
-    }
-
-    /// Changes the settings of a group. Its consumers are told to join again; its checkpoint stays, and a new start
-    /// counts only if it has none yet.
-    ///
-    /// # Errors
-    /// As [`Groups::create`], but `NotFound` instead of `Exists`.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves the group changed or not, but perhaps running with the settings of before.
-    pub async fn update(&self, group: &GroupId, settings: Settings) -> Result<()> {
-        settings.validate()?;
-        let storage = self.storage(group)?;
-        for _ in 0..TRIES {
-            let Some(stored) = storage.configuration().await? else {
-                return Err(Error::NotFound(group.clone()));
-            };
-            let Stored {
-                mut configuration,
-                revision,
-            } = stored;
-            if configuration.settings.start != settings.start {
-                configuration.begin = begin_of(&storage, settings.start).await?;
-            }
-            configuration.settings = settings.clone();
-            let expected = ExpectedRevision::Exact(revision);
-            if storage.configure(&configuration, expected).await? {
-                self.stop_running(group, Stop::Dropped).await;
-                tracing::info!(%group, "a consumer group was changed");
-                return Ok(());
-            }
-        }
-        Err(changed_too_often(group))
-    }
-
-    /// Deletes a group, with its checkpoint and its parked events. Its consumers are told.
-    ///
-    /// # Errors
-    /// `NotFound`, `NotHere`, `Stopping`, `Store`.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves the group deleted or not. What is left behind of a deleted group does no harm to a new
-    /// one of its name.
-    pub async fn delete(&self, group: &GroupId) -> Result<()> {
-        let storage = self.storage(group)?;
-        for _ in 0..TRIES {
-            let Some(stored) = storage.configuration().await? else {
-                return Err(Error::NotFound(group.clone()));
-            };
-            self.stop_running(group, Stop::Deleted).await;
-            let ends = storage.ends_of_state().await?;
-            if storage.delete(stored.revision).await? {
-                // A consumer may have joined in between.
-                self.stop_running(group, Stop::Deleted).await;
-                storage.delete_state(ends).await?;
-                tracing::info!(%group, "a consumer group was deleted");
-                return Ok(());
-            }
-        }
-        Err(changed_too_often(group))
     }
 
     /// A group, as it is now.
@@ -433,7 +251,7 @@ impl Groups {
     }
 
     /// The streams of a group, if it may be run here.
-    fn storage(&self, group: &GroupId) -> Result<Storage> {
+    pub(crate) fn storage(&self, group: &GroupId) -> Result<Storage> {
         let shared = &self.inner.shared;
         if shared.stopping.is_cancelled() {
             return Err(Error::Stopping);
@@ -444,10 +262,8 @@ impl Groups {
                 elsewhere,
             });
         }
-        Ok(Storage {
-            store: Arc::clone(&self.inner.store),
-            group: group.clone(),
-        })
+        let store = Arc::clone(&self.inner.store);
+        Ok(Storage::of_call(store, group.clone()))
     }
 
     fn running(&self, group: &GroupId) -> Option<Commands> {
@@ -462,7 +278,7 @@ impl Groups {
         Err(crate::commands::no_consumer(group, consumer))
     }
 
-    async fn stop_running(&self, group: &GroupId, how: Stop) {
+    pub(crate) async fn stop_running(&self, group: &GroupId, how: Stop) {
         if let Some(commands) = self.running(group) {
             commands.stop(how).await;
         }
@@ -568,23 +384,8 @@ async fn run(
     }
 }
 
-fn changed_too_often(group: &GroupId) -> Error {
+pub(crate) fn changed_too_often(group: &GroupId) -> Error {
     Error::Overloaded(format!("group {group} changes all the time: try again"))
-}
-
-/// The first place that a group delivers that has no checkpoint.
-async fn begin_of(storage: &Storage, start: Start) -> Result<u64> {
-    let end = storage.end_of_source().await?;
-    match (start, storage.group.source()) {
-        (Start::Start, _) => Ok(0),
-        (Start::End, _) => Ok(end),
-        (Start::At(at), Source::Stream(_)) => Ok(at),
-        (Start::At(at), Source::All) if at <= end => Ok(at),
-        (Start::At(at), Source::All) => {
-            let rule = format!("must be at most {end}, the next position, found {at}");
-            Err(gesta_core::Error::invalid("start.at", rule).into())
-        }
-    }
 }
 
 async fn stored_info(storage: &Storage) -> Result<GroupInfo> {

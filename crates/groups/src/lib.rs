@@ -9,11 +9,14 @@
 //! * `machine`: what a group decides, without I/O and without a clock;
 //! * `run`: the task that connects the machine with the store; `work`: what it has the store do; `begin`: how it begins;
 //! * `storage`: the streams that keep a group; `record`: the documents in them;
-//! * `groups`: the groups of a process; `commands`: how their tasks are reached; `consumer`: a consumer's side;
+//! * `groups`: the groups of a process; `changes`: how they are created, changed and deleted; `config`: their bounds;
+//!   `commands`: how their tasks are reached; `consumer`: a consumer's side;
 //! * `settings`, `names`, `info`, `error`: what callers say and hear; `document`: how the API shows a group.
 
 mod begin;
+mod changes;
 mod commands;
+mod config;
 mod consumer;
 pub mod document;
 mod error;
@@ -27,10 +30,12 @@ mod settings;
 mod storage;
 mod work;
 
+pub use changes::Create;
 pub use commands::{Identity, Join};
+pub use config::{Alone, Config, Placement};
 pub use consumer::{Consumer, Delivery};
 pub use error::{Elsewhere, Error, Result};
-pub use groups::{Alone, Config, Create, Groups, Placement};
+pub use groups::Groups;
 pub use info::{ConsumerInfo, GroupInfo, Running};
 pub use machine::{
     Action, ConsumerCounts, ConsumerId, Counts, FailedBy, Limits, Machine, ParkOrder,

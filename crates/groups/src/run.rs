@@ -20,9 +20,9 @@ use uuid::Uuid;
 
 use crate::begin::Begun;
 use crate::commands::{Command, Commands, Identity, Join, Stop, no_consumer};
+use crate::config::{Config, Placement};
 use crate::consumer::{Consumer, Delivery, Queue};
 use crate::error::{Error, Result};
-use crate::groups::{Config, Placement};
 use crate::info::{ConsumerInfo, GroupInfo, Running};
 use crate::machine::{ConsumerId, Counts, Machine};
 use crate::names::{Source, keeps_state_of_groups};

@@ -4,6 +4,8 @@
 //! expects the revision of the one before. So of two processes that run one group, only the one that claimed it last can
 //! write; the other learns it with its next checkpoint. No locks are needed.
 //! Calls that may be tried again are tried until they succeed or are refused; each attempt carries the same event id.
+//! What somebody waits for is tried no more after [`GIVE_UP_AFTER`]; what the task of a group does by itself has no such
+//! bound.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use gesta_core::{
     EventStoreExt, ExpectedRevision, Position, ReadStream, RecordedEvent, Result, Revision,
     SetStreamMetadata, SharedEvent, StreamFrom, StreamId, StreamMetadata,
 };
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::names::{GroupId, Source};
@@ -27,11 +30,17 @@ const REPLAY_EVENTS_MAX: usize = 100;
 /// Bytes of them after which no more are looked up.
 const REPLAY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// How long what somebody waits for is tried again: as long as an append that the store itself tries again. An attempt
+/// that is under way then is awaited.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
+
 /// The streams of one group in a store.
 #[derive(Clone)]
 pub(crate) struct Storage {
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) group: GroupId,
+    /// When no further attempt of a call is begun; none if there is always another one.
+    until: Option<Instant>,
 }
 
 /// A group as it is stored.
@@ -59,6 +68,22 @@ pub(crate) struct Looked {
 }
 
 impl Storage {
+    /// The streams of a group for a call that somebody waits for.
+    pub(crate) fn of_call(store: Arc<dyn EventStore>, group: GroupId) -> Self {
+        let until = Some(Instant::now() + GIVE_UP_AFTER);
+        Self {
+            store,
+            group,
+            until,
+        }
+    }
+
+    /// The same for the task of the group, for which nobody waits.
+    pub(crate) fn of_task(self) -> Self {
+        let until = None;
+        Self { until, ..self }
+    }
+
     /// The configuration; `None` if there is no such group.
     pub(crate) async fn configuration(&self) -> Result<Option<Stored>> {
         let Some(event) = self.last(self.group.configuration_stream()).await? else {
@@ -78,7 +103,7 @@ impl Storage {
     ) -> Result<bool> {
         let event = record::configured(configuration)?;
         let append = Append::to(self.group.configuration_stream(), expected, vec![event]);
-        match retried(|| self.store.append(append.clone())).await {
+        match self.retried(|| self.store.append(append.clone())).await {
             Ok(_) => Ok(true),
             Err(error) if is_conflict(&error) => Ok(false),
             Err(error) => Err(error),
@@ -92,7 +117,9 @@ impl Storage {
             expected: ExpectedRevision::Any,
             metadata: StreamMetadata::parse(CHECKPOINTS_KEPT)?,
         };
-        let set = retried(|| self.store.set_stream_metadata(request.clone())).await;
+        let set = self
+            .retried(|| self.store.set_stream_metadata(request.clone()))
+            .await;
         set.map(|_| ())
     }
 
@@ -143,7 +170,10 @@ impl Storage {
             expected,
             kind,
         };
-        match retried(|| self.store.delete_stream(request.clone())).await {
+        match self
+            .retried(|| self.store.delete_stream(request.clone()))
+            .await
+        {
             Err(error) if !matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Err(error),
             _ => Ok(()),
         }
@@ -173,7 +203,7 @@ impl Storage {
     ) -> Result<Option<Revision>> {
         let event = record::progressed(&checkpoint)?;
         let append = Append::to(self.group.checkpoint_stream(), expected, vec![event]);
-        match retried(|| self.store.append(append.clone())).await {
+        match self.retried(|| self.store.append(append.clone())).await {
             Ok(appended) => Ok(appended.streams.first().map(|part| part.last_revision)),
             Err(error) if is_conflict(&error) => Ok(None),
             Err(error) => Err(error),
@@ -183,7 +213,7 @@ impl Storage {
     /// Stores parked events. Returns the revision after the last.
     pub(crate) async fn park(&self, events: Vec<EventData>) -> Result<u64> {
         let append = Append::to(self.group.parked_stream(), ExpectedRevision::Any, events);
-        let appended = retried(|| self.store.append(append.clone())).await?;
+        let appended = self.retried(|| self.store.append(append.clone())).await?;
         let last = appended.streams.first().map(|part| part.last_revision);
         Ok(last.map_or(0, |last| last.next().0))
     }
@@ -220,7 +250,9 @@ impl Storage {
     pub(crate) async fn truncate_parked(&self, before: u64) -> Result<()> {
         loop {
             let stream = self.group.parked_stream();
-            let found = retried(|| self.store.stream_metadata(stream.clone())).await?;
+            let found = self
+                .retried(|| self.store.stream_metadata(stream.clone()))
+                .await?;
             if found
                 .metadata
                 .truncate_before
@@ -255,7 +287,10 @@ impl Storage {
         let request = ReadStream::forwards(self.group.parked_stream())
             .from(StreamFrom::Revision(Revision(range.start)))
             .limit(REPLAY_EVENTS_MAX);
-        let page = match retried(|| self.store.read_stream(request.clone())).await {
+        let page = match self
+            .retried(|| self.store.read_stream(request.clone()))
+            .await
+        {
             Ok(page) => page,
             Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
                 return Ok(Looked {
@@ -289,7 +324,9 @@ impl Storage {
     }
 
     async fn event(&self, stream: StreamId, revision: Revision) -> Result<Option<RecordedEvent>> {
-        let found = retried(|| self.store.read_event(stream.clone(), revision)).await;
+        let found = self
+            .retried(|| self.store.read_event(stream.clone(), revision))
+            .await;
         match found {
             Ok(event) => Ok(Some(event)),
             Err(error) => match error.kind() {
@@ -315,6 +352,32 @@ impl Storage {
         }
     }
 
+    /// Tries until the store succeeds or refuses, or it is time to give up. Then the answer is that of the last attempt,
+    /// unless the outcome of an earlier one is not known: all attempts write the same events, so theirs is not either.
+    async fn retried<T, F: Future<Output = Result<T>>>(
+        &self,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T> {
+        let mut pauses = BackOff::new(PAUSE_MIN, PAUSE_MAX);
+        let mut in_doubt = None;
+        loop {
+            let error = match attempt().await {
+                Err(error) if error.is_retryable() => error,
+                outcome => return outcome,
+            };
+            let group = &self.group;
+            tracing::warn!(%group, %error, "a consumer group waits for the store");
+            let next = Instant::now() + pauses.pause();
+            if self.until.is_some_and(|until| next > until) {
+                return Err(in_doubt.unwrap_or(error));
+            }
+            if matches!(error.kind(), ErrorKind::OutcomeUnknown(_)) {
+                in_doubt = Some(error);
+            }
+            tokio::time::sleep_until(next).await;
+        }
+    }
+
     async fn last(&self, stream: StreamId) -> Result<Option<RecordedEvent>> {
         let request = ReadStream::backwards(stream).limit(1);
         match self.store.read_stream(request).await {
@@ -327,18 +390,4 @@ impl Storage {
 
 fn is_conflict(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. })
-}
-
-/// Tries until the store succeeds or refuses.
-async fn retried<T, F: Future<Output = Result<T>>>(mut attempt: impl FnMut() -> F) -> Result<T> {
-    let mut pauses = BackOff::new(PAUSE_MIN, PAUSE_MAX);
-    loop {
-        match attempt().await {
-            Err(error) if error.is_retryable() => {
-                tracing::warn!(%error, "a consumer group waits for the store");
-                tokio::time::sleep(pauses.pause()).await;
-            }
-            outcome => return outcome,
-        }
-    }
 }

@@ -34,6 +34,11 @@ pub trait Around: Send + Sync + 'static {
     async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
         self.inner().read_all(request).await
     }
+
+    /// As [`EventStore::delete_stream`].
+    async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
+        self.inner().delete_stream(request).await
+    }
 }
 
 /// The store. What it is made of is reached through it.
@@ -75,7 +80,7 @@ impl<T: Around> EventStore for Outer<T> {
     }
 
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
-        self.0.inner().delete_stream(request).await
+        Around::delete_stream(&self.0, request).await
     }
 
     async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {

@@ -1,0 +1,171 @@
+//! Creating, changing and deleting groups.
+//!
+//! Each is one append to the configuration stream that expects what was read of it, so of two callers one succeeds and
+//! the other looks again. Not here: the streams (`storage`), running groups (`groups`).
+
+use gesta_core::{ExpectedRevision, Filter};
+use gesta_pattern::{Pattern, PatternText};
+use uuid::Uuid;
+
+use crate::commands::Stop;
+use crate::error::{Error, Result};
+use crate::groups::{Groups, TRIES, changed_too_often};
+use crate::names::{GroupId, Source};
+use crate::record::{Configuration, FilterDocument};
+use crate::settings::{Settings, Start};
+use crate::storage::{Storage, Stored};
+use crate::work::several_logs;
+
+/// A group to be created.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Create {
+    /// The group.
+    pub group: GroupId,
+    /// Its settings.
+    pub settings: Settings,
+    /// Which events it takes, if it is on all events.
+    pub filter: Filter,
+}
+
+impl Groups {
+    /// Creates a group.
+    ///
+    /// # Errors
+    /// `Exists`, `NotHere`, `Stopping`; `Store`: `InvalidArgument` if a setting is out of range, `Unsupported` for a group
+    /// on all events of a store of several logs.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the group created or not.
+    pub async fn create(&self, create: Create) -> Result<()> {
+        self.create_with(create, None).await
+    }
+
+    /// Creates a group on all events that takes those of them that pass a pattern; `filter` counts as well.
+    ///
+    /// # Errors
+    /// As [`Groups::create`]; `Store`: `InvalidArgument` if the pattern cannot be used.
+    ///
+    /// # Cancel safety
+    /// As [`Groups::create`].
+    pub async fn create_matching(&self, create: Create, pattern: PatternText) -> Result<()> {
+        Pattern::new(pattern.clone())?;
+        self.create_with(create, Some(pattern)).await
+    }
+
+    async fn create_with(&self, create: Create, pattern: Option<PatternText>) -> Result<()> {
+        let Create {
+            group,
+            settings,
+            filter,
+        } = create;
+        settings.validate()?;
+        filter.validate()?;
+        let storage = self.storage(&group)?;
+        match group.source() {
+            Source::Stream(_) if filter != Filter::ALL || pattern.is_some() => {
+                let rule = "is for groups on all events: a group on a stream takes all its events";
+                return Err(gesta_core::Error::invalid("filter", rule).into());
+            }
+            Source::Stream(_) => {}
+            Source::All => {
+                let logs = storage.store.info().await?.logs;
+                if logs != 1 {
+                    return Err(several_logs(logs).into());
+                }
+            }
+        }
+        if storage.configuration().await?.is_some() {
+            return Err(Error::Exists(group));
+        }
+        let configuration = Configuration {
+            life: Uuid::new_v4(),
+            begin: begin_of(&storage, settings.start).await?,
+            parked_from: storage.parked_end().await?,
+            settings,
+            filter: FilterDocument::from(&filter),
+            pattern,
+        };
+        storage.bound_checkpoints().await?;
+        let expected = ExpectedRevision::NoStream;
+        if storage.configure(&configuration, expected).await? {
+            tracing::info!(%group, "a consumer group was created");
+            return Ok(());
+        }
+        Err(Error::Exists(group))
+    }
+
+    /// Changes the settings of a group. Its consumers are told to join again; its checkpoint stays, and a new start
+    /// counts only if it has none yet.
+    ///
+    /// # Errors
+    /// As [`Groups::create`], but `NotFound` instead of `Exists`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the group changed or not, but perhaps running with the settings of before.
+    pub async fn update(&self, group: &GroupId, settings: Settings) -> Result<()> {
+        settings.validate()?;
+        let storage = self.storage(group)?;
+        for _ in 0..TRIES {
+            let Some(stored) = storage.configuration().await? else {
+                return Err(Error::NotFound(group.clone()));
+            };
+            let Stored {
+                mut configuration,
+                revision,
+            } = stored;
+            if configuration.settings.start != settings.start {
+                configuration.begin = begin_of(&storage, settings.start).await?;
+            }
+            configuration.settings = settings.clone();
+            let expected = ExpectedRevision::Exact(revision);
+            if storage.configure(&configuration, expected).await? {
+                self.stop_running(group, Stop::Dropped).await;
+                tracing::info!(%group, "a consumer group was changed");
+                return Ok(());
+            }
+        }
+        Err(changed_too_often(group))
+    }
+
+    /// Deletes a group, with its checkpoint and its parked events. Its consumers are told.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotHere`, `Stopping`, `Store`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the group deleted or not. What is left behind of a deleted group does no harm to a new
+    /// one of its name.
+    pub async fn delete(&self, group: &GroupId) -> Result<()> {
+        let storage = self.storage(group)?;
+        for _ in 0..TRIES {
+            let Some(stored) = storage.configuration().await? else {
+                return Err(Error::NotFound(group.clone()));
+            };
+            self.stop_running(group, Stop::Deleted).await;
+            let ends = storage.ends_of_state().await?;
+            if storage.delete(stored.revision).await? {
+                // A consumer may have joined in between.
+                self.stop_running(group, Stop::Deleted).await;
+                storage.delete_state(ends).await?;
+                tracing::info!(%group, "a consumer group was deleted");
+                return Ok(());
+            }
+        }
+        Err(changed_too_often(group))
+    }
+}
+
+/// The first place that a group delivers that has no checkpoint.
+async fn begin_of(storage: &Storage, start: Start) -> Result<u64> {
+    let end = storage.end_of_source().await?;
+    match (start, storage.group.source()) {
+        (Start::Start, _) => Ok(0),
+        (Start::End, _) => Ok(end),
+        (Start::At(at), Source::Stream(_)) => Ok(at),
+        (Start::At(at), Source::All) if at <= end => Ok(at),
+        (Start::At(at), Source::All) => {
+            let rule = format!("must be at most {end}, the next position, found {at}");
+            Err(gesta_core::Error::invalid("start.at", rule).into())
+        }
+    }
+}
