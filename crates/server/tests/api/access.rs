@@ -13,6 +13,7 @@ use gesta_server::Config;
 use crate::client::{Server, config, soon};
 use crate::logged::Logged;
 
+mod expiry;
 pub(crate) mod world;
 
 use self::world::{Ahead, World, add, basic};

@@ -1,6 +1,7 @@
 //! A server over a store with accounts.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -23,6 +24,23 @@ impl Clock for Ahead {
     fn now(&self) -> gesta_core::Timestamp {
         let ahead = i64::try_from(self.0.as_micros()).expect("short");
         gesta_core::Timestamp(SystemClock.now().0 + ahead)
+    }
+}
+
+/// A clock that a test moves.
+#[derive(Clone, Default)]
+pub(crate) struct Moved(Arc<AtomicI64>);
+
+impl Moved {
+    pub(crate) fn forward(&self, by: Duration) {
+        let by = i64::try_from(by.as_micros()).expect("short");
+        self.0.fetch_add(by, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Moved {
+    fn now(&self) -> gesta_core::Timestamp {
+        gesta_core::Timestamp(SystemClock.now().0 + self.0.load(Ordering::SeqCst))
     }
 }
 
@@ -90,13 +108,18 @@ impl World {
     }
 
     pub(crate) async fn token(&self, user: &str, scopes: &[Scope], prefixes: &[&str]) -> String {
-        let token = NewToken {
+        self.authorized_by(NewToken {
             user: user.into(),
             label: String::new(),
             scopes: scopes.to_vec(),
             prefixes: prefixes.iter().map(ToString::to_string).collect(),
             expires: None,
-        };
+        })
+        .await
+    }
+
+    /// Makes a token; the header of those who hold it.
+    pub(crate) async fn authorized_by(&self, token: NewToken) -> String {
         let text = self.accounts.create_token(token).await.expect("made");
         let header = format!("Bearer {text}");
         // It is known here once it has been read.

@@ -1,0 +1,72 @@
+//! Tokens that expire while calls with them run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_access::{Accounts, Config as AccessConfig, NewToken, Scope};
+use gesta_core::{Clock, EventStore, SystemClock, Timestamp};
+use gesta_memory::MemoryStore;
+
+use super::world::{Moved, World, add};
+use crate::client::{config, soon};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn token_of_mate(expires: Option<Timestamp>) -> NewToken {
+    NewToken {
+        user: "mate".into(),
+        label: String::new(),
+        scopes: vec![Scope::Read, Scope::Admin],
+        prefixes: vec![],
+        expires,
+    }
+}
+
+/// Goal: what runs with a token ends when the token expires, also if nothing happens in the store; what runs with another
+/// token of the same user goes on.
+#[tokio::test]
+async fn what_runs_ends_when_its_token_expires() {
+    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+    let accounts = Accounts::of(Arc::clone(&store));
+    add(&accounts, "root", &["$admins"]).await;
+    add(&accounts, "mate", &["$admins"]).await;
+    let clock = Moved::default();
+    let of = AccessConfig {
+        clock: Arc::new(clock.clone()),
+        ..AccessConfig::default()
+    };
+    let world = World::over(store, accounts, config(), of).await;
+    world.seed("plan").await;
+    world.group("plan", "g").await;
+    world.group("$all", "g").await;
+
+    let in_an_hour = SystemClock.now().0 + 3_600_000_000;
+    let short = token_of_mate(Some(Timestamp(in_an_hour)));
+    let short = world.authorized_by(short).await;
+    let long = world.authorized_by(token_of_mate(None)).await;
+    let mut running = Vec::new();
+    for (target, begun) in [
+        ("/streams/plan/subscribe", "event: caught_up"),
+        ("/all/subscribe", "event: caught_up"),
+        ("/streams/plan/groups/g/consume", "event: joined"),
+        ("/all/groups/g/consume", "event: joined"),
+    ] {
+        let mut raw = world.say("GET", target, &short, "").await;
+        raw.until(begun).await;
+        running.push((target, raw));
+    }
+    let mut other = world.say("GET", "/streams/plan/subscribe", &long, "").await;
+    other.until("event: caught_up").await;
+
+    clock.forward(2 * HOUR);
+    for (target, raw) in running {
+        let text = soon(raw.rest()).await;
+        assert!(
+            text.contains("urn:gesta:problem:unauthenticated"),
+            "{target}: {text}"
+        );
+    }
+    assert_eq!(world.status("GET", "/info", &short, "").await, 401);
+    world.seed("plan").await;
+    other.until(r#""revision":1"#).await;
+}
