@@ -16,6 +16,7 @@ pub mod features;
 pub mod filter;
 pub mod frame;
 pub mod ids;
+mod instead;
 pub mod proposed;
 pub mod refusal;
 pub mod stored;

@@ -127,13 +127,15 @@ impl Refusal {
         )
     }
 
-    /// A call that this server does not have.
+    /// A call that this server does not have. Says what to use instead, where there is something.
     #[must_use]
     pub fn unimplemented(path: &str) -> Self {
-        Self::new(
-            Code::Unimplemented,
-            format!("{} is not served", crate::ids::shown(path)),
-        )
+        let mut message = format!("{} is not served", crate::ids::shown(path));
+        if let Some(advice) = crate::instead::of(path) {
+            message.push_str(": ");
+            message.push_str(advice);
+        }
+        Self::new(Code::Unimplemented, message)
     }
 
     /// The same refusal with the name of an exception.

@@ -145,6 +145,10 @@ async fn others(path: &str, mut call: Call) -> Result<Reply> {
         "/kurrentdb.protocol.v2.streams.StreamsService/AppendRecords" => {
             v2::append_records(&mut call).await
         }
+        // The name that this call had before groups had a service of their own.
+        "/event_store.client.operations.Operations/RestartPersistentSubscriptions" => {
+            groups::restart(&mut call).await
+        }
         path => match path.strip_prefix(GROUPS) {
             Some(method) => of_groups(method, path, call).await,
             None => Err(Refusal::unimplemented(path)),

@@ -349,6 +349,11 @@ async fn every_call_with_every_caller() {
             [16, 16, 7, 7, 0, 0, 7, 7],
         ),
         (
+            "/event_store.client.operations.Operations/RestartPersistentSubscriptions".to_owned(),
+            nothing.clone(),
+            [16, 16, 7, 7, 0, 0, 7, 7],
+        ),
+        (
             "/event_store.client.server_features.ServerFeatures/GetSupportedMethods".to_owned(),
             nothing.clone(),
             [0; 8],

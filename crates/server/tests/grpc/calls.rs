@@ -307,18 +307,27 @@ async fn all_events_of_several_logs_are_refused() {
     assert_eq!(answers.read::<ReadResp>().len(), 1);
 }
 
-/// Goal: calls that are not served say so, and name themselves.
+/// Goal: calls that are not served say so, and name themselves and what to use instead.
 #[tokio::test]
 async fn calls_that_are_not_served_are_unimplemented() {
     let client = Client::start().await;
-    for path in [
-        "/event_store.client.projections.Projections/Create",
-        "/event_store.client.streams.Streams/None",
-        "/none",
+    for (path, instead) in [
+        (
+            "/event_store.client.projections.Projections/Create",
+            "subscriptions",
+        ),
+        ("/event_store.client.users.Users/Create", "`gesta user`"),
+        (
+            "/event_store.client.operations.Operations/StartScavenge",
+            "`gesta scavenge`",
+        ),
+        ("/event_store.client.streams.Streams/None", ""),
+        ("/none", ""),
     ] {
         let ended = client.call(path, &[Empty {}]).await;
         assert_eq!(ended.code, 12);
         assert!(ended.message().contains(path), "{}", ended.message());
+        assert!(ended.message().contains(instead), "{}", ended.message());
     }
 }
 

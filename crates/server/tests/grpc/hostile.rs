@@ -26,7 +26,7 @@ use crate::client::{Client, Ended};
 const CALLS: (usize, usize) = (10_000, 200_000);
 const CALLERS: usize = 16;
 
-const PATHS: [&str; 18] = [
+const PATHS: [&str; 19] = [
     READ,
     APPEND,
     "/event_store.client.streams.Streams/BatchAppend",
@@ -45,6 +45,7 @@ const PATHS: [&str; 18] = [
     "/event_store.client.persistent_subscriptions.PersistentSubscriptions/ReplayParked",
     "/event_store.client.persistent_subscriptions.PersistentSubscriptions/List",
     "/event_store.client.persistent_subscriptions.PersistentSubscriptions/RestartSubsystem",
+    "/event_store.client.operations.Operations/RestartPersistentSubscriptions",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
