@@ -2,25 +2,24 @@
 //!
 //! How: each layer is a TOML table of the same form; a later one replaces values of an earlier one,
 //! and the sum is read into [`Config`]. A variable `GESTA_SECTION_KEY` stands for `key` in `[section]`.
-//! Why not a crate for layered configuration: such a crate would replace the eleven lines of `merge`. What takes room
-//! here is what those crates do not do: they take `_` either for the end of a section or for a part of a key, but names
-//! of variables here have both; and errors name the file with its line, or the variable, and never show a value.
 //! Invariants: unknown keys of a file are refused, with the line; the defaults are those of the
 //! crates that use them; `reference.toml` documents every key (a test compares).
+//! Not here: how a layer is read (`layers`).
+
+mod layers;
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use self::layers::{leaves, merge, read_environment, read_file, refuse, table_of};
 use crate::args::{AccessMode, LogFormat};
 use crate::exit::{Failure, Outcome};
 use crate::units::{Size, Span};
 
 /// The embedded store that is used unless told otherwise.
 pub(crate) const DEFAULT_STORE: &str = "sqlite:gesta-data/gesta.db";
-/// What the names of environment variables start with.
-const PREFIX: &str = "GESTA_";
 /// The variable that names the configuration file.
 pub(crate) const FILE_VARIABLE: &str = "GESTA_CONFIG";
 
@@ -354,121 +353,6 @@ impl Config {
         }
         Ok(())
     }
-}
-
-/// Reads and checks a file by itself, so that an error can name it and the line.
-fn read_file(path: &Path, text: &str) -> Outcome<Table> {
-    let refuse_line = |error: toml::de::Error| {
-        let before = error
-            .span()
-            .and_then(|span| text.get(..span.start))
-            .unwrap_or("");
-        // Not the line itself: it may hold a password.
-        Failure::usage(format!(
-            "{} line {}: {}",
-            path.display(),
-            before.matches('\n').count() + 1,
-            error.message().replace('\n', ", ")
-        ))
-    };
-    toml::from_str::<Config>(text).map_err(refuse_line)?;
-    toml::from_str::<Table>(text).map_err(refuse_line)
-}
-
-/// Reads each variable that stands for a key, in the type that its default has.
-fn read_environment(variables: &[(String, String)]) -> Outcome<(Table, Vec<String>)> {
-    let defaults = table_of(&Config::default())?;
-    let known = leaves(&defaults);
-    let mut sum = Table::new();
-    let mut warnings = Vec::new();
-    for (variable, text) in variables {
-        let Some((key, default)) = known.iter().find(|(key, _)| variable_of(key) == *variable)
-        else {
-            if is_mistyped(variable, &defaults) {
-                warnings.push(format!(
-                    "environment variable {variable} means nothing and is ignored"
-                ));
-            }
-            continue;
-        };
-        let value = match default {
-            Value::Integer(_) => text
-                .parse()
-                .map(Value::Integer)
-                .map_err(|error| error.to_string()),
-            Value::Boolean(_) => text
-                .parse()
-                .map(Value::Boolean)
-                .map_err(|error| error.to_string()),
-            _ => Ok(Value::String(text.clone())),
-        };
-        let value = value
-            .map_err(|error| Failure::usage(format!("environment variable {variable}: {error}")))?;
-        let mut single = Table::new();
-        match key.split_once('.') {
-            None => single.insert(key.clone(), value),
-            Some((section, key)) => {
-                let section_table: Table = [(key.to_owned(), value)].into_iter().collect();
-                single.insert(section.to_owned(), section_table.into())
-            }
-        };
-        single
-            .clone()
-            .try_into::<Config>()
-            .map_err(|error| refuse(&format!("environment variable {variable}"), &error))?;
-        merge(&mut sum, single);
-    }
-    Ok((sum, warnings))
-}
-
-/// True for a name in a section of the configuration; others, such as those that an orchestrator sets, are left alone.
-fn is_mistyped(variable: &str, defaults: &Table) -> bool {
-    let sections = defaults.iter().filter(|(_, value)| value.is_table());
-    sections
-        .map(|(name, _)| format!("{}_", variable_of(name)))
-        .any(|start| variable.starts_with(&start))
-}
-
-/// The variable that stands for a key.
-fn variable_of(key: &str) -> String {
-    format!("{PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
-}
-
-/// All keys with their values, as `section.key`.
-fn leaves(table: &Table) -> Vec<(String, Value)> {
-    let mut found = Vec::new();
-    for (name, value) in table {
-        match value {
-            Value::Table(section) => {
-                found.extend(
-                    section
-                        .iter()
-                        .map(|(key, value)| (format!("{name}.{key}"), value.clone())),
-                );
-            }
-            value => found.push((name.clone(), value.clone())),
-        }
-    }
-    found
-}
-
-fn merge(into: &mut Table, from: Table) {
-    for (key, value) in from {
-        match (into.get_mut(&key), value) {
-            (Some(Value::Table(old)), Value::Table(new)) => merge(old, new),
-            (_, value) => {
-                into.insert(key, value);
-            }
-        }
-    }
-}
-
-fn table_of(layer: &impl Serialize) -> Outcome<Table> {
-    Table::try_from(layer).map_err(|error| Failure::other(format!("configuration: {error}")))
-}
-
-fn refuse(what: &str, error: &toml::de::Error) -> Failure {
-    Failure::usage(format!("{what}: {}", error.message().replace('\n', ", ")))
 }
 
 #[cfg(test)]
