@@ -130,28 +130,18 @@ fn what_is_no_whole_store_is_refused() {
         1,
         &["number 1 of the 2 databases given", "no store"],
     );
-    let directory = tempfile::tempdir().unwrap();
-    let secret = directory.path().join("secret");
-    std::fs::write(&secret, "sixteen bytes or more").unwrap();
-    let node = [
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--node",
-        "127.0.0.1:0",
-        "--cluster-secret-file",
-        secret.to_str().unwrap(),
-    ];
-    let all = store(&three);
+    // The number of a node says nothing if each database numbers its nodes.
+    let move_ = ["cluster", "move", "0", "--to", "1"];
     refused(
-        &[&node[..], &all].concat(),
-        1,
-        &["all of its logs in one database, found 3"],
+        &[&move_[..], &store(&three)].concat(),
+        2,
+        &["NODE must be the address of a node", "found \"1\""],
     );
+    let unpin = ["cluster", "unpin", "6"];
     refused(
-        &[&["cluster", "status"][..], &all].concat(),
-        1,
-        &["in one database, found 3"],
+        &[&unpin[..], &store(&three)].concat(),
+        2,
+        &["number of a log of the store, found 6"],
     );
 }
 

@@ -37,6 +37,16 @@ pub struct LogPlace {
     pub is_mine: bool,
 }
 
+impl LogPlace {
+    /// What is said of a log that nothing is known about, such as one whose lease lies in another database.
+    pub const UNKNOWN: LogPlace = LogPlace {
+        owner: None,
+        next_owner: None,
+        epoch: LeaseEpoch(0),
+        is_mine: false,
+    };
+}
+
 /// The owner of a log. Id and address belong together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owner {

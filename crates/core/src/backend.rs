@@ -589,6 +589,12 @@ pub trait Backend: Send + Sync + 'static {
     /// `None` if the database serves one process only, so that there is nobody to share the logs with.
     fn registry(&self) -> Option<Arc<dyn Registry>>;
 
+    /// The registries of all databases of the store, each with the leases of the logs that lie in it. None if no other
+    /// process may share the store.
+    fn registries(&self) -> Vec<Arc<dyn Registry>> {
+        self.registry().into_iter().collect()
+    }
+
     /// What is kept for virtual streams; `None` if nothing is.
     fn virtual_index(&self) -> Option<Arc<dyn VirtualIndex>> {
         None

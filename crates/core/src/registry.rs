@@ -24,6 +24,9 @@ pub const UNREACHABLE_MAX: usize = 1_000;
 /// Most moves of leases that a registry remembers for people.
 pub const MOVES_MAX: usize = 1_000;
 
+/// The bits of a lease epoch that its database counts, if the store has several databases.
+const EPOCH_BITS: u32 = 40;
+
 /// Number of a node within one database. A node that joins again with the same address keeps it; it is never reused for
 /// another address, but for a fail-over that loses the row.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -57,6 +60,21 @@ impl LeaseEpoch {
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
+    }
+
+    /// The epoch as all nodes of a store of several databases compare it: the version of the map of the logs comes
+    /// first. So the lease of a log in the database to which it was moved is newer than any in its old database, where
+    /// epochs were counted separately.
+    #[must_use]
+    pub fn by_map(self, version: u64) -> Self {
+        let highest = (i64::MAX.unsigned_abs()) >> EPOCH_BITS;
+        Self((version.min(highest) << EPOCH_BITS) | self.in_database().0)
+    }
+
+    /// The epoch as the database of the log counts it, without the version of a map.
+    #[must_use]
+    pub fn in_database(self) -> Self {
+        Self(self.0 & ((1 << EPOCH_BITS) - 1))
     }
 }
 
@@ -156,11 +174,18 @@ pub struct Look {
     pub incarnation: Incarnation,
     /// All nodes that have not left, in any order.
     pub nodes: Vec<NodeRow>,
-    /// The leases of all logs, in order.
+    /// The leases of all logs that lie in this database, in order.
     pub leases: Vec<LeaseRow>,
 }
 
 impl Look {
+    /// The lease of a log; `None` if the log does not lie in this database.
+    #[must_use]
+    pub fn lease(&self, log: LogId) -> Option<&LeaseRow> {
+        let place = self.leases.binary_search_by_key(&log, |lease| lease.log);
+        place.ok().map(|place| &self.leases[place])
+    }
+
     /// The node of this id, unless it has left.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&NodeRow> {

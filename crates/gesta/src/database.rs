@@ -162,29 +162,23 @@ impl Database {
         listener: tokio::net::TcpListener,
         node: crate::NodeOptions,
     ) -> Result<Arc<crate::Node>> {
-        self.registry()?;
+        self.registries()?;
         let started = crate::Node::join(self.start(options)?, listener, node).await;
         started.map_err(|error| error.during("join the cluster"))
     }
 
-    /// The registry of the nodes that share this database, for administration: who is alive, and who appends to what.
+    /// The registries of the nodes that share this store, one for each of its databases, for administration: who is
+    /// alive, and who appends to the logs that lie there.
     ///
     /// # Errors
-    /// `Unsupported` if the database is used by one process alone, or is one of several of its store.
-    pub fn registry(&self) -> Result<Arc<dyn Registry>> {
-        #[cfg(feature = "postgres")]
-        if let Engine::Several(databases) = &self.kind {
-            let count = databases.routed.map().databases().len();
-            let text = format!(
-                "several nodes on one store need all of its logs in one database, found {count} databases: without nodes, \
-                 any number of processes may serve this store"
-            );
-            return Err(Error::new(ErrorKind::Unsupported(text)));
-        }
-        self.backend().registry().ok_or_else(|| {
+    /// `Unsupported` if the database is used by one process alone.
+    pub fn registries(&self) -> Result<Vec<Arc<dyn Registry>>> {
+        let registries = self.backend().registries();
+        if registries.is_empty() {
             let text = "this database is used by one process; several nodes need PostgreSQL";
-            Error::new(ErrorKind::Unsupported(text.into()))
-        })
+            return Err(Error::new(ErrorKind::Unsupported(text.into())));
+        }
+        Ok(registries)
     }
 
     fn backend(&self) -> Arc<dyn Backend> {

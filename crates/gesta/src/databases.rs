@@ -87,8 +87,8 @@ fn check_no_nodes(databases: &Databases, looks: &[CopyState]) -> Result<()> {
         let (nodes, name) = (look.nodes, database.name());
         if nodes > 0 {
             let text = format!(
-                "a store with nodes must lie in one database, found {nodes} nodes in {name}: stop them first, and start \
-                 them without --node"
+                "nodes learn of a new database when they are started, found {nodes} nodes in {name}: stop them first, \
+                 then start them with all databases"
             );
             return Err(ErrorKind::Unsupported(text).into());
         }
@@ -178,13 +178,12 @@ impl Mover {
     ///
     /// # Errors
     /// `Unavailable` if a database does not answer, or somebody else moves logs of the store; `Unsupported` if another
-    /// log is being moved, or nodes are registered; `Corrupt`.
+    /// log is being moved; `Corrupt`.
     ///
     /// # Cancel safety
     /// The step is done or not; whoever comes next looks for himself.
     pub async fn step(&mut self) -> Result<Step> {
         let looks = self.databases.look(self.log).await?;
-        check_no_nodes(&self.databases, &looks)?;
         let copies: Vec<&MapCopy> = looks.iter().map(|look| &look.copy).collect();
         let (map, order) = arrange(&copies)?;
         let goal = match self.to {

@@ -1,4 +1,4 @@
-//! A node that takes part in the cluster of its database: its membership, and what the membership needs of it.
+//! A node that takes part in the cluster of its store: its memberships, and what they need of it.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{BoxFuture, join_all};
+use futures::future::{BoxFuture, join_all, try_join_all};
 use gesta_cluster::Placement;
 use gesta_cluster::membership::{self, Preparation, Readiness, Sign, Stop};
 use gesta_cluster::{HandOvers, Membership, Options, Progress, Status};
@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::memberships::Memberships;
 use crate::node::{Config, Node, Placements};
 use crate::{address, standing};
 
@@ -84,11 +85,11 @@ impl NodeOptions {
 }
 
 impl Node {
-    /// Joins the cluster of the store's database; `listener` takes the links of the other nodes. Returns when the node
+    /// Joins the cluster of the store's database, or of each of its databases; `listener` takes the links of the other nodes. Returns when the node
     /// knows who owns which log.
     ///
     /// # Errors
-    /// `Unsupported` if the database is used by one process alone; `Unavailable` if it does not answer;
+    /// `Unsupported` if the database is used by one process alone; `Unavailable` if one does not answer;
     /// `InvalidArgument` if an option is out of range, or a node with this address is alive.
     pub async fn join(
         store: Arc<Store>,
@@ -97,15 +98,18 @@ impl Node {
     ) -> Result<Arc<Self>> {
         options.check()?;
         let backend = store.backend();
-        let registry = backend.registry().ok_or_else(|| {
+        let registries = backend.registries();
+        let first = registries.first().ok_or_else(|| {
             let text = "this database is used by one process; several nodes need PostgreSQL";
             Error::new(ErrorKind::Unsupported(text.into()))
         })?;
         let logs = backend.info().logs;
-        let id = registry.store_id().await?;
+        let id = first.store_id().await?;
         let (here, leases) = (&options.address, &options.leases);
-        address::ensure_free(&*registry, &listener, here, leases).await?;
-        let joining = Joining::start(&store, registry, &options)?;
+        for registry in &registries {
+            address::ensure_free(&**registry, &listener, here, leases).await?;
+        }
+        let joining = Joining::start(&store, registries, &options)?;
         joining.first_look().await?;
         let link = LinkConfig {
             store: StoreIdentity { id, logs },
@@ -119,18 +123,21 @@ impl Node {
             link,
             give_up_after: options.give_up_after,
         };
-        let (membership, node_of) = (joining.membership.clone(), Arc::clone(&joining.node));
+        let parts = joining.memberships.parts().to_vec();
+        let node_of = Arc::clone(&joining.node);
         let node = Node::start(store, listener, config, Arc::new(joining))?;
         // Nothing else sets it.
         let _ = node_of.set(Arc::downgrade(&node));
-        tokio::spawn(report_reach(Arc::downgrade(&node), membership));
+        for membership in parts {
+            tokio::spawn(report_reach(Arc::downgrade(&node), membership));
+        }
         Ok(node)
     }
 }
 
-/// A membership, and the node that it is for, once there is one.
+/// The memberships, and the node that they are for, once there is one.
 struct Joining {
-    membership: Membership,
+    memberships: Memberships,
     node: Arc<OnceLock<Weak<Node>>>,
     leave_within: Duration,
     leases: membership::Config,
@@ -139,7 +146,7 @@ struct Joining {
 impl Joining {
     fn start(
         store: &Arc<Store>,
-        registry: Arc<dyn Registry>,
+        registries: Vec<Arc<dyn Registry>>,
         options: &NodeOptions,
     ) -> Result<Self> {
         let info = NodeInfo {
@@ -156,61 +163,80 @@ impl Joining {
             store: Arc::clone(store),
             node: Arc::clone(&node),
         });
-        let options_ = Options { info, config };
+        let start = |registry| {
+            let options = Options {
+                info: info.clone(),
+                config,
+            };
+            let (progress, hand_overs) = (Arc::clone(&progress), Arc::clone(&hand_overs));
+            Membership::start(registry, options, progress as _, hand_overs as _)
+        };
+        let parts: Result<Vec<Membership>> = registries.into_iter().map(start).collect();
         Ok(Self {
-            membership: Membership::start(registry, options_, progress, hand_overs)?,
+            memberships: Memberships::new(parts?),
             node,
             leave_within: options.leave_within,
             leases: config,
         })
     }
 
+    /// Waits until this node is registered in every database.
     async fn first_look(&self) -> Result<()> {
-        let mut changes = self.membership.changes();
-        let looked = changes.wait_for(|placement| placement.me.is_some());
-        match tokio::time::timeout(FIRST_LOOK_WITHIN, looked).await {
-            Ok(Ok(_)) => Ok(()),
-            _ => {
-                let status = self.membership.status();
-                let why = status.trouble.unwrap_or_else(|| "no answer".into());
-                Err(Error::unavailable(format!(
-                    "cannot join the cluster: {why}"
-                )))
-            }
+        let looks = self.memberships.parts().iter().map(first_look);
+        try_join_all(looks).await.map(drop)
+    }
+}
+
+async fn first_look(membership: &Membership) -> Result<()> {
+    let mut changes = membership.changes();
+    let looked = changes.wait_for(|placement| placement.me.is_some());
+    match tokio::time::timeout(FIRST_LOOK_WITHIN, looked).await {
+        Ok(Ok(_)) => Ok(()),
+        _ => {
+            let why = membership.status().trouble;
+            let why = why.unwrap_or_else(|| "no answer".into());
+            Err(Error::unavailable(format!(
+                "cannot join the cluster: {why}"
+            )))
         }
     }
 }
 
 impl Placements for Joining {
     fn changes(&self) -> watch::Receiver<Arc<Placement>> {
-        self.membership.changes()
+        self.memberships.changes()
     }
 
     fn leave(&self) -> BoxFuture<'static, ()> {
-        let (membership, within) = (self.membership.clone(), self.leave_within);
+        let (parts, within) = (self.memberships.parts().to_vec(), self.leave_within);
         async move {
-            let stop = membership.leave(within).await;
-            tracing::info!(?stop, "left the cluster");
+            let stops = join_all(parts.iter().map(|part| part.leave(within))).await;
+            tracing::info!(?stops, "left the cluster");
         }
         .boxed()
     }
 
     fn look_now(&self) {
-        self.membership.look_now();
+        for part in self.memberships.parts() {
+            part.look_now();
+        }
     }
 
     fn status(&self) -> Option<Status> {
-        Some(self.membership.status())
+        Some(self.memberships.status())
     }
 
     fn ready(&self) -> Result<()> {
-        let (status, placement) = (self.membership.status(), self.membership.placement());
-        let nodes = status.look.as_ref().map_or(1, |look| look.nodes.len());
-        standing::check(&status, placement.me, self.leases.dead(nodes))
+        for part in self.memberships.parts() {
+            let (status, placement) = (part.status(), part.placement());
+            let nodes = status.look.as_ref().map_or(1, |look| look.nodes.len());
+            standing::check(&status, placement.me, self.leases.dead(nodes))?;
+        }
+        Ok(())
     }
 
     fn stopped(&self) -> BoxFuture<'static, Stop> {
-        self.membership.stopped().boxed()
+        self.memberships.stopped()
     }
 }
 
@@ -288,7 +314,8 @@ async fn report_reach(node: Weak<Node>, membership: Membership) {
     loop {
         tokio::time::sleep(REACH_EVERY).await;
         let Some(node) = node.upgrade() else { return };
-        let (placement, reach) = (node.placement(), node.forwarder.nodes());
+        // The numbers of nodes are those of this membership's database.
+        let (placement, reach) = (membership.placement(), node.forwarder.nodes());
         let id_of = |address: &Address| {
             let mut members = placement.nodes.iter();
             members

@@ -25,6 +25,7 @@ mod deadline;
 mod direct;
 mod edge;
 mod join;
+mod memberships;
 mod node;
 mod routes;
 mod serve;

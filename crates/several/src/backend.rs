@@ -17,6 +17,7 @@ use gesta_core::{
 };
 
 use crate::info::Joined;
+use crate::leases::Leases;
 use crate::route::{Part, Routes};
 use crate::writer::RoutedWriter;
 
@@ -278,9 +279,19 @@ impl Backend for Several {
             .await
     }
 
-    /// None: leases are a matter of each database, and a node of several is not built yet.
+    /// None: each database has its own.
     fn registry(&self) -> Option<Arc<dyn Registry>> {
         None
+    }
+
+    fn registries(&self) -> Vec<Arc<dyn Registry>> {
+        let parts = self.routes.backends().map(|part| part.registry());
+        let parts: Option<Vec<_>> = parts.collect();
+        // A database without a registry is used by this process alone, and then all of the store is.
+        let parts = parts.unwrap_or_default().into_iter().enumerate();
+        let leases =
+            |(at, inner)| Arc::new(Leases::new(inner, &self.routes, at)) as Arc<dyn Registry>;
+        parts.map(leases).collect()
     }
 
     async fn close(&self) {

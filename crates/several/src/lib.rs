@@ -11,6 +11,7 @@
 mod backend;
 mod check;
 mod info;
+mod leases;
 pub mod moving;
 mod route;
 mod writer;

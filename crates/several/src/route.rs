@@ -192,7 +192,7 @@ impl Routes {
     }
 
     /// Says which database is away.
-    fn named(&self, at: usize, error: Error) -> Error {
+    pub(crate) fn named(&self, at: usize, error: Error) -> Error {
         let map = self.map();
         match (error.kind(), map.place_of(self.databases[at].id)) {
             (ErrorKind::Unavailable(why), Some(place)) => {

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use crate::units::Span;
 
 /// `gesta cluster …`.
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 #[command(
     after_help = "NODE is the number of a node or its address, as `gesta cluster status` shows them; LOG is a number from 0.\n\
     The commands work on the PostgreSQL database (--store postgres://…) that the nodes share; no server need run."
@@ -51,7 +51,7 @@ pub(crate) enum ClusterCommand {
 }
 
 /// `gesta cluster move-log`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(
     after_help = "--store names all databases of the store. Every process that uses the store must have been started with all of them.\n\
     Appends to the log wait for a moment at the end. A move that was stopped is finished by the same command, or undone by --undo."
@@ -68,7 +68,7 @@ pub(crate) struct ClusterMoveLog {
 }
 
 /// `gesta cluster drain`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(
     after_help = "The node goes on serving; it forwards appends to the new owners. A node that is started again takes part again."
 )]
@@ -89,7 +89,7 @@ pub(crate) struct ClusterDrain {
 }
 
 /// `gesta cluster move`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(
     after_help = "The owner is asked, and hands the log over: nothing is lost, and appends wait for some milliseconds.\n\
     The log may move again for the sake of balance; `gesta cluster pin` keeps it where it is."
@@ -106,7 +106,7 @@ pub(crate) struct ClusterMove {
 }
 
 /// `gesta cluster pin`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(
     after_help = "The log moves there once no node has come or gone for 20 s, and comes back after the node was away. At once: `gesta cluster move`."
 )]

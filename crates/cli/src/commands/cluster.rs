@@ -5,6 +5,7 @@
 //! the generation that was seen. Not here: what the nodes make of it (`gesta-cluster`), tables for people (`show`).
 
 mod databases;
+mod several;
 mod show;
 
 use std::sync::Arc;
@@ -55,17 +56,29 @@ pub(super) async fn run(url: &str, command: ClusterCommand, output: &mut Output)
 }
 
 async fn perform(database: &Database, command: ClusterCommand, output: &mut Output) -> Outcome {
-    let registry = database.registry()?;
+    let registries = database.registries()?;
+    if let [registry] = registries.as_slice() {
+        return perform_in(registry, command, output).await;
+    }
+    several::perform(&registries, command, output).await
+}
+
+/// Does it in the registry of one database.
+async fn perform_in(
+    registry: &Arc<dyn Registry>,
+    command: ClusterCommand,
+    output: &mut Output,
+) -> Outcome {
     match command {
         ClusterCommand::Status => {
             let (id, look) = (registry.store_id().await?, registry.look().await?);
-            show::status(id, &look, output)
+            show::status(id, &look, None, output)
         }
-        ClusterCommand::Drain(drain) => set_drain(&registry, &drain, output).await,
-        ClusterCommand::Move(request) => move_log(&registry, &request, output).await,
+        ClusterCommand::Drain(drain) => set_drain(registry, &drain, output).await,
+        ClusterCommand::Move(request) => move_log(registry, &request, output).await,
         // They need no nodes, and were done before.
         ClusterCommand::AddDatabase { .. } | ClusterCommand::MoveLog(_) => Ok(()),
-        ClusterCommand::Pin(pin) => set_pin(&registry, &pin, output).await,
+        ClusterCommand::Pin(pin) => set_pin(registry, &pin, output).await,
         ClusterCommand::Unpin { log } => {
             let look = registry.look().await?;
             let log = lease_of(&look, log)?.log;
@@ -73,8 +86,8 @@ async fn perform(database: &Database, command: ClusterCommand, output: &mut Outp
             let record = json!({"log": log.0, "pinned": null});
             output.record(&record, |_| format!("log {log} is pinned to no node"))
         }
-        ClusterCommand::Freeze => set_frozen(&registry, true, output).await,
-        ClusterCommand::Thaw => set_frozen(&registry, false, output).await,
+        ClusterCommand::Freeze => set_frozen(registry, true, output).await,
+        ClusterCommand::Thaw => set_frozen(registry, false, output).await,
         ClusterCommand::Balance { dry_run: _ } => show::plan(&registry.look().await?, output),
         ClusterCommand::History { limit } => {
             let (look, moves) = (registry.look().await?, registry.moves().await?);
@@ -106,7 +119,7 @@ fn node_of<'a>(look: &'a Look, text: &str) -> Outcome<&'a NodeRow> {
 
 /// The lease of the log of this number.
 fn lease_of(look: &Look, log: u16) -> Outcome<&LeaseRow> {
-    look.leases.get(usize::from(log)).ok_or_else(|| {
+    look.lease(LogId(log)).ok_or_else(|| {
         let count = look.leases.len();
         Failure::usage(format!(
             "LOG must be from 0 to {}: the store has {count} logs, found {log}",

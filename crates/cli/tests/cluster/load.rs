@@ -83,6 +83,15 @@ impl Load {
         }
     }
 
+    /// One more append, which must be acknowledged and is checked with the others.
+    pub(crate) async fn append(
+        &self,
+        store: &HttpStore,
+        request: Append,
+    ) -> gesta_core::Result<Appended> {
+        self.seen.history.append(store, request).await
+    }
+
     /// Waits until every caller has had some appends acknowledged that it began from now on.
     pub(crate) async fn goes_on(&self) {
         let begun = Instant::now();

@@ -15,6 +15,7 @@
 
 mod load;
 mod nodes;
+mod several;
 #[path = "../support/mod.rs"]
 mod support;
 

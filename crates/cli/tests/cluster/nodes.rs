@@ -94,6 +94,8 @@ pub(crate) struct Nodes {
     pub(crate) all: Vec<Node>,
     pub(crate) logs: usize,
     pub(crate) postgres: Postgres,
+    /// The other databases of the store, if it has several.
+    pub(crate) more: Vec<Postgres>,
     directory: TempDir,
 }
 
@@ -101,22 +103,32 @@ impl Nodes {
     /// Starts the database and so many nodes, and waits until all logs have owners; `None` without
     /// PostgreSQL.
     pub(crate) async fn start(count: usize, logs: usize) -> Option<Self> {
+        Self::start_on(count, logs, 1).await
+    }
+
+    /// The same with a store of so many databases, each on a server of its own.
+    pub(crate) async fn start_on(count: usize, logs: usize, databases: usize) -> Option<Self> {
         let postgres = Postgres::start().unwrap()?;
-        let url = postgres.url();
-        support::succeed(&[
-            "schema",
-            "create",
-            "--store",
-            &url,
-            "--logs",
-            &logs.to_string(),
-        ]);
+        let more = (1..databases).map(|_| Postgres::start().unwrap());
+        let more: Vec<Postgres> = more.collect::<Option<_>>()?;
+        let (logs_text, url) = (logs.to_string(), postgres.url());
+        let mut create = vec!["schema", "create", "--logs", &logs_text];
+        let others: Vec<String> = more.iter().map(Postgres::url).collect();
+        match databases {
+            1 => create.extend(["--store", &url]),
+            _ => {
+                create.extend(["--on", &url]);
+                create.extend(others.iter().flat_map(|url| ["--on", url]));
+            }
+        }
+        support::succeed(&create);
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("secret"), SECRET).unwrap();
         let mut nodes = Self {
             all: Vec::new(),
             logs,
             postgres,
+            more,
             directory,
         };
         for _ in 0..count {
@@ -144,21 +156,22 @@ impl Nodes {
             true => free_address().unwrap(),
             false => advertise.parse().unwrap(),
         };
-        let arguments = [
-            ["--store", &self.postgres.url()],
-            ["--listen", &listen.to_string()],
-            ["--node", &address.to_string()],
-            ["--advertise", advertise],
-            ["--cluster-secret-file", secret_file.to_str().unwrap()],
-        ];
+        let (listen_text, address_text) = (listen.to_string(), address.to_string());
+        let arguments = self.named(&[
+            "serve",
+            "--listen",
+            &listen_text,
+            "--node",
+            &address_text,
+            "--advertise",
+            advertise,
+            "--cluster-secret-file",
+            secret_file.to_str().unwrap(),
+        ]);
         let mut node = Node {
             listen,
             address,
-            arguments: ["serve"]
-                .into_iter()
-                .chain(arguments.concat())
-                .map(str::to_owned)
-                .collect(),
+            arguments,
             log: self.directory.path().join(format!("node-{number}.log")),
             running: None,
         };
@@ -174,6 +187,9 @@ impl Nodes {
 
     /// For each node the number of logs whose valid lease it has.
     pub(crate) fn logs_owned(&self) -> Vec<usize> {
+        if !self.more.is_empty() {
+            return self.logs_owned_in_several();
+        }
         let counted = self.ask(
             "SELECT string_agg(n.address, ' ') FROM gesta.leases AS l JOIN gesta.nodes AS n \
              ON n.id = l.owner AND n.generation = l.generation AND n.state <> 'left'",
@@ -184,6 +200,38 @@ impl Nodes {
                 .split(' ')
                 .filter(|owner| **owner == address)
                 .count()
+        };
+        self.all.iter().map(owns).collect()
+    }
+
+    /// A command with the options that name the store.
+    pub(crate) fn named(&self, arguments: &[&str]) -> Vec<String> {
+        let urls = [&self.postgres].into_iter().chain(&self.more);
+        let urls = urls.flat_map(|postgres| ["--store".to_owned(), postgres.url()]);
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned());
+        arguments.chain(urls).collect()
+    }
+
+    /// The output of a command on the store.
+    pub(crate) fn command(&self, arguments: &[&str]) -> String {
+        let arguments = self.named(arguments);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        support::succeed(&arguments)
+    }
+
+    /// As the databases that the logs lie in say.
+    fn logs_owned_in_several(&self) -> Vec<usize> {
+        let status = self.command(&["cluster", "status", "--output", "json"]);
+        let rows: Vec<serde_json::Value> = status
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let owns = |node: &Node| {
+            let address = node.address.to_string();
+            let mine = rows
+                .iter()
+                .filter(|row| row["kind"] == "log" && row["address"] == *address);
+            mine.count()
         };
         self.all.iter().map(owns).collect()
     }
@@ -225,7 +273,7 @@ impl Nodes {
 
     /// Reads the whole store by the program and checks it.
     pub(crate) fn verify(&self) {
-        let said = support::succeed(&["verify", "--store", &self.postgres.url()]);
+        let said = self.command(&["verify"]);
         eprintln!("verify: {}", said.lines().last().unwrap_or_default());
     }
 }

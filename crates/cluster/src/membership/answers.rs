@@ -31,12 +31,27 @@ impl Core {
         }
         let arrived = now;
         self.looked = Some(LookTimes { sent, arrived });
-        self.logs.resize_with(look.leases.len(), LogState::default);
+        self.keep_states(&look);
         self.compare(&look, changes, now);
         let draining = self.was_draining();
         self.look = Some(look);
         self.see_standing(draining, now);
         self.observe(now);
+    }
+
+    /// Makes room for the states of the logs of a look, and forgets what was going on with those that lie elsewhere now.
+    fn keep_states(&mut self, look: &Look) {
+        let last = look.leases.iter().map(|lease| lease.log).max();
+        if let Some(last) = last {
+            self.log_mut(last);
+        }
+        for (log, state) in (0..).map(LogId).zip(&mut self.logs) {
+            if look.lease(log).is_none() {
+                let known = state.known;
+                *state = LogState::new();
+                state.known = known;
+            }
+        }
     }
 
     /// We have seen nothing for a while: what we saw before proves nothing any more.
@@ -56,7 +71,7 @@ impl Core {
         let epochs = |look: &Look| {
             look.leases
                 .iter()
-                .map(|lease| lease.epoch)
+                .map(|lease| (lease.log, lease.epoch))
                 .collect::<Vec<_>>()
         };
         if self
@@ -71,7 +86,8 @@ impl Core {
             return;
         }
         self.is_look_needed = false;
-        for (lease, log) in look.leases.iter().zip(&mut self.logs) {
+        for lease in &look.leases {
+            let log = self.log_mut(lease.log);
             log.passing = log.passing.filter(|passing| {
                 let holds = passing.epoch == lease.epoch && lease.next_owner == Some(passing.to);
                 holds && passing.stage != Stage::Sent
@@ -157,14 +173,16 @@ impl Core {
 
     /// Notes the epochs, and since when which logs have no valid owner.
     fn see_leases(&mut self, now: Moment) {
-        let Some(look) = &self.look else {
+        let Some(look) = self.look.take() else {
             return;
         };
-        for (lease, log) in look.leases.iter().zip(&mut self.logs) {
-            log.known = log.known.max(lease.epoch);
+        for lease in &look.leases {
             let is_free = look.holder(lease).is_none();
+            let log = self.log_mut(lease.log);
+            log.known = log.known.max(lease.epoch);
             log.free_since = is_free.then(|| log.free_since.unwrap_or(now));
         }
+        self.look = Some(look);
     }
 
     // ---- changes ----

@@ -98,12 +98,8 @@ impl Core {
             .iter()
             .filter(|claim| got.contains(&claim.tenure.log))
         {
-            let leases = self
-                .look
-                .as_ref()
-                .map(|look| look.leases.as_slice())
-                .unwrap_or_default();
-            let Some(lease) = leases.get(usize::from(tenure.log.0)) else {
+            let look = self.look.as_ref();
+            let Some(lease) = look.and_then(|look| look.lease(tenure.log)) else {
                 continue;
             };
             let (from, was_stuck) = (lease.owner, was_stuck(lease));

@@ -32,9 +32,9 @@ pub fn planned_moves(look: &Look) -> Vec<PlannedMove> {
         && let Some(next) = next_move(&look)
     {
         let generation = look.node(next.to).map(|node| node.generation);
-        if let (Some(generation), Some(lease)) =
-            (generation, look.leases.get_mut(usize::from(next.log.0)))
-        {
+        let mut leases = look.leases.iter_mut();
+        let lease = leases.find(|lease| lease.log == next.log);
+        if let (Some(generation), Some(lease)) = (generation, lease) {
             (lease.owner, lease.generation) = (Some(next.to), generation);
         }
         moves.push(next);

@@ -92,7 +92,7 @@ impl Core {
             kept.is_none_or(|until| now >= until)
         });
         let lease = stuck.find_map(|log| {
-            let lease = look.leases.get(usize::from(log.0))?;
+            let lease = look.lease(log)?;
             (look.holder(lease)?.id == me.id).then_some(lease)
         })?;
         Some(Change::Release(Tenure {

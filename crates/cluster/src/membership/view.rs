@@ -28,11 +28,7 @@ impl Core {
             version: self.placement.version,
             incarnation: Some(look.incarnation),
             me,
-            logs: look
-                .leases
-                .iter()
-                .map(|lease| self.place(look, lease, me))
-                .collect(),
+            logs: self.places(look, me),
             nodes,
         };
         if placement != *self.placement {
@@ -42,6 +38,16 @@ impl Core {
                 ..placement
             });
         }
+    }
+
+    /// Each log in order up to the last one of the look.
+    fn places(&self, look: &Look, me: Option<NodeId>) -> Vec<LogPlace> {
+        let last = look.leases.iter().map(|lease| lease.log).max();
+        let mut places = vec![LogPlace::UNKNOWN; last.map_or(0, |last| usize::from(last.0) + 1)];
+        for lease in &look.leases {
+            places[usize::from(lease.log.0)] = self.place(look, lease, me);
+        }
+        places
     }
 
     fn place(&self, look: &Look, lease: &LeaseRow, me: Option<NodeId>) -> LogPlace {

@@ -55,18 +55,30 @@ fn rows(heading: &[&str], rows: &[Row], output: &mut Output) -> Outcome {
     Ok(())
 }
 
-/// The state of a cluster.
-pub(super) fn status(id: Uuid, look: &Look, output: &mut Output) -> Outcome {
+/// The state of a cluster; of several databases that of one, with its number from 1.
+pub(super) fn status(
+    id: Uuid,
+    look: &Look,
+    database: Option<usize>,
+    output: &mut Output,
+) -> Outcome {
     let now = SystemClock.now();
     let (logs, incarnation) = (look.leases.len(), look.incarnation);
+    let here = database.map_or_else(String::new, |number| format!(" in database {number}"));
     output.heading(&format!(
-        "store {id}, incarnation {incarnation}, {logs} logs\n"
+        "store {id}, incarnation {incarnation}, {logs} logs{here}\n"
     ))?;
+    let mark = |mut row: Row| {
+        if let Some(number) = database {
+            row.record["database"] = json!(number);
+        }
+        row
+    };
     let mut nodes: Vec<&NodeRow> = look.nodes.iter().collect();
     nodes.sort_by_key(|node| node.id);
     let nodes: Vec<Row> = nodes
         .into_iter()
-        .map(|node| node_row(look, node, now))
+        .map(|node| mark(node_row(look, node, now)))
         .collect();
     let heading = [
         "node",
@@ -82,7 +94,7 @@ pub(super) fn status(id: Uuid, look: &Look, output: &mut Output) -> Outcome {
     let leases: Vec<Row> = look
         .leases
         .iter()
-        .map(|lease| lease_row(look, lease))
+        .map(|lease| mark(lease_row(look, lease)))
         .collect();
     let heading = ["log", "owner", "epoch", "since", "next", "pinned", "frozen"];
     rows(&heading, &leases, output)?;
@@ -148,7 +160,7 @@ fn lease_row(look: &Look, lease: &LeaseRow) -> Row {
     let cells = vec![
         lease.log.to_string(),
         owner.unwrap_or_else(|| "NONE".to_owned()),
-        lease.epoch.to_string(),
+        lease.epoch.in_database().to_string(),
         lease.since.to_string(),
         number(lease.next_owner),
         number(lease.pinned),
@@ -159,7 +171,7 @@ fn lease_row(look: &Look, lease: &LeaseRow) -> Row {
         "log": lease.log.0,
         "owner": holder.map(|node| node.id.0),
         "address": holder.map(|node| &*node.info.address),
-        "epoch": lease.epoch.0,
+        "epoch": lease.epoch.in_database().0,
         "since": lease.since.to_string(),
         "next_owner": lease.next_owner.map(|node| node.0),
         "pinned": lease.pinned.map(|node| node.0),
