@@ -6,6 +6,7 @@ use gesta_client::HttpStore;
 use gesta_core::{
     Append, EventData, EventId, EventStore, EventType, ExpectedRevision, LogId, StreamId, log_of,
 };
+use gesta_testkit::depth;
 
 use crate::load::Load;
 use crate::nodes::Nodes;
@@ -46,6 +47,60 @@ fn owner(nodes: &Nodes, log: u16) -> (String, u64) {
     (address.to_owned(), row["database"].as_u64().unwrap())
 }
 
+/// A node is killed, and started again when others own its logs.
+async fn lose_a_node(nodes: &mut Nodes, load: &Load) {
+    let victim = nodes.busiest();
+    nodes.all[victim].kill();
+    nodes
+        .owned("others own all logs", |owned| owned[victim] == 0)
+        .await;
+    load.goes_on().await;
+    nodes.all[victim].launch();
+    nodes.all[victim].ready().await;
+}
+
+/// A log moves to the first database and back to the second.
+async fn move_a_log(nodes: &Nodes, load: &Load) {
+    for (database, number) in [(nodes.postgres.url(), 1), (nodes.more[0].url(), 2)] {
+        tokio::task::block_in_place(|| {
+            nodes.command(&["cluster", "move-log", "1", "--to", &database]);
+        });
+        load.goes_on().await;
+        nodes.owned("the moved log has an owner", |_| true).await;
+        assert_eq!(owner(nodes, 1).1, number);
+    }
+}
+
+/// The second database is killed, and started again after longer than it takes to declare a silent node dead. Meanwhile
+/// every node serves the logs of the first one.
+async fn lose_a_database(nodes: &mut Nodes, load: &Load) {
+    tokio::task::block_in_place(|| nodes.more[0].kill_9().unwrap());
+    let stores: Vec<HttpStore> = nodes.all.iter().map(|node| node.store()).collect();
+    away(&stores[0]).await;
+    let (killed, mut appended, mut longest) = (Instant::now(), 0, Duration::ZERO);
+    while killed.elapsed() < Duration::from_secs(8) {
+        for store in &stores {
+            let begun = Instant::now();
+            load.append(store, append_to(0)).await.unwrap();
+            longest = longest.max(begun.elapsed());
+            appended += 1;
+        }
+    }
+    assert!(nodes.all.iter().all(|node| node.is_alive()));
+    tokio::task::block_in_place(|| nodes.more[0].restart().unwrap());
+    let restarted = Instant::now();
+    load.goes_on().await;
+    eprintln!(
+        "a database was away: {appended} appends in the other one, the longest {longest:?}; its own logs went on {:?} \
+         after its start",
+        restarted.elapsed()
+    );
+    for node in &nodes.all {
+        node.ready().await;
+    }
+    nodes.owned("all logs have owners again", |_| true).await;
+}
+
 /// Goal: under load, a node that is killed, a log that moves to the other database and back, and a database that is
 /// killed and started again lose, double and reorder nothing; the logs of the other database are served all the while.
 #[tokio::test(flavor = "multi_thread")]
@@ -55,45 +110,13 @@ async fn nodes_on_two_databases_lose_nothing() {
     };
     assert_eq!([owner(&nodes, 0).1, owner(&nodes, 1).1], [1, 2]);
     let load = Load::start(&nodes);
-    load.goes_on().await;
-
-    let victim = nodes.busiest();
-    nodes.all[victim].kill();
-    nodes
-        .owned("others own all logs", |owned| owned[victim] == 0)
-        .await;
-    load.goes_on().await;
-    nodes.all[victim].launch();
-    nodes.all[victim].ready().await;
-
-    for (database, number) in [(nodes.postgres.url(), 1), (nodes.more[0].url(), 2)] {
-        tokio::task::block_in_place(|| {
-            nodes.command(&["cluster", "move-log", "1", "--to", &database]);
-        });
+    for round in 0..depth::count(1, 20) {
         load.goes_on().await;
-        nodes.owned("the moved log has an owner", |_| true).await;
-        assert_eq!(owner(&nodes, 1).1, number);
+        lose_a_node(&mut nodes, &load).await;
+        move_a_log(&nodes, &load).await;
+        lose_a_database(&mut nodes, &load).await;
+        eprintln!("round {round} is over");
     }
-
-    tokio::task::block_in_place(|| nodes.more[0].kill_9().unwrap());
-    let stores: Vec<HttpStore> = nodes.all.iter().map(|node| node.store()).collect();
-    away(&stores[0]).await;
-    // Longer than a node whose beats are missing is declared dead: its beats in the other database show that it lives.
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(8) {
-        for store in &stores {
-            let appended = load.append(store, append_to(0)).await;
-            appended.unwrap();
-        }
-    }
-    assert!(nodes.all.iter().all(|node| node.is_alive()));
-    tokio::task::block_in_place(|| nodes.more[0].restart().unwrap());
-    let restarted = Instant::now();
-    load.goes_on().await;
-    let took = restarted.elapsed();
-    eprintln!("appends to the logs of the database go on {took:?} after its start");
-    nodes.owned("all logs have owners again", |_| true).await;
-    nodes.all[0].ready().await;
     load.check(&nodes).await;
 }
 
