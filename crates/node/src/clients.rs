@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use gesta_core::registry::NodeId;
 use gesta_link::Address;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -27,8 +26,8 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Longest address that is believed, in bytes.
 const ADDRESS_BYTES_MAX: usize = 255;
 
-/// The addresses, by node.
-pub type ClientAddresses = BTreeMap<NodeId, Arc<str>>;
+/// The addresses for clients, by the addresses at which the nodes reach each other: their numbers may change.
+pub type ClientAddresses = BTreeMap<Arc<str>, Arc<str>>;
 
 /// What this node tells, and what it was told.
 #[derive(Debug, Default)]
@@ -52,18 +51,18 @@ impl Clients {
         *held(&self.own) = address.into();
     }
 
-    /// The addresses that are known.
-    pub(crate) fn known(&self, me: Option<NodeId>) -> ClientAddresses {
+    /// The addresses that are known; `here` is how the other nodes reach this one, while it is registered.
+    pub(crate) fn known(&self, here: Option<&str>) -> ClientAddresses {
         let mut all = held(&self.others).clone();
-        if let Some(me) = me {
-            all.insert(me, Arc::clone(&held(&self.own)));
+        if let Some(here) = here {
+            all.insert(here.into(), Arc::clone(&held(&self.own)));
         }
         all.retain(|_, address| !address.is_empty());
         all
     }
 
     /// Takes what nodes have answered, and forgets nodes that are gone.
-    fn take(&self, answers: Vec<(NodeId, Option<Arc<str>>)>) {
+    fn take(&self, answers: Vec<(Arc<str>, Option<Arc<str>>)>) {
         let mut others = held(&self.others);
         others.retain(|node, _| answers.iter().any(|(asked, _)| asked == node));
         for (node, answer) in answers {
@@ -109,7 +108,8 @@ async fn ask_all(node: &Node) {
             .forwarder
             .ask(&address, CLIENT_ADDRESS, Bytes::new(), within);
         let answer = answer.await.ok();
-        (other.id, answer.and_then(|answer| believed(&answer)))
+        let believed = answer.and_then(|answer| believed(&answer));
+        (Arc::clone(&other.address), believed)
     });
     node.clients.take(join_all(asked).await);
 }
@@ -122,18 +122,26 @@ mod tests {
     #[test]
     fn addresses_are_taken_as_nodes_tell_them() {
         let clients = Clients::default();
-        let [one, two, me] = [1, 2, 3].map(NodeId);
+        let [one, two]: [Arc<str>; 2] = ["one:1".into(), "two:1".into()];
         let told = |text: &'static str| believed(&Bytes::from_static(text.as_bytes()));
         assert_eq!(believed(&Bytes::from_static(b"\xff")), None);
         assert_eq!(told("a b"), None);
         assert_eq!(told("a\nb:1"), None);
         assert_eq!(believed(&Bytes::from("a".repeat(256))), None);
-        clients.take(vec![(one, told("a:1")), (two, told("[::1]:2"))]);
-        assert_eq!(clients.known(Some(me)).len(), 2, "this node has none yet");
+        clients.take(vec![
+            (Arc::clone(&one), told("a:1")),
+            (two, told("[::1]:2")),
+        ]);
+        assert_eq!(
+            clients.known(Some("me:1")).len(),
+            2,
+            "this node has none yet"
+        );
         clients.set_own("c:3");
-        clients.take(vec![(one, None)]);
-        let known: Vec<_> = clients.known(Some(me)).into_iter().collect();
-        assert_eq!(known, [(one, "a:1".into()), (me, "c:3".into())]);
+        clients.take(vec![(Arc::clone(&one), None)]);
+        let known: Vec<_> = clients.known(Some("me:1")).into_iter().collect();
+        let me = ("me:1".into(), "c:3".into());
+        assert_eq!(known, [me, (one, "a:1".into())]);
         assert_eq!(clients.answer(), "c:3");
     }
 }

@@ -197,7 +197,9 @@ impl Node {
     /// Where clients reach the nodes, as far as these have told: advice, some seconds old.
     #[must_use]
     pub fn client_addresses(&self) -> ClientAddresses {
-        self.clients.known(self.placement().me)
+        let placement = self.placement();
+        let own = placement.me.and_then(|me| placement.member(me));
+        self.clients.known(own.map(|own| &*own.address))
     }
 
     /// What this node has done since it was started.

@@ -138,7 +138,7 @@ impl Cluster for OfNode {
         let node = |member: &gesta_cluster::Member| ClusterNode {
             node: member.id.0,
             address: member.address.to_string(),
-            api: apis.get(&member.id).map(ToString::to_string),
+            api: apis.get(&member.address).map(ToString::to_string),
             state: member.state.name(),
             build: member.build.to_string(),
         };

@@ -1,5 +1,7 @@
 //! What clients ask before their first call: what the server can do, and which nodes there are.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use gesta_core::{Clock, SystemClock};
 use gesta_grpc::event::TICKS_PER_MICROSECOND;
 use gesta_grpc::ids::{self, UuidForm};
@@ -73,10 +75,16 @@ fn of_cluster(placement: &Placement) -> Vec<MemberInfo> {
             true => VNodeState::Leader,
             false => VNodeState::Follower,
         };
-        // All nodes must tell the same number of a node.
-        member(Uuid::from_u64_pair(0, node.into()), state, host, port)
+        member(id_of(&host, port), state, host, port)
     });
     members.collect()
+}
+
+/// The number by which clients tell nodes apart: all nodes must tell the same of a node.
+fn id_of(host: &str, port: u16) -> Uuid {
+    let mut hasher = DefaultHasher::new();
+    (host, port).hash(&mut hasher);
+    Uuid::from_u64_pair(hasher.finish(), port.into())
 }
 
 fn member(id: Uuid, state: VNodeState, address: String, port: u16) -> MemberInfo {
