@@ -112,7 +112,8 @@ async fn follow(
         let changes = placements.iter_mut().map(|one| one.changed().boxed());
         let (changed, at, _) = select_all(changes).await;
         if changed.is_err() {
-            // What it said last stays said, as that of a database which is away does.
+            // A membership has ended, and with it the node does: nothing is said any more of the logs of its database.
+            // That of a database which is away goes on, and what it said last stays said.
             drop(placements.remove(at));
         }
         if placements.is_empty() {
