@@ -100,7 +100,11 @@ fn node() -> Option<Client> {
         std::fs::write(&done, package).unwrap();
     }
     // Modules are looked for beside the program.
-    for (from, name) in [(programs(), "check.mjs"), (guide(), "quickstart.mjs")] {
+    for (from, name) in [
+        (programs(), "check.mjs"),
+        (programs(), "cluster.mjs"),
+        (guide(), "quickstart.mjs"),
+    ] {
         std::fs::copy(from.join(name), folder.join(name)).unwrap();
     }
     let run = |program: &str| vec!["node".into(), program.into()];
@@ -286,16 +290,12 @@ fn the_python_client_comes_over_tls_as_a_user() {
     server.stop();
 }
 
-/// Goal: clients of a cluster find the nodes by themselves, go on when the one that they have chosen is killed, and lose
-/// nothing, neither as writers nor as consumers of a group.
-#[test]
-fn the_python_client_goes_on_when_its_node_is_killed() {
-    let Some(client) = python() else { return };
-    let Some(postgres) = Postgres::start_with(ServerConfig::default()).unwrap() else {
-        return;
-    };
+/// Three nodes on a database of so many logs, all of which know where clients reach the others; `None`, said aloud,
+/// where PostgreSQL is not installed.
+fn three_nodes(logs: &str) -> Option<(Postgres, Vec<Server>)> {
+    let postgres = Postgres::start_with(ServerConfig::default()).unwrap()?;
     let store = postgres.url();
-    support::succeed(&["schema", "create", "--store", &store]);
+    support::succeed(&["schema", "create", "--store", &store, "--logs", logs]);
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "a secret of the tests\n").unwrap();
@@ -304,35 +304,77 @@ fn the_python_client_goes_on_when_its_node_is_killed() {
         let secret = ["--cluster-secret-file", secret.to_str().unwrap()];
         Server::start_with(&store, &[&node[..], &secret].concat())
     };
-    let mut nodes: Vec<Server> = (0..3).map(node).collect();
-    let addresses: Vec<String> = nodes.iter().map(|node| node.address().to_owned()).collect();
-    // Clients that come at once are told of fewer nodes, so all must be known.
+    let nodes: Vec<Server> = (0..3).map(node).collect();
     support::wait_until("every node knows where clients reach the others", || {
         nodes.iter().all(|node| {
-            let info = support::get(node.address(), "/info");
-            addresses
-                .iter()
-                .all(|address| info.contains(&format!("\"api\":\"{address}\"")))
+            let cluster = cluster_of(node);
+            let told = cluster["nodes"].as_array().unwrap().iter();
+            let told = told.filter(|node| node["api"].is_string());
+            told.count() == nodes.len() && cluster["logs"][0]["node"].is_u64()
         })
     });
-    let mut command = Command::new(&client.check[0]);
-    command
-        .arg(programs().join("cluster.py"))
-        .arg(addresses.join(","))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .stdout(Stdio::piped());
-    let mut program = command.spawn().unwrap();
-    let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
-    let chosen = lines.next().expect("the chosen node").unwrap();
-    let chosen = chosen.strip_prefix("chosen ").expect("a node").to_owned();
-    let victim = nodes.iter().position(|node| node.address() == chosen);
-    nodes.remove(victim.expect("one of the nodes")).kill();
-    let done = lines.next().expect("the program goes on").unwrap();
-    let last = done.strip_prefix("done ").expect("a node");
-    assert!(nodes.iter().any(|node| node.address() == last), "{last}");
-    assert!(program.wait().unwrap().success());
-    for node in nodes {
-        node.stop();
+    Some((postgres, nodes))
+}
+
+/// What a node tells of its cluster.
+fn cluster_of(node: &Server) -> serde_json::Value {
+    let info = support::get(node.address(), "/info");
+    serde_json::from_str::<serde_json::Value>(&info).unwrap()["cluster"].clone()
+}
+
+/// Where clients reach the node that they prefer: the owner of the first log.
+fn leader_of(node: &Server) -> String {
+    let cluster = cluster_of(node);
+    let mut nodes = cluster["nodes"].as_array().unwrap().iter();
+    let leader = nodes.find(|node| node["node"] == cluster["logs"][0]["node"]);
+    leader.unwrap()["api"].as_str().unwrap().to_owned()
+}
+
+/// Goal: clients of a cluster find the nodes by themselves, go on when the one that they have chosen is killed, and lose
+/// nothing, neither as writers nor as consumers of a group. With several logs a group may be run by another node than the
+/// one that its consumers have chosen: they are sent there.
+fn goes_on_in_a_cluster(client: &Client, program: &[OsString]) {
+    for logs in ["1", "4"] {
+        let Some((_postgres, mut nodes)) = three_nodes(logs) else {
+            return;
+        };
+        let addresses: Vec<&str> = nodes.iter().map(Server::address).collect();
+        let mut command = Command::new(&program[0]);
+        command
+            .args(&program[1..])
+            .arg(addresses.join(","))
+            .current_dir(&client.folder)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdout(Stdio::piped());
+        let mut running = command.spawn().unwrap();
+        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().expect("half is written").unwrap(), "half");
+        let leader = leader_of(&nodes[0]);
+        let victim = nodes.iter().position(|node| node.address() == leader);
+        nodes.remove(victim.expect("one of the nodes")).kill();
+        assert_eq!(lines.next().expect("it goes on").unwrap(), "done");
+        assert!(running.wait().unwrap().success());
+        for node in nodes {
+            node.stop();
+        }
+    }
+}
+
+#[test]
+fn the_python_client_goes_on_when_its_node_is_killed() {
+    if let Some(client) = python() {
+        let program = [
+            client.check[0].clone(),
+            programs().join("cluster.py").into(),
+        ];
+        goes_on_in_a_cluster(&client, &program);
+    }
+}
+
+#[test]
+fn the_node_client_goes_on_when_its_node_is_killed() {
+    if let Some(client) = node() {
+        goes_on_in_a_cluster(&client, &["node".into(), "cluster.mjs".into()]);
     }
 }
 
