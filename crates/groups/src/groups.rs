@@ -125,6 +125,15 @@ impl Groups {
         stored_info(&storage).await
     }
 
+    /// What is stored of a group, whichever node runs it: without what is going on in it.
+    ///
+    /// # Errors
+    /// `NotFound`, `Store`.
+    pub async fn stored(&self, group: &GroupId) -> Result<GroupInfo> {
+        let store = Arc::clone(&self.inner.store);
+        stored_info(&Storage::of_call(store, group.clone())).await
+    }
+
     /// The groups of a source, or all groups, in the order of their names, after `after`.
     ///
     /// # Errors

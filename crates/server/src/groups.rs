@@ -255,7 +255,7 @@ async fn create(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     };
     let created = call.state.groups.create(create).await;
     created.map_err(of_settings)?;
-    info(call, &group, StatusCode::CREATED).await
+    changed(call, &group, StatusCode::CREATED).await
 }
 
 async fn update(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
@@ -265,7 +265,7 @@ async fn update(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
     let Object(settings) = body.settings;
     let updated = call.state.groups.update(&group, settings).await;
     updated.map_err(of_settings)?;
-    info(call, &group, StatusCode::OK).await
+    changed(call, &group, StatusCode::OK).await
 }
 
 /// The same error, told of the setting by the name that it has in the body.
@@ -285,6 +285,16 @@ async fn delete(call: &Call<'_>) -> Result<Answer> {
     call.parameters(&[])?;
     call.state.groups.delete(&group(call)?).await?;
     Ok(json(StatusCode::OK, answer::write(&Done {})))
+}
+
+/// The answer to a change that was made: it stays made if another node has come to run the group meanwhile.
+async fn changed(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result<Answer> {
+    let groups = &call.state.groups;
+    let info = match groups.info(group).await {
+        Err(gesta_groups::Error::NotHere { .. }) => groups.stored(group).await?,
+        info => info?,
+    };
+    Ok(json(status, answer::write(&Group::from(&info))))
 }
 
 async fn info(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result<Answer> {

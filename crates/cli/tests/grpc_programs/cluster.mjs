@@ -59,9 +59,10 @@ async function consume() {
         await subscription.ack(resolved);
       }
     } catch {
-      await pause();
-      connection.again();
+      // It ended with an error or without one: the node is gone either way.
     }
+    await pause();
+    connection.again();
   }
 }
 

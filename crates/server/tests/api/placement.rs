@@ -1,7 +1,7 @@
 //! What a server that is a node tells about its cluster.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gesta_core::LogId;
 use gesta_memory::MemoryStore;
@@ -15,6 +15,8 @@ use crate::client::{Server, config};
 struct Two {
     address: &'static str,
     is_mine: AtomicBool,
+    /// The log becomes the first node's when it has been asked so often who owns it.
+    given_away_after: AtomicUsize,
 }
 
 impl Two {
@@ -51,7 +53,11 @@ impl Cluster for Two {
     }
 
     fn owner_elsewhere(&self, _: LogId) -> Option<LogOwner> {
-        (!self.is_mine.load(Ordering::SeqCst)).then(|| self.owner())
+        let is_kept = |left: usize| left.checked_sub(1);
+        let left = &self.given_away_after;
+        let given_away = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, is_kept);
+        let is_mine = self.is_mine.load(Ordering::SeqCst) || given_away.is_ok();
+        (!is_mine).then(|| self.owner())
     }
 }
 
@@ -176,4 +182,24 @@ async fn a_group_is_run_by_the_owner_of_its_log() {
     cluster.is_mine.store(false, Ordering::SeqCst);
     let owner = r#""owner":{"log":0,"node":1,"address":"a:1"}"#;
     consumer.until(owner).await;
+}
+
+/// Goal: a group that was created is answered as created, though another node has come to own its log meanwhile.
+#[tokio::test]
+async fn what_was_done_stays_done_when_the_log_moves() {
+    let cluster = Arc::new(Two {
+        address: "a:1",
+        given_away_after: AtomicUsize::new(1),
+        ..Two::default()
+    });
+    let server = server(&cluster).await;
+    let group = "/streams/cart-1/groups/mail";
+    let created = server.json("PUT", group, "{}").await;
+    assert_eq!(created.status, 201, "{}", created.body);
+    assert_eq!(server.get(group).await.status, 421);
+    cluster.given_away_after.store(1, Ordering::SeqCst);
+    let changed = r#"{"settings": {"max_retry_count": 3}}"#;
+    let updated = server.json("POST", group, changed).await;
+    assert_eq!(updated.status, 200, "{}", updated.body);
+    assert_eq!(updated.json()["settings"]["max_retry_count"], 3);
 }
