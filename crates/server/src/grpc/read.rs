@@ -141,16 +141,14 @@ async fn of_all(
     filter: Option<ClientFilter>,
     view: View,
 ) -> Result<Reply> {
-    let order = Order::of(call).await?;
-    let from = match all_option(options)? {
-        AllOption::Start(_) => AllFrom::Start,
-        AllOption::End(_) => AllFrom::End,
-        // The event at a position is read forwards, and not backwards.
-        AllOption::Position(at) => match at.commit_position.checked_sub(1) {
-            None => AllFrom::Start,
-            Some(before) if before >= order.head.0 => AllFrom::End,
-            Some(before) => AllFrom::Checkpoint(order.checkpoint(Position(before))),
-        },
+    let option = all_option(options)?;
+    // One event needs no order. The Python client reads the newest whenever it has connected anew.
+    let is_newest_alone =
+        matches!(option, AllOption::End(_)) && direction == Direction::Backwards && count <= 1;
+    let from = if is_newest_alone {
+        AllFrom::End
+    } else {
+        begin(&Order::of(call).await?, option)
     };
     let reader = PageReader::All(ReadAll {
         from,
@@ -161,6 +159,20 @@ async fn of_all(
     let mut pages = Pages::new(call, reader, count, filter, view);
     let first = pages.first().await?;
     Ok(pages.reply(first))
+}
+
+/// Where a read of all events begins.
+fn begin(order: &Order, option: AllOption) -> AllFrom {
+    match option {
+        AllOption::Start(_) => AllFrom::Start,
+        AllOption::End(_) => AllFrom::End,
+        // The event at a position is read forwards, and not backwards.
+        AllOption::Position(at) => match at.commit_position.checked_sub(1) {
+            None => AllFrom::Start,
+            Some(before) if before >= order.head.0 => AllFrom::End,
+            Some(before) => AllFrom::Checkpoint(order.checkpoint(Position(before))),
+        },
+    }
 }
 
 pub(crate) fn all_option(options: AllOptions) -> Result<AllOption> {
