@@ -20,26 +20,16 @@ const PATIENCE_MS = 60_000;
 const connect = () => KurrentDBClient.connectionString(`kurrentdb://${addresses}?tls=false&maxDiscoverAttempts=50`);
 const pause = () => new Promise((resolve) => setTimeout(resolve, 50));
 
-/** Makes the client anew when a call fails, as the guide says, until one works. */
-class Connection {
-  client = connect();
-
-  async untilItWorks(call) {
-    const deadline = Date.now() + PATIENCE_MS;
-    for (;;) {
-      try {
-        return await call(this.client);
-      } catch (error) {
-        if (Date.now() > deadline) throw error;
-        await pause();
-        this.again();
-      }
+/** Calls until it works: the client itself looks for another node, or goes to the one that it is sent to. */
+async function untilItWorks(call) {
+  const deadline = Date.now() + PATIENCE_MS;
+  for (;;) {
+    try {
+      return await call();
+    } catch (error) {
+      if (Date.now() > deadline) throw error;
+      await pause();
     }
-  }
-
-  again() {
-    this.client.dispose?.().catch(() => {});
-    this.client = connect();
   }
 }
 
@@ -50,36 +40,35 @@ let isOver = false;
 
 /** Acknowledges what comes until all is over. */
 async function consume() {
-  const connection = new Connection();
+  const client = connect();
   while (!isOver) {
     try {
-      const subscription = connection.client.subscribeToPersistentSubscriptionToStream(stream, group);
+      const subscription = client.subscribeToPersistentSubscriptionToStream(stream, group);
       for await (const resolved of subscription) {
         seen.add(resolved.event.data.n);
         await subscription.ack(resolved);
       }
     } catch {
-      // It ended with an error or without one: the node is gone either way.
+      // It ended with an error or without one: the node is gone, or it sends us to another.
     }
     await pause();
-    connection.again();
   }
 }
 
-const writer = new Connection();
+const writer = connect();
 const settings = persistentSubscriptionToStreamSettingsFromDefaults({ startFrom: START });
-await writer.untilItWorks((client) => client.createPersistentSubscriptionToStream(stream, group, settings));
+await untilItWorks(() => writer.createPersistentSubscriptionToStream(stream, group, settings));
 for (let n = 0; n < 2; n++) consume();
 for (let n = 0; n < EVENTS; n++) {
   if (n === EVENTS / 2) console.log("half");
   const event = jsonEvent({ id: randomUUID(), type: "placed", data: { n } });
   const streamState = n > 0 ? BigInt(n - 1) : NO_STREAM;
   // The same event: if it is stored already, that is the answer.
-  await writer.untilItWorks((client) => client.appendToStream(stream, event, { streamState }));
+  await untilItWorks(() => writer.appendToStream(stream, event, { streamState }));
 }
-const stored = await writer.untilItWorks(async (client) => {
+const stored = await untilItWorks(async () => {
   const found = [];
-  for await (const { event } of client.readStream(stream)) found.push(event.data.n);
+  for await (const { event } of writer.readStream(stream)) found.push(event.data.n);
   return found;
 });
 assert.deepEqual(stored, [...Array(EVENTS).keys()]);
