@@ -2,8 +2,8 @@
 //!
 //! Why: a comparison takes some 20 ms of a processor by design. Who sends thousands of wrong passwords a second must take
 //! neither the threads that serve requests, nor the processor from them, nor the turns of others.
-//! Invariants: at most `places` comparisons run; after a wrong password a place rests for as long as it worked, so that
-//! guessing takes at most half of its processor; an address has at most [`WAITING_OF_ONE_MAX`] waiting and all together
+//! Invariants: at most `places` comparisons run, each on a thread that gives way to those of requests; after a wrong
+//! password a place rests for as long as it worked, so that guessing takes at most half of its processor; an address has at most [`WAITING_OF_ONE_MAX`] waiting and all together
 //! at most [`WAITING_MAX`]; who has fewest waiting is not refused for those who have most; the same password of the same
 //! user is compared once, however many wait for it.
 //! Not here: which passwords are known already.
@@ -24,6 +24,10 @@ const WAITING_MAX: usize = 1_024;
 const WAITING_OF_ONE_MAX: usize = 16;
 /// Most calls that wait for one comparison.
 const CALLS_OF_ONE_MAX: usize = 4_096;
+
+/// How far a place stands behind other threads (0 to 19): under full load it gets a tenth of what one of them gets.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 10;
 
 /// What is compared: the same key, the same question.
 pub(crate) type Key = [u8; 32];
@@ -134,7 +138,8 @@ impl Lane {
     /// Whether the password is that of the hash. `key` stands for user and password.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the comparison in its place; nobody hears of it.
+    /// Dropping the future leaves the comparison in its place; it is left out when its turn comes, unless others wait for
+    /// it too.
     pub(crate) async fn compare(
         self: &Arc<Self>,
         from: IpAddr,
@@ -160,8 +165,7 @@ impl Lane {
                         answer_all(&mut state, &displaced.key, || Err(Full));
                     }
                     if state.running < self.places {
-                        state.running += 1;
-                        tokio::spawn(work(Arc::clone(self)));
+                        self.start(&mut state);
                     }
                 }
             }
@@ -169,6 +173,35 @@ impl Lane {
         };
         // Its sender is dropped unused only if the runtime ends.
         answer.await.unwrap_or(Err(Full))
+    }
+
+    /// Starts one more place. Without a thread for it, what waits is refused, unless another place works.
+    fn start(self: &Arc<Self>, state: &mut State) {
+        let lane = Arc::clone(self);
+        let place = std::thread::Builder::new().name("gesta-password".into());
+        match place.spawn(move || work(&lane)) {
+            Ok(_) => state.running += 1,
+            Err(_) if state.running > 0 => {}
+            Err(_) => {
+                while let Some(comparison) = state.waiting.pop() {
+                    answer_all(state, &comparison.key, || Err(Full));
+                }
+            }
+        }
+    }
+
+    /// What is compared next; `None` ends the place. Nobody waits any more for what was given up by all who asked.
+    fn next(&self) -> Option<Comparison> {
+        let mut state = self.state();
+        while let Some(comparison) = state.waiting.pop() {
+            let calls = state.calls.get(&comparison.key);
+            if calls.is_some_and(|calls| calls.iter().any(|call| !call.is_closed())) {
+                return Some(comparison);
+            }
+            state.calls.remove(&comparison.key);
+        }
+        state.running -= 1;
+        None
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -184,30 +217,28 @@ fn answer_all(state: &mut State, key: &Key, answer: impl Fn() -> Answer) {
 }
 
 /// Compares what waits until nothing does.
-async fn work(lane: Arc<Lane>) {
+fn work(lane: &Lane) {
+    give_way();
     loop {
-        let comparison = {
-            let mut state = lane.state();
-            match state.waiting.pop() {
-                Some(comparison) => comparison,
-                None => {
-                    state.running -= 1;
-                    return;
-                }
-            }
+        let Some(comparison) = lane.next() else {
+            return;
         };
         let begun = uptime();
-        let Comparison {
-            key,
-            password,
-            hash,
-        } = comparison;
-        let compared = tokio::task::spawn_blocking(move || hash.is_of(&password.0)).await;
-        let is_right = compared.unwrap_or(false);
-        answer_all(&mut lane.state(), &key, || Ok(is_right));
+        let is_right = comparison.hash.is_of(&comparison.password.0);
+        answer_all(&mut lane.state(), &comparison.key, || Ok(is_right));
         if !is_right {
-            tokio::time::sleep(uptime().saturating_sub(begun)).await;
+            std::thread::sleep(uptime().saturating_sub(begun));
         }
+    }
+}
+
+/// Makes this thread run a little when others want the processor, and as it likes when nobody does: a comparison computes
+/// for tens of milliseconds, for which requests would wait.
+fn give_way() {
+    // Elsewhere the call is about the whole process.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::nice(NICENESS) {
+        tracing::debug!(%error, "passwords are compared with the priority of requests");
     }
 }
 
@@ -277,6 +308,32 @@ mod tests {
         assert!(right.iter().all(|answer| *answer == Ok(true)), "{right:?}");
         assert_eq!(wrong, Ok(false));
         assert!(lane.state().calls.is_empty());
+    }
+
+    /// Goal: what nobody waits for any more is not compared.
+    #[tokio::test]
+    async fn what_was_given_up_costs_nothing() {
+        let lane = Lane::new(1);
+        let hash = Hashed::new("correct horse").expect("hashed");
+        let ask = |key: u8| {
+            lane.compare(
+                address(1),
+                [key; 32],
+                Password("correct horse".into()),
+                hash.clone(),
+            )
+        };
+        lane.state().running = 1;
+        let (mut first, mut second) = (Box::pin(ask(1)), Box::pin(ask(2)));
+        assert!(
+            futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending()
+        );
+        drop(first);
+        let next = lane.next().expect("the second");
+        assert_eq!(next.key, [2; 32]);
+        assert_eq!(lane.state().calls.len(), 1);
+        assert!(lane.next().is_none());
+        assert_eq!(lane.state().running, 0);
     }
 
     /// Goal: who floods the lane from one network is refused there, and waits behind nobody else's turn.
