@@ -25,8 +25,10 @@ mod password;
 mod record;
 mod rights;
 mod shared;
+mod suspects;
 mod token;
 mod usage;
+mod waiting;
 
 pub use access::{Access, Config, Mode};
 pub use accounts::{Accounts, AddUser, FirstUser, ShownToken, ShownUser};

@@ -1,0 +1,74 @@
+//! Suspects: the addresses that many wrong passwords came from lately.
+//!
+//! Why: a typing error must cost nobody anything, guessing must.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Wrong passwords of an address, none of them longer than [`FORGOTTEN_AFTER`] after the one before, that make it one.
+pub(crate) const WRONG_MAX: u32 = 8;
+/// How long after its last wrong password an address is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct Wrong {
+    count: u32,
+    last: Duration,
+}
+
+impl Wrong {
+    fn is_remembered(&self, now: Duration) -> bool {
+        now.saturating_sub(self.last) < FORGOTTEN_AFTER
+    }
+}
+
+/// Who sent wrong passwords. As many addresses as wrong passwords can be compared until they are forgotten: some thousands.
+#[derive(Debug, Default)]
+pub(crate) struct Suspects {
+    wrong: HashMap<IpAddr, Wrong>,
+}
+
+impl Suspects {
+    /// A wrong password came from there.
+    pub(crate) fn wrong(&mut self, from: IpAddr, now: Duration) {
+        self.wrong.retain(|_, wrong| wrong.is_remembered(now));
+        let wrong = self.wrong.entry(from).or_insert(Wrong {
+            count: 0,
+            last: now,
+        });
+        wrong.count = wrong.count.saturating_add(1);
+        wrong.last = now;
+    }
+
+    /// Whether the address is a suspect.
+    pub(crate) fn has(&self, from: IpAddr, now: Duration) -> bool {
+        let wrong = self.wrong.get(&from);
+        wrong.is_some_and(|wrong| wrong.count >= WRONG_MAX && wrong.is_remembered(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_suspect_from_many_wrong_passwords_until_there_were_none_for_a_while() {
+        let (guesser, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let mut suspects = Suspects::default();
+        let mut now = Duration::from_secs(100);
+        for _ in 1..WRONG_MAX {
+            suspects.wrong(guesser, now);
+            now += FORGOTTEN_AFTER / 2;
+        }
+        assert!(!suspects.has(guesser, now), "one more is needed");
+        suspects.wrong(guesser, now);
+        assert!(suspects.has(guesser, now) && !suspects.has(other, now));
+        now += FORGOTTEN_AFTER;
+        assert!(!suspects.has(guesser, now));
+        suspects.wrong(other, now);
+        assert_eq!(suspects.wrong.len(), 1, "who is forgotten takes no memory");
+        suspects.wrong(guesser, now);
+        assert!(!suspects.has(guesser, now), "it begins anew");
+    }
+}
