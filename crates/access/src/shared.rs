@@ -26,7 +26,7 @@ use crate::rights::{self, Operation, Standing, Verdict};
 use crate::token::{Scopes, Secret};
 use crate::usage::{Limits, Usage, Usages};
 
-/// Passwords that were found right and need not be compared again.
+/// Passwords that were found right and need not be compared again, and as many that were found wrong.
 const VERIFIED_MAX: usize = 10_000;
 
 /// Who calls. Says nothing of rights: these are looked up for each call.
@@ -69,6 +69,9 @@ pub(crate) struct Shared {
     pub(crate) loaded: watch::Sender<bool>,
     pub(crate) lane: Arc<Lane>,
     verified: Cache<Key, ()>,
+    /// Apart from the others, so that who guesses makes nobody's password be compared again. A program with an old
+    /// password asks with it for ever.
+    refused: Cache<Key, ()>,
     key: [u8; 32],
     nobody: Hashed,
     pub(crate) audit: Audit,
@@ -99,6 +102,7 @@ impl Shared {
             loaded: watch::Sender::new(false),
             lane: Lane::new(config.comparisons_max),
             verified: Cache::new(VERIFIED_MAX),
+            refused: Cache::new(VERIFIED_MAX),
             key: rand::random(),
             nobody: Hashed::of_nobody(),
             audit: Audit::default(),
@@ -179,16 +183,21 @@ impl Shared {
             },
         };
         let key = self.key_of(&name, &password, &hash);
-        let is_right = match self.verified.get(&key) {
-            Some(()) => true,
-            None => {
-                let compared = self.lane.compare(from, key, password, hash).await;
-                compared.map_err(|Full| {
-                    Error::new(ErrorKind::Overloaded(
-                        "too many passwords are being compared: try again, or use a token".into(),
-                    ))
-                })?
+        let is_right = if self.verified.get(&key).is_some() {
+            true
+        } else if self.refused.get(&key).is_some() {
+            false
+        } else {
+            let compared = self.lane.compare(from, key, password, hash).await;
+            let is_right = compared.map_err(|Full| {
+                Error::new(ErrorKind::Overloaded(
+                    "too many passwords are being compared: try again, or use a token".into(),
+                ))
+            })?;
+            if !is_right {
+                self.refused.insert(key, ());
             }
+            is_right
         };
         match id.filter(|_| is_right) {
             Some(id) => {

@@ -1,4 +1,5 @@
-//! The published clients of EventStoreDB and KurrentDB against the real server, on SQLite and on PostgreSQL.
+//! The published clients of EventStoreDB and KurrentDB against the real server, on SQLite and on PostgreSQL, alone and as
+//! a cluster of three nodes.
 //!
 //! They come from their registries, once for all runs, into the folder of what is built. Without their interpreters, or
 //! without a registry, the tests are skipped loudly; with `CI=true` they fail.
@@ -16,6 +17,7 @@ use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use gesta_pgtest::{Server as Postgres, ServerConfig};
 use gesta_testkit::depth;
@@ -38,6 +40,10 @@ fn fetched(name: &str) -> PathBuf {
     folder
 }
 
+/// A client, fetched by the first test that wants it, while the others wait: two installations in one folder at a time
+/// break it.
+type Once = OnceLock<Option<Client>>;
+
 /// Runs a step of fetching; false, said aloud, if it fails, and with `CI` set that is a failure.
 fn fetch(command: &mut Command) -> bool {
     let output = command.output().unwrap();
@@ -50,7 +56,12 @@ fn fetch(command: &mut Command) -> bool {
 }
 
 /// The Python client.
-fn python() -> Option<Client> {
+fn python() -> Option<&'static Client> {
+    static CLIENT: Once = OnceLock::new();
+    CLIENT.get_or_init(fetch_python).as_ref()
+}
+
+fn fetch_python() -> Option<Client> {
     if !is_installed("python3") {
         return None;
     }
@@ -80,7 +91,12 @@ fn python() -> Option<Client> {
 }
 
 /// The Node client.
-fn node() -> Option<Client> {
+fn node() -> Option<&'static Client> {
+    static CLIENT: Once = OnceLock::new();
+    CLIENT.get_or_init(fetch_node).as_ref()
+}
+
+fn fetch_node() -> Option<Client> {
     if !is_installed("node") || !is_installed("npm") {
         return None;
     }
@@ -191,7 +207,7 @@ fn go() -> Option<Client> {
     })
 }
 
-/// A client that can be used: how to run programs with it, each a command to which the address of a server is added.
+/// A client that can be used: how to run programs with it, each a command to which the addresses of servers are added.
 struct Client {
     folder: PathBuf,
     check: Vec<OsString>,
@@ -199,12 +215,12 @@ struct Client {
 }
 
 impl Client {
-    /// Runs a program against a server; it must succeed. Gives what it prints.
-    fn run(&self, program: &[OsString], server: &Server) -> String {
+    /// Runs a program against these addresses, separated by commas; it must succeed. Gives what it prints.
+    fn run(&self, program: &[OsString], addresses: &str) -> String {
         let mut command = Command::new(&program[0]);
         command
             .args(&program[1..])
-            .arg(server.address())
+            .arg(addresses)
             .current_dir(&self.folder)
             .env("PYTHONDONTWRITEBYTECODE", "1");
         let output = command.output().unwrap();
@@ -213,41 +229,101 @@ impl Client {
         said
     }
 
-    /// Goal: all checks pass against a server of this store, and the program of the guide does what it says.
-    fn passes(&self, store: &str) {
-        support::succeed(&["schema", "create", "--store", store]);
-        support::succeed(&["virtual-streams", "on", "--store", store]);
-        let server = Server::start(store);
-        println!("{}", self.run(&self.check, &server));
+    /// Goal: all checks pass against servers at these addresses, and the program of the guide does what it says.
+    fn passes(&self, addresses: &str) {
+        println!("{}", self.run(&self.check, addresses));
         if let Some(quickstart) = &self.quickstart {
-            let said = self.run(quickstart, &server);
+            let said = self.run(quickstart, addresses);
             let expected = "0 OrderCreated\n1 OrderShipped\nfollowed OrderShipped\n";
             assert_eq!(said, expected);
         }
+    }
+
+    /// Goal: it passes against a server alone.
+    fn passes_on(&self, store: &str) {
+        support::succeed(&["schema", "create", "--store", store]);
+        support::succeed(&["virtual-streams", "on", "--store", store]);
+        let server = Server::start(store);
+        self.passes(server.address());
         server.stop();
+    }
+
+    /// Goal: it passes against three nodes on PostgreSQL.
+    fn passes_on_a_cluster(&self) {
+        let Some((_postgres, nodes)) = three_nodes("1") else {
+            return;
+        };
+        let addresses: Vec<&str> = nodes.iter().map(Server::address).collect();
+        self.passes(&addresses.join(","));
+        for node in nodes {
+            node.stop();
+        }
     }
 }
 
-/// Goal: a client passes on both databases.
-fn passes_on_both(client: Option<Client>) {
+/// Goal: a client passes on both databases, against one server and against three nodes. In the quick form the server
+/// alone has SQLite.
+fn passes_everywhere(client: Option<&Client>) {
     let Some(client) = client else { return };
     let folder = tempfile::tempdir().unwrap();
-    client.passes(&url_of(&folder.path().join("gesta.db")));
-    let Some(postgres) = Postgres::start_with(ServerConfig::default()).unwrap() else {
-        return;
-    };
-    let address = postgres.addr();
-    client.passes(&format!("postgres://postgres@{address}/postgres"));
+    client.passes_on(&url_of(&folder.path().join("gesta.db")));
+    client.passes_on_a_cluster();
+    if depth::count(false, true)
+        && let Some(postgres) = Postgres::start_with(ServerConfig::default()).unwrap()
+    {
+        client.passes_on(&postgres.url());
+    }
 }
 
 #[test]
 fn the_python_client_passes_all_checks() {
-    passes_on_both(python());
+    passes_everywhere(python());
 }
 
 #[test]
 fn the_node_client_passes_all_checks() {
-    passes_on_both(node());
+    passes_everywhere(node());
+}
+
+/// Goal: ten consumers with a published client that refuse, are silent and vanish, and two kills of the server: every event
+/// is finished or parked. The deep form has 100,000 events, and PostgreSQL too.
+#[test]
+fn a_group_of_the_python_client_loses_nothing_when_the_server_is_killed() {
+    let Some(client) = python() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    a_group_loses_nothing(client, &url_of(&folder.path().join("gesta.db")));
+    if depth::count(false, true)
+        && let Some(postgres) = Postgres::start_with(ServerConfig::default()).unwrap()
+    {
+        a_group_loses_nothing(client, &postgres.url());
+    }
+}
+
+fn a_group_loses_nothing(client: &Client, store: &str) {
+    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let start = || Server::start_with(store, &["--listen", &address]);
+    let (events, seed) = (depth::count(2_000, 100_000), depth::seed());
+    println!("GESTA_SEED={seed}");
+    let (events, seed) = (events.to_string(), seed.to_string());
+    let mut server = start();
+    let mut running = Command::new(&client.check[0])
+        .arg(programs().join("group.py"))
+        .args([&address, &events, &seed])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        assert_eq!(
+            lines.next().expect("a part is half finished").unwrap(),
+            "kill"
+        );
+        server.kill();
+        server = start();
+    }
+    println!("{}", lines.next().expect("what was counted").unwrap());
+    assert!(running.wait().unwrap().success());
+    server.stop();
 }
 
 /// Goal: a client comes over TLS as a user, with what its connection string says; who is not known hears so, and who may
@@ -296,6 +372,9 @@ fn three_nodes(logs: &str) -> Option<(Postgres, Vec<Server>)> {
     let postgres = Postgres::start_with(ServerConfig::default()).unwrap()?;
     let store = postgres.url();
     support::succeed(&["schema", "create", "--store", &store, "--logs", logs]);
+    if logs == "1" {
+        support::succeed(&["virtual-streams", "on", "--store", &store]);
+    }
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "a secret of the tests\n").unwrap();
@@ -367,14 +446,14 @@ fn the_python_client_goes_on_when_its_node_is_killed() {
             client.check[0].clone(),
             programs().join("cluster.py").into(),
         ];
-        goes_on_in_a_cluster(&client, &program);
+        goes_on_in_a_cluster(client, &program);
     }
 }
 
 #[test]
 fn the_node_client_goes_on_when_its_node_is_killed() {
     if let Some(client) = node() {
-        goes_on_in_a_cluster(&client, &["node".into(), "cluster.mjs".into()]);
+        goes_on_in_a_cluster(client, &["node".into(), "cluster.mjs".into()]);
     }
 }
 
@@ -390,20 +469,20 @@ fn is_deep(what: &str) -> bool {
 #[test]
 fn the_rust_client_passes_all_checks() {
     if is_deep("the Rust client") {
-        passes_on_both(rust());
+        passes_everywhere(rust().as_ref());
     }
 }
 
 #[test]
 fn the_java_client_passes_all_checks() {
     if is_deep("the Java client") {
-        passes_on_both(java());
+        passes_everywhere(java().as_ref());
     }
 }
 
 #[test]
 fn the_go_client_does_what_the_guide_says() {
     if is_deep("the Go client") {
-        passes_on_both(go());
+        passes_everywhere(go().as_ref());
     }
 }

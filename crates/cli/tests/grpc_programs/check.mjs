@@ -1,4 +1,4 @@
-// What a team does with the published Node client, against a server whose address is the first argument.
+// What a team does with the published Node client, against servers whose addresses are the first argument.
 // Each check stands alone, on streams of its own. The program prints a line for each and fails with the first that is
 // wrong.
 

@@ -116,4 +116,28 @@ mod tests {
             assert!(found.iter().eq(model.iter().rev()));
         }
     }
+
+    /// Goal: a snapshot copies none of the commands, and of a long list little more than a pointer per piece.
+    #[test]
+    fn a_copy_shares_what_it_holds() {
+        let mut list = List::default();
+        for at in 0..10_000 {
+            list.push(one(at));
+        }
+        let copy = list.clone();
+        assert_eq!(copy.len(), 10_000);
+        assert!(copy.full.len() + copy.newest.len() < 10_000 / PIECE + PIECE);
+        let is_shared = |of: &VecDeque<Arc<[_]>>, with: &VecDeque<Arc<[_]>>| {
+            of.iter()
+                .zip(with)
+                .all(|(one, other)| Arc::ptr_eq(one, other))
+        };
+        assert!(is_shared(&copy.full, &list.full));
+        assert!(
+            copy.newest
+                .iter()
+                .zip(&list.newest)
+                .all(|(one, other)| Arc::ptr_eq(one, other))
+        );
+    }
 }

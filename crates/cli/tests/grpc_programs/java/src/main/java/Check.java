@@ -37,7 +37,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
 /**
- * What a team does with the published Java client, against a server whose address is the first argument.
+ * What a team does with the published Java client, against servers whose addresses are the first argument.
  *
  * <p>Each check stands alone, on streams of its own. The program prints a line for each and fails with the first that is
  * wrong.
