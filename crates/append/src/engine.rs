@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use crate::command::Command;
 use crate::reply::Reply;
 use crate::sequencer::job::{Answer, JobId};
-use crate::sequencer::{Input, Now, Output, Sequencer, Setting};
+use crate::sequencer::{Connected, Input, Now, Output, Sequencer, Setting};
 use crate::stats::Stats;
 use crate::{Config, jobs};
 
@@ -238,12 +238,15 @@ impl Engine {
 
     fn on_connected(&mut self, connected: Result<Box<dyn LogWriter>>, now: Now) {
         self.connecting = None;
-        let epoch = connected.map(|writer| {
-            let epoch = writer.epoch();
+        let connected = connected.map(|writer| {
+            let connected = Connected {
+                epoch: writer.epoch(),
+                is_gathered: writer.is_gathered(),
+            };
             self.writer = Some(writer);
-            epoch
+            connected
         });
-        self.sequencer.on(Input::Connected(epoch), now);
+        self.sequencer.on(Input::Connected(connected), now);
     }
 
     async fn perform(&mut self) {

@@ -66,13 +66,22 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
+/// A connection on which batches can be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Connected {
+    /// Stored with the rows that are written on it.
+    pub epoch: WriterEpoch,
+    /// Batches gather there with those of other logs ([`gesta_core::backend::LogWriter::is_gathered`]).
+    pub is_gathered: bool,
+}
+
 /// An input of the sequencer.
 #[derive(Debug)]
 pub enum Input<T> {
     /// A command arrives.
     Command(Command<T>),
-    /// The connection that was asked for ([`Output::Connect`]) is open, with this epoch, or could not be opened.
-    Connected(Result<WriterEpoch>),
+    /// The connection that was asked for ([`Output::Connect`]) is open, or could not be opened.
+    Connected(Result<Connected>),
     /// The answer to the oldest batch in flight.
     Outcome(BatchOutcome),
     /// The answer to a read.

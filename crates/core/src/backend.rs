@@ -151,6 +151,10 @@ pub trait LogWriter: Send {
     /// Its number, stored with the rows it writes.
     fn epoch(&self) -> WriterEpoch;
 
+    /// True if what is submitted here gathers with the batches of other logs, and leaves when the backend decides. Then
+    /// a small batch costs no statement of its own, and there is nothing to gain by holding it back.
+    fn is_gathered(&self) -> bool;
+
     /// Sends a batch. Batches of a handle reach the database in the order of these calls, whatever order the futures are
     /// polled in; up to [`Capabilities::batches_in_flight_max`] may be pending. Several batches, those of other handles
     /// among them, may share a transaction; each is stored, misses or is refused by itself. If one does not commit, every

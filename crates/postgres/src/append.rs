@@ -131,6 +131,10 @@ impl LogWriter for Writer {
         self.epoch
     }
 
+    fn is_gathered(&self) -> bool {
+        matches!(self.way, Way::Shared(_))
+    }
+
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         if let Way::Alone(appender) = &self.way
             && let Some(reason) = appender.doubt()

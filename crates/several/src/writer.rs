@@ -26,6 +26,10 @@ impl LogWriter for RoutedWriter {
         self.inner.epoch()
     }
 
+    fn is_gathered(&self) -> bool {
+        self.inner.is_gathered()
+    }
+
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         match self.routes.home(self.log) {
             Ok(home) if home == self.at => self.inner.submit(batch),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use gesta_append::sequencer::job::{Answer, Job, JobId};
-use gesta_append::sequencer::{Input, Now, Output, Sequencer, Setting};
+use gesta_append::sequencer::{Connected, Input, Now, Output, Sequencer, Setting};
 use gesta_append::{Config, jobs};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{Appended, Error, ErrorKind, IdempotencyWindow, Incarnation, LogId, Result};
@@ -204,7 +204,12 @@ impl Process {
         });
         self.see_history(history, now);
         if self.connection.is_some() {
-            self.input(Input::Connected(Ok(epoch)), now);
+            let connected = Connected {
+                epoch,
+                // Half of the connections take small batches one after the other.
+                is_gathered: epoch.0 % 2 == 0,
+            };
+            self.input(Input::Connected(Ok(connected)), now);
         }
     }
 

@@ -157,6 +157,10 @@ impl LogWriter for SqliteWriter {
         self.epoch
     }
 
+    fn is_gathered(&self) -> bool {
+        false
+    }
+
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         let epoch = self.epoch;
         let (answer, answered) = oneshot::channel();

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Connected;
+
 /// Probes after connecting, while the answers are so quick that a delay of our own could be most of them.
 const PROBES: u32 = 4;
 /// An answer that takes longer than this shows a long distance for sure.
@@ -17,9 +19,23 @@ pub(crate) struct Pace {
     pace: gesta_core::pace::Pace,
     /// Empty batches answered.
     probes: u32,
+    is_gathered: bool,
 }
 
 impl Pace {
+    /// Nothing is known of this connection yet.
+    pub(crate) fn on(connected: Connected) -> Self {
+        Self {
+            is_gathered: connected.is_gathered,
+            ..Self::default()
+        }
+    }
+
+    /// True if the backend decides when batches leave, and puts those of several logs together.
+    pub(crate) fn is_gathered(&self) -> bool {
+        self.is_gathered
+    }
+
     /// True if the round trip is not known well: an empty batch should be sent while nothing else is under way.
     pub(crate) fn wants_probe(&self) -> bool {
         self.probes < PROBES && self.pace.round_trip().is_none_or(|trip| trip < FAR)

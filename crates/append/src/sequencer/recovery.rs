@@ -19,7 +19,7 @@
 //! in its place), everything known is forgotten, and appends in doubt are answered *outcome unknown*: nobody can tell
 //! any more.
 
-use gesta_core::backend::{BatchOutcome, WriterEpoch};
+use gesta_core::backend::BatchOutcome;
 use gesta_core::{Error, ErrorKind, Incarnation, Position, Result};
 use tokio::time::Instant;
 
@@ -28,7 +28,7 @@ use super::forming::InFlight;
 use super::late::Late;
 use super::pace::Pace;
 use super::trouble::is_passing;
-use super::{Now, Output, Sequencer, unknown};
+use super::{Connected, Now, Output, Sequencer, unknown};
 use crate::command::Command;
 
 /// While appends wait for a database that is away, their age is looked at this often, at least.
@@ -397,14 +397,14 @@ impl<T> Sequencer<T> {
 
     // ---- connecting ----
 
-    pub(super) fn on_connected(&mut self, connected: Result<WriterEpoch>, now: Now) {
+    pub(super) fn on_connected(&mut self, connected: Result<Connected>, now: Now) {
         let Phase::Connecting(goal) = self.recovery.phase else {
             return;
         };
         match connected {
-            Ok(epoch) => {
-                self.writer = Some(epoch);
-                self.pace = Pace::default();
+            Ok(connected) => {
+                self.writer = Some(connected.epoch);
+                self.pace = Pace::on(connected);
                 if std::mem::replace(&mut self.recovery.was_connected, true) {
                     self.stats.reconnects.add(1);
                     tracing::info!(log = self.setting.log.0, "connected again");

@@ -14,6 +14,9 @@ use crate::command::Command;
 const NEAR_IN_FLIGHT_MAX: usize = 2;
 /// The same where a batch travels for longer than it is worked on: few enough to lose little by a miss.
 const FAR_IN_FLIGHT_MAX: usize = 4;
+/// Batches of any size under way where they gather with those of other logs. More would be many small ones, which cost
+/// this process more than the larger batches that form meanwhile.
+const GATHERED_IN_FLIGHT_MAX: usize = 4;
 
 impl<T> Sequencer<T> {
     pub(super) fn send_if_due(&mut self, now: Now) {
@@ -40,7 +43,7 @@ impl<T> Sequencer<T> {
     }
 
     /// True if nothing is in flight, or more may be in flight and the batch is at least as large as the smallest under
-    /// way, or the database is far.
+    /// way, or the database is far, or the backend gathers batches and few are under way.
     fn is_worth_sending(&self, now: Instant) -> bool {
         let Some(oldest) = self.in_flight.front() else {
             return true;
@@ -55,8 +58,11 @@ impl<T> Sequencer<T> {
         } else {
             FAR_IN_FLIGHT_MAX
         };
+        let room_to_gather = self.pace.is_gathered() && in_flight < GATHERED_IN_FLIGHT_MAX;
         in_flight < self.setting.in_flight_max
-            && (room_for_a_small_one() || in_flight < full_max && self.is_as_large_as_others())
+            && (room_to_gather
+                || room_for_a_small_one()
+                || in_flight < full_max && self.is_as_large_as_others())
     }
 
     /// True if the forming batch is as large as the smallest in flight, or the next command does not fit.

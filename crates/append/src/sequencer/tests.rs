@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 use super::job::{Answer, Gave, Job, JobId, What};
 use super::lookup::{Found, Hits};
-use super::{Input, Now, Output, Sequencer, Setting};
+use super::{Connected, Input, Now, Output, Sequencer, Setting};
 use crate::command::Command;
 use crate::stats::Stats;
 use crate::{Config, PipelineStats};
@@ -42,6 +42,8 @@ struct Driver {
     /// What is stored.
     rows: Vec<(Row, WriterEpoch)>,
     epoch: WriterEpoch,
+    /// Of the connections that are opened.
+    is_gathered: bool,
     tickets: u32,
     wants_connection: bool,
     /// Batches in flight, oldest first.
@@ -73,6 +75,7 @@ impl Driver {
             stats,
             rows: Vec::new(),
             epoch: WriterEpoch(0),
+            is_gathered: false,
             tickets: 0,
             wants_connection: false,
             sent: VecDeque::new(),
@@ -130,7 +133,10 @@ impl Driver {
     fn connect(&mut self) {
         assert!(std::mem::take(&mut self.wants_connection));
         self.epoch.0 += 1;
-        self.on(Input::Connected(Ok(self.epoch)));
+        self.on(Input::Connected(Ok(Connected {
+            epoch: self.epoch,
+            is_gathered: self.is_gathered,
+        })));
     }
 
     /// Appends so many events with ids of the client; returns the ticket.

@@ -348,6 +348,10 @@ impl LogWriter for SimWriter {
         self.epoch
     }
 
+    fn is_gathered(&self) -> bool {
+        false
+    }
+
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         let outcome = self.execute(&batch);
         let mut answering = self.answering.clone();

@@ -151,6 +151,10 @@ impl LogWriter for Writer {
         self.epoch
     }
 
+    fn is_gathered(&self) -> bool {
+        false
+    }
+
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         let outcome = self.world.commit(&batch, self.epoch);
         let slow = self.slow.load(Ordering::Relaxed);

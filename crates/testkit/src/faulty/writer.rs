@@ -54,6 +54,10 @@ impl LogWriter for Writer {
         self.epoch
     }
 
+    fn is_gathered(&self) -> bool {
+        false
+    }
+
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome> {
         let meets = self.process.plan().next_commit(&batch);
         let (reply, answer) = oneshot::channel();

@@ -244,7 +244,10 @@ fn a_change_of_history_while_connecting_is_remembered() {
     assert!(matches!(d.reads[0].1.0, What::End), "all is forgotten");
 
     d.fail_read();
-    d.on(Input::Connected(Ok(WriterEpoch(99))));
+    d.on(Input::Connected(Ok(Connected {
+        epoch: WriterEpoch(99),
+        is_gathered: false,
+    })));
     assert!(d.reads.is_empty(), "nobody has asked for this one");
 }
 

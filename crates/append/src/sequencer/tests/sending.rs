@@ -126,6 +126,27 @@ fn far_from_the_database_four_batches_are_under_way() {
     assert_eq!(d.sizes(), [3, 3, 3, 3], "four are enough");
 }
 
+/// Goal: where batches gather with those of other logs, a few small ones are under way; further ones grow meanwhile.
+///
+/// They were held back until they were as large as the smallest under way. With sixteen logs many callers so waited for
+/// a second commit, and the common statements held two thirds of the events that one log's statements hold.
+#[test]
+fn small_batches_go_at_once_where_they_gather_with_those_of_other_logs() {
+    let mut d = Driver::new(Config::default(), 64);
+    d.is_gathered = true;
+    d.connect();
+    d.do_reads();
+    d.append("s", Any, 1);
+    d.settle();
+    d.append("s", Any, 9);
+    for _ in 0..5 {
+        d.append("s", Any, 1);
+    }
+    assert_eq!(d.sizes(), [9, 1, 1, 1], "four are enough");
+    d.commit();
+    assert_eq!(d.sizes(), [1, 1, 1, 2], "what has formed goes next");
+}
+
 /// Goal: the way to the database is measured by empty batches only where several may be under way.
 #[test]
 fn the_way_is_not_measured_where_one_batch_is_under_way() {
