@@ -1,5 +1,5 @@
-//! Random schedules for a short while, with a fresh seed each time. What they have found is told by scripted tests of the
-//! sequencer and by `plants`: a list of choices means something else as soon as a schedule is drawn in another way.
+//! Random schedules for a short while, with a fresh seed each time. What they have found is told by scripted tests of
+//! the sequencer and by `plants`: a list of choices means something else as soon as a schedule is drawn in another way.
 
 #![allow(
     clippy::unwrap_used,

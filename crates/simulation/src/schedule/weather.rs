@@ -2,8 +2,8 @@
 //!
 //! Why: a broken promise often needs the same few things in one order, and then that nothing else comes between them.
 //! That is rare while everything is equally likely in every schedule. So each schedule differs from the average in its
-//! own way, as in *swarm testing* (Groce and others, 2012): it has favourite faults, and each of a few leanings is there
-//! or not. Most schedules have one to three leanings, so each three of them come together soon.
+//! own way, as in *swarm testing* (Groce and others, 2012): it has favourite faults, and each of a few leanings is
+//! there or not. Most schedules have one to three leanings, so each three of them come together soon.
 
 use super::*;
 

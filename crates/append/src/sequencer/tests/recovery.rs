@@ -288,8 +288,8 @@ fn the_oldest_append_is_given_up_while_connecting() {
     assert!(!d.is_open(waits));
 }
 
-/// A command was given up, and the retry that waited for it was to be decided again although it was as old: the sequencer
-/// asked to be woken at a time that had passed, for ever. Found by the simulation.
+/// A command was given up, and the retry that waited for it was to be decided again although it was as old: the
+/// sequencer asked to be woken at a time that had passed, for ever. Found by the simulation.
 #[test]
 fn a_retry_is_given_up_with_the_command_that_it_waited_for() {
     let mut d = Driver::running(Config::default(), 1);
