@@ -50,6 +50,8 @@ pub struct StreamTruth {
 struct State {
     /// By position, from 1 on.
     rows: Vec<Stored>,
+    /// Where in `rows` those of each stream are.
+    of_stream: HashMap<StreamId, Vec<usize>>,
     streams: HashMap<StreamId, RowId>,
     types: HashMap<EventType, RowId>,
     /// Grows with each loss of commits.
@@ -203,6 +205,9 @@ impl Database {
         let mut state = self.state();
         let keep = state.rows.len().saturating_sub(count);
         let lost = state.rows.split_off(keep);
+        for rows in state.of_stream.values_mut() {
+            rows.retain(|row| *row < keep);
+        }
         let keep = keep as u64;
         state.streams.retain(|_, row| row.0 <= keep);
         state.types.retain(|_, row| row.0 <= keep);
@@ -258,6 +263,9 @@ impl State {
                 row.position
             ));
         }
+        let number = self.rows.len();
+        let rows = self.of_stream.entry(row.stream.clone()).or_default();
+        rows.push(number);
         self.rows.push(Stored {
             row: row.clone(),
             writer,
@@ -288,10 +296,8 @@ impl State {
 
     /// The last row of a stream, removed or not.
     fn last(&self, stream: &StreamId) -> Option<&Stored> {
-        self.rows
-            .iter()
-            .rev()
-            .find(|stored| stored.row.stream == *stream)
+        let number = self.of_stream.get(stream)?.last()?;
+        self.rows.get(*number)
     }
 
     fn truth(&self, stream: &StreamId) -> StreamTruth {
@@ -329,10 +335,18 @@ impl State {
     }
 
     fn found(&self, wanted: impl Fn(&Row) -> bool, limit: usize) -> Vec<EventRef> {
-        let there = self.rows.iter().filter(|stored| !stored.is_removed);
-        let wanted = there.filter(|stored| wanted(&stored.row));
-        wanted.take(limit).map(reference).collect()
+        found(self.rows.iter(), wanted, limit)
     }
+}
+
+fn found<'a>(
+    rows: impl Iterator<Item = &'a Stored>,
+    wanted: impl Fn(&Row) -> bool,
+    limit: usize,
+) -> Vec<EventRef> {
+    let there = rows.filter(|stored| !stored.is_removed);
+    let wanted = there.filter(|stored| wanted(&stored.row));
+    wanted.take(limit).map(reference).collect()
 }
 
 fn reference(stored: &Stored) -> EventRef {
@@ -433,7 +447,8 @@ impl Backend for Database {
                 state.found(is_it, usize::MAX)
             }
             EventLookup::After { position, limit } => {
-                state.found(|row| row.position > position, limit)
+                let first = usize::try_from(position.0).unwrap_or(usize::MAX);
+                found(state.rows.iter().skip(first), |_| true, limit)
             }
         })
     }

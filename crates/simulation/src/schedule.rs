@@ -428,7 +428,11 @@ impl World {
             return;
         }
         let which = self.choices.index(self.messages.len());
-        let (to, signal) = self.messages.swap_remove(which);
+        // Some come twice, some never.
+        let (to, signal) = match self.choices.chance(1, 8) {
+            true => self.messages[which],
+            false => self.messages.swap_remove(which),
+        };
         if !self.choices.chance(1, 4) {
             self.tell(to, signal);
         }

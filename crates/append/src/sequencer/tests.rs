@@ -1,10 +1,10 @@
 //! The sequencer driven by hand: each test gives every answer of the database itself, so that one decision can be seen
 //! alone.
 
+mod courtesy;
 mod looking_up;
 mod recovery;
 mod sending;
-mod turns;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
