@@ -27,7 +27,7 @@ mod faults;
 pub mod histogram;
 pub mod host;
 mod http;
-pub mod journals;
+mod journals;
 mod latency;
 mod locking;
 pub mod page;
@@ -90,8 +90,6 @@ enum Command {
     /// Several servers on one database: to try out, and to hurt.
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
-    /// The entity runtime: how fast, how large, and whether it keeps its word.
-    Entities(entities::EntitiesArgs),
     /// Fail-overs of PostgreSQL by Patroni under load: is anything lost, and how soon do appends go on?
     Failover(failover::FailoverArgs),
     /// What distance costs: separate statements, one bundled statement, Gesta's pipeline.
@@ -124,7 +122,6 @@ async fn dispatch(command: Command) -> Result<bool> {
     match command {
         Command::Append(args) => append::run(&args, &stop).await,
         Command::Cluster(command) => cluster::run(&command, &stop).await,
-        Command::Entities(args) => entities::run(&args, &stop).await,
         Command::Failover(args) => failover::run(&args, &stop).await,
         Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,

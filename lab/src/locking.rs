@@ -1,28 +1,30 @@
 //! `locking`: the same commands with the entity in memory, and as load, decide, append with optimistic locking.
 //!
 //! The same callers are spread over fewer and fewer entities. With optimistic locking the callers of one entity
-//! keep refusing each other: who loses reads the stream again and tries again. Every entity is used for so many
-//! commands only, so that reading it costs the same from beginning to end.
+//! keep refusing each other: who loses reads the stream again and tries again. There every entity is used for so many
+//! commands only, so that reading it costs the same from beginning to end. What entities in memory answered is compared
+//! with the stored streams afterwards. With one entity, and far away, this is what deciding ahead is worth.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gesta::entity::{Context, Decider, Entities, EntityType, JsonEvents};
-use gesta_core::{
-    ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, OwnerStore,
-    Revision,
-};
+use gesta::entity::{Config, Context, Decider, Entities};
+use gesta_core::{ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::cells;
-use crate::entities::tally::{Command, Event, Tally};
+use crate::entities::calls::{Calls, drive};
+use crate::entities::start;
+use crate::entities::tally::{Book, Command, Event, Tally, decoded, read_stream};
 use crate::failure::Result;
-use crate::histogram::{Latencies, Percentiles};
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, numbers};
+use crate::run::Run;
 use crate::store::{self, StoreArgs};
 use crate::units::{self, grouped};
+
+/// Most wrong answers that are told of each number of entities.
+const WRONGS_TOLD: usize = 10;
 
 /// The entity in memory against load, decide, append with optimistic locking, at rising contention.
 #[derive(Debug, Clone, clap::Args)]
@@ -35,9 +37,9 @@ pub(crate) struct LockingArgs {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     callers: u32,
     /// Entities that the callers share, one measurement each.
-    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 64, 16, 4, 1])]
+    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 64, 16, 4, 1], value_parser = clap::value_parser!(u64).range(1..))]
     entities: Vec<u64>,
-    /// Commands after which another entity takes the place of one.
+    /// Commands after which another entity takes the place of one, with optimistic locking.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     commands_each: u64,
     /// How long each measurement takes.
@@ -48,55 +50,60 @@ pub(crate) struct LockingArgs {
 /// How commands are carried out.
 #[derive(Clone)]
 enum Way {
-    InMemory(Entities<Tally>),
+    InMemory(Entities<Tally>, Arc<Book>),
     Optimistic(Arc<dyn EventStore>),
 }
 
 /// What was measured.
 struct Measured {
-    per_second: f64,
-    latency: Percentiles,
+    calls: Calls,
     /// Decisions per accepted command.
     decisions: f64,
-    failures: u64,
-    /// Commands accepted, and events stored for them.
-    accepted: u64,
+}
+
+impl Measured {
+    fn p99(&self) -> f64 {
+        self.calls.latencies.percentiles().p99
+    }
 }
 
 /// The command. True if every accepted command is stored once.
 pub(crate) async fn run(args: &LockingArgs, stop: &CancellationToken) -> Result<bool> {
     let mut report = Report::begin("locking", "The entity in memory, and optimistic locking", 0);
     let opened = store::open(&args.store).await?;
-    let owner = opened.owner()?;
-    let kind = EntityType::new("held", JsonEvents::<Event>::new())?;
-    let held = Entities::start(Arc::clone(&owner) as Arc<dyn OwnerStore>, kind);
+    let held = start(&opened.owner()?, Config::default(), None)?;
     let (mut rows, mut lost) = (Vec::new(), 0_i128);
     for entities in &args.entities {
         if stop.is_cancelled() {
             break;
         }
+        // Never the entities of another measurement.
+        let run = format!("{}-", Run::random());
+        let book = Book::of(&run, usize::try_from(*entities)?);
         let ways = [
-            Way::InMemory(held.clone()),
+            Way::InMemory(held.clone(), Arc::clone(&book)),
             Way::Optimistic(Arc::clone(&opened.store)),
         ];
         let mut pair = Vec::new();
         for way in ways {
             let before = last_position(&opened.store).await?;
-            let measured = measure(&way, *entities, args, stop).await?;
+            let measured = measure(&way, *entities, &run, args, stop).await;
             let stored = last_position(&opened.store).await? - before;
-            lost += i128::from(stored) - i128::from(measured.accepted);
-            eprintln!(
-                "{entities} entities: {} commands/s",
-                grouped(measured.per_second)
-            );
+            let accepted = measured.calls.latencies.percentiles().count;
+            lost += i128::from(stored) - i128::from(accepted);
+            let rate = grouped(measured.calls.per_second());
+            eprintln!("{entities} entities: {rate} commands/s");
             pair.push(measured);
         }
+        let (_, wrongs) = book.check(opened.store.as_ref()).await?;
+        report.problems.extend(wrongs.into_iter().take(WRONGS_TOLD));
         rows.push((*entities, pair));
     }
+    // Interrupted between the two.
+    rows.retain(|(_, pair)| pair.len() == 2);
     if lost != 0 {
-        report.problem(format!(
-            "stored events and accepted commands differ by {lost}"
-        ));
+        let problem = format!("stored events and accepted commands differ by {lost}");
+        report.problem(problem);
     }
     report.store = Some(opened.facts.clone());
     report.workload = json!({
@@ -112,33 +119,12 @@ pub(crate) async fn run(args: &LockingArgs, stop: &CancellationToken) -> Result<
 /// The report: with so many entities, in memory and with optimistic locking.
 fn tell(report: &mut Report, rows: &[(u64, Vec<Measured>)]) {
     const WAYS: &str = "Commands with fewer and fewer entities";
-    let columns = [
-        ("entities", Unit::Count),
-        ("in memory", Unit::Count),
-        ("optimistic locking", Unit::Count),
-        ("times as many", Unit::Times),
-        ("p99 in memory", Unit::Millis),
-        ("p99 optimistic", Unit::Millis),
-        ("decisions per command, optimistic", Unit::Count),
-        ("failed", Unit::Count),
-    ];
-    let (mut table, mut ratios) = (Table::new(WAYS, columns), Vec::new());
-    for (entities, pair) in rows {
-        if let [memory, optimistic] = pair.as_slice() {
-            let ratio = memory.per_second / optimistic.per_second.max(1.0);
-            ratios.push(ratio);
-            table.row(cells![
-                *entities,
-                memory.per_second,
-                optimistic.per_second,
-                ratio,
-                memory.latency.p99,
-                optimistic.latency.p99,
-                optimistic.decisions,
-                memory.failures + optimistic.failures,
-            ]);
-        }
-    }
+    const NAMES: [&str; 2] = ["in memory", "optimistic locking"];
+    let rate = |pair: &[Measured], way: usize| pair[way].calls.per_second();
+    let ratio = |pair: &[Measured]| rate(pair, 0) / rate(pair, 1).max(1.0);
+    let failed =
+        |pair: &[Measured]| -> usize { pair.iter().map(|one| one.calls.wrongs.len()).sum() };
+    let ratios: Vec<f64> = rows.iter().map(|(_, pair)| ratio(pair)).collect();
     report.finding = match ratios.as_slice() {
         [] => "Interrupted before anything was measured.".into(),
         ratios => format!(
@@ -146,17 +132,23 @@ fn tell(report: &mut Report, rows: &[(u64, Vec<Measured>)]) {
             numbers::times_between(ratios)
         ),
     };
-    let ways = (&["in memory", "optimistic locking"][..], Scale::Log);
-    report.chart(
-        Chart::lines(
-            "Commands per second over entities",
-            WAYS,
-            ("entities", Scale::Log),
-            ways,
+    let title = "Commands per second over entities";
+    let x = ("entities", Scale::Log);
+    report.chart(Chart::lines(title, WAYS, x, (&NAMES, Scale::Log)).y_name("commands/s"));
+    let table = Table::of(WAYS, rows)
+        .column("entities", Unit::Count, |(entities, _)| *entities)
+        .column(NAMES[0], Unit::Count, |(_, pair)| rate(pair, 0))
+        .column(NAMES[1], Unit::Count, |(_, pair)| rate(pair, 1))
+        .column("times as many", Unit::Times, |(_, pair)| ratio(pair))
+        .column("p99 in memory", Unit::Millis, |(_, pair)| pair[0].p99())
+        .column("p99 optimistic", Unit::Millis, |(_, pair)| pair[1].p99())
+        .column(
+            "decisions per command, optimistic",
+            Unit::Count,
+            |(_, pair)| pair[1].decisions,
         )
-        .y_name("commands/s"),
-    );
-    report.table(table);
+        .column("failed", Unit::Count, |(_, pair)| failed(pair));
+    report.table(table.table());
 }
 
 async fn last_position(store: &Arc<dyn EventStore>) -> Result<u64> {
@@ -166,80 +158,58 @@ async fn last_position(store: &Arc<dyn EventStore>) -> Result<u64> {
 async fn measure(
     way: &Way,
     entities: u64,
+    run: &str,
     args: &LockingArgs,
     stop: &CancellationToken,
-) -> Result<Measured> {
-    // Never the entities of another measurement.
-    let run = uuid::Uuid::new_v4().simple().to_string();
-    let next = Arc::new(AtomicU64::new(0));
-    let decisions = Arc::new(AtomicU64::new(0));
-    let began = Instant::now();
-    let until = began + args.duration;
-    let mut tasks = tokio::task::JoinSet::new();
-    for by in 0..args.callers {
-        let (way, run, stop) = (way.clone(), run.clone(), stop.clone());
-        let (next, decisions) = (Arc::clone(&next), Arc::clone(&decisions));
-        let each = args.commands_each;
-        tasks.spawn(async move {
-            let mut latencies = Latencies::default();
-            let mut failures = 0_u64;
-            while Instant::now() < until && !stop.is_cancelled() {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                // Entity `n mod entities` of its generation, which ends when each has had its commands.
-                let id = format!("{run}x{}x{}", n / (entities * each), n % entities);
-                let sent = Instant::now();
-                let command = Command::Count { by, n };
-                let done = match &way {
-                    Way::InMemory(held) => held.execute(&id, command).await.is_ok(),
-                    Way::Optimistic(store) => {
-                        let (done, tries) = optimistic(&**store, &id, command).await;
-                        decisions.fetch_add(tries, Ordering::Relaxed);
-                        done
-                    }
-                };
-                if done {
-                    latencies.record(sent.elapsed());
-                } else {
-                    failures += 1;
+) -> Measured {
+    let (next, decisions) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (way, run, each) = (way.clone(), run.to_owned(), args.commands_each);
+    let decided = Arc::clone(&decisions);
+    let calls = drive(0..args.callers, args.duration, stop, move |by, _| {
+        let n = next.fetch_add(1, Ordering::Relaxed);
+        let (entity, command) = (n % entities, Command::Count { by, n });
+        let (way, decided) = (way.clone(), Arc::clone(&decided));
+        let id = match way {
+            Way::InMemory(..) => format!("{run}{entity}"),
+            // Entity of its generation, which ends when each has had its commands.
+            Way::Optimistic(_) => format!("{run}{}x{entity}", n / (entities * each)),
+        };
+        async move {
+            Some(match &way {
+                Way::InMemory(held, book) => {
+                    let entity = usize::try_from(entity).expect("a book has so many");
+                    let before = book.before(entity);
+                    let answered = held.execute(&id, command).await;
+                    let answered = answered.map(|reply| book.after(entity, before, command, reply));
+                    answered.map_err(|error| error.to_string())
                 }
-            }
-            (latencies, failures)
-        });
+                Way::Optimistic(store) => optimistic(&**store, &id, command, &decided).await,
+            })
+        }
+    });
+    let calls = calls.await;
+    let decided = decisions.load(Ordering::Relaxed) as f64;
+    let accepted = calls.latencies.percentiles().count as f64;
+    Measured {
+        calls,
+        decisions: decided / accepted.max(1.0),
     }
-    let (mut latencies, mut failures) = (Latencies::default(), 0);
-    while let Some(done) = tasks.join_next().await {
-        let (some, failed) = done?;
-        latencies.merge(&some);
-        failures += failed;
-    }
-    let latency = latencies.percentiles();
-    let (accepted, tried) = (
-        latency.count as f64,
-        decisions.load(Ordering::Relaxed) as f64,
-    );
-    Ok(Measured {
-        per_second: accepted / began.elapsed().as_secs_f64(),
-        latency,
-        decisions: if tried > 0.0 {
-            tried / accepted.max(1.0)
-        } else {
-            1.0
-        },
-        failures,
-        accepted: latency.count,
-    })
 }
 
-/// Load, decide, append; again when somebody else was faster. True once it is stored, and how often it was decided.
-async fn optimistic(store: &dyn EventStore, id: &str, command: Command) -> (bool, u64) {
+/// Load, decide, append; again when somebody else was faster. Counts how often it was decided.
+async fn optimistic(
+    store: &dyn EventStore,
+    id: &str,
+    command: Command,
+    decisions: &AtomicU64,
+) -> std::result::Result<(), String> {
     let stream = format!("tried-{id}");
-    let mut tries = 0;
     loop {
-        tries += 1;
+        decisions.fetch_add(1, Ordering::Relaxed);
         match try_once(store, &stream, command).await {
-            Ok(true) => return (true, tries),
+            Ok(true) => return Ok(()),
             Ok(false) => {}
-            Err(_) => return (false, tries),
+            Err(failure) => return Err(failure.0),
         }
     }
 }
@@ -248,15 +218,9 @@ async fn optimistic(store: &dyn EventStore, id: &str, command: Command) -> (bool
 async fn try_once(store: &dyn EventStore, stream: &str, command: Command) -> Result<bool> {
     let mut tally = Tally::default();
     let mut expected = ExpectedRevision::NoStream;
-    match store.read_whole_stream(stream).await {
-        Ok(events) => {
-            for event in &events {
-                tally.evolve(&crate::entities::tally::decoded(&event.data)?);
-                expected = ExpectedRevision::Exact(Revision(event.revision.0));
-            }
-        }
-        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {}
-        Err(error) => return Err(error.into()),
+    for event in read_stream(store, stream).await? {
+        tally.evolve(&decoded(&event.data)?);
+        expected = ExpectedRevision::Exact(event.revision);
     }
     let context = Context::new(stream, gesta_core::Timestamp(0));
     let decided = match tally.decide(&command, &context) {

@@ -40,6 +40,13 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// Brings things into random order.
+    pub fn shuffle<T>(&mut self, things: &mut [T]) {
+        for end in (2..=things.len()).rev() {
+            things.swap(end - 1, self.below(end));
+        }
+    }
+
     /// A random version-4 UUID.
     pub fn uuid(&mut self) -> uuid::Uuid {
         let bits = (u128::from(self.next()) << 64) | u128::from(self.next());

@@ -1,37 +1,29 @@
 //! How fast a consumer catches up on the whole log: by pages, and by a subscription. Every event is decoded.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use gesta_core::{
-    AllFrom, EventStore, Filter, ReadAll, Subscribe, SubscribeFrom, SubscribeTo,
-    SubscriptionMessage,
+    AllFrom, EventStore, Filter, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Context, Result, fail};
+use crate::faults::{CurrentStore, ask};
 
-/// Events per page.
-const PAGE: usize = 5_000;
+/// How long the store may be unavailable.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads the log page by page; returns how many events there were, and how many a second.
-pub(crate) async fn by_pages(
-    store: &dyn EventStore,
-    stop: &CancellationToken,
-) -> Result<(u64, f64)> {
-    let mut request = ReadAll::forwards().from(AllFrom::Start).limit(PAGE);
+pub(crate) async fn by_pages(store: &Arc<dyn EventStore>) -> Result<(u64, f64)> {
     let (begin, mut events) = (Instant::now(), 0);
-    loop {
-        let page = store
-            .read_all(request.clone())
-            .await
-            .context("reading all")?;
-        events += page.events.len() as u64;
-        page.events.iter().for_each(decode);
-        if page.end || stop.is_cancelled() {
-            return Ok((events, per_second(events, begin)));
-        }
-        request.from = AllFrom::Checkpoint(page.next);
-    }
+    let store = CurrentStore::new(Arc::clone(store), None);
+    let read = ask::read_all(&store, AllFrom::Start, PATIENCE, |event| {
+        events += 1;
+        decode(&event);
+    });
+    read.await.context("reading all")?;
+    Ok((events, per_second(events, begin)))
 }
 
 /// The same by a subscription from the start of the log until it has caught up.

@@ -4,13 +4,13 @@
 //! anew, so nothing is known to the process; the database's cache is warm. The same entities are loaded with the
 //! snapshots and without looking at them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::cells;
+use crate::entities::calls::Calls;
 use crate::entities::crowd::{Crowd, ask_all, make};
 use crate::entities::start;
 use crate::failure::{Result, fail};
@@ -30,10 +30,6 @@ pub(crate) struct RecoveryArgs {
     #[arg(long, default_value = NEW_SERVER)]
     #[serde(skip)]
     store: String,
-    /// Extra round trip to the database, for example 10ms; half of it each way.
-    #[arg(long, default_value = "0", value_parser = units::duration)]
-    #[serde(serialize_with = "units::seconds", rename = "round_trip_seconds")]
-    rtt: Duration,
     #[command(flatten)]
     #[serde(skip)]
     report: ReportArgs,
@@ -88,6 +84,17 @@ impl Cell {
     fn entities_per_second(&self) -> f64 {
         self.per_second(f64::from(self.entities))
     }
+
+    /// How they were loaded.
+    fn how(&self) -> String {
+        let callers = several(f64::from(self.callers), "caller");
+        let how = if self.snapshots {
+            "with snapshots"
+        } else {
+            "from events"
+        };
+        format!("{how}, {callers}")
+    }
 }
 
 /// What was measured.
@@ -104,7 +111,7 @@ pub(crate) async fn run(args: &RecoveryArgs, stop: &CancellationToken) -> Result
     let mut report = Report::begin("recovery", "Recovery after a restart", args.seed);
     let mut server = None;
     let url = store::resolve(&args.store, &mut server)?;
-    let opened = store::open_url(&url, args.rtt, 1).await?;
+    let opened = store::open_url(&url, Duration::ZERO, 1).await?;
     report.store = Some(opened.facts.clone());
     report.workload = json!(args);
     let mut lab = Lab {
@@ -198,16 +205,28 @@ impl Lab<'_> {
     ) -> Result<()> {
         let (mut rounds, mut latencies) = (Vec::new(), Latencies::default());
         for _ in 0..self.args.rounds {
-            let round = self.round(crowd, callers, snapshots, &mut latencies, stop);
-            rounds.push(round.await?);
+            let (calls, events_read, cores) = self.round(crowd, callers, snapshots, stop).await?;
+            latencies.merge(&calls.latencies);
+            self.found.wrongs.extend(calls.wrongs);
+            rounds.push((calls.seconds, events_read, cores));
             if stop.is_cancelled() {
                 return Ok(());
             }
         }
-        rounds.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        let mut cell = rounds.swap_remove(rounds.len() / 2);
-        let p = latencies.percentiles();
-        (cell.p50_ms, cell.p99_ms) = (p.p50, p.p99);
+        rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (seconds, events_read, cores) = rounds[rounds.len() / 2];
+        let latency = latencies.percentiles();
+        let cell = Cell {
+            entities: crowd.entities,
+            events_each: crowd.events,
+            snapshots,
+            callers,
+            seconds,
+            events_read,
+            p50_ms: latency.p50,
+            p99_ms: latency.p99,
+            cores,
+        };
         let (each, rate) = (cell.events_each, rate(cell.entities_per_second()));
         let with = if snapshots { ", snapshots" } else { "" };
         eprintln!("  {each} events each, {callers} callers{with}: {rate} entities/s");
@@ -215,23 +234,21 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// A new process as far as the database can tell: nothing is known.
+    /// A new process as far as the database can tell: nothing is known. Gives the events that were read, and the cores
+    /// that were busy.
     async fn round(
         &mut self,
         crowd: &Crowd,
         callers: u32,
         snapshots: bool,
-        latencies: &mut Latencies,
         stop: &CancellationToken,
-    ) -> Result<Cell> {
-        let opened = store::open_url(&self.url, self.args.rtt, 1).await?;
+    ) -> Result<(Calls, u64, f64)> {
+        let opened = store::open_url(&self.url, Duration::ZERO, 1).await?;
         let every = snapshots.then_some(self.args.snapshot_every);
         let entities = start(&opened.owner()?, crowd.config()?, every)?;
-        let (meter, begin) = (CpuMeter::start(), Instant::now());
-        let (some, wrongs) = ask_all(&entities, crowd, callers, self.args.seed, stop).await;
-        let (seconds, cpu) = (begin.elapsed().as_secs_f64(), meter.used());
-        latencies.merge(&some);
-        self.found.wrongs.extend(wrongs);
+        let meter = CpuMeter::start();
+        let calls = ask_all(&entities, crowd, callers, self.args.seed, stop).await;
+        let cores = meter.used().machine_cores;
         let (read, total) = (entities.stats().loaded_events, crowd.total());
         if !snapshots && !stop.is_cancelled() && read != total {
             let wrong = format!("{read} events were read for {total}");
@@ -239,26 +256,16 @@ impl Lab<'_> {
         }
         entities.shutdown().await;
         opened.store.shutdown().await?;
-        Ok(Cell {
-            entities: crowd.entities,
-            events_each: crowd.events,
-            snapshots,
-            callers,
-            seconds,
-            events_read: read,
-            p50_ms: 0.0,
-            p99_ms: 0.0,
-            cores: cpu.machine_cores,
-        })
+        Ok((calls, read, cores))
     }
 
     async fn catch_up(&mut self, stop: &CancellationToken) -> Result<()> {
-        let opened = store::open_url(&self.url, self.args.rtt, 1).await?;
+        let opened = store::open_url(&self.url, Duration::ZERO, 1).await?;
         let (mut all, mut pages, mut subscriptions) = (0, Vec::new(), Vec::new());
         for _ in 0..self.args.rounds {
-            let store = opened.store.as_ref();
-            let (events, rate) = read::by_pages(store, stop).await?;
-            let (again, subscription_rate) = read::by_subscription(store, stop).await?;
+            let (events, rate) = read::by_pages(&opened.store).await?;
+            let (again, subscription_rate) =
+                read::by_subscription(opened.store.as_ref(), stop).await?;
             if stop.is_cancelled() {
                 return Ok(());
             }
@@ -284,51 +291,30 @@ fn tell(report: &mut Report, found: &Found) {
     };
     report.chart(over("Entities loaded per second", "entities/s"));
     report.chart(over("Time until an entity answers (p99)", "p99"));
-    let columns = [
-        ("loaded", Unit::Words),
-        ("events each", Unit::Count),
-        ("entities", Unit::Count),
-        ("callers", Unit::Count),
-        ("entities/s", Unit::Count),
-        ("events/s", Unit::Count),
-        ("events read", Unit::Count),
-        ("p50", Unit::Millis),
-        ("p99", Unit::Millis),
-        ("cores busy", Unit::Cores),
-    ];
-    let mut table = Table::new(LOADED, columns);
-    for cell in &found.cells {
-        let how = if cell.snapshots {
-            "with snapshots"
-        } else {
-            "from events"
-        };
-        let callers = several(f64::from(cell.callers), "caller");
-        table.row(cells![
-            format!("{how}, {callers}"),
-            cell.events_each,
-            cell.entities,
-            cell.callers,
-            cell.entities_per_second(),
-            cell.per_second(cell.events_read as f64),
-            cell.events_read,
-            cell.p50_ms,
-            cell.p99_ms,
-            cell.cores,
-        ]);
-    }
-    report.table(table);
-    let heads = [
-        "events in the log",
-        "events/s, page by page",
-        "events/s, by a subscription",
-    ];
+    let table = Table::of(LOADED, &found.cells)
+        .column("loaded", Unit::Words, Cell::how)
+        .column("events each", Unit::Count, |cell| cell.events_each)
+        .column("entities", Unit::Count, |cell| cell.entities)
+        .column("callers", Unit::Count, |cell| cell.callers)
+        .column("entities/s", Unit::Count, Cell::entities_per_second)
+        .column("events/s", Unit::Count, |cell| {
+            cell.per_second(cell.events_read as f64)
+        })
+        .column("events read", Unit::Count, |cell| cell.events_read)
+        .column("p50", Unit::Millis, |cell| cell.p50_ms)
+        .column("p99", Unit::Millis, |cell| cell.p99_ms)
+        .column("cores busy", Unit::Cores, |cell| cell.cores);
+    report.table(table.table());
     let title = "A projection that reads the whole log after a restart";
-    let mut table = Table::new(title, heads.map(|head| (head, Unit::Count)));
-    if let Some((events, pages, subscription)) = found.catch_up {
-        table.row(cells![events, pages, subscription]);
-    }
-    report.table(table);
+    let table = Table::of(title, found.catch_up.as_slice())
+        .column("events in the log", Unit::Count, |(events, ..)| *events)
+        .column("events/s, page by page", Unit::Count, |(_, pages, _)| {
+            *pages
+        })
+        .column("events/s, by a subscription", Unit::Count, |(.., live)| {
+            *live
+        });
+    report.table(table.table());
 }
 
 /// A rate, with decimals if it is small.

@@ -105,10 +105,9 @@ impl Sizes {
         let mut classes = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.split('#').next().unwrap_or_default().trim();
-            if line.is_empty() || line.starts_with("count") {
-                continue;
+            if !line.is_empty() && !line.starts_with("count") {
+                classes.push(class(line).context(format!("{name}, line {number}"))?);
             }
-            classes.push(class(line).context(format!("{name}, line {number}"))?);
         }
         Self::of(name.to_owned(), classes)
     }
@@ -119,17 +118,15 @@ impl Sizes {
             return fail(format!("{name}: no class of sizes"));
         }
         for class in &classes {
-            let range = class.smallest as f64..=class.largest as f64;
-            if class.smallest < SMALLEST_BYTES || class.largest > LARGEST_BYTES {
+            let (smallest, largest, average) = (class.smallest, class.largest, class.average);
+            if smallest < SMALLEST_BYTES || largest > LARGEST_BYTES {
                 return fail(format!(
-                    "{name}: sizes from {} to {} bytes; the lab's events have {SMALLEST_BYTES} to {LARGEST_BYTES}",
-                    class.smallest, class.largest
+                    "{name}: sizes from {smallest} to {largest} bytes; the lab's events have {SMALLEST_BYTES} to {LARGEST_BYTES}"
                 ));
             }
-            if !range.contains(&class.average) {
+            if !(smallest as f64..=largest as f64).contains(&average) {
                 return fail(format!(
-                    "{name}: the average {} is not between {} and {}",
-                    class.average, class.smallest, class.largest
+                    "{name}: the average {average} is not between {smallest} and {largest}"
                 ));
             }
         }
@@ -161,9 +158,8 @@ impl Sizes {
     /// Mean size in bytes.
     #[must_use]
     pub fn mean(&self) -> f64 {
-        let sum: f64 = self
-            .classes
-            .iter()
+        let classes = self.classes.iter();
+        let sum: f64 = classes
             .map(|class| class.count as f64 * class.average)
             .sum();
         sum / self.total as f64
@@ -185,10 +181,9 @@ impl Class {
         }
         let (low, high) = (smallest as f64, largest as f64);
         let below = (high - self.average) / (high - low);
-        let (from, to) = if random.fraction() < below {
-            (low, self.average)
-        } else {
-            (self.average, high)
+        let (from, to) = match random.fraction() < below {
+            true => (low, self.average),
+            false => (self.average, high),
         };
         let drawn = (from + (to - from) * random.fraction()).round();
         #[expect(
@@ -218,7 +213,6 @@ fn class(line: &str) -> Result<Class> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     /// Goal: classes come in their proportions, and each keeps its range and its average.
@@ -239,10 +233,8 @@ mod tests {
             let share = class.count as f64 / sizes.total as f64;
             // Four standard errors each.
             let spread = (f64::from(DRAWS) * share * (1.0 - share)).sqrt();
-            assert!(
-                (n - f64::from(DRAWS) * share).abs() < 4.0 * spread,
-                "{class:?}: {n}"
-            );
+            let off = (n - f64::from(DRAWS) * share).abs();
+            assert!(off < 4.0 * spread, "{class:?}: {n}");
             let mean = drawn.iter().sum::<f64>() / n;
             let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
             let error = (mean - class.average).abs() / (variance / n).sqrt();
@@ -251,10 +243,7 @@ mod tests {
                 "{class:?}: mean {mean}, {error} standard errors"
             );
         }
-        assert!(
-            (21_600.0..21_700.0).contains(&sizes.mean()),
-            "{}",
-            sizes.mean()
-        );
+        let mean = sizes.mean();
+        assert!((21_600.0..21_700.0).contains(&mean), "{mean}");
     }
 }

@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use serde_json::Value;
+use gesta_lab::report::{Cell, Report};
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
 
@@ -37,48 +37,14 @@ fn start() -> (Running, String) {
     command.args(["--store", "sqlite::memory:", "--listen", "127.0.0.1:0"]);
     let mut running = Running(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(running.0.stderr.take().unwrap()).lines();
-    let url = lines.by_ref().map_while(Result::ok).find_map(|line| {
-        Some(format!(
-            "http://{}",
-            line.split_once("listening on http://")?.1
-        ))
+    let mut told = lines.by_ref().map_while(Result::ok);
+    let url = told.find_map(|line| {
+        let (_, address) = line.split_once("listening on ")?;
+        Some(address.to_owned())
     });
     // Goes on reading, so that the process never waits for its log.
     std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
     (running, url.unwrap())
-}
-
-/// A table of a line.
-fn table<'a>(line: &'a Value, title: &str) -> &'a Value {
-    let parts = line["parts"].as_array().unwrap().iter();
-    let mut tables = parts.filter_map(|part| part.get("table"));
-    tables.find(|table| table["title"] == title).unwrap()
-}
-
-/// The values of a column.
-fn counts_of(line: &Value, title: &str, name: &str) -> Vec<f64> {
-    let table = table(line, title);
-    let columns = table["columns"].as_array().unwrap();
-    let at = columns
-        .iter()
-        .position(|column| column["name"] == name)
-        .unwrap();
-    let rows = table["rows"].as_array().unwrap().iter();
-    rows.map(|row| row["cells"][at].as_f64().unwrap()).collect()
-}
-
-/// Calls, outcomes, and how many there were.
-fn counts(line: &Value, title: &str) -> Vec<(String, String, f64)> {
-    let rows = table(line, title)["rows"].as_array().unwrap().iter();
-    let word = |row: &Value, at: usize| row["cells"][at].as_str().unwrap().to_owned();
-    rows.map(|row| {
-        (
-            word(row, 1),
-            word(row, 2),
-            row["cells"][3].as_f64().unwrap(),
-        )
-    })
-    .collect()
 }
 
 /// What happened: the cinema numbered its seats from 1, but the published load draws them from 0 to below `maxSeats`; so
@@ -99,17 +65,24 @@ fn the_published_load_has_no_refused_request() {
         let failed = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}\n{failed}");
         let line = std::fs::read_to_string(results).unwrap();
-        let line: Value = serde_json::from_str(&line).unwrap();
-        let counts = counts(&line, "Every kind of call");
-        let accepted = counts.iter().all(|(_, outcome, _)| outcome == "accepted");
+        let report: Report = serde_json::from_str(&line).unwrap();
+        let rows = |title: &str, columns: [&str; 3]| -> Vec<[Cell; 3]> {
+            let table = report.tables().find(|table| table.title == title).unwrap();
+            let at = |name: &str| table.columns.iter().position(|column| column.name == name);
+            let at = columns.map(|name| at(name).unwrap());
+            let rows = table.rows.iter();
+            rows.map(|row| at.map(|at| row.cells[at].clone())).collect()
+        };
+        let calls = rows("Every kind of call", ["outcome", "call", "requests"]);
+        let accepted = calls
+            .iter()
+            .all(|[outcome, ..]| *outcome == "accepted".into());
         assert!(accepted, "{scenario}: {said}");
-        let unsent = counts_of(&line, "Steps", "unsent");
-        assert_eq!(unsent, [0.0], "{scenario}: {said}");
-        let reserved = counts.iter().find(|(call, ..)| call == "reserve");
-        assert!(
-            reserved.is_some_and(|(.., count)| *count > 100.0),
-            "{scenario}: {said}"
-        );
+        let [[unsent, ..]] = rows("Steps", ["unsent"; 3]).try_into().unwrap();
+        assert_eq!(unsent, 0.into(), "{scenario}: {said}");
+        let reserved = calls.iter().find(|[_, call, _]| *call == "reserve".into());
+        let reserved = reserved.and_then(|[.., count]| count.number());
+        assert!(reserved > Some(100.0), "{scenario}: {said}");
     }
 }
 
@@ -118,19 +91,10 @@ fn the_published_load_has_no_refused_request() {
 fn a_cinema_that_is_killed_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let mut run = Command::new(LAB);
-    run.args([
-        "reservation-kill",
-        "--kills",
-        "4",
-        "--closed",
-        "16",
-        "--shows",
-        "10",
-        "--cinema",
-    ])
-    .arg(cinema())
-    .arg("--results")
-    .arg(directory.path().join("results.jsonl"));
+    let short = "reservation-kill --kills 4 --closed 16 --shows 10";
+    run.args(short.split(' ')).arg("--cinema").arg(cinema());
+    run.arg("--results")
+        .arg(directory.path().join("results.jsonl"));
     if gesta_pgtest::shared().is_none() {
         run.args(["--databases", "sqlite"]);
     }

@@ -1,7 +1,5 @@
 //! What a run came to.
 
-use super::bare::Bare;
-use crate::cells;
 use crate::report::{Report, Table, Unit, Whose};
 use crate::store::Pipelines;
 use crate::target::{Phase, ReadBack};
@@ -19,32 +17,6 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The bare statement with batches of so many events.
-    pub(super) fn bare(name: &str, bare: &Bare) -> Self {
-        let phase = Phase {
-            connections: 1,
-            events_per_second: bare.events_per_second,
-            appends_per_second: bare.events_per_second,
-            seconds: bare.seconds,
-            latency_ms: bare.latency_ms,
-            cpu: bare.cpu,
-            complete: true,
-            ..Phase::default()
-        };
-        let lost = ReadBack {
-            lost: u64::from(!bare.valid),
-            findings: vec!["the table has not the rows that were inserted".into()],
-            ..ReadBack::default()
-        };
-        Self {
-            name: name.to_owned(),
-            phase,
-            pipelines: None,
-            server_cores: None,
-            read_back: Some(lost),
-        }
-    }
-
     pub(super) fn rate(&self) -> f64 {
         self.phase.events_per_second
     }
@@ -74,31 +46,22 @@ pub(super) const TITLE: &str = "Every run";
 
 /// One row per run.
 pub(super) fn table(runs: &[Run]) -> Table {
-    let first = [("run", Unit::Words), ("waiters", Unit::Count)];
-    let last = [
-        ("generator, cores", Unit::Cores),
-        ("server, cores", Unit::Cores),
-        ("server, µs per append", Unit::Count),
-        ("events per batch", Unit::Count),
-        ("batches that missed", Unit::Count),
-    ];
-    let columns = first.into_iter().chain(Phase::COLUMNS).chain(last);
-    let mut table = Table::new(TITLE, columns);
-    for run in runs {
-        let first = cells![&run.name, run.phase.connections];
-        let per_append = |cores: f64| cores * 1e6 / run.phase.appends_per_second.max(1.0);
-        let last = cells![
-            run.phase.cpu.own_cores,
-            run.server_cores,
-            run.server_cores.map(per_append),
-            run.batch(),
-            run.pipelines.map(|pipelines| pipelines.misses),
-        ];
-        let whose = match run.pipelines {
-            Some(_) => Whose::Ours,
-            None => Whose::Other,
-        };
-        table.row_of(whose, [first, run.phase.cells(), last].concat());
-    }
-    table
+    let per_append = |run: &Run| {
+        let appends = run.phase.appends_per_second.max(1.0);
+        run.server_cores.map(|cores| cores * 1e6 / appends)
+    };
+    let misses = |run: &Run| run.pipelines.map(|pipelines| pipelines.misses);
+    Table::of(TITLE, runs)
+        .column("run", Unit::Words, |run| &run.name)
+        .column("waiters", Unit::Count, |run| run.phase.connections)
+        .columns(&Phase::COLUMNS, |run| run.phase.cells())
+        .column("generator, cores", Unit::Cores, |run| {
+            run.phase.cpu.own_cores
+        })
+        .column("server, cores", Unit::Cores, |run| run.server_cores)
+        .column("server, µs per append", Unit::Count, per_append)
+        .column("events per batch", Unit::Count, Run::batch)
+        .column("batches that missed", Unit::Count, misses)
+        .whose(|run| run.pipelines.map_or(Whose::Other, |_| Whose::Ours))
+        .table()
 }

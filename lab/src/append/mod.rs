@@ -30,6 +30,10 @@ use crate::units;
 
 use figures::Run;
 
+/// Streams, which all waiters share equally.
+const STREAMS: u32 = 10_000;
+/// Bytes of metadata per event.
+const METADATA: usize = 36;
 /// Most events of a stream.
 const STREAM_EVENTS_MAX: u64 = 4_000;
 /// Rounds of a comparison.
@@ -41,15 +45,9 @@ pub(crate) struct AppendArgs {
     #[command(flatten)]
     #[serde(skip)]
     store: StoreArgs,
-    /// Streams, which all waiters share equally.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
-    streams: u32,
     /// Bytes of data per event.
     #[arg(long, default_value_t = 50)]
     payload: usize,
-    /// Bytes of metadata per event.
-    #[arg(long, default_value_t = 36)]
-    metadata: usize,
     /// Seed of names, contents and choices.
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -65,19 +63,16 @@ pub(crate) struct AppendArgs {
     /// Events per append.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     events: u64,
-    /// What appends expect of their stream.
-    #[arg(long, value_enum, default_value_t = Expected::Any)]
-    expected: Expected,
     /// Appends per second, on a schedule, instead of as many as there can be.
     #[arg(long, value_parser = units::rate)]
     rate: Option<f64>,
     /// Time before the clock starts.
     #[arg(long, default_value = "2s", value_parser = units::duration)]
-    #[serde(skip)]
+    #[serde(serialize_with = "units::seconds", rename = "warm_up_seconds")]
     warm_up: Duration,
     /// Time on the clock.
     #[arg(long, default_value = "15s", value_parser = units::duration)]
-    #[serde(skip)]
+    #[serde(serialize_with = "units::seconds", rename = "duration_seconds")]
     duration: Duration,
     /// How often everything is measured; medians count. Default: once, and 5 times with --against.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
@@ -94,7 +89,7 @@ pub(crate) struct AppendArgs {
     servers: u16,
     /// Extra round trip of the last of several servers, for example 5ms.
     #[arg(long, default_value = "0", value_parser = units::duration)]
-    #[serde(skip)]
+    #[serde(serialize_with = "units::seconds", rename = "far_seconds")]
     far: Duration,
     /// Start Gesta's server on this store and append over HTTP.
     #[arg(long)]
@@ -164,9 +159,6 @@ pub(crate) async fn run(args: &AppendArgs, stop: &CancellationToken) -> Result<b
     }
     report.setting = args.setting();
     report.workload = json!(args);
-    report.workload["warm_up_seconds"] = json!(args.warm_up.as_secs_f64());
-    report.workload["duration_seconds"] = json!(args.duration.as_secs_f64());
-    report.workload["far_ms"] = json!(args.far.as_secs_f64() * 1_000.0);
     lab.tell(&mut report);
     if let Some(server) = served.as_ref().filter(|_| args.read_all) {
         read_all(server, &mut report).await?;
@@ -246,11 +238,11 @@ struct Lab<'a> {
 impl<'a> Lab<'a> {
     fn new(args: &'a AppendArgs, url: String, stop: &'a CancellationToken) -> Result<Self> {
         let sizes = Sizes::exactly(args.payload)?;
-        let (metadata, streams) = (json_of(args.metadata), args.streams);
+        let metadata = Bytes::from(format!(r#"{{"p":"{}"}}"#, "x".repeat(METADATA - 8)));
         Ok(Self {
             args,
             url,
-            contents: bare::Contents::new(&sizes, metadata, streams, args.seed),
+            contents: bare::Contents::new(&sizes, metadata, STREAMS as usize, args.seed),
             sizes,
             stop,
             server: None,
@@ -265,7 +257,6 @@ impl<'a> Lab<'a> {
         floor.is_some_and(|(floor, share)| share < floor)
     }
 
-    /// What was measured.
     fn tell(&self, report: &mut Report) {
         report.finding.clone_from(&self.finding);
         for run in &self.runs {
@@ -280,7 +271,7 @@ impl<'a> Lab<'a> {
         let metadata = self.contents.metadata.clone();
         let target = GestaTarget::new(&self.url, self.args.store.rtt, None)
             .with_logs(logs)
-            .appending(self.args.expected, metadata);
+            .appending(Expected::Any, metadata);
         target.by(self.args.protocol).fresh()
     }
 
@@ -309,7 +300,7 @@ impl<'a> Lab<'a> {
             workers: waiters,
             events: args.events,
             events_per_stream: STREAM_EVENTS_MAX / args.events * args.events,
-            streams: (args.streams / waiters).max(1),
+            streams: (STREAMS / waiters).max(1),
             rate: args.rate,
             warm_up: args.warm_up,
             duration: args.duration,
@@ -319,9 +310,9 @@ impl<'a> Lab<'a> {
         for target in targets {
             before.push(target.opened().await?.pipelines());
         }
-        let all: Vec<Arc<dyn Target>> = targets
+        let all: Vec<_> = targets
             .iter()
-            .map(|target| Arc::clone(target) as Arc<dyn Target>)
+            .map(|one| Arc::clone(one) as Arc<dyn Target>)
             .collect();
         let watched = self.server.map(|pid| tokio::spawn(cores_of(pid, load)));
         let (loaded, claims) = target::run_all(&all, &events, &load, None, self.stop).await?;
@@ -356,12 +347,4 @@ async fn cores_of(pid: i32, load: Load) -> f64 {
     tokio::time::sleep(load.duration).await;
     let busy = busy_of(pid).saturating_sub(before);
     busy.as_secs_f64() / load.duration.as_secs_f64()
-}
-
-/// JSON of exactly so many bytes.
-fn json_of(bytes: usize) -> Bytes {
-    match bytes.checked_sub(r#"{"p":""}"#.len()) {
-        Some(room) => format!(r#"{{"p":"{}"}}"#, "x".repeat(room)).into(),
-        None => "7".repeat(bytes).into(),
-    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::bare::{self, Form};
+use super::bare;
 use super::figures::Run;
 use super::{Against, Lab, ROUNDS};
 use crate::failure::{Context as _, Result};
@@ -52,11 +52,9 @@ impl Lab<'_> {
     /// A run on a store that is made for it. Gives its index.
     async fn alone(&mut self, name: &str, logs: u16, waiters: u32) -> Result<usize> {
         let target = self.target_of(logs).await?;
-        let runs = self
-            .load(name, std::slice::from_ref(&target), waiters)
-            .await;
+        let measured = self.slice(name, &target, waiters).await;
         target.remove().await?;
-        self.runs.extend(runs?);
+        measured?;
         Ok(self.runs.len() - 1)
     }
 
@@ -72,11 +70,11 @@ impl Lab<'_> {
             let name = format!("against {round}");
             let other = match against {
                 Against::Logs(logs) => self.alone(&name, logs, waiters).await?,
-                Against::Insert => self.bare(&name, Form::BareInsert).await?,
+                Against::Insert => self.bare(&name, 1).await?,
                 Against::Bare => {
                     let batch = rounded(self.runs[gesta].batch().unwrap_or(1.0));
                     let name = format!("{name}, batches of {batch}");
-                    self.bare(&name, Form::Batch(batch)).await?
+                    self.bare(&name, batch).await?
                 }
             };
             ratios.push(part(self.runs[gesta].rate(), self.runs[other].rate()));
@@ -93,16 +91,22 @@ impl Lab<'_> {
         Ok(())
     }
 
-    async fn bare(&mut self, name: &str, form: Form) -> Result<usize> {
+    async fn bare(&mut self, name: &str, events: u32) -> Result<usize> {
         let plan = bare::Plan {
             url: &self.url,
-            form,
+            events,
             contents: &self.contents,
             warm_up: self.args.warm_up.min(Duration::from_secs(2)),
             duration: self.args.duration,
         };
-        let bare = bare::measure(&plan, self.stop).await?;
-        self.runs.push(Run::bare(name, &bare));
+        let (run, read_back) = bare::measure(&plan, self.stop).await?;
+        self.runs.push(Run {
+            name: name.to_owned(),
+            phase: run.figures(1, true),
+            pipelines: None,
+            server_cores: None,
+            read_back: Some(read_back),
+        });
         Ok(self.runs.len() - 1)
     }
 
@@ -111,25 +115,23 @@ impl Lab<'_> {
     /// Why: designs that update a row per append collapse, because dead versions of that row can not be removed as long as
     /// somebody might still look at them (`pg_dump`, an analyst's transaction).
     pub(super) async fn old_snapshot(&mut self, hold: Duration) -> Result<()> {
-        let target = self.target().await?;
+        let (target, waiters) = (self.target().await?, self.args.waiters[0]);
         // The first slice warms caches and makes the streams.
-        self.slice("before", &target).await?;
+        self.slice("before", &target, waiters).await?;
         let session = postgres::connect(target.url()).await?;
-        session
-            .batch_execute(
-                "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current(), count(*) FROM pg_class",
-            )
-            .await
-            .context("opening the snapshot")?;
+        let open =
+            "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current(), count(*) FROM pg_class";
+        let opened = session.batch_execute(open).await;
+        opened.context("opening the snapshot")?;
         let begin = Instant::now();
         while !self.is_over() && (begin.elapsed() < hold || self.runs.len() < 2) {
             let name = format!("held for {:.0} s", begin.elapsed().as_secs_f64());
-            self.slice(&name, &target).await?;
+            self.slice(&name, &target, waiters).await?;
         }
         let lost = session.batch_execute("COMMIT").await;
         lost.context("the snapshot was lost")?;
         if !self.is_over() {
-            self.slice("after", &target).await?;
+            self.slice("after", &target, waiters).await?;
         }
         target.remove().await?;
         let is_held = |run: &&Run| run.name.starts_with("held");
@@ -144,9 +146,9 @@ impl Lab<'_> {
         Ok(())
     }
 
-    async fn slice(&mut self, name: &str, target: &Arc<GestaTarget>) -> Result<()> {
+    async fn slice(&mut self, name: &str, target: &Arc<GestaTarget>, waiters: u32) -> Result<()> {
         let targets = std::slice::from_ref(target);
-        let runs = self.load(name, targets, self.args.waiters[0]).await?;
+        let runs = self.load(name, targets, waiters).await?;
         self.runs.extend(runs);
         Ok(())
     }
@@ -158,7 +160,8 @@ impl Lab<'_> {
         let near = self.target().await?;
         let mut targets = vec![Arc::clone(&near)];
         for number in 1..servers {
-            let far = if number + 1 == servers {
+            let is_last = number + 1 == servers;
+            let far = if is_last {
                 self.args.far
             } else {
                 Duration::ZERO
@@ -185,19 +188,12 @@ impl Lab<'_> {
         let mut told = Vec::new();
         let mut least = f64::INFINITY;
         for (number, mut run) in together.into_iter().enumerate() {
-            let alone = if number == last {
-                alone[alone.len() - 1]
-            } else {
-                alone[1]
-            };
+            let alone = alone[if number == last { alone.len() - 1 } else { 1 }];
             let of_alone = part(run.rate(), alone);
             least = least.min(of_alone * f64::from(servers));
+            let (rate, percent) = (grouped(run.rate()), of_alone * 100.0);
+            told.push(format!("{rate} ({percent:.0} % of alone)"));
             run.name = format!("server {number} of {servers}");
-            told.push(format!(
-                "{} ({:.0} % of alone)",
-                grouped(run.rate()),
-                of_alone * 100.0
-            ));
             self.runs.push(run);
         }
         for target in targets.iter().skip(1) {

@@ -3,15 +3,15 @@
 //! Used by `recovery`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use gesta::entity::{Config, Entities, Error};
 use tokio_util::sync::CancellationToken;
 
+use super::calls::{Calls, drive};
 use super::tally::{Command, Tally};
-use crate::failure::{Context, Result};
-use crate::histogram::Latencies;
+use crate::failure::{Result, fail};
 use crate::random::Random;
 
 /// Callers that make the crowd.
@@ -24,14 +24,12 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Crowd {
     /// Their ids begin with this.
     pub(crate) prefix: String,
-    /// How many.
     pub(crate) entities: u32,
     /// Events of each.
     pub(crate) events: u64,
 }
 
 impl Crowd {
-    /// All events.
     pub(crate) fn total(&self) -> u64 {
         u64::from(self.entities) * self.events
     }
@@ -60,75 +58,59 @@ pub(crate) async fn make(
     stop: &CancellationToken,
 ) -> Result<()> {
     let next = Arc::new(AtomicU64::new(0));
-    let mut tasks = tokio::task::JoinSet::<Result<()>>::new();
-    for _ in 0..MAKERS {
-        let (entities, crowd) = (entities.clone(), crowd.clone());
-        let (next, stop) = (Arc::clone(&next), stop.clone());
-        tasks.spawn(async move {
-            while !stop.is_cancelled() {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= crowd.total() {
-                    break;
-                }
-                let each = u64::from(crowd.entities);
-                let id = crowd.id(number % each);
-                let (by, n) = (u32::try_from(number % each % 1_000)?, number / each);
-                loop {
-                    match entities.execute(&id, Command::Count { by, n }).await {
-                        Ok(_) => break,
-                        Err(Error::Overloaded(_)) => tokio::time::sleep(RETRY_PAUSE).await,
-                        Err(error) => return Err(error).context(format!("making {id}")),
-                    }
+    let (entities, each) = (entities.clone(), u64::from(crowd.entities));
+    let crowd = crowd.clone();
+    let made = drive(0..MAKERS, Duration::MAX, stop, move |by, _| {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        let is_left = number < crowd.total();
+        let (id, n, entities) = (crowd.id(number % each), number / each, entities.clone());
+        async move {
+            if !is_left {
+                return None;
+            }
+            loop {
+                match entities.execute(&id, Command::Count { by, n }).await {
+                    Ok(_) => return Some(Ok(())),
+                    Err(Error::Overloaded(_)) => tokio::time::sleep(RETRY_PAUSE).await,
+                    Err(error) => return Some(Err(format!("making {id}: {error}"))),
                 }
             }
-            Ok(())
-        });
+        }
+    });
+    match made.await.wrongs.into_iter().next() {
+        Some(wrong) => fail(wrong),
+        None => Ok(()),
     }
-    while let Some(done) = tasks.join_next().await {
-        done??;
-    }
-    Ok(())
 }
 
-/// Asks for every entity once, in random order. Returns the latencies, and whatever was answered wrongly.
+/// Asks for every entity once, in random order.
 pub(crate) async fn ask_all(
     entities: &Entities<Tally>,
     crowd: &Crowd,
     callers: u32,
     seed: u64,
     stop: &CancellationToken,
-) -> (Latencies, Vec<String>) {
+) -> Calls {
     let mut order: Vec<u32> = (0..crowd.entities).collect();
-    let mut random = Random::new(seed);
-    for i in (1..order.len()).rev() {
-        order.swap(i, random.below(i + 1));
-    }
-    let (order, next) = (Arc::new(order), Arc::new(AtomicUsize::new(0)));
-    let mut tasks = tokio::task::JoinSet::new();
-    for _ in 0..callers.min(crowd.entities) {
-        let (entities, crowd) = (entities.clone(), crowd.clone());
-        let (order, next, stop) = (Arc::clone(&order), Arc::clone(&next), stop.clone());
-        tasks.spawn(async move {
-            let (mut latencies, mut wrongs) = (Latencies::default(), Vec::new());
-            while let Some(entity) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if stop.is_cancelled() {
-                    break;
-                }
-                let id = crowd.id(u64::from(*entity));
-                let asked = Instant::now();
-                match entities.execute(&id, Command::Look).await {
-                    Ok(tally) if tally.count == crowd.events => latencies.record(asked.elapsed()),
-                    Ok(tally) => wrongs.push(format!("entity {id} has {tally:?}")),
-                    Err(error) => wrongs.push(format!("entity {id}: {error}")),
-                }
-            }
-            (latencies, wrongs)
-        });
-    }
-    let (mut latencies, mut wrongs) = (Latencies::default(), Vec::new());
-    while let Some(Ok((some, wrong))) = tasks.join_next().await {
-        latencies.merge(&some);
-        wrongs.extend(wrong);
-    }
-    (latencies, wrongs)
+    Random::new(seed).shuffle(&mut order);
+    let (order, next) = (Arc::new(order), Arc::new(AtomicU64::new(0)));
+    let (entities, crowd) = (entities.clone(), crowd.clone());
+    let callers = 0..callers.min(crowd.entities);
+    let asked = drive(callers, Duration::MAX, stop, move |_, _| {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        let entity = usize::try_from(at)
+            .ok()
+            .and_then(|at| order.get(at).copied());
+        let id = entity.map(|entity| crowd.id(u64::from(entity)));
+        let (entities, events) = (entities.clone(), crowd.events);
+        async move {
+            let id = id?;
+            Some(match entities.execute(&id, Command::Look).await {
+                Ok(tally) if tally.count == events => Ok(()),
+                Ok(tally) => Err(format!("entity {id} has {tally:?}")),
+                Err(error) => Err(format!("entity {id}: {error}")),
+            })
+        }
+    });
+    asked.await
 }

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use gesta::entity::{Context, Decider};
-use gesta_core::{ErrorKind, EventStore, EventStoreExt};
+use gesta::entity::Decider;
+use gesta_core::{ErrorKind, EventStore, EventStoreExt, RecordedEvent};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Context, Result};
 
 /// Count and digest of the events so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ impl Decider for Tally {
     fn decide(
         &self,
         command: &Command,
-        _: &Context<'_>,
+        _: &gesta::entity::Context<'_>,
     ) -> std::result::Result<Vec<Event>, Self::Rejection> {
         Ok(match *command {
             Command::Count { by, n } => vec![Event::Counted { by, n }],
@@ -65,6 +65,8 @@ impl Decider for Tally {
 /// What was answered, to be compared with what is stored.
 #[derive(Debug)]
 pub(crate) struct Book {
+    /// What the streams of the entities begin with; their numbers follow.
+    prefix: String,
     entities: Vec<Page>,
     wrongs: Mutex<Vec<String>>,
 }
@@ -73,9 +75,8 @@ pub(crate) struct Book {
 struct Page {
     /// The highest count in any answer so far.
     seen: AtomicU64,
-    /// Answers to commands with an event, then others.
-    counted: Mutex<Vec<Tally>>,
-    looked: Mutex<Vec<Tally>>,
+    /// Answers, and whether the command had an event.
+    answers: Mutex<Vec<(bool, Tally)>>,
 }
 
 /// What had been answered about an entity before a command was sent.
@@ -84,7 +85,13 @@ pub(crate) struct Before(u64);
 
 impl Book {
     pub(crate) fn new(entities: usize) -> Arc<Self> {
+        Self::of("", entities)
+    }
+
+    /// Of entities whose ids begin so, and then have a number.
+    pub(crate) fn of(prefix: &str, entities: usize) -> Arc<Self> {
         Arc::new(Self {
+            prefix: format!("tally-{prefix}"),
             entities: (0..entities).map(|_| Page::default()).collect(),
             wrongs: Mutex::default(),
         })
@@ -99,36 +106,26 @@ impl Book {
     pub(crate) fn after(&self, entity: usize, before: Before, command: Command, reply: Tally) {
         let page = &self.entities[entity];
         page.seen.fetch_max(reply.count, Ordering::SeqCst);
-        let (least, answers) = match command {
-            Command::Count { .. } => (before.0 + 1, &page.counted),
-            Command::Look => (before.0, &page.looked),
-        };
-        if reply.count < least {
+        let counts = matches!(command, Command::Count { .. });
+        if reply.count < before.0 + u64::from(counts) {
             self.wrong(format!(
                 "entity {entity}: stale: {command:?} was answered from event {}, although {} were acknowledged before",
                 reply.count, before.0
             ));
         }
-        answers.lock().expect("no panic under the lock").push(reply);
+        page.answers.lock().unwrap().push((counts, reply));
     }
 
     fn wrong(&self, what: String) {
-        self.wrongs
-            .lock()
-            .expect("no panic under the lock")
-            .push(what);
+        self.wrongs.lock().unwrap().push(what);
     }
 
     /// Compares with the store. Gives the number of acknowledged events and what is wrong.
     pub(crate) async fn check(&self, store: &dyn EventStore) -> Result<(u64, Vec<String>)> {
         let mut acknowledged = 0;
         for (entity, page) in self.entities.iter().enumerate() {
-            let stream = format!("tally-{entity}");
-            let stored = match store.read_whole_stream(&stream).await {
-                Ok(events) => events,
-                Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => vec![],
-                Err(error) => return Err(error.into()),
-            };
+            let stream = format!("{}{entity}", self.prefix);
+            let stored = read_stream(store, &stream).await?;
             let mut tally = Tally::default();
             let mut digests = vec![tally.digest];
             let mut once = HashMap::new();
@@ -137,57 +134,57 @@ impl Book {
                 tally.evolve(&Event::Counted { by, n });
                 digests.push(tally.digest);
                 if let Some(first) = once.insert((by, n), event.revision) {
+                    let again = event.revision;
                     self.wrong(format!(
-                        "{stream}: the command {by}/{n} is stored twice, at {first} and {}",
-                        event.revision
+                        "{stream}: the command {by}/{n} is stored twice, at {first} and {again}"
                     ));
                 }
             }
-            let found = |reply: &Tally| {
-                usize::try_from(reply.count).is_ok_and(|at| digests.get(at) == Some(&reply.digest))
-            };
-            let mut counted = page
-                .counted
-                .lock()
-                .expect("no panic under the lock")
-                .clone();
-            let looked = page.looked.lock().expect("no panic under the lock").clone();
-            acknowledged += counted.len() as u64;
-            for reply in counted.iter().chain(&looked).filter(|reply| !found(reply)) {
-                self.wrong(format!(
-                    "{stream}: an answer rests on events that are not stored: {reply:?}"
-                ));
+            let mut answers = page.answers.lock().unwrap().clone();
+            answers.sort_by_key(|(_, reply)| reply.count);
+            for (_, reply) in &answers {
+                let at = usize::try_from(reply.count)?;
+                if digests.get(at) != Some(&reply.digest) {
+                    self.wrong(format!(
+                        "{stream}: an answer rests on events that are not stored: {reply:?}"
+                    ));
+                }
             }
-            counted.sort_by_key(|reply| reply.count);
-            for pair in counted
-                .windows(2)
-                .filter(|pair| pair[0].count == pair[1].count)
-            {
-                self.wrong(format!(
-                    "{stream}: two commands got the same event {}",
-                    pair[0].count
-                ));
+            answers.retain(|(counts, _)| *counts);
+            acknowledged += answers.len() as u64;
+            for pair in answers.windows(2) {
+                let event = pair[0].1.count;
+                if event == pair[1].1.count {
+                    self.wrong(format!("{stream}: two commands got the same event {event}"));
+                }
             }
         }
-        let wrongs = std::mem::take(&mut *self.wrongs.lock().expect("no panic under the lock"));
+        let wrongs = std::mem::take(&mut *self.wrongs.lock().unwrap());
         Ok((acknowledged, wrongs))
     }
 }
 
-pub(crate) fn decoded(data: &[u8]) -> Result<Event> {
-    serde_json::from_slice::<Plain>(data)
-        .map(|plain| Event::Counted {
-            by: plain.by,
-            n: plain.n,
-        })
-        .map_err(|error| Failure(format!("an event of a tally cannot be read: {error}")))
+/// The events of a stream; none if it is not there.
+pub(crate) async fn read_stream(
+    store: &dyn EventStore,
+    stream: &str,
+) -> Result<Vec<RecordedEvent>> {
+    match store.read_whole_stream(stream).await {
+        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Ok(vec![]),
+        read => Ok(read?),
+    }
 }
 
-/// The content of an event.
-#[derive(Deserialize)]
-struct Plain {
-    by: u32,
-    n: u64,
+pub(crate) fn decoded(data: &[u8]) -> Result<Event> {
+    /// The content of an event.
+    #[derive(Deserialize)]
+    struct Plain {
+        by: u32,
+        n: u64,
+    }
+    let Plain { by, n } =
+        serde_json::from_slice(data).context("an event of a tally cannot be read")?;
+    Ok(Event::Counted { by, n })
 }
 
 #[cfg(test)]
@@ -240,13 +237,9 @@ mod tests {
         book.after(0, early, COUNT, after(2));
         book.after(0, book.before(0), Command::Look, after(1));
         let (_, wrongs) = book.check(&*stored(3).await).await.unwrap();
-        assert!(
-            wrongs.iter().any(|wrong| wrong.contains("same event")),
-            "{wrongs:?}"
-        );
-        assert!(
-            wrongs.iter().any(|wrong| wrong.contains("stale")),
-            "{wrongs:?}"
-        );
+        for said in ["same event", "stale"] {
+            let is_told = wrongs.iter().any(|wrong| wrong.contains(said));
+            assert!(is_told, "{said}: {wrongs:?}");
+        }
     }
 }

@@ -8,20 +8,21 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
 use super::database::Database;
 use super::inserts::JDBC;
 use super::journal::{Design, Tables};
-use super::rows::{Answer, execute, millis, sequence, writer};
+use super::rows::{Answer, millis, only, prepare, query, sequence, writer};
 use crate::failure::Result;
-use crate::target::{Append, AppendError, Event, Session};
+use crate::target::{Append, AppendError, Session};
 
 /// Appends that may wait.
 const QUEUE_APPENDS_MAX: usize = 1_000;
-/// Rows per transaction; an append with more goes alone.
+/// Rows per transaction.
 const BATCH_ROWS_MAX: usize = 400;
 /// Transactions under way at once.
 const WRITERS: usize = 8;
@@ -30,7 +31,7 @@ static TABLES: Tables = Tables {
     name: "jdbc-batching",
     title: "akka-persistence-jdbc 5, with its queue",
     note: "untagged events; all workers share a queue of 1,000 appends and 8 connections, up to 400 rows per transaction",
-    ..JDBC
+    ..JDBC.tables
 };
 
 /// The design; the queue is opened by the first worker.
@@ -60,17 +61,13 @@ impl Design for Batching {
     }
 }
 
-/// Starts the writers.
 async fn open(database: &Arc<Database>) -> Result<mpsc::Sender<Waiting>> {
-    let (sender, receiver) = mpsc::channel(QUEUE_APPENDS_MAX);
-    let queue = Arc::new(Mutex::new(Queue {
-        receiver,
-        held: None,
-    }));
+    let (sender, queue) = mpsc::channel(QUEUE_APPENDS_MAX);
+    let queue = Arc::new(Mutex::new(queue));
     let mut writers = Vec::new();
     for _ in 0..WRITERS {
         writers.push(Writer {
-            connection: Some(Connection::open(database).await?),
+            connection: Some(connect(database).await?),
             database: Arc::clone(database),
             name: writer(),
         });
@@ -84,9 +81,9 @@ async fn open(database: &Arc<Database>) -> Result<mpsc::Sender<Waiting>> {
 /// An append that waits.
 struct Waiting {
     stream: String,
-    first: i64,
+    sequence: i64,
     time: i64,
-    events: Vec<Event>,
+    data: Bytes,
     answer: oneshot::Sender<Answer<()>>,
 }
 
@@ -99,17 +96,15 @@ impl Session for Queued {
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
             stream: append.stream.to_owned(),
-            first: sequence(append.revision),
+            sequence: sequence(append.revision),
             time: millis(),
-            events: append.events.to_vec(),
+            data: only(append)?.data.clone(),
             answer,
         };
         match self.0.try_send(waiting) {
             Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                return Err(AppendError::Retry("queue full".into()));
-            }
-            Err(mpsc::error::TrySendError::Closed(_)) => {
+            Err(TrySendError::Full(_)) => return Err(AppendError::Retry("queue full".into())),
+            Err(TrySendError::Closed(_)) => {
                 return Err(AppendError::Failed("no writer is left".into()));
             }
         }
@@ -120,116 +115,58 @@ impl Session for Queued {
     }
 }
 
-/// What the writers share.
-struct Queue {
-    receiver: mpsc::Receiver<Waiting>,
-    /// An append that did not fit into the batch before.
-    held: Option<Waiting>,
-}
-
-impl Queue {
-    /// What is there now, up to a full batch; waits for the first. None if nothing can come any more.
-    async fn take(&mut self) -> Option<Vec<Waiting>> {
-        let first = match self.held.take() {
-            Some(held) => held,
-            None => self.receiver.recv().await?,
-        };
-        let mut rows = first.events.len();
-        let mut batch = vec![first];
-        while let Ok(next) = self.receiver.try_recv() {
-            rows += next.events.len();
-            if rows > BATCH_ROWS_MAX {
-                self.held = Some(next);
-                break;
-            }
-            batch.push(next);
-        }
-        Some(batch)
-    }
-}
-
 struct Writer {
     database: Arc<Database>,
-    connection: Option<Connection>,
+    connection: Option<(Client, Statement)>,
     name: String,
 }
 
+async fn connect(database: &Database) -> Result<(Client, Statement)> {
+    let client = database.worker().await?;
+    let [insert] = prepare(&client, [sql!("jdbc/insert_batch")]).await?;
+    Ok((client, insert))
+}
+
 impl Writer {
-    async fn run(mut self, queue: Arc<Mutex<Queue>>) {
+    /// Writes what is there, up to a full batch, until nothing can come any more.
+    async fn run(mut self, queue: Arc<Mutex<mpsc::Receiver<Waiting>>>) {
         loop {
+            let mut batch = Vec::new();
             // Whoever holds the queue waits for its next append; the others wait for the queue.
-            let batch = queue.lock().await.take().await;
-            let Some(batch) = batch else {
+            let taken = queue
+                .lock()
+                .await
+                .recv_many(&mut batch, BATCH_ROWS_MAX)
+                .await;
+            if taken == 0 {
                 return;
-            };
+            }
             let written = self.write(&batch).await;
             for waiting in batch {
                 // The worker may have given up.
-                let _ = waiting.answer.send(match &written {
-                    Ok(()) => Ok(()),
-                    Err(error) => Err(same(error)),
-                });
+                let _ = waiting.answer.send(written.clone());
             }
         }
     }
 
     async fn write(&mut self, batch: &[Waiting]) -> Answer<()> {
-        let connection = match &self.connection {
+        let (client, insert) = match &mut self.connection {
             Some(connection) => connection,
-            None => {
-                let new = Connection::open(&self.database).await;
-                let new = new.map_err(|failure| AppendError::Failed(failure.0))?;
-                self.connection.insert(new)
+            none => {
+                let new = connect(&self.database).await;
+                none.insert(new.map_err(|failure| AppendError::Failed(failure.0))?)
             }
         };
-        let written = connection.insert(batch, &self.name).await;
+        let streams: Vec<&str> = batch.iter().map(|one| one.stream.as_str()).collect();
+        let sequences: Vec<i64> = batch.iter().map(|one| one.sequence).collect();
+        let times: Vec<i64> = batch.iter().map(|one| one.time).collect();
+        let data: Vec<&[u8]> = batch.iter().map(|one| &one.data[..]).collect();
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&streams, &sequences, &times, &data, &self.name];
+        let written = query(client, insert, &values).await;
         if let Err(AppendError::Unknown(_)) = written {
             self.connection = None;
         }
-        written
-    }
-}
-
-struct Connection {
-    client: Client,
-    insert: Statement,
-}
-
-impl Connection {
-    async fn open(database: &Database) -> Result<Self> {
-        let client = database.worker().await?;
-        let insert = include_str!("../../sql/journals/jdbc/insert_batch.sql");
-        Ok(Self {
-            insert: client.prepare(insert).await?,
-            client,
-        })
-    }
-
-    async fn insert(&self, batch: &[Waiting], writer: &str) -> Answer<()> {
-        let rows = batch.iter().map(|waiting| waiting.events.len()).sum();
-        let mut streams: Vec<&str> = Vec::with_capacity(rows);
-        let mut sequences: Vec<i64> = Vec::with_capacity(rows);
-        let mut times: Vec<i64> = Vec::with_capacity(rows);
-        let mut data: Vec<&[u8]> = Vec::with_capacity(rows);
-        for waiting in batch {
-            for (number, event) in (waiting.first..).zip(&waiting.events) {
-                streams.push(&waiting.stream);
-                sequences.push(number);
-                times.push(waiting.time);
-                data.push(&event.data);
-            }
-        }
-        let columns: &[&(dyn ToSql + Sync)] = &[&streams, &sequences, &times, &data, &writer];
-        execute(&self.client, &self.insert, columns).await?;
-        Ok(())
-    }
-}
-
-/// The same answer for each append of a batch.
-fn same(error: &AppendError) -> AppendError {
-    match error {
-        AppendError::Retry(cause) => AppendError::Retry(cause.clone()),
-        AppendError::Failed(cause) => AppendError::Failed(cause.clone()),
-        AppendError::Unknown(cause) => AppendError::Unknown(cause.clone()),
+        written.map(drop)
     }
 }

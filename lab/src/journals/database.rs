@@ -51,23 +51,19 @@ impl Database {
 
     /// A connection for a worker.
     pub(super) async fn worker(&self) -> Result<Client> {
-        let url = {
-            let mut way = self.way.lock().await;
-            match way.as_ref() {
-                Some((url, _)) => url.clone(),
-                None => {
-                    let new = store::delayed(&self.url, self.round_trip)?;
-                    way.insert(new).0.clone()
-                }
-            }
+        let mut way = self.way.lock().await;
+        let (url, _) = match &mut *way {
+            Some(way) => way,
+            none => none.insert(store::delayed(&self.url, self.round_trip)?),
         };
+        let url = url.clone();
+        drop(way);
         self.search(postgres::connect(&url).await?).await
     }
 
     async fn search(&self, client: Client) -> Result<Client> {
-        client
-            .batch_execute(&format!("SET search_path TO {}", self.schema))
-            .await?;
+        let path = format!("SET search_path TO {}", self.schema);
+        client.batch_execute(&path).await?;
         Ok(client)
     }
 
@@ -80,33 +76,23 @@ impl Database {
             path.push_str(", ");
             path.push_str(&home_of(&client, extension).await?);
         }
-        let begin = format!(
-            "CREATE SCHEMA {}; SET search_path TO {path}; {tables}",
-            self.schema
-        );
-        client
-            .batch_execute(&begin)
-            .await
-            .context("making tables")?;
+        let schema = &self.schema;
+        let make = format!("CREATE SCHEMA {schema}; SET search_path TO {path}; {tables}");
+        client.batch_execute(&make).await.context("making tables")?;
         Ok(client)
     }
 
     /// Drops the schema, its partitions piece by piece: all at once would take more locks than a server has.
     pub(super) async fn drop_all(&self) -> Result<()> {
         let client = postgres::connect(&self.url).await?;
-        let select = client
-            .prepare(include_str!("../../sql/journals/select_pieces.sql"))
-            .await?;
+        let select = client.prepare(sql!("select_pieces")).await?;
         loop {
             let row = client.query_one(&select, &[&self.schema, &PIECES]).await?;
             let Some(pieces) = row.get::<_, Option<String>>(0) else {
                 break;
             };
-            let drop = format!("DROP TABLE {pieces}");
-            client
-                .batch_execute(&drop)
-                .await
-                .context("dropping partitions")?;
+            let dropped = client.batch_execute(&format!("DROP TABLE {pieces}")).await;
+            dropped.context("dropping partitions")?;
         }
         let drop = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.schema);
         client.batch_execute(&drop).await.context("dropping tables")
@@ -120,17 +106,10 @@ impl Database {
 
 /// Makes sure of an extension, which stays; returns the schema that it lives in.
 async fn home_of(client: &Client, extension: &str) -> Result<String> {
-    client
-        .batch_execute(&format!("CREATE EXTENSION IF NOT EXISTS {extension}"))
-        .await
-        .context(format!(
-            "this schema needs the extension {extension}, of PostgreSQL's contrib package, and a role that may create it"
-        ))?;
-    let row = client
-        .query_one(
-            "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = $1",
-            &[&extension],
-        )
-        .await?;
-    Ok(row.get(0))
+    let make = format!("CREATE EXTENSION IF NOT EXISTS {extension}");
+    client.batch_execute(&make).await.context(format!(
+        "this schema needs the extension {extension}, of PostgreSQL's contrib package, and a role that may create it"
+    ))?;
+    let home = "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = $1";
+    Ok(client.query_one(home, &[&extension]).await?.get(0))
 }

@@ -10,30 +10,29 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
+use uuid::Uuid;
 
 use super::database::Database;
 use super::journal::{Design, Tables};
-use super::rows::{Answer, command, execute, ids, payloads, query, rolled_back, version};
+use super::rows::{Answer, command, prepare, query, version};
 use crate::failure::Result;
 use crate::target::{Append, AppendError, Session};
 
-const TABLES: Tables = Tables {
+const BUNDLED: Tables = Tables {
     name: "eventstore",
     title: "Elixir EventStore 1.3",
     note: "each append is one statement of chained sub-queries that holds the row of $all until its commit",
     extension: None,
-    create: include_str!("../../sql/journals/eventstore/create_tables.sql"),
+    create: sql!("eventstore/create_tables"),
     payload: ("events", "data"),
-    read_back: include_str!("../../sql/journals/eventstore/read_back.sql"),
+    read_back: sql!("eventstore/read_back"),
 };
 
-static BUNDLED: Tables = TABLES;
-
-static SEPARATE: Tables = Tables {
+const SEPARATE: Tables = Tables {
     name: "eventstore-separate",
     title: "Elixir EventStore's tables, separate statements",
     note: "each append is a transaction of five round trips that holds the row of $all over one of them and the commit",
-    ..TABLES
+    ..BUNDLED
 };
 
 pub(super) enum EventStore {
@@ -55,10 +54,29 @@ impl Design for EventStore {
     async fn session(&self, database: &Arc<Database>) -> Result<Box<dyn Session>> {
         let client = database.worker().await?;
         Ok(match self {
-            EventStore::Bundled => Box::new(Bundled::open(client).await?),
-            EventStore::Separate => Box::new(Separate::open(client).await?),
+            EventStore::Bundled => {
+                let sql = [sql!("eventstore/append_new"), sql!("eventstore/append")];
+                let [new, more] = prepare(&client, sql).await?;
+                Box::new(Bundled { client, new, more })
+            }
+            EventStore::Separate => {
+                let sql = [
+                    sql!("eventstore/insert_events"),
+                    sql!("eventstore/link_new_stream"),
+                    sql!("eventstore/link_stream"),
+                    sql!("eventstore/link_all"),
+                ];
+                let statements = prepare(&client, sql).await?;
+                Box::new(Separate { client, statements })
+            }
         })
     }
+}
+
+/// The ids and the data of the events of an append, in order.
+fn columns<'a>(append: &Append<'a>) -> (Vec<Uuid>, Vec<&'a [u8]>) {
+    let events = append.events.iter();
+    events.map(|event| (event.id, &event.data[..])).unzip()
 }
 
 fn wrong_version() -> AppendError {
@@ -67,26 +85,15 @@ fn wrong_version() -> AppendError {
 
 struct Bundled {
     client: Client,
+    /// Appends to a new stream.
     new: Statement,
     more: Statement,
-}
-
-impl Bundled {
-    async fn open(client: Client) -> Result<Self> {
-        let new = include_str!("../../sql/journals/eventstore/append_new.sql");
-        let more = include_str!("../../sql/journals/eventstore/append.sql");
-        Ok(Self {
-            new: client.prepare(new).await?,
-            more: client.prepare(more).await?,
-            client,
-        })
-    }
 }
 
 #[async_trait]
 impl Session for Bundled {
     async fn append(&mut self, append: &Append<'_>) -> Answer<()> {
-        let (ids, data) = (ids(append), payloads(append));
+        let (ids, data) = columns(append);
         let expected = version(append.revision);
         let values: [&(dyn ToSql + Sync); 4] = [&append.stream, &ids, &data, &expected];
         let rows = match append.revision {
@@ -94,55 +101,32 @@ impl Session for Bundled {
             _ => query(&self.client, &self.more, &values).await?,
         };
         let linked: i64 = rows[0].get(0);
-        if usize::try_from(linked) == Ok(append.events.len()) {
-            Ok(())
-        } else {
-            Err(wrong_version())
+        match usize::try_from(linked) == Ok(append.events.len()) {
+            true => Ok(()),
+            false => Err(wrong_version()),
         }
     }
 }
 
 struct Separate {
     client: Client,
-    insert: Statement,
-    link_new: Statement,
-    link: Statement,
-    link_all: Statement,
+    /// Insert events, link them from a new stream, from one that is there, and from `$all`.
+    statements: [Statement; 4],
 }
 
 impl Separate {
-    async fn open(client: Client) -> Result<Self> {
-        let prepare = |sql| client.prepare(sql);
-        Ok(Self {
-            insert: prepare(include_str!(
-                "../../sql/journals/eventstore/insert_events.sql"
-            ))
-            .await?,
-            link_new: prepare(include_str!(
-                "../../sql/journals/eventstore/link_new_stream.sql"
-            ))
-            .await?,
-            link: prepare(include_str!(
-                "../../sql/journals/eventstore/link_stream.sql"
-            ))
-            .await?,
-            link_all: prepare(include_str!("../../sql/journals/eventstore/link_all.sql")).await?,
-            client,
-        })
-    }
-
     async fn write(&self, append: &Append<'_>) -> Answer<()> {
-        let (ids, data) = (ids(append), payloads(append));
+        let (client, [insert, link_new, link, link_all]) = (&self.client, &self.statements);
+        let (ids, data) = columns(append);
         let before = version(append.revision);
-        let client = &self.client;
-        execute(client, &self.insert, &[&ids, &data]).await?;
+        query(client, insert, &[&ids, &data]).await?;
         let values: [&(dyn ToSql + Sync); 3] = [&append.stream, &ids, &before];
         let linked = match append.revision {
-            0 => query(client, &self.link_new, &values[..2]).await?,
-            _ => query(client, &self.link, &values).await?,
+            0 => query(client, link_new, &values[..2]).await?,
+            _ => query(client, link, &values).await?,
         };
         let stream: i64 = linked.first().ok_or_else(wrong_version)?.get(0);
-        execute(client, &self.link_all, &[&stream, &ids, &before]).await?;
+        query(client, link_all, &[&stream, &ids, &before]).await?;
         Ok(())
     }
 }
@@ -151,9 +135,15 @@ impl Separate {
 impl Session for Separate {
     async fn append(&mut self, append: &Append<'_>) -> Answer<()> {
         command(&self.client, "BEGIN").await?;
-        match self.write(append).await {
-            Ok(()) => command(&self.client, "COMMIT").await,
-            Err(error) => Err(rolled_back(&self.client, error).await),
+        let error = match self.write(append).await {
+            Ok(()) => return command(&self.client, "COMMIT").await,
+            Err(error @ AppendError::Unknown(_)) => return Err(error),
+            Err(error) => error,
+        };
+        // The connection can be used again, or the outcome is unknown.
+        match self.client.batch_execute("ROLLBACK").await {
+            Ok(()) => Err(error),
+            Err(broken) => Err(AppendError::Unknown(broken.to_string())),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Designs whose append is one INSERT and its own transaction, and the worker that inserts.
 //!
-//! `jdbc` is akka-persistence-jdbc 5, as its schema was measured in the published comparison; `akka-net` is
-//! Akka.Persistence.Sql for .NET in both of its forms, tags in a table of their own or as a list in a column; `plain` is
-//! the one table of SwissBorg's akka-persistence-postgres (`swissborg` has its other forms).
-//! Like the real ones: tables, indexes, columns written. Left out: tags and the plugins' queues (`batching` has that of
-//! `jdbc`); several events of an append are one statement where the plugins bind row after row or open a transaction
-//! around it.
+//! `jdbc` is akka-persistence-jdbc 5, as its schema was measured in the published comparison; `akka-net-tags`
+//! is Akka.Persistence.Sql for .NET with tags in a table of their own (its other form, a column of tags, writes the same
+//! as long as there are none); `plain` is the one table of SwissBorg's akka-persistence-postgres (`swissborg` has its other forms). `r2dbc` is
+//! akka-persistence-r2dbc: it has no number over all events; a slice and the database's time order them.
+//! Like the real ones: tables, indexes, columns written; of `r2dbc` the slice, and the time that is never before that of
+//! the entity's event before. Left out: tags and the plugins' queues (`batching` has that of `jdbc`).
 
 use std::sync::Arc;
 
@@ -15,81 +15,113 @@ use tokio_postgres::{Client, Statement};
 
 use super::database::Database;
 use super::journal::{Design, Tables};
-use super::rows::{Answer, Json, append_error, execute, millis, payloads, sequence, writer};
+use super::rows::{Answer, Json, append_error, millis, only, prepare, query, sequence, writer};
 use crate::failure::Result;
 use crate::target::{Append, Session};
 
 const NOTE: &str = "untagged events; each append is one INSERT and its own transaction, on the worker's own connection";
+/// Slices of `r2dbc`, for ever.
+const SLICES: i32 = 1_024;
 
-/// A design with two statements: they insert one event, and several.
-pub(super) struct Inserts {
-    pub(super) tables: Tables,
-    pub(super) one: &'static str,
-    pub(super) several: &'static str,
+/// What an INSERT binds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bind {
+    Stream,
+    Sequence,
+    Data,
+    Writer,
+    Millis,
+    /// What SwissBorg's tables keep beside the data, as JSON.
+    Metadata,
+    /// The position that was asked for before.
+    Ordering,
+    Slice,
+    EntityType,
 }
 
-pub(super) const JDBC: Tables = Tables {
-    name: "jdbc",
-    title: "akka-persistence-jdbc 5, schema alone",
-    note: NOTE,
-    extension: None,
-    create: include_str!("../../sql/journals/jdbc/create_tables.sql"),
-    payload: ("event_journal", "event_payload"),
-    read_back: include_str!("../../sql/journals/jdbc/read_back.sql"),
+/// A design with an INSERT.
+pub(super) struct Inserts {
+    pub(super) tables: Tables,
+    pub(super) insert: &'static str,
+    /// What it binds, in order.
+    pub(super) binds: &'static [Bind],
+    /// Another INSERT for the first event of an entity; it binds all of these but the last.
+    pub(super) first: Option<&'static str>,
+}
+
+pub(super) const JDBC: Inserts = Inserts {
+    tables: Tables {
+        name: "jdbc",
+        title: "akka-persistence-jdbc 5, schema alone",
+        note: NOTE,
+        extension: None,
+        create: sql!("jdbc/create_tables"),
+        payload: ("event_journal", "event_payload"),
+        read_back: sql!("jdbc/read_back"),
+    },
+    insert: sql!("jdbc/insert_event"),
+    binds: &[
+        Bind::Stream,
+        Bind::Sequence,
+        Bind::Writer,
+        Bind::Millis,
+        Bind::Data,
+    ],
+    first: None,
 };
 
 const AKKA_NET: Inserts = Inserts {
     tables: Tables {
         name: "akka-net-tags",
         title: "Akka.Persistence.Sql, table of tags",
-        note: NOTE,
-        extension: None,
-        create: include_str!("../../sql/journals/akka_net/create_tables.sql"),
+        create: sql!("akka_net/create_tables"),
         payload: ("journal", "message"),
-        read_back: include_str!("../../sql/journals/akka_net/read_back.sql"),
+        read_back: sql!("akka_net/read_back"),
+        ..JDBC.tables
     },
-    one: include_str!("../../sql/journals/akka_net/insert_event.sql"),
-    several: include_str!("../../sql/journals/akka_net/insert_events.sql"),
+    insert: sql!("akka_net/insert_event"),
+    ..JDBC
 };
 
-const PLAIN: Inserts = Inserts {
+/// SwissBorg's partitioned forms vary this one.
+pub(super) const PLAIN: Inserts = Inserts {
     tables: Tables {
         name: "plain",
         title: "akka-persistence-postgres, plain",
         note: NOTE,
         extension: Some("intarray"),
-        create: include_str!("../../sql/journals/plain/create_tables.sql"),
+        create: sql!("plain/create_tables"),
         payload: ("journal", "message"),
-        read_back: include_str!("../../sql/journals/plain/read_back.sql"),
+        read_back: sql!("plain/read_back"),
     },
-    one: include_str!("../../sql/journals/plain/insert_event.sql"),
-    several: include_str!("../../sql/journals/plain/insert_events.sql"),
+    insert: sql!("plain/insert_event"),
+    binds: &[Bind::Stream, Bind::Sequence, Bind::Metadata, Bind::Data],
+    first: None,
 };
 
-const AKKA_NET_CSV: Tables = Tables {
-    name: "akka-net-csv",
-    title: "Akka.Persistence.Sql, column of tags",
-    create: include_str!("../../sql/journals/akka_net/create_tables_csv.sql"),
-    ..AKKA_NET.tables
+const R2DBC: Inserts = Inserts {
+    tables: Tables {
+        name: "r2dbc",
+        title: "akka-persistence-r2dbc",
+        note: "untagged events; each append is one INSERT and its own transaction, with a look at the event before",
+        create: sql!("r2dbc/create_tables"),
+        read_back: sql!("r2dbc/read_back"),
+        ..JDBC.tables
+    },
+    insert: sql!("r2dbc/insert_event"),
+    binds: &[
+        Bind::Slice,
+        Bind::EntityType,
+        Bind::Stream,
+        Bind::Writer,
+        Bind::Data,
+        Bind::Sequence,
+    ],
+    first: Some(sql!("r2dbc/insert_first_event")),
 };
 
 /// All of them.
-pub(super) static ALL: [Inserts; 4] = [
-    Inserts {
-        tables: JDBC,
-        one: include_str!("../../sql/journals/jdbc/insert_event.sql"),
-        several: include_str!("../../sql/journals/jdbc/insert_events.sql"),
-    },
-    AKKA_NET,
-    Inserts {
-        tables: AKKA_NET_CSV,
-        ..AKKA_NET
-    },
-    PLAIN,
-];
-
-/// SwissBorg's partitioned forms vary the plain one.
-pub(super) const SWISSBORG: Inserts = PLAIN;
+pub(super) static ALL: [Inserts; 4] = [JDBC, AKKA_NET, PLAIN, R2DBC];
 
 #[async_trait]
 impl Design for &'static Inserts {
@@ -103,55 +135,58 @@ impl Design for &'static Inserts {
 }
 
 /// A worker with the statements of such a design.
-///
-/// Both bind the stream, the sequence number (of the first), then the writer and milliseconds, or with SwissBorg's tables
-/// metadata, then the data, and the positions if there are some.
 pub(super) struct Inserter {
     pub(super) client: Client,
-    one: Statement,
-    several: Statement,
+    design: &'static Inserts,
+    insert: Statement,
+    first: Statement,
     writer: String,
-    has_metadata: bool,
 }
 
 impl Inserter {
-    pub(super) async fn open(database: &Database, design: &Inserts) -> Result<Self> {
+    pub(super) async fn open(database: &Database, design: &'static Inserts) -> Result<Self> {
         let client = database.worker().await?;
+        let first = design.first.unwrap_or(design.insert);
+        let [insert, first] = prepare(&client, [design.insert, first]).await?;
         Ok(Self {
-            one: client.prepare(design.one).await?,
-            several: client.prepare(design.several).await?,
-            writer: writer(),
-            has_metadata: design.tables.extension == PLAIN.tables.extension,
             client,
+            design,
+            insert,
+            first,
+            writer: writer(),
         })
     }
 
-    pub(super) async fn insert(
-        &self,
-        append: &Append<'_>,
-        orderings: Option<&[i64]>,
-    ) -> Answer<()> {
-        let (first, now, data) = (sequence(append.revision), millis(), payloads(append));
-        let writer = &self.writer;
+    pub(super) async fn insert(&self, append: &Append<'_>, ordering: i64) -> Answer<()> {
+        let data = &only(append)?.data[..];
+        let (sequence, now, writer) = (sequence(append.revision), millis(), &self.writer);
         let metadata = format!(
             r#"{{"serId":1,"serManifest":"lab-event","writer":"{writer}","timestamp":{now}}}"#
         );
         let metadata = Json(metadata.as_bytes());
-        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&append.stream, &first];
-        if self.has_metadata {
-            values.push(&metadata);
-        } else {
-            values.extend([writer as &(dyn ToSql + Sync), &now]);
+        let slice = slice(append.stream);
+        let entity_type = append.stream.split('-').next().unwrap_or_default();
+        let value = |bind: &Bind| {
+            let value: &(dyn ToSql + Sync) = match bind {
+                Bind::Stream => &append.stream,
+                Bind::Sequence => &sequence,
+                Bind::Data => &data,
+                Bind::Writer => writer,
+                Bind::Millis => &now,
+                Bind::Metadata => &metadata,
+                Bind::Ordering => &ordering,
+                Bind::Slice => &slice,
+                Bind::EntityType => &entity_type,
+            };
+            value
+        };
+        let mut values: Vec<_> = self.design.binds.iter().map(value).collect();
+        let is_first = append.revision == 0 && self.design.first.is_some();
+        if is_first {
+            values.pop();
         }
-        let is_one = data.len() == 1;
-        values.push(if is_one { &data[0] } else { &data });
-        match &orderings {
-            Some(orderings) if is_one => values.push(&orderings[0]),
-            Some(orderings) => values.push(orderings),
-            None => {}
-        }
-        let statement = if is_one { &self.one } else { &self.several };
-        execute(&self.client, statement, &values).await?;
+        let statement = if is_first { &self.first } else { &self.insert };
+        query(&self.client, statement, &values).await?;
         Ok(())
     }
 
@@ -167,8 +202,16 @@ impl Inserter {
 #[async_trait]
 impl Session for Inserter {
     async fn append(&mut self, append: &Append<'_>) -> Answer<()> {
-        self.insert(append, None).await
+        self.insert(append, 0).await
     }
+}
+
+/// The slice of an entity: Java's hash of the name, its remainder first and then without its sign.
+fn slice(name: &str) -> i32 {
+    let hash = name.encode_utf16().fold(0_i32, |hash, unit| {
+        hash.wrapping_mul(31).wrapping_add(i32::from(unit))
+    });
+    (hash % SLICES).abs()
 }
 
 /// True for the errors by which the slower of two writers hears that a table has been made.

@@ -8,8 +8,8 @@ use tokio_postgres::{Client, Row};
 
 use super::database::Database;
 use crate::failure::{Context, Result};
-use crate::postgres;
 use crate::target::{Events, Session, Stored, Target, TargetFacts};
+use crate::{postgres, store};
 
 /// Rows that the read-back takes at a time.
 const PAGE: u16 = 10_000;
@@ -96,14 +96,11 @@ impl Target for Journal {
     }
 
     async fn facts(&self) -> Result<TargetFacts> {
-        let settings = postgres::settings(self.database.url()).await?;
-        let (durability, durability_detail) = postgres::durability(&settings);
-        let version = settings.get("server_version").map_or("", String::as_str);
-        let version = version.split_whitespace().next().unwrap_or_default();
+        let facts = store::database_facts(self.database.url(), Duration::ZERO).await?;
         Ok(TargetFacts {
-            engine: format!("PostgreSQL {version}"),
-            durability: durability.into(),
-            durability_detail,
+            engine: facts.engine,
+            durability: facts.durability,
+            durability_detail: facts.durability_detail,
             note: self.design.tables().note.into(),
         })
     }

@@ -3,12 +3,14 @@
 use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
+use futures::future::try_join_all;
 use gesta_core::{Clock, SystemClock};
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
 
-use crate::target::{Append, AppendError};
+use crate::failure::Result;
+use crate::target::{Append, AppendError, Event};
 
 /// Result of an append.
 pub(super) type Answer<T> = std::result::Result<T, AppendError>;
@@ -23,14 +25,12 @@ pub(super) fn version(revision: u64) -> i64 {
     i64::try_from(revision).expect("revisions have 12 bits")
 }
 
-/// The data of the events, in order.
-pub(super) fn payloads<'a>(append: &Append<'a>) -> Vec<&'a [u8]> {
-    append.events.iter().map(|event| &event.data[..]).collect()
-}
-
-/// The ids of the events, in order.
-pub(super) fn ids(append: &Append<'_>) -> Vec<Uuid> {
-    append.events.iter().map(|event| event.id).collect()
+/// The event of an append to a design that is measured with one event per append.
+pub(super) fn only<'a>(append: &Append<'a>) -> Answer<&'a Event> {
+    match append.events {
+        [event] => Ok(event),
+        _ => Err(AppendError::Failed("one event per append".into())),
+    }
 }
 
 /// Now, in milliseconds since 1970.
@@ -48,7 +48,11 @@ pub(super) fn writer() -> String {
 pub(super) struct Json<'a>(pub(super) &'a [u8]);
 
 impl ToSql for Json<'_> {
-    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
+    ) -> std::result::Result<IsNull, Box<dyn Error + Sync + Send>> {
         // The version of the binary form.
         out.put_u8(1);
         out.extend_from_slice(self.0);
@@ -62,14 +66,14 @@ impl ToSql for Json<'_> {
     to_sql_checked!();
 }
 
-/// Executes a statement; returns how many rows it changed.
-pub(super) async fn execute(
+pub(super) async fn prepare<const N: usize>(
     client: &Client,
-    statement: &Statement,
-    values: &[&(dyn ToSql + Sync)],
-) -> Answer<u64> {
-    let done = client.execute(statement, values).await;
-    done.map_err(append_error)
+    sql: [&str; N],
+) -> Result<[Statement; N]> {
+    let all = try_join_all(sql.map(|sql| client.prepare(sql))).await?;
+    Ok(all
+        .try_into()
+        .unwrap_or_else(|_| unreachable!("a statement for each text")))
 }
 
 /// Executes a statement; returns its rows.
@@ -104,16 +108,5 @@ pub(super) fn append_error(error: tokio_postgres::Error) -> AppendError {
             "{code}: {message}; partitions took more locks than max_locks_per_transaction allows for"
         )),
         _ => AppendError::Failed(format!("{code}: {message}")),
-    }
-}
-
-/// Undoes the transaction of an append that failed; the connection can be used again, or the outcome is unknown.
-pub(super) async fn rolled_back(client: &Client, error: AppendError) -> AppendError {
-    match error {
-        AppendError::Unknown(_) => error,
-        _ => match client.batch_execute("ROLLBACK").await {
-            Ok(()) => error,
-            Err(broken) => AppendError::Unknown(broken.to_string()),
-        },
     }
 }

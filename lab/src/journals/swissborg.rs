@@ -4,7 +4,7 @@
 //! Like the real one: columns, BRIN and GIN indexes, metadata as `jsonb`, positions of the partitioned form asked for
 //! before the insert, partitions made on the way to an insert, by statements of their own, and remembered. Left out:
 //! tags (the list is empty), the plugin's queue, and the table `journal_metadata` with its trigger, whose use is off by
-//! default; an append is one statement where the plugin binds row after row within a transaction.
+//! default.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -13,9 +13,9 @@ use async_trait::async_trait;
 use tokio_postgres::{Client, Statement};
 
 use super::database::Database;
-use super::inserts::{Inserter, Inserts, SWISSBORG};
+use super::inserts::{Bind, Inserter, Inserts, PLAIN};
 use super::journal::{Design, Tables};
-use super::rows::{Answer, query, sequence};
+use super::rows::{Answer, prepare, query, sequence};
 use crate::failure::Result;
 use crate::target::{Append, Session};
 
@@ -26,12 +26,19 @@ static BY_POSITION: Inserts = Inserts {
     tables: Tables {
         name: "partitioned",
         title: "akka-persistence-postgres, partitioned",
-        note: "untagged events; each append asks for its positions first, makes their partition if it is not there, and inserts",
-        create: include_str!("../../sql/journals/partitioned/create_tables.sql"),
-        ..SWISSBORG.tables
+        note: "untagged events; each append asks for its position first, makes the partition if it is not there, and inserts",
+        create: sql!("partitioned/create_tables"),
+        ..PLAIN.tables
     },
-    one: include_str!("../../sql/journals/partitioned/insert_event.sql"),
-    several: include_str!("../../sql/journals/partitioned/insert_events.sql"),
+    insert: sql!("partitioned/insert_event"),
+    binds: &[
+        Bind::Stream,
+        Bind::Sequence,
+        Bind::Metadata,
+        Bind::Data,
+        Bind::Ordering,
+    ],
+    ..PLAIN
 };
 
 static BY_ENTITY: Inserts = Inserts {
@@ -39,10 +46,10 @@ static BY_ENTITY: Inserts = Inserts {
         name: "nested",
         title: "akka-persistence-postgres, nested partitions",
         note: "untagged events; each append is one INSERT, before which a new entity gets a table and in it a partition",
-        create: include_str!("../../sql/journals/nested/create_tables.sql"),
-        ..SWISSBORG.tables
+        create: sql!("nested/create_tables"),
+        ..PLAIN.tables
     },
-    ..SWISSBORG
+    ..PLAIN
 };
 
 /// A form with partitions.
@@ -50,6 +57,9 @@ pub(super) struct Partitions {
     by_entity: bool,
     known: Known,
 }
+
+/// Partitions that are there, as far as this process knows.
+type Known = Arc<Mutex<HashSet<String>>>;
 
 impl Partitions {
     /// The form of this name; none if there is none.
@@ -62,10 +72,9 @@ impl Partitions {
     }
 
     fn inserts(&self) -> &'static Inserts {
-        if self.by_entity {
-            &BY_ENTITY
-        } else {
-            &BY_POSITION
+        match self.by_entity {
+            true => &BY_ENTITY,
+            false => &BY_POSITION,
         }
     }
 }
@@ -82,8 +91,8 @@ impl Design for Partitions {
         if !self.by_entity {
             return Ok(vec![whole.to_owned()]);
         }
-        let select = include_str!("../../sql/journals/nested/select_partitions.sql");
         let beginning = format!("j_{}", in_name(prefix));
+        let select = sql!("nested/select_partitions");
         let rows = client.query(select, &[&schema, &beginning]).await?;
         let of = |table: String| whole.replace("FROM journal\n", &format!("FROM {table}\n"));
         Ok(rows.iter().map(|row| of(row.get(0))).collect())
@@ -91,37 +100,20 @@ impl Design for Partitions {
 
     async fn session(&self, database: &Arc<Database>) -> Result<Box<dyn Session>> {
         let inserter = Inserter::open(database, self.inserts()).await?;
-        let next = include_str!("../../sql/journals/partitioned/next_orderings.sql");
+        let next = sql!("partitioned/next_orderings");
+        let [next] = match self.by_entity {
+            true => [None],
+            false => prepare(&inserter.client, [next]).await?.map(Some),
+        };
         Ok(Box::new(Partitioning {
-            next: match self.by_entity {
-                true => None,
-                false => Some(inserter.client.prepare(next).await?),
-            },
+            next,
             inserter,
-            known: self.known.clone(),
+            known: Arc::clone(&self.known),
         }))
     }
 
     async fn close(&self) {
-        self.known.forget();
-    }
-}
-
-/// Partitions that are there, as far as this process knows.
-#[derive(Clone, Default)]
-struct Known(Arc<Mutex<HashSet<String>>>);
-
-impl Known {
-    fn has(&self, partition: &str) -> bool {
-        self.0.lock().unwrap().contains(partition)
-    }
-
-    fn add(&self, partition: String) {
-        self.0.lock().unwrap().insert(partition);
-    }
-
-    fn forget(&self) {
-        self.0.lock().unwrap().clear();
+        self.known.lock().unwrap().clear();
     }
 }
 
@@ -136,43 +128,35 @@ struct Partitioning {
 impl Session for Partitioning {
     async fn append(&mut self, append: &Append<'_>) -> Answer<()> {
         let Some(next) = &self.next else {
-            let last = sequence(append.revision + append.events.len() as u64 - 1);
-            for number in sequence(append.revision) / PARTITION..=last / PARTITION {
-                let key = format!("{}/{number}", append.stream);
-                if !self.known.has(&key) {
-                    self.make_partition(append.stream, number).await?;
-                    self.known.add(key);
-                }
-            }
-            return self.inserter.insert(append, None).await;
+            let number = sequence(append.revision) / PARTITION;
+            let key = format!("{}/{number}", append.stream);
+            let (name, id) = (in_name(append.stream), append.stream.replace('\'', "''"));
+            let named = |ddl: &str| ddl.replace("{name}", &name).replace("{id}", &id);
+            let entity = named(sql!("nested/create_entity_partition"));
+            let range = named(sql!("nested/create_range_partition"));
+            self.make(key, &[entity, ranged(&range, number)]).await?;
+            return self.inserter.insert(append, 0).await;
         };
-        let count = i64::try_from(append.events.len()).expect("few");
-        let rows = query(&self.inserter.client, next, &[&count]).await?;
-        let orderings: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-        let (from, to) = (orderings[0], orderings[orderings.len() - 1]);
-        for number in from / PARTITION..=to / PARTITION {
-            let name = number.to_string();
-            if !self.known.has(&name) {
-                let ddl = include_str!("../../sql/journals/partitioned/create_partition.sql");
-                self.inserter.make(&ranged(ddl, number)).await?;
-                self.known.add(name);
-            }
-        }
-        self.inserter.insert(append, Some(&orderings)).await
+        let rows = query(&self.inserter.client, next, &[&1_i64]).await?;
+        let ordering: i64 = rows[0].get(0);
+        let number = ordering / PARTITION;
+        let ddl = ranged(sql!("partitioned/create_partition"), number);
+        self.make(number.to_string(), &[ddl]).await?;
+        self.inserter.insert(append, ordering).await
     }
 }
 
 impl Partitioning {
-    async fn make_partition(&self, stream: &str, number: i64) -> Answer<()> {
-        let name = in_name(stream);
-        let entity = include_str!("../../sql/journals/nested/create_entity_partition.sql");
-        let entity = entity
-            .replace("{name}", &name)
-            .replace("{id}", &stream.replace('\'', "''"));
-        self.inserter.make(&entity).await?;
-        let range = include_str!("../../sql/journals/nested/create_range_partition.sql");
-        let range = ranged(&range.replace("{name}", &name), number);
-        self.inserter.make(&range).await
+    /// Makes a partition by these statements, unless it is known to be there.
+    async fn make(&self, key: String, statements: &[String]) -> Answer<()> {
+        if self.known.lock().unwrap().contains(&key) {
+            return Ok(());
+        }
+        for ddl in statements {
+            self.inserter.make(ddl).await?;
+        }
+        self.known.lock().unwrap().insert(key);
+        Ok(())
     }
 }
 

@@ -16,7 +16,6 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::append::bare;
-use crate::cells;
 use crate::failure::{Context, Result, fail};
 use crate::host::Host;
 use crate::page;
@@ -63,9 +62,6 @@ pub(crate) struct QuickArgs {
     /// The page.
     #[arg(short, long, default_value = "gesta-lab.html")]
     output: PathBuf,
-    /// Do not open the page in a browser.
-    #[arg(long)]
-    no_open: bool,
 }
 
 /// The command. True if the run is a result.
@@ -97,7 +93,6 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
     }
     let events = Events::new(sizes.clone(), 1, args.seed);
     let gesta = Arc::new(GestaTarget::new(&url, args.rtt, None));
-    gesta.prepare().await?;
     let mut quick = Quick {
         args,
         url,
@@ -113,6 +108,10 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
             ..Measured::default()
         },
     };
+    eprintln!("bare commits");
+    // On PostgreSQL in the same schema, which is made anew for the store afterwards.
+    quick.measured.bare_commits_per_second = quick.bare(stop).await?;
+    gesta.prepare().await?;
     report.store = Some(gesta.opened().await?.facts.clone());
     quick.all(&gesta, stop).await?;
     let read_back = target::check(gesta.as_ref(), &quick.events, &quick.claims).await?;
@@ -130,7 +129,7 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
     let alone = folder.path().join("quick.jsonl");
     report.save(&alone)?;
     page::write(&[alone], &args.output)?;
-    show(args);
+    println!("the report: {}", args.output.display());
     Ok(valid)
 }
 
@@ -149,38 +148,39 @@ struct Quick<'a> {
 impl Quick<'_> {
     /// Everything, or as much as there is time for before Ctrl-C.
     async fn all(&mut self, gesta: &GestaTarget, stop: &CancellationToken) -> Result<()> {
-        eprintln!("bare commits");
-        self.measured.bare_commits_per_second = self.bare(stop).await?;
         for callers in CALLERS {
             if stop.is_cancelled() {
                 return Ok(());
             }
-            eprint!("{}: ", counted(callers));
+            eprint!("callers: {callers}: ");
             let before = gesta.opened().await?.pipelines().unwrap_or_default();
             let begin = Instant::now();
             let run = self.load(callers, None, stop).await?;
             let pipelines = gesta.opened().await?.pipelines().unwrap_or_default();
             let phase = run.figures(callers, true);
             eprintln!("{}", phase.told());
-            let peak = self
-                .measured
-                .closed
-                .iter()
-                .map(|phase| phase.events_per_second);
-            if phase.events_per_second > peak.fold(0.0, f64::max) {
+            if phase.events_per_second > self.peak() {
                 let batches = (pipelines.since(before).batches) as f64;
                 self.measured.batches_per_second = batches / begin.elapsed().as_secs_f64();
             }
             self.measured.closed.push(phase);
         }
-        let rate = |phase: &Phase| phase.events_per_second;
-        let peak = self.measured.closed.iter().map(rate).fold(0.0, f64::max);
-        self.climb(peak, stop).await?;
+        self.climb(self.peak(), stop).await?;
         self.disk().await?;
         if !stop.is_cancelled() {
-            self.reading(gesta, stop).await?;
+            self.reading(gesta).await?;
         }
         Ok(())
+    }
+
+    /// The highest rate of the closed loop so far.
+    fn peak(&self) -> f64 {
+        let rates = self
+            .measured
+            .closed
+            .iter()
+            .map(|phase| phase.events_per_second);
+        rates.fold(0.0, f64::max)
     }
 
     /// Steady loads up to what is carried well.
@@ -199,18 +199,20 @@ impl Quick<'_> {
         Ok(())
     }
 
-    async fn bare(&self, stop: &CancellationToken) -> Result<Option<f64>> {
+    async fn bare(&mut self, stop: &CancellationToken) -> Result<Option<f64>> {
         let sizes = self.events.sizes();
         let contents = bare::Contents::new(sizes, Bytes::new(), 1_000, self.args.seed);
         let plan = bare::Plan {
             url: &self.url,
-            form: bare::Form::BareInsert,
+            events: 1,
             contents: &contents,
             warm_up: Duration::from_millis(500),
             duration: self.args.phase.min(Duration::from_secs(2)),
         };
-        let bare = bare::measure(&plan, stop).await?;
-        Ok((bare.events > 0).then_some(bare.events_per_second))
+        let (run, read_back) = bare::measure(&plan, stop).await?;
+        self.wrongs.extend(read_back.complaint());
+        let rate = run.figures(1, true).events_per_second;
+        Ok((run.events > 0).then_some(rate))
     }
 
     async fn load(
@@ -246,10 +248,10 @@ impl Quick<'_> {
         Ok(())
     }
 
-    async fn reading(&mut self, gesta: &GestaTarget, stop: &CancellationToken) -> Result<()> {
+    async fn reading(&mut self, gesta: &GestaTarget) -> Result<()> {
         let opened = gesta.opened().await?;
         eprint!("reading everything: ");
-        let (events, rate) = read::by_pages(opened.store.as_ref(), stop).await?;
+        let (events, rate) = read::by_pages(&opened.store).await?;
         eprintln!("{} events, {}/s", grouped(events as f64), grouped(rate));
         self.measured.read_events_per_second = Some(rate.round());
         Ok(())
@@ -260,32 +262,14 @@ impl Quick<'_> {
         let verdict = is.verdict();
         report.finding = verdict.sentences.join(" ");
         let plan = verdict.plan_events_per_second;
-        report.fact("plan for", Unit::Count, plan, "events/s");
-        report.fact(
-            "size of an event",
-            Unit::Bytes,
-            is.mean_bytes.round(),
-            sizes,
-        );
+        let (commits, read) = (is.bare_commits_per_second, is.read_events_per_second);
+        let (bytes, disk) = (is.mean_bytes.round(), is.disk_bytes_per_event);
         let alone = "a second, one after the other, without Gesta";
-        report.fact(
-            "commits of one bare INSERT",
-            Unit::Count,
-            is.bare_commits_per_second,
-            alone,
-        );
-        report.fact(
-            "reading from the beginning",
-            Unit::Count,
-            is.read_events_per_second,
-            "events/s",
-        );
-        report.fact(
-            "disk per event",
-            Unit::Bytes,
-            is.disk_bytes_per_event,
-            "with its indexes",
-        );
+        report.fact("plan for", Unit::Count, plan, "events/s");
+        report.fact("size of an event", Unit::Bytes, bytes, sizes);
+        report.fact("commits of one bare INSERT", Unit::Count, commits, alone);
+        report.fact("reading from the beginning", Unit::Count, read, "events/s");
+        report.fact("disk per event", Unit::Bytes, disk, "with its indexes");
         self.charts(report, plan);
         self.tables(report);
     }
@@ -315,53 +299,15 @@ impl Quick<'_> {
     }
 
     fn tables(&self, report: &mut Report) {
-        let mut closed = Table::new(
-            CLOSED,
-            [("callers", Unit::Count)].into_iter().chain(Phase::COLUMNS),
-        );
-        for phase in &self.measured.closed {
-            closed.row([cells![phase.connections], phase.cells()].concat());
-        }
-        report.table(closed);
-        let columns = [("events/s offered", Unit::Count), ("kept up", Unit::Words)];
-        let mut open = Table::new(OPEN, columns.into_iter().chain(Phase::COLUMNS));
-        for step in &self.measured.open {
-            let kept_up = (!step.has_kept_up()).then_some("no");
-            open.row([cells![step.rate, kept_up], step.phase.cells()].concat());
-        }
-        report.table(open);
-    }
-}
-
-fn counted(callers: u32) -> String {
-    format!(
-        "{callers} {}",
-        if callers == 1 { "caller" } else { "callers" }
-    )
-}
-
-/// Opens the page where there is a screen.
-fn show(args: &QuickArgs) {
-    println!("the report: {}", args.output.display());
-    let screen = ["DISPLAY", "WAYLAND_DISPLAY"];
-    let has_screen =
-        cfg!(target_os = "macos") || screen.iter().any(|name| std::env::var_os(name).is_some());
-    if args.no_open || !has_screen {
-        return;
-    }
-    let opener = if cfg!(target_os = "macos") {
-        "open"
-    } else {
-        "xdg-open"
-    };
-    let mut command = std::process::Command::new(opener);
-    let quiet = std::process::Stdio::null;
-    let opened = command
-        .arg(&args.output)
-        .stdin(quiet())
-        .stdout(quiet())
-        .stderr(quiet());
-    if opened.spawn().is_err() {
-        eprintln!("{opener} is not there to open it");
+        let closed = Table::of(CLOSED, &self.measured.closed)
+            .column("callers", Unit::Count, |phase| phase.connections)
+            .columns(&Phase::COLUMNS, Phase::cells);
+        report.table(closed.table());
+        let kept_up = |step: &Open| (!step.has_kept_up()).then_some("no");
+        let open = Table::of(OPEN, &self.measured.open)
+            .column("events/s offered", Unit::Count, |step| step.rate)
+            .column("kept up", Unit::Words, kept_up)
+            .columns(&Phase::COLUMNS, |step| step.phase.cells());
+        report.table(open.table());
     }
 }

@@ -55,7 +55,7 @@ pub(super) struct Measured {
 pub(super) struct Verdict {
     /// None if no load was carried well.
     pub(super) plan_events_per_second: Option<f64>,
-    pub(super) sentences: Vec<String>,
+    pub(super) sentences: [String; 2],
 }
 
 impl Measured {
@@ -76,62 +76,53 @@ impl Measured {
         let Some(peak) = self.peak() else {
             return "not known: nothing was measured".into();
         };
-        let cores = self.cores as f64;
+        let (cores, busy) = (self.cores, peak.cpu.machine_cores);
         let lone = self.closed.iter().find(|phase| phase.connections == 1);
         let lone_ms = lone.map_or(0.0, |phase| phase.latency_ms.p50);
+        let far_ms = self.round_trip_ms;
         // Commits one after the other, each as long as a bare one: the share of the time in which the disk works.
         let bare = self.bare_commits_per_second.unwrap_or(f64::INFINITY);
         let disk_share = self.batches_per_second / bare;
-        if peak.cpu.machine_cores >= cores * BUSY {
+        if busy >= cores as f64 * BUSY {
+            let own = peak.cpu.own_cores;
             format!(
-                "the processors: at the peak {:.1} of {} cores were busy, {:.1} of them in this process (store and load together)",
-                peak.cpu.machine_cores, self.cores, peak.cpu.own_cores
+                "the processors: at the peak {busy:.1} of {cores} cores were busy, {own:.1} of them in this process (store and load together)"
             )
-        } else if self.round_trip_ms > 1.0 && self.round_trip_ms >= lone_ms * MOSTLY {
+        } else if far_ms > 1.0 && far_ms >= lone_ms * MOSTLY {
             format!(
-                "the distance: a round trip to the database takes {:.1} ms of the {lone_ms:.1} ms that a lone append waits",
-                self.round_trip_ms
+                "the distance: a round trip to the database takes {far_ms:.1} ms of the {lone_ms:.1} ms that a lone append waits"
             )
         } else if disk_share >= MOSTLY {
+            let (percent, each) = (disk_share.min(1.0) * 100.0, 1_000.0 / bare);
             format!(
-                "the disk: commits fill {:.0} % of the one writer's time, {:.2} ms each; {:.1} of {} cores were busy",
-                disk_share.min(1.0) * 100.0,
-                1_000.0 / bare,
-                peak.cpu.machine_cores,
-                self.cores
+                "the disk: commits fill {percent:.0} % of the one writer's time, {each:.2} ms each; {busy:.1} of {cores} cores were busy"
             )
         } else {
             format!(
-                "the one writer that puts all appends in order: {:.1} of {} cores were busy at the peak, and the disk had time to spare",
-                peak.cpu.machine_cores, self.cores
+                "the one writer that puts all appends in order: {busy:.1} of {cores} cores were busy at the peak, and the disk had time to spare"
             )
         }
     }
 
-    /// The answer.
     pub(super) fn verdict(&self) -> Verdict {
         let good = self.highest_good();
         let plan = good.map(|open| two_digits(open.rate * PLANNED));
-        let size = grouped(self.mean_bytes);
-        let limit = self.limit();
-        let mut sentences = Vec::new();
-        match (plan, good) {
-            (Some(plan), Some(good)) => sentences.push(format!(
-                "On this database plan for {} events/s of {size} bytes each. That is {:.0} % of {}/s, the highest steady load tried at which 99 of 100 appends were durably stored within {:.0} ms (measured: {:.1} ms).",
+        let first = match (plan, good) {
+            (Some(plan), Some(good)) => format!(
+                "On this database plan for {} events/s of {} bytes each. That is {:.0} % of {}/s, the highest steady load tried at which 99 of 100 appends were durably stored within {P99_MS_MAX:.0} ms (measured: {:.1} ms).",
                 grouped(plan),
+                grouped(self.mean_bytes),
                 PLANNED * 100.0,
                 grouped(good.rate),
-                P99_MS_MAX,
                 good.phase.latency_ms.p99,
-            )),
-            _ => sentences.push(format!(
+            ),
+            _ => format!(
                 "No steady load that was tried kept 99 of 100 appends within {P99_MS_MAX:.0} ms, so there is no number to plan with."
-            )),
-        }
-        sentences.push(format!("The limit is {limit}."));
+            ),
+        };
         Verdict {
             plan_events_per_second: plan,
-            sentences,
+            sentences: [first, format!("The limit is {}.", self.limit())],
         }
     }
 }
@@ -218,16 +209,10 @@ mod tests {
         let mut is = measured();
         assert!(is.limit().starts_with("the one writer"));
         is.batches_per_second = 4_000.0;
-        assert!(
-            is.limit().starts_with("the disk: commits fill 80 %"),
-            "{}",
-            is.limit()
-        );
+        assert!(is.limit().starts_with("the disk: commits fill 80 %"));
         is.closed[1].cpu.machine_cores = 1.8;
-        assert!(
-            is.limit()
-                .starts_with("the processors: at the peak 1.8 of 2")
-        );
+        let busy = "the processors: at the peak 1.8 of 2";
+        assert!(is.limit().starts_with(busy), "{}", is.limit());
         is.closed[1].cpu.machine_cores = 0.5;
         is.round_trip_ms = 5.0;
         is.closed[0].latency_ms.p50 = 5.6;

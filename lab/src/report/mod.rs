@@ -6,6 +6,7 @@
 //! Not here: how the page looks (`page`).
 
 mod chart;
+mod listing;
 pub(crate) mod numbers;
 mod table;
 
@@ -24,6 +25,7 @@ use crate::store::StoreFacts;
 use crate::target::ReadBack;
 
 pub use chart::{Chart, Mark, Scale, Shape};
+pub use listing::Listing;
 pub use numbers::Unit;
 pub use table::{Cell, Column, Row, Table, Whose, causes};
 

@@ -99,7 +99,6 @@ impl ReservationArgs {
         }
     }
 
-    /// The closed loop.
     pub(crate) fn closed_loop(&self) -> Drive {
         Drive::Closed(self.closed.unwrap_or(64) as usize)
     }

@@ -1,13 +1,23 @@
 //! A small cinema in memory that can be told to misbehave; for tests.
 
 use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What goes wrong, counted in requests that change something.
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+/// What goes wrong, counted in requests.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Faults {
     /// Acknowledges this reservation and forgets it.
@@ -28,154 +38,106 @@ pub(crate) struct Faults {
 
 type Shows = Arc<Mutex<HashMap<String, Vec<bool>>>>;
 
-/// The server; ends when it is dropped.
+/// The server; ends with the runtime of the test.
 pub(crate) struct Fake {
     address: SocketAddr,
     shows: Shows,
-    over: Arc<AtomicBool>,
 }
 
 impl Fake {
     /// A server with a state of its own.
-    pub(crate) fn start(faults: Faults) -> Self {
-        Self::on(Shows::default(), faults)
+    pub(crate) async fn start(faults: Faults) -> Self {
+        Self::on(Shows::default(), faults).await
     }
 
     /// Another server on the same state.
-    pub(crate) fn beside(&self, faults: Faults) -> Self {
-        Self::on(Arc::clone(&self.shows), faults)
+    pub(crate) async fn beside(&self, faults: Faults) -> Self {
+        Self::on(Arc::clone(&self.shows), faults).await
     }
 
-    fn on(shows: Shows, faults: Faults) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    async fn on(shows: Shows, faults: Faults) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let over = Arc::new(AtomicBool::new(false));
-        let (state, ended) = (Arc::clone(&shows), Arc::clone(&over));
         let serving = Arc::new(Serving {
-            shows: state,
+            shows: Arc::clone(&shows),
             faults,
-            count: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
             reservations: AtomicU64::new(0),
-            stalled: Mutex::new(()),
         });
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                if ended.load(Ordering::Relaxed) {
-                    return;
-                }
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                socket.set_nodelay(true).unwrap();
                 let serving = Arc::clone(&serving);
-                std::thread::spawn(move || {
-                    // Ends with the connection.
-                    let _ = serving.serve(stream.unwrap());
+                let service = service_fn(move |request| {
+                    let serving = Arc::clone(&serving);
+                    async move { serving.serve(request).await }
                 });
+                let connection = http1::Builder::new();
+                tokio::spawn(connection.serve_connection(TokioIo::new(socket), service));
             }
         });
-        Self {
-            address,
-            shows,
-            over,
-        }
+        Self { address, shows }
     }
 
-    /// Its URL.
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
-    }
-}
-
-impl Drop for Fake {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        let _ = TcpStream::connect(self.address);
     }
 }
 
 struct Serving {
     shows: Shows,
     faults: Faults,
-    count: AtomicU64,
+    requests: AtomicU64,
     reservations: AtomicU64,
-    stalled: Mutex<()>,
 }
 
 impl Serving {
-    fn serve(&self, stream: TcpStream) -> std::io::Result<()> {
-        stream.set_nodelay(true)?;
-        let mut out = stream.try_clone()?;
-        let mut input = BufReader::new(stream);
-        let mut answered = 0;
-        let each =
-            |every: Option<u64>, count: u64| every.is_some_and(|every| count.is_multiple_of(every));
-        loop {
-            let mut head = String::new();
-            if input.read_line(&mut head)? == 0 {
-                return Ok(());
-            }
-            let mut length = 0;
-            loop {
-                let mut line = String::new();
-                input.read_line(&mut line)?;
-                if let Some(value) = line.strip_prefix("content-length: ") {
-                    length = value.trim().parse().unwrap();
-                }
-                if line == "\r\n" {
-                    break;
-                }
-            }
-            let mut body = vec![0; length];
-            input.read_exact(&mut body)?;
-            let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-            self.stall(count);
-            let refuses = each(self.faults.refuse_every, count);
-            let (status, text) = if refuses {
-                (503, "OVERLOADED".to_owned())
-            } else {
-                self.handle(&head, &String::from_utf8(body).unwrap())
-            };
-            if each(self.faults.silent_every, count) {
-                return Ok(());
-            }
-            answered += 1;
-            let closes = each(self.faults.close_every, answered);
-            Self::write(&mut out, status, &text, closes)?;
-            if closes {
-                return Ok(());
-            }
-        }
-    }
-
-    /// One request of the stall sleeps; all others wait for it.
-    fn stall(&self, count: u64) {
-        let Some((at, time)) = self.faults.stall else {
-            return;
-        };
-        let guard = self.stalled.lock().unwrap();
-        if count == at {
+    /// An error closes the connection without an answer.
+    async fn serve(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Full<Bytes>>, Box<dyn Error + Send + Sync>> {
+        let (head, body) = request.into_parts();
+        let body = String::from_utf8(body.collect().await?.to_bytes().into())?;
+        let count = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_due = |every: Option<u64>| every.is_some_and(|every| count.is_multiple_of(every));
+        if let Some((_, time)) = self.faults.stall.filter(|(at, _)| *at == count) {
+            // The one thread of the test serves all connections.
             std::thread::sleep(time);
         }
-        drop(guard);
+        let (status, text) = match is_due(self.faults.refuse_every) {
+            true => (503, "OVERLOADED".to_owned()),
+            false => self.handle(head.method.as_str(), head.uri.path(), &body),
+        };
+        if is_due(self.faults.silent_every) {
+            return Err("silent".into());
+        }
+        let mut answer = Response::builder().status(status);
+        if is_due(self.faults.close_every) {
+            answer = answer.header("connection", "close");
+        }
+        Ok(answer.body(Full::new(text.into()))?)
     }
 
-    fn handle(&self, head: &str, body: &str) -> (u16, String) {
-        let words: Vec<&str> = head.split(' ').collect();
-        let parts: Vec<&str> = words[1].split('/').collect();
+    fn handle(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let parts: Vec<&str> = path.split('/').skip(1).collect();
         let mut shows = self.shows.lock().unwrap();
-        match (words[0], parts.as_slice()) {
-            ("POST", ["", "shows"]) => {
-                let wish: serde_json::Value = serde_json::from_str(body).unwrap();
+        match (method, parts.as_slice()) {
+            ("POST", ["shows"]) => {
+                let wish: Value = serde_json::from_str(body).unwrap();
                 let seats = usize::try_from(wish["maxSeats"].as_u64().unwrap()).unwrap();
                 let id = wish["showId"].as_str().unwrap().to_owned();
-                if shows.contains_key(&id) {
-                    return (409, "SHOW_ALREADY_EXISTS".into());
+                match shows.insert(id, vec![false; seats]) {
+                    None => (201, "Show created".into()),
+                    Some(_) => (409, "SHOW_ALREADY_EXISTS".into()),
                 }
-                shows.insert(id, vec![false; seats]);
-                (201, "Show created".into())
             }
-            ("GET", ["", "shows", id]) => match shows.get(*id) {
+            ("GET", ["shows", id]) => match shows.get(*id) {
                 Some(seats) => (200, self.document(id, seats)),
                 None => (404, String::new()),
             },
-            ("PATCH", ["", "shows", id, "seats", seat]) => {
+            ("PATCH", ["shows", id, "seats", seat]) => {
                 let Some(seats) = shows.get_mut(*id) else {
                     return (400, "SHOW_NOT_EXISTS".into());
                 };
@@ -190,11 +152,10 @@ impl Serving {
 
     fn change(&self, seat: &mut bool, body: &str) -> (u16, String) {
         if body.contains("CANCEL_RESERVATION") {
-            if !*seat {
-                return (400, "SEAT_NOT_RESERVED".into());
-            }
-            *seat = false;
-            return (202, String::new());
+            return match std::mem::replace(seat, false) {
+                true => (202, String::new()),
+                false => (400, "SEAT_NOT_RESERVED".into()),
+            };
         }
         let number = self.reservations.fetch_add(1, Ordering::Relaxed) + 1;
         let sells = self.faults.sell_twice.is_some_and(|from| number >= from);
@@ -206,23 +167,12 @@ impl Serving {
     }
 
     fn document(&self, id: &str, seats: &[bool]) -> String {
-        let seats: Vec<serde_json::Value> = seats
-            .iter()
-            .enumerate()
-            .map(|(i, reserved)| {
-                let reserved = *reserved && !self.faults.stale_reads;
-                let status = if reserved { "RESERVED" } else { "AVAILABLE" };
-                serde_json::json!({"number": i, "status": status, "price": "100.00"})
-            })
-            .collect();
-        serde_json::json!({"id": id, "title": "x", "seats": seats}).to_string()
-    }
-
-    fn write(out: &mut TcpStream, status: u16, text: &str, closes: bool) -> std::io::Result<()> {
-        let connection = if closes { "connection: close\r\n" } else { "" };
-        let length = text.len();
-        let answer =
-            format!("HTTP/1.1 {status} X\r\n{connection}content-length: {length}\r\n\r\n{text}");
-        out.write_all(answer.as_bytes())
+        let seat = |(number, reserved): (usize, &bool)| match *reserved && !self.faults.stale_reads
+        {
+            true => json!({"number": number, "status": "RESERVED", "price": "100.00"}),
+            false => json!({"number": number, "status": "AVAILABLE", "price": "100.00"}),
+        };
+        let seats: Vec<Value> = seats.iter().enumerate().map(seat).collect();
+        json!({"id": id, "title": "x", "seats": seats}).to_string()
     }
 }

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use futures::stream::{self, StreamExt as _};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -58,7 +59,6 @@ pub(crate) struct Phase {
     pub(crate) reads: f64,
     /// The first part, kept apart.
     pub(crate) warm_up: Duration,
-    /// The measured part.
     pub(crate) duration: Duration,
     /// Answers slower than this are marked in the time line.
     pub(crate) slow: Duration,
@@ -159,15 +159,6 @@ impl Pool {
     }
 }
 
-/// What a request is for.
-#[derive(Debug, Clone, Copy)]
-enum Wish {
-    /// The next command of this user.
-    Command(usize),
-    /// A read of this show.
-    Read(u32),
-}
-
 struct State {
     script: Script,
     users: Vec<User>,
@@ -178,7 +169,6 @@ struct State {
     phases: Vec<(Window, PhaseResult)>,
 }
 
-/// The generator.
 pub(crate) struct Generator {
     pub(crate) shows: Shows,
     pools: Vec<Pool>,
@@ -213,7 +203,6 @@ impl Generator {
         self.with_ledger(|ledger| std::mem::replace(ledger, empty))
     }
 
-    /// Number of servers.
     pub(crate) fn servers(&self) -> usize {
         self.pools.len()
     }
@@ -265,11 +254,8 @@ impl Generator {
         let mut tasks = JoinSet::new();
         for user in 0..most {
             let (generator, stop) = (Rc::clone(self), stop.clone());
-            let own: Vec<Window> = windows
-                .iter()
-                .filter(|w| user < users(w))
-                .copied()
-                .collect();
+            let own = windows.iter().filter(|window| user < users(window));
+            let own: Vec<Window> = own.copied().collect();
             tasks.spawn_local(async move {
                 for window in own {
                     generator.ride(user, &window, &stop).await;
@@ -279,11 +265,8 @@ impl Generator {
         for window in windows.iter().copied() {
             let (generator, stop) = (Rc::clone(self), stop.clone());
             if let Drive::Open { rate, .. } = window.phase.drive {
-                tasks.spawn_local(generator.scheduled_reads(
-                    window,
-                    rate * window.phase.reads,
-                    stop,
-                ));
+                let rate = rate * window.phase.reads;
+                tasks.spawn_local(generator.scheduled_reads(window, rate, stop));
             }
         }
         let last = windows.last().map(|window| window.end);
@@ -311,9 +294,9 @@ impl Generator {
         }
         sleep_until(window.begin).await;
         while !stop.is_cancelled() && Instant::now() < window.end {
-            let wish = self.chosen(user, window.phase.reads);
+            let op = self.chosen(user, window.phase.reads);
             let now = Instant::now();
-            if !self.once(wish, user, window, now, now, stop).await {
+            if !self.once(op, user, window, now, now, stop).await {
                 return;
             }
         }
@@ -335,8 +318,8 @@ impl Generator {
                 () = sleep_until(intended) => {}
                 () = stop.cancelled() => return,
             }
-            let (wish, ready) = (Wish::Command(user), intended.max(freed));
-            if !self.once(wish, user, window, intended, ready, stop).await {
+            let (op, ready) = (self.command(user), intended.max(freed));
+            if !self.once(op, user, window, intended, ready, stop).await {
                 // The rest comes too late too.
                 if !stop.is_cancelled() {
                     starts.for_each(|intended| self.unsent(window, intended));
@@ -358,10 +341,9 @@ impl Generator {
             if let Some(show) = self.recent_show() {
                 let (generator, stop) = (Rc::clone(&self), stop.clone());
                 reads.spawn_local(async move {
-                    let wish = Wish::Read(show);
-                    generator
-                        .once(wish, 0, &window, intended, intended, &stop)
-                        .await;
+                    let read = Op::of_show(Call::Read, show);
+                    let done = generator.once(read, 0, &window, intended, intended, &stop);
+                    done.await
                 });
             }
             while reads.try_join_next().is_some() {}
@@ -369,11 +351,19 @@ impl Generator {
         reads.join_all().await;
     }
 
+    /// The user's next command; the same again if it is not sent.
+    fn command(&self, user: usize) -> Op {
+        let state = &mut *self.state.borrow_mut();
+        state.script.next(&mut state.users[user])
+    }
+
     /// Closed loop: the user's next command, or by chance a read.
-    fn chosen(&self, user: usize, reads: f64) -> Wish {
+    fn chosen(&self, user: usize, reads: f64) -> Op {
         let is_read = reads > 0.0 && self.state.borrow_mut().random.fraction() < reads;
-        let show = is_read.then(|| self.recent_show()).flatten();
-        show.map_or(Wish::Command(user), Wish::Read)
+        match is_read.then(|| self.recent_show()).flatten() {
+            Some(show) => Op::of_show(Call::Read, show),
+            None => self.command(user),
+        }
     }
 
     /// The show of a command that was acknowledged a moment ago.
@@ -384,26 +374,26 @@ impl Generator {
     }
 
     /// Users keep to one server; reads go where the show was not changed last.
-    fn server_of(&self, wish: Wish, user: usize) -> usize {
+    fn server_of(&self, op: Op, user: usize) -> usize {
         let state = self.state.borrow();
-        let changed = match wish {
-            Wish::Read(show) => state.recent.iter().rev().find(|(other, _)| *other == show),
-            Wish::Command(_) => None,
-        };
-        changed.map_or(user, |(_, server)| server + 1) % self.servers()
+        let changed = state.recent.iter().rev().find(|(show, _)| *show == op.show);
+        match changed.filter(|_| op.call == Call::Read) {
+            Some((_, server)) => (server + 1) % self.servers(),
+            None => user % self.servers(),
+        }
     }
 
     /// One request, as soon as a connection is free; false if it was never sent. `ready`: from when on it could be sent.
     async fn once(
         &self,
-        wish: Wish,
+        op: Op,
         user: usize,
         window: &Window,
         intended: Instant,
         ready: Instant,
         stop: &CancellationToken,
     ) -> bool {
-        let server = self.server_of(wish, user);
+        let server = self.server_of(op, user);
         let asked = Instant::now();
         let mut taken = tokio::select! {
             biased;
@@ -413,17 +403,6 @@ impl Generator {
                 return false;
             }
             taken = self.pools[server].take() => taken,
-        };
-        let op = match wish {
-            Wish::Read(show) => Op {
-                call: Call::Read,
-                show,
-                seat: 0,
-            },
-            Wish::Command(user) => {
-                let state = &mut *self.state.borrow_mut();
-                state.script.next(&mut state.users[user])
-            }
         };
         let sent = Instant::now();
         if let Some((_, result)) = self.state.borrow_mut().phases.get_mut(window.number) {
@@ -436,7 +415,7 @@ impl Generator {
         let (answer, error) = self.ask(&mut taken, server, op).await;
         drop(taken);
         let state = &mut *self.state.borrow_mut();
-        if let (Wish::Command(user), true) = (wish, op.call != Call::Read) {
+        if op.call != Call::Read {
             state.script.settle(&mut state.users[user], answer.outcome);
         }
         state.account(window, intended, op, server, answer.outcome, error);
@@ -483,24 +462,11 @@ impl Generator {
     }
 
     /// Runs requests that must all succeed on a server, some at a time; returns how many did not.
-    pub(crate) async fn batch(self: &Rc<Self>, ops: Vec<Op>, server: usize) -> usize {
-        let left = Rc::new(RefCell::new(VecDeque::from(ops)));
-        let progress = Rc::new(Cell::new(Instant::now()));
-        let mut tasks = JoinSet::new();
-        for _ in 0..BATCH {
-            let (generator, left) = (Rc::clone(self), Rc::clone(&left));
-            let progress = Rc::clone(&progress);
-            tasks.spawn_local(async move {
-                let mut failed = 0;
-                loop {
-                    let Some(op) = left.borrow_mut().pop_front() else {
-                        return failed;
-                    };
-                    failed += usize::from(!generator.insist(op, server, &progress).await);
-                }
-            });
-        }
-        tasks.join_all().await.into_iter().sum()
+    pub(crate) async fn batch(&self, ops: Vec<Op>, server: usize) -> usize {
+        let progress = Cell::new(Instant::now());
+        let asked = stream::iter(ops).map(|op| self.insist(op, server, &progress));
+        let asked = asked.buffer_unordered(BATCH);
+        asked.filter(|done| std::future::ready(!done)).count().await
     }
 
     async fn insist(&self, op: Op, server: usize, progress: &Cell<Instant>) -> bool {

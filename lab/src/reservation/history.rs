@@ -1,57 +1,33 @@
 //! Can the answers be true? Every seat is held by at most one reservation at a time, and every answer fits one order of
 //! all requests that respects which of them came before which.
 //!
-//! How: for each seat, the sets of effects that may have happened so far are carried along the starts and ends of its
-//! requests (just-in-time linearization: Wing and Gong 1993, Lowe 2017). A seat has two states and few requests at a
-//! time, so the sets stay tiny. A request without an answer may take effect at any later time, or never.
+//! How: for each seat, an order is searched effect by effect, and no state of the search is looked at twice (Wing and Gong
+//! 1993, Lowe 2017). A seat has two states and few requests at a time, so the states are few. A request without an answer
+//! may take effect at any later time, or never.
 //! Invariant: no false alarm; what is too entangled to decide is counted as such.
 //! Not here: what the store holds (`stored`). Seats are judged one by one, a read as one look at each of its seats.
 
-use super::ledger::{Entry, Ledger, NEVER, Reading, What};
+use std::collections::HashSet;
 
-/// Most findings told in words.
-const FINDINGS_MAX: usize = 10;
+use super::ledger::{Entry, Ledger, NEVER, Reading, What};
+use super::verdict::{Verdict, Wrong};
+
 /// Requests about one seat at once that are told apart.
 const OPEN_MAX: usize = 64;
-/// Most possibilities kept in mind for a seat.
-const WORLDS_MAX: usize = 4_096;
-
-/// What the check found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Judgement {
-    /// Seats that somebody asked for.
-    pub(crate) seats: u64,
-    /// Requests about seats, reads not counted.
-    pub(crate) requests: u64,
-    /// Requests without a known outcome.
-    pub(crate) unknown: u64,
-    /// Reads of shows.
-    pub(crate) reads: u64,
-    /// Accepted reservations of a seat that was held.
-    pub(crate) held_twice: u64,
-    /// Accepted cancellations of a seat that was free.
-    pub(crate) cancelled_twice: u64,
-    /// Answers during the run that show a state which had passed, or never was.
-    pub(crate) stale: u64,
-    /// Seats whose last state is not what was acknowledged.
-    pub(crate) lost: u64,
-    /// Seats with too much at once to decide.
-    pub(crate) undecided: u64,
-    /// The first findings in words.
-    pub(crate) findings: Vec<String>,
-}
+/// Most states of the search for a seat.
+const WORLDS_MAX: usize = 1 << 20;
 
 /// Judges all requests. Reads that began after `last_from` are the look at the end of the run.
-pub(crate) fn judge(ledger: &Ledger, last_from: u32) -> Judgement {
+pub(crate) fn judge(ledger: &Ledger, last_from: u32) -> Verdict {
     let entries = ledger.sorted_entries();
     let readings = ledger.sorted_readings();
-    let mut judgement = Judgement {
-        requests: entries.len() as u64,
+    let mut verdict = Verdict {
+        acknowledged: ledger.acknowledged,
         unknown: entries.iter().filter(|entry| entry.end == NEVER).count() as u64,
         reads: readings.len() as u64,
-        ..Judgement::default()
+        wrongs: ledger.wrongs.clone(),
+        ..Verdict::default()
     };
-    let mut seat = SeatCheck::default();
     let (mut entries, mut readings) = (entries.as_slice(), readings.as_slice());
     for show in 0..ledger.shows_asked() {
         let (of_show, rest) = split(readings, |reading| reading.show == show);
@@ -63,20 +39,16 @@ pub(crate) fn judge(ledger: &Ledger, last_from: u32) -> Judgement {
             if of_seat.is_empty() && of_show.iter().all(|r| r.reserved >> number & 1 == 0) {
                 continue;
             }
-            judgement.seats += 1;
-            seat.gather(of_seat, of_show, number);
-            if let Some(fault) = seat.check() {
-                count(&mut judgement, &fault, last_from);
-                if judgement.findings.len() < FINDINGS_MAX {
+            verdict.seats += 1;
+            if let Some(fault) = Seat::of(of_seat, of_show, number).check() {
+                verdict.wrongs.add(fault.kind(last_from), 1, || {
                     let id = ledger.shows.id(show);
-                    judgement
-                        .findings
-                        .push(format!("show {id} seat {number}: {fault}"));
-                }
+                    format!("show {id} seat {number}: {fault}")
+                });
             }
         }
     }
-    judgement
+    verdict
 }
 
 fn split<T>(sorted: &[T], belongs: impl Fn(&T) -> bool) -> (&[T], &[T]) {
@@ -84,30 +56,27 @@ fn split<T>(sorted: &[T], belongs: impl Fn(&T) -> bool) -> (&[T], &[T]) {
     sorted.split_at(end.unwrap_or(sorted.len()))
 }
 
-fn count(judgement: &mut Judgement, fault: &Fault, last_from: u32) {
-    match *fault {
-        Fault::Impossible { what, begin } => match what {
-            What::Reserved => judgement.held_twice += 1,
-            What::Cancelled => judgement.cancelled_twice += 1,
-            _ if begin > last_from => judgement.lost += 1,
-            _ => judgement.stale += 1,
-        },
-        Fault::Entangled => judgement.undecided += 1,
-    }
-}
-
 /// Why a seat's answers cannot be true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// This answer fits no order.
-    Impossible {
-        /// What was answered.
-        what: What,
-        /// When it was asked.
-        begin: u32,
-    },
+    /// This answer, asked for then, fits no order.
+    Impossible { what: What, begin: u32 },
     /// Too much at once.
     Entangled,
+}
+
+impl Fault {
+    fn kind(self, last_from: u32) -> Wrong {
+        match self {
+            Fault::Impossible { what, begin } => match what {
+                What::Reserved => Wrong::HeldTwice,
+                What::Cancelled => Wrong::CancelledTwice,
+                _ if begin > last_from => Wrong::Lost,
+                _ => Wrong::Stale,
+            },
+            Fault::Entangled => Wrong::Undecided,
+        }
+    }
 }
 
 impl std::fmt::Display for Fault {
@@ -126,47 +95,37 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// One thing that may be true: the state of the seat and which of the open requests have had their effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A state of the search: what has taken effect so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct World {
     reserved: bool,
-    /// Reservations of unknown outcome that took effect.
-    maybe_reserved: u32,
-    /// Cancellations of unknown outcome that took effect.
-    maybe_cancelled: u32,
-    /// Open requests, by slot, that took effect.
+    /// All requests before this one.
+    first: usize,
+    /// Of the requests from there on, these.
     done: u64,
+    /// Of the requests of unknown outcome, so many reservations and cancellations.
+    maybe: [usize; 2],
 }
 
-impl World {
-    /// True if nothing is possible in the other that is not possible here.
-    fn covers(&self, other: &World) -> bool {
-        self.reserved == other.reserved
-            && self.done == other.done
-            && self.maybe_reserved <= other.maybe_reserved
-            && self.maybe_cancelled <= other.maybe_cancelled
-    }
-}
-
-/// The requests about one seat, and the memory to judge them.
+/// The requests about one seat.
 #[derive(Debug, Default)]
-struct SeatCheck {
+struct Seat {
+    /// When each began and ended, in the order of the beginnings.
     requests: Vec<(u32, u32, What)>,
-    /// Time, whether it is an end, index of the request.
-    moments: Vec<(u32, bool, u32)>,
-    worlds: Vec<World>,
-    open: Vec<Option<u32>>,
-    maybe_reserved: u32,
-    maybe_cancelled: u32,
+    /// When the reservations and the cancellations of unknown outcome began.
+    maybe: [Vec<u32>; 2],
 }
 
-impl SeatCheck {
-    fn gather(&mut self, entries: &[Entry], readings: &[Reading], seat: u16) {
-        self.requests.clear();
-        let commands = entries
-            .iter()
-            .map(|entry| (entry.begin, entry.end, entry.what));
-        self.requests.extend(commands);
+impl Seat {
+    fn of(entries: &[Entry], readings: &[Reading], seat: u16) -> Self {
+        let mut all = Self::default();
+        for entry in entries {
+            match entry.what {
+                What::MaybeReserved => all.maybe[0].push(entry.begin),
+                What::MaybeCancelled => all.maybe[1].push(entry.begin),
+                what => all.requests.push((entry.begin, entry.end, what)),
+            }
+        }
         let looks = readings.iter().map(|reading| {
             let what = match reading.reserved >> seat & 1 {
                 0 => What::SeenFree,
@@ -174,134 +133,91 @@ impl SeatCheck {
             };
             (reading.begin, reading.end, what)
         });
-        self.requests.extend(looks);
-        self.moments.clear();
-        for (index, (begin, end, _)) in (0_u32..).zip(&self.requests) {
-            self.moments.push((*begin, false, index));
-            if *end != NEVER {
-                self.moments.push((*end, true, index));
-            }
-        }
-        self.moments.sort_unstable();
-        (self.maybe_reserved, self.maybe_cancelled) = (0, 0);
-        self.open.clear();
-        self.worlds.clear();
-        self.worlds.push(World {
-            reserved: false,
-            maybe_reserved: 0,
-            maybe_cancelled: 0,
-            done: 0,
-        });
+        all.requests.extend(looks);
+        all.requests.sort_unstable_by_key(|(begin, ..)| *begin);
+        all
     }
 
-    fn check(&mut self) -> Option<Fault> {
-        for at in 0..self.moments.len() {
-            let (_, is_end, index) = self.moments[at];
-            let (begin, _, what) = self.requests[index as usize];
-            match (is_end, what) {
-                (false, What::MaybeReserved) => self.maybe_reserved += 1,
-                (false, What::MaybeCancelled) => self.maybe_cancelled += 1,
-                (false, _) => {
-                    let free = self.open.iter().position(Option::is_none);
-                    match free {
-                        Some(slot) => self.open[slot] = Some(index),
-                        None if self.open.len() < OPEN_MAX => self.open.push(Some(index)),
-                        None => return Some(Fault::Entangled),
-                    }
+    /// Searches for an order; what is wrong if there is none.
+    fn check(&self) -> Option<Fault> {
+        let (mut left, mut known) = (vec![World::default()], HashSet::new());
+        // The request that no order could get past.
+        let mut furthest = (0, Fault::Entangled);
+        while let Some(world) = left.pop() {
+            let mut first = (NEVER, Fault::Entangled);
+            for (_, &(begin, end, what)) in self.open(&world) {
+                if begin > first.0 {
+                    break;
                 }
-                (true, _) => {
-                    if !self.close(index) {
-                        return Some(Fault::Impossible { what, begin });
-                    }
-                    if self.worlds.len() > WORLDS_MAX {
-                        return Some(Fault::Entangled);
-                    }
+                if end < first.0 {
+                    first = (end, Fault::Impossible { what, begin });
                 }
             }
-        }
-        None
-    }
-
-    /// A request has ended: only worlds in which it took effect remain. False if there are none.
-    fn close(&mut self, index: u32) -> bool {
-        let Some(slot) = self.open.iter().position(|open| *open == Some(index)) else {
-            return true;
-        };
-        let bit = 1_u64 << slot;
-        // Grows while it is walked: every world leads to those one effect further.
-        let mut at = 0;
-        while at < self.worlds.len() && self.worlds.len() <= WORLDS_MAX {
-            let world = self.worlds[at];
-            at += 1;
-            // Further effects can wait until another request ends.
-            if world.done & bit == 0 {
-                self.step(world);
+            if first.0 == NEVER {
+                return None;
             }
-        }
-        self.worlds.retain(|world| world.done & bit != 0);
-        for world in &mut self.worlds {
-            world.done &= !bit;
-        }
-        self.open[slot] = None;
-        self.thin_out();
-        !self.worlds.is_empty()
-    }
-
-    /// Adds the worlds that are one effect further.
-    fn step(&mut self, world: World) {
-        for slot in 0..self.open.len() {
-            let Some(index) = self.open[slot] else {
-                continue;
+            if first.0 > furthest.0 {
+                furthest = first;
+            }
+            let Some(next) = self.next(&world, first.0) else {
+                return Some(Fault::Entangled);
             };
-            let bit = 1_u64 << slot;
-            let (_, _, what) = self.requests[index as usize];
-            let (needs, becomes) = match what {
+            left.extend(next.into_iter().filter(|world| known.insert(*world)));
+            if known.len() > WORLDS_MAX {
+                return Some(Fault::Entangled);
+            }
+        }
+        Some(furthest.1)
+    }
+
+    /// The requests that have not taken effect, by their distance from the first of them.
+    fn open(&self, world: &World) -> impl Iterator<Item = (usize, &(u32, u32, What))> {
+        let (all, done) = (self.requests[world.first..].iter().enumerate(), world.done);
+        all.filter(move |(at, _)| *at >= OPEN_MAX || done >> at & 1 == 0)
+    }
+
+    /// The states that are one effect further. It is one of a request that began before the first of the open ones ended.
+    /// None if there are too many at once.
+    fn next(&self, world: &World, first_end: u32) -> Option<Vec<World>> {
+        let mut next = Vec::new();
+        for (at, &(begin, _, what)) in self.open(world) {
+            if begin > first_end {
+                break;
+            }
+            if at >= OPEN_MAX {
+                return None;
+            }
+            let (needs, reserved) = match what {
                 What::Reserved => (false, true),
                 What::Cancelled => (true, false),
                 What::SeenReserved => (true, true),
                 _ => (false, false),
             };
-            if world.done & bit == 0 && world.reserved == needs {
-                self.add(World {
-                    reserved: becomes,
-                    done: world.done | bit,
-                    ..world
-                });
+            if world.reserved == needs {
+                let done = world.done | 1 << at;
+                let passed = done.trailing_ones();
+                let further = World {
+                    reserved,
+                    first: world.first + passed as usize,
+                    done: done.checked_shr(passed).unwrap_or(0),
+                    ..*world
+                };
+                if reserved == needs {
+                    // A look that can be true now need not wait: nothing is lost by it.
+                    return Some(vec![further]);
+                }
+                next.push(further);
             }
         }
-        if !world.reserved && world.maybe_reserved < self.maybe_reserved {
-            self.add(World {
-                reserved: true,
-                maybe_reserved: world.maybe_reserved + 1,
-                ..world
-            });
+        let kind = usize::from(world.reserved);
+        let begun = self.maybe[kind].iter().filter(|begin| **begin < first_end);
+        if world.maybe[kind] < begun.count() {
+            let mut world = *world;
+            world.maybe[kind] += 1;
+            world.reserved = !world.reserved;
+            next.push(world);
         }
-        if world.reserved && world.maybe_cancelled < self.maybe_cancelled {
-            self.add(World {
-                reserved: false,
-                maybe_cancelled: world.maybe_cancelled + 1,
-                ..world
-            });
-        }
-    }
-
-    fn add(&mut self, world: World) {
-        if !self.worlds.iter().any(|known| known.covers(&world)) {
-            self.worlds.push(world);
-        }
-    }
-
-    /// Drops worlds that another one covers.
-    fn thin_out(&mut self) {
-        let mut kept = 0;
-        for at in 0..self.worlds.len() {
-            let world = self.worlds[at];
-            if !self.worlds[..kept].iter().any(|known| known.covers(&world)) {
-                self.worlds[kept] = world;
-                kept += 1;
-            }
-        }
-        self.worlds.truncate(kept);
+        Some(next)
     }
 }
 
@@ -311,71 +227,63 @@ mod tests {
     use crate::random::Random;
 
     fn check(requests: &[(u32, u32, What)]) -> Option<Fault> {
-        let entries: Vec<Entry> = requests
-            .iter()
-            .map(|&(begin, end, what)| Entry {
-                place: 0,
-                begin,
-                end,
-                what,
-            })
-            .collect();
-        let mut seat = SeatCheck::default();
-        seat.gather(&entries, &[], 0);
-        seat.check()
+        let entry = |&(begin, end, what): &(u32, u32, What)| Entry {
+            place: 0,
+            begin,
+            end,
+            what,
+        };
+        let entries: Vec<Entry> = requests.iter().map(entry).collect();
+        Seat::of(&entries, &[], 0).check()
+    }
+
+    /// Requests out of `reserved 1-2, maybe reserved 3`: what came of each, and when it began and ended.
+    fn parsed(history: &str) -> Vec<(u32, u32, What)> {
+        let parse = |request: &str| {
+            let (what, times) = request.rsplit_once(' ').unwrap();
+            let what = match what {
+                "reserved" => What::Reserved,
+                "cancelled" => What::Cancelled,
+                "seen reserved" => What::SeenReserved,
+                "seen free" => What::SeenFree,
+                "maybe reserved" => What::MaybeReserved,
+                _ => panic!("{what}"),
+            };
+            let (begin, end) = times.split_once('-').unwrap_or((times, ""));
+            (begin.parse().unwrap(), end.parse().unwrap_or(NEVER), what)
+        };
+        history.split(", ").map(parse).collect()
     }
 
     /// Goal: what is wrong is named by its kind; at the same time any order is allowed, and an unknown outcome either way.
     #[test]
     fn histories_are_judged() {
-        use What::{Cancelled, MaybeReserved, Reserved, SeenFree, SeenReserved};
-        for (requests, wanted) in [
+        use What::{Cancelled, Reserved, SeenFree, SeenReserved};
+        for (history, wanted) in [
             (
-                &[
-                    (1, 2, SeenFree),
-                    (3, 4, Reserved),
-                    (5, 6, Cancelled),
-                    (7, 8, Reserved),
-                ][..],
+                "seen free 1-2, reserved 3-4, cancelled 5-6, reserved 7-8",
                 None,
             ),
-            (&[(1, 2, Reserved), (3, 4, Reserved)], Some(Reserved)),
-            (&[(1, 2, Cancelled)], Some(Cancelled)),
-            (&[(1, 2, Reserved), (3, 4, SeenFree)], Some(SeenFree)),
+            ("reserved 1-2, reserved 3-4", Some(Reserved)),
+            ("cancelled 1-2", Some(Cancelled)),
+            ("reserved 1-2, seen free 3-4", Some(SeenFree)),
+            ("reserved 1-10, seen free 2-9, seen reserved 3-8", None),
             (
-                &[(1, 10, Reserved), (2, 9, SeenFree), (3, 8, SeenReserved)],
-                None,
-            ),
-            (
-                &[(1, 10, Reserved), (2, 3, SeenReserved), (4, 5, SeenFree)],
+                "reserved 1-10, seen reserved 2-3, seen free 4-5",
                 Some(SeenFree),
             ),
+            ("maybe reserved 1, seen free 3-4, seen reserved 5-6", None),
             (
-                &[
-                    (1, NEVER, MaybeReserved),
-                    (3, 4, SeenFree),
-                    (5, 6, SeenReserved),
-                ],
-                None,
-            ),
-            (
-                &[
-                    (1, NEVER, MaybeReserved),
-                    (3, 4, SeenReserved),
-                    (5, 6, SeenFree),
-                ],
+                "maybe reserved 1, seen reserved 3-4, seen free 5-6",
                 Some(SeenFree),
             ),
-            (
-                &[(1, 2, SeenReserved), (3, NEVER, MaybeReserved)],
-                Some(SeenReserved),
-            ),
+            ("seen reserved 1-2, maybe reserved 3", Some(SeenReserved)),
         ] {
-            let found = check(requests).map(|fault| match fault {
+            let found = check(&parsed(history)).map(|fault| match fault {
                 Fault::Impossible { what, .. } => what,
-                Fault::Entangled => panic!("{requests:?}"),
+                Fault::Entangled => panic!("{history}"),
             });
-            assert_eq!(found, wanted, "{requests:?}");
+            assert_eq!(found, wanted, "{history}");
         }
     }
 
@@ -395,20 +303,16 @@ mod tests {
         for _ in 0..20_000 {
             let count = 1 + random.below(5);
             let mut times: Vec<u32> = (1..=u32::try_from(count).unwrap() * 2).collect();
-            for end in (2..=times.len()).rev() {
-                times.swap(end - 1, random.below(end));
-            }
-            let requests: Vec<(u32, u32, What)> = times
-                .chunks(2)
-                .map(|pair| {
-                    let what = KINDS[random.below(6)];
-                    let end = match what {
-                        What::MaybeReserved | What::MaybeCancelled => NEVER,
-                        _ => pair[0].max(pair[1]),
-                    };
-                    (pair[0].min(pair[1]), end, what)
-                })
-                .collect();
+            random.shuffle(&mut times);
+            let request = |pair: &[u32]| {
+                let what = KINDS[random.below(6)];
+                let end = match what {
+                    What::MaybeReserved | What::MaybeCancelled => NEVER,
+                    _ => pair[0].max(pair[1]),
+                };
+                (pair[0].min(pair[1]), end, what)
+            };
+            let requests: Vec<_> = times.chunks(2).map(request).collect();
             let possible = every_order(&requests, 0, false);
             wrong += usize::from(!possible);
             assert_eq!(check(&requests).is_none(), possible, "{requests:?}");

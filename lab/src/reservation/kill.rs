@@ -16,7 +16,6 @@ use super::ledger::Ledger;
 use super::model::{SEATS_MAX, Shows};
 use super::script::{Scenario, Script};
 use super::verdict::Verdict;
-use crate::cells;
 use crate::child::{Program, Server};
 use crate::failure::{Result, fail};
 use crate::faults::world::DatabaseKind;
@@ -78,49 +77,36 @@ pub(crate) async fn run(args: &KillArgs, stop: &CancellationToken) -> Result<boo
     let title = "A cinema that is killed";
     let mut report = Report::begin("reservation-kill", title, args.seed);
     report.workload = json!(args);
-    let columns = [
-        ("database", Unit::Words),
-        ("kills", Unit::Count),
-        ("acknowledged", Unit::Count),
-        ("unknown", Unit::Count),
-        ("restart p50", Unit::Millis),
-        ("longest", Unit::Millis),
-    ];
-    let mut table = Table::new("Every database", columns);
-    let (mut complete, mut kills, mut sentences) = (true, 0, Vec::new());
+    let mut all = Vec::new();
     for database in &args.databases {
         let survived = survive(args, *database, stop).await?;
-        let (verdict, restarts) = (&survived.verdict, survived.restarts.percentiles());
         let name = survived.store.backend.as_str();
-        let unknown = verdict.answers.unknown;
-        table.row(cells![
-            name,
-            survived.kills,
-            verdict.acknowledged,
-            unknown,
-            restarts.p50,
-            restarts.max,
-        ]);
-        let problems = verdict.problems().into_iter();
-        report
-            .problems
-            .extend(problems.map(|problem| format!("{name}: {problem}")));
-        sentences.push(format!("{name}: {}", verdict.sentence()));
-        kills += survived.kills;
-        complete &= survived.complete;
-        report.store = Some(survived.store);
+        let problems = survived.verdict.wrongs.told().into_iter();
+        let problems = problems.map(|problem| format!("{name}: {problem}"));
+        report.problems.extend(problems);
+        report.store = Some(survived.store.clone());
+        all.push(survived);
     }
-    let kept = if report.problems.is_empty() {
-        "nothing"
-    } else {
-        "something"
+    let kills: u32 = all.iter().map(|survived| survived.kills).sum();
+    let kept = match report.problems.is_empty() {
+        true => "nothing",
+        false => "something",
     };
     report.finding =
         format!("After {kills} kills {kept} that was acknowledged was lost or doubled.");
-    report.table(table);
-    sentences
-        .into_iter()
-        .for_each(|sentence| report.text(sentence));
+    let restarts = |survived: &Survived| survived.restarts.percentiles();
+    let table = Table::of("Every database", &all)
+        .column("database", Unit::Words, |one| &one.store.backend)
+        .column("kills", Unit::Count, |one| one.kills)
+        .column("acknowledged", Unit::Count, |one| one.verdict.acknowledged)
+        .column("unknown", Unit::Count, |one| one.verdict.unknown)
+        .column("restart p50", Unit::Millis, |one| restarts(one).p50)
+        .column("longest", Unit::Millis, |one| restarts(one).max);
+    report.table(table.table());
+    for one in &all {
+        report.text(format!("{}: {}", one.store.backend, one.verdict.sentence()));
+    }
+    let complete = all.iter().all(|survived| survived.complete);
     report.finish(&args.report, complete)
 }
 
@@ -147,10 +133,10 @@ async fn survive(
     let (mut survived, ledger) = killing.await?;
     // SQLite belongs to one process at a time: now it is ours.
     let opened = store::open_url(&url, Duration::ZERO, 1).await?;
-    let verdict = &mut survived.verdict;
-    verdict
-        .add_events(opened.store.as_ref(), AllFrom::Start, &ledger)
-        .await?;
+    let added = survived
+        .verdict
+        .add_events(&opened.store, AllFrom::Start, &ledger);
+    added.await?;
     survived.store = opened.facts.clone();
     opened.store.shutdown().await?;
     Ok(survived)
@@ -182,7 +168,7 @@ async fn kill_all(
         server.launch().await?;
         restarts.record(began.elapsed());
         verdict = Verdict::of_answers(&generator).await;
-        if !verdict.is_clean() {
+        if !verdict.wrongs.is_empty() {
             let log = server.log_tail();
             eprintln!("kill {kills}: a promise was broken; the server's last words:\n{log}");
             break;

@@ -5,13 +5,13 @@
 //! Not here: whether it can be true (`history`, `stored`).
 
 use super::model::{Answer, Call, Fact, Op, Outcome, Shows};
+use super::verdict::{Wrong, Wrongs};
 
 /// End of a request whose outcome is not known: it may still take effect.
 pub(crate) const NEVER: u32 = u32::MAX;
-/// Entries per block: a growing ledger must not stop the generator to move what it has.
-const BLOCK: usize = 1 << 16;
-/// Most strange answers that are told in words.
-const WRONGS_MAX: usize = 10;
+/// Entries and reads for which there is room from the beginning: a ledger that moves what it has would stop the
+/// generator. Memory that is not used costs nothing.
+const ROOM: (usize, usize) = (1 << 24, 1 << 21);
 
 /// What is known of a request about a seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +35,7 @@ pub(crate) enum What {
 pub(crate) struct Entry {
     /// The seat (`Shows::place`).
     pub(crate) place: u32,
-    /// When it began.
     pub(crate) begin: u32,
-    /// When it ended.
     pub(crate) end: u32,
     /// What came of it.
     pub(crate) what: What,
@@ -46,11 +44,8 @@ pub(crate) struct Entry {
 /// A read of a show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// The show.
     pub(crate) show: u32,
-    /// When it began.
     pub(crate) begin: u32,
-    /// When it ended.
     pub(crate) end: u32,
     /// The seats that were reserved.
     pub(crate) reserved: u128,
@@ -71,32 +66,27 @@ pub(crate) enum Existence {
 /// Everything that was asked and answered.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// The shows.
     pub(crate) shows: Shows,
     existence: Vec<Existence>,
-    entries: Vec<Vec<Entry>>,
-    readings: Vec<Vec<Reading>>,
+    entries: Vec<Entry>,
+    readings: Vec<Reading>,
     clock: u32,
     /// Reservations and cancellations acknowledged.
     pub(crate) acknowledged: u64,
     /// Answers that no request of the run deserves.
-    pub(crate) wrong: u64,
-    /// The first of them in words.
-    pub(crate) wrongs: Vec<String>,
+    pub(crate) wrongs: Wrongs,
 }
 
 impl Ledger {
-    /// An empty ledger.
     pub(crate) fn new(shows: Shows) -> Self {
         Self {
             shows,
             existence: Vec::new(),
-            entries: Vec::new(),
-            readings: Vec::new(),
+            entries: Vec::with_capacity(ROOM.0),
+            readings: Vec::with_capacity(ROOM.1),
             clock: 0,
             acknowledged: 0,
-            wrong: 0,
-            wrongs: Vec::new(),
+            wrongs: Wrongs::default(),
         }
     }
 
@@ -123,13 +113,13 @@ impl Ledger {
             (_, Outcome::Refused, _) => {}
             (Call::Create, outcome, fact) => self.create(op, outcome, fact, answer.status),
             (Call::Read, Outcome::Accepted, Fact::Seats(reserved)) => {
-                let reading = Reading {
-                    show: op.show,
+                let show = op.show;
+                self.readings.push(Reading {
+                    show,
                     begin,
                     end,
                     reserved,
-                };
-                push(&mut self.readings, reading);
+                });
             }
             (Call::Read, Outcome::Failed, _) if answer.status == 0 => {}
             (Call::Read, ..) => self.wrong(op, answer.status),
@@ -147,13 +137,12 @@ impl Ledger {
                     self.acknowledged += 1;
                 }
                 let place = self.shows.place(op.show, op.seat);
-                let entry = Entry {
+                self.entries.push(Entry {
                     place,
                     begin,
                     end,
                     what,
-                };
-                push(&mut self.entries, entry);
+                });
             }
         }
     }
@@ -175,15 +164,10 @@ impl Ledger {
 
     /// An answer that no request of the run deserves.
     fn wrong(&mut self, op: Op, status: u16) {
-        self.wrong += 1;
-        if self.wrongs.len() < WRONGS_MAX {
-            let Op { call, show, seat } = op;
-            let id = self.shows.id(show);
-            let call = call.name();
-            self.wrongs.push(format!(
-                "{call} of show {id} seat {seat}: answered {status}"
-            ));
-        }
+        let Op { call, show, seat } = op;
+        let (id, call) = (self.shows.id(show), call.name());
+        let told = || format!("{call} of show {id} seat {seat}: answered {status}");
+        self.wrongs.add(Wrong::Answer, 1, told);
     }
 
     /// What is known of a show.
@@ -205,27 +189,16 @@ impl Ledger {
 
     /// All requests about seats, sorted by seat and start.
     pub(crate) fn sorted_entries(&self) -> Vec<Entry> {
-        let mut all = self.entries.concat();
+        let mut all = self.entries.clone();
         all.sort_unstable_by_key(|entry| (entry.place, entry.begin));
         all
     }
 
     /// All reads, sorted by show and start.
     pub(crate) fn sorted_readings(&self) -> Vec<Reading> {
-        let mut all = self.readings.concat();
+        let mut all = self.readings.clone();
         all.sort_unstable_by_key(|reading| (reading.show, reading.begin));
         all
-    }
-}
-
-fn push<T>(blocks: &mut Vec<Vec<T>>, value: T) {
-    match blocks.last_mut() {
-        Some(block) if block.len() < BLOCK => block.push(value),
-        _ => {
-            let mut block = Vec::with_capacity(BLOCK);
-            block.push(value);
-            blocks.push(block);
-        }
     }
 }
 
@@ -253,7 +226,8 @@ mod tests {
             };
             let seat = 0;
             ledger.record(Op { call, show, seat }, begin, answer);
-            assert_eq!(ledger.wrong, wrong, "{call:?} {show} {outcome:?}");
+            let found = ledger.wrongs.count(Wrong::Answer);
+            assert_eq!(found, wrong, "{call:?} {show} {outcome:?}");
         }
         assert_eq!(ledger.created().collect::<Vec<_>>(), [0]);
         assert_eq!((ledger.acknowledged, ledger.sorted_entries().len()), (0, 0));

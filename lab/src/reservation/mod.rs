@@ -30,7 +30,6 @@ use serde_json::json;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cells;
 use crate::failure::{Failure, Result, fail};
 use crate::report::{Report, Table, Unit};
 use crate::run::Run;
@@ -49,10 +48,7 @@ use verdict::Verdict;
 
 /// Connections of the open loop.
 const CONNECTIONS: u32 = 512;
-/// Connections with which shows are created before the clock starts.
-const PREPARING: usize = 64;
 
-/// A finished run.
 struct Measured {
     ledger: Ledger,
     steps: Vec<Step>,
@@ -78,9 +74,7 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
     let mut measured = alone(move || measure(own_args, shows, trees, own_stop)).await?;
     if let Some(opened) = &opened {
         let (verdict, ledger) = (&mut measured.verdict, &measured.ledger);
-        verdict
-            .add_events(opened.store.as_ref(), from, ledger)
-            .await?;
+        verdict.add_events(&opened.store, from, ledger).await?;
         opened.store.shutdown().await?;
     }
     report.store = opened.map(|opened| opened.facts.clone());
@@ -126,13 +120,11 @@ async fn measure(
     let generator = Generator::new(&args.targets()?, args.seed, shows, script);
     let (name, drive) = args.drive();
     let connections = args.connections_for(drive, CONNECTIONS);
-    // No more than the load itself may use.
-    generator.connect(connections.min(PREPARING)).await?;
+    generator.connect(connections).await?;
     create(&generator, existing).await?;
     let steps = match args.overload {
         Some(_) => overload::run(&generator, &args, &trees, &stop).await?,
         None => {
-            generator.connect(connections).await?;
             eprintln!("{name}");
             let phases = [(name, args.phase(drive))];
             step::run(&generator, &phases, &trees, &stop).await
@@ -148,11 +140,7 @@ async fn measure(
 
 /// Creates the first shows.
 async fn create(generator: &Rc<Generator>, count: u32) -> Result<()> {
-    let creations = (0..count).map(|show| Op {
-        call: Call::Create,
-        show,
-        seat: 0,
-    });
+    let creations = (0..count).map(|show| Op::of_show(Call::Create, show));
     generator.batch(creations.collect(), 0).await;
     let created = generator.with_ledger(|ledger| ledger.created().count());
     match (count as usize).saturating_sub(created) {
@@ -178,17 +166,15 @@ fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
 
 /// What each server did of each step.
 fn shares(steps: &[Step]) -> Table {
-    let columns = [
-        ("step", Unit::Words),
-        ("server", Unit::Count),
-        ("commands accepted", Unit::Count),
-        ("reads", Unit::Count),
-    ];
-    let mut table = Table::new("Every server", columns);
+    let mut parts = Vec::new();
     for step in steps {
-        for (server, [commands, reads]) in step.result.by_server.iter().enumerate() {
-            table.row(cells![&step.name, server, *commands, *reads]);
-        }
+        let servers = step.result.by_server.iter().enumerate();
+        parts.extend(servers.map(|(server, counts)| (&step.name, server, counts)));
     }
-    table
+    Table::of("Every server", &parts)
+        .column("step", Unit::Words, |(step, ..)| *step)
+        .column("server", Unit::Count, |(_, server, _)| *server)
+        .column("commands accepted", Unit::Count, |(.., counts)| counts[0])
+        .column("reads", Unit::Count, |(.., counts)| counts[1])
+        .table()
 }

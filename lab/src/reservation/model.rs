@@ -48,6 +48,12 @@ pub(crate) struct Op {
 }
 
 impl Op {
+    /// A request about a whole show.
+    pub(crate) fn of_show(call: Call, show: u32) -> Self {
+        let seat = 0;
+        Self { call, show, seat }
+    }
+
     /// Method, path and body.
     pub(crate) fn request(self, shows: &Shows) -> (Method, String, Bytes) {
         let (id, seat) = (shows.id(self.show), self.seat);
@@ -224,11 +230,6 @@ mod tests {
 
     const SHOWS: Shows = Shows { run: 7, seats: 3 };
 
-    fn told(call: Call, status: u16, body: &str) -> (Outcome, Fact) {
-        let answer = Answer::of(call, status, body.as_bytes(), &SHOWS);
-        (answer.outcome, answer.fact)
-    }
-
     #[test]
     fn answers_mean_what_the_table_of_the_interface_says() {
         use Call::{Cancel, Create, Read, Reserve};
@@ -236,15 +237,13 @@ mod tests {
         let document = r#"{"id":"x","title":"\"y\"","seats":[{"price":"1","status":"RESERVED","number":2},
             {"number":0,"status":"AVAILABLE","price":100.0},{"number":1,"status":"RESERVED"}]}"#;
         let twice = r#"{"seats":[{"number":1,"status":"RESERVED"},{"number":1,"status":"RESERVED"},{"number":2,"status":"RESERVED"}]}"#;
+        let one = r#"{"seats":[{"number":1,"status":"AVAILABLE"}]}"#;
+        let beyond = r#"{"seats":[{"number":200,"status":"RESERVED"}]}"#;
+        let no_show = r#"{"code":"SHOW_NOT_EXISTS"}"#;
+        let exists = Fact::ShowExists;
         for (call, status, body, outcome, fact) in [
             (Create, 201, "Show created", Accepted, Fact::None),
-            (
-                Create,
-                409,
-                "SHOW_ALREADY_EXISTS",
-                Rejected,
-                Fact::ShowExists,
-            ),
+            (Create, 409, "SHOW_ALREADY_EXISTS", Rejected, exists),
             (Create, 400, "TOO_MANY_SEATS", Rejected, Fact::None),
             (Reserve, 202, "", Accepted, Fact::None),
             (
@@ -254,13 +253,7 @@ mod tests {
                 Rejected,
                 Fact::SeatReserved,
             ),
-            (
-                Reserve,
-                400,
-                r#"{"code":"SHOW_NOT_EXISTS"}"#,
-                Rejected,
-                Fact::Absent,
-            ),
+            (Reserve, 400, no_show, Rejected, Fact::Absent),
             (Cancel, 400, "SEAT_NOT_RESERVED", Rejected, Fact::SeatFree),
             (Cancel, 400, "SEAT_NOT_EXISTS", Rejected, Fact::Absent),
             (Reserve, 503, "overloaded", Refused, Fact::None),
@@ -269,27 +262,13 @@ mod tests {
             (Read, 404, "", Rejected, Fact::Absent),
             (Read, 200, document, Accepted, Fact::Seats(0b110)),
             (Read, 200, "", Failed, Fact::None),
-            (
-                Read,
-                200,
-                r#"{"seats":[{"number":1,"status":"AVAILABLE"}]}"#,
-                Failed,
-                Fact::None,
-            ),
+            (Read, 200, one, Failed, Fact::None),
             (Read, 200, twice, Failed, Fact::None),
-            (
-                Read,
-                200,
-                r#"{"seats":[{"number":200,"status":"RESERVED"}]}"#,
-                Failed,
-                Fact::None,
-            ),
+            (Read, 200, beyond, Failed, Fact::None),
         ] {
-            assert_eq!(
-                told(call, status, body),
-                (outcome, fact),
-                "{call:?} {status} {body}"
-            );
+            let answer = Answer::of(call, status, body.as_bytes(), &SHOWS);
+            let found = (answer.outcome, answer.fact);
+            assert_eq!(found, (outcome, fact), "{call:?} {status} {body}");
         }
     }
 }

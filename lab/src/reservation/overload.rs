@@ -10,7 +10,6 @@ use super::generator::{Generator, Phase};
 use super::model::{Call, Outcome};
 use super::processes::Tree;
 use super::step::{self, Step};
-use crate::cells;
 use crate::failure::{Result, fail};
 use crate::report::{Report, Table, Unit};
 
@@ -39,11 +38,10 @@ pub(crate) async fn run(
         duration: args.duration.min(LONGEST),
         ..args.phase(args.open_at(sustainable))
     };
-    let connections = |phase: &Phase| args.connections_for(phase.drive, CONNECTIONS);
-    generator.connect(connections(&peak)).await?;
     eprintln!("peak");
     let mut steps = step::run(generator, &[("peak".into(), peak)], trees, stop).await;
-    generator.connect(connections(&over)).await?;
+    let connections = args.connections_for(over.drive, CONNECTIONS);
+    generator.connect(connections).await?;
     eprintln!("{factor} x {sustainable} req/s, then {sustainable} req/s");
     let phases = [("overload".into(), over), ("afterwards".into(), after)];
     steps.extend(step::run(generator, &phases, trees, stop).await);
@@ -76,20 +74,16 @@ pub(crate) fn tell(report: &mut Report, [peak, over, after]: &[Step; 3]) {
     let over = &over.result;
     let unread = over.over(|call, outcome| call == Call::Read && outcome != Outcome::Accepted);
     report.fact("reads not answered", Unit::Count, unread.count, "");
-    let columns = [("under overload", Unit::Words)];
-    let mut table = Table::new("Overload", columns.into_iter().chain(step::LATENCY));
     let accepted =
         |read: bool| over.over(|call, o| (call == Call::Read) == read && o == Outcome::Accepted);
-    for (name, p) in [
-        (
-            "refused",
-            over.over(|_, outcome| outcome == Outcome::Refused),
-        ),
+    let rows = [
+        ("refused", over.over(|_, o| o == Outcome::Refused)),
         ("reads", accepted(true)),
         ("accepted commands", accepted(false)),
         ("generator's lag", over.lag.percentiles()),
-    ] {
-        table.row([cells![name], step::latency_cells(&p)].concat());
-    }
-    report.table(table);
+    ];
+    let table = Table::of("Overload", &rows)
+        .column("under overload", Unit::Words, |(name, _)| *name)
+        .columns(&step::LATENCY, |(_, latency)| step::latency_cells(latency));
+    report.table(table.table());
 }

@@ -15,7 +15,6 @@ const TICKS: u64 = 100;
 pub(crate) struct Tree {
     /// `application`, `database`.
     pub(crate) name: &'static str,
-    /// Its id.
     pid: u32,
 }
 
@@ -38,7 +37,7 @@ impl Tree {
     /// Processor time so far.
     pub(crate) fn busy(&self) -> Duration {
         let all: BTreeMap<u32, Stat> = pids().filter_map(|pid| Some((pid, stat(pid)?))).collect();
-        busy(self.pid, &all)
+        busy(self.pid, all)
     }
 }
 
@@ -46,23 +45,15 @@ impl Tree {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     parent: u32,
-    /// Of the process.
+    /// Of the process, and of its children that have ended.
     ticks: u64,
-    /// Of its children that have ended.
-    ended_ticks: u64,
 }
 
-fn busy(root: u32, all: &BTreeMap<u32, Stat>) -> Duration {
-    let mut ticks = 0;
-    let mut left = vec![root];
-    let mut seen = HashSet::new();
+fn busy(root: u32, mut all: BTreeMap<u32, Stat>) -> Duration {
+    let (mut ticks, mut left) = (0, vec![root]);
     while let Some(pid) = left.pop() {
-        if !seen.insert(pid) {
-            continue;
-        }
-        if let Some(stat) = all.get(&pid) {
-            ticks += stat.ticks + stat.ended_ticks;
-        }
+        // Counted once, whatever the parents are said to be.
+        ticks += all.remove(&pid).map_or(0, |stat| stat.ticks);
         let children = all.iter().filter(|(_, stat)| stat.parent == pid);
         left.extend(children.map(|(child, _)| *child));
     }
@@ -80,8 +71,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let at = |i: usize| fields.get(i)?.parse::<u64>().ok();
     Some(Stat {
         parent: u32::try_from(at(1)?).ok()?,
-        ticks: at(11)? + at(12)?,
-        ended_ticks: at(13)? + at(14)?,
+        ticks: at(11)? + at(12)? + at(13)? + at(14)?,
     })
 }
 
@@ -119,25 +109,12 @@ mod tests {
     fn a_tree_is_summed_with_those_that_have_ended() {
         let line = "12 (a (b) c) S 4 12 12 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 5 6 7";
         let stat = parse_stat(line).unwrap();
-        let wanted = Stat {
-            parent: 4,
-            ticks: 120,
-            ended_ticks: 4,
-        };
-        assert_eq!(stat, wanted);
+        assert_eq!((stat.parent, stat.ticks), (4, 124));
         assert_eq!(parse_stat("12 a"), None);
-        let child = |parent, ticks| Stat {
-            parent,
-            ticks,
-            ended_ticks: 0,
-        };
-        let all = BTreeMap::from([
-            (12, stat),
-            (13, child(12, 10)),
-            (14, child(13, 1)),
-            (15, child(4, 99)),
-        ]);
-        assert_eq!(busy(12, &all), Duration::from_millis(1_350));
+        let child = |parent, ticks| Stat { parent, ticks };
+        let (first, grandchild, other) = (child(12, 10), child(13, 1), child(4, 99));
+        let all = BTreeMap::from([(12, stat), (13, first), (14, grandchild), (15, other)]);
+        assert_eq!(busy(12, all), Duration::from_millis(1_350));
     }
 
     #[test]
@@ -147,9 +124,7 @@ mod tests {
         if cfg!(target_os = "linux") {
             assert_eq!(found.map(|tree| tree.pid), Some(std::process::id()));
         }
-        assert_eq!(
-            Tree::listening_on("far", "192.0.2.1:80".parse().unwrap()),
-            None
-        );
+        let far = "192.0.2.1:80".parse().unwrap();
+        assert_eq!(Tree::listening_on("far", far), None);
     }
 }

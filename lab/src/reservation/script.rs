@@ -45,7 +45,6 @@ enum Stage {
     Cancel { show: u32, seat: u16 },
 }
 
-/// Hands out work.
 #[derive(Debug)]
 pub(crate) struct Script {
     scenario: Scenario,
@@ -91,9 +90,8 @@ impl Script {
             user.stage = match self.scenario {
                 Scenario::Serial => {
                     self.next_show += 1;
-                    Stage::Create {
-                        show: self.next_show - 1,
-                    }
+                    let show = self.next_show - 1;
+                    Stage::Create { show }
                 }
                 Scenario::Concurrent => {
                     let (show, seat) = self.deal();
@@ -148,9 +146,7 @@ impl Script {
         let count = u8::try_from(self.shows.seats).expect("at most 100 seats");
         user.seats.clear();
         user.seats.extend(0..count);
-        for end in (2..=user.seats.len()).rev() {
-            user.seats.swap(end - 1, self.random.below(end));
-        }
+        self.random.shuffle(&mut user.seats);
         let kept = user.seats.len() - usize::from(std::mem::take(&mut user.shortened));
         user.seats.truncate(kept.max(1));
     }
@@ -180,14 +176,7 @@ mod tests {
         let mut script = Script::new(Scenario::Serial, SHOWS, 0, 7);
         let mut user = User::default();
         for show in 0..3 {
-            assert_eq!(
-                script.next(&mut user),
-                Op {
-                    call: Call::Create,
-                    show,
-                    seat: 0
-                }
-            );
+            assert_eq!(script.next(&mut user), Op::of_show(Call::Create, show));
             assert!(!script.settle(&mut user, Outcome::Accepted));
             let mut seats = Vec::new();
             loop {
@@ -215,14 +204,8 @@ mod tests {
                 let reserve = script.next(&mut user);
                 assert_eq!(reserve.call, Call::Reserve);
                 assert!(!script.settle(&mut user, Outcome::Accepted));
-                let cancel = script.next(&mut user);
-                assert_eq!(
-                    cancel,
-                    Op {
-                        call: Call::Cancel,
-                        ..reserve
-                    }
-                );
+                let call = Call::Cancel;
+                assert_eq!(script.next(&mut user), Op { call, ..reserve });
                 assert!(script.settle(&mut user, Outcome::Accepted));
                 order.push(SHOWS.place(reserve.show, reserve.seat));
             }

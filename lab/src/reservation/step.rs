@@ -32,7 +32,6 @@ struct Sampled {
     trees: Vec<(&'static str, f64)>,
 }
 
-/// A measured phase.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: String,
@@ -153,62 +152,55 @@ pub(crate) fn latency_cells(p: &Percentiles) -> Vec<Cell> {
 
 /// Tells of the steps: a row for each, and for each kind of call.
 pub(crate) fn tell(report: &mut Report, steps: &[Step]) {
-    let first = [
-        ("step", Unit::Words),
-        ("answers/s", Unit::Count),
-        ("accepted/s", Unit::Count),
-    ];
-    let last = [
-        ("refused", Unit::Count),
-        ("rejected", Unit::Count),
-        ("failed", Unit::Count),
-        ("unsent", Unit::Count),
-        ("application", Unit::Cores),
-        ("database", Unit::Cores),
-        ("machine", Unit::Cores),
-        ("generator", Unit::Cores),
-        ("µs per request", Unit::Count),
-        ("generator late (p99)", Unit::Millis),
-        ("wait for a connection (p99)", Unit::Millis),
-    ];
-    let columns = first.into_iter().chain(LATENCY).chain(last);
-    let mut table = Table::new(STEPS, columns);
-    let place = ["step", "call", "outcome"].map(|name| (name, Unit::Words));
-    let mut calls = Table::new("Every kind of call", place.into_iter().chain(LATENCY));
-    calls.folded = steps.len() > 1;
+    steps.iter().for_each(|step| step.tell_of_trouble(report));
+    let count = |step: &Step, outcome| step.result.over(|_, o| o == outcome).count;
+    let wait = |step: &Step| step.result.connection_wait.percentiles().p99;
+    let overall = |step: &Step| latency_cells(&step.result.overall());
+    let table = Table::of(STEPS, steps)
+        .column("step", Unit::Words, |step| &step.name)
+        .column("answers/s", Unit::Count, |step| {
+            step.result.answered_per_second()
+        })
+        .column("accepted/s", Unit::Count, |step| {
+            step.result.accepted_per_second()
+        })
+        .columns(&LATENCY, overall)
+        .column("refused", Unit::Count, |step| count(step, Outcome::Refused))
+        .column("rejected", Unit::Count, |step| {
+            count(step, Outcome::Rejected)
+        })
+        .column("failed", Unit::Count, |step| count(step, Outcome::Failed))
+        .column("unsent", Unit::Count, |step| {
+            step.result.unsent.percentiles().count
+        })
+        .column("application", Unit::Cores, |step| step.cores("application"))
+        .column("database", Unit::Cores, |step| step.cores("database"))
+        .column("machine", Unit::Cores, |step| {
+            step.cpu.machine.machine_cores
+        })
+        .column("generator", Unit::Cores, |step| step.cpu.own)
+        .column("µs per request", Unit::Count, Step::micros_per_request)
+        .column("generator late (p99)", Unit::Millis, |step| {
+            step.result.lag.percentiles().p99
+        })
+        .column("wait for a connection (p99)", Unit::Millis, wait);
+    report.table(table.table());
+    let mut calls = Vec::new();
     for step in steps {
-        let result = &step.result;
-        let count = |outcome: Outcome| result.over(|_, o| o == outcome).count;
-        let first = cells![
-            &step.name,
-            result.answered_per_second(),
-            result.accepted_per_second()
-        ];
-        let last = cells![
-            count(Outcome::Refused),
-            count(Outcome::Rejected),
-            count(Outcome::Failed),
-            result.unsent.percentiles().count,
-            step.cores("application"),
-            step.cores("database"),
-            step.cpu.machine.machine_cores,
-            step.cpu.own,
-            step.micros_per_request(),
-            result.lag.percentiles().p99,
-            result.connection_wait.percentiles().p99,
-        ];
-        table.row([first, latency_cells(&result.overall()), last].concat());
         for (call, call_name) in Call::ALL {
             for (outcome, outcome_name) in Outcome::ALL {
-                let p = result.over(|c, o| (c, o) == (call, outcome));
-                if p.count > 0 {
-                    let place = cells![&step.name, call_name, outcome_name];
-                    calls.row([place, latency_cells(&p)].concat());
-                }
+                let latency = step.result.over(|c, o| (c, o) == (call, outcome));
+                calls.push((&step.name, call_name, outcome_name, latency));
             }
         }
-        step.tell_of_trouble(report);
     }
-    report.table(table);
+    calls.retain(|(.., latency)| latency.count > 0);
+    let calls = Table::of("Every kind of call", &calls)
+        .column("step", Unit::Words, |(step, ..)| *step)
+        .column("call", Unit::Words, |(_, call, ..)| *call)
+        .column("outcome", Unit::Words, |(_, _, outcome, _)| *outcome)
+        .columns(&LATENCY, |(.., latency)| latency_cells(latency));
+    let mut calls = calls.table();
+    calls.folded = steps.len() > 1;
     report.table(calls);
 }

@@ -5,18 +5,21 @@
 //! Invariant: events of other runs are passed over.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
 
-use gesta_core::{AllFrom, EventStore, ReadAll, RecordedEvent};
+use gesta_core::{AllFrom, EventStore, RecordedEvent};
 use prost::Message as _;
 use uuid::Uuid;
 
 use super::ledger::{Existence, Ledger, What};
+use super::verdict::{Wrong, Wrongs};
 use crate::failure::{Context, Result};
+use crate::faults::{CurrentStore, ask};
 
-/// Events per page.
-const PAGE: usize = 5_000;
-/// Most findings told in words.
-const FINDINGS_MAX: usize = 10;
+/// How long the store may be unavailable.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The part of an event about a seat that matters here.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
@@ -26,50 +29,27 @@ pub(crate) struct SeatEvent {
     pub(crate) seat_number: u32,
 }
 
-/// What the check found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct StoredCheck {
-    /// Events of this run.
-    pub(crate) events: u64,
-    /// Events that reserve a held seat or free a free one.
-    pub(crate) held_twice: u64,
-    /// Acknowledged, but not stored.
-    pub(crate) lost: u64,
-    /// Stored, though nobody asked for so many.
-    pub(crate) uninvited: u64,
-    /// Events that cannot be understood.
-    pub(crate) unreadable: u64,
-    /// The first findings in words.
-    pub(crate) findings: Vec<String>,
-}
-
-impl StoredCheck {
-    fn finding(&mut self, text: impl FnOnce() -> String) {
-        if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(text());
-        }
-    }
-}
-
-/// Reads every event behind `from` and compares it with the ledger.
+/// Reads every event after `from` and compares it with the ledger; gives how many are of this run.
 pub(crate) async fn check(
-    store: &dyn EventStore,
+    store: &Arc<dyn EventStore>,
     from: AllFrom,
     ledger: &Ledger,
-) -> Result<StoredCheck> {
-    let mut reader = Reader::new(ledger);
-    let mut request = ReadAll::forwards().from(from).limit(PAGE);
-    loop {
-        let page = store
-            .read_all(request.clone())
-            .await
-            .context("reading the events")?;
-        page.events.iter().for_each(|event| reader.look(event));
-        if page.end {
-            return Ok(reader.finish());
-        }
-        request.from = AllFrom::Checkpoint(page.next);
-    }
+    wrongs: &mut Wrongs,
+) -> Result<u64> {
+    let count = ledger.shows_asked();
+    let shows = (0..count).map(|show| (ledger.shows.id(show), show));
+    let mut reader = Reader {
+        ledger,
+        shows: shows.collect(),
+        created: vec![0; count as usize],
+        seats: vec![Seat::default(); ledger.shows.place(count, 0) as usize],
+        events: 0,
+        wrongs,
+    };
+    let store = CurrentStore::new(Arc::clone(store), None);
+    let read = ask::read_all(&store, from, PATIENCE, |event| reader.look(&event));
+    read.await.context("reading the events")?;
+    Ok(reader.finish())
 }
 
 /// What is stored of a seat.
@@ -79,97 +59,66 @@ struct Seat {
     cancelled: u32,
 }
 
-impl Seat {
-    fn is_held(self) -> bool {
-        self.reserved > self.cancelled
-    }
-}
-
 struct Reader<'a> {
     ledger: &'a Ledger,
     shows: HashMap<Uuid, u32>,
     created: Vec<u32>,
     seats: Vec<Seat>,
-    check: StoredCheck,
+    events: u64,
+    wrongs: &'a mut Wrongs,
 }
 
-impl<'a> Reader<'a> {
-    fn new(ledger: &'a Ledger) -> Self {
-        let count = ledger.shows_asked();
-        Self {
-            ledger,
-            shows: (0..count)
-                .map(|show| (ledger.shows.id(show), show))
-                .collect(),
-            created: vec![0; count as usize],
-            seats: vec![Seat::default(); ledger.shows.place(count, 0) as usize],
-            check: StoredCheck::default(),
-        }
-    }
-
+impl Reader<'_> {
     fn look(&mut self, event: &RecordedEvent) {
         let id = event.stream.as_str().strip_prefix("show-");
         let id = id.and_then(|id| Uuid::try_parse(id).ok());
         let Some(show) = id.and_then(|id| self.shows.get(&id).copied()) else {
             return;
         };
-        self.check.events += 1;
-        let reserves = match event.event_type.as_str() {
-            "show-created.v1" => {
+        self.events += 1;
+        let (stream, revision, kind) = (&event.stream, event.revision, &event.event_type);
+        let told = |what: &str| format!("{stream} revision {revision}: {kind} {what}");
+        let shows = self.ledger.shows;
+        let seat = SeatEvent::decode(&event.data[..]).ok();
+        let seat = seat.and_then(|seat| u16::try_from(seat.seat_number).ok());
+        let seat = seat.filter(|seat| *seat < shows.seats);
+        let (number, reserves) = match (kind.as_str(), seat) {
+            ("show-created.v1", _) => {
                 self.created[show as usize] += 1;
                 return;
             }
-            "seat-reserved.v1" => true,
-            "seat-reservation-cancelled.v1" => false,
-            _ => return self.unreadable(event),
-        };
-        let shows = self.ledger.shows;
-        let seat = SeatEvent::decode(&event.data[..])
-            .ok()
-            .and_then(|seat| u16::try_from(seat.seat_number).ok())
-            .filter(|seat| *seat < shows.seats);
-        let Some(number) = seat else {
-            return self.unreadable(event);
+            ("seat-reserved.v1", Some(seat)) => (seat, true),
+            ("seat-reservation-cancelled.v1", Some(seat)) => (seat, false),
+            _ => {
+                let told = || told("cannot be understood");
+                return self.wrongs.add(Wrong::Unreadable, 1, told);
+            }
         };
         let seat = &mut self.seats[shows.place(show, number) as usize];
-        let twice = seat.is_held() == reserves;
-        if reserves {
-            seat.reserved += 1;
-        } else {
-            seat.cancelled += 1;
-        }
-        if twice {
-            self.check.held_twice += 1;
-            self.check.finding(|| {
-                let (stream, revision, kind) = (&event.stream, event.revision, &event.event_type);
-                format!(
-                    "{stream} revision {revision}: {kind} of seat {number}, which was so already"
-                )
-            });
+        let is_held = seat.reserved > seat.cancelled;
+        seat.reserved += u32::from(reserves);
+        seat.cancelled += u32::from(!reserves);
+        if is_held == reserves {
+            let told = || told(&format!("of seat {number}, which was so already"));
+            self.wrongs.add(Wrong::StoredTwice, 1, told);
         }
     }
 
-    fn unreadable(&mut self, event: &RecordedEvent) {
-        self.check.unreadable += 1;
-        self.check.finding(|| {
-            let (stream, revision, kind) = (&event.stream, event.revision, &event.event_type);
-            format!("{stream} revision {revision}: {kind} cannot be understood")
-        });
-    }
-
-    fn finish(mut self) -> StoredCheck {
-        for (show, created) in (0_u32..).zip(std::mem::take(&mut self.created)) {
-            let wanted = match self.ledger.existence(show) {
+    fn finish(self) -> u64 {
+        let (ledger, wrongs) = (self.ledger, self.wrongs);
+        let shows = ledger.shows;
+        for (show, created) in (0_u32..).zip(self.created) {
+            let wanted = match ledger.existence(show) {
                 Existence::Created => 1..=1,
                 Existence::Unknown => 0..=1,
                 Existence::Unasked => 0..=0,
             };
-            let id = self.ledger.shows.id(show);
-            self.compare(&wanted, created, || format!("creations of show {id}"));
+            let what = || format!("creations of show {}", shows.id(show));
+            compare(&wanted, created, wrongs, what);
         }
         // By seat: reservations and cancellations, certain and possible.
         let mut wanted = vec![[0_u32; 4]; self.seats.len()];
-        for entry in self.ledger.sorted_entries() {
+        for entry in ledger.sorted_entries() {
             let kind = match entry.what {
                 What::Reserved => 0,
                 What::MaybeReserved => 1,
@@ -179,40 +128,36 @@ impl<'a> Reader<'a> {
             };
             wanted[entry.place as usize][kind] += 1;
         }
-        for (place, seat) in (0_u32..).zip(std::mem::take(&mut self.seats)) {
-            let [reserved, maybe_reserved, cancelled, maybe_cancelled] = wanted[place as usize];
-            let shows = self.ledger.shows;
-            let name = || {
-                let (show, seat) = shows.of_place(place);
-                format!("show {} seat {}", shows.id(show), seat)
-            };
-            let range = reserved..=reserved + maybe_reserved;
-            self.compare(&range, seat.reserved, || {
-                format!("reservations of {}", name())
-            });
-            let range = cancelled..=cancelled + maybe_cancelled;
-            self.compare(&range, seat.cancelled, || {
-                format!("cancellations of {}", name())
-            });
+        for (place, (seat, wanted)) in (0_u32..).zip(self.seats.into_iter().zip(wanted)) {
+            let [reserved, maybe_reserved, cancelled, maybe_cancelled] = wanted;
+            for (what, stored, from, more) in [
+                ("reservations", seat.reserved, reserved, maybe_reserved),
+                ("cancellations", seat.cancelled, cancelled, maybe_cancelled),
+            ] {
+                compare(&(from..=from + more), stored, wrongs, || {
+                    let (show, seat) = shows.of_place(place);
+                    format!("{what} of show {} seat {seat}", shows.id(show))
+                });
+            }
         }
-        self.check
+        self.events
     }
+}
 
-    fn compare(
-        &mut self,
-        wanted: &std::ops::RangeInclusive<u32>,
-        stored: u32,
-        name: impl FnOnce() -> String,
-    ) {
-        if wanted.contains(&stored) {
-            return;
+fn compare(
+    wanted: &RangeInclusive<u32>,
+    stored: u32,
+    wrongs: &mut Wrongs,
+    what: impl FnOnce() -> String,
+) {
+    let (lost, more) = (
+        wanted.start().saturating_sub(stored),
+        stored.saturating_sub(*wanted.end()),
+    );
+    for (kind, count) in [(Wrong::NotStored, lost), (Wrong::Uninvited, more)] {
+        if count > 0 {
+            let told = || format!("{}: {stored} stored, {wanted:?} acknowledged", what());
+            return wrongs.add(kind, count.into(), told);
         }
-        if stored < *wanted.start() {
-            self.check.lost += u64::from(wanted.start() - stored);
-        } else {
-            self.check.uninvited += u64::from(stored - wanted.end());
-        }
-        self.check
-            .finding(|| format!("{}: {stored} stored, {wanted:?} acknowledged", name()));
     }
 }

@@ -1,16 +1,97 @@
 //! Whether a run is a result: every answer can be true, and everything acknowledged is there.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use gesta_core::{AllFrom, EventStore};
 
 use super::generator::Generator;
-use super::history::{self, Judgement};
+use super::history;
 use super::ledger::Ledger;
 use super::model::{Call, Op};
-use super::stored::{self, StoredCheck};
+use super::stored;
 use crate::failure::Result;
 use crate::report::Report;
+
+/// Most findings of a kind that are told in words.
+const FINDINGS_MAX: usize = 10;
+
+/// What can be wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wrong {
+    /// Accepted reservations of a seat that was held.
+    HeldTwice,
+    /// Accepted cancellations of a seat that was free.
+    CancelledTwice,
+    /// Answers during the run that show a state which had passed, or never was.
+    Stale,
+    /// Seats whose last state is not what was acknowledged.
+    Lost,
+    /// Seats with too much at once to decide.
+    Undecided,
+    /// Answers that no request of the run deserves.
+    Answer,
+    /// Shows that could not be read at the end.
+    Unread,
+    /// Events that reserve a held seat or free a free one.
+    StoredTwice,
+    /// Acknowledged, but not stored.
+    NotStored,
+    /// Stored, though nobody asked for so many.
+    Uninvited,
+    /// Events that cannot be understood.
+    Unreadable,
+}
+
+impl Wrong {
+    fn told(self) -> &'static str {
+        match self {
+            Wrong::HeldTwice => "seats were held twice",
+            Wrong::CancelledTwice => "free seats were cancelled",
+            Wrong::Stale => "answers were stale",
+            Wrong::Lost => "seats are not as was acknowledged",
+            Wrong::Undecided => "seats cannot be decided",
+            Wrong::Answer => "answers were wrong",
+            Wrong::Unread => "shows could not be read at the end",
+            Wrong::StoredTwice => "events reserve or free what was so already",
+            Wrong::NotStored => "acknowledged events are not stored",
+            Wrong::Uninvited => "events are stored that nobody asked for",
+            Wrong::Unreadable => "events cannot be understood",
+        }
+    }
+}
+
+/// What is wrong, how often, and the first of each kind in words.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wrongs(BTreeMap<Wrong, (u64, Vec<String>)>);
+
+impl Wrongs {
+    pub(crate) fn add(&mut self, kind: Wrong, count: u64, told: impl FnOnce() -> String) {
+        let (sum, findings) = self.0.entry(kind).or_default();
+        *sum += count;
+        if findings.len() < FINDINGS_MAX {
+            findings.push(told());
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self, kind: Wrong) -> u64 {
+        self.0.get(&kind).map_or(0, |(count, _)| *count)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The counts, then the findings.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let counts = self.0.iter();
+        let counts = counts.map(|(kind, (count, _))| format!("{count} {}", kind.told()));
+        let findings = self.0.values().flat_map(|(_, findings)| findings.iter());
+        counts.chain(findings.cloned()).collect()
+    }
+}
 
 /// All checks of a run.
 #[derive(Debug, Default)]
@@ -19,102 +100,68 @@ pub(crate) struct Verdict {
     pub(crate) acknowledged: u64,
     /// Shows whose creation was acknowledged.
     pub(crate) shows: u64,
-    /// Answers that no request of the run deserves, and the first of them in words.
-    wrong: u64,
-    wrongs: Vec<String>,
-    /// Shows that could not be read at the end.
-    unread: u64,
-    /// The answers.
-    pub(crate) answers: Judgement,
-    /// The events, if the store was given.
-    pub(crate) events: Option<StoredCheck>,
+    /// Seats that somebody asked for.
+    pub(crate) seats: u64,
+    /// Reads of shows.
+    pub(crate) reads: u64,
+    /// Requests without a known outcome.
+    pub(crate) unknown: u64,
+    /// Events that were compared, if the store was given.
+    pub(crate) events: Option<u64>,
+    pub(crate) wrongs: Wrongs,
 }
 
 impl Verdict {
     /// Reads every show from every server, and judges all answers so far.
     pub(crate) async fn of_answers(generator: &Rc<Generator>) -> Self {
-        let (last_from, shows) = generator.with_ledger(|ledger| {
-            let shows: Vec<u32> = ledger.created().collect();
-            (ledger.now(), shows)
+        let (last_from, reads) = generator.with_ledger(|ledger| {
+            let reads = ledger.created().map(|show| Op::of_show(Call::Read, show));
+            (ledger.now(), reads.collect::<Vec<_>>())
         });
-        let reads: Vec<Op> = shows
-            .iter()
-            .map(|show| Op {
-                call: Call::Read,
-                show: *show,
-                seat: 0,
-            })
-            .collect();
         let mut unread = 0;
         for server in 0..generator.servers() {
             unread += generator.batch(reads.clone(), server).await as u64;
         }
-        generator.with_ledger(|ledger| Self {
-            acknowledged: ledger.acknowledged,
-            shows: shows.len() as u64,
-            wrong: ledger.wrong,
-            wrongs: ledger.wrongs.clone(),
-            unread,
-            answers: history::judge(ledger, last_from),
-            events: None,
-        })
+        let mut verdict = generator.with_ledger(|ledger| history::judge(ledger, last_from));
+        verdict.shows = reads.len() as u64;
+        if unread > 0 {
+            let told = || {
+                format!(
+                    "of {} shows, by {} servers",
+                    reads.len(),
+                    generator.servers()
+                )
+            };
+            verdict.wrongs.add(Wrong::Unread, unread, told);
+        }
+        verdict
     }
 
     /// Adds what the store holds.
     pub(crate) async fn add_events(
         &mut self,
-        store: &dyn EventStore,
+        store: &Arc<dyn EventStore>,
         from: AllFrom,
         ledger: &Ledger,
     ) -> Result<()> {
-        self.events = Some(stored::check(store, from, ledger).await?);
+        let events = stored::check(store, from, ledger, &mut self.wrongs).await?;
+        self.events = Some(events);
         Ok(())
     }
 
-    /// True if the run is a result.
-    pub(crate) fn is_clean(&self) -> bool {
-        self.problems().is_empty()
-    }
-
-    /// In a sentence.
     pub(crate) fn sentence(&self) -> String {
-        let (answers, shows) = (&self.answers, self.shows);
-        let events = self.events.as_ref().map_or(String::new(), |events| {
-            format!("; {} events in the store were compared", events.events)
+        let events = self.events.map_or(String::new(), |events| {
+            format!("; {events} events in the store were compared")
         });
         format!(
-            "{} requests were acknowledged about {} seats of {shows} shows, {} reads were answered, {} outcomes stayed unknown{events}.",
-            self.acknowledged, answers.seats, answers.reads, answers.unknown
+            "{} requests were acknowledged about {} seats of {} shows, {} reads were answered, {} outcomes stayed unknown{events}.",
+            self.acknowledged, self.seats, self.shows, self.reads, self.unknown
         )
-    }
-
-    /// What keeps the run from being a result.
-    pub(crate) fn problems(&self) -> Vec<String> {
-        let a = &self.answers;
-        let none = StoredCheck::default();
-        let e = self.events.as_ref().unwrap_or(&none);
-        let counts = [
-            (a.held_twice, "seats were held twice"),
-            (a.cancelled_twice, "free seats were cancelled"),
-            (a.stale, "answers were stale"),
-            (a.lost, "seats are not as was acknowledged"),
-            (a.undecided, "seats cannot be decided"),
-            (self.wrong, "answers were wrong"),
-            (self.unread, "shows could not be read at the end"),
-            (e.held_twice, "events reserve or free what was so already"),
-            (e.lost, "acknowledged events are not stored"),
-            (e.uninvited, "events are stored that nobody asked for"),
-            (e.unreadable, "events cannot be understood"),
-        ];
-        let counts = counts.into_iter().filter(|(count, _)| *count > 0);
-        let told = counts.map(|(count, what)| format!("{count} {what}"));
-        let findings = self.wrongs.iter().chain(&a.findings).chain(&e.findings);
-        told.chain(findings.cloned()).collect()
     }
 
     /// Tells of the checks.
     pub(crate) fn tell(&self, report: &mut Report) {
         report.text(self.sentence());
-        report.problems.extend(self.problems());
+        report.problems.extend(self.wrongs.told());
     }
 }

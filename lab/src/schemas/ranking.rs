@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{COMPRESSION, Entry, P99_MS_MAX, Round};
-use crate::cells;
 use crate::histogram::median;
 use crate::report::numbers::{bytes, count, millis, percent, times};
-use crate::report::{Cell, Chart, Report, Scale, Table, Unit, Whose, causes};
+use crate::report::{Chart, Report, Scale, Table, Unit, Whose, causes};
 use crate::sizes::Sizes;
 use crate::target::Phase;
 
@@ -15,19 +14,10 @@ const BEST: &str = "Schemas, the best first";
 const STEPS: &str = "Over connections, the middle of the rounds";
 /// All schemas, the best first.
 pub(super) struct Ranking {
-    rows: Vec<Row>,
+    rows: Vec<Entry>,
     /// How far rounds of the same differ, at most.
     noise: f64,
     controls: Vec<f64>,
-}
-
-/// A schema.
-struct Row {
-    entry: Entry,
-    /// Best rates of the rounds; 0 if no phase kept the limit.
-    by_round: Vec<f64>,
-    /// The best phase of the round in the middle.
-    best: Option<Phase>,
 }
 
 /// How far rounds of the same differ: half of their range, as a share of their median; 0 of fewer than two.
@@ -54,65 +44,92 @@ fn best(round: &Round) -> Option<&Phase> {
     good.max_by(|a, b| a.events_per_second.total_cmp(&b.events_per_second))
 }
 
-impl Row {
-    fn of(entry: Entry) -> Self {
-        let bests: Vec<&Phase> = entry.rounds.iter().filter_map(best).collect();
-        let mut by_round: Vec<f64> = bests.iter().map(|phase| phase.events_per_second).collect();
-        by_round.resize(entry.rounds.len(), 0.0);
-        let middle = median(&by_round);
+impl Entry {
+    /// Best rates of the rounds; 0 if no phase kept the limit.
+    fn by_round(&self) -> Vec<f64> {
+        let rounds = self.rounds.iter();
+        let rate = |round| best(round).map_or(0.0, |phase| phase.events_per_second);
+        rounds.map(rate).collect()
+    }
+
+    /// The best phase of the round in the middle.
+    fn best(&self) -> Option<&Phase> {
+        let middle = self.rate();
         let distance = |phase: &Phase| (phase.events_per_second - middle).abs();
-        let nearest = bests
-            .into_iter()
-            .min_by(|a, b| distance(a).total_cmp(&distance(b)));
-        Self {
-            best: nearest.cloned(),
-            by_round,
-            entry,
-        }
+        let bests = self.rounds.iter().filter_map(best);
+        bests.min_by(|a, b| distance(a).total_cmp(&distance(b)))
     }
 
     /// The best rate, in the middle of the rounds.
     fn rate(&self) -> f64 {
-        median(&self.by_round)
+        median(&self.by_round())
     }
 
     fn whose(&self) -> Whose {
-        Whose::named(&self.entry.name)
+        Whose::named(&self.name)
     }
 
     fn phases(&self) -> impl Iterator<Item = &Phase> {
-        self.entry.rounds.iter().flat_map(|round| &round.phases)
+        self.rounds.iter().flat_map(|round| &round.phases)
     }
 
     /// Why its rounds were stopped; empty if none was.
     fn stopped(&self) -> String {
-        let rounds = self.entry.rounds.iter();
+        let rounds = self.rounds.iter();
         let all: BTreeSet<&str> = rounds
             .filter_map(|round| round.stopped.as_deref())
             .collect();
         all.into_iter().collect::<Vec<_>>().join("; ")
     }
 
-    /// Rates and p99 of all rounds, by connections.
-    fn steps(&self) -> BTreeMap<u32, (Vec<f64>, Vec<f64>)> {
-        let mut steps = BTreeMap::<u32, (Vec<f64>, Vec<f64>)>::new();
-        for phase in self.phases() {
-            let (rates, p99s) = steps.entry(phase.connections).or_default();
-            rates.push(phase.events_per_second);
-            p99s.push(phase.latency_ms.p99);
+    /// In the middle of the rounds, with indexes.
+    fn disk_per_event(&self) -> Option<f64> {
+        let rounds = self.rounds.iter();
+        let all: Vec<f64> = rounds
+            .filter_map(|round| round.disk_bytes_per_event)
+            .collect();
+        (!all.is_empty()).then(|| median(&all))
+    }
+
+    /// All rounds together, by connections.
+    fn steps(&self) -> Vec<Step<'_>> {
+        let mut steps: Vec<Step<'_>> = Vec::new();
+        let counts: BTreeSet<u32> = self.phases().map(|phase| phase.connections).collect();
+        for connections in counts {
+            let at = || {
+                self.phases()
+                    .filter(move |phase| phase.connections == connections)
+            };
+            steps.push(Step {
+                row: self,
+                connections,
+                rates: at().map(|phase| phase.events_per_second).collect(),
+                p99s: at().map(|phase| phase.latency_ms.p99).collect(),
+                is_last: false,
+            });
+        }
+        if let Some(last) = steps.last_mut() {
+            last.is_last = true;
         }
         steps
     }
 }
 
+/// What all rounds of a schema came to with so many connections.
+struct Step<'a> {
+    row: &'a Entry,
+    connections: u32,
+    rates: Vec<f64>,
+    p99s: Vec<f64>,
+    is_last: bool,
+}
+
 impl Ranking {
     pub(super) fn of(entries: Vec<Entry>, controls: Vec<f64>) -> Self {
-        let mut rows: Vec<Row> = entries.into_iter().map(Row::of).collect();
+        let mut rows = entries;
         rows.sort_by(|a, b| b.rate().total_cmp(&a.rate()));
-        let noise = rows
-            .iter()
-            .map(|row| noise(&row.by_round))
-            .fold(0.0, f64::max);
+        let noises = rows.iter().map(|row| noise(&row.by_round()));
+        let noise = noises.fold(0.0, f64::max);
         Self {
             rows,
             noise,
@@ -162,8 +179,8 @@ impl Ranking {
         let Some(first) = self.rows.first().filter(|first| first.rate() > 0.0) else {
             return format!("No schema carried anything {within}.");
         };
-        let (title, rate) = (&first.entry.title, count(first.rate()));
-        let ours = self.rows.iter().find(|row| row.entry.name == "gesta");
+        let (title, rate) = (&first.title, count(first.rate()));
+        let ours = self.rows.iter().find(|row| row.name == "gesta");
         let rival = self.rows.iter().find(|row| row.whose() == Whose::Other);
         let (Some(ours), Some(rival)) = (ours, rival) else {
             return format!("{title} carried {rate} events/s {within}.");
@@ -173,7 +190,7 @@ impl Ranking {
             true => format!(", which is within the noise of ±{}", percent(self.noise)),
             false => String::new(),
         };
-        if first.entry.name != ours.entry.name {
+        if first.name != ours.name {
             let share = percent(ours.rate() / first.rate());
             return format!(
                 "{title} carried the most, {rate} events/s {within}; Gesta carried {share} of that{sure}."
@@ -182,12 +199,12 @@ impl Ranking {
         format!(
             "Gesta carried the most, {rate} events/s {within}: {} the next ({}){sure}.",
             times(lead),
-            rival.entry.title,
+            rival.title,
         )
     }
 
     fn noise_told(&self) -> String {
-        if self.rows.iter().all(|row| row.by_round.len() < 2) {
+        if self.rows.iter().all(|row| row.rounds.len() < 2) {
             return "Every schema was measured in one round only, so nothing is known about the noise.".into();
         }
         format!(
@@ -201,22 +218,22 @@ impl Ranking {
     /// What keeps this from being a result.
     fn object(&self, report: &mut Report) {
         for row in &self.rows {
-            for (number, round) in (1..).zip(&row.entry.rounds) {
+            for (number, round) in (1..).zip(&row.rounds) {
                 if let Some(read_back) = &round.read_back {
-                    report.check(format!("{}, round {number}", row.entry.title), read_back);
+                    report.check(format!("{}, round {number}", row.title), read_back);
                 }
             }
             // A phase in which the generator was the limit says little about a schema's best.
-            let best = row.best.as_ref().map(|best| best.connections);
+            let best = row.best().map(|best| best.connections);
             let mut limited = row.phases().filter(|phase| Some(phase.connections) == best);
             if let Some(limit) = limited.find_map(|phase| phase.generator_limit.as_ref()) {
-                report.problem(format!("{}: at its best, {limit}", row.entry.name));
+                report.problem(format!("{}: at its best, {limit}", row.name));
             }
         }
         let told = self
             .rows
             .iter()
-            .map(|row| (&row.entry.facts.durability, &row.entry.name));
+            .map(|row| (&row.facts.durability, &row.name));
         let kinds: BTreeMap<&String, &String> = told.collect();
         if kinds.len() > 1 {
             report.problem(format!("durability differs: {kinds:?}"));
@@ -224,119 +241,84 @@ impl Ranking {
     }
 
     fn best(&self) -> Table {
-        let columns = [
-            ("schema", Unit::Words),
-            ("best events/s", Unit::Count),
-            ("least", Unit::Count),
-            ("most", Unit::Count),
-            ("noise ±", Unit::Share),
-            ("at connections", Unit::Count),
-            ("p99 there", Unit::Millis),
-            ("Gesta is so many times as fast", Unit::Times),
-            ("stopped", Unit::Words),
-            ("disk per event", Unit::Bytes),
-            ("tried again", Unit::Words),
-            ("errors", Unit::Words),
-        ];
-        let mut table = Table::new(BEST, columns);
-        let ours = self
-            .rows
-            .iter()
-            .find(|row| row.entry.name == "gesta")
-            .map(Row::rate);
-        for row in &self.rows {
-            let rate = Some(row.rate()).filter(|rate| *rate > 0.0);
-            let (least, most) = ends(&row.by_round);
-            let times = ours.zip(rate).map(|(ours, rate)| ours / rate);
-            let rounds = row.entry.rounds.iter();
-            let disk: Vec<f64> = rounds
-                .filter_map(|round| round.disk_bytes_per_event)
-                .collect();
-            let figures = cells![
-                &row.entry.title,
-                rate,
-                rate.map(|_| least),
-                rate.map(|_| most),
-                noise(&row.by_round),
-                row.best.as_ref().map(|best| best.connections),
-                row.best.as_ref().map(|best| best.latency_ms.p99),
-                times.filter(|_| row.whose() == Whose::Other),
-                row.stopped(),
-                (!disk.is_empty()).then(|| median(&disk)),
-                causes(row.phases().flat_map(|phase| &phase.retries)),
-                causes(row.phases().flat_map(|phase| &phase.errors)),
-            ];
-            table.row_of(row.whose(), figures);
-        }
-        table
+        let ours = self.rows.iter().find(|row| row.name == "gesta");
+        let ours = ours.map(Entry::rate);
+        let rate = |row: &Entry| Some(row.rate()).filter(|rate| *rate > 0.0);
+        let times = |row: &Entry| {
+            let is_other = row.whose() == Whose::Other;
+            let ours = ours.filter(|_| is_other)?;
+            Some(ours / rate(row)?)
+        };
+        let at = |row: &Entry| row.best().map(|best| best.connections);
+        let p99 = |row: &Entry| row.best().map(|best| best.latency_ms.p99);
+        let retries = |row: &Entry| causes(row.phases().flat_map(|phase| &phase.retries));
+        let errors = |row: &Entry| causes(row.phases().flat_map(|phase| &phase.errors));
+        Table::of(BEST, &self.rows)
+            .column("schema", Unit::Words, |row| &row.title)
+            .column("best events/s", Unit::Count, rate)
+            .column("least", Unit::Count, |row| {
+                rate(row).map(|_| ends(&row.by_round()).0)
+            })
+            .column("most", Unit::Count, |row| {
+                rate(row).map(|_| ends(&row.by_round()).1)
+            })
+            .column("noise ±", Unit::Share, |row| noise(&row.by_round()))
+            .column("at connections", Unit::Count, at)
+            .column("p99 there", Unit::Millis, p99)
+            .column("Gesta is so many times as fast", Unit::Times, times)
+            .column("stopped", Unit::Words, Entry::stopped)
+            .column("disk per event", Unit::Bytes, Entry::disk_per_event)
+            .column("tried again", Unit::Words, retries)
+            .column("errors", Unit::Words, errors)
+            .whose(Entry::whose)
+            .table()
     }
 
     fn over_connections(&self) -> Table {
-        let columns = [
-            ("schema", Unit::Words),
-            ("connections", Unit::Count),
-            ("events/s", Unit::Count),
-            ("least", Unit::Count),
-            ("most", Unit::Count),
-            ("p99", Unit::Millis),
-            ("stopped", Unit::Words),
-        ];
-        let mut table = Table::new(STEPS, columns).folded();
-        for row in &self.rows {
-            let steps = row.steps();
-            for (connections, (rates, p99s)) in &steps {
-                let (least, most) = ends(rates);
-                let is_last = steps
-                    .last_key_value()
-                    .is_some_and(|(last, _)| last == connections);
-                let stopped = is_last.then(|| row.stopped());
-                let (rate, p99) = (median(rates), median(p99s));
-                let title = &row.entry.title;
-                table.row_of(
-                    row.whose(),
-                    cells![title, *connections, rate, least, most, p99, stopped],
-                );
-            }
-        }
-        table
+        let steps: Vec<Step<'_>> = self.rows.iter().flat_map(Entry::steps).collect();
+        Table::of(STEPS, &steps)
+            .column("schema", Unit::Words, |step| &step.row.title)
+            .column("connections", Unit::Count, |step| step.connections)
+            .column("events/s", Unit::Count, |step| median(&step.rates))
+            .column("least", Unit::Count, |step| ends(&step.rates).0)
+            .column("most", Unit::Count, |step| ends(&step.rates).1)
+            .column("p99", Unit::Millis, |step| median(&step.p99s))
+            .column("stopped", Unit::Words, |step| {
+                step.is_last.then(|| step.row.stopped())
+            })
+            .whose(|step| step.row.whose())
+            .table()
+            .folded()
     }
 
     fn driven(&self) -> Table {
-        let columns = [
-            "schema",
-            "durability",
-            "by these settings",
-            "how it is driven",
-        ];
-        let columns = columns.map(|column| (column, Unit::Words));
-        let mut table = Table::new("How each is driven", columns).folded();
-        for Row { entry, .. } in &self.rows {
-            let facts = &entry.facts;
-            let (is, by) = (&facts.durability, &facts.durability_detail);
-            table.row(cells![&entry.title, is, by, &facts.note]);
-        }
-        table
+        Table::of("How each is driven", &self.rows)
+            .column("schema", Unit::Words, |row| &row.title)
+            .column("durability", Unit::Words, |row| &row.facts.durability)
+            .column("by these settings", Unit::Words, |row| {
+                &row.facts.durability_detail
+            })
+            .column("how it is driven", Unit::Words, |row| &row.facts.note)
+            .table()
+            .folded()
     }
 
     fn every_phase(&self) -> Table {
-        let columns = [
-            ("schema", Unit::Words),
-            ("round", Unit::Count),
-            ("connections", Unit::Count),
-            ("average", Unit::Millis),
-        ];
-        let columns = columns.into_iter().chain(Phase::COLUMNS);
-        let mut table = Table::new("Every phase", columns).folded();
+        let mut phases = Vec::new();
         for row in &self.rows {
-            for (number, round) in (1_u32..).zip(&row.entry.rounds) {
-                for phase in &round.phases {
-                    let (title, mean) = (&row.entry.title, phase.latency_ms.mean);
-                    let place: Vec<Cell> = cells![title, number, phase.connections, mean];
-                    table.row_of(row.whose(), [place, phase.cells()].concat());
-                }
+            for (number, round) in (1_u32..).zip(&row.rounds) {
+                phases.extend(round.phases.iter().map(|phase| (row, number, phase)));
             }
         }
-        table
+        Table::of("Every phase", &phases)
+            .column("schema", Unit::Words, |(row, ..)| &row.title)
+            .column("round", Unit::Count, |(_, number, _)| *number)
+            .column("connections", Unit::Count, |(.., phase)| phase.connections)
+            .column("average", Unit::Millis, |(.., phase)| phase.latency_ms.mean)
+            .columns(&Phase::COLUMNS, |(.., phase)| phase.cells())
+            .whose(|(row, ..)| row.whose())
+            .table()
+            .folded()
     }
 }
 

@@ -52,13 +52,11 @@ const FAULTS_MAX: usize = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Form {
-    /// Tags as text in the journal, matched with LIKE; readers take whatever they see.
-    LikeUnbounded,
-    /// The same, up to the highest number below which none is missing.
+    /// Tags as text in the journal, matched with LIKE, up to the highest number below which none is missing.
     LikeBounded,
     /// A table of tags, joined; readers take whatever they see.
     TagTableUnbounded,
-    /// The same, up to the highest number below which none is missing.
+    /// The same, bounded as the first.
     TagTableBounded,
     /// Tags as an array with a GIN index, bounded.
     ArrayGin,
@@ -68,17 +66,15 @@ enum Form {
 
 impl Form {
     /// The best of the polled ones first.
-    const RANKED: [Form; 5] = [
+    const RANKED: [Form; 4] = [
         Form::TagTableBounded,
         Form::ArrayGin,
         Form::LikeBounded,
         Form::TagTableUnbounded,
-        Form::LikeUnbounded,
     ];
 
     fn title(self) -> &'static str {
         match self {
-            Form::LikeUnbounded => "tags as text, LIKE, unbounded",
             Form::LikeBounded => "tags as text, LIKE, bounded",
             Form::TagTableUnbounded => "tag table, unbounded",
             Form::TagTableBounded => "tag table, bounded",
@@ -195,11 +191,8 @@ impl TagsArgs {
             );
         }
         let tagged = u64::from(self.readers) * self.settings().older_tagged;
-        match self
-            .older
-            .iter()
-            .find(|older| **older > 0 && !(tagged..plan::OTHERS).contains(older))
-        {
+        let fits = |older: u64| older == 0 || (tagged..plan::OTHERS).contains(&older);
+        match self.older.iter().find(|older| !fits(**older)) {
             Some(older) => fail(format!(
                 "--older {older}: with these readers at least {tagged}"
             )),
@@ -239,11 +232,8 @@ trait Subject: Send {
 /// Brings freshly filled tables of a schema to the state of old ones: statistics known, pages marked as visible, written out.
 async fn settle(client: &Client, schema: &str) -> Result<()> {
     let sql = "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = $1";
-    for table in client
-        .query(sql, &[&schema])
-        .await
-        .context("listing tables")?
-    {
+    let tables = client.query(sql, &[&schema]).await;
+    for table in tables.context("listing tables")? {
         let sql = format!("VACUUM (ANALYZE) {schema}.{}", table.get::<_, String>(0));
         client.batch_execute(&sql).await.context(sql)?;
     }
@@ -277,7 +267,6 @@ struct Reading {
     spent: Spent,
     /// Readers that have everything.
     complete_readers: usize,
-    /// What is wrong.
     faults: Vec<String>,
 }
 
@@ -286,12 +275,8 @@ impl FormResult {
     fn faults(&self) -> Vec<String> {
         let from_start = self.from_start.iter().flat_map(|reading| &reading.faults);
         let from_start = from_start.map(|fault| format!("from the start: {fault}"));
-        self.burst
-            .faults
-            .iter()
-            .cloned()
-            .chain(from_start)
-            .collect()
+        let burst = self.burst.faults.iter().cloned();
+        burst.chain(from_start).collect()
     }
 
     /// True if every reader got its events once and in order.
@@ -320,7 +305,6 @@ impl Reading {
     }
 }
 
-/// A run.
 struct Lab<'a> {
     args: &'a TagsArgs,
     url: &'a str,

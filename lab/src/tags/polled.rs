@@ -6,12 +6,12 @@
 //! values and with fresh statistics, and there is no transaction around a read.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -48,44 +48,44 @@ struct Statements {
     fill: &'static str,
     index: &'static str,
     insert: &'static str,
-    read: &'static str,
 }
 
+const TEXT: Statements = Statements {
+    create: sql!("create_text_journal"),
+    fill: sql!("fill_text_journal"),
+    index: sql!("index_text_journal"),
+    insert: sql!("insert_text_journal"),
+};
+
+const TABLE: Statements = Statements {
+    create: sql!("create_table_journal"),
+    fill: sql!("fill_table_journal"),
+    index: sql!("index_table_journal"),
+    insert: sql!("insert_table_journal"),
+};
+
+const ARRAY: Statements = Statements {
+    create: sql!("create_array_journal"),
+    fill: sql!("fill_array_journal"),
+    index: sql!("index_array_journal"),
+    insert: sql!("insert_array_journal"),
+};
+
 impl Form {
-    fn statements(self) -> Option<Statements> {
-        let text = |read| Statements {
-            create: sql!("create_text_journal"),
-            fill: sql!("fill_text_journal"),
-            index: sql!("index_text_journal"),
-            insert: sql!("insert_text_journal"),
-            read,
-        };
-        let table = |read| Statements {
-            create: sql!("create_table_journal"),
-            fill: sql!("fill_table_journal"),
-            index: sql!("index_table_journal"),
-            insert: sql!("insert_table_journal"),
-            read,
-        };
+    /// The statements of its journal, and the one that reads by tag.
+    fn statements(self) -> Option<(Statements, &'static str)> {
         Some(match self {
-            Form::LikeUnbounded => text(sql!("read_like_unbounded")),
-            Form::LikeBounded => text(sql!("read_like_bounded")),
-            Form::TagTableUnbounded => table(sql!("read_tag_table_unbounded")),
-            Form::TagTableBounded => table(sql!("read_tag_table_bounded")),
-            Form::ArrayGin => Statements {
-                create: sql!("create_array_journal"),
-                fill: sql!("fill_array_journal"),
-                index: sql!("index_array_journal"),
-                insert: sql!("insert_array_journal"),
-                read: sql!("read_array"),
-            },
+            Form::LikeBounded => (TEXT, sql!("read_like_bounded")),
+            Form::TagTableUnbounded => (TABLE, sql!("read_tag_table_unbounded")),
+            Form::TagTableBounded => (TABLE, sql!("read_tag_table_bounded")),
+            Form::ArrayGin => (ARRAY, sql!("read_array")),
             Form::Gesta => return None,
         })
     }
 
     /// True if its readers stop at the highest number below which none is missing.
     fn is_bounded(self) -> bool {
-        !matches!(self, Form::LikeUnbounded | Form::TagTableUnbounded)
+        self != Form::TagTableUnbounded
     }
 
     /// What a reader's tag is in a row.
@@ -99,7 +99,7 @@ impl Form {
     /// What a reader binds.
     fn bound_tag(self, reader: u64) -> String {
         match self {
-            Form::LikeUnbounded | Form::LikeBounded => format!("%;{};%", self.stored_tag(reader)),
+            Form::LikeBounded => format!("%;{};%", self.stored_tag(reader)),
             _ => self.stored_tag(reader),
         }
     }
@@ -114,30 +114,19 @@ impl Prepared {
     }
 }
 
-/// Connections that readers share, as the plugins' readers share their pool.
+/// Connections that readers share, as the plugins' readers share their pool: some readers have the same one, and their
+/// queries wait for each other.
 struct Pool {
-    idle: Mutex<Vec<Prepared>>,
-    free: Semaphore,
+    connections: Vec<Prepared>,
     /// Queries answered so far.
     answers: AtomicU64,
 }
 
 impl Pool {
-    fn of(connections: Vec<Prepared>) -> Arc<Self> {
-        Arc::new(Self {
-            free: Semaphore::new(connections.len()),
-            idle: Mutex::new(connections),
-            answers: AtomicU64::new(0),
-        })
-    }
-
-    /// Runs the statement on a free connection, waiting for one in turn. Must not be dropped before its end.
-    async fn query(&self, binds: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
-        let _permit = self.free.acquire().await?;
-        let connection = self.idle.lock().unwrap().pop();
-        let connection = connection.expect("a permit is a connection");
-        let rows = connection.query(binds).await;
-        self.idle.lock().unwrap().push(connection);
+    async fn query(&self, reader: u64, binds: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+        let connection = reader % self.connections.len() as u64;
+        let rows = self.connections[usize::try_from(connection)?].query(binds);
+        let rows = rows.await;
         self.answers.fetch_add(1, Ordering::Relaxed);
         rows
     }
@@ -179,10 +168,10 @@ impl Tracker {
 /// Entities, numbers in them, tags, messages.
 type Columns = (Vec<String>, Vec<i64>, Vec<String>, Vec<Vec<u8>>);
 
-/// A polled journal.
 pub(super) struct Polled {
     form: Form,
     statements: Statements,
+    read: &'static str,
     url: String,
     /// Name of this run's connections.
     name: String,
@@ -202,9 +191,11 @@ impl Polled {
         let name = format!("gesta_lab_tags_{}", std::process::id());
         let mut random = Random::fork(settings.seed, 3);
         let noise = std::iter::repeat_with(|| random.next().to_le_bytes()).flatten();
+        let (statements, read) = form.statements()?;
         Some(Self {
             form,
-            statements: form.statements()?,
+            statements,
+            read,
             url: endpoint::with_parameter(url, "application_name", &name),
             name,
             plan,
@@ -242,11 +233,8 @@ impl Polled {
                 safe,
                 ..Tracker::default()
             };
-            while ended
-                .run_until_cancelled(tokio::time::sleep(pause))
-                .await
-                .is_some()
-            {
+            let pauses = || ended.run_until_cancelled(tokio::time::sleep(pause));
+            while pauses().await.is_some() {
                 // Readers notice that nobody tells them any more.
                 let Ok(rows) = connection.query(&[&signed(tracker.safe)]).await else {
                     return;
@@ -264,14 +252,12 @@ impl Polled {
         let mut columns = Columns::default();
         for event in events {
             let (row, number) = (self.plan.older + event, self.plan.burst().start + event);
+            let tag = self.form.stored_tag(number % self.plan.readers);
+            let message = [&number.to_be_bytes()[..], &self.filler].concat();
             columns.0.push(format!("p-{}", row / EVENTS_PER_ENTITY));
             columns.1.push(signed(row % EVENTS_PER_ENTITY + 1));
-            columns
-                .2
-                .push(self.form.stored_tag(number % self.plan.readers));
-            columns
-                .3
-                .push([&number.to_be_bytes()[..], &self.filler].concat());
+            columns.2.push(tag);
+            columns.3.push(message);
         }
         columns
     }
@@ -291,10 +277,8 @@ impl Subject for Polled {
         let client = self.drop_schema().await?;
         let (schema, create) = (self.form.schema(), self.statements.create);
         let sql = format!("CREATE SCHEMA {schema}; SET search_path TO {schema}; {create}");
-        client
-            .batch_execute(&sql)
-            .await
-            .context(self.form.title())?;
+        let created = client.batch_execute(&sql).await;
+        created.context(self.form.title())?;
         if self.plan.older > 0 {
             let plan = &self.plan;
             let [others, tagged, readers] = [plan.others(), plan.tagged, plan.readers].map(signed);
@@ -302,15 +286,14 @@ impl Subject for Polled {
             let filled = client.execute(self.statements.fill, &binds).await;
             filled.context("filling with older events")?;
         }
-        client
-            .batch_execute(self.statements.index)
-            .await
-            .context("making indexes")?;
+        let indexed = client.batch_execute(self.statements.index).await;
+        indexed.context("making indexes")?;
         settle(&client, &schema).await?;
         let readers = CONNECTIONS.min(self.plan.readers);
-        self.pool = Some(Pool::of(
-            self.prepared(readers, self.statements.read).await?,
-        ));
+        self.pool = Some(Arc::new(Pool {
+            connections: self.prepared(readers, self.read).await?,
+            answers: AtomicU64::new(0),
+        }));
         self.writers = self.prepared(WRITERS, self.statements.insert).await?;
         if self.form.is_bounded() {
             self.tracking = Some(self.track(self.plan.older).await?);
@@ -376,7 +359,6 @@ impl Subject for Polled {
     }
 }
 
-/// One reader.
 #[derive(Clone)]
 struct Reader {
     form: Form,
@@ -391,12 +373,9 @@ struct Reader {
 impl Reader {
     async fn run(mut self, mut desk: Desk, first: Duration) -> Result<Desk> {
         let (tag, end) = (self.form.bound_tag(desk.reader), desk.end.clone());
+        let pauses = |pause| end.run_until_cancelled(tokio::time::sleep(pause));
         let mut pause = first;
-        while end
-            .run_until_cancelled(tokio::time::sleep(pause))
-            .await
-            .is_some()
-        {
+        while pauses(pause).await.is_some() {
             let is_full = self.read(&tag, &mut desk).await?;
             pause = if is_full { Duration::ZERO } else { self.poll };
         }
@@ -417,7 +396,8 @@ impl Reader {
         if let Some(bound) = &bound {
             binds.push(bound);
         }
-        let rows = self.pool.query(&binds).await.context("reading by tag")?;
+        let rows = self.pool.query(desk.reader, &binds).await;
+        let rows = rows.context("reading by tag")?;
         for row in &rows {
             let position = unsigned(row.get(0));
             let Some(number) = row.get::<_, &[u8]>(1).first_chunk::<NUMBER_BYTES>() else {
@@ -434,7 +414,7 @@ impl Reader {
             desk.live();
             // All is committed and within bounds: what has not come now was passed, and will never come.
             if written.is_some_and(|last| safe.is_none_or(|safe| safe >= last)) {
-                desk.give_up();
+                desk.done();
             }
         }
         Ok(is_full)

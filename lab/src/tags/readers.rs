@@ -6,69 +6,58 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::plan::{Book, From, Plan};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Result, fail};
 
-/// What a reader says.
-enum Word {
-    Live,
-    /// It has everything, or knows that the rest will never come.
-    Done {
-        at: Instant,
-        has_all: bool,
-    },
+/// How far the readers of a phase are.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Readers that follow what happens now.
+    live: usize,
+    /// Readers that have everything, or know that the rest will never come; when, if it was everything.
+    done: Vec<Option<Instant>>,
 }
 
 /// Where a reader keeps its book.
 pub(super) struct Desk {
     /// Number of the reader.
     pub(super) reader: u64,
-    /// Ends the reader.
     pub(super) end: CancellationToken,
     /// Place in the journal of the last event of the burst, once it is written.
     pub(super) written: watch::Receiver<Option<u64>>,
     book: Book,
     is_live: bool,
     is_done: bool,
-    words: mpsc::UnboundedSender<Word>,
+    progress: watch::Sender<Progress>,
 }
 
 impl Desk {
-    /// Enters an event.
     pub(super) fn enter(&mut self, number: u64, position: u64) {
         self.book.enter(number, position);
         if self.book.has_all() {
-            self.say_done();
+            self.done();
         }
     }
 
     /// From now on the reader gets what happens.
     pub(super) fn live(&mut self) {
         if !std::mem::replace(&mut self.is_live, true) {
-            // Nobody listens any more: the phase is over.
-            let _ = self.words.send(Word::Live);
+            self.progress.send_modify(|progress| progress.live += 1);
         }
         if self.book.has_all() {
-            self.say_done();
+            self.done();
         }
     }
 
-    /// What is still missing will never come.
-    pub(super) fn give_up(&mut self) {
-        self.say_done();
-    }
-
-    fn say_done(&mut self) {
+    /// It has everything, or what is still missing will never come.
+    pub(super) fn done(&mut self) {
         if !std::mem::replace(&mut self.is_done, true) {
-            let word = Word::Done {
-                at: Instant::now(),
-                has_all: self.book.has_all(),
-            };
-            let _ = self.words.send(word);
+            let at = self.book.has_all().then(Instant::now);
+            self.progress.send_modify(|progress| progress.done.push(at));
         }
     }
 }
@@ -76,7 +65,7 @@ impl Desk {
 /// All readers of a phase.
 pub(super) struct Readers {
     tasks: JoinSet<Result<Desk>>,
-    words: mpsc::UnboundedReceiver<Word>,
+    progress: watch::Sender<Progress>,
     end: CancellationToken,
     written: watch::Sender<Option<u64>>,
 }
@@ -101,27 +90,24 @@ impl Readers {
     where
         R: Future<Output = Result<Desk>> + Send + 'static,
     {
-        let (say, words) = mpsc::unbounded_channel();
-        let end = CancellationToken::new();
-        let written = watch::Sender::new(written);
-        let mut tasks = JoinSet::new();
+        let mut readers = Self {
+            tasks: JoinSet::new(),
+            progress: watch::Sender::default(),
+            end: CancellationToken::new(),
+            written: watch::Sender::new(written),
+        };
         for reader in 0..plan.readers {
-            tasks.spawn(run(Desk {
+            readers.tasks.spawn(run(Desk {
                 reader,
-                end: end.clone(),
-                written: written.subscribe(),
+                end: readers.end.clone(),
+                written: readers.written.subscribe(),
                 book: plan.book(reader, from),
                 is_live: false,
                 is_done: false,
-                words: say.clone(),
+                progress: readers.progress.clone(),
             }));
         }
-        Self {
-            tasks,
-            words,
-            end,
-            written,
-        }
+        readers
     }
 
     /// Tells the readers that everything is written, once it is.
@@ -131,65 +117,60 @@ impl Readers {
 
     /// Waits until all are live.
     pub(super) async fn all_live(&mut self, deadline: Duration) -> Result<()> {
-        let mut live = 0;
         let all = self.tasks.len();
-        let wait = async {
-            while live < all {
-                live += usize::from(matches!(self.next().await?, Word::Live));
-            }
-            Ok(())
-        };
-        match tokio::time::timeout(deadline, wait).await {
-            Ok(waited) => waited,
-            Err(_) => fail(format!(
-                "{live} of {all} readers are live after {deadline:?}"
-            )),
+        if self.wait(deadline, |progress| progress.live == all).await? {
+            return Ok(());
         }
+        let live = self.progress.borrow().live;
+        fail(format!(
+            "{live} of {all} readers are live after {deadline:?}"
+        ))
     }
 
     /// Waits until each has everything or gives up, at most so long, and ends them.
     pub(super) async fn finish(mut self, deadline: Duration) -> Result<Outcome> {
-        let mut outcome = Outcome::default();
-        let mut open = self.tasks.len();
-        let wait = async {
-            while open > 0 {
-                if let Word::Done { at, has_all } = self.next().await? {
-                    open -= 1;
-                    outcome.done.extend(has_all.then_some(at));
-                }
-            }
-            Ok::<_, Failure>(())
-        };
-        let in_time = tokio::time::timeout(deadline, wait).await;
-        if let Ok(waited) = in_time {
-            waited?;
-        } else {
+        let (mut outcome, all) = (Outcome::default(), self.tasks.len());
+        let is_over = |progress: &Progress| progress.done.len() == all;
+        if !self.wait(deadline, is_over).await? {
+            let open = all - self.progress.borrow().done.len();
             let late = format!("{open} readers were not done after {deadline:?}");
             outcome.faults.push(late);
         }
+        outcome.done = self
+            .progress
+            .borrow()
+            .done
+            .iter()
+            .flatten()
+            .copied()
+            .collect();
         self.end.cancel();
         while let Some(ended) = self.tasks.join_next().await {
             let desk = ended??;
             if let Some(fault) = desk.book.faults() {
-                outcome
-                    .faults
-                    .push(format!("reader {} {fault}", desk.reader));
+                let fault = format!("reader {} {fault}", desk.reader);
+                outcome.faults.push(fault);
             }
         }
         outcome.faults.sort();
         Ok(outcome)
     }
 
-    /// The next word; a reader that ends before it is told to is a failure.
-    async fn next(&mut self) -> Result<Word> {
+    /// Waits until the readers are so far; false if it takes too long. A reader that ends meanwhile is a failure.
+    async fn wait(
+        &mut self,
+        deadline: Duration,
+        is_reached: impl FnMut(&Progress) -> bool,
+    ) -> Result<bool> {
+        let mut progress = self.progress.subscribe();
+        let reached = tokio::time::timeout(deadline, progress.wait_for(is_reached));
         tokio::select! {
             biased;
             Some(ended) = self.tasks.join_next() => match ended? {
                 Ok(desk) => fail(format!("reader {} ended early", desk.reader)),
                 Err(failure) => Err(failure),
             },
-            Some(word) = self.words.recv() => Ok(word),
-            else => fail("there are no readers"),
+            reached = reached => Ok(reached.is_ok()),
         }
     }
 }

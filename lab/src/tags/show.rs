@@ -1,12 +1,13 @@
 //! What a run says: which form costs the database how much, with few and many readers and older events.
 
 use super::{Form, FormResult};
-use crate::cells;
 use crate::report::numbers::{count, several};
 use crate::report::{Chart, Report, Scale, Table, Unit, Whose};
 
 const FORMS: &str = "A burst of events for many readers by tag";
 const SWEEP: &str = "The same burst for other numbers of readers, without older events";
+const LAST: &str = "until the last reader has all";
+const TIME: &str = "database time";
 /// Queries may differ by this factor between few and many readers and still not depend on them.
 const SAME: f64 = 1.5;
 
@@ -20,29 +21,16 @@ pub(super) fn tell(
     report.finding = finding(forms, sweep);
     object(report, forms, sweep);
     let over_older = "Database time until every reader has everything";
-    let time = "database time";
-    if forms
-        .iter()
-        .any(|form| form.plan.older != forms[0].plan.older)
-    {
-        let chart = Chart::lines(
-            over_older,
-            FORMS,
-            ("older events", Scale::Steps),
-            (&[time], Scale::Log),
-        );
-        report.chart(chart.by("form"));
+    let differ = |form: &FormResult| form.plan.older != forms[0].plan.older;
+    if forms.iter().any(differ) {
+        let (x, y) = (("older events", Scale::Steps), (&[TIME][..], Scale::Log));
+        report.chart(Chart::lines(over_older, FORMS, x, y).by("form"));
     } else if !forms.is_empty() {
-        report.chart(Chart::bars(over_older, FORMS, "form", time));
+        report.chart(Chart::bars(over_older, FORMS, "form", TIME));
     }
     if !sweep.is_empty() {
-        let chart = Chart::lines(
-            "Queries over readers",
-            SWEEP,
-            ("readers", Scale::Log),
-            (&["queries"], Scale::Log),
-        );
-        report.chart(chart.by("form"));
+        let (x, y) = (("readers", Scale::Log), (&["queries"][..], Scale::Log));
+        report.chart(Chart::lines("Queries over readers", SWEEP, x, y).by("form"));
     }
     report.table(table(FORMS, forms));
     report.table(table(SWEEP, sweep).folded());
@@ -56,19 +44,13 @@ pub(super) fn tell(
 
 fn finding(forms: &[FormResult], sweep: &[FormResult]) -> String {
     let ours = || sweep.iter().filter(|one| one.form == Form::Gesta);
-    let ends = (
-        ours().min_by_key(|one| one.plan.readers),
-        ours().max_by_key(|one| one.plan.readers),
-    );
-    if let (Some(few), Some(many)) = ends {
-        let (from, to) = (
-            (few.burst.spent.queries as f64),
-            (many.burst.spent.queries as f64),
-        );
-        let grow = if to <= from.max(1.0) * SAME {
-            "do not grow"
-        } else {
-            "grow"
+    let few = ours().min_by_key(|one| one.plan.readers);
+    let many = ours().max_by_key(|one| one.plan.readers);
+    if let (Some(few), Some(many)) = (few, many) {
+        let [from, to] = [few, many].map(|one| one.burst.spent.queries as f64);
+        let grow = match to <= from.max(1.0) * SAME {
+            true => "do not grow",
+            false => "grow",
         };
         return format!(
             "Gesta's queries {grow} with the readers: {} with {} and {} with {}; idle, {} queries a second.",
@@ -79,17 +61,13 @@ fn finding(forms: &[FormResult], sweep: &[FormResult]) -> String {
             count(many.idle_queries_per_second)
         );
     }
+    let time = |form: &FormResult| form.burst.spent.database_ms;
     let right = forms.iter().filter(|form| form.is_right());
-    match right.min_by(|a, b| {
-        a.burst
-            .spent
-            .database_ms
-            .total_cmp(&b.burst.spent.database_ms)
-    }) {
+    match right.min_by(|a, b| time(a).total_cmp(&time(b))) {
         Some(form) => format!(
             "{} took the least of the database's time: {} until {} had everything.",
             form.form.title(),
-            Unit::Millis.told(form.burst.spent.database_ms),
+            Unit::Millis.told(time(form)),
             readers(form)
         ),
         None => "The run has no figures to compare.".into(),
@@ -126,49 +104,36 @@ fn object(report: &mut Report, forms: &[FormResult], sweep: &[FormResult]) {
 }
 
 fn table(title: &str, results: &[FormResult]) -> Table {
-    let columns = [
-        ("form", Unit::Words),
-        ("readers", Unit::Count),
-        ("older events", Unit::Count),
-        ("until the last reader has all", Unit::Seconds),
-        ("queries", Unit::Count),
-        ("queries that append", Unit::Count),
-        ("database time", Unit::Millis),
-        ("idle queries/s", Unit::Count),
-        ("reading all from the start", Unit::Seconds),
-        ("its queries", Unit::Count),
-        ("its database time", Unit::Millis),
-        ("readers that have all", Unit::Words),
-        ("faults", Unit::Words),
-    ];
-    let mut table = Table::new(title, columns);
-    for form in results {
-        let whose = match (form.is_right(), form.form) {
+    let start = |form: &FormResult| form.from_start.clone();
+    let start_queries = |form: &FormResult| start(form).map(|start| start.spent.queries);
+    let start_ms = |form: &FormResult| start(form).map(|start| start.spent.database_ms);
+    let all =
+        |form: &FormResult| format!("{} of {}", form.burst.complete_readers, form.plan.readers);
+    let idle = |form: &FormResult| form.idle_queries_per_second;
+    Table::of(title, results)
+        .column("form", Unit::Words, |form| form.form.title())
+        .column("readers", Unit::Count, |form| form.plan.readers)
+        .column("older events", Unit::Count, |form| form.plan.older)
+        .column(LAST, Unit::Seconds, |form| form.burst.seconds_to_last)
+        .column("queries", Unit::Count, |form| form.burst.spent.queries)
+        .column("queries that append", Unit::Count, |form| {
+            form.burst.spent.appends
+        })
+        .column(TIME, Unit::Millis, |form| form.burst.spent.database_ms)
+        .column("idle queries/s", Unit::Count, idle)
+        .column("reading all from the start", Unit::Seconds, |form| {
+            start(form)?.seconds_to_last
+        })
+        .column("its queries", Unit::Count, start_queries)
+        .column("its database time", Unit::Millis, start_ms)
+        .column("readers that have all", Unit::Words, all)
+        .column("faults", Unit::Words, |form| form.faults().join("; "))
+        .whose(|form| match (form.is_right(), form.form) {
             (false, _) => Whose::Bad,
             (true, Form::Gesta) => Whose::Ours,
             (true, _) => Whose::Other,
-        };
-        let (burst, start) = (&form.burst, form.from_start.as_ref());
-        let burst_cells = cells![
-            form.form.title(),
-            form.plan.readers,
-            form.plan.older,
-            burst.seconds_to_last,
-            burst.spent.queries,
-            burst.spent.appends,
-            burst.spent.database_ms,
-            form.idle_queries_per_second
-        ];
-        let start_cells = cells![
-            start.and_then(|start| start.seconds_to_last),
-            start.map(|start| start.spent.queries),
-            start.map(|start| start.spent.database_ms),
-            format!("{} of {}", burst.complete_readers, form.plan.readers),
-            form.faults().join("; "),
-        ];
-        table.row_of(whose, [burst_cells, start_cells].concat());
-    }
-    table
+        })
+        .table()
 }
 
 #[cfg(test)]
@@ -235,7 +200,7 @@ mod tests {
         let report = told(
             &[
                 result(Form::Gesta, 35, 41, None),
-                missed(Form::LikeUnbounded),
+                missed(Form::TagTableUnbounded),
             ],
             &[],
         );

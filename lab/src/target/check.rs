@@ -121,9 +121,6 @@ impl ReadBack {
     /// What was found wrong, as one sentence.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
-        if self.is_clean() {
-            return None;
-        }
         let counts = [
             (self.lost, "lost"),
             (self.doubled, "doubled"),
@@ -135,15 +132,17 @@ impl ReadBack {
         let told: Vec<String> = told
             .map(|(count, what)| format!("{count} {what}"))
             .collect();
-        let first = self.findings.first().map_or("", String::as_str);
+        let (all, first) = (self.acknowledged, self.findings.first());
+        let first = first.map_or("", String::as_str);
+        let told = (!told.is_empty()).then(|| told.join(", "))?;
         Some(format!(
-            "of {} acknowledged events {}; first: {first}",
-            self.acknowledged,
-            told.join(", ")
+            "of {all} acknowledged events {told}; first: {first}"
         ))
     }
 
-    fn finding(&mut self, text: impl FnOnce() -> String) {
+    /// Counts something wrong, and tells the first of it.
+    fn wrong(&mut self, count: fn(&mut Self) -> &mut u64, text: impl FnOnce() -> String) {
+        *count(self) += 1;
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(text());
         }
@@ -183,86 +182,76 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     fn look(&mut self, stored: &Stored) {
-        self.result.found += 1;
-        let Some(of) = self.events.number_of(&stored.mark) else {
-            self.result.altered += 1;
-            self.result
-                .finding(|| format!("{} has the mark {:?}", place(stored), stored.mark));
-            return;
+        let (events, found) = (self.events, &mut self.result);
+        let place = || format!("{} revision {}", stored.stream, stored.revision);
+        found.found += 1;
+        let Some(of) = events.number_of(&stored.mark) else {
+            let told = || format!("{} has the mark {:?}", place(), stored.mark);
+            return found.wrong(|found| &mut found.altered, told);
         };
-        if stored.stream != self.events.stream_name(of.stream) || stored.revision != of.revision {
-            self.result.misplaced += 1;
-            self.result.finding(|| {
-                let meant = self.events.stream_name(of.stream);
+        let name = events.stream_name(of.stream);
+        if stored.stream != name || stored.revision != of.revision {
+            let told = || {
                 format!(
-                    "revision {} of {meant} is stored as {}",
+                    "revision {} of {name} is stored as {}",
                     of.revision,
-                    place(stored)
+                    place()
                 )
-            });
+            };
+            found.wrong(|found| &mut found.misplaced, told);
         }
-        let bytes = self.events.bytes_of(of) as u64;
+        let bytes = events.bytes_of(of) as u64;
         if stored.bytes.is_some_and(|found| found != bytes) {
-            self.result.altered += 1;
-            self.result
-                .finding(|| format!("{} has not {bytes} bytes", place(stored)));
-        }
-        if let Some(whole) = &stored.whole
-            && whole.data != self.events.data_of(of)
-        {
-            self.result.altered += 1;
-            self.result
-                .finding(|| format!("{} has other contents", place(stored)));
+            let told = || format!("{} has not {bytes} bytes", place());
+            found.wrong(|found| &mut found.altered, told);
         }
         let claim = self.claims.0.get(&of.stream).copied().unwrap_or_default();
-        if let Some(whole) = &stored.whole
-            && of.revision < claim.acknowledged
-        {
-            let sum = self.places.entry(of.stream).or_default();
-            let digest = digest(of.revision, stored.revision, whole.position);
-            *sum = sum.wrapping_add(digest);
+        if let Some(whole) = &stored.whole {
+            if whole.data != events.data_of(of) {
+                let told = || format!("{} has other contents", place());
+                found.wrong(|found| &mut found.altered, told);
+            }
+            if of.revision < claim.acknowledged {
+                let sum = self.places.entry(of.stream).or_default();
+                let digest = digest(of.revision, stored.revision, whole.position);
+                *sum = sum.wrapping_add(digest);
+            }
         }
         if of.revision >= claim.sent {
-            self.result.uninvited += 1;
-            self.result
-                .finding(|| format!("{} was not sent, or refused", place(stored)));
+            let told = || format!("{} was not sent, or refused", place());
+            found.wrong(|found| &mut found.uninvited, told);
         }
         if !first_time(self.seen.entry(of.stream).or_default(), of.revision) {
-            self.result.doubled += 1;
-            self.result
-                .finding(|| format!("{} is stored twice", place(stored)));
+            let told = || format!("{} is stored twice", place());
+            found.wrong(|found| &mut found.doubled, told);
         }
     }
 
     fn finish(mut self) -> ReadBack {
+        let found = &mut self.result;
         for (stream, claim) in &self.claims.0 {
-            self.result.acknowledged += claim.acknowledged;
-            let lost_before = self.result.lost;
+            found.acknowledged += claim.acknowledged;
+            let name = || self.events.stream_name(*stream);
+            let lost_before = found.lost;
             let seen = self.seen.entry(*stream).or_default();
-            for revision in 0..claim.acknowledged {
-                if first_time(seen, revision) {
-                    self.result.lost += 1;
-                    self.result.finding(|| {
-                        let name = self.events.stream_name(*stream);
-                        format!("revision {revision} of {name}, acknowledged, is not stored")
-                    });
-                }
+            for revision in (0..claim.acknowledged).filter(|revision| first_time(seen, *revision)) {
+                let told = || {
+                    format!(
+                        "revision {revision} of {}, acknowledged, is not stored",
+                        name()
+                    )
+                };
+                found.wrong(|found| &mut found.lost, told);
             }
             let stored = self.places.get(stream).copied().unwrap_or(0);
             if claim.answers.is_some_and(|answers| answers != stored)
-                && self.result.lost == lost_before
-                && self.result.is_clean()
+                && found.lost == lost_before
+                && found.is_clean()
             {
-                self.result.misplaced += 1;
-                let name = self.events.stream_name(*stream);
-                self.result
-                    .finding(|| format!("the answers named other places of {name} than the log"));
+                let told = || format!("the answers named other places of {} than the log", name());
+                found.wrong(|found| &mut found.misplaced, told);
             }
         }
         self.result
     }
-}
-
-fn place(stored: &Stored) -> String {
-    format!("{} revision {}", stored.stream, stored.revision)
 }

@@ -120,8 +120,8 @@ impl Events {
     /// Length of the data of an event.
     #[must_use]
     pub fn bytes_of(&self, of: NumberOf) -> usize {
-        self.sizes
-            .draw(&mut self.random((of.stream << REVISION_BITS) | of.revision))
+        let number = (of.stream << REVISION_BITS) | of.revision;
+        self.sizes.draw(&mut self.random(number))
     }
 
     /// The data of an event.
@@ -139,22 +139,19 @@ impl Events {
         let mut random = self.random(number);
         let bytes = self.sizes.draw(&mut random);
         let from = random.below(TEXT_BYTES);
-        let mut data = Vec::with_capacity(bytes);
         let mut mark = [0; MARK_BYTES];
         let mark = id.as_simple().encode_lower(&mut mark).as_bytes();
-        if bytes < SMALLEST_BYTES {
-            data.extend_from_slice(&short_json(bytes, &self.text[from..from + bytes]));
-        } else {
-            data.extend_from_slice(OPENING.as_bytes());
-            data.extend_from_slice(mark);
-            data.extend_from_slice(MIDDLE.as_bytes());
-            data.extend_from_slice(&self.text[from..from + bytes - SMALLEST_BYTES]);
-            data.extend_from_slice(CLOSING.as_bytes());
-        }
-        Event {
-            id,
-            data: data.into(),
-        }
+        let (opening, middle, closing) =
+            (OPENING.as_bytes(), MIDDLE.as_bytes(), CLOSING.as_bytes());
+        let data = match bytes.checked_sub(SMALLEST_BYTES) {
+            None => short_json(bytes, &self.text[from..from + bytes]),
+            Some(room) => {
+                let text = &self.text[from..from + room];
+                [opening, mark, middle, text, closing].concat()
+            }
+        };
+        let data = data.into();
+        Event { id, data }
     }
 
     /// The mark in the data of an event; empty if there is none.
@@ -181,9 +178,8 @@ impl Stream<'_> {
     #[must_use]
     pub fn events(&self, revisions: std::ops::Range<u64>) -> Vec<Event> {
         assert!(revisions.end <= 1 << REVISION_BITS);
-        revisions
-            .map(|revision| self.events.event((self.number << REVISION_BITS) | revision))
-            .collect()
+        let event = |revision| self.events.event((self.number << REVISION_BITS) | revision);
+        revisions.map(event).collect()
     }
 }
 
@@ -231,13 +227,8 @@ mod tests {
         }
         assert_eq!(Events::mark_in(b"{}"), "");
         let category = |number| {
-            events
-                .stream(number, 0)
-                .name
-                .split_once('-')
-                .unwrap()
-                .0
-                .to_owned()
+            let name = events.stream(number, 0).name;
+            name.split_once('-').unwrap().0.to_owned()
         };
         assert_eq!(category(0), category(2));
         assert_ne!(category(0), category(1));
@@ -245,10 +236,8 @@ mod tests {
             let events = Events::new(Sizes::exactly(bytes).unwrap(), 1, 7);
             for event in events.stream(17, 0).events(0..20) {
                 let json = serde_json::from_slice::<serde_json::Value>(&event.data);
-                assert!(
-                    event.data.len() == bytes && (json.is_ok() || bytes == 0),
-                    "{event:?}"
-                );
+                assert_eq!(event.data.len(), bytes, "{event:?}");
+                assert!(json.is_ok() || bytes == 0, "{event:?}");
             }
         }
     }

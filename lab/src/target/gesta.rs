@@ -58,11 +58,11 @@ pub(crate) enum Protocol {
 
 /// What events have, beside their data.
 #[derive(Debug, Clone)]
-struct Form {
+pub(super) struct Form {
     event_type: EventType,
     content_type: ContentType,
-    metadata: Bytes,
-    expected: Expected,
+    pub(super) metadata: Bytes,
+    pub(super) expected: Expected,
 }
 
 /// A Gesta store.
@@ -101,10 +101,9 @@ impl GestaTarget {
             true => endpoint::with_parameter(url, "schema", SCHEMA),
             false => url.to_owned(),
         };
-        let (name, title) = if store::is_server(&url) {
-            ("gesta-http", "Gesta, through its HTTP server")
-        } else {
-            ("gesta", "Gesta")
+        let (name, title) = match store::is_server(&url) {
+            true => ("gesta-http", "Gesta, through its HTTP server"),
+            false => ("gesta", "Gesta"),
         };
         Self {
             name: name.into(),
@@ -170,9 +169,7 @@ impl GestaTarget {
             return Ok(self);
         };
         let path = Path::new(path.split('?').next().unwrap_or(path));
-        let parent = path
-            .parent()
-            .filter(|dir| dir.is_dir() && !dir.as_os_str().is_empty());
+        let parent = path.parent().filter(|dir| dir.is_dir());
         let folder = tempfile::Builder::new()
             .prefix(SCHEMA)
             .tempdir_in(parent.unwrap_or(Path::new(".")))
@@ -214,13 +211,11 @@ impl GestaTarget {
     }
 
     async fn store(&self) -> Result<Arc<CurrentStore>> {
-        match &self.current {
-            Some(current) => Ok(Arc::clone(current)),
-            None => Ok(CurrentStore::new(
-                Arc::clone(&self.opened().await?.store),
-                None,
-            )),
+        if let Some(current) = &self.current {
+            return Ok(Arc::clone(current));
         }
+        let store = Arc::clone(&self.opened().await?.store);
+        Ok(CurrentStore::new(store, None))
     }
 
     /// Its URL, not delayed, with the schema.
@@ -256,10 +251,8 @@ impl GestaTarget {
     async fn drop_schema(&self) -> Result<()> {
         if self.drops_schema {
             let client = postgres::connect(&self.url).await?;
-            client
-                .batch_execute(&format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE"))
-                .await
-                .context("dropping the store of an earlier run")?;
+            let drop = format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE");
+            client.batch_execute(&drop).await.context(drop)?;
         }
         Ok(())
     }
@@ -348,11 +341,10 @@ impl Target for GestaTarget {
             }));
         }
         let calls = self.connections.take(address).await?;
-        let (expected, metadata) = (form.expected, form.metadata);
-        match self.protocol {
-            Protocol::GrpcBatch => Ok(Box::new(calls.batch_session(expected, metadata).await?)),
-            _ => Ok(Box::new(calls.session(expected, metadata))),
-        }
+        Ok(match self.protocol {
+            Protocol::GrpcBatch => Box::new(calls.batch_session(form).await?),
+            _ => Box::new(calls.session(form)),
+        })
     }
 
     async fn read_back(&self, prefix: &str, see: &mut (dyn FnMut(Stored) + Send)) -> Result<()> {

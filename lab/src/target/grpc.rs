@@ -26,7 +26,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
-use super::gesta::Expected;
+use super::gesta::{Expected, Form};
 use super::{Append, AppendError, Event, Session};
 use crate::failure::{Context, Result, fail};
 
@@ -103,20 +103,12 @@ impl Calls {
     }
 
     /// A session that makes a call for each append.
-    pub(super) fn session(self, expected: Expected, metadata: Bytes) -> GrpcSession {
-        GrpcSession {
-            calls: self,
-            expected,
-            metadata,
-        }
+    pub(super) fn session(self, form: Form) -> GrpcSession {
+        GrpcSession { calls: self, form }
     }
 
     /// A session whose appends travel in one call.
-    pub(super) async fn batch_session(
-        mut self,
-        expected: Expected,
-        metadata: Bytes,
-    ) -> Result<BatchSession> {
+    pub(super) async fn batch_session(mut self, form: Form) -> Result<BatchSession> {
         let (sender, body) = Channel::new(4);
         let mut calls = self.clone();
         // The answer begins with the first batch, which cannot be sent before the call is made.
@@ -126,8 +118,7 @@ impl Calls {
             sender,
             answering: Some(answering),
             answer: None,
-            expected,
-            metadata,
+            form,
         })
     }
 }
@@ -173,19 +164,21 @@ impl Messages {
     /// Why the call ended, for an append that has no answer.
     fn refusal(&self) -> AppendError {
         let text = |name: &str| {
-            let value = self
-                .trailers
-                .get(name)
-                .and_then(|value| value.to_str().ok());
-            value.unwrap_or_default().to_owned()
+            let value = self.trailers.get(name);
+            value.map_or("", |value| value.to_str().unwrap_or_default())
         };
-        match text("grpc-status").as_str() {
+        match text("grpc-status") {
             RESOURCE_EXHAUSTED => AppendError::Retry("overloaded".into()),
             UNAVAILABLE => AppendError::Retry("unavailable".into()),
             DEADLINE_EXCEEDED => AppendError::Retry(super::load::OUTCOME_UNKNOWN.into()),
             status => AppendError::Failed(format!("status {status}: {}", text("grpc-message"))),
         }
     }
+}
+
+/// What a message says.
+fn read<M: prost::Message + Default>(message: Bytes) -> Result<M> {
+    frame::read(message).or_else(|refusal| fail(format!("{refusal:?}")))
 }
 
 fn identifier(stream: &str) -> Option<StreamIdentifier> {
@@ -214,14 +207,13 @@ fn unknown(failure: impl std::fmt::Display) -> AppendError {
 /// A call for each append.
 pub(super) struct GrpcSession {
     calls: Calls,
-    expected: Expected,
-    metadata: Bytes,
+    form: Form,
 }
 
 impl GrpcSession {
     fn messages(&self, append: &Append<'_>) -> Bytes {
         use append_req::options::ExpectedStreamRevision as Revision;
-        let expected = match (self.expected, append.revision.checked_sub(1)) {
+        let expected = match (self.form.expected, append.revision.checked_sub(1)) {
             (Expected::Any, _) => Revision::Any(Empty {}),
             (Expected::Exact, None) => Revision::NoStream(Empty {}),
             (Expected::Exact, Some(last)) => Revision::Revision(last),
@@ -240,7 +232,7 @@ impl GrpcSession {
             let proposed = append_req::ProposedMessage {
                 id: id_of(event),
                 metadata: metadata(),
-                custom_metadata: self.metadata.clone(),
+                custom_metadata: self.form.metadata.clone(),
                 data: event.data.clone(),
             };
             write(append_req::Content::ProposedMessage(proposed));
@@ -262,8 +254,7 @@ impl Session for GrpcSession {
         let Some(first) = first else {
             return Err(messages.refusal());
         };
-        let answer: AppendResp =
-            frame::read(first).map_err(|refusal| unknown(format!("{refusal:?}")))?;
+        let answer: AppendResp = read(first).map_err(unknown)?;
         match answer.result {
             Some(append_resp::Result::Success(_)) => Ok(()),
             other => Err(AppendError::Failed(format!("{other:?}"))),
@@ -276,14 +267,13 @@ pub(super) struct BatchSession {
     sender: Sender<Bytes, Infallible>,
     answering: Option<tokio::task::JoinHandle<Result<Response<Incoming>>>>,
     answer: Option<Messages>,
-    expected: Expected,
-    metadata: Bytes,
+    form: Form,
 }
 
 impl BatchSession {
     fn message(&self, append: &Append<'_>) -> Bytes {
         use batch_append_req::options::ExpectedStreamPosition as Expects;
-        let expected = match (self.expected, append.revision.checked_sub(1)) {
+        let expected = match (self.form.expected, append.revision.checked_sub(1)) {
             (Expected::Any, _) => Expects::Any(()),
             (Expected::Exact, None) => Expects::NoStream(()),
             (Expected::Exact, Some(last)) => Expects::StreamPosition(last),
@@ -296,7 +286,7 @@ impl BatchSession {
         let proposed = |event: &Event| batch_append_req::ProposedMessage {
             id: id_of(event),
             metadata: metadata(),
-            custom_metadata: self.metadata.clone(),
+            custom_metadata: self.form.metadata.clone(),
             data: event.data.clone(),
         };
         frame::framed(&BatchAppendReq {
@@ -326,8 +316,7 @@ impl Session for BatchSession {
         let Some(answer) = answers.next().await.map_err(unknown)? else {
             return Err(answers.refusal());
         };
-        let answer: BatchAppendResp =
-            frame::read(answer).map_err(|refusal| unknown(format!("{refusal:?}")))?;
+        let answer: BatchAppendResp = read(answer).map_err(unknown)?;
         match answer.result {
             Some(batch_append_resp::Result::Success(_)) => Ok(()),
             other => Err(AppendError::Failed(format!("{other:?}"))),
@@ -361,10 +350,7 @@ pub(crate) async fn read_all(address: SocketAddr) -> Result<(u64, Duration)> {
     let body = Full::new(frame::framed(&request)).boxed();
     let mut messages = Messages::of(calls.call("Read", body).await?);
     while let Some(message) = messages.next().await? {
-        let message: ReadResp = match frame::read(message) {
-            Ok(message) => message,
-            Err(refusal) => return fail(format!("{refusal:?}")),
-        };
+        let message: ReadResp = read(message)?;
         if let Some(read_resp::Content::Event(event)) = message.content {
             std::hint::black_box(&event);
             events += 1;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Append, AppendError, Claims, Events, Session, Target};
-use crate::failure::{Context, Result, fail};
+use crate::failure::{Context, Failure, Result, fail};
 use crate::histogram::{Latencies, Percentiles};
 use crate::host::{CpuMeter, CpuUse};
 use crate::report::{Cell, Unit, causes};
@@ -112,8 +112,6 @@ pub struct Phase {
     pub events_per_second: f64,
     /// Rate.
     pub appends_per_second: f64,
-    /// Rate of the data alone.
-    pub bytes_per_second: f64,
     /// Length of the window.
     pub seconds: f64,
     /// Latency of an append.
@@ -182,11 +180,13 @@ impl PhaseRun {
         self.appends += other.appends;
         self.events += other.events;
         self.bytes += other.bytes;
-        for (cause, count) in other.retries {
-            *self.retries.entry(cause).or_default() += count;
-        }
-        for (cause, count) in other.errors {
-            *self.errors.entry(cause).or_default() += count;
+        for (all, more) in [
+            (&mut self.retries, other.retries),
+            (&mut self.errors, other.errors),
+        ] {
+            for (cause, count) in more {
+                *all.entry(cause).or_default() += count;
+            }
         }
         self.gave_up += other.gave_up;
     }
@@ -195,27 +195,22 @@ impl PhaseRun {
     #[must_use]
     pub fn figures(&self, connections: u32, embedded: bool) -> Phase {
         let per_second = |count: u64| match self.seconds {
-            seconds if seconds > 0.0 => (count as f64) / seconds,
+            seconds if seconds > 0.0 => ((count as f64) / seconds).round(),
             _ => 0.0,
         };
         let (latency_ms, lag_ms) = (self.latencies.percentiles(), self.lag.percentiles());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let own_share = self.cpu.own_cores / ((cores as u64) as f64);
-        let generator_limit = if !embedded && own_share > OWN_SHARE_MAX {
-            Some(format!(
-                "the generator used {:.1} of {cores} cores",
-                self.cpu.own_cores
-            ))
-        } else if lag_ms.p99 > LAG_MS_MAX && lag_ms.p99 * 3.0 > latency_ms.p99 {
-            Some(format!("the generator was {:.0} ms late (p99)", lag_ms.p99))
+        let own = self.cpu.own_cores;
+        let generator_limit = if !embedded && own > OWN_SHARE_MAX * cores as f64 {
+            Some(format!("the generator used {own:.1} of {cores} cores"))
         } else {
-            None
+            let is_late = lag_ms.p99 > LAG_MS_MAX && lag_ms.p99 * 3.0 > latency_ms.p99;
+            is_late.then(|| format!("the generator was {:.0} ms late (p99)", lag_ms.p99))
         };
         Phase {
             connections,
-            events_per_second: per_second(self.events).round(),
-            appends_per_second: per_second(self.appends).round(),
-            bytes_per_second: per_second(self.bytes).round(),
+            events_per_second: per_second(self.events),
+            appends_per_second: per_second(self.appends),
             seconds: self.seconds,
             latency_ms,
             retries: self.retries.clone(),
@@ -271,25 +266,22 @@ pub(crate) async fn run_all(
         to: begin + load.warm_up + load.duration,
         over: stop.child_token(),
     };
-    let tasks: Vec<_> = sessions
-        .into_iter()
-        .zip(load.first_worker..)
-        .map(|((target, session), number)| {
-            let worker = Loop {
-                target: Arc::clone(&targets[target]),
-                session,
-                events: Arc::clone(events),
-                load: *load,
-                clock: clock.clone(),
-                number,
-                observer: observer.clone(),
-                run: PhaseRun::default(),
-                claims: Claims::default(),
-                failures: 0,
-            };
-            (target, tokio::spawn(worker.run()))
-        })
-        .collect();
+    let mut tasks = Vec::new();
+    for ((target, session), number) in sessions.into_iter().zip(load.first_worker..) {
+        let worker = Loop {
+            target: Arc::clone(&targets[target]),
+            session,
+            events: Arc::clone(events),
+            load: *load,
+            clock: clock.clone(),
+            number,
+            observer: observer.clone(),
+            run: PhaseRun::default(),
+            claims: Claims::default(),
+            failures: 0,
+        };
+        tasks.push((target, tokio::spawn(worker.run())));
+    }
     let (cpu, lag) = watch(&clock).await;
     let complete = !clock.over.is_cancelled();
     let end = Instant::now().min(clock.to);
@@ -319,10 +311,7 @@ async fn connect(targets: &[Arc<dyn Target>], workers: u32) -> Result<Vec<Connec
         for number in some {
             let at = number % targets.len();
             let target = Arc::clone(&targets[at]);
-            connecting.spawn(async move {
-                let session = target.connect().await;
-                session.map(|session| (at, session))
-            });
+            connecting.spawn(async move { Ok::<_, Failure>((at, target.connect().await?)) });
         }
         while let Some(session) = connecting.join_next().await {
             sessions.push(session?.context(targets[0].name())?);
@@ -433,7 +422,8 @@ impl Loop {
         append: &Append<'_>,
         intended: Instant,
     ) -> Option<Instant> {
-        let after = append.revision + append.events.len() as u64;
+        let events = append.events.len() as u64;
+        let after = append.revision + events;
         self.claims.sent(number, after);
         let mut is_open = false;
         loop {
@@ -443,20 +433,16 @@ impl Loop {
                 answer = self.session.append(append) => answer,
                 () = self.clock.given_up() => Err(AppendError::Unknown("no answer".into())),
             };
-            let error = match answer {
+            match answer {
                 Ok(()) => {
                     self.claims.acknowledged(number, after);
                     if let Some(place) = self.session.place() {
-                        let (first, events) = (append.revision, append.events.len() as u64);
-                        self.claims.placed(number, first, events, place);
+                        self.claims.placed(number, append.revision, events, place);
                     }
                     self.acknowledge(append, intended);
                     return Some(begun);
                 }
-                Err(error) => error,
-            };
-            match error {
-                AppendError::Retry(cause) => {
+                Err(AppendError::Retry(cause)) => {
                     is_open |= cause == OUTCOME_UNKNOWN;
                     if let Some(observer) = &self.observer {
                         observer.retried(&cause);
@@ -470,7 +456,7 @@ impl Loop {
                     }
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
-                AppendError::Failed(cause) => {
+                Err(AppendError::Failed(cause)) => {
                     if let Some(observer) = &self.observer {
                         observer.refused(self.number, &cause);
                     }
@@ -478,7 +464,7 @@ impl Loop {
                     self.fail(cause).await;
                     return None;
                 }
-                AppendError::Unknown(cause) => {
+                Err(AppendError::Unknown(cause)) => {
                     self.fail(cause).await;
                     if let Ok(session) = self.target.connect().await {
                         self.session = session;

@@ -50,7 +50,7 @@ pub struct Append<'a> {
 }
 
 /// Why an append was not acknowledged.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum AppendError {
     /// Nothing was stored and the same append may be tried again; names the cause (`40001`, `40P01`, `overloaded`).
     Retry(String),

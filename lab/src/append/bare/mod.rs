@@ -13,31 +13,11 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Result, fail};
-use crate::histogram::{Latencies, Percentiles};
-use crate::host::{CpuMeter, CpuUse};
+use crate::host::CpuMeter;
 use crate::random::Random;
 use crate::run::Run;
 use crate::sizes::Sizes;
-use crate::target::{Events, GestaTarget, Target as _};
-
-/// How batches are inserted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// Many rows per commit.
-    Batch(u32),
-    /// One row, one statement, one commit.
-    BareInsert,
-}
-
-impl Form {
-    /// Events per commit.
-    pub(crate) fn events(self) -> u32 {
-        match self {
-            Form::Batch(events) => events,
-            Form::BareInsert => 1,
-        }
-    }
-}
+use crate::target::{Events, GestaTarget, PhaseRun, ReadBack, Target as _};
 
 /// Most bytes of payloads, and most payloads, that are made in advance.
 const POOL_BYTES_MAX: usize = 64 << 20;
@@ -46,14 +26,14 @@ const POOL_PAYLOADS_MAX: usize = 4_096;
 /// What the rows hold; made before the clock starts.
 pub(crate) struct Contents {
     run: Run,
-    streams: u32,
+    streams: usize,
     seed: u64,
     payloads: Vec<Bytes>,
     pub(crate) metadata: Bytes,
 }
 
 impl Contents {
-    pub(crate) fn new(sizes: &Sizes, metadata: Bytes, streams: u32, seed: u64) -> Self {
+    pub(crate) fn new(sizes: &Sizes, metadata: Bytes, streams: usize, seed: u64) -> Self {
         let count = (POOL_BYTES_MAX / sizes.largest().max(1)).clamp(1, POOL_PAYLOADS_MAX);
         let events = Events::new(sizes.clone(), 1, seed);
         let made = events.stream(0, 0).events(0..count as u64);
@@ -71,8 +51,8 @@ impl Contents {
 pub(crate) struct Plan<'a> {
     /// URL of the measured store, beside which the table is made.
     pub(crate) url: &'a str,
-    /// How.
-    pub(crate) form: Form,
+    /// Events per commit; one is a plain one-row INSERT.
+    pub(crate) events: u32,
     pub(crate) contents: &'a Contents,
     /// Time before the clock starts.
     pub(crate) warm_up: Duration,
@@ -80,25 +60,11 @@ pub(crate) struct Plan<'a> {
     pub(crate) duration: Duration,
 }
 
-/// What the bare database did.
-#[derive(Debug, Clone)]
-pub(crate) struct Bare {
-    /// Rate.
-    pub(crate) events_per_second: f64,
-    /// Events inserted on the clock.
-    pub(crate) events: u64,
-    /// Length of the window.
-    pub(crate) seconds: f64,
-    /// Time of one statement with its commit.
-    pub(crate) latency_ms: Percentiles,
-    /// Processor time.
-    pub(crate) cpu: CpuUse,
-    /// Rows found afterwards are those inserted.
-    pub(crate) valid: bool,
-}
-
-/// Runs it, on whichever database the URL names.
-pub(crate) async fn measure(plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bare> {
+/// Runs it, on whichever database the URL names; an append is a statement with its commit.
+pub(crate) async fn measure(
+    plan: &Plan<'_>,
+    stop: &CancellationToken,
+) -> Result<(PhaseRun, ReadBack)> {
     let store = GestaTarget::new(plan.url, Duration::ZERO, None).fresh()?;
     if !store.is_fresh() {
         return fail("the bare statement is for postgres:// and sqlite: stores");
@@ -106,12 +72,12 @@ pub(crate) async fn measure(plan: &Plan<'_>, stop: &CancellationToken) -> Result
     store.prepare().await?;
     store.close().await?;
     store.settle().await?;
-    let bare = match plan.url.starts_with("sqlite:") {
+    let measured = match plan.url.starts_with("sqlite:") {
         true => sqlite::measure(plan, store.url(), stop),
         false => postgres::measure(plan, store.url(), stop).await,
     };
     store.remove().await?;
-    bare
+    measured
 }
 
 /// Which stream, revision and position the next event has.
@@ -119,7 +85,6 @@ struct Places<'a> {
     contents: &'a Contents,
     random: Random,
     revisions: Vec<i64>,
-    /// Events so far.
     position: i64,
 }
 
@@ -139,7 +104,7 @@ impl<'a> Places<'a> {
         Self {
             contents,
             random: Random::fork(contents.seed, 1_000),
-            revisions: vec![0; contents.streams as usize],
+            revisions: vec![0; contents.streams],
             position: 0,
         }
     }
@@ -167,8 +132,7 @@ struct Clocked {
     from: Instant,
     to: Instant,
     meter: Option<CpuMeter>,
-    latencies: Latencies,
-    events: u64,
+    run: PhaseRun,
     last: Instant,
 }
 
@@ -179,8 +143,7 @@ impl Clocked {
             from,
             to: from + plan.duration,
             meter: None,
-            latencies: Latencies::default(),
-            events: 0,
+            run: PhaseRun::default(),
             last: from,
         }
     }
@@ -195,32 +158,30 @@ impl Clocked {
             return;
         }
         self.meter.get_or_insert_with(CpuMeter::start);
-        self.latencies.record(now - begun);
-        self.events += u64::from(events);
+        self.run.latencies.record(now - begun);
+        self.run.appends += 1;
+        self.run.events += u64::from(events);
         self.last = now;
     }
 
     /// `stored` is what the table holds, `inserted` what was sent.
-    fn finish(self, stored: i64, inserted: i64) -> Bare {
+    fn finish(mut self, stored: i64, inserted: i64) -> (PhaseRun, ReadBack) {
+        self.run.complete = Instant::now() >= self.to;
         // An interrupted run ends with its last statement.
-        let end = if Instant::now() >= self.to {
+        let end = if self.run.complete {
             self.to
         } else {
             self.last
         };
-        let seconds = end.saturating_duration_since(self.from).as_secs_f64();
-        let rate = if seconds > 0.0 {
-            self.events as f64 / seconds
-        } else {
-            0.0
+        self.run.seconds = end.saturating_duration_since(self.from).as_secs_f64();
+        self.run.cpu = self.meter.map(|meter| meter.used()).unwrap_or_default();
+        let read_back = ReadBack {
+            acknowledged: inserted.unsigned_abs(),
+            found: stored.unsigned_abs(),
+            lost: stored.abs_diff(inserted),
+            findings: vec!["the table has not the rows that were inserted".into()],
+            ..ReadBack::default()
         };
-        Bare {
-            events_per_second: rate.round(),
-            events: self.events,
-            seconds,
-            latency_ms: self.latencies.percentiles(),
-            cpu: self.meter.map(|meter| meter.used()).unwrap_or_default(),
-            valid: stored == inserted,
-        }
+        (self.run, read_back)
     }
 }

@@ -4,24 +4,39 @@
 //! log has grown long does the inserting thread start it again from its beginning.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
 use tokio_util::sync::CancellationToken;
 
-use super::{Bare, Clocked, Places, Plan};
+use super::{Clocked, Places, Plan};
 use crate::failure::{Context, Result, fail};
+use crate::target::{PhaseRun, ReadBack};
 
 /// How often the log is copied into the file.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(50);
 /// Pages of the log after which it is started again (32 MiB).
 const RESTART_PAGES: i64 = 8_000;
 
-pub(super) fn measure(plan: &Plan<'_>, url: &str, stop: &CancellationToken) -> Result<Bare> {
-    let path = url.trim_start_matches("sqlite:");
-    tokio::task::block_in_place(|| fill(Path::new(path), plan, stop))
+pub(super) fn measure(
+    plan: &Plan<'_>,
+    url: &str,
+    stop: &CancellationToken,
+) -> Result<(PhaseRun, ReadBack)> {
+    let path = Path::new(url.trim_start_matches("sqlite:"));
+    let (over, pages) = (AtomicBool::new(false), AtomicI64::new(0));
+    tokio::task::block_in_place(|| {
+        let (conn, beside) = (open(path)?, open(path)?);
+        std::thread::scope(|scope| {
+            let (over, pages) = (&over, &pages);
+            let checkpoints = scope.spawn(move || checkpoints(&beside, over, pages));
+            let measured = insert(&conn, plan, stop, pages);
+            over.store(true, Ordering::Release);
+            checkpoints.join().expect("the thread does not panic")?;
+            measured
+        })
+    })
 }
 
 fn open(path: &Path) -> Result<Connection> {
@@ -39,28 +54,12 @@ fn open(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
-fn fill(path: &Path, plan: &Plan<'_>, stop: &CancellationToken) -> Result<Bare> {
-    let conn = open(path)?;
-    let over = Arc::new(AtomicBool::new(false));
-    let pages = Arc::new(AtomicI64::new(0));
-    let beside = {
-        let (over, pages, conn) = (Arc::clone(&over), Arc::clone(&pages), open(path)?);
-        std::thread::spawn(move || checkpoints(&conn, &over, &pages))
-    };
-    let bound = insert(&conn, plan, stop, &pages);
-    over.store(true, Ordering::Release);
-    beside
-        .join()
-        .expect("the checkpoint thread does not panic")?;
-    bound
-}
-
 fn insert(
     conn: &Connection,
     plan: &Plan<'_>,
     stop: &CancellationToken,
     pages: &AtomicI64,
-) -> Result<Bare> {
+) -> Result<(PhaseRun, ReadBack)> {
     let mut statement = conn.prepare(include_str!("../../../sql/insert_sqlite.sql"))?;
     let mut places = Places::new(plan.contents);
     let mut clocked = Clocked::start(plan);
@@ -73,7 +72,7 @@ fn insert(
                 .context("checkpoint")?;
         }
         let transaction = conn.unchecked_transaction()?;
-        for _ in 0..plan.form.events() {
+        for _ in 0..plan.events {
             let row = places.next();
             let created = 1_790_000_000_000_000 + row.position;
             let (position, stream, revision) = (row.position, row.stream, row.revision);
@@ -91,7 +90,7 @@ fn insert(
             inserted.context("inserting")?;
         }
         transaction.commit().context("committing")?;
-        clocked.add(begun, plan.form.events());
+        clocked.add(begun, plan.events);
     }
     let stored: i64 = conn.query_row("SELECT count(*) FROM events", [], |row| row.get(0))?;
     Ok(clocked.finish(stored, places.position))
