@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use gesta_pgtest::{Child, Output, free_address};
+use hyper::Method;
 use nix::sys::signal::Signal;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::failure::{Context, Failure, Result, fail};
+use crate::http::Connection;
 
 const READY_PATH: &str = "/health/ready";
 /// A path that every cinema answers once it is ready.
@@ -194,6 +195,22 @@ impl Server {
     }
 }
 
+/// Has `gesta verify` look at a store that nobody uses.
+///
+/// # Errors
+/// What it complains about.
+pub(crate) fn verify(program: &Path, store: &str) -> Result<()> {
+    let verified = tokio::task::block_in_place(|| {
+        let mut command = std::process::Command::new(program);
+        command.args(["verify", "--store", store]).output()
+    })?;
+    if verified.status.success() {
+        return Ok(());
+    }
+    let said = [verified.stdout, verified.stderr].concat();
+    fail(format!("gesta verify: {}", String::from_utf8_lossy(&said)))
+}
+
 /// True if the server says that it is ready.
 pub(crate) async fn is_ready(address: SocketAddr) -> bool {
     status_of(address, READY_PATH).await == Some(200)
@@ -202,17 +219,9 @@ pub(crate) async fn is_ready(address: SocketAddr) -> bool {
 /// The status with which a path is answered.
 async fn status_of(address: SocketAddr, path: &str) -> Option<u16> {
     let ask = async {
-        let mut socket = TcpStream::connect(address).await?;
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-        socket.write_all(request.as_bytes()).await?;
-        let mut head = [0; 12];
-        socket.read_exact(&mut head).await?;
-        Ok::<_, std::io::Error>(head)
+        let mut connection = Connection::open(address).await?;
+        connection.ask(Method::GET, path, Bytes::new()).await
     };
-    let head = tokio::time::timeout(Duration::from_secs(5), ask).await;
-    std::str::from_utf8(&head.ok()?.ok()?[9..])
-        .ok()?
-        .parse()
-        .ok()
+    let answer = tokio::time::timeout(Duration::from_secs(5), ask).await;
+    Some(answer.ok()?.ok()?.0)
 }

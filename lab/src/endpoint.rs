@@ -69,74 +69,57 @@ impl Endpoint {
     }
 }
 
-/// The URL with one of its parameters set.
-pub(crate) fn with_parameter(url: &str, name: &str, value: &str) -> String {
+/// The URL with other parameters.
+fn with_query(url: &str, edit: impl FnOnce(Vec<&str>) -> Vec<String>) -> String {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    let prefix = format!("{name}=");
-    let kept = query
-        .split('&')
-        .filter(|pair| !pair.is_empty() && !pair.starts_with(&prefix));
-    let all: Vec<String> = kept
-        .map(str::to_owned)
-        .chain([format!("{prefix}{value}")])
-        .collect();
-    format!("{base}?{}", all.join("&"))
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    match edit(pairs.collect()).as_slice() {
+        [] => base.to_owned(),
+        pairs => format!("{base}?{}", pairs.join("&")),
+    }
+}
+
+/// The name of a parameter.
+fn name(pair: &str) -> &str {
+    pair.split_once('=').map_or(pair, |(name, _)| name)
+}
+
+/// The URL with one of its parameters set.
+pub(crate) fn with_parameter(url: &str, set: &str, value: &str) -> String {
+    with_query(url, |pairs| {
+        let others = pairs.iter().filter(|pair| name(pair) != set);
+        let others = others.map(|pair| (*pair).to_owned());
+        others.chain([format!("{set}={value}")]).collect()
+    })
 }
 
 /// The URL with only those parameters that the plain PostgreSQL driver knows.
 pub(crate) fn for_driver(url: &str) -> String {
-    const KNOWN: &[&str] = &[
-        "user",
-        "password",
-        "dbname",
-        "host",
-        "port",
-        "application_name",
-        "connect_timeout",
-    ];
-    let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    let known = |pair: &&str| {
-        pair.split_once('=')
-            .is_some_and(|(name, _)| KNOWN.contains(&name))
-    };
-    let kept: Vec<&str> = query.split('&').filter(known).collect();
-    if kept.is_empty() {
-        return base.to_owned();
-    }
-    format!("{base}?{}", kept.join("&"))
+    const KNOWN: &str = "user password dbname host port application_name connect_timeout";
+    with_query(url, |pairs| {
+        let is_known = |pair: &&&str| KNOWN.split(' ').any(|known| known == name(pair));
+        let known = pairs.iter().filter(is_known);
+        known.map(|pair| (*pair).to_owned()).collect()
+    })
 }
 
-/// The URL without its password.
+/// The URL without its password, which may stand before the host or among the parameters.
 pub(crate) fn redacted(url: &str) -> String {
-    let Some(mut endpoint) = Endpoint::parse(url) else {
+    let Some(endpoint) = Endpoint::parse(url) else {
         return url.to_owned();
     };
-    if let Some((name, _)) = endpoint.user.as_deref().and_then(|u| u.split_once(':')) {
-        endpoint.user = Some(format!("{name}:***"));
-    }
-    // A password may also stand among the parameters.
-    let rest = match endpoint.rest.split_once('?') {
-        Some((path, query)) => {
-            let kept: Vec<String> = query
-                .split('&')
-                .map(|pair| match pair.split_once('=') {
-                    Some((key, _)) if key.contains("password") => format!("{key}=***"),
-                    _ => pair.to_owned(),
-                })
-                .collect();
-            format!("{path}?{}", kept.join("&"))
-        }
-        None => endpoint.rest.clone(),
+    let user = endpoint.user.as_deref().unwrap_or_default();
+    let hidden = match user.split_once(':') {
+        Some((name, _)) => url.replacen(&format!("{user}@"), &format!("{name}:***@"), 1),
+        None => url.to_owned(),
     };
-    let user = endpoint.user.map(|user| format!("{user}@"));
-    let port = endpoint.port.map(|port| format!(":{port}"));
-    format!(
-        "{}://{}{}{}{rest}",
-        endpoint.scheme,
-        user.unwrap_or_default(),
-        endpoint.host,
-        port.unwrap_or_default()
-    )
+    with_query(&hidden, |pairs| {
+        let hide = |pair: &&str| match name(pair) {
+            key if key.contains("password") => format!("{key}=***"),
+            _ => (*pair).to_owned(),
+        };
+        pairs.iter().map(hide).collect()
+    })
 }
 
 #[cfg(test)]

@@ -48,9 +48,9 @@ fn text(node: Node<'_, '_>) -> String {
     texts.filter_map(|node| node.text()).collect()
 }
 
-fn count(node: Node<'_, '_>, tag: &str) -> usize {
-    let all = node.descendants().filter(|node| node.has_tag_name(tag));
-    all.count()
+fn all<'a>(document: &'a Document<'_>, tag: &'a str) -> impl Iterator<Item = Node<'a, 'a>> {
+    let nodes = document.descendants();
+    nodes.filter(move |node| node.has_tag_name(tag))
 }
 
 /// The reports of a fixture that the page draws.
@@ -76,11 +76,11 @@ fn a_page_shows_everything_that_its_reports_say() {
     for name in FIXTURES {
         let html = page_of(name);
         let document = parsed(&html);
-        let all = text(document.root());
+        let said = text(document.root());
         let mut charts = 0;
         for report in reports(name) {
             let has =
-                |what: &str| assert!(all.contains(&shown(what)), "{name} does not show {what:?}");
+                |what: &str| assert!(said.contains(&shown(what)), "{name} does not show {what:?}");
             has(&report.finding);
             for part in &report.parts {
                 match part {
@@ -109,7 +109,7 @@ fn a_page_shows_everything_that_its_reports_say() {
                 }
             }
         }
-        assert_eq!(count(document.root(), "figure"), charts, "{name}");
+        assert_eq!(all(&document, "figure").count(), charts, "{name}");
     }
 }
 
@@ -118,10 +118,12 @@ fn what_is_no_result_is_said_first_and_never_shown_as_one() {
     let (html, written) = page(&[fixture("odd")]);
     let document = parsed(&html);
     let section = |id: &str| {
-        let mut all = document.descendants();
-        let found =
-            all.find(|node| node.has_tag_name("section") && node.attribute("id") == Some(id));
-        text(found.unwrap())
+        let mut sections = all(&document, "section");
+        text(
+            sections
+                .find(|node| node.attribute("id") == Some(id))
+                .unwrap(),
+        )
     };
     let verdict = section("verdict");
     for said in [
@@ -151,18 +153,15 @@ fn what_is_no_result_is_said_first_and_never_shown_as_one() {
 fn hostile_texts_stay_texts() {
     let html = page_of("odd");
     let document = parsed(&html);
-    let root = document.root();
-    assert!(text(root).contains(HOSTILE), "it is shown, as text");
-    assert_eq!(count(root, "script"), 1);
-    assert_eq!(count(root, "img"), 0);
-    let titles = document
-        .descendants()
-        .filter(|node| node.has_tag_name("title"));
-    let of_head = titles.filter(|node| {
-        node.parent()
-            .is_some_and(|parent| parent.has_tag_name("head"))
-    });
-    assert_eq!(of_head.count(), 1);
+    assert!(
+        text(document.root()).contains(HOSTILE),
+        "it is shown, as text"
+    );
+    let scripts = all(&document, "script").count();
+    assert_eq!((scripts, all(&document, "img").count()), (1, 0));
+    let head = all(&document, "head").next();
+    let titles = all(&document, "title").filter(|node| node.parent() == head);
+    assert_eq!(titles.count(), 1);
 }
 
 #[test]
@@ -186,10 +185,7 @@ fn a_page_loads_nothing_and_holds_no_code_but_its_own() {
                 "{tag}"
             );
         }
-        for code in document
-            .descendants()
-            .filter(|node| node.has_tag_name("style") || node.has_tag_name("script"))
-        {
+        for code in all(&document, "style").chain(all(&document, "script")) {
             let code = text(code);
             for load in ["http:", "https:", "url(", "@import", "fetch(", "import("] {
                 assert!(!code.contains(load), "{load}");
@@ -201,23 +197,24 @@ fn a_page_loads_nothing_and_holds_no_code_but_its_own() {
 #[test]
 fn files_without_a_run_are_an_error_that_names_them() {
     let folder = tempfile::tempdir().unwrap();
-    let (empty, broken) = (
-        folder.path().join("empty.jsonl"),
-        folder.path().join("broken.jsonl"),
-    );
+    let [empty, broken, missing, output] = [
+        "empty.jsonl",
+        "broken.jsonl",
+        "missing.jsonl",
+        "report.html",
+    ]
+    .map(|n| folder.path().join(n));
     std::fs::write(&empty, "\n").unwrap();
     std::fs::write(&broken, "{\"format\":2,\"ki").unwrap();
-    let output = folder.path().join("report.html");
-    let error = gesta_lab::page::write(&[empty.clone(), broken], &output)
-        .unwrap_err()
-        .0;
-    assert!(
-        error.contains("empty.jsonl") && error.contains("broken.jsonl"),
-        "{error}"
-    );
-    assert!(error.contains("cut off"), "{error}");
-    assert!(!output.exists());
-    let missing = folder.path().join("missing.jsonl");
-    let error = gesta_lab::page::write(&[missing], &output).unwrap_err().0;
-    assert!(error.contains("missing.jsonl"), "{error}");
+    for (files, wanted) in [
+        (
+            vec![empty, broken],
+            &["empty.jsonl", "broken.jsonl", "cut off"][..],
+        ),
+        (vec![missing], &["missing.jsonl"]),
+    ] {
+        let error = gesta_lab::page::write(&files, &output).unwrap_err().0;
+        assert!(wanted.iter().all(|name| error.contains(name)), "{error}");
+        assert!(!output.exists());
+    }
 }

@@ -193,6 +193,23 @@ impl History {
         self.lock().tailers[tailer.0].seen.push(Seen::from(event));
     }
 
+    /// True if a tailer has seen a position of each of these logs, or a later one.
+    #[must_use]
+    pub fn has_reached(&self, tailer: TailerId, ends: &HashMap<LogId, Position>) -> bool {
+        let records = self.lock();
+        let mut missing = ends.clone();
+        for seen in records.tailers[tailer.0].seen.iter().rev() {
+            if missing.is_empty() {
+                break;
+            }
+            let has_come = |end: &Position| seen.position >= *end;
+            if missing.get(&seen.log).is_some_and(has_come) {
+                missing.remove(&seen.log);
+            }
+        }
+        missing.is_empty()
+    }
+
     /// Number of attempts that have not ended yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {

@@ -1,37 +1,22 @@
-//! The load of one round: the writers and tails of `torture`, whose writers turn to another server when one fails.
+//! The load of one round: writers that turn to another server when one fails, and tails.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use gesta_client::{Config, HttpStore};
-use gesta_core::{
-    AllFrom, Append, Appended, Checkpoint, EventStore, Filter, LogId, Position, ReadAll,
-    RecordedEvent,
-};
+use gesta_core::{AllFrom, Append, Appended, Checkpoint, EventStore, ReadAll, RecordedEvent};
 use gesta_testkit::{Around, Outer};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use crate::failure::{Result, fail};
-use crate::faults::CurrentStore;
-use crate::faults::tails::{Manner, Tail};
-use crate::run::Run;
-use crate::torture::record::{SharedRecord, TailLog, Tailed};
-use crate::torture::writers::Writer;
+use crate::failure::Result;
+use crate::faults::tails::Manner;
+use crate::faults::writers::Claims;
+use crate::faults::{CurrentStore, load};
 
-/// Every writer has an append acknowledged this soon after all is healed.
-const PROGRESS_WITHIN: Duration = Duration::from_secs(60);
-/// Tails reach the end this soon after the last append.
-const ARRIVAL_WITHIN: Duration = Duration::from_secs(60);
-/// How often waits look.
-const LOOK: Duration = Duration::from_millis(5);
 /// Pause of a writer between two appends.
 const PAUSE: Duration = Duration::from_millis(10);
-
 /// Events per page of the check.
 const PAGE: usize = 5_000;
 
@@ -54,7 +39,6 @@ struct Turning {
     /// Since when the present append is asked for, and of which servers.
     begun: Mutex<Option<(Instant, BTreeSet<usize>)>>,
     longest: Arc<Mutex<Longest>>,
-    answered: Arc<Mutex<Vec<Instant>>>,
 }
 
 #[async_trait]
@@ -78,9 +62,6 @@ impl Around for Turning {
                 self.at.store(next, Ordering::Relaxed);
             }
             _ => {
-                if answer.is_ok() {
-                    self.answered.lock().unwrap().push(Instant::now());
-                }
                 *self.begun.lock().unwrap() = None;
                 let mut longest = self.longest.lock().unwrap();
                 let longest = longest.entry(asked).or_default();
@@ -93,19 +74,16 @@ impl Around for Turning {
 
 /// Writers and tails of one round.
 pub(crate) struct Load {
-    /// What they write down.
-    pub(crate) record: SharedRecord,
-    epoch: Instant,
-    progress: Vec<Arc<AtomicU64>>,
+    load: load::Load,
     longest: Arc<Mutex<Longest>>,
-    answered: Arc<Mutex<Vec<Instant>>>,
-    writers: JoinSet<()>,
-    writers_over: CancellationToken,
-    tails: JoinSet<()>,
-    tails_over: CancellationToken,
-    tail_logs: Vec<Arc<TailLog>>,
-    /// Tails live as long as this.
-    _let_go: watch::Sender<u64>,
+}
+
+impl std::ops::Deref for Load {
+    type Target = load::Load;
+
+    fn deref(&self) -> &load::Load {
+        &self.load
+    }
 }
 
 impl Load {
@@ -118,104 +96,24 @@ impl Load {
         seed: u64,
         from: Option<&Checkpoint>,
     ) -> Result<Self> {
-        let mut load = Self {
-            record: SharedRecord::default(),
-            epoch: Instant::now(),
-            progress: Vec::new(),
-            longest: Arc::default(),
-            answered: Arc::default(),
-            writers: JoinSet::new(),
-            writers_over: CancellationToken::new(),
-            tails: JoinSet::new(),
-            tails_over: CancellationToken::new(),
-            tail_logs: Vec::new(),
-            _let_go: watch::Sender::new(0),
-        };
+        let mut load = load::Load::new(seed);
         for way in followed {
-            load.follow(way, from)?;
+            let store = CurrentStore::new(Arc::new(connect(way)?), None);
+            let name = format!("subscriber of {}", way.name);
+            load.follow(name, Manner::Subscribe, store, from.cloned());
         }
-        let run = Run::random().to_string();
+        let longest = Arc::default();
         for number in 0..writers {
-            load.write(written, number, seed, &run)?;
+            let turning = Turning {
+                stores: written.iter().map(connect).collect::<Result<_>>()?,
+                at: AtomicUsize::new(number % written.len()),
+                begun: Mutex::default(),
+                longest: Arc::clone(&longest),
+            };
+            let store = CurrentStore::new(Arc::new(Outer(turning)), None);
+            load.write("any node", store, Claims::Mixed, PAUSE);
         }
-        Ok(load)
-    }
-
-    fn write(&mut self, ways: &[Way], number: usize, seed: u64, run: &str) -> Result<()> {
-        let entry = number % ways.len();
-        let turning = Turning {
-            stores: ways.iter().map(connect).collect::<Result<_>>()?,
-            at: AtomicUsize::new(entry),
-            begun: Mutex::default(),
-            longest: Arc::clone(&self.longest),
-            answered: Arc::clone(&self.answered),
-        };
-        let progress = Arc::new(AtomicU64::new(0));
-        self.progress.push(Arc::clone(&progress));
-        let writer = Writer {
-            number,
-            entry,
-            store: CurrentStore::new(Arc::new(Outer(turning)), None),
-            pause: PAUSE,
-            seed,
-            run: run.to_owned(),
-            over: self.writers_over.clone(),
-            record: Arc::clone(&self.record),
-            progress,
-            epoch: self.epoch,
-        };
-        self.writers.spawn(writer.run());
-        Ok(())
-    }
-
-    fn follow(&mut self, way: &Way, from: Option<&Checkpoint>) -> Result<()> {
-        let log = Arc::new(TailLog::default());
-        self.tail_logs.push(Arc::clone(&log));
-        let name = format!("subscriber of {}", way.name);
-        let id = self.record.history.tailer(&name, Vec::new(), Filter::ALL);
-        let tail = Tail {
-            name,
-            manner: Manner::Subscribe,
-            store: CurrentStore::new(Arc::new(connect(way)?), None),
-            let_go: self._let_go.subscribe(),
-            over: self.tails_over.clone(),
-            sink: Tailed {
-                record: Arc::clone(&self.record),
-                id,
-                log,
-            },
-        };
-        self.tails.spawn(tail.run(from.cloned()));
-        Ok(())
-    }
-
-    /// Waits until every writer has had an append acknowledged that it began from now on; gives the time that it took.
-    pub(crate) async fn goes_on(&self) -> Result<Duration> {
-        let begun = Instant::now();
-        let wanted = u64::try_from((begun - self.epoch).as_micros()).unwrap_or(u64::MAX);
-        loop {
-            let behind = self.progress.iter();
-            let behind = behind.filter(|at| at.load(Ordering::Acquire) <= wanted);
-            match behind.count() {
-                0 => return Ok(begun.elapsed()),
-                count if begun.elapsed() > PROGRESS_WITHIN => {
-                    return fail(format!(
-                        "{count} writers got no append through within {PROGRESS_WITHIN:?}"
-                    ));
-                }
-                _ => tokio::time::sleep(LOOK).await,
-            }
-        }
-    }
-
-    /// When appends were acknowledged.
-    pub(crate) fn answered(&self) -> Vec<Instant> {
-        self.answered.lock().unwrap().clone()
-    }
-
-    /// How often a tail has lost its subscription and come back.
-    pub(crate) fn resumed(&self) -> u64 {
-        self.tail_logs.iter().map(|log| log.resumed()).sum()
+        Ok(Self { load, longest })
     }
 
     /// The longest append, by the servers that were asked for it.
@@ -225,41 +123,15 @@ impl Load {
 
     /// Ends the writers, each after the answer to its last append.
     pub(crate) async fn end_writers(&mut self) -> Result<()> {
-        self.writers_over.cancel();
-        while let Some(ended) = self.writers.join_next().await {
-            ended?;
-        }
-        Ok(())
+        self.load.end_writers().await
     }
 
     /// Ends the tails when they have seen all of these events, and checks everything.
     pub(crate) async fn judge(
-        mut self,
+        self,
         stored: &[RecordedEvent],
     ) -> Result<gesta_testkit::history::Report> {
-        let mut ends: BTreeMap<LogId, Position> = BTreeMap::new();
-        for event in stored {
-            ends.insert(event.log, event.position);
-        }
-        let begun = Instant::now();
-        let missing = |log: &TailLog| {
-            let at = log.ends();
-            let mut ends = ends.iter();
-            ends.any(|(log, end)| at.get(log).is_none_or(|at| at < end))
-        };
-        while self.tail_logs.iter().any(|log| missing(log)) {
-            if begun.elapsed() > ARRIVAL_WITHIN {
-                let text = format!("a tail did not reach the end within {ARRIVAL_WITHIN:?}");
-                self.record.violation(text);
-                break;
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-        self.tails_over.cancel();
-        while let Some(ended) = self.tails.join_next().await {
-            ended?;
-        }
-        Ok(self.record.history.check_against(stored))
+        self.load.judge(stored).await
     }
 }
 

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::times::Hurt;
 use super::world::World;
-use crate::failure::{Failure, Result};
+use crate::failure::{Result, blocking};
+use crate::faults::name_of;
 
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, clap::ValueEnum)]
@@ -36,21 +37,19 @@ impl FailoverFault {
 
     /// Its name in tables.
     pub(super) fn name(self) -> String {
-        let value = serde_json::to_value(self).unwrap_or_default();
-        value.as_str().unwrap_or_default().to_owned()
+        name_of(self)
     }
 
     /// Hurts the primary. When this returns, every write that begins is one of after the fault, but for
     /// [`FailoverFault::PatroniHang`]: there the old primary goes on until it is replaced.
     pub(super) fn inflict(self, world: &mut World, primary: usize) -> Result<Hurt> {
         let (patroni, begun) = (&mut world.patroni, Instant::now());
-        let done = tokio::task::block_in_place(|| match self {
+        blocking(|| match self {
             Self::SwitchOver => patroni.switch_over(primary),
             Self::NodeKill => patroni.kill_node(primary),
             Self::PostmasterKill => patroni.kill_postmaster(primary),
             Self::PatroniHang => patroni.suspend_patroni(primary, true),
-        });
-        done.map_err(|error| Failure(error.to_string()))?;
+        })?;
         Ok(Hurt {
             begun,
             done: Instant::now(),
@@ -67,7 +66,7 @@ impl FailoverFault {
     /// Ends the fault, and waits until all members follow the primary.
     pub(super) fn heal(self, world: &mut World, hurt: usize) -> Result<()> {
         let patroni = &mut world.patroni;
-        let healed = tokio::task::block_in_place(|| {
+        blocking(|| {
             match self {
                 Self::SwitchOver | Self::PostmasterKill => {}
                 Self::NodeKill => patroni.start_node(hurt)?,
@@ -76,9 +75,7 @@ impl FailoverFault {
                     patroni.suspend_patroni(hurt, false)?;
                 }
             }
-            patroni.wait_until_whole()
-        });
-        healed.map_err(|error| Failure(error.to_string()))?;
-        Ok(())
+            patroni.wait_until_whole().map(drop)
+        })
     }
 }

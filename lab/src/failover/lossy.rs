@@ -11,36 +11,22 @@ use std::time::{Duration, Instant};
 
 use gesta::entity::{Config, Entities};
 
-use self::work::{Found, Work};
-use super::FailoverArgs;
+use self::work::Work;
 use super::fault::FailoverFault;
 use super::world::World;
-use crate::cells;
+use super::{FailoverArgs, Found};
 use crate::entities;
 use crate::entities::tally::Tally;
-use crate::failure::{Failure, Result, fail};
-use crate::histogram::median;
-use crate::report::{Report, Table, Unit};
+use crate::failure::{Result, blocking, fail};
+use crate::faults::per_fault::PerFault;
+use crate::report::Report;
 use crate::store::{self, Opened};
 use crate::units::grouped;
-
-/// Appends and commands that are answered between two steps of a round.
-const APPENDS: usize = 200;
-const COMMANDS: usize = 50;
-
-/// What a round has shown.
-struct Round {
-    fault: FailoverFault,
-    found: Found,
-    /// From the promotion until both servers and the process with the entities knew the new history.
-    known_after: Duration,
-}
 
 /// All rounds.
 pub(super) struct Lossy<'a> {
     args: &'a FailoverArgs,
-    rounds: Vec<Round>,
-    problems: Vec<String>,
+    per_fault: PerFault<FailoverFault>,
     /// The process with the entities: this one.
     own: Option<(Opened, Entities<Tally>)>,
 }
@@ -50,8 +36,16 @@ impl<'a> Lossy<'a> {
     pub(super) fn new(args: &'a FailoverArgs) -> Self {
         Self {
             args,
-            rounds: Vec::new(),
-            problems: Vec::new(),
+            per_fault: PerFault::new(
+                &[
+                    "acknowledged",
+                    "lost",
+                    "consumers",
+                    "told of another history",
+                    "commands of entities",
+                ],
+                &["known everywhere after"],
+            ),
             own: None,
         }
     }
@@ -62,7 +56,7 @@ impl<'a> Lossy<'a> {
         world: &mut World,
         number: u32,
         fault: FailoverFault,
-    ) -> Result<()> {
+    ) -> Result<Found> {
         let primary = world.whole()?;
         if self.own.is_none() {
             let opened = store::open_url(&world.url(), Duration::ZERO, 1).await?;
@@ -72,88 +66,54 @@ impl<'a> Lossy<'a> {
         let Some((own, entities)) = &self.own else {
             return fail("the store was not opened");
         };
-        let mut work = Work::start(world, entities, number, self.args.writers).await?;
+        let mut work = Work::start(world, entities, number, self.args).await?;
         let known = work.known(own).await?;
         if known.iter().any(|found| *found != known[0]) {
             return fail(format!("the processes know several histories: {known:?}"));
         }
-        work.goes_on(APPENDS, COMMANDS).await?;
+        work.goes_on().await?;
         // No standby receives anything from here on; all processes get to know what will be lost.
-        let held = tokio::task::block_in_place(|| world.patroni.hold_replication(primary));
-        held.map_err(|error| Failure(error.to_string()))?;
-        work.goes_on(APPENDS, COMMANDS).await?;
-        work.consumers_follow().await?;
-        let checkpoint = work.last_checkpoint()?;
+        blocking(|| world.patroni.hold_replication(primary))?;
+        work.goes_on().await?;
+        let checkpoint = work.consumers_follow().await?;
 
         fault.inflict(world, primary)?;
         world.promoted(primary).await?;
         let promoted = Instant::now();
         let histories = work.settled(own, known[0]).await?;
         let known_after = promoted.elapsed();
-        work.goes_on(APPENDS, COMMANDS).await?;
+        work.goes_on().await?;
         work.refused(&checkpoint).await?;
         let found = work.end(own, histories).await?;
         fault.heal(world, primary)?;
 
-        let name = format!("round {number} ({})", fault.name());
-        eprintln!(
-            "{name}: {} appends acknowledged, {} lost, {} consumers told, {} commands, known after {known_after:.1?}",
+        self.per_fault.add(
+            fault,
+            &[
+                found.acknowledged,
+                found.lost,
+                found.consumers,
+                found.told,
+                found.commands,
+            ],
+            &[Some(known_after)],
+        );
+        let words = format!(
+            "{} appends acknowledged, {} lost, {} consumers told, {} commands, known after {known_after:.1?}",
             found.acknowledged, found.lost, found.told, found.commands
         );
-        let wrong = found.wrong.iter().map(|text| format!("{name}: {text}"));
-        self.problems.extend(wrong);
-        self.rounds.push(Round {
-            fault,
-            found,
-            known_after,
-        });
-        Ok(())
+        Ok((words, found.wrong))
     }
 
-    /// Tells what was found. Gives a few words, and what is wrong.
-    pub(super) fn tell(self, report: &mut Report) -> (String, Vec<String>) {
-        let mut table = Table::new(
-            "Fail-overs to a standby that lags",
-            [
-                ("fault", Unit::Words),
-                ("rounds", Unit::Count),
-                ("acknowledged", Unit::Count),
-                ("lost", Unit::Count),
-                ("consumers", Unit::Count),
-                ("told of another history", Unit::Count),
-                ("commands of entities", Unit::Count),
-                ("known everywhere after (median)", Unit::Millis),
-                ("at most", Unit::Millis),
-            ],
-        );
-        for fault in FailoverFault::LOSSY {
-            let of = || self.rounds.iter().filter(|round| round.fault == *fault);
-            let sum = |value: fn(&Round) -> u64| of().map(value).sum::<u64>();
-            let known: Vec<f64> = of()
-                .map(|round| (round.known_after.as_secs_f64() * 1_000.0).round())
-                .collect();
-            if known.is_empty() {
-                continue;
-            }
-            table.row(cells![
-                fault.name(),
-                known.len(),
-                sum(|round| round.found.acknowledged),
-                sum(|round| round.found.lost),
-                known.len() * 4,
-                sum(|round| round.found.told),
-                sum(|round| round.found.commands),
-                median(&known),
-                known.iter().copied().fold(0.0, f64::max),
-            ]);
-        }
-        report.table(table);
-        let sum = |value: fn(&Round) -> u64| self.rounds.iter().map(value).sum::<u64>();
-        let words = format!(
+    /// Tells what was found, and gives it in a few words.
+    pub(super) fn tell(self, report: &mut Report) -> String {
+        let title = "Fail-overs to a standby that lags";
+        report.table(self.per_fault.table(title));
+        let sum = |count| grouped(self.per_fault.sum(count) as f64);
+        format!(
             "{} appends acknowledged, {} of them lost with the old primary",
-            grouped(sum(|round| round.found.acknowledged) as f64),
-            grouped(sum(|round| round.found.lost) as f64)
-        );
-        (words, self.problems)
+            sum("acknowledged"),
+            sum("lost")
+        )
     }
 }

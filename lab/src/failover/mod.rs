@@ -24,7 +24,8 @@ use tokio_util::sync::CancellationToken;
 use self::fault::FailoverFault;
 use self::world::World;
 use crate::child::ProgramArgs;
-use crate::failure::{Result, fail};
+use crate::failure::Result;
+use crate::faults::{promises, wanted};
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs};
 use crate::store::StoreFacts;
@@ -77,7 +78,11 @@ pub(crate) struct FailoverArgs {
 /// The command. True if no promise was broken.
 pub(crate) async fn run(args: &FailoverArgs, stop: &CancellationToken) -> Result<bool> {
     let mut report = Report::begin("failover", "Fail-overs of PostgreSQL by Patroni", args.seed);
-    let faults = args.wanted()?;
+    let fitting = match args.mode {
+        Mode::Sync => FailoverFault::ALL,
+        Mode::Async => FailoverFault::LOSSY,
+    };
+    let faults = wanted(&args.faults, fitting.to_vec())?;
     let program = args.program.find()?;
     let replication = match args.mode {
         Mode::Sync => Replication::Synchronous,
@@ -101,41 +106,29 @@ pub(crate) async fn run(args: &FailoverArgs, stop: &CancellationToken) -> Result
             Mode::Sync => kept.round(&mut world, rounds, fault).await,
             Mode::Async => lossy.round(&mut world, rounds, fault).await,
         };
-        if let Err(failure) = round {
-            report.problem(format!("round {rounds} ({}): {failure}", fault.name()));
+        let name = format!("round {rounds} ({})", fault.name());
+        let (found, wrong) = match round {
+            Ok((found, wrong)) => (found, wrong),
+            Err(failure) => (String::new(), vec![failure.to_string()]),
+        };
+        eprintln!("{name}: {found}");
+        let wrong = wrong.iter().map(|text| format!("{name}: {text}"));
+        report.problems.extend(wrong);
+        if found.is_empty() {
             eprintln!("{}", world.logs());
             break;
         }
     }
-    let (found, problems) = match args.mode {
+    let found = match args.mode {
         Mode::Sync => kept.tell(&mut report),
         Mode::Async => lossy.tell(&mut report),
     };
-    problems.into_iter().for_each(|text| report.problem(text));
-    if let Some(complaint) = world.verify(&program).await {
-        report.problem(complaint);
+    if let Err(complaint) = world.verify(&program).await {
+        report.problem(complaint.to_string());
     }
-    report.finding = format!(
-        "{rounds} fail-overs, {found}, seed {}: {}.",
-        args.seed,
-        match report.problems.is_empty() {
-            true => "every promise was kept",
-            false => "PROMISES WERE BROKEN",
-        }
-    );
+    promises(&mut report, format!("{rounds} fail-overs, {found}"));
     report.finish(&args.report, rounds >= args.rounds)
 }
 
-impl FailoverArgs {
-    fn wanted(&self) -> Result<Vec<FailoverFault>> {
-        let fitting = match self.mode {
-            Mode::Sync => FailoverFault::ALL,
-            Mode::Async => FailoverFault::LOSSY,
-        };
-        match self.faults.iter().find(|fault| !fitting.contains(fault)) {
-            Some(fault) => fail(format!("{} loses nothing in this mode", fault.name())),
-            None if self.faults.is_empty() => Ok(fitting.to_vec()),
-            None => Ok(self.faults.clone()),
-        }
-    }
-}
+/// What a round has found, in a few words, and what is wrong.
+type Found = (String, Vec<String>);

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
-use crate::failure::{Result, fail};
+use crate::failure::Result;
+use crate::faults::ask::until;
 use crate::postgres;
 
 /// Pause between two writes to a member, and between two attempts to connect.
@@ -60,20 +61,11 @@ impl Probe {
     /// Waits until a write has been acknowledged that was begun from now on.
     pub(super) async fn goes_on(&self) -> Result<()> {
         let begun = Instant::now();
-        let newest = || {
-            self.writes
-                .lock()
-                .unwrap()
-                .iter()
-                .any(|write| write.begun >= begun)
+        let goes_on = async || {
+            let writes = self.writes.lock().unwrap();
+            writes.iter().any(|write| write.begun >= begun)
         };
-        while !newest() {
-            if begun.elapsed() > WRITABLE_WITHIN {
-                return fail(format!("no member takes writes within {WRITABLE_WITHIN:?}"));
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-        Ok(())
+        until("a member takes writes", WRITABLE_WITHIN, goes_on).await
     }
 
     /// Ends it; gives the writes.

@@ -1,25 +1,25 @@
 //! Everything that takes part: PostgreSQL with Patroni and etcd, and two servers of Gesta.
 
 use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use gesta_core::{EventStore, Incarnation};
 use gesta_pgtest::{Patroni, PatroniConfig, Replication};
 use tempfile::TempDir;
 
 use super::probe::Probe;
-use crate::child::Server;
+use crate::child::{self, Server};
 use crate::cluster::load::{Way, connect};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Result, blocking, fail};
+use crate::faults::CurrentStore;
+use crate::faults::ask::until;
 use crate::store::{self, StoreFacts};
 
 /// Another member is the primary this soon: `ttl` is 20 s.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(90);
 /// What an asynchronous standby may lack and be promoted all the same: any amount.
 const LAG_BYTES_MAX: u64 = 1 << 40;
-/// How often waits look.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// Fields are dropped in this order: servers, database, files.
 pub(super) struct World {
@@ -43,9 +43,7 @@ impl World {
         if replication == Replication::Asynchronous {
             config.lag_bytes_max = LAG_BYTES_MAX;
         }
-        let patroni = tokio::task::block_in_place(|| Patroni::start(config));
-        let patroni = patroni.map_err(|error| Failure(error.to_string()))?;
-        let Some(patroni) = patroni else {
+        let Some(patroni) = blocking(|| Patroni::start(config))? else {
             return fail("PostgreSQL, Patroni and etcd must be installed");
         };
         let mut world = Self {
@@ -94,21 +92,16 @@ impl World {
 
     /// Waits until all members follow the primary; gives it.
     pub(super) fn whole(&self) -> Result<usize> {
-        let whole = tokio::task::block_in_place(|| self.patroni.wait_until_whole());
-        whole.map_err(|error| Failure(error.to_string()))
+        blocking(|| self.patroni.wait_until_whole())
     }
 
     /// Waits until another member is the primary.
     pub(super) async fn promoted(&self, old: usize) -> Result<()> {
-        let begun = Instant::now();
-        let other = || tokio::task::block_in_place(|| self.patroni.primary());
-        while other().is_none_or(|primary| primary == old) {
-            if begun.elapsed() > PROMOTED_WITHIN {
-                return fail(format!("nobody was promoted within {PROMOTED_WITHIN:?}"));
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-        Ok(())
+        let is_promoted = async || {
+            let primary = tokio::task::block_in_place(|| self.patroni.primary());
+            primary.is_some_and(|primary| primary != old)
+        };
+        until("another member is promoted", PROMOTED_WITHIN, is_promoted).await
     }
 
     /// What the processes said last.
@@ -118,26 +111,18 @@ impl World {
         told.collect::<String>() + &self.patroni.logs()
     }
 
-    /// Stops the servers and has `gesta verify` look at the store. Gives what is wrong.
-    pub(super) async fn verify(&mut self, program: &Path) -> Option<String> {
+    /// Stops the servers and has `gesta verify` look at the store.
+    pub(super) async fn verify(&mut self, program: &Path) -> Result<()> {
         for server in &mut self.servers {
             if !server.stop().await {
-                return Some("a server did not end when it was told to".into());
+                return fail("a server did not end when it was told to");
             }
         }
-        let url = self.url();
-        let verified = tokio::task::block_in_place(|| {
-            let mut command = Command::new(program);
-            command.args(["verify", "--store", &url]).output()
-        });
-        match verified {
-            Ok(output) if output.status.success() => None,
-            Ok(output) => Some(format!(
-                "gesta verify: {}{}",
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            )),
-            Err(error) => Some(Failure::from(error).to_string()),
-        }
+        child::verify(program, &self.url())
     }
+}
+
+/// A client of a server.
+pub(super) fn client(way: &Way) -> Result<Arc<CurrentStore>> {
+    Ok(CurrentStore::new(Arc::new(connect(way)?), None))
 }

@@ -6,7 +6,7 @@ use gesta_core::{AllFrom, Append, Appended, Error, ReadAll, RecordedEvent};
 use tokio_util::sync::CancellationToken;
 
 use super::CurrentStore;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, fail};
 
 /// Pause before an attempt is made again.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -14,6 +14,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Events per page.
 const PAGE: usize = 5_000;
+
+/// How often waits look.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// The last word on one append.
 #[derive(Debug)]
@@ -89,4 +92,20 @@ pub(crate) async fn read_all(
             Err(error) => return Err(Failure::from(error)),
         }
     }
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(
+    what: &str,
+    within: Duration,
+    mut is_so: impl AsyncFnMut() -> bool,
+) -> Result<()> {
+    let deadline = Instant::now() + within;
+    while !is_so().await {
+        if Instant::now() > deadline {
+            return fail(format!("not within {within:?}: {what}"));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::Fault;
-use super::world::{Link, World};
+use super::world::{ANSWER_TIMEOUT, Link, World};
 use crate::child::Server;
 use crate::failure::{Context, Failure, Result, fail};
 use crate::postgres;
@@ -55,16 +55,18 @@ pub(crate) async fn inflict(
     random: &mut Random,
     over: &CancellationToken,
 ) -> Result<()> {
-    let (time, answer_timeout) = (strength.time, world.answer_timeout);
+    let time = strength.time;
     match fault {
         Fault::ServerKill | Fault::ServerStop | Fault::ServerPause => {
-            server_fault(fault, world.some_server(random)?, time).await
+            let server = world.some(random, |entry| entry.server.as_mut())?;
+            server_fault(fault, server, time).await
         }
         Fault::BackendKill | Fault::BackendTerminate | Fault::BackendPause => {
             backend_fault(fault, world, random).await
         }
-        Fault::DatabaseKill => world.restart_database(Ending::Kill, strength.away).await,
-        Fault::DatabaseRestart => world.restart_database(Ending::Stop, strength.away).await,
+        Fault::DatabaseKill | Fault::DatabaseRestart => {
+            world.restart_database(fault, strength.away).await
+        }
         Fault::SnapshotOpen => {
             let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current(), count(*) FROM gesta.events";
             other_session(world, begin, time * 2).await
@@ -73,15 +75,25 @@ pub(crate) async fn inflict(
             let begin = "BEGIN; LOCK TABLE gesta.events IN ACCESS EXCLUSIVE MODE";
             other_session(world, begin, time * 2).await
         }
-        Fault::ClientsCut => refuse(world.some_client_proxy(random)?, time / 4).await,
-        Fault::ClientsFrozen => freeze(world.some_client_proxy(random)?, time, over).await,
-        Fault::AnswersLost => lose_answers(world.some_client_proxy(random)?).await,
+        Fault::ClientsCut | Fault::ClientsFrozen | Fault::AnswersLost => {
+            let clients = world.some(random, |entry| entry.clients.as_mut())?;
+            match fault {
+                Fault::ClientsCut => refuse(clients, time / 4, over).await,
+                Fault::ClientsFrozen => switched(time, over, |on| clients.freeze(on)).await,
+                _ => return lose_answers(clients).await,
+            }
+            Ok(())
+        }
         Fault::DiskFull => disk_fault(world, time).await,
-        Fault::Reopen => world.some_store(random)?.reopen().await,
-        Fault::ReplyLost => lose_reply(world.some_link(random)?, random).await,
+        Fault::Reopen => {
+            let store = world.some(random, |entry| {
+                Some(&mut entry.store).filter(|store| store.can_reopen())
+            })?;
+            store.reopen().await
+        }
         _ => {
-            let link = world.some_link(random)?;
-            link_fault(fault, link, strength, answer_timeout, over).await
+            let link = world.some(random, |entry| entry.link.as_mut())?;
+            link_fault(fault, link, strength, random, over).await
         }
     }
 }
@@ -109,7 +121,6 @@ async fn server_fault(fault: Fault, server: &mut Server, time: Duration) -> Resu
 }
 
 async fn backend_fault(fault: Fault, world: &mut World, random: &mut Random) -> Result<()> {
-    let longer_than_answers = world.answer_timeout + Duration::from_millis(1_000);
     let database = world.database()?;
     let session = postgres::connect(&database.url()).await?;
     if fault == Fault::BackendTerminate {
@@ -140,33 +151,24 @@ async fn backend_fault(fault: Fault, world: &mut World, random: &mut Random) -> 
         // It may have ended by itself in between, which is as good.
         let _ = database.kill_backend(pid);
     } else if database.suspend_backend(pid, true).is_ok() {
-        sleep(longer_than_answers).await;
+        sleep(ANSWER_TIMEOUT + Duration::from_secs(1)).await;
         let _ = database.suspend_backend(pid, false);
     }
     Ok(())
-}
-
-/// How a database ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// `kill -9` of all its processes.
-    Kill,
-    /// As its operator would.
-    Stop,
 }
 
 impl World {
     /// Ends the database, and starts it again after a while. On a thread of its own, since it blocks: the task that asks for
     /// it may do other things too, and a connection of theirs that was opened and has said nothing yet keeps a database
     /// from ending, for a minute.
-    pub(crate) async fn restart_database(&mut self, ending: Ending, away: Duration) -> Result<()> {
+    async fn restart_database(&mut self, fault: Fault, away: Duration) -> Result<()> {
         let Some(mut server) = self.postgres.take() else {
             return fail("there is no database to restart");
         };
         let restarted = tokio::task::spawn_blocking(move || {
-            let ended = match ending {
-                Ending::Kill => server.kill_9(),
-                Ending::Stop => server.stop(),
+            let ended = match fault {
+                Fault::DatabaseKill => server.kill_9(),
+                _ => server.stop(),
             };
             let outcome = ended.and_then(|()| {
                 std::thread::sleep(away);
@@ -192,21 +194,20 @@ async fn other_session(world: &mut World, begin: &str, time: Duration) -> Result
     end.context("another session")
 }
 
-/// Connections are cut and refused for a while.
-async fn refuse(proxy: &FaultProxy, time: Duration) -> Result<()> {
-    proxy.refuse_connections(true);
-    proxy.cut_all();
-    sleep(time).await;
-    proxy.refuse_connections(false);
-    Ok(())
+/// Something is on for a while.
+async fn switched(time: Duration, over: &CancellationToken, switch: impl Fn(bool)) {
+    switch(true);
+    over.run_until_cancelled(sleep(time)).await;
+    switch(false);
 }
 
-/// Nothing passes for a while.
-async fn freeze(proxy: &FaultProxy, time: Duration, over: &CancellationToken) -> Result<()> {
-    proxy.freeze(true);
-    over.run_until_cancelled(sleep(time)).await;
-    proxy.freeze(false);
-    Ok(())
+/// Connections are cut and refused for a while.
+async fn refuse(proxy: &FaultProxy, time: Duration, over: &CancellationToken) {
+    switched(time, over, |on| {
+        proxy.refuse_connections(on);
+        proxy.cut_all();
+    })
+    .await;
 }
 
 /// Answers to clients are lost, then the connections break.
@@ -243,38 +244,33 @@ async fn lose_reply(link: &mut Link, random: &mut Random) -> Result<()> {
 /// What any connection to a database or server can suffer.
 async fn link_fault(
     fault: Fault,
-    link: &Link,
+    link: &mut Link,
     strength: &Strength,
-    answer_timeout: Duration,
+    random: &mut Random,
     over: &CancellationToken,
 ) -> Result<()> {
     let (proxy, time) = (&link.proxy, strength.time);
+    let half_open = |on| proxy.set_half_open(on);
     match fault {
         Fault::DatabaseCut => drop(proxy.cut_all()),
-        Fault::DatabaseFreeze => freeze(proxy, strength.freeze, over).await?,
-        Fault::DatabaseRefuse => refuse(proxy, time * 2).await?,
+        Fault::DatabaseFreeze => switched(strength.freeze, over, |on| proxy.freeze(on)).await,
+        Fault::DatabaseRefuse => refuse(proxy, time * 2, over).await,
         Fault::DatabaseDelay => {
-            proxy.set_round_trip(link.round_trip + strength.delay);
-            over.run_until_cancelled(sleep(strength.delay_for)).await;
-            proxy.set_round_trip(link.round_trip);
+            let delay = |on| if on { strength.delay } else { Duration::ZERO };
+            let set = |on| proxy.set_round_trip(link.round_trip + delay(on));
+            switched(strength.delay_for, over, set).await;
         }
         Fault::DatabaseHalfOpen => {
-            proxy.set_half_open(true);
-            sleep(time).await;
-            proxy.set_half_open(false);
+            switched(time, over, half_open).await;
             proxy.cut_all();
         }
-        Fault::DatabaseSilent => {
-            proxy.set_half_open(true);
-            sleep(time / 2).await;
-            proxy.set_half_open(false);
-            // Nobody tells Gesta: it must notice by itself.
-        }
+        // Nobody tells Gesta: it must notice by itself.
+        Fault::DatabaseSilent => switched(time / 2, over, half_open).await,
         Fault::RequestHeld => {
-            proxy.hold_requests(true);
-            sleep(answer_timeout + time).await;
-            proxy.hold_requests(false);
+            let time = ANSWER_TIMEOUT + time;
+            switched(time, over, |on| proxy.hold_requests(on)).await;
         }
+        Fault::ReplyLost => return lose_reply(link, random).await,
         _ => return fail(format!("{} is nothing of the network", fault.name())),
     }
     Ok(())
@@ -332,7 +328,7 @@ mod tests {
         let signal = |signal| nix::sys::signal::kill(pid, signal).unwrap();
         signal(nix::sys::signal::SIGSTOP);
         let (restarted, ()) = tokio::join!(
-            world.restart_database(Ending::Stop, Duration::from_secs(1)),
+            world.restart_database(Fault::DatabaseRestart, Duration::from_secs(1)),
             async {
                 tokio::task::yield_now().await;
                 signal(nix::sys::signal::SIGCONT);

@@ -1,18 +1,29 @@
-//! Faults, what they are done to, and who works through them: shared by `torture` and `soak`.
+//! Faults, what they are done to, and who works through them: shared by `torture`, `soak`, `failover` and
+//! `cluster chaos`.
 //!
-//! Read `world` first (what can be hurt), then `inflict` (how, and how it heals), then `ask` and `tails` (writers and
-//! consumers that go on whatever happens).
-//! Not here: when which fault comes, and whether every promise was kept.
+//! Read `world` first (what can be hurt), then `inflict` (how, and how it heals), then `load` (writers and tails that go
+//! on whatever happens, and the judgement of what they were told).
+//! Not here: when which fault comes.
 
 pub(crate) mod ask;
+#[cfg(test)]
+pub(crate) mod bumpy;
 mod current;
 mod inflict;
+pub(crate) mod load;
+pub(crate) mod per_fault;
+pub(crate) mod record;
 pub(crate) mod tails;
+#[cfg(test)]
+mod tests;
 pub(crate) mod world;
+pub(crate) mod writers;
 
-use std::time::Duration;
-
+use clap::ValueEnum as _;
 use serde::Serialize;
+
+use crate::failure::{Result, fail};
+use crate::report::Report;
 
 pub(crate) use current::CurrentStore;
 pub(crate) use inflict::{Strength, inflict};
@@ -71,30 +82,12 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// The nasty ones, in rapid succession.
-    pub(crate) const TORTURE: &[Fault] = &[
-        Fault::ServerKill,
-        Fault::ServerStop,
-        Fault::ServerPause,
-        Fault::BackendKill,
-        Fault::BackendTerminate,
-        Fault::BackendPause,
-        Fault::DatabaseKill,
-        Fault::DatabaseRestart,
-        Fault::DatabaseCut,
-        Fault::DatabaseRefuse,
-        Fault::DatabaseDelay,
-        Fault::DatabaseHalfOpen,
-        Fault::DatabaseSilent,
-        Fault::ReplyLost,
-        Fault::RequestHeld,
-        Fault::SnapshotOpen,
-        Fault::TableLocked,
-        Fault::ClientsCut,
-        Fault::ClientsFrozen,
-        Fault::AnswersLost,
-        Fault::DiskFull,
-    ];
+    /// The nasty ones, in rapid succession: all but those that need a store of this process, or last long.
+    pub(crate) fn of_torture() -> Vec<Self> {
+        let all = Self::value_variants().iter().copied();
+        all.filter(|fault| !matches!(fault, Fault::DatabaseFreeze | Fault::Reopen))
+            .collect()
+    }
 
     /// Those that a year in production has.
     pub(crate) const SOAK: &[Fault] = &[
@@ -116,33 +109,55 @@ impl Fault {
 
     /// True if this world can suffer it.
     pub(crate) fn fits(self, world: &World) -> bool {
+        let mut entries = world.entries.iter();
         match self {
             Fault::ServerKill
             | Fault::ServerStop
             | Fault::ServerPause
             | Fault::ClientsCut
             | Fault::ClientsFrozen
-            | Fault::AnswersLost => world.has_servers(),
+            | Fault::AnswersLost => entries.any(|entry| entry.server.is_some()),
             Fault::DiskFull => world.small_disk.is_some(),
-            Fault::Reopen => world.entries.iter().any(|entry| entry.store.can_reopen()),
-            Fault::DatabaseCut | Fault::DatabaseFreeze | Fault::DatabaseDelay => world.has_links(),
+            Fault::Reopen => entries.any(|entry| entry.store.can_reopen()),
+            Fault::DatabaseCut | Fault::DatabaseFreeze | Fault::DatabaseDelay => {
+                entries.any(|entry| entry.link.is_some())
+            }
             _ => world.postgres.is_some(),
         }
     }
 
     /// Its name in tables.
     pub(crate) fn name(self) -> String {
-        let value = serde_json::to_value(self).unwrap_or_default();
-        value.as_str().unwrap_or_default().to_owned()
+        name_of(self)
     }
+}
 
-    /// How long it lasts in a soak.
-    pub(crate) fn lasts(self, strength: &Strength) -> Duration {
-        match self {
-            Fault::DatabaseFreeze => strength.freeze,
-            Fault::DatabaseDelay => strength.delay_for,
-            Fault::DatabaseKill | Fault::DatabaseRestart => strength.away,
-            _ => Duration::ZERO,
-        }
+/// The name of a fault in tables.
+pub(crate) fn name_of(fault: impl Serialize) -> String {
+    let value = serde_json::to_value(fault).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The faults that were named, or all that fit.
+///
+/// # Errors
+/// One of those named does not fit.
+pub(crate) fn wanted<F: Copy + PartialEq + Serialize>(
+    named: &[F],
+    fitting: Vec<F>,
+) -> Result<Vec<F>> {
+    match named.iter().find(|fault| !fitting.contains(fault)) {
+        Some(fault) => fail(format!("{} does not fit here", name_of(fault))),
+        None if named.is_empty() => Ok(fitting),
+        None => Ok(named.to_vec()),
     }
+}
+
+/// Ends a report of promises: what was found in a few words, and whether every promise was kept.
+pub(crate) fn promises(report: &mut Report, found: String) {
+    let kept = match report.problems.is_empty() {
+        true => "every promise was kept",
+        false => "PROMISES WERE BROKEN",
+    };
+    report.finding = format!("{found}, seed {}: {kept}.", report.seed);
 }

@@ -1,6 +1,6 @@
 //! What can be hurt: a database, servers on it, stores of this process, and proxies on every connection.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use gesta_pgtest::FaultProxy;
 use tempfile::TempDir;
 
 use super::CurrentStore;
-use crate::child::Server;
-use crate::failure::{Context, Failure, Result, fail};
+use crate::child::{self, Server};
+use crate::failure::{Context, Result, blocking, fail};
 use crate::random::Random;
-use crate::store;
+use crate::{postgres, store};
 
 /// How long Gesta waits for a silent database in a torture run: short, so that rounds are.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Which database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -31,7 +31,7 @@ pub(crate) enum DatabaseKind {
 pub(crate) struct Plan {
     /// Which database.
     pub(crate) database: DatabaseKind,
-    /// Server processes; without any, a store in this process.
+    /// Server processes, at least one.
     pub(crate) servers: u32,
     /// Extra round trip between the last entry and the database.
     pub(crate) far: Duration,
@@ -48,11 +48,11 @@ pub(crate) struct Entry {
     /// The store as clients see it.
     pub(crate) store: Arc<CurrentStore>,
     /// Between clients and the server.
-    clients: Option<FaultProxy>,
+    pub(super) clients: Option<FaultProxy>,
     /// The server process.
-    server: Option<Server>,
+    pub(super) server: Option<Server>,
     /// Between Gesta and its database, or between this process and a server that was there before.
-    link: Option<Link>,
+    pub(super) link: Option<Link>,
 }
 
 /// Connections that can be hurt.
@@ -65,6 +65,16 @@ pub(crate) struct Link {
     pub(crate) lost: u64,
 }
 
+impl Link {
+    fn new(proxy: FaultProxy, round_trip: Duration) -> Self {
+        Self {
+            proxy,
+            round_trip,
+            lost: 0,
+        }
+    }
+}
+
 /// All of it. Fields are dropped in this order: clients, servers, database, files.
 pub(crate) struct World {
     /// The ways to the store.
@@ -73,27 +83,10 @@ pub(crate) struct World {
     pub(crate) postgres: Option<gesta_pgtest::Server>,
     /// Where the disk can be filled.
     pub(crate) small_disk: Option<PathBuf>,
-    /// How long Gesta waits for a silent database.
-    pub(crate) answer_timeout: Duration,
     files: TempDir,
 }
 
 impl World {
-    /// A world without any way to a store yet.
-    fn empty(small_disk: Option<PathBuf>, postgres: Option<gesta_pgtest::Server>) -> Result<Self> {
-        let files = match &small_disk {
-            Some(dir) => TempDir::new_in(dir),
-            None => TempDir::new(),
-        }?;
-        Ok(Self {
-            entries: Vec::new(),
-            postgres,
-            small_disk,
-            answer_timeout: ANSWER_TIMEOUT,
-            files,
-        })
-    }
-
     /// One store of this process.
     pub(crate) fn around(
         store: Arc<CurrentStore>,
@@ -101,87 +94,71 @@ impl World {
         round_trip: Duration,
         postgres: Option<gesta_pgtest::Server>,
     ) -> Result<Self> {
-        let mut world = Self::empty(None, postgres)?;
-        world.entries.push(Entry {
+        let entry = Entry {
             name: "the store".into(),
             store,
             clients: None,
             server: None,
-            link: proxy.map(|proxy| Link {
-                proxy,
-                round_trip,
-                lost: 0,
-            }),
-        });
-        Ok(world)
+            link: proxy.map(|proxy| Link::new(proxy, round_trip)),
+        };
+        Ok(Self {
+            entries: vec![entry],
+            postgres,
+            small_disk: None,
+            files: TempDir::new()?,
+        })
     }
 
     /// Starts everything that a plan names.
     pub(crate) async fn start(plan: &Plan) -> Result<Self> {
-        let postgres = match plan.database {
-            DatabaseKind::Postgres => Some(store::new_server()?),
-            DatabaseKind::Sqlite => None,
+        let mut world = Self {
+            entries: Vec::new(),
+            postgres: match plan.database {
+                DatabaseKind::Postgres => Some(store::new_server()?),
+                DatabaseKind::Sqlite => None,
+            },
+            small_disk: plan.small_disk.clone(),
+            files: match &plan.small_disk {
+                Some(dir) => TempDir::new_in(dir),
+                None => TempDir::new(),
+            }?,
         };
-        let mut world = Self::empty(plan.small_disk.clone(), postgres)?;
-        let count = plan.servers.max(1);
-        for number in 0..count {
-            let far = match number + 1 == count && count > 1 {
-                true => plan.far,
-                false => Duration::ZERO,
-            };
-            let entry = world.enter(plan, number, far).await?;
+        for number in 0..plan.servers {
+            let is_far = number > 0 && number + 1 == plan.servers;
+            let far = if is_far { plan.far } else { Duration::ZERO };
+            let entry = world.enter(&plan.program, number, far).await?;
             world.entries.push(entry);
         }
         Ok(world)
     }
 
-    async fn enter(&self, plan: &Plan, number: u32, far: Duration) -> Result<Entry> {
+    /// A server, with proxies on both sides of it.
+    async fn enter(&self, program: &Path, number: u32, far: Duration) -> Result<Entry> {
         let (url, link) = match &self.postgres {
             None => {
                 let file = self.files.path().join("torture.db");
                 (format!("sqlite:{}", file.display()), None)
             }
-            Some(server) => {
-                let proxy = FaultProxy::to_postgres(server.addr()).context("starting a proxy")?;
+            Some(database) => {
+                let proxy = FaultProxy::to_postgres(database.addr()).context("starting a proxy")?;
                 proxy.set_round_trip(far);
-                let seconds = self.answer_timeout.as_secs();
-                let url = format!("{}?answer_timeout={seconds}", proxy.url(&server.url()));
-                let link = Link {
-                    proxy,
-                    round_trip: far,
-                    lost: 0,
-                };
-                (url, Some(link))
+                let (url, seconds) = (proxy.url(&database.url()), ANSWER_TIMEOUT.as_secs());
+                let url = format!("{url}?answer_timeout={seconds}");
+                (url, Some(Link::new(proxy, far)))
             }
         };
-        let (mut name, mut way) = ("the store".to_owned(), url);
-        let (mut server, mut clients) = (None, None);
-        if number < plan.servers {
-            name = format!("server {number}");
-            let log = self.files.path().join(format!("{name}.log"));
-            let started = Server::start(&plan.program, &way, &log).await?;
-            let proxy = FaultProxy::start(started.address()).context("starting a proxy")?;
-            way = format!("http://{}", proxy.addr());
-            (server, clients) = (Some(started), Some(proxy));
-        }
-        let store = store::open_store(&way).await?;
+        let name = format!("server {number}");
+        let log = self.files.path().join(format!("{name}.log"));
+        let server = Server::start(program, &url, &log).await?;
+        let clients = FaultProxy::start(server.address()).context("starting a proxy")?;
+        let store = store::open_store(&format!("http://{}", clients.addr())).await?;
         Ok(Entry {
             name,
             store: CurrentStore::new(store, None),
-            clients,
-            server,
+            clients: Some(clients),
+            server: Some(server),
             link,
         })
-    }
-
-    /// True if there are connections to a database or server that can be hurt.
-    pub(crate) fn has_links(&self) -> bool {
-        self.entries.iter().any(|entry| entry.link.is_some())
-    }
-
-    /// True if there are server processes.
-    pub(crate) fn has_servers(&self) -> bool {
-        self.entries.iter().any(|entry| entry.server.is_some())
     }
 
     /// The PostgreSQL server.
@@ -192,54 +169,30 @@ impl World {
         }
     }
 
-    /// One of the stores that can be opened again.
-    pub(crate) fn some_store(&self, random: &mut Random) -> Result<&CurrentStore> {
-        let stores = self.entries.iter().map(|entry| entry.store.as_ref());
-        pick(stores.filter(|store| store.can_reopen()).collect(), random)
-    }
-
-    /// One of the servers.
-    pub(crate) fn some_server(&mut self, random: &mut Random) -> Result<&mut Server> {
-        let all = self.entries.iter_mut();
-        pick(
-            all.filter_map(|entry| entry.server.as_mut()).collect(),
-            random,
-        )
-    }
-
-    /// One of the proxies between clients and servers.
-    pub(crate) fn some_client_proxy(&self, random: &mut Random) -> Result<&FaultProxy> {
-        let all = self.entries.iter();
-        pick(
-            all.filter_map(|entry| entry.clients.as_ref()).collect(),
-            random,
-        )
-    }
-
-    /// One of the links.
-    pub(crate) fn some_link(&mut self, random: &mut Random) -> Result<&mut Link> {
-        let all = self.entries.iter_mut();
-        pick(
-            all.filter_map(|entry| entry.link.as_mut()).collect(),
-            random,
-        )
+    /// This part of one of the entries that have it.
+    pub(super) fn some<T>(
+        &mut self,
+        random: &mut Random,
+        part: impl Fn(&mut Entry) -> Option<&mut T>,
+    ) -> Result<&mut T> {
+        let mut parts: Vec<&mut T> = self.entries.iter_mut().filter_map(part).collect();
+        if parts.is_empty() {
+            return fail("this world has nothing of the kind");
+        }
+        let at = random.below(parts.len());
+        Ok(parts.swap_remove(at))
     }
 
     /// Starts again what a fault may have ended: a full disk ends PostgreSQL, or closes a SQLite store until it is opened anew.
     pub(crate) async fn revive(&mut self) -> Result<()> {
         if let Some(server) = &mut self.postgres
-            && crate::postgres::connect(&server.url()).await.is_err()
+            && postgres::connect(&server.url()).await.is_err()
         {
-            tokio::task::block_in_place(|| server.restart())
-                .map_err(|error| Failure(error.to_string()))?;
+            blocking(|| server.restart())?;
         }
-        for server in self
-            .entries
-            .iter_mut()
-            .filter_map(|entry| entry.server.as_mut())
-        {
-            if !server.is_alive() || !crate::child::is_ready(server.address()).await {
-                server.kill();
+        let entries = self.entries.iter_mut();
+        for server in entries.filter_map(|entry| entry.server.as_mut()) {
+            if !server.is_alive() || !child::is_ready(server.address()).await {
                 server.launch().await?;
             }
         }
@@ -254,12 +207,4 @@ impl World {
         });
         logs.collect::<Vec<_>>().join("\n")
     }
-}
-
-fn pick<T>(mut from: Vec<T>, random: &mut Random) -> Result<T> {
-    if from.is_empty() {
-        return fail("this world has nothing of the kind");
-    }
-    let at = random.below(from.len());
-    Ok(from.swap_remove(at))
 }

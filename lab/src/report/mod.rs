@@ -204,14 +204,6 @@ impl Report {
         })
     }
 
-    /// Charts of the report.
-    pub fn charts(&self) -> impl Iterator<Item = &Chart> {
-        self.parts.iter().filter_map(|part| match part {
-            Part::Chart(chart) => Some(chart.as_ref()),
-            _ => None,
-        })
-    }
-
     /// Why this is no result: what the run says, and what its checks found, whatever it says.
     pub fn objections(&self) -> Vec<String> {
         let complaints = self.checks.iter().filter_map(|check| {

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use super::plan::{LANES, Plan};
 use crate::faults::{Fault, Strength};
 use crate::report::ReportArgs;
 use crate::store::StoreArgs;
+use crate::target::Load;
 use crate::units::{self, seconds};
 
 /// Hours of mixed load with faults, then the read-back.
@@ -71,6 +73,20 @@ impl SoakArgs {
             delay: Duration::from_millis(50),
             delay_for: Duration::from_secs(10),
             away: Duration::from_secs(1),
+        }
+    }
+
+    /// What the writers do, of which the first has this number: a closed loop, or so many appends per second.
+    pub(super) fn load(&self, first: u32, rate: Option<f64>, duration: Duration) -> Load {
+        Load {
+            first_worker: first,
+            workers: self.writers,
+            events: self.events,
+            events_per_stream: Plan::events_per_stream(self.events),
+            streams: LANES,
+            rate,
+            warm_up: Duration::ZERO,
+            duration,
         }
     }
 }

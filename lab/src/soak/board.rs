@@ -1,7 +1,7 @@
 //! What all parts of a soak share: the slice under way, how far each writer is, findings, faults.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -10,13 +10,12 @@ use tokio::time::Instant;
 
 use super::plan::Plan;
 use super::slices::FaultLine;
+use crate::faults::record::Findings;
 use crate::histogram::Latencies;
 use crate::target::{Observer, PhaseRun};
 
 /// Acknowledgements whose time is remembered, per writer, for the time until delivery.
 const ACKNOWLEDGEMENTS_KEPT: usize = 256;
-/// Most findings that are told in words.
-const FINDINGS_MAX: usize = 20;
 
 /// What is counted in a slice.
 #[derive(Debug, Default)]
@@ -40,7 +39,10 @@ struct Progress {
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) plan: Plan,
-    begin: Mutex<Instant>,
+    /// When the load began.
+    pub(super) begin: Instant,
+    /// What was found wrong.
+    pub(super) findings: Findings,
     live: Mutex<Live>,
     writers: Vec<Progress>,
     begun: AtomicU64,
@@ -48,10 +50,8 @@ pub(super) struct Board {
     /// Told when so many events were acknowledged.
     events_wanted: u64,
     pub(super) enough: Notify,
-    newest_begun_micros: AtomicU64,
+    newest_begun: Mutex<Instant>,
     faults: Mutex<Vec<FaultLine>>,
-    findings: Mutex<(Vec<String>, u64)>,
-    quiet: AtomicBool,
 }
 
 impl Observer for Board {
@@ -70,9 +70,10 @@ impl Observer for Board {
             moments.push_back((n, now));
             progress.acknowledged.store(n + 1, Ordering::Release);
         }
-        let micros = begun.saturating_duration_since(self.begin()).as_micros();
-        let micros = u64::try_from(micros).unwrap_or(u64::MAX);
-        self.newest_begun_micros.fetch_max(micros, Ordering::AcqRel);
+        {
+            let mut newest = lock(&self.newest_begun);
+            *newest = begun.max(*newest);
+        }
         let per_append = self.plan.per_append;
         self.count(|live| {
             live.appends.latencies.record(now - intended);
@@ -90,51 +91,32 @@ impl Observer for Board {
     }
 
     fn refused(&self, worker: u32, cause: &str) {
-        self.finding(format!("writer {worker}: refused wrongly: {cause}"));
+        let text = format!("writer {worker}: refused wrongly: {cause}");
+        self.findings.add(text);
     }
 }
 
 impl Board {
+    /// The load begins now.
     pub(super) fn new(plan: Plan, writers: u32, events_wanted: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
             plan,
-            begin: Mutex::new(Instant::now()),
+            begin: Instant::now(),
+            findings: Findings::default(),
             live: Mutex::default(),
             writers: (0..writers).map(|_| Progress::default()).collect(),
             begun: AtomicU64::new(0),
             events: AtomicU64::new(0),
             events_wanted: events_wanted.unwrap_or(u64::MAX),
             enough: Notify::new(),
-            newest_begun_micros: AtomicU64::new(0),
+            newest_begun: Mutex::new(Instant::now()),
             faults: Mutex::default(),
-            findings: Mutex::default(),
-            quiet: AtomicBool::new(false),
         })
     }
 
-    /// The load begins now, from nothing as far as slices are concerned.
-    pub(super) fn start(&self) {
-        *lock(&self.begin) = Instant::now();
-        self.begun.store(0, Ordering::Relaxed);
-        self.newest_begun_micros.store(0, Ordering::Relaxed);
-        self.take();
-    }
-
-    /// When the load began.
-    pub(super) fn begin(&self) -> Instant {
-        *lock(&self.begin)
-    }
-
-    /// The load is over: what is acknowledged from now on belongs to no slice.
-    pub(super) fn close(&self) {
-        self.quiet.store(true, Ordering::Relaxed);
-    }
-
-    /// Counts something in the slice under way.
+    /// Counts something in the slice under way; what comes after the last slice belongs to none.
     pub(super) fn count(&self, count: impl FnOnce(&mut Live)) {
-        if !self.quiet.load(Ordering::Relaxed) {
-            count(&mut lock(&self.live));
-        }
+        count(&mut lock(&self.live));
     }
 
     /// Counts an error that passes.
@@ -147,31 +129,30 @@ impl Board {
         std::mem::take(&mut *lock(&self.live))
     }
 
-    /// Appends begun since the start.
+    /// Appends begun.
     pub(super) fn appends_begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Events acknowledged, those of the search for the peak too.
+    /// Events acknowledged.
     pub(super) fn events(&self) -> u64 {
         self.events.load(Ordering::Acquire)
     }
 
     /// Appends of a writer that were acknowledged: those below this.
     pub(super) fn acknowledged_of(&self, writer: u32) -> u64 {
-        self.writers[writer as usize]
-            .acknowledged
-            .load(Ordering::Acquire)
+        let progress = &self.writers[writer as usize];
+        progress.acknowledged.load(Ordering::Acquire)
     }
 
-    /// Number of writers, those of the search for the peak too.
-    pub(super) fn writers(&self) -> u32 {
-        u32::try_from(self.writers.len()).expect("counted in 32 bits")
+    /// Number of writers.
+    pub(super) fn writers(&self) -> usize {
+        self.writers.len()
     }
 
-    /// When the newest append that was acknowledged had begun, from the beginning of the load.
-    pub(super) fn newest_begun(&self) -> Duration {
-        Duration::from_micros(self.newest_begun_micros.load(Ordering::Acquire))
+    /// When the newest append that was acknowledged had begun.
+    pub(super) fn newest_begun(&self) -> Instant {
+        *lock(&self.newest_begun)
     }
 
     /// Append `n` of a writer has reached a live subscriber.
@@ -193,7 +174,7 @@ impl Board {
     pub(super) fn fault_began(&self, kind: &str) -> usize {
         let mut faults = lock(&self.faults);
         faults.push(FaultLine {
-            at_seconds: self.begin().elapsed().as_secs_f64(),
+            at_seconds: self.begin.elapsed().as_secs_f64(),
             kind: kind.to_owned(),
             healed_after_seconds: None,
         });
@@ -202,7 +183,7 @@ impl Board {
 
     /// An append was acknowledged that began after the fault.
     pub(super) fn fault_healed(&self, number: usize) {
-        let now = self.begin().elapsed().as_secs_f64();
+        let now = self.begin.elapsed().as_secs_f64();
         let fault = &mut lock(&self.faults)[number];
         fault.healed_after_seconds = Some(now - fault.at_seconds);
     }
@@ -210,21 +191,6 @@ impl Board {
     /// All faults so far.
     pub(super) fn faults(&self) -> Vec<FaultLine> {
         lock(&self.faults).clone()
-    }
-
-    /// Something was wrong.
-    pub(super) fn finding(&self, text: String) {
-        let (told, count) = &mut *lock(&self.findings);
-        *count += 1;
-        if told.len() < FINDINGS_MAX {
-            eprintln!("  WRONG: {text}");
-            told.push(text);
-        }
-    }
-
-    /// The first findings, and how many there are.
-    pub(super) fn findings(&self) -> (Vec<String>, u64) {
-        lock(&self.findings).clone()
     }
 }
 

@@ -34,7 +34,7 @@ impl Follower {
     pub(super) fn new(name: &str, is_live: bool, board: &Arc<Board>, start: &Checkpoint) -> Self {
         let place = Place {
             position: Position(0),
-            next: vec![0; board.writers() as usize],
+            next: vec![0; board.writers()],
         };
         Self {
             name: name.to_owned(),
@@ -56,13 +56,15 @@ impl Follower {
         let (board, name, place) = (&self.board, &self.name, &mut self.place);
         let (position, before) = (event.position, place.position);
         if position <= before {
-            board.finding(format!("{name}: position {position} came after {before}"));
+            board
+                .findings
+                .add(format!("{name}: position {position} came after {before}"));
         }
         place.position = position;
         let (writer, number) = board.plan.which(event.id)?;
         let next = place.next.get_mut(writer as usize)?;
         if number != *next {
-            board.finding(format!(
+            board.findings.add(format!(
                 "{name}: event {number} of writer {writer} came where {next} was due"
             ));
         }
@@ -90,7 +92,7 @@ impl Sink for Follower {
     }
 
     fn wrong(&mut self, text: String) {
-        self.board.finding(text);
+        self.board.findings.add(text);
     }
 
     fn let_go(&mut self, at: Option<Checkpoint>) -> Option<Checkpoint> {

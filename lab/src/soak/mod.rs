@@ -3,7 +3,8 @@
 //! Appends come on a schedule, with exact claims, and so do reads of random streams; subscribers follow live and by
 //! catching up, and check order and completeness. Every slice is a line of its own in the results (a piece), so a run
 //! that is killed leaves all slices before; the last line has the whole.
-//! The writers and the read-back are those of every load (`target`), so little is kept per stream and a bit per event.
+//! The writers and the read-back are those of every load (`target`), so little is kept per stream and a bit per event;
+//! faults and tails are those of `faults`.
 //! Not here: nasty faults in rapid succession (`torture`), one figure for one load (`append`).
 
 mod args;
@@ -20,17 +21,15 @@ mod tests;
 
 use std::time::Duration;
 
-use gesta_core::Checkpoint;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::args::SoakArgs;
 
 use self::run::soak;
-use self::slices::Slice;
 use crate::endpoint::{self, Endpoint};
 use crate::failure::{Result, fail};
-use crate::faults::{CurrentStore, Fault, World};
+use crate::faults::{CurrentStore, Fault, World, wanted};
 use crate::report::Report;
 use crate::store::{self, Opened};
 
@@ -38,29 +37,18 @@ use crate::store::{self, Opened};
 pub(crate) async fn run(args: &SoakArgs, stop: &CancellationToken) -> Result<bool> {
     let mut report = Report::begin("soak", "Hours of mixed load with faults", args.seed);
     let (opened, mut world, url) = open(args).await?;
+    if opened.facts.logs != 1 {
+        return fail(
+            "soak needs a store with one log: its subscribers tell by the order what is missing",
+        );
+    }
     let faults = faults(args, &world)?;
-    let start = start_of(&opened).await?;
-    report.store = Some(opened.facts.clone());
     let names: Vec<String> = faults.iter().map(|fault| fault.name()).collect();
+    report.store = Some(opened.facts.clone());
     report.workload = json!({ "args": args, "faults": names });
-    let mut save = |slice: &Slice, number: usize, findings: u64| {
-        let mut piece = report.clone();
-        piece.piece = true;
-        piece.finding = format!("{} slices were measured.", number + 1);
-        piece.table(slices::table(std::slice::from_ref(slice)));
-        if findings > 0 {
-            piece.problem(format!("There are {findings} findings so far."));
-        }
-        piece.end(false);
-        if let Err(failure) = piece.save(&args.report.results) {
-            eprintln!("  the slice was not saved: {failure}");
-        }
-    };
-    let outcome = soak(args, faults, &mut world, start, &url, &mut save, stop).await?;
-    report.workload["appends_per_second"] = json!(outcome.rate.round());
-    outcome.tell(&mut report);
+    let complete = soak(args, faults, &mut world, &url, &mut report, stop).await?;
     world.entries[0].store.get().shutdown().await?;
-    report.finish(&args.report, outcome.complete)
+    report.finish(&args.report, complete)
 }
 
 /// Opens the store, by way of a proxy if it is reached over TCP.
@@ -83,31 +71,14 @@ async fn open(args: &SoakArgs) -> Result<(Opened, World, String)> {
     Ok((opened, world, url))
 }
 
-/// Where the log ends before the run.
-async fn start_of(opened: &Opened) -> Result<Checkpoint> {
-    if opened.facts.logs != 1 {
-        return fail(
-            "soak needs a store with one log: its subscribers tell by the order what is missing",
-        );
-    }
-    store::end_of(opened.store.as_ref()).await
-}
-
 /// The faults that are wanted and fit.
 fn faults(args: &SoakArgs, world: &World) -> Result<Vec<Fault>> {
     if args.fault_every.is_zero() {
         return Ok(Vec::new());
     }
-    let fits = |fault: &Fault| Fault::SOAK.contains(fault) && fault.fits(world);
-    if let Some(fault) = args.faults.iter().find(|fault| !fits(fault)) {
-        return fail(format!(
-            "{} does not fit a soak of this store",
-            fault.name()
-        ));
-    }
-    let wanted = match args.faults.as_slice() {
-        [] => Fault::SOAK,
-        some => some,
-    };
-    Ok(wanted.iter().copied().filter(fits).collect())
+    let fitting = Fault::SOAK
+        .iter()
+        .copied()
+        .filter(|fault| fault.fits(world));
+    wanted(&args.faults, fitting.collect())
 }

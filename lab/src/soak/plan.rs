@@ -24,8 +24,8 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Events per stream.
-    pub(super) fn events_per_stream(&self) -> u64 {
-        APPENDS_PER_STREAM * self.per_append
+    pub(super) fn events_per_stream(per_append: u64) -> u64 {
+        APPENDS_PER_STREAM * per_append
     }
 
     /// The stream of a worker's n-th append, and its first event with its revision.

@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{ReadStream, Result};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
+use super::plan::Plan;
 use crate::faults::CurrentStore;
 use crate::random::Random;
 
 /// One reader.
 pub(super) struct Reader {
     pub(super) random: Random,
-    pub(super) from: Instant,
     pub(super) interval: Duration,
     pub(super) store: Arc<CurrentStore>,
     pub(super) board: Arc<Board>,
@@ -27,7 +27,7 @@ impl Reader {
     }
 
     async fn read_on(&mut self) {
-        let mut intended = self.from + self.interval.mul_f64(self.random.fraction());
+        let mut intended = self.board.begin + self.interval.mul_f64(self.random.fraction());
         loop {
             sleep_until(intended).await;
             match self.read().await {
@@ -35,7 +35,7 @@ impl Reader {
                     .board
                     .count(|live| live.reads.record(intended.elapsed())),
                 Err(error) if error.is_retryable() => self.board.error("read failed in passing"),
-                Err(error) => self.board.finding(format!("a read failed: {error}")),
+                Err(error) => self.board.findings.add(format!("a read failed: {error}")),
             }
             intended += self.interval;
         }
@@ -43,14 +43,14 @@ impl Reader {
 
     /// Reads a whole stream; what was acknowledged must be in it.
     async fn read(&mut self) -> Result<()> {
-        let writers = self.board.writers() as usize;
-        let writer = u32::try_from(self.random.below(writers)).expect("a writer");
+        let writer = self.random.below(self.board.writers());
+        let writer = u32::try_from(writer).expect("a writer");
         let Ok(end @ 1..) = usize::try_from(self.board.acknowledged_of(writer)) else {
             return Ok(());
         };
         let plan = &self.board.plan;
         let (stream, revision, first) = plan.append(writer, self.random.below(end) as u64);
-        let limit = usize::try_from(plan.events_per_stream()).unwrap_or(usize::MAX);
+        let limit = usize::try_from(Plan::events_per_stream(plan.per_append)).unwrap_or(usize::MAX);
         let request = ReadStream::forwards(stream.clone()).limit(limit);
         let page = self.store.get().read_stream(request).await?;
         let found = page
@@ -58,7 +58,7 @@ impl Reader {
             .iter()
             .find(|event| event.revision.0 == revision);
         if found.is_none_or(|event| event.id.0 != first.id) {
-            self.board.finding(format!(
+            self.board.findings.add(format!(
                 "a read of {stream} does not show revision {revision}, which was acknowledged before"
             ));
         }

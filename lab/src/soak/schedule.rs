@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::args::SoakArgs;
 use super::board::Board;
-use crate::faults::{Fault, Strength, World, inflict};
+use crate::faults::{Fault, World, inflict};
 use crate::random::{Bag, Random};
 
 /// How often it is looked whether the load has recovered.
@@ -13,75 +15,39 @@ const LOOK: Duration = Duration::from_millis(5);
 /// A load that has no append acknowledged for this long after a fault is stuck.
 const RECOVERY_WITHIN: Duration = Duration::from_secs(120);
 
-/// When which fault comes: at multiples of a period, each fault once before any comes again.
-#[derive(Debug)]
-pub(super) struct Schedule {
-    every: Duration,
-    /// The end of the run, if it is known: a fault comes only if half a period is left after it.
-    end: Option<Duration>,
-    strength: Strength,
-    bag: Bag<Fault>,
-}
-
-impl Schedule {
-    pub(super) fn new(
-        every: Duration,
-        end: Option<Duration>,
-        strength: Strength,
-        faults: Vec<Fault>,
-        seed: u64,
-    ) -> Self {
-        Self {
-            every,
-            end,
-            strength,
-            bag: Bag::new(faults, Random::fork(seed, 77)),
-        }
-    }
-
-    /// The first fault after a moment; none if there will be none.
-    pub(super) fn next(&mut self, now: Duration) -> Option<(Duration, Fault)> {
-        if self.every.is_zero() {
-            return None;
-        }
-        let passed = now.as_nanos() / self.every.as_nanos();
-        let at = self.every.checked_mul(u32::try_from(passed + 1).ok()?)?;
-        let fault = self.bag.draw()?;
-        let over = at + fault.lasts(&self.strength) + self.every / 2;
-        (self.end.is_none_or(|end| over <= end)).then_some((at, fault))
-    }
-}
-
-/// Inflicts one fault after the other until the run is over. Every fault is healed when this returns; if one cannot be,
-/// the run is over.
+/// Inflicts faults until the run is over, each kind once before any comes again. Every fault is healed when this
+/// returns; if one cannot be, the run is over.
 pub(super) async fn run(
-    schedule: &mut Schedule,
+    args: &SoakArgs,
+    kinds: Vec<Fault>,
     world: &mut World,
     board: &Board,
     over: &CancellationToken,
 ) {
-    let mut random = Random::new(0);
-    while let Some((at, fault)) = schedule.next(board.begin().elapsed()) {
+    let (strength, mut random) = (args.strength(), Random::new(0));
+    let mut bag = Bag::new(kinds, Random::fork(args.seed, 77));
+    while let Some(fault) = bag.draw()
+        && let Some(at) = next(args, board.begin.elapsed())
+    {
         tokio::select! {
-            () = tokio::time::sleep_until(board.begin() + at) => {}
+            () = sleep_until(board.begin + at) => {}
             () = over.cancelled() => return,
         }
-        let began = board.fault_began(&fault.name());
         eprintln!("  {}", fault.name());
-        let inflicted = inflict(fault, &schedule.strength, world, &mut random, over).await;
-        let healed = board.begin().elapsed();
-        if let Err(failure) = inflicted {
-            board.finding(format!("{}: {failure}", fault.name()));
+        let began = board.fault_began(&fault.name());
+        if let Err(failure) = inflict(fault, &strength, world, &mut random, over).await {
+            board.findings.add(format!("{}: {failure}", fault.name()));
             return over.cancel();
         }
+        let healed = Instant::now();
         while board.newest_begun() <= healed {
             if over.is_cancelled() {
                 return;
             }
-            if board.begin().elapsed() > healed + RECOVERY_WITHIN {
-                board.finding(format!(
-                    "no append was acknowledged within {RECOVERY_WITHIN:?} after {}",
-                    fault.name()
+            if healed.elapsed() > RECOVERY_WITHIN {
+                let name = fault.name();
+                board.findings.add(format!(
+                    "no append was acknowledged within {RECOVERY_WITHIN:?} after {name}"
                 ));
                 return over.cancel();
             }
@@ -90,4 +56,13 @@ pub(super) async fn run(
         board.fault_healed(began);
     }
     over.cancelled().await;
+}
+
+/// When the next fault comes: at a multiple of the period, after which another period is left before the end of the
+/// run, if that is known.
+fn next(args: &SoakArgs, now: Duration) -> Option<Duration> {
+    let passed = now.as_nanos() / args.fault_every.as_nanos();
+    let at = (args.fault_every).checked_mul(u32::try_from(passed + 1).ok()?)?;
+    let is_in_time = args.until_events.is_some() || at + args.fault_every <= args.duration;
+    is_in_time.then_some(at)
 }

@@ -1,55 +1,47 @@
 //! Slices of the run: what is measured in each, and what their row tells about growth.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::cells;
+use crate::faults::per_fault::PerFault;
 use crate::histogram::{Percentiles, median};
-use crate::host::CpuUse;
 use crate::report::{Cell, Chart, Scale, Table, Unit, causes};
+use crate::target::Phase;
 
 /// What happened in one slice.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Slice {
-    /// When it began, from the beginning of the load.
-    pub(super) from_seconds: f64,
-    /// How long it was; the last may be shorter.
-    pub(super) seconds: f64,
+    /// When it ended, from the beginning of the load.
+    pub(super) to_seconds: f64,
+    /// Appends, from their intended start to their acknowledgement.
+    pub(super) appends: Phase,
     /// Events in the store at its end.
     pub(super) events_total: u64,
-    /// Events acknowledged in it, per second.
-    pub(super) events_per_second: f64,
-    /// From the intended start of an append to its acknowledgement.
-    pub(super) append_ms: Percentiles,
     /// From the intended start of a read of a stream to its end.
     pub(super) read_ms: Percentiles,
     /// From the acknowledgement of an append to a live subscriber; 0.001 if it was there before.
     pub(super) deliver_ms: Percentiles,
-    /// How late this process's own timers were.
-    pub(super) lag_ms: Percentiles,
     /// Appends that were due at its end and not begun.
     pub(super) behind: u64,
     /// Bytes of tables and indexes, or files, over `events_total`.
     pub(super) disk_bytes_per_event: Option<f64>,
     /// Memory of this process at its end.
     pub(super) memory_bytes: u64,
-    /// Processor time.
-    pub(super) cpu: CpuUse,
     /// Answers and endings that were errors, by kind.
     pub(super) errors: BTreeMap<String, u64>,
     /// Kinds of the faults in it, until the load had recovered.
     pub(super) faults: Vec<String>,
-    /// Why the generator was the limit, if it was.
-    pub(super) generator_limit: Option<String>,
 }
 
 impl Slice {
     /// In a line, for who looks on.
     pub(super) fn told(&self) -> String {
-        let [append, read, deliver] =
-            [self.append_ms, self.read_ms, self.deliver_ms].map(|of| Unit::Millis.told(of.p99));
-        let (at, rate) = (self.from_seconds + self.seconds, self.events_per_second);
+        let [read, deliver] = [self.read_ms, self.deliver_ms].map(|of| Unit::Millis.told(of.p99));
         format!(
-            "{at:>7.0} s: {rate:.0} events/s; p99: append {append}, read {read}, deliver {deliver}; {} bytes per event, {} MiB; {}",
+            "{:>7.0} s: {}; p99 of reads {read}, of deliveries {deliver}; {} bytes per event, {} MiB; {}",
+            self.to_seconds,
+            self.appends.told(),
             self.disk_bytes_per_event.unwrap_or_default(),
             self.memory_bytes >> 20,
             self.faults.join(", "),
@@ -97,15 +89,15 @@ fn cells_of(slices: &[&Slice]) -> Vec<Cell> {
     let end = slices.last();
     cells![
         end.map(|slice| slice.events_total),
-        typical(slices, |slice| Some(slice.events_per_second)),
-        latency(|s| (s.append_ms, s.append_ms.p50)),
-        latency(|s| (s.append_ms, s.append_ms.p99)),
-        latency(|s| (s.append_ms, s.append_ms.p999)),
+        typical(slices, |slice| Some(slice.appends.events_per_second)),
+        latency(|s| (s.appends.latency_ms, s.appends.latency_ms.p50)),
+        latency(|s| (s.appends.latency_ms, s.appends.latency_ms.p99)),
+        latency(|s| (s.appends.latency_ms, s.appends.latency_ms.p999)),
         latency(|s| (s.read_ms, s.read_ms.p99)),
         latency(|s| (s.deliver_ms, s.deliver_ms.p99)),
         typical(slices, |slice| slice.disk_bytes_per_event),
         end.map(|slice| slice.memory_bytes),
-        typical(slices, |slice| Some(slice.cpu.machine_cores)),
+        typical(slices, |slice| Some(slice.appends.cpu.machine_cores)),
     ]
 }
 
@@ -123,9 +115,9 @@ pub(super) fn table(slices: &[Slice]) -> Table {
         .chain(last);
     let mut table = Table::new(SLICES, columns).folded();
     for slice in slices {
-        let at = cells![slice.from_seconds + slice.seconds];
+        let at = cells![slice.to_seconds];
         let last = cells![
-            slice.lag_ms.p99,
+            slice.appends.lag_ms.p99,
             slice.behind,
             slice.faults.join(", "),
             causes(&slice.errors)
@@ -176,25 +168,12 @@ pub(super) fn charts(faults: &[FaultLine]) -> [Chart; 3] {
 
 /// One row per kind of fault; the last may not have healed before the end.
 pub(super) fn fault_table(faults: &[FaultLine]) -> Table {
-    let mut kinds: BTreeMap<&str, (usize, Vec<f64>)> = BTreeMap::new();
+    let mut all = PerFault::new(&["healed"], &["load back after"]);
     for fault in faults {
-        let (times, healed) = kinds.entry(&fault.kind).or_default();
-        *times += 1;
-        healed.extend(fault.healed_after_seconds);
+        let after = fault.healed_after_seconds.map(Duration::from_secs_f64);
+        all.add(&fault.kind, &[u64::from(after.is_some())], &[after]);
     }
-    let columns = [
-        ("fault", Unit::Words),
-        ("times", Unit::Count),
-        ("healed", Unit::Count),
-        ("load back after (median)", Unit::Seconds),
-        ("longest", Unit::Seconds),
-    ];
-    let mut table = Table::new("Faults", columns);
-    for (kind, (times, healed)) in kinds {
-        let longest = healed.iter().copied().fold(0.0, f64::max);
-        table.row(cells![kind, times, healed.len(), median(&healed), longest]);
-    }
-    table
+    all.table("Faults")
 }
 
 /// The faults between two moments; one that has not healed lasts.
@@ -236,7 +215,10 @@ pub(super) fn verdict(slices: &[Slice]) -> String {
         let enough = slices.len() >= 4;
         typical(&quiet(quarter(slices, number)), figure).filter(|_| enough)
     };
-    let p99 = |slice: &Slice| (slice.append_ms.count > 0).then_some(slice.append_ms.p99);
+    let p99 = |slice: &Slice| {
+        let latency = slice.appends.latency_ms;
+        (latency.count > 0).then_some(latency.p99)
+    };
     let (Some(second), Some(last)) = (of(1, p99), of(3, p99)) else {
         return "The run was too short to tell whether anything grows.".into();
     };
@@ -259,10 +241,13 @@ mod tests {
 
     fn slice(p99: f64, disk: Option<f64>, faults: &[&str]) -> Slice {
         Slice {
-            append_ms: Percentiles {
-                count: 1,
-                p99,
-                ..Percentiles::default()
+            appends: Phase {
+                latency_ms: Percentiles {
+                    count: 1,
+                    p99,
+                    ..Percentiles::default()
+                },
+                ..Phase::default()
             },
             disk_bytes_per_event: disk,
             faults: faults.iter().map(|kind| (*kind).to_owned()).collect(),

@@ -9,12 +9,11 @@ use gesta_core::EventStore;
 use tokio_util::sync::CancellationToken;
 
 use super::args::SoakArgs;
-use super::run::{Outcome, soak};
-use super::slices::{SLICES, Slice};
+use super::run::soak;
+use super::slices::SLICES;
+use crate::faults::bumpy::{Breach, Bumpy};
 use crate::faults::{CurrentStore, World};
 use crate::report::{Cell, Part, Report, Table, Unit};
-use crate::target::ReadBack;
-use crate::torture::bumpy::{Breach, Bumpy};
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -172,66 +171,55 @@ async fn a_run_ends_with_its_events_or_when_it_is_stopped() {
     let stop = CancellationToken::new();
     stop.cancel();
     let store: Arc<dyn EventStore> = Arc::new(gesta_memory::MemoryStore::new());
-    let outcome = on(store, "--rate 400 --writers 4", &stop).await;
-    assert!(!outcome.complete && is_clean(&outcome), "{outcome:?}");
-    assert_eq!(outcome.slices.len(), 1);
+    let report = on(store, "--rate 400 --writers 4", &stop).await;
+    assert!(!report.complete && report.valid, "{report}");
+    assert_eq!(table(&report, SLICES).rows.len(), 1);
 }
 
 /// A short soak without faults on a store of the test's own.
-async fn on(store: Arc<dyn EventStore>, line: &str, stop: &CancellationToken) -> Outcome {
-    let start = crate::store::end_of(store.as_ref()).await.unwrap();
+async fn on(store: Arc<dyn EventStore>, line: &str, stop: &CancellationToken) -> Line {
     let store = CurrentStore::new(store, None);
     let mut world = World::around(store, None, Duration::ZERO, None).unwrap();
-    let args = args(&format!("{line} --reads 200"));
-    let mut ignore = |_: &Slice, _: usize, _: u64| {};
-    soak(
-        &args,
-        Vec::new(),
-        &mut world,
-        start,
-        "memory:",
-        &mut ignore,
-        stop,
-    )
-    .await
-    .unwrap()
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results.jsonl");
+    let args = args(&format!(
+        "{line} --reads 200 --results {}",
+        results.display()
+    ));
+    let mut report = Report::begin("soak", "", args.seed);
+    let soak = soak(&args, Vec::new(), &mut world, "memory:", &mut report, stop);
+    let complete = soak.await.unwrap();
+    report.end(complete);
+    report
 }
 
-async fn with_breach(breach: Breach) -> Outcome {
+async fn with_breach(breach: Breach) -> Line {
     let line = "--until-events 600 --rate 2000 --writers 4 --slice 100ms";
-    on(
-        Arc::new(Bumpy::store(breach)),
-        line,
-        &CancellationToken::new(),
-    )
-    .await
+    let store = Arc::new(Bumpy::store(breach));
+    on(store, line, &CancellationToken::new()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_merely_bumpy_is_in_order() {
-    let outcome = with_breach(Breach::Bumpy).await;
-    assert!(is_clean(&outcome), "{:?}", outcome.problems());
-    let errors = outcome.errors();
-    assert!(errors["append unavailable"] > 0 && errors["append outcome_unknown"] > 0);
+    let report = with_breach(Breach::Bumpy).await;
+    assert!(report.valid, "{report}");
+    let told = report.to_string();
+    for error in ["append unavailable", "append outcome_unknown"] {
+        assert!(told.contains(error), "{told}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_drops_an_event_is_caught() {
-    let outcome = with_breach(Breach::Forget).await;
-    assert!(!is_clean(&outcome));
-    assert!(outcome.read_back.as_ref().unwrap().lost > 0, "{outcome:?}");
-    let problems = outcome.problems().join("\n");
+    let report = with_breach(Breach::Forget).await;
+    assert!(!report.valid);
+    assert!(report.checks[0].read_back.lost > 0, "{report}");
+    let problems = report.problems.join("\n");
     assert!(problems.contains("live subscriber 1"), "{problems}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_refusal_is_caught() {
-    let outcome = with_breach(Breach::Refuse).await;
-    let problems = outcome.problems().join("\n");
+    let problems = with_breach(Breach::Refuse).await.problems.join("\n");
     assert!(problems.contains("refused wrongly"), "{problems}");
-}
-
-fn is_clean(outcome: &Outcome) -> bool {
-    let read_back = outcome.read_back.as_ref();
-    outcome.finding_count == 0 && read_back.is_some_and(ReadBack::is_clean)
 }

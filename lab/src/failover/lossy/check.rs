@@ -1,27 +1,16 @@
 //! What must be so after commits were lost. Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Instant;
 
-use gesta_core::{
-    Checkpoint, Error, ErrorKind, EventId, Incarnation, Position, RecordedEvent, Revision, StreamId,
-};
+use gesta_core::{Error, ErrorKind, EventId, Incarnation, Position, RecordedEvent};
+use gesta_testkit::history::{Report, Violation};
 
 use crate::entities::tally::{Event, decoded};
+use crate::faults::record::Acknowledged;
 
 /// Most findings of one kind that are told.
 const TOLD_MAX: usize = 5;
-
-/// An append that was answered.
-#[derive(Debug)]
-pub(super) struct Acknowledged {
-    pub(super) stream: String,
-    pub(super) id: EventId,
-    pub(super) revision: Revision,
-    pub(super) position: Position,
-    pub(super) checkpoint: Checkpoint,
-    /// It was sent when all knew of the new history.
-    pub(super) settled: bool,
-}
 
 /// What a consumer was given, and how it ended.
 #[derive(Debug, Default)]
@@ -60,7 +49,7 @@ pub(super) fn consumer(seen: &Seen, stored: &[RecordedEvent]) -> Vec<String> {
             ));
         }
     }
-    if !is_told(seen) {
+    if !seen.end.as_ref().is_some_and(is_other_history) {
         let lost = seen.events.iter().filter(|event| is_lost(event)).count();
         let end = &seen.end;
         wrong.push(format!(
@@ -71,69 +60,59 @@ pub(super) fn consumer(seen: &Seen, stored: &[RecordedEvent]) -> Vec<String> {
     wrong
 }
 
-/// True if the consumer ended with *invalid checkpoint*.
-pub(super) fn is_told(seen: &Seen) -> bool {
-    let is = |error: &Error| matches!(error.kind(), ErrorKind::InvalidCheckpoint(_));
-    seen.end.as_ref().is_some_and(is)
+/// True if this says that the history is another one.
+pub(super) fn is_other_history(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidCheckpoint(_))
 }
 
-/// Every event that was acknowledged in the new history is where its answer says. Gives how many others were lost, and
-/// what is wrong.
+/// What the checker of the history has found and the fail-over does not excuse: an append is lost rightly if it was
+/// acknowledged in the old history, and begun before all knew of the new one. Gives how many were lost so, and what is
+/// wrong.
 pub(super) fn acknowledged(
     all: &[Acknowledged],
-    stored: &[RecordedEvent],
+    verdict: &Report,
     histories: Histories,
+    settled: Option<Instant>,
 ) -> (u64, Vec<String>) {
-    let by_id: HashMap<EventId, &RecordedEvent> =
-        stored.iter().map(|event| (event.id, event)).collect();
-    let (mut lost, mut wrong) = (0, Vec::new());
-    for one in all {
-        let told = (one.stream.as_str(), one.revision, one.position);
-        let incarnation = one.checkpoint.incarnation;
-        let found = by_id.get(&one.id);
-        let found = found.map(|event| (event.stream.as_str(), event.revision, event.position));
-        match found {
-            Some(found) if found == told => {}
-            Some(found) => wrong.push(format!("{told:?} is stored at {found:?}")),
-            None if one.settled || incarnation == histories.new => {
-                wrong.push(format!(
-                    "acknowledged in the new history, and lost: {told:?}"
-                ));
+    let (mut lost, mut wrong, mut of_event) = (BTreeSet::new(), Vec::new(), HashMap::new());
+    for (number, append) in all.iter().enumerate() {
+        let known = append.checkpoint.incarnation;
+        if ![histories.old, histories.new].contains(&known) {
+            wrong.push(format!("acknowledged in an unknown history {known:?}"));
+        }
+        let is_excused =
+            known == histories.old && settled.is_none_or(|settled| append.begun < settled);
+        let ids = append.ids.iter();
+        of_event.extend(ids.map(|id| (*id, (number, is_excused))));
+    }
+    for violation in &verdict.violations {
+        match violation {
+            Violation::AcknowledgedLost { id, .. } if of_event.get(id).is_some_and(|of| of.1) => {
+                lost.insert(of_event[id].0);
             }
-            None if incarnation != histories.old => {
-                wrong.push(format!(
-                    "acknowledged in an unknown history {incarnation:?}"
-                ));
-            }
-            None => lost += 1,
+            _ => wrong.push(violation.to_string()),
         }
     }
-    if lost == 0 {
+    if lost.is_empty() {
         wrong.push("nothing was lost: the round has tested nothing".into());
     }
     wrong.truncate(TOLD_MAX);
-    (lost, wrong)
+    (lost.len() as u64, wrong)
 }
 
-/// What is wrong in the whole store: names, holes, doubles. A log has no holes here, for nothing is scavenged.
+/// What is wrong in the whole store: names, holes, ids that several streams have. A log has no holes here, for nothing
+/// is scavenged.
 pub(super) fn whole(stored: &[RecordedEvent]) -> Vec<String> {
-    let mut next: HashMap<&StreamId, u64> = HashMap::new();
-    let (mut ids, mut wrong) = (HashSet::new(), Vec::new());
-    for (event, position) in stored.iter().zip(1..) {
-        let next = next.entry(&event.stream).or_default();
-        if !is_under_its_name(event)
-            || event.position != Position(position)
-            || event.revision != Revision(*next)
-            || !ids.insert(event.id)
-        {
-            wrong.push(format!(
-                "{position}: a wrong name or place, or a double: {event:?}"
-            ));
-        }
-        *next += 1;
-    }
-    wrong.truncate(TOLD_MAX);
+    let mut ids: HashSet<EventId> = HashSet::new();
+    let wrong = (1..).zip(stored).filter(|(position, event)| {
+        !is_under_its_name(event) || event.position != Position(*position) || !ids.insert(event.id)
+    });
     wrong
+        .map(|(position, event)| {
+            format!("{position}: a wrong name or place, or a double: {event:?}")
+        })
+        .take(TOLD_MAX)
+        .collect()
 }
 
 /// True if the event stands in the stream that its data name; those of entities name the entity.
@@ -149,7 +128,11 @@ fn is_under_its_name(event: &RecordedEvent) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gesta_core::{EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, ReadAll};
+    use std::time::Duration;
+
+    use gesta_core::{
+        Checkpoint, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, ReadAll,
+    };
     use gesta_memory::MemoryStore;
 
     use super::*;
@@ -212,33 +195,54 @@ mod tests {
     #[tokio::test]
     async fn what_was_acknowledged_in_the_new_history_must_be_there() {
         let (store, events) = stored(&[("a", "a"), ("b", "b")]).await;
-        let info = store.info().await.unwrap();
+        let end = store.read_all(ReadAll::forwards()).await.unwrap().next;
         let other = MemoryStore::new().info().await.unwrap();
         let histories = Histories {
             old: other.incarnation,
-            new: info.incarnation,
+            new: end.incarnation,
         };
-        let end = store.read_all(ReadAll::forwards()).await.unwrap().next;
-        let one = |event: &RecordedEvent, incarnation: Incarnation| Acknowledged {
-            stream: event.stream.to_string(),
-            id: event.id,
-            revision: event.revision,
-            position: event.position,
+        let (old, new) = (histories.old, histories.new);
+        let (begun, later) = (Instant::now(), Instant::now() + Duration::from_secs(1));
+        let one = |event: &RecordedEvent, incarnation, begun| Acknowledged {
+            ids: vec![event.id],
+            begun,
+            answered: begun,
             checkpoint: Checkpoint {
                 incarnation,
                 ..end.clone()
             },
-            settled: false,
         };
-        let (old, new) = (histories.old, histories.new);
-        let answered = [one(&events[0], new), one(&events[1], old)];
-        let (lost, wrong) = acknowledged(&answered, &events[..1], histories);
-        assert_eq!((lost, wrong.as_slice()), (1, &[][..]));
-        let (lost, wrong) = acknowledged(&answered, &events, histories);
-        assert_eq!(lost, 0);
+        let lost = |events: &[RecordedEvent]| Report {
+            violations: events
+                .iter()
+                .map(|event| Violation::AcknowledgedLost {
+                    stream: event.stream.clone(),
+                    id: event.id,
+                })
+                .collect(),
+            ..Report::default()
+        };
+        let check = |all: &[Acknowledged], verdict| {
+            acknowledged(
+                all,
+                &verdict,
+                histories,
+                Some(begun + Duration::from_millis(1)),
+            )
+        };
+        let answered = [one(&events[0], new, begun), one(&events[1], old, begun)];
+        assert_eq!(check(&answered, lost(&events[1..])), (1, vec![]));
+        let (_, wrong) = check(&answered, lost(&[]));
         assert!(wrong[0].contains("tested nothing"), "{wrong:?}");
-        let answered = [one(&events[0], old), one(&events[1], new)];
-        let (lost, wrong) = acknowledged(&answered, &[], histories);
-        assert_eq!((lost, wrong.len()), (1, 1));
+        // Lost in the new history, or begun when all knew of it.
+        for (incarnation, begun) in [(new, begun), (old, later)] {
+            let earlier = answered[0].begun;
+            let answered = [
+                one(&events[0], old, earlier),
+                one(&events[1], incarnation, begun),
+            ];
+            let (lost, wrong) = check(&answered, lost(&events));
+            assert_eq!((lost, wrong.len()), (1, 1), "{wrong:?}");
+        }
     }
 }

@@ -1,33 +1,33 @@
 //! What runs in a round that loses commits: writers, consumers, and commands of entities; and how it ends.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gesta::entity::Entities;
 use gesta_core::{
-    AllFrom, Appended, Checkpoint, Error, ErrorKind, EventData, EventId, EventStore, EventStoreExt,
-    EventType, ExpectedRevision, Filter, Incarnation, ReadAll, RecordedEvent, Subscribe,
-    SubscribeFrom, SubscribeTo,
+    AllFrom, Checkpoint, Error, EventStore as _, Filter, Incarnation, ReadAll, RecordedEvent,
+    Subscribe, SubscribeFrom, SubscribeTo,
 };
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::check::{self, Acknowledged, Histories, Seen};
+use super::check::{self, Histories, Seen};
 use crate::cluster::load::{Way, connect, read_on};
 use crate::entities::tally::{Book, Command, Tally};
-use crate::failover::world::World;
+use crate::failover::FailoverArgs;
+use crate::failover::world::{World, client};
 use crate::failure::{Result, fail};
-use crate::faults::CurrentStore;
-use crate::faults::tails::{Manner, Sink, Tail};
+use crate::faults::ask::until;
+use crate::faults::load::Load;
+use crate::faults::tails::{Manner, Sink};
+use crate::faults::writers::Claims;
 use crate::store::Opened;
 
-/// A writer begins a new stream after so many events.
-const EVENTS_PER_STREAM: usize = 3;
-/// Streams to which all writers append.
-const SHARED_STREAMS: usize = 5;
+/// Appends and commands that are answered between two steps of a round.
+const APPENDS: u64 = 200;
+const COMMANDS: u64 = 50;
 /// Entities, and their callers.
 const ENTITIES: usize = 20;
 const CALLERS: u32 = 4;
@@ -35,25 +35,12 @@ const CALLERS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Whatever is waited for comes within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often waits look.
-const LOOK: Duration = Duration::from_millis(10);
-
-/// What the tasks of a round share.
-#[derive(Default)]
-struct Shared {
-    acknowledged: Mutex<Vec<Acknowledged>>,
-    /// Commands that were answered, and those among them that were sent when all knew of the new history.
-    commands: AtomicUsize,
-    settled_commands: AtomicUsize,
-    settled: AtomicBool,
-    over: CancellationToken,
-    wrong: Mutex<Vec<String>>,
-}
 
 /// What a round has found.
 pub(super) struct Found {
     pub(super) acknowledged: u64,
     pub(super) lost: u64,
+    pub(super) consumers: u64,
     /// Consumers that ended with *invalid checkpoint*.
     pub(super) told: u64,
     /// Commands of entities that were answered.
@@ -81,21 +68,51 @@ impl Sink for Consumer {
     }
 }
 
-impl Shared {
-    fn complain(&self, text: String) {
-        self.wrong.lock().unwrap().push(text);
+/// Commands to entities, from callers that go on until the end.
+struct Commands {
+    book: Arc<Book>,
+    answered: AtomicU64,
+    /// All processes know of the new history.
+    settled: AtomicBool,
+    over: CancellationToken,
+}
+
+impl Commands {
+    /// Sends one command after the other, each to the next entity. What is sent when all know of the new history goes
+    /// into the book: its answers must rest on what is stored.
+    async fn send(self: Arc<Self>, entities: Entities<Tally>, round: u32, caller: u32) {
+        for (n, entity) in (0_u64..).zip((0..ENTITIES).cycle()) {
+            if self.over.is_cancelled() {
+                return;
+            }
+            let settled = self.settled.load(Ordering::SeqCst);
+            let before = self.book.before(entity);
+            let command = Command::Count {
+                by: u32::try_from(entity).unwrap_or(u32::MAX),
+                n: (u64::from(round) << 40) | (u64::from(caller) << 32) | n,
+            };
+            if let Ok(reply) = entities.execute(&entity.to_string(), command).await {
+                if settled {
+                    self.book.after(entity, before, command, reply);
+                }
+                self.answered.fetch_add(1, Ordering::SeqCst);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 }
 
 /// Everything that runs in a round.
 pub(super) struct Work {
-    pub(super) ways: [Way; 2],
-    shared: Arc<Shared>,
-    book: Arc<Book>,
+    ways: [Way; 2],
+    load: Load,
     consumers: BTreeMap<String, Arc<Mutex<Seen>>>,
-    tasks: JoinSet<()>,
-    tails: JoinSet<()>,
-    _let_go: watch::Sender<u64>,
+    commands: Arc<Commands>,
+    callers: JoinSet<()>,
+    /// Appends that are answered between two steps, some of which were begun in between.
+    appends: u64,
+    /// Since when all processes know of the new history.
+    settled: Option<Instant>,
 }
 
 impl Work {
@@ -103,92 +120,73 @@ impl Work {
         world: &World,
         entities: &Entities<Tally>,
         round: u32,
-        writers: u16,
+        args: &FailoverArgs,
     ) -> Result<Self> {
-        let mut work = Self {
-            ways: world.ways(),
-            shared: Arc::default(),
-            book: Book::new(ENTITIES),
-            consumers: BTreeMap::new(),
-            tasks: JoinSet::new(),
-            tails: JoinSet::new(),
-            _let_go: watch::Sender::new(0),
-        };
-        let mut begin = None;
-        read_on(&work.ways[0], &mut begin).await?;
-        for way in work.ways.clone() {
+        let (ways, mut begin) = (world.ways(), None);
+        let mut load = Load::new(args.seed ^ (u64::from(round) << 32));
+        let mut consumers = BTreeMap::new();
+        read_on(&ways[0], &mut begin).await?;
+        for way in &ways {
             for manner in [Manner::Subscribe, Manner::Poll] {
-                work.follow(&way, manner, begin.clone())?;
+                let name = format!("{manner:?} of {}", way.name);
+                let seen: Arc<Mutex<Seen>> = Arc::default();
+                consumers.insert(name.clone(), Arc::clone(&seen));
+                let consumer = Consumer { seen, last: None };
+                load.follow_into(name, manner, client(way)?, begin.clone(), consumer);
             }
         }
-        for writer in 0..writers {
-            let (store, shared) = (connect(&work.ways[0])?, Arc::clone(&work.shared));
-            work.tasks.spawn(write(store, round, writer, shared));
+        for _ in 0..args.writers {
+            load.write(&ways[0].name, client(&ways[0])?, Claims::Nothing, PAUSE);
         }
+        let commands = Arc::new(Commands {
+            book: Book::new(ENTITIES),
+            answered: AtomicU64::new(0),
+            settled: AtomicBool::new(false),
+            over: CancellationToken::new(),
+        });
+        let mut callers = JoinSet::new();
         for caller in 0..CALLERS {
-            let (entities, book) = (entities.clone(), Arc::clone(&work.book));
-            let shared = Arc::clone(&work.shared);
-            work.tasks
-                .spawn(command(entities, round, caller, book, shared));
+            callers.spawn(Arc::clone(&commands).send(entities.clone(), round, caller));
         }
-        Ok(work)
+        Ok(Self {
+            ways,
+            load,
+            consumers,
+            commands,
+            callers,
+            appends: APPENDS + u64::from(args.writers),
+            settled: None,
+        })
     }
 
-    fn follow(&mut self, way: &Way, manner: Manner, from: Option<Checkpoint>) -> Result<()> {
-        let name = format!("{manner:?} of {}", way.name);
-        let seen: Arc<Mutex<Seen>> = Arc::default();
-        self.consumers.insert(name.clone(), Arc::clone(&seen));
-        let tail = Tail {
-            name,
-            manner,
-            store: CurrentStore::new(Arc::new(connect(way)?), None),
-            let_go: self._let_go.subscribe(),
-            over: self.shared.over.clone(),
-            sink: Consumer { seen, last: None },
+    /// Waits until so many more appends and commands are answered.
+    pub(super) async fn goes_on(&self) -> Result<()> {
+        let answered = || {
+            let appends = self.load.record.counted(&self.ways[0].name, "acknowledged");
+            (appends, self.commands.answered.load(Ordering::SeqCst))
         };
-        self.tails.spawn(tail.run(from));
-        Ok(())
-    }
-
-    /// Waits until so many more appends and commands are answered; those count that were sent when all knew of the new
-    /// history, if there is one.
-    pub(super) async fn goes_on(&self, appends: usize, commands: usize) -> Result<()> {
-        let settled = self.shared.settled.load(Ordering::SeqCst);
-        let counted = match settled {
-            true => &self.shared.settled_commands,
-            false => &self.shared.commands,
-        };
-        let now = || {
-            let acknowledged = self.shared.acknowledged.lock().unwrap();
-            let counts = |one: &&Acknowledged| one.settled || !settled;
-            let appends = acknowledged.iter().filter(counts).count();
-            (appends, counted.load(Ordering::SeqCst))
-        };
-        let before = now();
+        let before = answered();
         let enough = async || {
-            let now = now();
-            now.0 >= before.0 + appends && now.1 >= before.1 + commands
+            let now = answered();
+            now.0 >= before.0 + self.appends && now.1 >= before.1 + COMMANDS + u64::from(CALLERS)
         };
-        until("appends and commands are answered", enough).await
+        until("appends and commands are answered", PATIENCE, enough).await
     }
 
-    /// Waits until every consumer has what is acknowledged now.
-    pub(super) async fn consumers_follow(&self) -> Result<()> {
-        let wanted = self.shared.acknowledged.lock().unwrap().len();
-        let all = async || {
-            let mut seen = self.consumers.values();
-            seen.all(|seen| seen.lock().unwrap().events.len() >= wanted)
+    /// Waits until every consumer has what was acknowledged last, which will be lost. Gives its checkpoint.
+    pub(super) async fn consumers_follow(&self) -> Result<Checkpoint> {
+        let acknowledged = self.load.record.acknowledged();
+        let Some(last) = acknowledged.last() else {
+            return fail("nothing was acknowledged");
         };
-        until("consumers follow", all).await
-    }
-
-    /// A checkpoint of what will be lost.
-    pub(super) fn last_checkpoint(&self) -> Result<Checkpoint> {
-        let acknowledged = self.shared.acknowledged.lock().unwrap();
-        match acknowledged.last() {
-            Some(last) => Ok(last.checkpoint.clone()),
-            None => fail("nothing was acknowledged"),
-        }
+        let has_it = |seen: &Mutex<Seen>| {
+            let seen = seen.lock().unwrap();
+            let mut newest = seen.events.iter().rev();
+            newest.any(|event| event.id == last.ids[0])
+        };
+        let all = async || self.consumers.values().all(|seen| has_it(seen));
+        until("consumers follow", PATIENCE, all).await?;
+        Ok(last.checkpoint.clone())
     }
 
     /// The history that each process knows: both servers, and this one.
@@ -201,13 +199,14 @@ impl Work {
     }
 
     /// Waits until all processes know the same new history.
-    pub(super) async fn settled(&self, own: &Opened, old: Incarnation) -> Result<Histories> {
+    pub(super) async fn settled(&mut self, own: &Opened, old: Incarnation) -> Result<Histories> {
         let is_new = async || {
             let known = self.known(own).await;
             known.is_ok_and(|all| all[0] != old && all.iter().all(|one| *one == all[0]))
         };
-        until("all know that the history is another one", is_new).await?;
-        self.shared.settled.store(true, Ordering::SeqCst);
+        until("all know that the history is another one", PATIENCE, is_new).await?;
+        self.settled = Some(Instant::now());
+        self.commands.settled.store(true, Ordering::SeqCst);
         let new = own.store.info().await?.incarnation;
         Ok(Histories { old, new })
     }
@@ -222,10 +221,8 @@ impl Work {
             let read = ReadAll::forwards().from(AllFrom::Checkpoint(checkpoint.clone()));
             let read = store.read_all(read).await.map(drop);
             for outcome in [subscribed, read] {
-                let refused =
-                    |error: &Error| matches!(error.kind(), ErrorKind::InvalidCheckpoint(_));
-                if !outcome.as_ref().is_err_and(refused) {
-                    self.shared.complain(format!(
+                if !outcome.as_ref().is_err_and(check::is_other_history) {
+                    self.load.record.violation(format!(
                         "{}: a checkpoint of the lost history was answered by {outcome:?}",
                         way.name
                     ));
@@ -236,133 +233,45 @@ impl Work {
     }
 
     /// Ends everything, when consumers have been told, and checks it.
-    pub(super) async fn end(&mut self, own: &Opened, histories: Histories) -> Result<Found> {
+    pub(super) async fn end(mut self, own: &Opened, histories: Histories) -> Result<Found> {
+        let record = Arc::clone(&self.load.record);
         let ended = async || {
             let mut seen = self.consumers.values();
             seen.all(|seen| seen.lock().unwrap().end.is_some())
         };
-        if let Err(failure) = until("consumers are told", ended).await {
-            self.shared.complain(failure.to_string());
+        if let Err(failure) = until("consumers are told", PATIENCE, ended).await {
+            record.violation(failure.to_string());
         }
-        self.shared.over.cancel();
-        while let Some(ended) = self.tasks.join_next().await {
-            ended?;
-        }
-        while let Some(ended) = self.tails.join_next().await {
+        self.commands.over.cancel();
+        self.load.end_writers().await?;
+        while let Some(ended) = self.callers.join_next().await {
             ended?;
         }
         let stored = read_on(&self.ways[0], &mut None).await?;
-        let mut wrong = std::mem::take(&mut *self.shared.wrong.lock().unwrap());
         if stored != read_on(&self.ways[1], &mut None).await? {
-            wrong.push("the servers read different events".into());
+            record.violation("the servers read different events".into());
         }
+        let verdict = self.load.judge(&stored).await?;
+        let all = record.acknowledged();
+        let (lost, found) = check::acknowledged(&all, &verdict, histories, self.settled);
+        let mut wrong = record.violations().0;
+        wrong.extend(found);
         wrong.extend(check::whole(&stored));
         let mut told = 0;
         for (name, seen) in &self.consumers {
             let seen = seen.lock().unwrap();
-            told += u64::from(check::is_told(&seen));
+            told += u64::from(seen.end.as_ref().is_some_and(check::is_other_history));
             let found = check::consumer(&seen, &stored);
             wrong.extend(found.into_iter().map(|text| format!("{name} {text}")));
         }
-        let all = std::mem::take(&mut *self.shared.acknowledged.lock().unwrap());
-        let (lost, found) = check::acknowledged(&all, &stored, histories);
-        wrong.extend(found);
-        wrong.extend(self.book.check(own.store.as_ref()).await?.1);
+        wrong.extend(self.commands.book.check(own.store.as_ref()).await?.1);
         Ok(Found {
             acknowledged: all.len() as u64,
             lost,
+            consumers: self.consumers.len() as u64,
             told,
-            commands: self.shared.commands.load(Ordering::SeqCst) as u64,
+            commands: self.commands.answered.load(Ordering::SeqCst),
             wrong,
         })
     }
-}
-
-/// Appends one event after the other, each until it is answered.
-async fn write(store: impl EventStore, round: u32, writer: u16, shared: Arc<Shared>) {
-    for number in 0.. {
-        let own = format!("own-{round}-{writer}-{}", number / EVENTS_PER_STREAM);
-        let common = format!("shared-{}", number % SHARED_STREAMS);
-        let stream = if number % 2 == 0 { own } else { common };
-        let id = EventId::random();
-        loop {
-            if shared.over.is_cancelled() {
-                return;
-            }
-            let settled = shared.settled.load(Ordering::SeqCst);
-            let events = vec![event(&stream, id)];
-            match store
-                .append_to(&stream, ExpectedRevision::Any, events)
-                .await
-            {
-                Ok(appended) => {
-                    let one = acknowledged(stream, id, appended, settled);
-                    shared.acknowledged.lock().unwrap().push(one);
-                    break;
-                }
-                Err(error) if error.is_retryable() => {}
-                Err(error) => shared.complain(format!("{stream}: refused wrongly: {error}")),
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
-fn acknowledged(stream: String, id: EventId, appended: Appended, settled: bool) -> Acknowledged {
-    Acknowledged {
-        stream,
-        id,
-        revision: appended.streams[0].first_revision,
-        position: appended.position,
-        checkpoint: appended.checkpoint,
-        settled,
-    }
-}
-
-/// Sends one command after the other, each to the next entity. What is sent when all know of the new history goes into
-/// the book: its answers must rest on what is stored.
-async fn command(
-    entities: Entities<Tally>,
-    round: u32,
-    caller: u32,
-    book: Arc<Book>,
-    shared: Arc<Shared>,
-) {
-    for (n, entity) in (0_u64..).zip((0..ENTITIES).cycle()) {
-        if shared.over.is_cancelled() {
-            return;
-        }
-        let (settled, before) = (shared.settled.load(Ordering::SeqCst), book.before(entity));
-        let command = Command::Count {
-            by: u32::try_from(entity).unwrap_or(u32::MAX),
-            n: (u64::from(round) << 40) | (u64::from(caller) << 32) | n,
-        };
-        if let Ok(reply) = entities.execute(&entity.to_string(), command).await {
-            shared.commands.fetch_add(1, Ordering::SeqCst);
-            if settled {
-                book.after(entity, before, command, reply);
-                shared.settled_commands.fetch_add(1, Ordering::SeqCst);
-            }
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
-/// An event whose data name its stream.
-fn event(stream: &str, id: EventId) -> EventData {
-    let event_type = EventType::new("tested").expect("a valid type");
-    EventData::json(event_type, format!("{{\"stream\":\"{stream}\"}}")).with_id(id)
-}
-
-/// Waits until something is so.
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) -> Result<()> {
-    let begun = Instant::now();
-    while !is_so().await {
-        if begun.elapsed() > PATIENCE {
-            return fail(format!("not within {PATIENCE:?}: {what}"));
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    Ok(())
 }
