@@ -13,6 +13,7 @@
     reason = "tests"
 )]
 
+mod hints;
 mod load;
 mod nodes;
 mod several;
