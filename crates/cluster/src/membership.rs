@@ -30,8 +30,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::registry::{
-    Beat, Claim, Generation, HandOver, Join, LeaseEpoch, Look, MoveReason, NodeId, NodeInfo,
-    NodeRow, NodeState, Suspect, Tenure, UNREACHABLE_MAX,
+    Beat, Claim, ClusterVersion, Generation, HandOver, Join, LeaseEpoch, Look, MoveReason, NodeId,
+    NodeInfo, NodeRow, NodeState, Suspect, Tenure, UNREACHABLE_MAX,
 };
 use gesta_core::{LogId, Result};
 
@@ -146,6 +146,9 @@ pub enum Stop {
     /// Another process has joined with the address of this one, and is alive. If this one joined again, the two would
     /// replace each other for ever.
     Replaced,
+    /// The cluster has a version that this build cannot read. The node owns nothing, and is declared dead by the
+    /// others.
+    Unreadable(ClusterVersion),
     /// It has failed, by a fault of this program. The node owns nothing, and is declared dead by the others.
     Failed,
 }

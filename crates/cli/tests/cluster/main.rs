@@ -16,6 +16,7 @@
 mod hints;
 mod load;
 mod nodes;
+mod operators;
 mod several;
 #[path = "../support/mod.rs"]
 mod support;
