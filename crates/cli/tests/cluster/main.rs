@@ -15,6 +15,7 @@
 
 mod hints;
 mod load;
+mod moves;
 mod nodes;
 mod operators;
 mod several;
