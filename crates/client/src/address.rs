@@ -48,8 +48,17 @@ impl Base {
         self.scheme == Scheme::HTTPS
     }
 
+    /// Another server, which is reached in the same way.
+    pub(crate) fn of_server(&self, authority: Authority) -> Self {
+        Self {
+            scheme: self.scheme.clone(),
+            authority,
+            path: String::new(),
+        }
+    }
+
     /// The address of a call.
-    pub(crate) fn join(&self, path: Path) -> Result<Uri> {
+    pub(crate) fn join(&self, path: &Path) -> Result<Uri> {
         let text = format!("{}{}", self.path, path.text);
         if text.len() > PATH_BYTES_MAX {
             return Err(Error::invalid(
@@ -133,7 +142,7 @@ mod tests {
         let base = Base::parse("http://localhost:1/gesta/").expect("valid");
         let stream = StreamId::new(name).expect("valid");
         let path = Path::of_stream(&stream, "/subscribe").with("after", "a b&c");
-        base.join(path).expect("address").to_string()
+        base.join(&path).expect("address").to_string()
     }
 
     #[test]

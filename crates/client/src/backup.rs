@@ -33,6 +33,7 @@ impl HttpStore {
             path: Path::of("/admin/backup"),
             body: Bytes::new(),
             effect: Effect::Reads,
+            stream: None,
         };
         let body = self.open(call).await?.into_body();
         let bytes = body.size_hint().exact();

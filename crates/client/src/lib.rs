@@ -14,10 +14,14 @@
 //! store.append_to("cart-1", ExpectedRevision::NoStream, vec![event]).await?;
 //! # Ok(()) }
 //! ```
+//!
+//! Servers that are nodes of one cluster are given together ([`HttpStore::connect_to_cluster`]): if one cannot be
+//! reached, another one is asked, and changes go straight to the owners of their logs.
 
 mod address;
 mod backup;
 mod groups;
+mod owners;
 mod sse;
 mod store;
 mod tls;
@@ -27,4 +31,4 @@ pub use backup::BackupDownload;
 pub use groups::{GroupConsumer, HttpGroups};
 pub use store::HttpStore;
 pub use tls::{Credentials, Tls};
-pub use transport::Config;
+pub use transport::{Config, OwnerHints};

@@ -49,6 +49,20 @@ impl HttpStore {
         })
     }
 
+    /// The store that these servers serve together, as nodes of one cluster. The first one is asked, the next one when
+    /// a server cannot be reached, and so on. With [`OwnerHints::Follow`](crate::OwnerHints) changes go to the owner of
+    /// their log, at the address that `/info` of one of these servers tells; if it does not answer, to one of these.
+    /// Credentials are sent to whomever a call goes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no URL, or one is not that of a server.
+    pub fn connect_to_cluster(urls: &[&str], config: Config) -> Result<Self> {
+        Ok(Self {
+            transport: Transport::to_cluster(urls, config)?,
+            closed: CancellationToken::new(),
+        })
+    }
+
     /// The consumer groups of the server.
     #[must_use]
     pub fn groups(&self) -> HttpGroups {
@@ -73,9 +87,16 @@ impl HttpStore {
         Ok(self.transport.send(Call::get(path)).await?.body)
     }
 
-    async fn write(&self, method: Method, path: Path, body: Bytes) -> Result<Bytes> {
+    /// Changes streams of one log; `stream` is one of them.
+    async fn write(
+        &self,
+        method: Method,
+        path: Path,
+        body: Bytes,
+        stream: &StreamId,
+    ) -> Result<Bytes> {
         self.check_open()?;
-        let call = Call::write(method, path, body);
+        let call = Call::write(method, path, body).of(stream);
         Ok(self.transport.send(call).await?.body)
     }
 }
@@ -105,12 +126,15 @@ impl EventStore for HttpStore {
             [part] => {
                 let path = Path::of_stream(&part.stream, "");
                 let body = request::append_to(part);
-                let answer = self.write(Method::POST, path, body).await?;
+                let answer = self.write(Method::POST, path, body, &part.stream).await?;
                 Ok(answer::read::<AppendedTo<'_>>(&answer)?.into())
             }
-            _ => {
-                let body = request::append_several(&request);
-                let answer = self.write(Method::POST, Path::of("/append"), body).await?;
+            parts => {
+                let (path, body) = (Path::of("/append"), request::append_several(&request));
+                let answer = match parts.first() {
+                    Some(first) => self.write(Method::POST, path, body, &first.stream).await?,
+                    None => return Err(Error::invalid("streams", "must not be empty")),
+                };
                 Ok(answer::read::<AppendedSeveral<'_>>(&answer)?.into())
             }
         }
@@ -164,7 +188,9 @@ impl EventStore for HttpStore {
         let path = Path::of_stream(&request.stream, "")
             .with("expected", Expected(request.expected).to_string())
             .with("tombstone", tombstone);
-        let stored = self.write(Method::DELETE, path, Bytes::new()).await?;
+        let stored = self
+            .write(Method::DELETE, path, Bytes::new(), &request.stream)
+            .await?;
         answer::read::<Stored<'_>>(&stored).map(Into::into)
     }
 
@@ -192,7 +218,7 @@ impl EventStore for HttpStore {
         let path = Path::of_stream(&request.stream, "/metadata")
             .with("expected", Expected(request.expected).to_string());
         let body = request.metadata.json().clone();
-        let stored = self.write(Method::PUT, path, body).await?;
+        let stored = self.write(Method::PUT, path, body, &request.stream).await?;
         answer::read::<Stored<'_>>(&stored).map(Into::into)
     }
 

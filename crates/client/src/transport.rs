@@ -1,21 +1,31 @@
-//! Sending a request and taking its answer, with a maximum for every wait.
+//! Sending a request and taking its answer, with a maximum for every wait; and to which of several servers it is sent.
+//!
+//! Invariant: a change is sent a second time only if nothing of it has reached the first server.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use gesta_core::{Error, ErrorKind, Result};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use gesta_core::{Error, ErrorKind, LogId, Result, StreamId};
+use gesta_wire::answer;
 use gesta_wire::problem::Document;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::http::response::Parts;
-use hyper::{Method, Request, Response};
+use hyper::http::uri::Authority;
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::Instant;
 
 use crate::address::{Base, Path};
+use crate::owners::{Hint, Info, Owners};
 use crate::tls::{Credentials, Tls};
 
 /// Largest answer: a page of the largest events in base64, with their names and tags.
@@ -24,8 +34,20 @@ const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 const IDLE_CONNECTIONS_MAX: usize = 64;
 /// Shorter than servers keep idle connections, so that a request seldom meets a closing one.
 const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for a connection to the owner of a log, which may be an address that cannot be reached from here.
+const CONNECT_OWNER_MAX: Duration = Duration::from_secs(1);
 
-/// Longest waits of a client.
+/// Whether a client of a cluster sends changes to the owners of their logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OwnerHints {
+    /// It does, once it has been told who they are: a change is then not forwarded from one node to another.
+    #[default]
+    Follow,
+    /// It asks only the servers that it was given: for clients that reach nodes by other addresses than these tell.
+    Ignore,
+}
+
+/// Longest waits of a client, and whom it believes and asks.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// For a connection.
@@ -38,6 +60,9 @@ pub struct Config {
     pub tls: Tls,
     /// Who the client is. Over `http` everybody in between can read it.
     pub credentials: Option<Credentials>,
+    /// Whether changes go straight to the owners of their logs. A client of one URL
+    /// ([`HttpStore::connect`](crate::HttpStore::connect)) never does that.
+    pub owner_hints: OwnerHints,
 }
 
 impl Default for Config {
@@ -48,6 +73,7 @@ impl Default for Config {
             silence_max: Duration::from_secs(60),
             tls: Tls::default(),
             credentials: None,
+            owner_hints: OwnerHints::default(),
         }
     }
 }
@@ -77,6 +103,8 @@ pub(crate) struct Call {
     pub(crate) path: Path,
     pub(crate) body: Bytes,
     pub(crate) effect: Effect,
+    /// The stream that is changed: the owner of its log does it without forwarding.
+    pub(crate) stream: Option<StreamId>,
 }
 
 impl Call {
@@ -86,6 +114,7 @@ impl Call {
             path,
             body: Bytes::new(),
             effect: Effect::Reads,
+            stream: None,
         }
     }
 
@@ -95,7 +124,14 @@ impl Call {
             path,
             body,
             effect: Effect::Writes,
+            stream: None,
         }
+    }
+
+    /// A change of this stream.
+    pub(crate) fn of(self, stream: &StreamId) -> Self {
+        let stream = Some(stream.clone());
+        Self { stream, ..self }
     }
 }
 
@@ -106,37 +142,123 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
-/// The connections to a server.
+type Connections = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// The connections to the servers.
 #[derive(Debug, Clone)]
 pub(crate) struct Transport {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    base: Base,
+    client: Connections,
+    /// To owners of logs, with a shorter wait.
+    to_owners: Connections,
+    servers: Arc<Servers>,
     authorization: Option<HeaderValue>,
     config: Config,
 }
 
+/// The servers that a client was given, and the owners of logs that they have told of.
+#[derive(Debug)]
+struct Servers {
+    given: Vec<Base>,
+    /// Which of them is asked; it grows when one could not be reached.
+    turn: AtomicUsize,
+    /// `None`: hints are not followed.
+    owners: Option<Owners>,
+}
+
+impl Servers {
+    /// The server that is asked now, and the turn that this is.
+    fn present(&self) -> (usize, &Base) {
+        let turn = self.turn.load(Ordering::Relaxed);
+        (turn, &self.given[turn % self.given.len()])
+    }
+
+    /// A server could not be reached or has not answered: others are asked from now on.
+    fn lost(&self, asked: &Asked) {
+        match (asked, &self.owners) {
+            (Asked::Given(turn), _) => {
+                let order = Ordering::Relaxed;
+                let next = turn.wrapping_add(1);
+                // Another call may have found that out.
+                let _ = self.turn.compare_exchange(*turn, next, order, order);
+            }
+            (Asked::Owner(api), Some(owners)) => owners.lost(api, Instant::now()),
+            _ => {}
+        }
+    }
+}
+
+/// Why there is no answer.
+enum Trouble {
+    /// There was no connection: nothing has reached the server.
+    NotSent(Error),
+    /// Anything else.
+    Failed(Error),
+}
+
+/// Who was asked last.
+#[derive(Default)]
+enum Asked {
+    #[default]
+    Nobody,
+    /// A server that the client was given, in this turn.
+    Given(usize),
+    /// The owner of a log.
+    Owner(Authority),
+}
+
+fn connections(config: &Config, is_encrypted: bool, connect_max: Duration) -> Result<Connections> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(connect_max));
+    connector.set_keepalive(Some(config.silence_max / 2));
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(config.tls.config(is_encrypted)?)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(connector);
+    let client = Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE_MAX)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+        .build(connector);
+    Ok(client)
+}
+
 impl Transport {
+    /// The connections to one server, which alone is asked.
     pub(crate) fn new(url: &str, config: Config) -> Result<Self> {
-        let mut connector = HttpConnector::new();
-        let base = Base::parse(url)?;
-        connector.enforce_http(false);
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(config.connect_max));
-        connector.set_keepalive(Some(config.silence_max / 2));
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(config.tls.config(base.is_encrypted())?)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(connector);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_MAX)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-            .build(connector);
+        Self::start(vec![Base::parse(url)?], None, config)
+    }
+
+    /// The connections to servers of one cluster.
+    pub(crate) fn to_cluster(urls: &[&str], config: Config) -> Result<Self> {
+        let given: Result<Vec<Base>> = urls.iter().map(|url| Base::parse(url)).collect();
+        let given = given?;
+        if given.is_empty() {
+            return Err(Error::invalid("urls", "must name at least one server"));
+        }
+        let owners = (config.owner_hints == OwnerHints::Follow).then(Owners::default);
+        Self::start(given, owners, config)
+    }
+
+    fn start(given: Vec<Base>, owners: Option<Owners>, config: Config) -> Result<Self> {
+        let is_encrypted = given.iter().any(Base::is_encrypted);
+        let connect_max = config.connect_max;
+        let client = connections(&config, is_encrypted, connect_max)?;
+        let to_owners = match owners {
+            Some(_) => connections(&config, is_encrypted, connect_max.min(CONNECT_OWNER_MAX))?,
+            None => client.clone(),
+        };
         let credentials = config.credentials.as_ref();
         Ok(Self {
             client,
-            base,
+            to_owners,
+            servers: Arc::new(Servers {
+                given,
+                turn: AtomicUsize::new(0),
+                owners,
+            }),
             authorization: credentials.map(Credentials::header).transpose()?,
             config,
         })
@@ -149,60 +271,146 @@ impl Transport {
     /// Sends a call and takes its whole answer.
     pub(crate) async fn send(&self, call: Call) -> Result<Answer> {
         let effect = call.effect;
-        let time_max = self.config.answer_max;
-        tokio::time::timeout(time_max, async {
-            let (head, body) = self.begin(call).await?.into_parts();
+        let mut asked = Asked::default();
+        let answer = async {
+            let (head, body) = self.begin(call, &mut asked).await?.into_parts();
             let body = whole(body, effect).await?;
             Ok(Answer { head, body })
-        })
-        .await
-        .unwrap_or_else(|_| Err(effect.error(format!("no answer within {} s", time_max.as_secs()))))
+        };
+        let answer = tokio::time::timeout(self.config.answer_max, answer).await;
+        answer.unwrap_or_else(|_| Err(self.late(&asked, effect)))
     }
 
     /// Sends a call whose answer does not end.
     pub(crate) async fn open(&self, call: Call) -> Result<Response<Incoming>> {
         let effect = call.effect;
-        let time_max = self.config.answer_max;
-        tokio::time::timeout(time_max, self.begin(call))
-            .await
-            .unwrap_or_else(|_| {
-                Err(effect.error(format!("no answer within {} s", time_max.as_secs())))
-            })
+        let mut asked = Asked::default();
+        let answer = self.begin(call, &mut asked);
+        let answer = tokio::time::timeout(self.config.answer_max, answer).await;
+        answer.unwrap_or_else(|_| Err(self.late(&asked, effect)))
+    }
+
+    /// The error of a call that is not answered in time.
+    fn late(&self, asked: &Asked, effect: Effect) -> Error {
+        self.servers.lost(asked);
+        let seconds = self.config.answer_max.as_secs();
+        effect.error(format!("no answer within {seconds} s"))
     }
 
     /// Sends a call; an error answer is an error.
-    async fn begin(&self, call: Call) -> Result<Response<Incoming>> {
-        let effect = call.effect;
-        let mut request = Request::new(Full::new(call.body));
-        *request.uri_mut() = self.base.join(call.path)?;
-        if call.method != Method::GET {
-            let json = HeaderValue::from_static("application/json");
-            request.headers_mut().insert(CONTENT_TYPE, json);
+    async fn begin(&self, call: Call, asked: &mut Asked) -> Result<Response<Incoming>> {
+        if let Some(answer) = self.ask_owner(&call, asked).await {
+            return answer;
         }
-        *request.method_mut() = call.method;
-        let any = HeaderValue::from_static("*/*");
-        request.headers_mut().insert(ACCEPT, any);
-        if let Some(authorization) = &self.authorization {
-            let headers = request.headers_mut();
-            headers.insert(AUTHORIZATION, authorization.clone());
+        let mut tries = self.servers.given.len();
+        loop {
+            tries -= 1;
+            let (turn, base) = self.servers.present();
+            *asked = Asked::Given(turn);
+            match self.ask(&self.client, base, &call, None).await {
+                Ok(response) => return answered(response, call.effect).await,
+                Err(trouble) => {
+                    self.servers.lost(asked);
+                    match trouble {
+                        Trouble::NotSent(_) if tries > 0 => {}
+                        Trouble::NotSent(error) | Trouble::Failed(error) => return Err(error),
+                    }
+                }
+            }
         }
-        let response = self.client.request(request).await.map_err(|error| {
+    }
+
+    /// Sends a change to the owner of its log; `None` if that is not known, or could not be reached.
+    async fn ask_owner(
+        &self,
+        call: &Call,
+        asked: &mut Asked,
+    ) -> Option<Result<Response<Incoming>>> {
+        let owners = self.servers.owners.as_ref()?;
+        let (log, api) = owners.of(call.stream.as_ref()?, Instant::now())?;
+        let base = self.servers.present().1.of_server(api.clone());
+        *asked = Asked::Owner(api);
+        match self.ask(&self.to_owners, &base, call, Some(log)).await {
+            Ok(response) => {
+                if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+                    owners.forget(log);
+                }
+                Some(answered(response, call.effect).await)
+            }
+            Err(trouble) => {
+                self.servers.lost(asked);
+                match trouble {
+                    Trouble::NotSent(_) => None,
+                    Trouble::Failed(error) => Some(Err(error)),
+                }
+            }
+        }
+    }
+
+    /// Sends a call to a server; `direct` is the log of which it is believed to be the owner.
+    async fn ask(
+        &self,
+        client: &Connections,
+        base: &Base,
+        call: &Call,
+        direct: Option<LogId>,
+    ) -> std::result::Result<Response<Incoming>, Trouble> {
+        let request = self.request(base, call).map_err(Trouble::Failed)?;
+        let response = client.request(request).await.map_err(|error| {
             if error.is_connect() {
-                Error::unavailable("cannot connect to the server").caused_by(error)
+                let text = "cannot connect to the server";
+                Trouble::NotSent(Error::unavailable(text).caused_by(error))
             } else {
-                effect
-                    .error("the connection broke before the answer came".into())
-                    .caused_by(error)
+                let text = "the connection broke before the answer came";
+                Trouble::Failed(call.effect.error(text.into()).caused_by(error))
             }
         })?;
-        if response.status().is_success() {
-            return Ok(response);
+        if let Some(owners) = &self.servers.owners {
+            let hint = Hint::of(response.headers());
+            if owners.heard(hint, direct, Instant::now()) {
+                tokio::spawn(self.clone().learn());
+            }
         }
-        let (head, body) = response.into_parts();
-        let body = whole(body, effect).await?;
-        Err(told(&body)
-            .unwrap_or_else(|| effect.error(format!("the server answered {}", head.status))))
+        Ok(response)
     }
+
+    fn request(&self, base: &Base, call: &Call) -> Result<Request<Full<Bytes>>> {
+        let mut request = Request::new(Full::new(call.body.clone()));
+        *request.uri_mut() = base.join(&call.path)?;
+        *request.method_mut() = call.method.clone();
+        let headers = request.headers_mut();
+        if call.method != Method::GET {
+            let json = HeaderValue::from_static("application/json");
+            headers.insert(CONTENT_TYPE, json);
+        }
+        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        if let Some(authorization) = &self.authorization {
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        Ok(request)
+    }
+
+    /// Asks one of the servers that the client was given where all of them are, and who owns which log.
+    fn learn(self) -> BoxFuture<'static, ()> {
+        let learn = async move {
+            let answer = self.send(Call::get(Path::of("/info"))).await;
+            let info = answer.and_then(|answer| answer::read::<Info>(&answer.body));
+            // If there is none, the next hint asks again.
+            if let (Some(owners), Ok(info)) = (&self.servers.owners, info) {
+                owners.learn(info);
+            }
+        };
+        learn.boxed()
+    }
+}
+
+async fn answered(response: Response<Incoming>, effect: Effect) -> Result<Response<Incoming>> {
+    if response.status().is_success() {
+        return Ok(response);
+    }
+    let (head, body) = response.into_parts();
+    let body = whole(body, effect).await?;
+    Err(told(&body).unwrap_or_else(|| effect.error(format!("the server answered {}", head.status))))
 }
 
 /// The error that a problem document tells of; `None` if it is not one of this API.

@@ -11,11 +11,13 @@
 //! * `observe`: who is dead; `shares`: who should have how many logs; `claims`: taking logs that nobody has;
 //! * `giving`: handing logs over; `progress`: giving up a log whose pipeline is stuck;
 //! * `plan`: which logs would move, for people;
+//! * `looks`: how often others may make this node look;
 //! * `answers`: what follows from an answer; `view`: what the rest of the node sees; `times`: how long all of it takes.
 
 mod answers;
 mod claims;
 mod giving;
+mod looks;
 mod note;
 mod observe;
 mod plan;
@@ -30,12 +32,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::registry::{
-    Beat, Claim, Generation, HandOver, Join, LeaseEpoch, Look, MoveReason, NodeId, NodeInfo,
-    NodeRow, NodeState, Suspect, Tenure, UNREACHABLE_MAX,
+    Beat, Claim, ClusterVersion, Generation, HandOver, Join, LeaseEpoch, Look, MoveReason, NodeId,
+    NodeInfo, NodeRow, NodeState, Suspect, Tenure, UNREACHABLE_MAX,
 };
 use gesta_core::{LogId, Result};
 
 use self::giving::Passing;
+use self::looks::Looks;
 pub use self::note::Note;
 use self::observe::{LookTimes, Observations};
 pub use self::plan::{PlannedMove, planned_moves};
@@ -146,6 +149,9 @@ pub enum Stop {
     /// Another process has joined with the address of this one, and is alive. If this one joined again, the two would
     /// replace each other for ever.
     Replaced,
+    /// The cluster has a version that this build cannot read. The node owns nothing, and is declared dead by the
+    /// others.
+    Unreadable(ClusterVersion),
     /// It has failed, by a fault of this program. The node owns nothing, and is declared dead by the others.
     Failed,
 }
@@ -227,6 +233,8 @@ pub struct Core {
     beat_sent: Option<(Moment, u64)>,
     /// When the last beat was sent.
     beaten: Moment,
+    /// What others may ask for.
+    looks: Looks,
     change: Option<Change>,
     /// Changes that were answered.
     changes: u64,
@@ -265,6 +273,7 @@ impl Core {
             beat_due: now,
             beat_sent: None,
             beaten: now,
+            looks: Looks::begin(now),
             change: None,
             changes: 0,
             is_look_needed: false,
@@ -301,6 +310,7 @@ impl Core {
                 self.unreachable = nodes;
             }
             // Others may say so as often as they like.
+            Input::LookNow if self.looks.take(self.beat(), now) => self.beat_due = now,
             Input::LookNow => self.look_soon(now),
             Input::Drain(state) => self.asked_for = Some(state),
             Input::Leave(within) => {

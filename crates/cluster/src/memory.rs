@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use gesta_core::registry::{
-    Beat, Claim, Generation, HandOver, Join, LeaseEpoch, LeaseRow, Look, MOVES_MAX, Move,
-    MoveReason, NodeId, NodeRow, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
+    Beat, Claim, ClusterVersion, Generation, HandOver, Join, LeaseEpoch, LeaseRow, Look, MOVES_MAX,
+    Move, MoveReason, NodeId, NodeRow, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
 };
 use gesta_core::{Error, Incarnation, LogId, Result, Timestamp};
 
@@ -23,6 +23,7 @@ pub struct Tables {
     moves: Vec<Move>,
     last_id: u32,
     incarnation: Incarnation,
+    version: ClusterVersion,
     /// What the database's clock shows.
     pub now: Timestamp,
 }
@@ -47,6 +48,7 @@ impl Tables {
             moves: Vec::new(),
             last_id: 0,
             incarnation,
+            version: ClusterVersion::FIRST,
             now: Timestamp::default(),
         }
     }
@@ -58,6 +60,7 @@ impl Tables {
         Look {
             is_registered: false,
             incarnation: self.incarnation,
+            version: self.version,
             nodes: self.nodes.iter().filter(is_live).cloned().collect(),
             leases: self.leases.clone(),
         }
@@ -72,12 +75,17 @@ impl Tables {
         let id = known
             .as_ref()
             .map_or(NodeId(self.last_id + 1), |node| node.id);
+        let held = known.as_ref().is_some_and(|node| node.held);
         let row = NodeRow {
             id,
             info: join.info.clone(),
             generation: join.generation,
             beat: join.beat,
-            state: NodeState::Up,
+            state: match held {
+                true => NodeState::Draining,
+                false => NodeState::Up,
+            },
+            held,
             unreachable: Vec::new(),
             started: self.now,
             beat_at: self.now,
@@ -201,6 +209,26 @@ impl Tables {
         for lease in &mut self.leases {
             lease.frozen = frozen;
         }
+    }
+
+    /// [`Registry::hold`].
+    pub fn hold(&mut self, address: &str, held: bool) -> bool {
+        let mut nodes = self.nodes.iter_mut();
+        let node = nodes.find(|node| *node.info.address == *address);
+        node.map(|node| node.held = held).is_some()
+    }
+
+    /// [`Registry::finalize`].
+    pub fn finalize(&mut self, from: ClusterVersion, to: ClusterVersion) -> bool {
+        let mut live = self
+            .nodes
+            .iter()
+            .filter(|node| node.state != NodeState::Left);
+        let is_done = self.version == from && to > from && live.all(|node| node.info.reads(to));
+        if is_done {
+            self.version = to;
+        }
+        is_done
     }
 
     /// A fail-over to a state of before: what was written since is lost.
@@ -333,6 +361,11 @@ impl MemoryRegistry {
         }
     }
 
+    /// The version of the cluster is raised, by somebody who has overlooked a node that cannot read it.
+    pub fn set_version(&self, version: ClusterVersion) {
+        self.state().tables.version = version;
+    }
+
     /// A fail-over to a state of before.
     pub fn fail_over(&self, before: &Tables) {
         self.state().tables.fail_over(before, Incarnation::random());
@@ -432,6 +465,14 @@ impl Registry for MemoryRegistry {
     async fn freeze(&self, frozen: bool) -> Result<()> {
         self.reach()?.tables.freeze(frozen);
         Ok(())
+    }
+
+    async fn hold(&self, address: &str, held: bool) -> Result<bool> {
+        Ok(self.reach()?.tables.hold(address, held))
+    }
+
+    async fn finalize(&self, from: ClusterVersion, to: ClusterVersion) -> Result<bool> {
+        Ok(self.reach()?.tables.finalize(from, to))
     }
 
     async fn store_id(&self) -> Result<uuid::Uuid> {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use gesta_core::registry::{LeaseEpoch, NodeId, NodeState};
+use gesta_core::registry::{ClusterVersion, LeaseEpoch, NodeId, NodeState};
 use gesta_core::{Incarnation, LogId};
 
 /// Who owns which log, as far as this node knows. Shared as an `Arc`: cloning is cheap.
@@ -16,6 +16,8 @@ pub struct Placement {
     /// The life of the store that this belongs to: epochs of different lives do not compare. `None` before the first
     /// look.
     pub incarnation: Option<Incarnation>,
+    /// The version of the cluster; `None` before the first look.
+    pub cluster: Option<ClusterVersion>,
     /// This node; `None` while it is not registered. Then it owns nothing, and still may serve everything.
     pub me: Option<NodeId>,
     /// Each log in order: `logs[n]` is log `n`. Empty before the first look.
@@ -90,6 +92,13 @@ impl Placement {
             .zip(&self.logs)
             .filter(|(_, place)| place.is_mine)
             .map(|(log, _)| LogId(log))
+    }
+
+    /// True if this node may send and write forms that came with this version: every node that may take part reads
+    /// them, and it has been decided that nobody goes back to a build that does not.
+    #[must_use]
+    pub fn may_use(&self, version: ClusterVersion) -> bool {
+        self.cluster.is_some_and(|cluster| version <= cluster)
     }
 
     /// The node of this id.

@@ -172,6 +172,40 @@ fn a_node_that_joins_gets_its_share_one_log_at_a_time_after_settling() {
     });
 }
 
+/// Goal: a drain that is held outlasts restarts of the node, of either kind, and ends when it is taken back.
+#[test]
+fn a_drain_that_is_held_outlasts_restarts() {
+    each_seed(|seed| {
+        let mut world = three(seed);
+        let address = world.processes[0].address.clone();
+        assert!(world.database.tables.hold(&address, true));
+        world.drain(0, NodeState::Draining);
+        let is_empty = |world: &World| world.logs_of(0).is_empty();
+        world.run_until("drained", 20 * SECOND, is_empty);
+        world.kill(0);
+        world.restart(0);
+        world.run(60 * SECOND);
+        assert!(is_empty(&world), "it has joined again, and receives none");
+        world.assert_owned();
+        world.leave(0);
+        world.run_until("left", 12 * SECOND, |world| {
+            world.processes[0].run == Run::Stopped(Stop::Left)
+        });
+        world.restart(0);
+        world.run(60 * SECOND);
+        assert!(is_empty(&world), "nor when it had left");
+        world.assert_owned();
+        assert!(world.database.tables.hold(&address, false));
+        world.drain(0, NodeState::Up);
+        world.run(90 * SECOND);
+        world.assert_settled();
+        world.kill(0);
+        world.restart(0);
+        world.run(90 * SECOND);
+        world.assert_settled();
+    });
+}
+
 /// Schedule 25: builds differ for a while.
 #[test]
 fn nothing_moves_for_balance_while_builds_differ() {

@@ -118,12 +118,17 @@ fn cut_links(world: &mut World, random: &mut SmallRng, process: usize) {
     world.input(process, Input::Unreachable(unreachable));
 }
 
-/// People ask for a move, or pin a log.
+/// People ask for a move, pin a log, or let a node join as draining.
 fn request(world: &mut World, random: &mut SmallRng) {
     let look = world.database.tables.look();
     let lease = look.leases[random.random_range(0..look.leases.len())];
-    let to = world.processes[random.random_range(0..world.processes.len())].id;
-    if random.random_bool(0.7) {
+    let process = random.random_range(0..world.processes.len());
+    let to = world.processes[process].id;
+    if random.random_bool(0.2) {
+        let held = random.random_bool(0.5);
+        let address = world.processes[process].address.clone();
+        world.database.tables.hold(&address, held);
+    } else if random.random_bool(0.7) {
         world
             .database
             .tables
@@ -146,6 +151,8 @@ fn heal(world: &mut World) {
         world.processes[process].is_cut = false;
         world.processes[process].stuck.clear();
         world.resume(process);
+        let address = world.processes[process].address.clone();
+        world.database.tables.hold(&address, false);
         world.input(process, Input::Unreachable(Vec::new()));
         world.drain(process, NodeState::Up);
     }

@@ -15,7 +15,7 @@ use gesta_cluster::membership::{Config, Preparation, Readiness, Sign, Stop};
 use gesta_cluster::memory::MemoryRegistry;
 use gesta_cluster::{HandOvers, Membership, Options, Placement, Progress, WithoutLinks};
 use gesta_core::LogId;
-use gesta_core::registry::{LeaseEpoch, NodeId, NodeInfo};
+use gesta_core::registry::{ClusterVersion, LeaseEpoch, NodeId, NodeInfo, Registry};
 
 const LOGS: u16 = 8;
 const SOON: Duration = Duration::from_secs(20);
@@ -257,4 +257,21 @@ async fn a_membership_that_fails_says_so_and_owns_nothing() {
     assert_eq!(stopped.expect("ends"), Stop::Failed);
     assert_eq!(mine(&membership.placement()), 0);
     assert_eq!(membership.leave(SOON).await, Stop::Failed);
+}
+
+/// Goal: a node that finds the cluster at a version that it cannot read owns nothing any more and stops.
+#[tokio::test]
+async fn a_node_that_cannot_read_the_version_of_the_cluster_stops() {
+    let registry = MemoryRegistry::new(LOGS);
+    let one = start(&registry, 1);
+    until(&one, "all are mine", |placement| mine(placement) == 8).await;
+    let (first, second) = (ClusterVersion::FIRST, ClusterVersion(2));
+    let placement = one.placement();
+    assert!(placement.may_use(first) && !placement.may_use(second));
+    let raised = registry.finalize(first, second).await;
+    assert!(!raised.unwrap(), "node 1 cannot read it");
+    registry.set_version(second);
+    let stopped = tokio::time::timeout(SOON, one.stopped()).await;
+    assert_eq!(stopped.expect("stops"), Stop::Unreadable(second));
+    assert_eq!(mine(&one.placement()), 0);
 }

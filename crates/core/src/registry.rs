@@ -107,6 +107,25 @@ impl NodeState {
     }
 }
 
+/// A version of the protocol between nodes: of what they send each other, and of what they write for each other. The
+/// *version of the cluster* is the newest whose forms may be used; a node takes part only if it can read it.
+///
+/// Why kept in the registry: while builds differ, one that is new must not use what an old one cannot read, and must
+/// stay so until nobody wants to go back to the old one. So people raise it (`gesta cluster finalize`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClusterVersion(pub u16);
+
+impl ClusterVersion {
+    /// That of a new cluster.
+    pub const FIRST: ClusterVersion = ClusterVersion(1);
+}
+
+impl fmt::Display for ClusterVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// What a node tells about itself when it joins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeInfo {
@@ -122,6 +141,14 @@ pub struct NodeInfo {
     pub protocol_max: u16,
 }
 
+impl NodeInfo {
+    /// True if the node can take part in a cluster of this version.
+    #[must_use]
+    pub fn reads(&self, version: ClusterVersion) -> bool {
+        (self.protocol_min..=self.protocol_max).contains(&version.0)
+    }
+}
+
 /// A node, as a look finds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeRow {
@@ -135,6 +162,8 @@ pub struct NodeRow {
     pub beat: i64,
     /// What it does.
     pub state: NodeState,
+    /// True: it joins as [`NodeState::Draining`].
+    pub held: bool,
     /// The nodes that it cannot call, as of its last beat.
     pub unreachable: Vec<NodeId>,
     /// When it joined, by the database's clock. For the order of takers and for people.
@@ -172,6 +201,8 @@ pub struct Look {
     pub is_registered: bool,
     /// The life of the store that all of this belongs to.
     pub incarnation: Incarnation,
+    /// The version of the cluster.
+    pub version: ClusterVersion,
     /// All nodes that have not left, in any order.
     pub nodes: Vec<NodeRow>,
     /// The leases of all logs that lie in this database, in order.
@@ -355,7 +386,7 @@ pub struct Move {
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
     /// Registers a node with this generation as [`NodeState::Up`], or registers it again: leases of another generation
-    /// of this address are void at once.
+    /// of this address are void at once. One that is [held](Self::hold) is registered as [`NodeState::Draining`].
     async fn join(&self, join: &Join) -> Result<NodeId>;
 
     /// Renews all leases of the node, and looks. Beats do not wait for the statements of the other methods, nor for
@@ -398,6 +429,14 @@ pub trait Registry: Send + Sync + 'static {
 
     /// Freezes all logs, so that only deaths, drains and requests move them, or ends that.
     async fn freeze(&self, frozen: bool) -> Result<()>;
+
+    /// Lets the node of this address join as [`NodeState::Draining`] from now on, or ends that. Its present state
+    /// stays. It may have left; false if it is not known.
+    async fn hold(&self, address: &str, held: bool) -> Result<bool>;
+
+    /// Raises the version of the cluster, if it is still `from` and every node that has not left can read `to`. A node
+    /// that joins at the same moment may be overlooked; it sees the version in its first look.
+    async fn finalize(&self, from: ClusterVersion, to: ClusterVersion) -> Result<bool>;
 
     /// The id of the store that all its nodes share, drawn when the registry was made. It outlasts incarnations.
     async fn store_id(&self) -> Result<Uuid>;

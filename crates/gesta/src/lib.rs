@@ -65,7 +65,7 @@ pub use gesta_core::*;
 pub use gesta_entity as entity;
 pub use gesta_groups as groups;
 #[cfg(feature = "cluster")]
-pub use gesta_node::{Node, NodeOptions, Stop as NodeStop};
+pub use gesta_node::{Build as NodeBuild, Node, NodeOptions, Protocols, Stop as NodeStop};
 pub use gesta_sql::verify;
 pub use gesta_store::{
     Config, ScavengeProgress, ScavengeReport, Store, VirtualStreamsConfig, VirtualStreamsStatus,

@@ -53,6 +53,21 @@ pub struct StoreIdentity {
     pub logs: u16,
 }
 
+/// The versions of the protocol between nodes that a build speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Protocols {
+    /// The lowest one.
+    pub min: u16,
+    /// The highest one.
+    pub max: u16,
+}
+
+impl Protocols {
+    /// Those of this build. Neighbouring builds share at least one: whoever raises `max` leaves `min` at what the build
+    /// before had for `max`.
+    pub const THIS: Protocols = Protocols { min: 1, max: 1 };
+}
+
 /// Times of links.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
@@ -144,6 +159,8 @@ pub struct LinkConfig {
     pub address: Address,
     /// The build, for messages to people; at most 64 bytes are sent.
     pub build: String,
+    /// The versions of the protocol that the build speaks.
+    pub protocols: Protocols,
     /// Times.
     pub times: Times,
     /// Bounds.
@@ -159,6 +176,9 @@ impl LinkConfig {
         let (bounds, times) = (&self.bounds, &self.times);
         if self.store.logs == 0 {
             return refuse("a store has at least one log");
+        }
+        if self.protocols.min > self.protocols.max {
+            return refuse("a build speaks at least one version of the protocol");
         }
         if self.address.as_str().len() > ADDRESS_BYTES_MAX {
             return refuse("the address of a node may have at most 300 bytes");

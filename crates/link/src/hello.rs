@@ -21,12 +21,9 @@ use sha2::Sha256;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use uuid::Uuid;
 
-use crate::config::{Secret, StoreIdentity};
+use crate::config::{Protocols, Secret, StoreIdentity};
 use crate::route::Address;
 use crate::sending::Credit;
-
-/// Versions of the protocol that this build speaks. Neighbouring builds share at least one.
-pub(crate) const PROTOCOLS: Protocols = Protocols { min: 1, max: 1 };
 
 const MAGIC: [u8; 8] = *b"GESTALNK";
 const NONCE_BYTES: usize = 32;
@@ -42,13 +39,6 @@ const REFUSED: u8 = 1;
 const UNPROVEN: u8 = 2;
 
 type Nonce = [u8; NONCE_BYTES];
-
-/// A range of protocol versions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Protocols {
-    pub(crate) min: u16,
-    pub(crate) max: u16,
-}
 
 /// What a node says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -328,7 +318,7 @@ mod tests {
 
     fn node(process: u128) -> Introduction {
         Introduction {
-            protocols: PROTOCOLS,
+            protocols: Protocols::THIS,
             store: StoreIdentity {
                 id: Uuid::from_u128(7),
                 logs: 16,

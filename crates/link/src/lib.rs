@@ -50,6 +50,7 @@
 //!     secret: Secret::new(b"32 random bytes of the cluster..")?,
 //!     address: listener.local_addr()?.into(),
 //!     build: "1.0.0".to_owned(),
+//!     protocols: Protocols::THIS,
 //!     times: Times::default(),
 //!     bounds: Bounds::default(),
 //! };
@@ -93,7 +94,7 @@ pub mod cores {
     pub use crate::sending::{Credit, Link, Output, Sender, Violation, Write};
 }
 
-pub use config::{Bounds, LinkConfig, Secret, StoreIdentity, Times};
+pub use config::{Bounds, LinkConfig, Protocols, Secret, StoreIdentity, Times};
 pub use error::{AskError, ForwardError, Result, ReturnReason, StartError};
 pub use forwarder::{Forwarder, NodeReach, OnHint, OnReply, Outgoing, Reply};
 pub use pushes::{Pushed, Pushes};

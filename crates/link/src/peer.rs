@@ -172,7 +172,7 @@ impl Peers {
 /// What this node says of itself on a connection to this address.
 pub(crate) fn introduction(config: &LinkConfig, process: Uuid, dialled: &Address) -> Introduction {
     Introduction {
-        protocols: hello::PROTOCOLS,
+        protocols: config.protocols,
         store: config.store,
         process,
         credit: config.bounds.credit(),

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use gesta_core::LogId;
-use gesta_link::{ForwardError, LinkConfig, ReturnReason, Secret};
+use gesta_link::{ForwardError, LinkConfig, Protocols, ReturnReason, Secret};
 use gesta_pgtest::FaultProxy;
 use support::{body, config, forwarder, later, node, route, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -50,6 +50,27 @@ async fn another_store_is_refused() {
 async fn another_number_of_logs_is_refused() {
     let sentence = refusal(|config| config.store.logs = 4).await;
     assert!(sentence.contains("one knows 16, the other 4"), "{sentence}");
+}
+
+/// Goal: a node of the build after this one is called, one of the build after that is not, and says why.
+#[tokio::test]
+async fn neighbouring_builds_are_linked_and_builds_two_apart_say_why() {
+    let owner = node(config()).await;
+    let mut neighbour = config();
+    (neighbour.build, neighbour.protocols) = ("next".to_owned(), Protocols { min: 1, max: 2 });
+    let sender = forwarder(neighbour);
+    drop(sender.set_route(LogId(0), route(owner.address, 1)));
+    let reply = within(support::call(&sender, LogId(0), 1, body("a"), later())).await;
+    assert!(reply.is_ok(), "{reply:?}");
+    let sentence = refusal(|config| {
+        config.build = "two apart".to_owned();
+        config.protocols = Protocols { min: 2, max: 3 };
+    });
+    let sentence = sentence.await;
+    assert!(
+        sentence.contains("must share a version") && sentence.contains("two apart speaks 2 to 3"),
+        "{sentence}"
+    );
 }
 
 /// Goal: whoever took the place of one node and passes everything on to another one gets no link.

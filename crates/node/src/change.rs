@@ -39,7 +39,7 @@ impl Node {
         let outcome = call.await;
         self.counts.forwarded(&outcome);
         let here = match edge::next(outcome) {
-            Next::Answer(answer) => return answer,
+            Next::Answer(answer) => return answer.inspect(|changed| self.prompt(changed)),
             Next::Here(here) => here,
         };
         if here.is_paced {
@@ -57,5 +57,10 @@ impl Node {
             Ok(done) => here.answer(done),
             Err(_) => Err(edge::late(true)),
         }
+    }
+    /// The owner has stored something that this node was asked for: subscribers here get it at once, and not when the
+    /// owner's message has come by way of the database. The position is only a reason to read the log.
+    fn prompt(&self, Changed(stored): &Changed) {
+        self.store.heard(stored.log, stored.position);
     }
 }

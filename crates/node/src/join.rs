@@ -10,9 +10,9 @@ use futures::future::{BoxFuture, join_all, try_join_all};
 use gesta_cluster::Placement;
 use gesta_cluster::membership::{self, Preparation, Readiness, Sign, Stop};
 use gesta_cluster::{HandOvers, Membership, Options, Progress, Status};
-use gesta_core::registry::{LeaseEpoch, NodeId, NodeInfo, Registry};
+use gesta_core::registry::{ClusterVersion, LeaseEpoch, NodeId, NodeInfo, Registry};
 use gesta_core::{Error, ErrorKind, LogId, Result};
-use gesta_link::{Address, Bounds, LinkConfig, Secret, StoreIdentity, Times};
+use gesta_link::{Address, Bounds, LinkConfig, Protocols, Secret, StoreIdentity, Times};
 use gesta_store::Store;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -33,6 +33,26 @@ const WEIGHT_MAX: u16 = 1_000;
 /// The first look must come within this time.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(10);
 
+/// What a node says of its program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Build {
+    /// Its version, for people, and to tell whether nodes differ.
+    pub name: String,
+    /// The versions of the protocol between nodes that it speaks.
+    pub protocols: Protocols,
+}
+
+impl Build {
+    /// This program.
+    #[must_use]
+    pub fn this() -> Self {
+        Self {
+            name: env!("CARGO_PKG_VERSION").to_owned(),
+            protocols: Protocols::THIS,
+        }
+    }
+}
+
 /// How a node takes part in a cluster.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
@@ -49,6 +69,8 @@ pub struct NodeOptions {
     pub leave_within: Duration,
     /// The times of leases; equal in all nodes.
     pub leases: membership::Config,
+    /// What it says of its program; another one only in tests of builds that differ.
+    pub build: Build,
 }
 
 impl NodeOptions {
@@ -68,6 +90,7 @@ impl NodeOptions {
             give_up_after: Duration::from_secs(30),
             leave_within: Duration::from_secs(10),
             leases: membership::Config::default(),
+            build: Build::this(),
         })
     }
 
@@ -90,7 +113,8 @@ impl Node {
     ///
     /// # Errors
     /// `Unsupported` if the database is used by one process alone; `Unavailable` if one does not answer;
-    /// `InvalidArgument` if an option is out of range, or a node with this address is alive.
+    /// `InvalidArgument` if an option is out of range, or a node with this address is alive; `Schema` if this build
+    /// cannot take part in a cluster of the version that this one has.
     pub async fn join(
         store: Arc<Store>,
         listener: TcpListener,
@@ -107,6 +131,7 @@ impl Node {
         let id = first.store_id().await?;
         let (here, leases) = (&options.address, &options.leases);
         for registry in &registries {
+            check_version(&options.build, registry.look().await?.version)?;
             address::ensure_free(&**registry, &listener, here, leases).await?;
         }
         let joining = Joining::start(&store, registries, &options)?;
@@ -115,7 +140,8 @@ impl Node {
             store: StoreIdentity { id, logs },
             secret: options.secret,
             address: Address::new(options.address),
-            build: env!("CARGO_PKG_VERSION").to_owned(),
+            build: options.build.name,
+            protocols: options.build.protocols,
             times: Times::default(),
             bounds: Bounds::default(),
         };
@@ -152,9 +178,9 @@ impl Joining {
         let info = NodeInfo {
             address: options.address.as_str().into(),
             weight: options.weight,
-            build: env!("CARGO_PKG_VERSION").into(),
-            protocol_min: 1,
-            protocol_max: 1,
+            build: options.build.name.as_str().into(),
+            protocol_min: options.build.protocols.min,
+            protocol_max: options.build.protocols.max,
         };
         let config = options.leases;
         let node = Arc::new(OnceLock::new());
@@ -187,13 +213,40 @@ impl Joining {
     }
 }
 
+/// Refuses to join a cluster whose nodes may send and write what this build cannot read, or that expects of its nodes
+/// what this build can do no more.
+fn check_version(build: &Build, version: ClusterVersion) -> Result<()> {
+    let Build { name, protocols } = build;
+    let what_to_do = if version.0 > protocols.max {
+        "it was finalized for newer builds"
+    } else if version.0 < protocols.min {
+        "upgrade all nodes to a build in between first, then run `gesta cluster finalize`"
+    } else {
+        return Ok(());
+    };
+    let text = format!(
+        "build {name} speaks versions {} to {} of the protocol between nodes, but the cluster is at version {version}: \
+         {what_to_do}",
+        protocols.min, protocols.max
+    );
+    Err(ErrorKind::Schema(text).into())
+}
+
 async fn first_look(membership: &Membership) -> Result<()> {
     let mut changes = membership.changes();
     let looked = changes.wait_for(|placement| placement.me.is_some());
+    let looked = async {
+        tokio::select! {
+            looked = looked => looked.is_ok(),
+            _ = membership.stopped() => false,
+        }
+    };
     match tokio::time::timeout(FIRST_LOOK_WITHIN, looked).await {
-        Ok(Ok(_)) => Ok(()),
+        Ok(true) => Ok(()),
         _ => {
-            let why = membership.status().trouble;
+            let status = membership.status();
+            let why = status.stopped.map(standing::why_stopped);
+            let why = why.or(status.trouble);
             let why = why.unwrap_or_else(|| "no answer".into());
             Err(Error::unavailable(format!(
                 "cannot join the cluster: {why}"

@@ -44,6 +44,7 @@ pub mod cores {
 
 pub use clients::ClientAddresses;
 pub use gesta_cluster::membership::Stop;
-pub use join::NodeOptions;
+pub use gesta_link::Protocols;
+pub use join::{Build, NodeOptions};
 pub use node::{Config, Link, Node, Placements};
 pub use standing::NodeStats;

@@ -165,6 +165,8 @@ fn joint(parts: &[Arc<Placement>]) -> Placement {
     Placement {
         version: 0,
         incarnation,
+        // What one database does not allow may not be used.
+        cluster: parts.iter().filter_map(|part| part.cluster).min(),
         me: me.and_then(|me| number(&me.address)),
         logs: (0..logs).map(place).collect(),
         nodes,
@@ -175,7 +177,7 @@ fn joint(parts: &[Arc<Placement>]) -> Placement {
 mod tests {
     use super::*;
     use gesta_core::LogId;
-    use gesta_core::registry::LeaseEpoch;
+    use gesta_core::registry::{ClusterVersion, LeaseEpoch};
 
     fn owner(node: u32, address: &str) -> Owner {
         Owner {
@@ -195,6 +197,7 @@ mod tests {
         Arc::new(Placement {
             version: 7,
             incarnation: Some(Incarnation(Uuid::from_u128(me.into()))),
+            cluster: Some(ClusterVersion(u16::try_from(me).expect("small"))),
             me: Some(NodeId(me)),
             logs,
             nodes: nodes.iter().map(member).collect(),
@@ -237,6 +240,7 @@ mod tests {
         let addresses: Vec<&str> = owners.iter().map(|owner| &*owner.address).collect();
         assert_eq!(addresses, ["b:1", "b:1", "a:1"]);
         assert_eq!(joint.me, Some(NodeId(1)));
+        assert_eq!(joint.cluster, Some(ClusterVersion(1)), "the lower one");
         assert_eq!(joint.nodes.len(), 2);
         assert!(owners.iter().all(|owner| {
             let member = joint

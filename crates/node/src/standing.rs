@@ -17,13 +17,7 @@ use gesta_link::{ForwardError, Reply, ReturnReason};
 /// outdated.
 pub(crate) fn check(status: &Status, me: Option<NodeId>, dead_after: Duration) -> Result<()> {
     let reason = match status.stopped {
-        Some(Stop::Left) => "this node has left the cluster".to_owned(),
-        Some(Stop::Replaced) => {
-            "another process has joined the cluster with the address of this node".to_owned()
-        }
-        Some(Stop::Failed) => {
-            "the membership of this node has failed: it must be started again".to_owned()
-        }
+        Some(stop) => why_stopped(stop),
         None => match status.look_age {
             None => "this node has not joined the cluster yet".to_owned(),
             Some(age) if age >= dead_after => {
@@ -38,6 +32,22 @@ pub(crate) fn check(status: &Status, me: Option<NodeId>, dead_after: Duration) -
         },
     };
     Err(Error::unavailable(reason))
+}
+
+/// Why a node takes part no more.
+pub(crate) fn why_stopped(stop: Stop) -> String {
+    match stop {
+        Stop::Left => "this node has left the cluster".to_owned(),
+        Stop::Replaced => {
+            "another process has joined the cluster with the address of this node".to_owned()
+        }
+        Stop::Unreadable(version) => {
+            format!("this build cannot take part in version {version} of the cluster")
+        }
+        Stop::Failed => {
+            "the membership of this node has failed: it must be started again".to_owned()
+        }
+    }
 }
 
 /// How forwarded calls ended, by name.
@@ -105,6 +115,8 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
+    use gesta_core::registry::ClusterVersion;
+
     use super::*;
 
     const DEAD_AFTER: Duration = Duration::from_secs(6);
@@ -138,6 +150,10 @@ mod tests {
         for (stop, text) in [
             (Stop::Left, "has left"),
             (Stop::Replaced, "another process"),
+            (
+                Stop::Unreadable(ClusterVersion(2)),
+                "version 2 of the cluster",
+            ),
             (Stop::Failed, "has failed"),
         ] {
             let stopped = Status {

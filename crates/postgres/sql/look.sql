@@ -1,13 +1,13 @@
 -- All nodes that have not left and all leases, in one row of arrays, for people. No binds.
 SELECT false AS is_registered,
-       s.incarnation, n.*, l.*
-FROM store AS s,
+       s.incarnation, c.version, n.*, l.*
+FROM store AS s, clusters AS c,
      (SELECT coalesce(array_agg(id), '{}') AS ids, coalesce(array_agg(address), '{}') AS addresses,
              coalesce(array_agg(weight), '{}') AS weights, coalesce(array_agg(build), '{}') AS builds,
              coalesce(array_agg(protocol_min), '{}') AS protocol_mins,
              coalesce(array_agg(protocol_max), '{}') AS protocol_maxs,
              coalesce(array_agg(generation), '{}') AS generations, coalesce(array_agg(beat), '{}') AS beats,
-             coalesce(array_agg(state), '{}') AS states,
+             coalesce(array_agg(state), '{}') AS states, coalesce(array_agg(held), '{}') AS helds,
              coalesce(array_agg(array_to_string(unreachable, ',')), '{}') AS unreachables,
              coalesce(array_agg(started), '{}') AS starteds, coalesce(array_agg(beat_at), '{}') AS beat_ats
       FROM nodes WHERE state <> 'left') AS n,

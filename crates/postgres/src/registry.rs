@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta_core::registry::{
-    Beat, Claim, Generation, HandOver, Join, LeaseEpoch, LeaseRow, Look, Move, MoveReason, NodeId,
-    NodeInfo, NodeRow, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
+    Beat, Claim, ClusterVersion, Generation, HandOver, Join, LeaseEpoch, LeaseRow, Look, Move,
+    MoveReason, NodeId, NodeInfo, NodeRow, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
 };
 use gesta_core::{Error, Incarnation, LogId, Result};
 use tokio::sync::Mutex;
@@ -37,6 +37,8 @@ const CLAIM_LEASES: &str = include_str!("../sql/claim_leases.sql");
 const MOVE_LEASE: &str = include_str!("../sql/move_lease.sql");
 const UPDATE_NEXT_OWNER: &str = include_str!("../sql/update_next_owner.sql");
 const UPDATE_PINNED: &str = include_str!("../sql/update_pinned.sql");
+const UPDATE_HELD: &str = include_str!("../sql/update_held.sql");
+const FINALIZE_CLUSTER: &str = include_str!("../sql/finalize_cluster.sql");
 const UPDATE_FROZEN: &str = include_str!("../sql/update_frozen.sql");
 const READ_CLUSTER: &str = include_str!("../sql/read_cluster.sql");
 const READ_MOVES: &str = include_str!("../sql/read_moves.sql");
@@ -248,6 +250,17 @@ impl Registry for PostgresRegistry {
         self.changes.run(UPDATE_FROZEN, &binds).await.map(|_| ())
     }
 
+    async fn hold(&self, address: &str, held: bool) -> Result<bool> {
+        let binds: [(&(dyn ToSql + Sync), Type); 2] = [(&address, Type::TEXT), (&held, Type::BOOL)];
+        self.changes_one(UPDATE_HELD, &binds).await
+    }
+
+    async fn finalize(&self, from: ClusterVersion, to: ClusterVersion) -> Result<bool> {
+        let [from, to] = [from, to].map(|version| i32::from(version.0));
+        let binds: [(&(dyn ToSql + Sync), Type); 2] = [(&from, Type::INT4), (&to, Type::INT4)];
+        self.changes_one(FINALIZE_CLUSTER, &binds).await
+    }
+
     async fn store_id(&self) -> Result<Uuid> {
         let rows = self.changes.run(READ_CLUSTER, &[]).await?;
         let row = rows.first();
@@ -414,7 +427,7 @@ fn epoch_from_sql(epoch: i64) -> Result<LeaseEpoch> {
 }
 
 fn small_from_sql(number: i32) -> Result<u16> {
-    u16::try_from(number).map_err(|_| out_of_range("weight or protocol"))
+    u16::try_from(number).map_err(|_| out_of_range("weight, protocol or version"))
 }
 
 fn state_from_sql(name: &str) -> Result<NodeState> {
@@ -438,6 +451,7 @@ fn look_from_row(row: &Row) -> Result<Look> {
     Ok(Look {
         is_registered: get(row, "is_registered")?,
         incarnation: Incarnation(get(row, "incarnation")?),
+        version: ClusterVersion(small_from_sql(get(row, "version")?)?),
         nodes: nodes_from_row(row)?,
         leases: leases_from_row(row)?,
     })
@@ -454,6 +468,7 @@ fn nodes_from_row(row: &Row) -> Result<Vec<NodeRow>> {
     let generations: Vec<i64> = column(row, "generations", count)?;
     let beats: Vec<i64> = column(row, "beats", count)?;
     let states: Vec<&str> = column(row, "states", count)?;
+    let helds: Vec<bool> = column(row, "helds", count)?;
     let unreachables: Vec<&str> = column(row, "unreachables", count)?;
     let starteds: Vec<Moment> = column(row, "starteds", count)?;
     let beat_ats: Vec<Moment> = column(row, "beat_ats", count)?;
@@ -470,6 +485,7 @@ fn nodes_from_row(row: &Row) -> Result<Vec<NodeRow>> {
             generation: Generation(generations[n]),
             beat: beats[n],
             state: state_from_sql(states[n])?,
+            held: helds[n],
             unreachable: nodes_from_text(unreachables[n])?,
             started: starteds[n].0,
             beat_at: beat_ats[n].0,

@@ -38,6 +38,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[
         name: "virtual streams",
         sql: include_str!("../sql/migrate_0004.sql"),
     },
+    Migration {
+        version: 5,
+        name: "version of the cluster, held nodes",
+        sql: include_str!("../sql/migrate_0005.sql"),
+    },
 ]);
 
 const CREATE_RETENTION: &str = include_str!("../sql/create_retention.sql");
@@ -190,6 +195,7 @@ pub fn ddl_of_part(config: &Config, copy: &MapCopy) -> String {
          -- GRANT INSERT, UPDATE, DELETE ON {schema}.nodes TO gesta_server;  -- for several servers, as the next two\n\
          -- GRANT UPDATE ON {schema}.leases TO gesta_server;\n\
          -- GRANT INSERT, DELETE ON {schema}.moves TO gesta_server;\n\
+         -- GRANT UPDATE (version) ON {schema}.clusters TO gesta_server;  -- for whoever runs gesta cluster finalize\n\
          -- GRANT INSERT, UPDATE ON {schema}.virtual_streams TO gesta_server;  -- for virtual streams, as the next two\n\
          -- GRANT INSERT ON {schema}.virtual_entries TO gesta_server;\n\
          -- GRANT UPDATE ON {schema}.virtual_index TO gesta_server;\n\

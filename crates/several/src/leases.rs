@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta_core::registry::{
-    Beat, Claim, Generation, HandOver, Join, LeaseEpoch, Look, Move, NodeId, NodeState, Registry,
-    Suspect, Tenure,
+    Beat, Claim, ClusterVersion, Generation, HandOver, Join, LeaseEpoch, Look, Move, NodeId,
+    NodeState, Registry, Suspect, Tenure,
 };
 use gesta_core::{LogId, Result};
 use uuid::Uuid;
@@ -122,6 +122,14 @@ impl Registry for Leases {
 
     async fn freeze(&self, frozen: bool) -> Result<()> {
         self.named(self.inner.freeze(frozen).await)
+    }
+
+    async fn hold(&self, address: &str, held: bool) -> Result<bool> {
+        self.named(self.inner.hold(address, held).await)
+    }
+
+    async fn finalize(&self, from: ClusterVersion, to: ClusterVersion) -> Result<bool> {
+        self.named(self.inner.finalize(from, to).await)
     }
 
     async fn store_id(&self) -> Result<Uuid> {

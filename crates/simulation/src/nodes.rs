@@ -262,6 +262,7 @@ pub fn placement(me: usize, believed: Believed) -> Placement {
     Placement {
         version: 1,
         incarnation: Some(Incarnation(uuid::Uuid::nil())),
+        cluster: None,
         me: Some(id(me)),
         logs: vec![LogPlace {
             owner,

@@ -143,6 +143,12 @@ impl Store {
         }
     }
 
+    /// Another process has said that it has committed up to this position of a log. While anybody is subscribed the log
+    /// is read at once; what was said is never believed.
+    pub fn heard(&self, log: LogId, position: Position) {
+        self.hub.heard(log, position);
+    }
+
     /// Number of subscriptions.
     #[must_use]
     pub fn subscribers(&self) -> usize {

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use gesta_core::backend::{Backend, Batch, CommitObserver, History};
 use gesta_core::{
-    Clock, Error, ErrorKind, LogId, Result, Subscribe, SubscribeTo, Subscription,
+    Clock, Error, ErrorKind, LogId, Position, Result, Subscribe, SubscribeTo, Subscription,
     SubscriptionMessage, log_of,
 };
 use tokio::sync::{Mutex, watch};
@@ -215,6 +215,14 @@ impl Hub {
             SubscribeTo::Stream(stream) => {
                 stream::subscribe(&self.shared, stream, request.from).await
             }
+        }
+    }
+
+    /// Another process has said that it has committed up to this position of a log. It is a hint, as its message by way
+    /// of the database is: the log is read, while anybody is subscribed.
+    pub fn heard(&self, log: LogId, position: Position) {
+        if let Some(lane) = self.shared.lanes.get(usize::from(log.0)) {
+            lane.heard(position);
         }
     }
 

@@ -36,6 +36,8 @@ pub(crate) enum ClusterCommand {
     Freeze,
     /// Undo `freeze`.
     Thaw,
+    /// Let the nodes use what came with their build, once all run it: nobody goes back to the build before then.
+    Finalize,
     /// Tell which logs would move now for the sake of pins and balance.
     Balance {
         /// Only tell. It must be given: the nodes balance by themselves, once none has come or gone for 20 s.
@@ -70,13 +72,17 @@ pub(crate) struct ClusterMoveLog {
 /// `gesta cluster drain`.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "The node goes on serving; it forwards appends to the new owners. A node that is started again takes part again."
+    after_help = "The node goes on serving; it forwards appends to the new owners. A node that is started again takes part again, unless it\n\
+    is held. --hold and --undo also work for a node that is not running, by its address."
 )]
 pub(crate) struct ClusterDrain {
     /// The node.
     pub(crate) node: String,
-    /// Let the node take part again.
+    /// Let the drain outlast restarts of the node, until --undo.
     #[arg(long)]
+    pub(crate) hold: bool,
+    /// Let the node take part again.
+    #[arg(long, conflicts_with = "hold")]
     pub(crate) undo: bool,
     /// Return when the node has no log any more, or fail after this time; the drain goes on then. 0s: return at once.
     #[arg(

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use gesta::{Database, Options};
 use gesta_core::LogId;
-use gesta_core::registry::{LeaseRow, Look, NodeRow, NodeState, Registry};
+use gesta_core::registry::{ClusterVersion, LeaseRow, Look, NodeRow, NodeState, Registry};
 use serde_json::json;
 
 use self::show::{name, named};
@@ -88,6 +88,7 @@ async fn perform_in(
         }
         ClusterCommand::Freeze => set_frozen(registry, true, output).await,
         ClusterCommand::Thaw => set_frozen(registry, false, output).await,
+        ClusterCommand::Finalize => finalize(registry, output).await,
         ClusterCommand::Balance { dry_run: _ } => show::plan(&registry.look().await?, output),
         ClusterCommand::History { limit } => {
             let (look, moves) = (registry.look().await?, registry.moves().await?);
@@ -162,7 +163,10 @@ async fn set_drain(
     output: &mut Output,
 ) -> Outcome {
     let look = registry.look().await?;
-    let node = node_of(&look, &drain.node)?;
+    let node = match node_of(&look, &drain.node) {
+        Ok(node) => node,
+        Err(absent) => return hold_absent(registry, drain, absent, output).await,
+    };
     let mut others = look.nodes.iter().filter(|other| other.id != node.id);
     let state = match drain.undo {
         true => NodeState::Up,
@@ -171,6 +175,9 @@ async fn set_drain(
     if !drain.undo && !others.any(|other| other.state == NodeState::Up) {
         let text = format!("{} cannot be drained: no other node is up", named(node));
         return Err(Failure::other(text));
+    }
+    if drain.hold || drain.undo {
+        registry.hold(&node.info.address, drain.hold).await?;
     }
     if !registry.set_state(node.id, node.generation, state).await? {
         return Err(try_again(&format!(
@@ -182,9 +189,62 @@ async fn set_drain(
         true => logs_of(&look, node),
         false => drained(registry, node, drain.wait.0).await?,
     };
-    let record = json!({"node": node.id.0, "address": *node.info.address, "state": state.name(), "logs": logs});
+    let is_held = drain.hold || node.held && !drain.undo;
+    let record = json!({"node": node.id.0, "address": *node.info.address, "state": state.name(), "held": is_held, "logs": logs});
     output.record(&record, |_| {
-        format!("{} is {} and has {logs} logs", named(node), state.name())
+        let state = show::state_of(state, is_held);
+        format!("{} is {state} and has {logs} logs", named(node))
+    })
+}
+
+/// Holds a node that does not run, or ends that.
+async fn hold_absent(
+    registry: &Arc<dyn Registry>,
+    drain: &ClusterDrain,
+    absent: Failure,
+    output: &mut Output,
+) -> Outcome {
+    let is_asked = drain.hold || drain.undo;
+    if !is_asked || !registry.hold(&drain.node, drain.hold).await? {
+        return Err(absent);
+    }
+    let record = json!({"address": drain.node, "state": NodeState::Left.name(), "held": drain.hold, "logs": 0});
+    output.record(&record, |_| match drain.hold {
+        true => format!(
+            "the node at {} has left, and receives no logs when it joins again",
+            drain.node
+        ),
+        false => format!(
+            "the node at {} has left, and takes part when it joins again",
+            drain.node
+        ),
+    })
+}
+
+/// Raises the version of the cluster to the newest that all nodes can read.
+async fn finalize(registry: &Arc<dyn Registry>, output: &mut Output) -> Outcome {
+    let look = registry.look().await?;
+    let Some(oldest) = look.nodes.iter().min_by_key(|node| node.info.protocol_max) else {
+        let text =
+            "no node is up, so nobody can tell which version all nodes can read: start them first";
+        return Err(Failure::other(text));
+    };
+    let (before, after) = (look.version, ClusterVersion(oldest.info.protocol_max));
+    let is_raised = after > before;
+    if is_raised && !registry.finalize(before, after).await? {
+        return Err(try_again(
+            "a node has just joined, or the version was raised",
+        ));
+    }
+    let version = before.max(after);
+    let record = json!({"version": version.0, "raised": is_raised});
+    output.record(&record, |_| match is_raised {
+        true => format!("the cluster is at version {version} now: no node can go back to a build that cannot read it"),
+        false => format!(
+            "the cluster stays at version {version}: {} of build {} can read no newer one",
+            named(oldest),
+            oldest.info.build
+        ),
     })
 }
 

@@ -99,6 +99,10 @@ pub(super) fn reason_to_end(stop: gesta::NodeStop, address: &str) -> Option<Stri
             "another process is the node at {address} of this cluster now, so this one has stopped: \
              each node needs an address of its own"
         )),
+        gesta::NodeStop::Unreadable(version) => Some(format!(
+            "the cluster is at version {version} now, in which this build cannot take part, so the node at {address} has \
+             stopped: start it with a newer build"
+        )),
         gesta::NodeStop::Failed => Some(format!(
             "the membership of the node at {address} has failed, so this server has stopped: \
              start it again, and report the error above"
@@ -179,6 +183,10 @@ mod tests {
         assert_eq!(reason(gesta::NodeStop::Left), None);
         for (stop, says) in [
             (gesta::NodeStop::Replaced, "another process"),
+            (
+                gesta::NodeStop::Unreadable(gesta_core::registry::ClusterVersion(2)),
+                "a newer build",
+            ),
             (gesta::NodeStop::Failed, "has failed"),
         ] {
             let text = reason(stop).expect("ends");

@@ -236,16 +236,20 @@ impl Nodes {
         self.all.iter().map(owns).collect()
     }
 
+    /// The node that has the lease of a log.
+    pub(crate) fn owner(&self, log: u16) -> usize {
+        let address = self.ask(&format!(
+            "SELECT n.address FROM gesta.leases AS l JOIN gesta.nodes AS n ON n.id = l.owner WHERE l.log = {log}"
+        ));
+        let mut all = self.all.iter();
+        let owner = all.position(|node| node.address.to_string() == address);
+        owner.unwrap()
+    }
+
     /// The node that has the most logs.
     pub(crate) fn busiest(&self) -> usize {
         let owned = self.logs_owned();
         (0..owned.len()).max_by_key(|node| owned[*node]).unwrap()
-    }
-
-    /// The node that has the fewest logs.
-    pub(crate) fn idlest(&self) -> usize {
-        let owned = self.logs_owned();
-        (0..owned.len()).min_by_key(|node| owned[*node]).unwrap()
     }
 
     /// Number of moves of leases so far.

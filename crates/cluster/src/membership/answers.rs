@@ -25,6 +25,9 @@ impl Core {
         if self.is_stopped {
             return;
         }
+        if !self.setting.info.reads(look.version) {
+            return self.stop(Stop::Unreadable(look.version));
+        }
         let gap = self.looked.map(|times| now.since(times.arrived));
         if gap.is_none_or(|gap| gap > self.beat() * 2) {
             self.resume(now);

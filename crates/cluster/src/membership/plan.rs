@@ -69,7 +69,9 @@ mod tests {
     use super::*;
     use gesta_core::Incarnation;
     use gesta_core::Timestamp;
-    use gesta_core::registry::{Generation, LeaseEpoch, NodeInfo, NodeRow, NodeState};
+    use gesta_core::registry::{
+        ClusterVersion, Generation, LeaseEpoch, NodeInfo, NodeRow, NodeState,
+    };
     use uuid::Uuid;
 
     fn node(id: u32) -> NodeRow {
@@ -85,6 +87,7 @@ mod tests {
             generation: Generation(i64::from(id)),
             beat: 1,
             state: NodeState::Up,
+            held: false,
             unreachable: Vec::new(),
             started: Timestamp(0),
             beat_at: Timestamp(0),
@@ -106,6 +109,7 @@ mod tests {
         Look {
             is_registered: false,
             incarnation: Incarnation(Uuid::nil()),
+            version: ClusterVersion::FIRST,
             nodes: (1..=nodes).map(node).collect(),
             leases: leases.collect(),
         }

@@ -27,6 +27,7 @@ impl Core {
         let placement = Placement {
             version: self.placement.version,
             incarnation: Some(look.incarnation),
+            cluster: Some(look.version),
             me,
             logs: self.places(look, me),
             nodes,

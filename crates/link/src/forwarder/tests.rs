@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::config::{Secret, StoreIdentity, Times};
+use crate::config::{Protocols, Secret, StoreIdentity, Times};
 use crate::serve::{Answer, Call, Question, Serve, Served};
 use crate::server::LinkServer;
 
@@ -45,6 +45,7 @@ async fn calls_are_over_after_a_suspension() {
         secret: Secret::new(&[7; 32]).expect("long enough"),
         address: listener.local_addr().expect("an address").into(),
         build: String::new(),
+        protocols: Protocols::THIS,
         times: Times {
             // Nothing but the clock ends a call here.
             return_after: Duration::from_secs(3_600),

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::*;
-use crate::config::{Bounds, Secret, StoreIdentity, Times};
+use crate::config::{Bounds, Protocols, Secret, StoreIdentity, Times};
 use crate::frame::{Frame, Outbox};
 use crate::hello;
 use crate::pipe::{Pipe, PipeEvent};
@@ -49,6 +49,7 @@ fn config() -> LinkConfig {
         secret: Secret::new(&[7; 32]).expect("long enough"),
         address: Address::new("own:1"),
         build: String::new(),
+        protocols: Protocols::THIS,
         times: Times::default(),
         bounds: Bounds {
             lane_calls_max: 3,

@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use gesta_core::{Incarnation, LogId};
 use gesta_link::{
     Address, Answer, Bounds, Call, Epoch, ForwardError, Forwarder, Hint, LinkConfig, LinkServer,
-    Owner, Question, Route, Secret, Serve, Served, StoreIdentity, Times,
+    Owner, Protocols, Question, Route, Secret, Serve, Served, StoreIdentity, Times,
 };
 use gesta_pgtest::FaultProxy;
 use tokio::net::TcpListener;
@@ -35,6 +35,7 @@ pub(crate) fn config() -> LinkConfig {
         secret: Secret::new(b"a secret of the cluster").expect("long enough"),
         address: Address::new("own:1"),
         build: "test".to_owned(),
+        protocols: Protocols::THIS,
         times: Times::default(),
         bounds: Bounds::default(),
     }

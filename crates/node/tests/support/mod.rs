@@ -17,9 +17,9 @@ use database::{MemoryBackend, World};
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use gesta_cluster::{LogPlace, Member, Owner, Placement};
-use gesta_core::registry::{LeaseEpoch, NodeId, NodeState};
+use gesta_core::registry::{ClusterVersion, LeaseEpoch, NodeId, NodeState};
 use gesta_core::{Clock, Incarnation, Result};
-use gesta_link::{Address, LinkConfig, Secret, StoreIdentity};
+use gesta_link::{Address, LinkConfig, Protocols, Secret, StoreIdentity};
 use gesta_node::{Node, Placements};
 use gesta_pgtest::FaultProxy;
 use gesta_store::Store;
@@ -110,6 +110,7 @@ impl Seat {
             secret: Secret::new(b"a secret of the tests").expect("long enough"),
             address: Address::new(self.address),
             build: "test".into(),
+            protocols: Protocols::THIS,
             times: gesta_link::Times::default(),
             bounds: gesta_link::Bounds::default(),
         };
@@ -163,6 +164,7 @@ impl TestNode {
         self.arrangement.0.send_replace(Arc::new(Placement {
             version: epoch,
             incarnation: Some(Incarnation(Uuid::from_u128(2))),
+            cluster: Some(ClusterVersion::FIRST),
             me: Some(NodeId(self.number)),
             logs: owners.iter().map(log).collect(),
             nodes: members.iter().map(member).collect(),

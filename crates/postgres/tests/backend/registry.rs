@@ -11,8 +11,8 @@ use gesta_cluster::memory::MemoryRegistry;
 use gesta_cluster::{Membership, Options, Progress, WithoutLinks};
 use gesta_core::backend::Backend;
 use gesta_core::registry::{
-    Beat, Claim, Generation, HandOver, Join, LeaseEpoch, Look, MOVES_MAX, MoveReason, NodeId,
-    NodeInfo, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
+    Beat, Claim, ClusterVersion, Generation, HandOver, Join, LeaseEpoch, Look, MOVES_MAX,
+    MoveReason, NodeId, NodeInfo, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
 };
 use gesta_core::{ErrorKind, LogId};
 use gesta_pgtest::{FaultProxy, Server, ServerConfig, shared};
@@ -311,7 +311,7 @@ async fn a_store_of_version_1_gets_its_leases() {
     );
     assert_eq!(
         schema::migrate(&config(&url)).await.expect("migrated"),
-        (1, 4)
+        (1, 5)
     );
     let registry = open(&url).await.registry().expect("shared");
     assert_eq!(

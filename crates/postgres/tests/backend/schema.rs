@@ -27,7 +27,7 @@ async fn a_store_is_made_once_even_by_many_at_once() {
     assert!(matches!(error.kind(), ErrorKind::Schema(_)), "{error}");
     assert_eq!(
         schema::migrate(&config(&url)).await.expect("nothing to do"),
-        (4, 4)
+        (5, 5)
     );
 }
 

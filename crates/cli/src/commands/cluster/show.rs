@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gesta_cluster::membership;
-use gesta_core::registry::{LeaseEpoch, LeaseRow, Look, Move, NodeId, NodeRow};
+use gesta_core::registry::{LeaseEpoch, LeaseRow, Look, Move, NodeId, NodeRow, NodeState};
 use gesta_core::{Clock, SystemClock, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -65,8 +65,9 @@ pub(super) fn status(
     let now = SystemClock.now();
     let (logs, incarnation) = (look.leases.len(), look.incarnation);
     let here = database.map_or_else(String::new, |number| format!(" in database {number}"));
+    let version = look.version;
     output.heading(&format!(
-        "store {id}, incarnation {incarnation}, {logs} logs{here}\n"
+        "store {id}, incarnation {incarnation}, {logs} logs{here}, version {version}\n"
     ))?;
     let mark = |mut row: Row| {
         if let Some(number) = database {
@@ -117,20 +118,25 @@ fn silent_after(look: &Look) -> Duration {
     membership::Config::default().dead(look.nodes.len())
 }
 
+/// The state of a node in words.
+pub(super) fn state_of(state: NodeState, is_held: bool) -> String {
+    let held = if is_held { ", held" } else { "" };
+    format!("{}{held}", state.name())
+}
+
 fn node_row(look: &Look, node: &NodeRow, now: Timestamp) -> Row {
     let micros = now.as_micros().saturating_sub(node.beat_at.as_micros());
     let age = Duration::from_micros(u64::try_from(micros).unwrap_or_default());
     let is_silent = age > silent_after(look);
-    let state = node.state.name();
+    let state = state_of(node.state, node.held);
     let unreachable: Vec<u32> = node.unreachable.iter().map(|other| other.0).collect();
     let cells = vec![
         node.id.to_string(),
         visible(&node.info.address),
         visible(&node.info.build),
-        if is_silent {
-            format!("{state}, SILENT")
-        } else {
-            state.to_owned()
+        match is_silent {
+            true => format!("{state}, SILENT"),
+            false => state.clone(),
         },
         format!("{:.1} s ago", age.as_secs_f64()),
         logs_of(look, node).to_string(),
@@ -141,8 +147,11 @@ fn node_row(look: &Look, node: &NodeRow, now: Timestamp) -> Row {
         "node": node.id.0,
         "address": *node.info.address,
         "build": *node.info.build,
+        "protocol": [node.info.protocol_min, node.info.protocol_max],
+        "cluster_version": look.version.0,
         "weight": node.info.weight,
-        "state": state,
+        "state": node.state.name(),
+        "held": node.held,
         "started": node.started.to_string(),
         "beat_at": node.beat_at.to_string(),
         "beat_age_seconds": age.as_secs_f64(),

@@ -1,7 +1,9 @@
 //! What is asked of a registry, and what is refused before anything is asked.
 
 use super::*;
-use gesta_core::registry::{Generation, LeaseEpoch, Move, MoveReason, NodeId, NodeInfo};
+use gesta_core::registry::{
+    ClusterVersion, Generation, LeaseEpoch, Move, MoveReason, NodeId, NodeInfo,
+};
 use gesta_core::{Incarnation, Timestamp};
 
 fn node(id: u32) -> NodeRow {
@@ -17,6 +19,7 @@ fn node(id: u32) -> NodeRow {
         generation: Generation(i64::from(id)),
         beat: 1,
         state: NodeState::Up,
+        held: false,
         unreachable: Vec::new(),
         started: Timestamp(0),
         beat_at: Timestamp(0),
@@ -38,6 +41,7 @@ fn look() -> Look {
     Look {
         is_registered: false,
         incarnation: Incarnation(uuid::Uuid::nil()),
+        version: ClusterVersion::FIRST,
         nodes: vec![node(2), node(1)],
         leases: vec![lease(0, Some(1)), lease(1, Some(2)), lease(2, None)],
     }

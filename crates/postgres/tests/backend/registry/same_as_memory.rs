@@ -20,7 +20,7 @@ fn shown(look: &Look, known: &[Known], side: usize) -> String {
                 &node.info,
                 node.generation,
                 node.beat,
-                node.state,
+                (node.state, node.held),
                 &node.unreachable,
             )
         })
@@ -43,7 +43,10 @@ fn shown(look: &Look, known: &[Known], side: usize) -> String {
             )
         })
         .collect();
-    format!("{} {nodes:?} {leases:?}", look.is_registered)
+    format!(
+        "{} {} {nodes:?} {leases:?}",
+        look.is_registered, look.version
+    )
 }
 
 /// Goal: random statements give the same answers and the same rows as those of the simplest registry.
@@ -64,7 +67,7 @@ async fn random_statements_do_the_same_as_in_memory() {
         .collect();
     for step in 0..depth::count(300, 5_000) {
         let node = random.random_range(0..known.len());
-        let statement = random.random_range(0..12);
+        let statement = random.random_range(0..14);
         if statement == 0 || known[node].ids[0].is_none() {
             known[node].generation = i64::from(step) + 1;
         }
@@ -174,6 +177,18 @@ async fn answer(
             format!("{:?}", registry.hand_over(hand_over).await)
         }
         10 => format!("{:?}", registry.release(tenure).await),
+        11 => {
+            let address = format!("node-{}:4000", details[1] % 4);
+            format!(
+                "{:?}",
+                registry.hold(&address, details[3].is_multiple_of(2)).await
+            )
+        }
+        12 => {
+            let [from, to] = [details[1] % 3, details[2] % 3]
+                .map(|version| ClusterVersion(u16::try_from(version).expect("fits") + 1));
+            format!("{:?}", registry.finalize(from, to).await)
+        }
         _ => {
             registry.pin(log, other).await.expect("answers");
             registry
