@@ -15,3 +15,4 @@ mod calls;
 mod client;
 mod cluster;
 mod hostile;
+mod users;
