@@ -61,9 +61,9 @@ async fn a_group_delivers_what_links_lead_to() {
     server.append("cart-1", &["7", &large]).await;
     let links = ["9@cart-1", "0@cart-1", "1@cart-1"];
     let links = links.map(|to| json!({"type": "$>", "data_base64": base64_of(to)}));
-    let of_links = json!({ "events": links });
-    let stored = server.json("POST", "/streams/links", &of_links.to_string());
-    assert_eq!(stored.await.status, 201);
+    let of_links = json!({ "events": links }).to_string();
+    let stored = server.json("POST", "/streams/links", &of_links).await;
+    assert_eq!(stored.status, 201, "{}", stored.body);
     for (name, settings) in [
         ("plain", json!({})),
         ("follow", serde_json::to_value(following()).expect("JSON")),
