@@ -5,7 +5,7 @@
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 
-use gesta_pgtest::Proxy;
+use gesta_pgtest::FaultProxy;
 
 /// The way to a server, and the address that cuts it. It ends with the process.
 pub(crate) struct Cut {
@@ -15,7 +15,7 @@ pub(crate) struct Cut {
 
 impl Cut {
     pub(crate) fn before(server: &str) -> Self {
-        let proxy = Proxy::start(server.parse().unwrap()).unwrap();
+        let proxy = FaultProxy::start(server.parse().unwrap()).unwrap();
         let through = proxy.addr();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let cutter = listener.local_addr().unwrap();
