@@ -5,13 +5,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{Clock, EventStore, Result, SystemClock};
+use gesta_core::{Clock, Error, ErrorKind, EventStore, Result, SystemClock};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::accounts::Accounts;
 use crate::credentials::{self, Shown};
 use crate::follow;
 use crate::guard::Guarded;
+use crate::password::{PASSWORD_BYTES_MAX, Password};
 use crate::rights::Operation;
 use crate::shared::{Caller, Shared, State, Who, unauthenticated};
 
@@ -186,6 +188,44 @@ impl Access {
             let (audit, why) = (&self.shared.audit, error.to_string());
             audit.refused(&claimed, Some(from), "prove who they are", "", &why);
         })
+    }
+
+    /// Changes the password of a user, for whoever shows the present one.
+    ///
+    /// # Errors
+    /// `Unauthenticated` if user or password are wrong; `InvalidArgument` if the new one breaks a rule; `Forbidden` while
+    /// there are no users; `Overloaded` and `Unavailable` as [`Access::caller`]; those of the store.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave the password changed or not.
+    pub async fn change_password(
+        &self,
+        user: &str,
+        present: String,
+        new: String,
+        from: IpAddr,
+    ) -> Result<()> {
+        if present.len() > PASSWORD_BYTES_MAX {
+            return Err(unauthenticated("user or password are wrong"));
+        }
+        let login = self.shared.login(user.to_owned(), Password(present), from);
+        let who = login.await.inspect_err(|error| {
+            let (audit, why) = (&self.shared.audit, error.to_string());
+            audit.refused(user, Some(from), "change the password", "", &why);
+        })?;
+        let Who::User { .. } = who else {
+            return Err(Error::new(ErrorKind::Forbidden(
+                "there are no users: only `gesta user` on the store itself makes the first".into(),
+            )));
+        };
+        let accounts = Accounts::with_clock(
+            Arc::clone(&self.shared.store),
+            Arc::clone(&self.shared.config.clock),
+        );
+        accounts.set_password(user, new).await?;
+        let audit = &self.shared.audit;
+        audit.done(user, Some(from), "change the password", "");
+        Ok(())
     }
 
     /// Whether this caller may do this now.

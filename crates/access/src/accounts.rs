@@ -14,6 +14,7 @@ use gesta_core::{
     SystemClock, Timestamp,
 };
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::acl::Acl;
@@ -24,6 +25,8 @@ use crate::password::Hashed;
 use crate::record::{self, ACCESS_TYPE, AccessOn, TOKEN_TYPE, TokenEvent, USER_TYPE, UserEvent};
 use crate::token::{NewToken, Scope, Secret};
 
+/// Passwords are hashed one at a time: each takes memory and a processor by design.
+static HASHING: Semaphore = Semaphore::const_new(1);
 /// Most streams that an error names.
 const NAMED_MAX: usize = 10;
 const PAGE: usize = 10_000;
@@ -314,7 +317,13 @@ impl Accounts {
     }
 
     async fn hash(&self, password: String) -> Result<Hashed> {
-        let hashed = tokio::task::spawn_blocking(move || Hashed::new(&password)).await;
+        let turn = HASHING.acquire().await;
+        let turn = turn.map_err(|_| Error::unavailable("the password was not hashed"))?;
+        let hashed = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            Hashed::new(&password)
+        })
+        .await;
         hashed.unwrap_or_else(|error| {
             Err(Error::unavailable("the password was not hashed").caused_by(error))
         })

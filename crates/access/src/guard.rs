@@ -77,14 +77,15 @@ impl Guarded {
     }
 
     /// The user had this payload.
-    fn had(&self, bytes: usize) {
+    pub fn had(&self, bytes: usize) {
         if let Some(usage) = &self.usage {
             usage.had(bytes, self.now());
         }
     }
 
     /// How long the user has to wait for more events.
-    fn wait(&self) -> Option<Duration> {
+    #[must_use]
+    pub fn wait(&self) -> Option<Duration> {
         self.usage.as_ref()?.wait(self.now())
     }
 
@@ -144,6 +145,17 @@ impl Guarded {
         let name = names::described(name).unwrap_or(name);
         self.access.shared.acls.changed(name);
         self.access.shared.changed.notify_one();
+    }
+
+    /// The links of a virtual stream name streams that the caller may not be allowed to know of: these are left out.
+    async fn leave_out_hidden(&self, links: Vec<RecordedEvent>) -> Result<Vec<RecordedEvent>> {
+        let asked = links.into_iter().map(|link| async move {
+            let may_follow = self.may_follow(&link).await?;
+            Ok::<_, Error>(may_follow.then_some(link))
+        });
+        let shown = stream::iter(asked).buffered(READS_MAX);
+        let shown = shown.try_filter_map(|link: Option<_>| async move { Ok(link) });
+        shown.try_collect().await
     }
 
     /// Whether the caller may read what an event leads to, if it is a link.
@@ -240,8 +252,12 @@ impl EventStore for Guarded {
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
         self.check(Operation::Read(&request.stream)).await?;
         let _call = self.enter()?;
-        let page = self.store.read_stream(request).await?;
+        let is_virtual = request.stream.is_virtual();
+        let mut page = self.store.read_stream(request).await?;
         self.had(payload_bytes(&page.events));
+        if is_virtual {
+            page.events = self.leave_out_hidden(page.events).await?;
+        }
         Ok(page)
     }
 

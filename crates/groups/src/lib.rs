@@ -38,7 +38,7 @@ pub use error::{Elsewhere, Error, Result};
 pub use groups::Groups;
 pub use info::{ConsumerInfo, GroupInfo, Running};
 pub use machine::{
-    Action, ConsumerCounts, ConsumerId, Counts, FailedBy, Limits, Machine, ParkOrder,
+    Action, ConsumerCounts, ConsumerId, Counts, FailedBy, Limits, Machine, Origin, ParkOrder,
     REASON_CHARS_MAX, Refused, ReplayRunning, Sent, Token, Which,
 };
 pub use names::{ALL, GROUP_NAME_BYTES_MAX, GroupId, Source, keeps_state_of_groups};

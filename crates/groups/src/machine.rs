@@ -88,8 +88,10 @@ pub struct Sent {
 
 /// Where an event came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Origin {
+pub enum Origin {
+    /// It stands at this place of the source.
     Source(u64),
+    /// It was parked at this revision of the parked stream, and is replayed.
     Parked(u64),
 }
 

@@ -11,7 +11,9 @@ use gesta_core::{
 use gesta_pattern::PatternText;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_128;
 
+use crate::machine::{Origin, ParkOrder};
 use crate::names::Source;
 use crate::settings::Settings;
 
@@ -140,13 +142,14 @@ pub(crate) fn progressed(progressed: &Progressed) -> Result<EventData> {
 /// The event that records a parked event.
 pub(crate) fn parked(
     source: &Source,
-    event: &RecordedEvent,
-    reason: &str,
+    life: Uuid,
+    order: &ParkOrder,
     added: Timestamp,
 ) -> Result<EventData> {
+    let event = &*order.event;
     let metadata = ParkedMetadata {
         added: added.to_string(),
-        reason,
+        reason: &order.reason,
         subscription_event_number: place_of(source, event),
     };
     let metadata = serde_json::to_vec(&metadata)
@@ -154,7 +157,22 @@ pub(crate) fn parked(
     let link = format!("{}@{}", event.revision, event.stream);
     let event_type = EventType::from_stored(TYPE_LINK.into());
     let data = EventData::binary(event_type, link).with_metadata(metadata);
-    Ok(data.with_id(EventId::random()))
+    Ok(data.with_id(parked_id(life, order.origin)))
+}
+
+/// The id under which an event is parked: made of where it came from, so that whoever parks it again, because a process
+/// died or another one has claimed the group meanwhile, stores nothing a second time.
+fn parked_id(life: Uuid, origin: Origin) -> EventId {
+    let (lane, place) = match origin {
+        Origin::Source(place) => (0, place),
+        Origin::Parked(revision) => (1, revision),
+    };
+    let mut key = [0; 25];
+    key[..16].copy_from_slice(life.as_bytes());
+    key[16] = lane;
+    key[17..].copy_from_slice(&place.to_be_bytes());
+    let bytes = xxh3_128(&key).to_be_bytes();
+    EventId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
 /// Reads a document that was stored by one of the above.

@@ -222,9 +222,9 @@ impl Task {
             let orders = work::take_orders(&mut self.machine);
             if !orders.is_empty() {
                 self.is_parking = true;
-                let added = self.shared.clock.now();
+                let (life, added) = (self.configuration.life, self.shared.clock.now());
                 self.work
-                    .push(work::park(storage.clone(), orders, added).boxed());
+                    .push(work::park(storage.clone(), life, orders, added).boxed());
             }
         }
         if !self.is_looking_up
@@ -523,9 +523,9 @@ impl Task {
         };
         if !orders.is_empty() {
             self.is_parking = true;
-            let added = self.shared.clock.now();
+            let (life, added) = (self.configuration.life, self.shared.clock.now());
             self.work
-                .push(work::park(self.storage.clone(), orders, added).boxed());
+                .push(work::park(self.storage.clone(), life, orders, added).boxed());
         }
     }
 }

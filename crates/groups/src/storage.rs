@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use gesta_core::{
     Append, BackOff, DeleteKind, DeleteStream, Error, ErrorKind, EventData, EventStore,
     EventStoreExt, ExpectedRevision, Position, ReadStream, RecordedEvent, Result, Revision,
@@ -210,12 +211,18 @@ impl Storage {
         }
     }
 
-    /// Stores parked events. Returns the revision after the last.
+    /// Stores parked events, each by an append of its own: some of them may be parked already, and the store recognises
+    /// only whole appends. Returns the revision after the last.
     pub(crate) async fn park(&self, events: Vec<EventData>) -> Result<u64> {
-        let append = Append::to(self.group.parked_stream(), ExpectedRevision::Any, events);
-        let appended = self.retried(|| self.store.append(append.clone())).await?;
-        let last = appended.streams.first().map(|part| part.last_revision);
-        Ok(last.map_or(0, |last| last.next().0))
+        let ends = events.into_iter().map(|event| async move {
+            let stream = self.group.parked_stream();
+            let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
+            let appended = self.retried(|| self.store.append(append.clone())).await?;
+            let last = appended.streams.first().map(|part| part.last_revision);
+            Ok::<_, Error>(last.map_or(0, |last| last.next().0))
+        });
+        let ends = try_join_all(ends).await?;
+        Ok(ends.into_iter().max().unwrap_or(0))
     }
 
     /// The revisions of the parked stream that are in use.

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use gesta_core::{
     BackOff, Checkpoint, Error, ErrorKind, ExpectedRevision, Filter, LogId, Place, Position,
-    Result, Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, Timestamp, limits,
+    Result, Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, Timestamp,
 };
+use uuid::Uuid;
 
 use crate::machine::{Machine, ParkOrder, Token};
 use crate::names::Source;
 use crate::record::{self, Progressed};
 use crate::storage::{Looked, Storage};
 
-/// Most events that are parked by one append.
+/// Most events that are parked at once.
 const PARK_EVENTS_MAX: usize = 500;
 
 /// What the store has done.
@@ -108,17 +109,21 @@ pub(crate) async fn checkpoint(
     Done::Checkpoint(storage.write_checkpoint(checkpoint, expected).await)
 }
 
-/// What is to be parked next, as much as one append takes.
+/// What is to be parked next, as much as is parked at once.
 pub(crate) fn take_orders(machine: &mut Machine) -> Vec<ParkOrder> {
-    const { assert!(PARK_EVENTS_MAX <= limits::APPEND_EVENTS_MAX) };
     std::iter::from_fn(|| machine.next_park())
         .take(PARK_EVENTS_MAX)
         .collect()
 }
 
-pub(crate) async fn park(storage: Storage, orders: Vec<ParkOrder>, added: Timestamp) -> Done {
+pub(crate) async fn park(
+    storage: Storage,
+    life: Uuid,
+    orders: Vec<ParkOrder>,
+    added: Timestamp,
+) -> Done {
     let source = storage.group.source();
-    let link = |order: &ParkOrder| record::parked(source, &order.event, &order.reason, added);
+    let link = |order: &ParkOrder| record::parked(source, life, order, added);
     let links: Result<Vec<_>> = orders.iter().map(link).collect();
     let tokens = orders.iter().map(|order| order.token).collect();
     // The events themselves are not needed any more.

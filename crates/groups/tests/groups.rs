@@ -10,7 +10,9 @@
 mod support;
 
 use gesta_core::{EventStoreExt, ExpectedRevision, Filter, Revision, StreamId};
-use gesta_groups::{Action, Create, Error, GroupId, Groups, Settings, Source, Start, Which};
+use gesta_groups::{
+    Action, Consumer, Create, Error, GroupId, Groups, Settings, Source, Start, Which,
+};
 use gesta_testkit::support::{categories, within};
 
 use support::{
@@ -30,6 +32,7 @@ on_every_backend!(
     a_group_delivers_every_event_of_a_long_stream,
     of_many_that_create_a_group_one_does,
     a_deleted_stream_does_not_stop_its_group,
+    what_two_processes_park_is_parked_once,
 );
 
 async fn a_group_goes_on_where_it_was(home: Home) {
@@ -464,4 +467,67 @@ async fn a_deleted_stream_does_not_stop_its_group(home: Home) {
     write(&home, "cart-1", 1).await;
     assert_eq!(work_off(&mut consumer, 1).await, [4]);
     groups.shutdown().await;
+}
+
+/// What went wrong before: a process that had been taken the group from, and the one that took it, each stored the same
+/// event as parked, and a replay delivered it twice.
+async fn what_two_processes_park_is_parked_once(home: Home) {
+    let group = on_stream("cart-1");
+    let (first, second) = (groups(&home), groups(&home));
+    // No checkpoint tells the second process what the first one has done.
+    let settings = Settings {
+        checkpoint_after_ms: 3_600_000,
+        min_checkpoint_count: 1_000,
+        max_checkpoint_count: 1_000,
+        ..Settings::default()
+    };
+    create(&first, &group, settings).await;
+    write(&home, "cart-1", 3).await;
+    let links = || async {
+        let parked = group.parked_stream();
+        let links = home.store.read_whole_stream(parked.as_str()).await;
+        let links = links.unwrap_or_default();
+        let links = links
+            .iter()
+            .map(|link| String::from_utf8_lossy(&link.data).into_owned());
+        links.collect::<Vec<_>>()
+    };
+    let park = |consumer: Consumer, count: usize| async move {
+        let mut consumer = consumer;
+        for _ in 0..count {
+            let delivery = next(&mut consumer).await;
+            let which = vec![Which::Delivery(delivery.number)];
+            let nacked = consumer.nack(which, Action::Park, "no such article").await;
+            assert_eq!(nacked.expect("answered"), 1);
+        }
+        consumer
+    };
+    let old = park(join(&first, &group, 10).await, 2).await;
+    within("two are parked", async {
+        while links().await.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    // The second one claims the group, knows nothing of that, and parks all three in another order of appends.
+    let new = park(join(&second, &group, 10).await, 3).await;
+    within("all are settled", async {
+        while second.info(&group).await.expect("known").parked < 3 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(links().await, ["0@cart-1", "1@cart-1", "2@cart-1"]);
+    drop((old, new));
+    // What is replayed and fails again is parked again.
+    second.replay_parked(&group, Some(1)).await.expect("begun");
+    let again = park(join(&second, &group, 10).await, 1).await;
+    within("it is parked again", async {
+        while links().await != ["1@cart-1", "2@cart-1", "0@cart-1"] {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    drop(again);
+    second.shutdown().await;
 }

@@ -36,6 +36,18 @@ const SERVICES: &[(&str, &[Method])] = &[
             ("restartsubsystem", OF_GROUPS),
         ],
     ),
+    (
+        "event_store.client.users.users",
+        &[
+            ("create", &[]),
+            ("update", &[]),
+            ("disable", &[]),
+            ("enable", &[]),
+            ("details", &[]),
+            ("changepassword", &[]),
+            ("resetpassword", &[]),
+        ],
+    ),
     ("event_store.client.gossip.gossip", &[("read", &[])]),
     (
         "event_store.client.server_features.serverfeatures",

@@ -1,7 +1,7 @@
 //! What to use in place of a call that Gesta does not serve on purpose.
 
-/// What the calls of users begin with.
-const USERS: &str = "/event_store.client.users.Users/";
+/// The one call of users that is not served.
+const DELETE_USER: &str = "/event_store.client.users.Users/Delete";
 /// What the calls of operators begin with.
 const OPERATIONS: &str = "/event_store.client.operations.Operations/";
 /// What the calls of projections begin with.
@@ -9,8 +9,8 @@ const PROJECTIONS: &str = "/event_store.client.projections.Projections/";
 
 /// What does the same, or why there is no such thing; `None` for a path that no service of the protocol has.
 pub(crate) fn of(path: &str) -> Option<&'static str> {
-    if path.starts_with(USERS) {
-        return Some("use the commands `gesta user` and `gesta token`");
+    if path == DELETE_USER {
+        return Some("use `Disable`: what a user has done stays in the log, and so does the user");
     }
     if path.starts_with(PROJECTIONS) {
         return Some("use subscriptions, or the virtual streams `$ce-`, `$et-` and `$streams`");
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_use() {
         for (path, advice) in [
-            ("/event_store.client.users.Users/Create", "`gesta user`"),
+            ("/event_store.client.users.Users/Delete", "`Disable`"),
             (
                 "/event_store.client.operations.Operations/StartScavenge",
                 "`gesta scavenge`",

@@ -36,7 +36,9 @@ pub type Result<T> = std::result::Result<T, Refusal>;
 pub mod messages {
     pub use crate::generated::event_store::client as shared;
     pub use crate::generated::event_store::client::persistent_subscriptions as groups;
-    pub use crate::generated::event_store::client::{gossip, monitoring, server_features, streams};
+    pub use crate::generated::event_store::client::{
+        gossip, monitoring, server_features, streams, users,
+    };
     pub use crate::generated::google::rpc;
     pub use crate::generated::kurrentdb::protocol::v2::streams as v2;
 }

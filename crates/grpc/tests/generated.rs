@@ -5,7 +5,7 @@ use std::path::Path;
 use prost::Message;
 
 /// The schema, in the order in which it is read best.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "shared.proto",
     "rpc.proto",
     "server_features.proto",
@@ -15,6 +15,7 @@ const FILES: [&str; 9] = [
     "streams_v2.proto",
     "errors_v2.proto",
     "monitoring.proto",
+    "users.proto",
 ];
 
 #[test]

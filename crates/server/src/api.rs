@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -209,6 +210,18 @@ impl Admitted {
             Some(access) => access.check(&self.caller, operation).await,
             None => Ok(()),
         }
+    }
+
+    /// The caller's user had this payload.
+    pub(crate) fn had(&self, bytes: usize) {
+        if let Some(guarded) = &self.guarded {
+            guarded.had(bytes);
+        }
+    }
+
+    /// How long the caller's user has to wait for more events.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        self.guarded.as_ref()?.wait()
     }
 
     /// Checks that the caller may do this now; what it gives ends with an error once they may not any more.

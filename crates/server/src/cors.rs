@@ -10,7 +10,7 @@ use std::str::FromStr;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
-    HeaderMap, HeaderValue, ORIGIN, VARY,
+    HeaderMap, HeaderName, HeaderValue, ORIGIN, VARY,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode, Uri};
@@ -23,6 +23,8 @@ const ALLOWED_HEADERS: HeaderValue =
     HeaderValue::from_static("authorization, content-type, last-event-id");
 const EXPOSED_HEADERS: HeaderValue =
     HeaderValue::from_static("etag, gesta-log-owner, retry-after, www-authenticate");
+/// Whose page has made a browser send a request.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// How long a browser may remember what it may send, in seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 const VARY_ORIGIN: HeaderValue = HeaderValue::from_static("origin");
@@ -87,6 +89,15 @@ pub(crate) fn preflight(origins: &[Origin], route: Route, request: &Parts) -> Op
     headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, ALLOWED_HEADERS);
     headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
     Some(answer)
+}
+
+/// True if a page of a site that may not call has made a browser send this (Fetch Metadata Request Headers, section
+/// 2.1).
+/// Such a page cannot read the answer; this is for calls that do something though they are reads to HTTP.
+pub(crate) fn is_of_other_site(origins: &[Origin], headers: &HeaderMap) -> bool {
+    let mut found = headers.get_all(SEC_FETCH_SITE).iter();
+    let own = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
+    !found.all(own) && allowed(origins, headers).is_none()
 }
 
 /// Lets the page that called read the answer, if it may.

@@ -7,7 +7,9 @@
 use std::sync::{Arc, OnceLock};
 
 use gesta_access::{Operation, OwnedOperation};
-use gesta_core::{ErrorKind, EventId, EventStore, Filter, LogId, StreamId, SystemClock, log_of};
+use gesta_core::{
+    Error, ErrorKind, EventId, EventStore, Filter, LogId, StreamId, SystemClock, log_of,
+};
 use gesta_groups::document::{Group, Name, Names};
 use gesta_groups::{
     Action, ConsumerId, Create, Elsewhere, GroupId, Groups, Identity, Join, REASON_CHARS_MAX,
@@ -24,6 +26,8 @@ use uuid::Uuid;
 use crate::api::{Answer, Call, json};
 use crate::body::RequestBody;
 use crate::config::Config;
+use crate::cors::is_of_other_site;
+use crate::deliveries::{Deliveries, deliveries};
 use crate::document::parse_owned;
 use crate::placement::Cluster;
 use crate::problem::{Problem, Result};
@@ -304,6 +308,9 @@ async fn info(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result<An
 
 async fn consume(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(&["buffer", "name"])?;
+    if is_of_other_site(&call.state.config.cors_origins, call.headers()) {
+        return Err(of_other_site().into());
+    }
     let group = group(call)?;
     let buffer = match parameters.one("buffer")? {
         None => BUFFER,
@@ -324,16 +331,22 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
     let following = following(group.source());
     let forbidden = call.admitted().until_forbidden(following).await?;
     let ticket = call.state.subscriptions.enter()?;
-    let consumer = call
-        .state
-        .groups
-        .join(&group, Join { buffer, identity })
-        .await?;
+    let groups = &call.state.groups;
+    let info = groups.info(&group).await?;
+    let consumer = groups.join(&group, Join { buffer, identity }).await?;
+    let seen = Deliveries::new(call.state, call.admitted(), &info);
     let feed = Feed::Consumer {
-        consumer,
-        forbidden,
+        id: consumer.id(),
+        deliveries: deliveries(seen, consumer, forbidden),
     };
     Ok(endless(call, feed, ticket))
+}
+
+/// A browser sends the request of any page, with what its user is logged in by: events would go to that page's consumer.
+fn of_other_site() -> Error {
+    Error::new(ErrorKind::Forbidden(
+        "a page of another site may not join a group, unless --cors-origin names it".into(),
+    ))
 }
 
 async fn ack(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {

@@ -18,6 +18,7 @@ mod read;
 mod reply;
 mod stats;
 mod subscribe;
+mod users;
 mod v2;
 
 use std::net::IpAddr;
@@ -58,7 +59,7 @@ pub(crate) async fn answer(state: Arc<State>, from: IpAddr, request: Request<Inc
     let answer = match admit(&state, &parts, from).await {
         Err(refusal) => reply::refuse(&refusal),
         Ok((ticket, admitted)) => {
-            let call = Call::new(state, admitted, &parts, body);
+            let call = Call::new(state, admitted, from, &parts, body);
             let deadline = call.deadline();
             match reply::in_time(deadline, dispatch(parts.uri.path(), call)).await {
                 Ok(Reply::Endless(messages)) => reply::answer(messages, deadline),
@@ -149,10 +150,27 @@ async fn others(path: &str, mut call: Call) -> Result<Reply> {
         "/event_store.client.operations.Operations/RestartPersistentSubscriptions" => {
             groups::restart(&mut call).await
         }
-        path => match path.strip_prefix(GROUPS) {
-            Some(method) => of_groups(method, path, call).await,
-            None => Err(Refusal::unimplemented(path)),
+        path => match (path.strip_prefix(GROUPS), path.strip_prefix(USERS)) {
+            (Some(method), _) => of_groups(method, path, call).await,
+            (_, Some(method)) => of_users(method, path, call).await,
+            _ => Err(Refusal::unimplemented(path)),
         },
+    }
+}
+
+/// What the calls about users begin with.
+const USERS: &str = "/event_store.client.users.Users/";
+
+async fn of_users(method: &str, path: &str, mut call: Call) -> Result<Reply> {
+    match method {
+        "Create" => users::create(&mut call).await,
+        "Update" => users::update(&mut call).await,
+        "Disable" => users::disable(&mut call).await,
+        "Enable" => users::enable(&mut call).await,
+        "Details" => users::details(&mut call).await,
+        "ChangePassword" => users::change_password(&mut call).await,
+        "ResetPassword" => users::reset_password(&mut call).await,
+        _ => Err(Refusal::unimplemented(path)),
     }
 }
 

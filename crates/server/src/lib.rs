@@ -26,6 +26,7 @@ mod body;
 mod config;
 mod cors;
 mod decode;
+mod deliveries;
 mod document;
 mod edge;
 mod fanout;

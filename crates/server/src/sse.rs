@@ -15,18 +15,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use futures::stream::{BoxStream, Stream};
 use gesta_core::{
     Checkpoint, RecordedEvent, ResolvedMessage, Result, SharedEvent, Subscription,
     SubscriptionMessage,
 };
-use gesta_groups::{Consumer, Delivery};
+use gesta_groups::ConsumerId;
 use gesta_wire::event::link_field;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::body::{BrokenOff, PART_BYTES_MAX, Reservation};
+use crate::deliveries::Shown;
 use crate::edge::Activity;
 use crate::fanout::EncodedEvents;
 use crate::problem::{self, Problem};
@@ -45,17 +45,17 @@ pub(crate) enum Feed {
     Subscription(Subscription),
     /// A subscription, with what links lead to.
     Followed(BoxStream<'static, Result<ResolvedMessage>>),
+    /// A consumer of a group.
     Consumer {
-        consumer: Consumer,
-        /// Ends when the caller may not read any more.
-        forbidden: BoxFuture<'static, gesta_core::Error>,
+        id: ConsumerId,
+        deliveries: BoxStream<'static, crate::problem::Result<Shown>>,
     },
 }
 
 /// What comes from there.
 enum Message {
     Of(SubscriptionMessage, Option<SharedEvent>),
-    Delivery(Delivery),
+    Delivery(Shown),
 }
 
 impl From<Subscription> for Feed {
@@ -76,17 +76,8 @@ impl Feed {
                 .poll_next(cx)
                 .map_ok(|ResolvedMessage { message, link }| Message::Of(message, link))
                 .map_err(Problem::from),
-            Feed::Consumer {
-                consumer,
-                forbidden,
-            } => {
-                if let Poll::Ready(error) = forbidden.as_mut().poll(cx) {
-                    return Poll::Ready(Some(Err(Problem::from(error))));
-                }
-                Pin::new(consumer)
-                    .poll_next(cx)
-                    .map_ok(Message::Delivery)
-                    .map_err(Problem::from)
+            Feed::Consumer { deliveries, .. } => {
+                deliveries.as_mut().poll_next(cx).map_ok(Message::Delivery)
             }
         }
     }
@@ -110,11 +101,8 @@ impl Events {
     pub(crate) fn new(state: Arc<State>, feed: Feed, activity: Arc<Activity>) -> Self {
         let heartbeat = tokio::time::sleep(state.config.heartbeat);
         let mut out = BEGINNING.to_vec();
-        if let Feed::Consumer { consumer, .. } = &feed {
-            let joined = format!(
-                "event: joined\ndata: {{\"consumer\":\"{}\"}}\n\n",
-                consumer.id()
-            );
+        if let Feed::Consumer { id, .. } = &feed {
+            let joined = format!("event: joined\ndata: {{\"consumer\":\"{id}\"}}\n\n");
             out.extend_from_slice(joined.as_bytes());
         }
         Self {
@@ -219,8 +207,8 @@ impl Events {
         self.parts.push_back(line);
     }
 
-    fn delivery(&mut self, delivery: &Delivery) {
-        let event = &delivery.event;
+    fn delivery(&mut self, delivery: &Shown) {
+        let (event, link) = (&delivery.resolved.event, delivery.resolved.link.as_deref());
         let large = EncodedEvents::is_large(event)
             .then(|| self.state.encoded.share(event, &self.state.budget));
         let (number, retries) = (delivery.number.0, delivery.retries);
@@ -228,14 +216,24 @@ impl Events {
             format!("event: event\ndata: {{\"delivery\":{number},\"retries\":{retries},\"event\":");
         match large {
             Some(Err(problem)) => return self.end(&problem),
-            Some(Ok(line)) => {
+            Some(Ok(mut line)) => {
                 self.out.extend_from_slice(begin.as_bytes());
+                if link.is_some() {
+                    // All but the brace that ends the event.
+                    line.truncate(line.len().saturating_sub(1));
+                }
                 self.shared(line);
             }
             None => {
                 self.out.extend_from_slice(begin.as_bytes());
                 self.state.encoded.append(&mut self.out, event);
+                if link.is_some() {
+                    self.out.pop();
+                }
             }
+        }
+        if let Some(link) = link {
+            self.link(link);
         }
         self.out.extend_from_slice(b"}\n\n");
     }

@@ -85,8 +85,13 @@ impl Running {
         };
         let access = &self.guarded.access.shared;
         match &self.stream {
-            // Events of one stream are shown or the subscription ends.
-            Some(stream) => self.guarded.check(Operation::Read(stream)).await?,
+            // Events of one stream are shown or the subscription ends, but for links to what is hidden.
+            Some(stream) => {
+                self.guarded.check(Operation::Read(stream)).await?;
+                if stream.is_virtual() && !self.guarded.may_follow(&event).await? {
+                    return Ok(self.leave_out(checkpoint));
+                }
+            }
             None if !access.shows(&self.guarded.caller, &event).await? => {
                 return Ok(self.leave_out(checkpoint));
             }

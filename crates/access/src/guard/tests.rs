@@ -328,3 +328,85 @@ async fn pages_leave_out_what_may_not_be_seen() {
         .await;
     assert_eq!(page.expect("allowed").streams.len(), 3);
 }
+
+/// Goal: who may read a virtual stream learns nothing from it of streams that they may not read.
+#[tokio::test]
+async fn virtual_streams_leave_out_links_to_what_may_not_be_seen() {
+    let world = World::closed().await;
+    let root = world.login("root").await;
+    let settings = event(r#"{"$systemStreamAcl":{"$r":["$all"]}}"#);
+    root.append_to("$settings", ExpectedRevision::Any, vec![settings])
+        .await
+        .expect("an administrator");
+    for name in ["plan-open", "plan-secret", "plan-other"] {
+        world.append(name).await;
+    }
+    world
+        .set_acl("plan-secret", r#"{"$acl":{"$r":"team"}}"#)
+        .await;
+    let (user, member) = (world.login("u").await, world.login("t").await);
+    let names = |events: &[RecordedEvent]| -> Vec<String> {
+        let targets = events.iter().filter_map(LinkTarget::of);
+        targets.map(|target| target.stream.to_string()).collect()
+    };
+    for virtual_stream in ["$ce-plan", "$et-t", "$streams"] {
+        soon(async {
+            while is_forbidden(read(&user, virtual_stream).await) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        for limit in [1, 100] {
+            let mut seen = Vec::new();
+            let mut request = ReadStream::forwards(id(virtual_stream)).limit(limit);
+            loop {
+                let page = user.read_stream(request.clone()).await.expect("allowed");
+                seen.extend(names(&page.events));
+                let Some(next) = page.next.filter(|_| !page.end) else {
+                    break;
+                };
+                request = request.from(gesta_core::StreamFrom::Revision(next));
+            }
+            assert_eq!(seen, ["plan-open", "plan-other"], "{virtual_stream}");
+        }
+        let whole = member.read_whole_stream(virtual_stream).await;
+        assert_eq!(names(&whole.expect("allowed")).len(), 3, "{virtual_stream}");
+        let follow = Subscribe {
+            to: SubscribeTo::Stream(id(virtual_stream)),
+            from: gesta_core::SubscribeFrom::Start,
+        };
+        let mut following = user.subscribe(follow).await.expect("allowed");
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            let link = soon(following.next_event()).await.expect("running");
+            seen.extend(names(&[(*link).clone()]));
+        }
+        assert_eq!(seen, ["plan-open", "plan-other"], "{virtual_stream}");
+    }
+}
+
+/// Goal: a program that goes on as a user who was disabled costs one comparison, as one with a wrong password does.
+#[tokio::test]
+async fn the_password_of_a_disabled_user_is_compared_once() {
+    let world = World::closed().await;
+    world.add("gone", &[]).await.expect("added");
+    world.accounts.disable("gone").await.expect("disabled");
+    world.login("root").await;
+    let directory = || world.access.shared.directory();
+    soon(async {
+        while !directory()
+            .user("gone")
+            .is_some_and(|user| user.is_disabled)
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let before = world.access.shared.known_passwords();
+    for _ in 0..3 {
+        assert!(is_unauthenticated(
+            world.try_login("gone", "password of gone").await
+        ));
+    }
+    assert_eq!(world.access.shared.known_passwords(), before + 1);
+}

@@ -120,7 +120,7 @@ async fn a_group_of_a_cluster_loses_nothing_when_its_node_is_killed() {
     };
     let seed = depth::seed();
     println!("GESTA_SEED={seed}");
-    let events: usize = depth::count(3_000, 50_000);
+    let events: usize = depth::count(3_000, 100_000);
     let owner = runs_the_group_once_created(&nodes).await;
     append(&nodes.all[owner].store(), 0..events).await;
     let seen = Arc::new(Seen::default());

@@ -1,11 +1,15 @@
-// What a team does with the published Node client, against servers whose addresses are the first argument.
+// What a team does with the published Node client, against servers whose addresses are the first argument. The second
+// argument is a way to one of them that is cut whenever somebody connects to the address that is the third.
 // Each check stands alone, on streams of its own. The program prints a line for each and fails with the first that is
 // wrong.
 
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
+import { once } from "node:events";
+import { connect } from "node:net";
 import {
   ANY,
+  AppendConsistencyViolationError,
   BACKWARDS,
   END,
   FORWARDS,
@@ -15,6 +19,7 @@ import {
   PersistentSubscriptionExistsError,
   START,
   STREAM_EXISTS,
+  STREAM_STATE,
   StreamDeletedError,
   StreamNotFoundError,
   WrongExpectedVersionError,
@@ -27,7 +32,7 @@ import {
   streamNameFilter,
 } from "@kurrent/kurrentdb-client";
 
-const address = process.argv[2];
+const [address, through, cutter] = process.argv.slice(2);
 const client = KurrentDBClient.connectionString(`kurrentdb://${address}?tls=false`);
 
 const name = (category = "cart") => `${category}-${randomUUID()}`;
@@ -58,6 +63,14 @@ async function until(what, isSo) {
     assert.ok(Date.now() < deadline, what);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
+}
+
+/** Cuts what goes through the way that is cut, and waits until that is done. */
+async function cut() {
+  const [host, port] = cutter.split(":");
+  const knock = connect(Number(port), host);
+  knock.resume();
+  await once(knock, "close");
 }
 
 const read = (stream, options) => collect(client.readStream(stream, options));
@@ -147,6 +160,8 @@ const checks = {
     ]);
     assert.deepEqual((await filtered(eventTypeFilter({ regex: "^item-rem" }))).at(-1), [one, "item-removed"]);
     assert.ok((await filtered(excludeSystemEvents())).every(([, type]) => !type.startsWith("$")));
+    const ahead = await filtered(eventTypeFilter({ regex: "^(?!\\$|item-rem)" }));
+    assert.deepEqual(ahead.slice(-2), [[one, "item-added"], [two, "item-added"]]);
   },
 
   async aSubscriptionCatchesUpAndStaysLive() {
@@ -197,6 +212,8 @@ const checks = {
     assert.deepEqual([metadata.maxCount, metadata.owner], [3, "x"]);
     await client.setStreamMetadata(stream, { truncateBefore: 5 });
     assert.deepEqual(await revisions(stream), [5, 6, 7, 8, 9]);
+    await client.setStreamMetadata(stream, { maxAge: 1 });
+    await until("all are too old", async () => (await read(stream)).length === 0);
     await client.setStreamMetadata(stream, { maxAge: 3_600 });
     assert.equal((await read(stream)).length, 10);
   },
@@ -234,6 +251,22 @@ const checks = {
     const answer = await client.multiStreamAppend([batch(one, NO_STREAM, 2), batch(two, NO_STREAM, 1)]);
     assert.deepEqual(answer.responses.map((each) => [each.streamName, each.revision]), [[one, 1n], [two, 0n]]);
     await assert.rejects(client.multiStreamAppend([batch(one, 1n, 1), batch(two, 7n, 1)]), WrongExpectedVersionError);
+    assert.equal((await read(one)).length, 2);
+  },
+
+  async recordsAreWrittenWithChecks() {
+    const [one, two] = [name(), name()];
+    const to = (streamName) => ({ streamName, record: event() });
+    const check = (streamName, expectedState) => ({ type: STREAM_STATE, streamName, expectedState });
+    const { responses } = await client.appendRecords([to(one), to(two), to(one)], [check(one, NO_STREAM)]);
+    const written = responses.map((each) => [each.streamName, each.revision]);
+    assert.deepEqual(written.sort(), [[one, 1n], [two, 0n]].sort());
+    await assert.rejects(client.appendRecords([to(one), to(two)], [check(one, 1n), check(two, 5n)]), (error) => {
+      assert.ok(error instanceof AppendConsistencyViolationError, error);
+      const [violation, ...more] = error.violations;
+      assert.deepEqual([violation.checkIndex, violation.streamName, more.length], [1, two, 0]);
+      return true;
+    });
     assert.equal((await read(one)).length, 2);
   },
 
@@ -279,6 +312,43 @@ const checks = {
     assert.equal((await client.listPersistentSubscriptionsToStream(stream)).length, 1);
     await client.deletePersistentSubscriptionToStream(stream, group);
     await assert.rejects(stats(), PersistentSubscriptionDoesNotExistError);
+  },
+
+  async aGroupIsJoinedAgainAfterACut() {
+    const [stream, group] = [name(), "cut"];
+    await client.appendToStream(stream, events(10));
+    // Nothing comes again for the time that it took.
+    const defaults = { startFrom: START, messageTimeout: 3_600_000 };
+    const settings = persistentSubscriptionToStreamSettingsFromDefaults(defaults);
+    await client.createPersistentSubscriptionToStream(stream, group, settings);
+    const info = () => client.getPersistentSubscriptionToStreamInfo(stream, group);
+    const outstanding = async () => Number((await info()).stats.outstandingMessagesCount);
+    const own = KurrentDBClient.connectionString(`kurrentdb://${through}?tls=false`);
+    const join = () => own.subscribeToPersistentSubscriptionToStream(stream, group, { bufferSize: 10 });
+    const found = [];
+    await assert.rejects(async () => {
+      const subscription = join();
+      for await (const resolved of subscription) {
+        found.push(resolved.event.data.n);
+        if (found.length <= 4) await subscription.ack(resolved);
+        if (found.length < 10) continue;
+        await until("four answers have arrived", async () => (await outstanding()) === 6);
+        await cut();
+      }
+    });
+    await until("the consumer has left", async () => (await info()).connections.length === 0);
+    const rest = [];
+    const again = join();
+    for await (const resolved of again) {
+      rest.push(resolved.event.data.n);
+      await again.ack(resolved);
+      if (rest.length < 6) continue;
+      await until("all answers have arrived", async () => (await outstanding()) === 0);
+      break;
+    }
+    await again.unsubscribe();
+    await own.dispose();
+    assert.deepEqual(rest.sort(), found.slice(4).sort());
   },
 
   async aGroupOnAllEventsHasAFilter() {

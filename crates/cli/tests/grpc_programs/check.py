@@ -1,9 +1,11 @@
 """What a team does with the published Python client, against servers whose addresses are the first argument.
 
+The second argument is a way to one of them that is cut whenever somebody connects to the address that is the third.
 Each check stands alone, on streams of its own. The program prints a line for each and fails with the first that is wrong.
 """
 
 import json
+import socket
 import sys
 import threading
 import time
@@ -17,8 +19,9 @@ from kurrentdbclient import (
     StreamState,
 )
 from kurrentdbclient import exceptions
+from kurrentdbclient.events import NewRecord, StreamStateCheck
 
-ADDRESS = sys.argv[1]
+ADDRESS, THROUGH, CUTTER = sys.argv[1:4]
 
 
 def connect(scheme="kdb", addresses=ADDRESS):
@@ -339,6 +342,76 @@ def several_streams_are_written_at_once(client):
     assert len(read(client, one)) == 3
 
 
+def records_are_written_with_checks(client):
+    one, two = name(), name()
+    record = lambda stream: NewRecord(stream_name=stream, type="item-added", data=b"{}")
+    written = client.append_records(
+        [record(one), record(two), record(one)], checks=[StreamStateCheck(one, StreamState.NO_STREAM)]
+    )
+    assert {each.stream_name: each.stream_position for each in written.stream_positions} == {one: 1, two: 0}
+    assert written.commit_position == max(read(client, stream)[-1].commit_position for stream in (one, two))
+    error = raises(
+        exceptions.ConsistencyChecksFailedError,
+        lambda: client.append_records(
+            [record(one), record(two)], checks=[StreamStateCheck(one, 1), StreamStateCheck(two, 5)]
+        ),
+    )
+    (failure,) = error.failures
+    state = failure.stream_state_failure
+    assert (failure.check_index, state.stream_name, state.expected_state, state.actual_state) == (1, two, 5, 0)
+    assert len(read(client, one)) == 2 and len(read(client, two)) == 1, "all or nothing"
+    client.append_records([record(one)], checks=StreamStateCheck(one, StreamState.EXISTS))
+    # Only streams that are written to can be checked.
+    raises(
+        exceptions.GrpcError,
+        lambda: client.append_records([record(one)], checks=[StreamStateCheck(two, 0)]),
+    )
+
+
+def cut():
+    """Cuts what goes through the way that is cut, and waits until that is done."""
+    host, port = CUTTER.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as knock:
+        assert int(knock.makefile().read()) > 0, "nothing was there to be cut"
+
+
+def a_group_is_joined_again_after_a_cut(client):
+    stream, group = name(), "cut"
+    numbers = [event(data=str(n).encode()) for n in range(10)]
+    client.append_to_stream(stream, current_version=StreamState.NO_STREAM, events=numbers)
+    # Nothing comes again for the time that it took.
+    client.create_subscription_to_stream(group, stream, message_timeout=3_600)
+    info = lambda: client.get_subscription_info(group, stream)
+    with KurrentDBClient(uri=f"kdb://{THROUGH}?Tls=false") as through:
+        subscription = through.read_subscription_to_stream(group, stream, event_buffer_size=10)
+        found = []
+        for e in subscription:
+            found.append(int(e.data))
+            if len(found) <= 4:
+                subscription.ack(e)
+            if len(found) == 10:
+                break
+        until("four answers have arrived", lambda: info().outstanding_messages_count == 6)
+        cut()
+        try:
+            next(iter(subscription))
+            raise AssertionError("the connection was cut")
+        except (exceptions.KurrentDBClientError, StopIteration):
+            pass
+        until("the consumer has left", lambda: not info().connections)
+        again = through.read_subscription_to_stream(group, stream)
+        rest = []
+        for e in again:
+            rest.append((int(e.data), e.retry_count))
+            again.ack(e)
+            if len(rest) == 6:
+                break
+        until("all answers have arrived", lambda: info().outstanding_messages_count == 0)
+        again.stop()
+    assert sorted(found) == list(range(10)), found
+    assert sorted(rest) == [(n, 1) for n in sorted(found[4:])], (found, rest)
+
+
 def collect(client, group, stream, count, answer):
     """Joins a group, takes so many deliveries, answers for each, and leaves once the answers have arrived."""
     source = {} if stream is None else {"stream_name": stream}
@@ -520,10 +593,12 @@ CHECKS = [
     deleted_streams_come_back_and_tombstones_do_not,
     links_are_resolved,
     several_streams_are_written_at_once,
+    records_are_written_with_checks,
     a_group_acknowledges_retries_and_parks,
     a_group_shares_events_among_consumers,
     a_group_on_all_events_has_a_filter,
     a_group_delivers_what_links_lead_to,
+    a_group_is_joined_again_after_a_cut,
     virtual_streams_are_read_followed_and_shared,
     deadlines_are_kept,
     a_client_discovers_the_server,

@@ -1,6 +1,6 @@
 """Ten consumers of a group that do whatever comes to their mind, with the published Python client.
 
-Arguments: the address, the number of events, a seed. The program says twice that a part is half finished; whoever runs it
+Arguments: the address, or those of all nodes, the number of events, a seed. The program says twice that a part is half finished; whoever runs it
 kills the server then and starts it again. The program goes on by itself, and fails if an event is neither finished by a
 consumer nor parked in the end. Its last line counts what was delivered, and what of it again.
 """
@@ -39,7 +39,7 @@ class Seen:
 
 
 def connect():
-    return KurrentDBClient(uri=f"kdb://{ADDRESS}?Tls=false")
+    return KurrentDBClient(uri=f"kdb://{ADDRESS}?Tls=false&GossipTimeout=2&MaxDiscoverAttempts=5")
 
 
 def until_it_works(call):

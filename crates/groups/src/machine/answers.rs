@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use gesta_core::SharedEvent;
 
-use super::{ConsumerId, Machine, State, Token, Which};
+use super::{ConsumerId, Machine, Origin, State, Token, Which};
 
 /// Longest reason of a consumer that is kept, in characters.
 pub const REASON_CHARS_MAX: usize = 1_000;
@@ -46,6 +46,8 @@ pub struct ParkOrder {
     pub token: Token,
     /// The event.
     pub event: SharedEvent,
+    /// Where it came from.
+    pub origin: Origin,
     /// Why it is parked.
     pub reason: String,
 }
@@ -183,10 +185,11 @@ impl Machine {
     /// An event to be stored as parked. It counts as unfinished until [`Machine::parked`].
     pub fn next_park(&mut self) -> Option<ParkOrder> {
         let (token, reason) = self.to_park.pop_front()?;
-        let event = SharedEvent::clone(&self.items.get(&token)?.event);
+        let item = self.items.get(&token)?;
         Some(ParkOrder {
             token,
-            event,
+            event: SharedEvent::clone(&item.event),
+            origin: item.origin,
             reason,
         })
     }

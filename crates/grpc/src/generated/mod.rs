@@ -17,6 +17,9 @@ pub mod event_store {
         pub mod streams {
             include!("event_store.client.streams.rs");
         }
+        pub mod users {
+            include!("event_store.client.users.rs");
+        }
     }
 }
 pub mod google {

@@ -1,5 +1,6 @@
 //! One call: what it was sent, and what it may hold.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ pub(crate) struct Call {
     /// Who calls, and the store that is theirs.
     pub(crate) admitted: Admitted,
     pub(crate) requests: Requests,
+    /// Where the call came from.
+    from: IpAddr,
     /// The address that the client called, as it wrote it.
     authority: String,
     /// The name that the client gives its connection.
@@ -39,6 +42,7 @@ impl Call {
     pub(crate) fn new(
         state: Arc<State>,
         admitted: Admitted,
+        from: IpAddr,
         parts: &Parts,
         body: Incoming,
     ) -> Self {
@@ -52,9 +56,15 @@ impl Call {
             requests: Requests::new(body, state.budget.reservation()),
             state,
             admitted,
+            from,
             authority: authority.unwrap_or_default(),
             deadline: timeout.and_then(|time| Instant::now().checked_add(time)),
         }
+    }
+
+    /// Where the call came from.
+    pub(crate) fn from(&self) -> IpAddr {
+        self.from
     }
 
     /// The address that the client called, as it wrote it.

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use gesta_core::{Error, EventStore, LinkTarget, RecordedEvent, Resolved, SharedEvent};
+use gesta_core::{Error, EventStore, LinkTarget, Resolved, SharedEvent};
 use gesta_grpc::event::{self, Shown};
 use gesta_grpc::ids::UuidForm;
 use gesta_grpc::stored;
 
 use super::Result;
+use crate::deliveries;
 
 /// How a client wants events.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ impl View {
         let is_link = |event: &SharedEvent| LinkTarget::of(event).is_some();
         if !self.resolve_links || !events.iter().any(is_link) {
             for event in events.drain(..) {
-                self.write_one(out, &Resolved::itself(event), None);
+                self.write_one(out, &Resolved::itself(event));
             }
             return Ok(());
         }
@@ -41,51 +42,37 @@ impl View {
         }
         events.drain(..resolved.len().min(events.len()));
         for resolved in &resolved {
-            self.write_one(out, resolved, None);
+            self.write_one(out, resolved);
         }
         Ok(())
     }
 
-    /// Appends an event that a group delivers; false, and nothing, if it is a link that leads nowhere.
-    pub(crate) async fn write_delivery(
-        self,
-        store: &dyn EventStore,
-        out: &mut BytesMut,
-        event: &SharedEvent,
-        retries: u32,
-    ) -> Result<bool> {
-        if !self.resolve_links || LinkTarget::of(event).is_none() {
-            self.write_one(out, &Resolved::itself(Arc::clone(event)), Some(retries));
-            return Ok(true);
-        }
-        let resolved = store.resolve(vec![Arc::clone(event)]).await?;
-        match resolved.first() {
-            Some(resolved) if resolved.link.is_some() => {
-                self.write_one(out, resolved, Some(retries));
-                Ok(true)
-            }
-            _ => Ok(false),
-        }
-    }
-
-    fn write_one(self, out: &mut BytesMut, resolved: &Resolved, retries: Option<u32>) {
+    fn write_one(self, out: &mut BytesMut, resolved: &Resolved) {
         let event = stored::translated(&resolved.event);
         let link = resolved.link.as_deref().map(stored::translated);
         let leads_nowhere =
             self.resolve_links && link.is_none() && LinkTarget::of(&resolved.event).is_some();
-        let shown = if leads_nowhere {
-            Shown {
-                event: None,
-                link: Some(&event),
-                retries,
-            }
-        } else {
-            Shown {
-                event: Some(&*event as &RecordedEvent),
-                link: link.as_deref(),
-                retries,
-            }
+        let (shown, link) = match leads_nowhere {
+            true => (None, Some(&*event)),
+            false => (Some(&*event), link.as_deref()),
+        };
+        let shown = Shown {
+            event: shown,
+            link,
+            retries: None,
         };
         event::write(out, shown, self.form);
     }
+}
+
+/// Appends an event that a group delivers.
+pub(crate) fn write_delivery(out: &mut BytesMut, delivery: &deliveries::Shown, form: UuidForm) {
+    let event = stored::translated(&delivery.resolved.event);
+    let link = delivery.resolved.link.as_deref().map(stored::translated);
+    let shown = Shown {
+        event: Some(&*event),
+        link: link.as_deref(),
+        retries: Some(delivery.retries),
+    };
+    event::write(out, shown, form);
 }

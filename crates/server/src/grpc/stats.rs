@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::stream;
+use gesta_access::Operation;
 use gesta_grpc::messages::monitoring::{StatsReq, StatsResp};
 use gesta_grpc::{Refusal, frame};
 
@@ -23,16 +24,21 @@ pub(crate) async fn stats(call: &mut Call) -> Result<Reply> {
     let period = Duration::from_millis(request.refresh_time_period_in_ms);
     let ticks = tokio::time::interval(period.clamp(PERIOD_MIN, PERIOD_MAX));
     let ticket = call.enter_subscriptions()?;
-    let begun = Some((call.state.clone(), ticks, ticket));
+    call.backing().check(Operation::Observe).await?;
+    let begun = Some((call.backing(), ticks, ticket));
     let parts = stream::unfold(begun, |begun| async {
-        let (state, mut ticks, ticket) = begun?;
+        let (on, mut ticks, ticket) = begun?;
+        let state = &on.state;
         tokio::select! {
             () = state.stopping.cancelled() => {
                 Some((Err(Refusal::unavailable("the server is stopping")), None))
             }
             _ = ticks.tick() => {
-                let part = frame::framed(&figures(&state));
-                Some((Ok(part), Some((state, ticks, ticket))))
+                if let Err(refusal) = on.check(Operation::Observe).await {
+                    return Some((Err(refusal), None));
+                }
+                let part = frame::framed(&figures(state));
+                Some((Ok(part), Some((on, ticks, ticket))))
             }
         }
     });

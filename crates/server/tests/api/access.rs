@@ -16,6 +16,7 @@ use crate::client::{Server, config, soon};
 use crate::logged::Logged;
 
 mod expiry;
+mod names;
 pub(crate) mod world;
 
 use self::world::{Ahead, World, add, basic};

@@ -15,7 +15,7 @@ async fn call(server: &Server, method: &str, target: &str, body: Value) -> Answe
 }
 
 /// A consumer, and its number.
-async fn consume(server: &Server, target: &str) -> (Raw, String) {
+pub(crate) async fn consume(server: &Server, target: &str) -> (Raw, String) {
     let mut raw = server
         .raw(&format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
         .await;
@@ -39,7 +39,7 @@ fn without_chunks(received: &str) -> String {
 }
 
 /// The data of all messages of this name.
-fn data(raw: &Raw, name: &str) -> Vec<Value> {
+pub(crate) fn data(raw: &Raw, name: &str) -> Vec<Value> {
     let event = format!("event: {name}");
     let messages = without_chunks(&raw.received);
     let mut lines = messages.lines();
@@ -55,7 +55,7 @@ fn data(raw: &Raw, name: &str) -> Vec<Value> {
 }
 
 /// The deliveries, once there are so many.
-async fn deliveries(raw: &mut Raw, count: usize) -> Vec<Value> {
+pub(crate) async fn deliveries(raw: &mut Raw, count: usize) -> Vec<Value> {
     soon(async {
         while data(raw, "event").len() < count {
             assert!(raw.more().await, "{}", raw.received);

@@ -10,6 +10,7 @@ mod access;
 mod bounds;
 mod calls;
 mod client;
+mod delivered;
 mod frame;
 mod gated;
 mod groups;

@@ -327,7 +327,7 @@ async fn calls_that_are_not_served_are_unimplemented() {
             "/event_store.client.projections.Projections/Create",
             "subscriptions",
         ),
-        ("/event_store.client.users.Users/Create", "`gesta user`"),
+        ("/event_store.client.users.Users/Delete", "`Disable`"),
         (
             "/event_store.client.operations.Operations/StartScavenge",
             "`gesta scavenge`",

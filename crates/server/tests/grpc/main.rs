@@ -14,4 +14,6 @@ mod bounds;
 mod calls;
 mod client;
 mod cluster;
+mod conformance;
 mod hostile;
+mod users;

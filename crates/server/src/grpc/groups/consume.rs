@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::{FutureExt, stream};
-use gesta_core::{EventId, EventStore};
+use gesta_core::EventId;
 use gesta_groups::{Action, Consumer, ConsumerId, Delivery, Error, GroupId, Identity, Join, Which};
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::groups::read_req::options::uuid_option::Content as Form;
@@ -18,12 +18,13 @@ use tokio::sync::{Mutex, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::call::{Call, Requests, in_read_time};
-use super::super::links::View;
+use super::super::links;
 use super::super::reply::{self, Reply};
 use super::super::{Result, refusal_of};
 use super::asked::{asks, count};
 use super::refused;
 use crate::body::Reservation;
+use crate::deliveries::Deliveries;
 use crate::gate::Ticket;
 use crate::state::State;
 
@@ -33,17 +34,16 @@ const WRITE_BYTES: usize = 64 * 1_024;
 /// The deliveries of a consumer.
 struct Consuming {
     state: Arc<State>,
-    /// The store as the caller may use it.
-    store: Arc<dyn EventStore>,
+    /// What the caller sees of the group.
+    deliveries: Deliveries,
     /// Ends when the caller may not read any more.
     forbidden: BoxFuture<'static, gesta_core::Error>,
     /// Shared with whoever takes the client's answers: the consumer leaves when both have ended.
     consumer: Arc<Mutex<Consumer>>,
     group: GroupId,
-    id: ConsumerId,
     /// How the client's answers ended.
     answered: oneshot::Receiver<Result<()>>,
-    view: View,
+    form: UuidForm,
     out: BytesMut,
     /// Why it ends, once what stands in `out` is handed out.
     ending: Option<Refusal>,
@@ -116,16 +116,12 @@ pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
     tokio::spawn(answers.take_all(ended.clone(), tell));
     let consuming = Consuming {
         held: state.budget.reservation_of_subscriptions(),
-        view: View {
-            form,
-            resolve_links: info.settings.resolve_links,
-        },
-        store: call.admitted.store,
+        form,
+        deliveries: Deliveries::new(&state, &call.admitted, &info),
         forbidden,
         state,
         consumer,
         group,
-        id,
         answered,
         out,
         ending: None,
@@ -237,6 +233,7 @@ impl Consuming {
     async fn step(&mut self) -> Result<()> {
         let consumer = Arc::clone(&self.consumer);
         let mut consumer = consumer.lock().await;
+        let wait = self.deliveries.wait();
         tokio::select! {
             biased;
             error = &mut self.forbidden => Err(error.into()),
@@ -244,9 +241,10 @@ impl Consuming {
                 self.closed = true;
                 answered.unwrap_or(Ok(()))
             }
-            delivery = consumer.next() => {
+            () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => Ok(()),
+            delivery = consumer.next(), if wait.is_none() => {
                 let delivery = delivery.map_err(|error| refused(&self.state, error))?;
-                self.deliver(delivery).await
+                self.deliver(&consumer, &delivery).await
             }
         }
     }
@@ -255,33 +253,29 @@ impl Consuming {
     async fn gather(&mut self) {
         let consumer = Arc::clone(&self.consumer);
         let mut consumer = consumer.lock().await;
-        while self.ending.is_none() && !self.closed && self.out.len() < WRITE_BYTES {
+        let has_room = |of: &Self| of.out.len() < WRITE_BYTES && of.deliveries.wait().is_none();
+        while self.ending.is_none() && !self.closed && has_room(self) {
             let Some(delivery) = consumer.next().now_or_never() else {
                 return;
             };
             let delivered = match delivery {
-                Ok(delivery) => self.deliver(delivery).await,
+                Ok(delivery) => self.deliver(&consumer, &delivery).await,
                 Err(error) => Err(refused(&self.state, error)),
             };
             self.ending = delivered.err();
         }
     }
 
-    async fn deliver(&mut self, delivery: Delivery) -> Result<()> {
-        let store = &*self.store;
-        let (event, retries) = (&delivery.event, delivery.retries);
-        let written = self
-            .view
-            .write_delivery(store, &mut self.out, event, retries);
-        if written.await? {
+    async fn deliver(&mut self, consumer: &Consumer, delivery: &Delivery) -> Result<()> {
+        if let Some(shown) = self.deliveries.shown(delivery).await? {
+            links::write_delivery(&mut self.out, &shown, self.form);
             self.state.metrics.subscription_events(1);
             return Ok(());
         }
-        // A link that leads nowhere is nothing that a client could do anything about.
-        let done = vec![Which::Delivery(delivery.number)];
-        let acked = self.state.groups.ack(&self.group, self.id, done);
-        acked.await.map_err(|error| refused(&self.state, error))?;
-        Ok(())
+        let passed = self
+            .deliveries
+            .pass_over(&self.group, consumer, delivery.number);
+        passed.await.map_err(|error| refused(&self.state, error))
     }
 }
 

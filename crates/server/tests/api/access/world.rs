@@ -75,6 +75,11 @@ pub(crate) async fn add(accounts: &Accounts, name: &str, groups: &[&str]) {
 impl World {
     /// A server over a store with an administrator, an operator, a user, and one of the group team.
     pub(crate) async fn new() -> Self {
+        Self::new_with(AccessConfig::default()).await
+    }
+
+    /// The same with other bounds.
+    pub(crate) async fn new_with(of: AccessConfig) -> Self {
         let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
         let accounts = Accounts::of(Arc::clone(&store));
         for (name, groups) in [
@@ -85,7 +90,7 @@ impl World {
         ] {
             add(&accounts, name, groups).await;
         }
-        Self::over(store, accounts, config(), AccessConfig::default()).await
+        Self::over(store, accounts, config(), of).await
     }
 
     pub(crate) async fn over(
@@ -162,6 +167,16 @@ impl World {
     ) -> u16 {
         let raw = self.say(method, target, authorization, body).await;
         raw.received[9..12].parse().expect("a status")
+    }
+
+    /// Waits until a read has this status, for news of rights take a moment.
+    pub(crate) async fn until(&self, target: &str, authorization: &str, status: u16) {
+        soon(async {
+            while self.status("GET", target, authorization, "").await != status {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
     }
 
     /// Makes a consumer group.

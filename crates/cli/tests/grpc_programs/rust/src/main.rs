@@ -1,7 +1,10 @@
 //! What a team does with the published Rust client, against servers whose addresses are the first argument.
 //!
+//! The second argument is a way to one of them that is cut whenever somebody connects to the address that is the third.
 //! Each check stands alone, on streams of its own. The program prints a line for each and fails with the first that is
 //! wrong.
+
+use std::time::Duration;
 
 use kurrentdb::{
     AppendToStreamOptions, BatchAppendOptions, Client, DeletePersistentSubscriptionOptions,
@@ -213,6 +216,12 @@ async fn subscriptions(client: &Client) -> Checked {
     let mut subscription = client.subscribe_to_all(&options).await;
     let first = subscription.next().await?;
     assert!(!first.get_original_event().event_type.starts_with('$'));
+    let options = SubscribeToAllOptions::default()
+        .position(StreamPosition::Start)
+        .filter(SubscriptionFilter::on_event_type().regex("^(?!\\$|other)"));
+    let mut subscription = client.subscribe_to_all(&options).await;
+    let first = subscription.next().await?;
+    assert!(!first.get_original_event().event_type.starts_with('$'));
     Ok(())
 }
 
@@ -231,6 +240,13 @@ async fn metadata(client: &Client) -> Checked {
         .set_stream_metadata(stream.as_str(), &Default::default(), &truncated)
         .await?;
     assert_eq!(revisions(client, &stream).await?, [5, 6, 7, 8, 9]);
+    let old = StreamMetadataBuilder::new().max_age(Duration::from_secs(1)).build();
+    client
+        .set_stream_metadata(stream.as_str(), &Default::default(), &old)
+        .await?;
+    while !revisions(client, &stream).await?.is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     Ok(())
 }
 
@@ -303,7 +319,7 @@ async fn groups(client: &Client) -> Checked {
         if info.stats.parked_message_count == 1 {
             break;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     client
         .replay_parked_messages(stream.as_str(), group, &Default::default())
@@ -338,11 +354,91 @@ async fn groups(client: &Client) -> Checked {
     Ok(())
 }
 
+/// Waits until something is so of a group, but not for ever.
+async fn until(
+    client: &Client,
+    (stream, group): (&str, &str),
+    is_so: impl Fn(&kurrentdb::PersistentSubscriptionStats, usize) -> bool,
+) -> Checked {
+    let wait = async {
+        loop {
+            let info = client
+                .get_persistent_subscription_info(stream, group, &Default::default())
+                .await?;
+            if is_so(&info.stats, info.connections.len()) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait)
+        .await
+        .expect("it is never so")
+}
+
+/// A group is joined again after the connection of its consumer was cut: what was not answered for comes again.
+async fn a_cut(client: &Client, through: &str, cutter: &str) -> Checked {
+    let (stream, group) = (name("cart"), "cut");
+    client
+        .append_to_stream(stream.as_str(), &Default::default(), events(10))
+        .await?;
+    // Nothing comes again for the time that it took.
+    let options = PersistentSubscriptionOptions::default()
+        .start_from(StreamPosition::Start)
+        .message_timeout(Duration::from_secs(3_600));
+    client
+        .create_persistent_subscription(stream.as_str(), group, &options)
+        .await?;
+    let own = connect(through, "kurrentdb");
+    let mut consumer = own
+        .subscribe_to_persistent_subscription(stream.as_str(), group, &Default::default())
+        .await?;
+    let mut found = Vec::new();
+    while found.len() < 10 {
+        let event = consumer.next().await?;
+        found.push(number(&event));
+        if found.len() <= 4 {
+            consumer.ack(&event).await?;
+        }
+    }
+    until(client, (&stream, group), |stats, _| stats.outstanding_messages_count == 6).await?;
+    let mut knock = tokio::net::TcpStream::connect(cutter).await.expect("the cutter");
+    tokio::io::AsyncReadExt::read_to_end(&mut knock, &mut Vec::new())
+        .await
+        .expect("it is cut");
+    assert!(consumer.next().await.is_err(), "the connection was cut");
+    until(client, (&stream, group), |_, consumers| consumers == 0).await?;
+    // The first call after a cut tells that the connection is gone.
+    let mut consumer = loop {
+        match own
+            .subscribe_to_persistent_subscription(stream.as_str(), group, &Default::default())
+            .await
+        {
+            Ok(consumer) => break consumer,
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    let mut rest = Vec::new();
+    while rest.len() < 6 {
+        let event = consumer.next().await?;
+        rest.push(number(&event));
+        consumer.ack(&event).await?;
+    }
+    let mut expected = found[4..].to_vec();
+    expected.sort_unstable();
+    rest.sort_unstable();
+    assert_eq!(rest, expected);
+    Ok(())
+}
+
 #[tokio::main]
 async fn main() -> Checked {
-    let address = std::env::args().nth(1).expect("an address");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [address, through, cutter] = arguments.as_slice() else {
+        panic!("three addresses");
+    };
     for scheme in ["kurrentdb", "kurrentdb+discover"] {
-        let client = connect(&address, scheme);
+        let client = connect(address, scheme);
         macro_rules! check {
             ($($check:ident),*) => {$(
                 $check(&client).await?;
@@ -359,6 +455,8 @@ async fn main() -> Checked {
             deletes,
             groups
         );
+        a_cut(&client, through, cutter).await?;
+        println!("{scheme} a_cut");
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ import io.kurrent.dbclient.SubscriptionFilter;
 import io.kurrent.dbclient.SubscriptionListener;
 import io.kurrent.dbclient.WrongExpectedVersionException;
 
+import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -37,7 +38,8 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
 /**
- * What a team does with the published Java client, against servers whose addresses are the first argument.
+ * What a team does with the published Java client, against servers whose addresses are the first argument. The second
+ * argument is a way to one of them that is cut whenever somebody connects to the address that is the third.
  *
  * <p>Each check stands alone, on streams of its own. The program prints a line for each and fails with the first that is
  * wrong.
@@ -197,6 +199,26 @@ public final class Check {
         truncated.setTruncateBefore(5L);
         client.setStreamMetadata(stream, truncated).get();
         holds(revisions(stream).size() == 5, revisions(stream));
+        StreamMetadata old = new StreamMetadata();
+        old.setMaxAge(1L);
+        client.setStreamMetadata(stream, old).get();
+        until("all are too old", () -> revisions(stream).isEmpty());
+        old.setMaxAge(3_600L);
+        client.setStreamMetadata(stream, old).get();
+        holds(revisions(stream).size() == 10, revisions(stream));
+    }
+
+    private interface Condition {
+        boolean holds() throws Exception;
+    }
+
+    /** Waits until something is so, but not for ever. */
+    private static void until(String what, Condition condition) throws Exception {
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
+        while (!condition.holds()) {
+            holds(System.nanoTime() < deadline, what);
+            Thread.sleep(20);
+        }
     }
 
     private static void deletes() throws Exception {
@@ -253,14 +275,11 @@ public final class Check {
             all.add(one);
         }
         holds(all.contains("3 1") && all.contains("9 0"), all);
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(60);
-        while (true) {
-            // A client that leaves takes back what it has not sent yet.
+        // A client that leaves takes back what it has not sent yet.
+        until("one is parked, and all answers have arrived", () -> {
             var stats = groups.getInfoToStream(stream, "mail").get().get().getStats();
-            if (stats.getParkedMessageCount() == 1 && stats.getOutstandingMessagesCount() == 0) break;
-            holds(System.nanoTime() < deadline, "one is parked, and all answers have arrived");
-            Thread.sleep(20);
-        }
+            return stats.getParkedMessageCount() == 1 && stats.getOutstandingMessagesCount() == 0;
+        });
         consumer.stop();
         BlockingQueue<String> replayed = new LinkedBlockingQueue<>();
         var taking = new PersistentSubscriptionListener() {
@@ -278,6 +297,66 @@ public final class Check {
         holds(groups.listToStream(stream).get().size() == 1, "list");
         groups.deleteToStream(stream, "mail").get();
         holds(groups.getInfoToStream(stream, "mail").get().isEmpty(), "deleted");
+    }
+
+    /** A group is joined again after the connection of its consumer was cut: what was not answered for comes again. */
+    private static void aCut(String through, String cutter) throws Exception {
+        String stream = name("cart");
+        client.appendToStream(stream, events(10)).get();
+        // Nothing comes again for the time that it took.
+        var settings = CreatePersistentSubscriptionToStreamOptions.get().fromStart().messageTimeoutInMs(3_600_000);
+        groups.createToStream(stream, "cut", settings).get();
+        var own = KurrentDBPersistentSubscriptionsClient.create(
+                KurrentDBConnectionString.parseOrThrow("kurrentdb://" + through + "?tls=false"));
+        BlockingQueue<Integer> found = new LinkedBlockingQueue<>();
+        CompletableFuture<Void> over = new CompletableFuture<>();
+        own.subscribeToStream(stream, "cut", new PersistentSubscriptionListener() {
+                    @Override
+                    public void onEvent(PersistentSubscription subscription, int retries, ResolvedEvent event) {
+                        found.add(number(event));
+                        if (found.size() <= 4) subscription.ack(event);
+                    }
+
+                    @Override
+                    public void onCancelled(PersistentSubscription subscription, Throwable error) {
+                        over.complete(null);
+                    }
+                })
+                .get();
+        until("four answers have arrived", () -> {
+            var stats = groups.getInfoToStream(stream, "cut").get().get().getStats();
+            return found.size() == 10 && stats.getOutstandingMessagesCount() == 6;
+        });
+        String[] address = cutter.split(":");
+        try (Socket knock = new Socket(address[0], Integer.parseInt(address[1]))) {
+            knock.getInputStream().readAllBytes();
+        }
+        over.get(60, TimeUnit.SECONDS);
+        until("the consumer has left", () ->
+                groups.getInfoToStream(stream, "cut").get().get().getConnections().isEmpty());
+        BlockingQueue<Integer> rest = new LinkedBlockingQueue<>();
+        var taking = new PersistentSubscriptionListener() {
+            @Override
+            public void onEvent(PersistentSubscription subscription, int retries, ResolvedEvent event) {
+                rest.add(number(event));
+                subscription.ack(event);
+            }
+        };
+        until("it is joined again", () -> {
+            try {
+                own.subscribeToStream(stream, "cut", taking).get();
+                return true;
+            } catch (ExecutionException error) {
+                return false;
+            }
+        });
+        until("the rest has come", () -> rest.size() == 6);
+        List<Integer> expected = new ArrayList<>(new ArrayList<>(found).subList(4, 10));
+        List<Integer> came = new ArrayList<>(rest);
+        expected.sort(null);
+        came.sort(null);
+        holds(came.equals(expected), came);
+        own.shutdown().get();
     }
 
     private interface Step {
@@ -302,6 +381,7 @@ public final class Check {
             check("deletes", Check::deletes);
             check("severalStreams", Check::severalStreams);
             check("aGroup", Check::aGroup);
+            check("aCut", () -> aCut(arguments[1], arguments[2]));
             client.shutdown().get();
             groups.shutdown().get();
         }

@@ -1,0 +1,153 @@
+//! Three nodes on PostgreSQL, whose clients reach each at an address that stays the same when it starts again.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use gesta_pgtest::{Server as Postgres, ServerConfig};
+
+use crate::fetched::Client;
+use crate::support::{self, Server};
+
+/// A node, and how to start it again; none of it runs after it was killed.
+pub(crate) struct Node {
+    pub(crate) address: String,
+    arguments: Vec<String>,
+    server: Option<Server>,
+}
+
+/// The nodes of a cluster, and their database.
+pub(crate) struct Nodes {
+    pub(crate) all: Vec<Node>,
+    store: String,
+    _postgres: Postgres,
+    _folder: tempfile::TempDir,
+}
+
+impl Nodes {
+    /// Three nodes on a database of so many logs, all of which know where clients reach the others; `None`, said aloud,
+    /// where PostgreSQL is not installed.
+    pub(crate) fn start(logs: &str) -> Option<Self> {
+        let postgres = Postgres::start_with(ServerConfig::default()).unwrap()?;
+        let store = postgres.url();
+        support::succeed(&["schema", "create", "--store", &store, "--logs", logs]);
+        if logs == "1" {
+            support::succeed(&["virtual-streams", "on", "--store", &store]);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("secret");
+        std::fs::write(&secret, "a secret of the tests\n").unwrap();
+        let node = |_| {
+            let [link, address] =
+                [(), ()].map(|()| gesta_pgtest::free_address().unwrap().to_string());
+            let secret = secret.to_str().unwrap();
+            let arguments = [
+                "--node",
+                &link,
+                "--listen",
+                &address,
+                "--cluster-secret-file",
+                secret,
+            ];
+            let arguments = arguments.map(str::to_owned).to_vec();
+            Node {
+                address,
+                arguments,
+                server: None,
+            }
+        };
+        let mut nodes = Self {
+            all: (0..3).map(node).collect(),
+            store,
+            _postgres: postgres,
+            _folder: folder,
+        };
+        for number in 0..3 {
+            nodes.launch(number);
+        }
+        support::wait_until("every node knows where clients reach the others", || {
+            nodes.all.iter().all(|node| {
+                let cluster = cluster_of(&node.address);
+                let told = cluster["nodes"].as_array().unwrap().iter();
+                let told = told.filter(|node| node["api"].is_string());
+                told.count() == nodes.all.len() && cluster["logs"][0]["node"].is_u64()
+            })
+        });
+        Some(nodes)
+    }
+
+    /// Starts a node that does not run.
+    pub(crate) fn launch(&mut self, number: usize) {
+        let node = &mut self.all[number];
+        let arguments: Vec<&str> = node.arguments.iter().map(String::as_str).collect();
+        node.server = Some(Server::start_with(&self.store, &arguments));
+    }
+
+    pub(crate) fn kill(&mut self, number: usize) {
+        self.all[number].server.take().expect("it runs").kill();
+    }
+
+    /// Stops all that run.
+    pub(crate) fn stop(self) {
+        for node in self.all {
+            if let Some(server) = node.server {
+                server.stop();
+            }
+        }
+    }
+
+    /// The addresses for clients, separated by commas.
+    pub(crate) fn addresses(&self) -> String {
+        let addresses: Vec<&str> = self.all.iter().map(|node| node.address.as_str()).collect();
+        addresses.join(",")
+    }
+
+    /// The node that clients prefer: the owner of the first log, once one owns it that runs.
+    pub(crate) fn leader(&self) -> usize {
+        let mut leader = None;
+        support::wait_until("a node that runs owns the first log", || {
+            let running = self.all.iter().find(|node| node.server.is_some()).unwrap();
+            let cluster = cluster_of(&running.address);
+            let mut nodes = cluster["nodes"].as_array().unwrap().iter();
+            let owner = nodes.find(|node| node["node"] == cluster["logs"][0]["node"]);
+            let address = owner.and_then(|owner| owner["api"].as_str());
+            leader = self
+                .all
+                .iter()
+                .position(|node| Some(node.address.as_str()) == address);
+            leader.is_some_and(|leader| self.all[leader].server.is_some())
+        });
+        leader.unwrap()
+    }
+}
+
+/// What a node tells of its cluster.
+fn cluster_of(address: &str) -> serde_json::Value {
+    let info = support::get(address, "/info");
+    serde_json::from_str::<serde_json::Value>(&info).unwrap()["cluster"].clone()
+}
+
+/// Goal: clients of a cluster find the nodes by themselves, go on when the one that they have chosen is killed, and lose
+/// nothing, neither as writers nor as consumers of a group. With several logs a group may be run by another node than the
+/// one that its consumers have chosen: they are sent there.
+pub(crate) fn goes_on(client: &Client, program: &[OsString]) {
+    for logs in ["1", "4"] {
+        let Some(mut nodes) = Nodes::start(logs) else {
+            return;
+        };
+        let mut command = Command::new(&program[0]);
+        command
+            .args(&program[1..])
+            .arg(nodes.addresses())
+            .current_dir(&client.folder)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdout(Stdio::piped());
+        let mut running = command.spawn().unwrap();
+        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().expect("half is written").unwrap(), "half");
+        nodes.kill(nodes.leader());
+        assert_eq!(lines.next().expect("it goes on").unwrap(), "done");
+        assert!(running.wait().unwrap().success());
+        nodes.stop();
+    }
+}

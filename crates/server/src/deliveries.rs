@@ -1,0 +1,164 @@
+//! What the consumer of a group gets: its deliveries as its caller may see them, over HTTP and gRPC alike.
+//!
+//! A group reads its source for all of its consumers. What a delivery shows beside the event of the source is asked of
+//! the caller who gets it: what a link leads to, and what a link of a virtual stream names. A caller who may not see it
+//! leaves the group, and the event goes to somebody who may. Nothing is passed over for the rights of one consumer.
+//! Invariants: a link that leads nowhere, for anybody, is finished; what was delivered counts as had by the user.
+//! Not here: which event goes to whom (`gesta_groups`), how deliveries are written (`sse`, `grpc`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream, StreamExt};
+use gesta_access::Operation;
+use gesta_core::{Error, ErrorKind, LinkTarget, Resolved, SharedEvent};
+use gesta_groups::{Consumer, Delivery, GroupId, GroupInfo, Source, Token, Which};
+
+use crate::api::Admitted;
+use crate::problem::{Problem, Result};
+use crate::state::State;
+
+/// What a caller sees of a group.
+#[derive(Clone)]
+pub(crate) struct Deliveries {
+    state: Arc<State>,
+    admitted: Admitted,
+    /// The group delivers what links lead to.
+    resolve_links: bool,
+    /// The source names streams that the caller may not be allowed to know of.
+    is_virtual: bool,
+}
+
+/// A delivery as it is shown.
+pub(crate) struct Shown {
+    pub(crate) number: Token,
+    pub(crate) resolved: Resolved,
+    pub(crate) retries: u32,
+}
+
+impl Deliveries {
+    pub(crate) fn new(state: &Arc<State>, admitted: &Admitted, info: &GroupInfo) -> Self {
+        Self {
+            state: Arc::clone(state),
+            admitted: admitted.clone(),
+            resolve_links: info.settings.resolve_links,
+            is_virtual: match info.group.source() {
+                Source::Stream(stream) => stream.is_virtual(),
+                Source::All => false,
+            },
+        }
+    }
+
+    /// How long the caller's user has to wait for more events.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        self.admitted.wait()
+    }
+
+    /// What the caller gets; `None` if it is a link that leads nowhere, which nobody could do anything about.
+    pub(crate) async fn shown(&self, delivery: &Delivery) -> gesta_core::Result<Option<Shown>> {
+        let event = &delivery.event;
+        let shown = |resolved: Resolved| {
+            self.admitted.had(resolved.event.payload_bytes());
+            Some(Shown {
+                number: delivery.number,
+                resolved,
+                retries: delivery.retries,
+            })
+        };
+        let Some(target) = LinkTarget::of(event) else {
+            return Ok(shown(Resolved::itself(Arc::clone(event))));
+        };
+        if self.resolve_links || self.is_virtual {
+            self.check(&target).await?;
+        }
+        if !self.resolve_links {
+            return Ok(shown(Resolved::itself(Arc::clone(event))));
+        }
+        // Not as the caller: whether it leads anywhere must not depend on who asks.
+        Ok(self.follow(event).await?.and_then(shown))
+    }
+
+    async fn follow(&self, event: &SharedEvent) -> gesta_core::Result<Option<Resolved>> {
+        let found = self.state.store.resolve(vec![Arc::clone(event)]).await?;
+        Ok(found
+            .into_iter()
+            .next()
+            .filter(|found| found.link.is_some()))
+    }
+
+    /// Whether the caller may read what a link leads to. The refusal does not name it.
+    async fn check(&self, target: &LinkTarget) -> gesta_core::Result<()> {
+        let read = Operation::Read(&target.stream);
+        let checked = self.admitted.check(&self.state, read).await;
+        checked.map_err(|error| match error.kind() {
+            ErrorKind::Forbidden(_) => Error::new(ErrorKind::Forbidden(
+                "the group delivers a link to an event that the caller may not read".into(),
+            )),
+            _ => error,
+        })
+    }
+
+    /// A link that leads nowhere is finished.
+    pub(crate) async fn pass_over(
+        &self,
+        group: &GroupId,
+        consumer: &Consumer,
+        number: Token,
+    ) -> gesta_groups::Result<()> {
+        let done = vec![Which::Delivery(number)];
+        let acked = self.state.groups.ack(group, consumer.id(), done).await;
+        acked.map(drop)
+    }
+}
+
+/// A consumer over HTTP.
+struct Consuming {
+    deliveries: Deliveries,
+    consumer: Consumer,
+    /// Ends when the caller may not read any more.
+    forbidden: BoxFuture<'static, Error>,
+}
+
+/// The deliveries of a consumer, until it has left its group.
+pub(crate) fn deliveries(
+    deliveries: Deliveries,
+    consumer: Consumer,
+    forbidden: BoxFuture<'static, Error>,
+) -> BoxStream<'static, Result<Shown>> {
+    let consuming = Consuming {
+        deliveries,
+        consumer,
+        forbidden,
+    };
+    let shown = stream::unfold(Some(consuming), |consuming| async {
+        let mut consuming = consuming?;
+        match consuming.next().await {
+            Ok(shown) => Some((Ok(shown), Some(consuming))),
+            Err(problem) => Some((Err(problem), None)),
+        }
+    });
+    shown.boxed()
+}
+
+impl Consuming {
+    async fn next(&mut self) -> Result<Shown> {
+        loop {
+            let wait = self.deliveries.wait();
+            let delivery = tokio::select! {
+                biased;
+                error = &mut self.forbidden => return Err(Problem::from(error)),
+                () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => continue,
+                delivery = self.consumer.next(), if wait.is_none() => delivery?,
+            };
+            if let Some(shown) = self.deliveries.shown(&delivery).await? {
+                return Ok(shown);
+            }
+            let group = self.consumer.group().clone();
+            let passed = self
+                .deliveries
+                .pass_over(&group, &self.consumer, delivery.number);
+            passed.await?;
+        }
+    }
+}

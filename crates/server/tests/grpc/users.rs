@@ -1,0 +1,263 @@
+//! Accounts, changed over gRPC.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use gesta_access::Scope;
+use gesta_grpc::messages::users::{
+    self, ChangePasswordReq, CreateReq, DetailsReq, DetailsResp, DisableReq, EnableReq,
+    ResetPasswordReq, UpdateReq,
+};
+use prost::Message;
+
+use crate::access::{World, basic, bytes_of, world};
+use crate::client::{Ended, soon};
+
+async fn call(world: &World, method: &str, authorization: &str, request: impl Message) -> Ended {
+    let path = format!("/event_store.client.users.Users/{method}");
+    let headers = [("authorization", authorization)];
+    let headers = if authorization.is_empty() {
+        &[][..]
+    } else {
+        &headers
+    };
+    world
+        .client
+        .call_bytes(&path, headers, bytes_of(&[request]))
+        .await
+}
+
+fn create(name: &str, groups: &[&str]) -> CreateReq {
+    let options = users::create_req::Options {
+        login_name: name.into(),
+        password: format!("password of {name}"),
+        full_name: "Alice of the Shop".into(),
+        groups: groups.iter().map(ToString::to_string).collect(),
+    };
+    CreateReq {
+        options: Some(options),
+    }
+}
+
+fn change(name: &str, present: &str, new: &str) -> ChangePasswordReq {
+    let options = users::change_password_req::Options {
+        login_name: name.into(),
+        current_password: present.into(),
+        new_password: new.into(),
+    };
+    ChangePasswordReq {
+        options: Some(options),
+    }
+}
+
+fn reset(name: &str, new: &str) -> ResetPasswordReq {
+    let (login_name, new_password) = (name.into(), new.into());
+    let options = users::reset_password_req::Options {
+        login_name,
+        new_password,
+    };
+    ResetPasswordReq {
+        options: Some(options),
+    }
+}
+
+async fn details(world: &World, name: &str) -> Vec<(String, Vec<String>, bool)> {
+    let options = users::details_req::Options {
+        login_name: name.into(),
+    };
+    let root = basic("root");
+    let asked = call(
+        world,
+        "Details",
+        &root,
+        DetailsReq {
+            options: Some(options),
+        },
+    )
+    .await;
+    let told = asked.read::<DetailsResp>().into_iter();
+    let told = told.filter_map(|told| told.user_details);
+    told.map(|user| (user.login_name, user.groups, user.disabled))
+        .collect()
+}
+
+/// Waits until a call as this user has this status.
+async fn until(world: &World, authorization: &str, code: i32) {
+    soon(async {
+        let request = || crate::calls::reading(crate::calls::read_of("x"));
+        while world
+            .call(crate::calls::READ, authorization, bytes_of(&request()))
+            .await
+            .0
+            != code
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+fn login(name: &str, password: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
+}
+
+/// Goal: an administrator makes users, changes, disables and shows them.
+#[tokio::test]
+async fn an_administrator_looks_after_users() {
+    let world = world().await;
+    let root = basic("root");
+    let made = call(&world, "Create", &root, create("alice", &["shop"])).await;
+    assert_eq!(made.code, 0, "{}", made.message());
+    until(&world, &basic("alice"), 0).await;
+    let again = call(&world, "Create", &root, create("alice", &[])).await;
+    assert_eq!(
+        (again.code, &again.trailers["exception"]),
+        (9, &"user-conflict".parse().unwrap())
+    );
+    assert_eq!(again.trailers["login-name"], "alice");
+    let options = users::update_req::Options {
+        login_name: "alice".into(),
+        groups: vec!["team".into()],
+        ..users::update_req::Options::default()
+    };
+    let updated = call(
+        &world,
+        "Update",
+        &root,
+        UpdateReq {
+            options: Some(options),
+        },
+    )
+    .await;
+    assert_eq!(updated.code, 0, "{}", updated.message());
+    assert_eq!(
+        details(&world, "alice").await,
+        [("alice".into(), vec!["team".into()], false)]
+    );
+    let names: Vec<_> = details(&world, "")
+        .await
+        .into_iter()
+        .map(|(name, ..)| name)
+        .collect();
+    assert_eq!(names, ["alice", "mate", "ops", "root", "user"]);
+
+    let options = users::disable_req::Options {
+        login_name: "alice".into(),
+    };
+    let disabled = call(
+        &world,
+        "Disable",
+        &root,
+        DisableReq {
+            options: Some(options),
+        },
+    )
+    .await;
+    assert_eq!(disabled.code, 0, "{}", disabled.message());
+    until(&world, &basic("alice"), 16).await;
+    assert!(details(&world, "alice").await[0].2);
+    let options = users::enable_req::Options {
+        login_name: "alice".into(),
+    };
+    let enabled = call(
+        &world,
+        "Enable",
+        &root,
+        EnableReq {
+            options: Some(options),
+        },
+    )
+    .await;
+    assert_eq!(enabled.code, 0, "{}", enabled.message());
+    until(&world, &basic("alice"), 0).await;
+    let set = call(
+        &world,
+        "ResetPassword",
+        &root,
+        reset("alice", "another password"),
+    )
+    .await;
+    assert_eq!(set.code, 0, "{}", set.message());
+    until(&world, &login("alice", "another password"), 0).await;
+    until(&world, &basic("alice"), 16).await;
+
+    let missing = call(
+        &world,
+        "ResetPassword",
+        &root,
+        reset("nobody", "another password"),
+    )
+    .await;
+    assert_eq!(
+        (missing.code, &missing.trailers["exception"]),
+        (5, &"user-not-found".parse().unwrap())
+    );
+    for request in [
+        create("$all", &[]),
+        create("a b", &[]),
+        create("bob", &["$all"]),
+    ] {
+        assert_eq!(call(&world, "Create", &root, request).await.code, 3);
+    }
+    let none = CreateReq { options: None };
+    assert_eq!(call(&world, "Create", &root, none).await.code, 3);
+}
+
+/// Goal: nobody else does, whatever they prove; and the own password changes who knows the present one.
+#[tokio::test]
+async fn others_change_their_own_password_alone() {
+    let world = world().await;
+    let weak = world
+        .token("root", &[Scope::Read, Scope::Append], &[])
+        .await;
+    let narrow = world.token("root", &[Scope::Admin], &["$user-"]).await;
+    for (who, code) in [
+        (String::new(), 16),
+        (login("root", "guessed"), 16),
+        (basic("user"), 7),
+        (basic("ops"), 7),
+        (weak, 7),
+        (narrow, 7),
+    ] {
+        let options = users::details_req::Options::default();
+        let told = call(
+            &world,
+            "Details",
+            &who,
+            DetailsReq {
+                options: Some(options),
+            },
+        )
+        .await;
+        assert_eq!((told.code, told.messages.len()), (code, 0), "{who}");
+        assert_eq!(
+            call(&world, "Create", &who, create("mallory", &["$admins"]))
+                .await
+                .code,
+            code,
+            "{who}"
+        );
+        let set = reset("root", "a guessed password");
+        assert_eq!(
+            call(&world, "ResetPassword", &who, set).await.code,
+            code,
+            "{who}"
+        );
+    }
+    let user = basic("user");
+    for (name, present) in [
+        ("user", "wrong password"),
+        ("root", "password of user"),
+        ("nobody", "password"),
+    ] {
+        let guessed = change(name, present, "a new password");
+        let refused = call(&world, "ChangePassword", &user, guessed).await;
+        assert_eq!(refused.code, 16, "{name}");
+    }
+    let short = change("user", "password of user", "short");
+    assert_eq!(call(&world, "ChangePassword", &user, short).await.code, 3);
+    let right = change("user", "password of user", "a new password");
+    let changed = call(&world, "ChangePassword", &user, right).await;
+    assert_eq!(changed.code, 0, "{}", changed.message());
+    until(&world, &login("user", "a new password"), 0).await;
+    until(&world, &user, 16).await;
+}
