@@ -77,7 +77,8 @@ impl StoreFactory for ClusterFactory {
             return None;
         }
         let store = self.create().await;
-        let index = store.home::<Home>().world.index();
+        let backend = MemoryBackend::new(&store.home::<Home>().world);
+        let index = backend.virtual_index().expect("kept");
         index.switch(true).await.expect("switched");
         Some(store)
     }

@@ -30,7 +30,9 @@ impl std::fmt::Debug for FaultyBackend {
 }
 
 impl FaultyBackend {
-    pub(super) fn new(world: &Arc<World>) -> Self {
+    /// What a further process has of a world.
+    #[must_use]
+    pub fn new(world: &Arc<World>) -> Arc<Self> {
         let capabilities = Capabilities {
             persistent: true,
             shared: true,
@@ -44,10 +46,10 @@ impl FaultyBackend {
             durability: Durability::None,
             capabilities,
         };
-        Self {
+        Arc::new(Self {
             info: Arc::new(info),
             process: Arc::new(Process::new(world)),
-        }
+        })
     }
 }
 

@@ -83,7 +83,7 @@ impl FaultyStore {
 impl<S> Faulty<S> {
     /// A further process of a world, which starts this on its backend.
     pub fn start(world: &Arc<World>, start: impl FnOnce(Arc<dyn Backend>) -> S) -> Self {
-        let backend = Arc::new(FaultyBackend::new(world));
+        let backend = FaultyBackend::new(world);
         Self {
             world: Arc::clone(world),
             started: start(Arc::clone(&backend) as Arc<dyn Backend>),
