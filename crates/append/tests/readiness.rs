@@ -16,10 +16,8 @@ use std::time::Duration;
 
 use gesta_append::Config;
 use gesta_core::*;
-use gesta_testkit::faulty::Read;
-use support::{
-    Answers, Fault, PanicsOnce, check, events, eventually, start_observed, start_with, world,
-};
+use gesta_testkit::faulty::{Answers, Fault, Read};
+use support::{PanicsOnce, check, events, eventually, start_observed, start_with, world};
 use tokio::time::Instant;
 
 fn append(stream: &str) -> Append {

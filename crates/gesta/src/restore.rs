@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gesta_core::{Error, ErrorKind, Incarnation, Result};
+use gesta_core::{Error, Incarnation, Result};
 use gesta_sql::verify::{Progress, Report};
 
 use crate::url::Scheme;

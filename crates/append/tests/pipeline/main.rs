@@ -20,12 +20,10 @@ use futures::future::join_all;
 use gesta_append::Config;
 use gesta_core::*;
 use gesta_testkit::depth;
+use gesta_testkit::faulty::{Answers, Fault, LateCommit, World};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::{
-    Answers, Fault, LateCommit, Process, World, check, events, eventually, start_two_sharing,
-    start_with, world,
-};
+use support::{Process, check, events, eventually, start_two_sharing, start_with, world};
 
 fn start(world: &Arc<World>) -> Process {
     start_with(world, Config::default())

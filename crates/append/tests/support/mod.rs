@@ -1,12 +1,13 @@
 //! Processes that append to a [`World`], each with its own faults.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_append::{Config, Pipeline};
 use gesta_core::backend::{Backend, Batch, CommitObserver};
-use gesta_core::{LogId, RecordedEvent};
-pub(crate) use gesta_testkit::faulty::{Answers, Fault, Faulty, LateCommit, World};
+use gesta_core::{LogId, RecordedEvent, StreamId};
+use gesta_testkit::faulty::{Faulty, World};
 
 /// A process.
 pub(crate) type Process = Faulty<Pipeline>;
@@ -26,7 +27,7 @@ pub(crate) fn events(world: &World) -> Vec<RecordedEvent> {
 
 /// Checks what must always hold: positions and revisions without gaps.
 pub(crate) fn check(world: &World) {
-    let mut next = std::collections::HashMap::new();
+    let mut next: HashMap<StreamId, u64> = HashMap::new();
     for (event, position) in events(world).iter().zip(1..) {
         assert_eq!(event.position.0, position);
         let revision = next.entry(event.stream.clone()).or_default();

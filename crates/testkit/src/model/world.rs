@@ -113,7 +113,7 @@ impl World {
             Operation::Again(back, change) => self.again(*back, *change).await,
             Operation::Delete(name, claim, kind) => self.delete(name, *claim, *kind).await,
             Operation::SetMetadata(name, claim, json) => {
-                self.set_metadata(name, *claim, *json).await
+                self.set_metadata(name, *claim, json).await
             }
             Operation::AppendMetadata(name, claim, json, ids) => {
                 let name = format!("$${name}");
