@@ -7,7 +7,7 @@
 //! a simulated one.
 //!
 //! * `queue`, `attempts`: commands that wait; `knowledge`: what is known of streams and ids; `judge`: do claims hold?
-//! * `forming`, `sending`: the batch being formed, and what follows its commit; `pace`, `turns`: when to send;
+//! * `forming`, `sending`: the batch being formed, and what follows its commit; `pace`, `courtesy`: when to send;
 //! * `looking_up`, `reads`, `job`, `lookup`: what is looked up;
 //! * `recovery`, `catch_up`: what happens when a batch does not commit; `late`: appends in doubt; `trouble`: pauses and
 //!   readiness.
@@ -17,6 +17,7 @@
 
 pub(crate) mod attempts;
 mod catch_up;
+pub(crate) mod courtesy;
 pub(crate) mod forming;
 pub mod job;
 pub(crate) mod judge;
@@ -32,7 +33,6 @@ mod sending;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trouble;
-pub(crate) mod turns;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -42,6 +42,7 @@ use gesta_core::{Appended, Error, ErrorKind, Incarnation, LogId, Result, StreamI
 use tokio::time::Instant;
 
 use self::attempts::Attempts;
+use self::courtesy::Courtesy;
 use self::forming::{Bounds, DependentAnswer, Forming, InFlight, Placement};
 use self::job::{Answer, Job, JobId};
 use self::judge::Decision;
@@ -52,7 +53,6 @@ use self::queue::{Queue, Waiting};
 use self::reads::Reads;
 use self::recovery::Recovery;
 use self::trouble::Trouble;
-use self::turns::Turns;
 use crate::Config;
 use crate::command::Command;
 use crate::stats::Stats;
@@ -172,7 +172,7 @@ pub struct Sequencer<T> {
     recovery: Recovery<T>,
     bisection: Bisection,
     trouble: Trouble,
-    turns: Turns,
+    courtesy: Courtesy,
     pace: Pace,
     is_closing: bool,
     outputs: Vec<Output<T>>,
@@ -195,7 +195,7 @@ impl<T> Sequencer<T> {
             recovery: Recovery::first(),
             bisection: Bisection::default(),
             trouble: Trouble::default(),
-            turns: Turns::new(setting.log, now.instant),
+            courtesy: Courtesy::new(setting.log, now.instant),
             pace: Pace::default(),
             is_closing: false,
             outputs: vec![Output::Connect],
@@ -210,7 +210,10 @@ impl<T> Sequencer<T> {
             Input::Connected(connected) => self.on_connected(connected, now),
             Input::Outcome(outcome) => self.on_outcome(outcome, now),
             Input::Read(id, answer) => self.on_read(id, answer, now),
-            Input::Signal(signal) => self.on_signal(signal, now),
+            Input::Signal(signal) => {
+                let has_work = self.has_work();
+                self.courtesy.heard(signal, has_work, now.instant);
+            }
             Input::HistoryChanged(incarnation) => self.on_history_changed(incarnation),
             Input::Close => self.is_closing = true,
         }
@@ -223,7 +226,6 @@ impl<T> Sequencer<T> {
             self.decide_inbox(now);
             self.start_reads(now);
             self.send_if_due(now);
-            self.hand_over_turn(now);
         }
         if self.is_closing && self.is_done() {
             self.stop();
@@ -238,14 +240,11 @@ impl<T> Sequencer<T> {
     /// When to call [`work`](Self::work) again if nothing happens until then.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
-        let turn = match self.is_running() {
-            true => self
-                .turns
-                .wake_at(!self.in_flight.is_empty(), self.has_work()),
-            false => self.recovery_wakes_at(),
-        };
-        let read = self.reads.wake_at().filter(|_| self.is_running());
-        [turn, read].into_iter().flatten().min()
+        if !self.is_running() {
+            return self.recovery_wakes_at();
+        }
+        let wakes = [self.courtesy.wake_at(), self.reads.wake_at()];
+        wakes.into_iter().flatten().min()
     }
 
     /// True if more commands should be brought: none while `enough` are still to be decided, but all while their age is
@@ -430,30 +429,6 @@ impl<T> Sequencer<T> {
                 blocked.extend(streams);
                 self.queue.waiting.push_back(waiting);
             }
-        }
-    }
-
-    // ---- other processes ----
-
-    /// Hands the write turn over if our time is up, and asks for the turn after it if we have work.
-    fn hand_over_turn(&mut self, now: Now) {
-        let has_work = self.has_work();
-        let now = now.instant;
-        let mut signal = None;
-        if self.turns.yielding_until(now).is_some() {
-            signal = has_work
-                .then(|| self.turns.ask_while_yielding(now))
-                .flatten();
-        } else if self.in_flight.is_empty() && self.turns.should_stop(now, has_work) {
-            signal = self.turns.grant(now, has_work);
-        }
-        self.outputs.extend(signal.map(Output::Signal));
-    }
-
-    fn on_signal(&mut self, signal: Signal, now: Now) {
-        let my_turn = self.turns.heard(signal, now.instant);
-        if my_turn && self.is_running() && self.in_flight.is_empty() {
-            self.begin_catching_up();
         }
     }
 }

@@ -14,6 +14,7 @@ mod history;
 mod virtual_index;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -382,19 +383,16 @@ pub enum Signal {
         /// Up to here.
         position: Position,
     },
-    /// A process that keeps missing asks the others to let it append for a while.
-    TurnRequested {
+    /// A process whose batches miss asks the others to send nothing to the log for a while.
+    GiveWay {
         /// The log.
         log: LogId,
-        /// The process that asks.
+        /// The process that asks: a random number.
         by: Uuid,
-    },
-    /// The process that was appending has stopped in favour of another.
-    TurnGranted {
-        /// The log.
-        log: LogId,
-        /// The process that may go.
-        to: Uuid,
+        /// For so long. Zero: it has committed, and the others may go on.
+        needed: Duration,
+        /// How long it has been waiting.
+        waited: Duration,
     },
     /// Messages may have been lost: look for yourself.
     Interrupted,

@@ -4,11 +4,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
 use gesta::*;
-use gesta_pgtest::{Server, fresh_schema, shared};
+use gesta_pgtest::{FaultProxy, Server, fresh_schema, shared};
 
 fn event() -> EventData {
     EventData::json(EventType::new("tested").expect("valid"), "{}")
@@ -111,4 +112,46 @@ async fn busy_servers_are_followed_in_order_through_cut_connections() {
             store.shutdown().await.expect("shut down");
         }
     }
+}
+
+/// Goal: beside a server that never rests and is near the database, one that is far away gets its appends stored. Each
+/// commit of the near one makes a batch of the far one miss, so without giving way the far one would wait for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_server_near_by_lets_a_far_one_through() {
+    let Some(server) = shared() else { return };
+    let url = url(server);
+    let near = open(&url, 1).await;
+    let proxy = FaultProxy::to_postgres(server.addr()).expect("listens");
+    proxy.set_round_trip(Duration::from_millis(30));
+    let far = open(&proxy.url(&url), 1).await;
+    append(&far, "far", 1).await;
+    let finished = Arc::new(AtomicBool::new(false));
+    let busy = (0..4).map(|writer| {
+        let (store, finished) = (Arc::clone(&near), Arc::clone(&finished));
+        tokio::spawn(async move {
+            let mut count = 0_u32;
+            while !finished.load(Ordering::Relaxed) {
+                append(&store, &format!("near-{writer}"), 1).await;
+                count += 1;
+            }
+            count
+        })
+    });
+    let busy: Vec<_> = busy.collect();
+    let appends = async {
+        for _ in 0..10 {
+            append(&far, "far", 1).await;
+        }
+    };
+    let appended = tokio::time::timeout(Duration::from_secs(60), appends).await;
+    finished.store(true, Ordering::Relaxed);
+    let near_count: u32 = join_all(busy)
+        .await
+        .into_iter()
+        .map(|count| count.expect("no panic"))
+        .sum();
+    appended.expect("the far one is stored in time");
+    assert!(near_count > 10, "the near one goes on: {near_count}");
+    far.shutdown().await.expect("shut down");
+    near.shutdown().await.expect("shut down");
 }

@@ -45,7 +45,7 @@ impl Node {
         if here.is_paced {
             self.counts.direct();
             if let Some(pace) = self.direct.get(usize::from(log.0)) {
-                pace.turn().await;
+                pace.wait().await;
             }
         }
         if deadline.is_over() {

@@ -2,6 +2,7 @@
 //!
 //! Why: the owner cannot be reached from here but may be at work. Each commit of one makes the batch in flight of the
 //! other miss; a few a second leave the owner most of its rate.
+//! Not here: that a busy owner lets them through at all, which is the courtesy of the pipelines (`gesta_append`).
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -26,7 +27,7 @@ impl DirectPace {
     }
 
     /// Waits until a change may go.
-    pub(crate) async fn turn(&self) {
+    pub(crate) async fn wait(&self) {
         let until = self.reserve(Instant::now());
         tokio::time::sleep_until(until).await;
         self.pass(until);
@@ -59,12 +60,12 @@ mod tests {
     async fn changes_go_in_groups() {
         let pace = DirectPace::new();
         let start = Instant::now();
-        pace.turn().await;
+        pace.wait().await;
         assert_eq!(start.elapsed(), Duration::ZERO);
-        futures::future::join_all((0..10).map(|_| pace.turn())).await;
+        futures::future::join_all((0..10).map(|_| pace.wait())).await;
         let first = start.elapsed();
         assert!(first >= EVERY && first < EVERY * 2, "{first:?}");
-        futures::future::join_all((0..10).map(|_| pace.turn())).await;
+        futures::future::join_all((0..10).map(|_| pace.wait())).await;
         let second = start.elapsed();
         assert!(second >= EVERY * 2 && second < EVERY * 3, "{second:?}");
     }

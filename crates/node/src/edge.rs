@@ -20,7 +20,7 @@ pub enum Next {
 /// A change that has come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Here {
-    /// It waits for its turn among those that are made here although another node may be at work.
+    /// Another node may be at work: it goes at the pace of changes that are made here nevertheless (`direct`).
     pub is_paced: bool,
     /// Another node may have made it, or may yet do so.
     was_written: bool,

@@ -26,8 +26,6 @@ const SEND_SIGNALS: &str = include_str!("../sql/send_signals.sql");
 
 /// Messages that are kept for a slow listener.
 pub(crate) const QUEUE_MAX: usize = 1_024;
-/// Messages about turns that may wait to be sent.
-const TURNS_MAX: usize = 256;
 /// Shortest time between two statements that notify.
 const PAUSE: Duration = Duration::from_millis(10);
 /// A connection in use is asked for a sign of life this often.
@@ -46,7 +44,8 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 #[derive(Default, Debug)]
 struct Pending {
     appended: BTreeMap<LogId, Position>,
-    turns: Vec<Signal>,
+    /// To give way, or to go on; the newest counts.
+    requests: BTreeMap<LogId, Signal>,
 }
 
 #[derive(Debug)]
@@ -54,7 +53,7 @@ struct Shared {
     ledger: Arc<Ledger>,
     pending: Mutex<Pending>,
     wake: Notify,
-    /// A turn is asked for or given: this does not wait for the end of a pause.
+    /// Others are asked to give way, or may go on: this does not wait for the end of a pause.
     urgent: Notify,
 }
 
@@ -105,10 +104,8 @@ impl Signals {
                 let place = pending.appended.entry(log).or_default();
                 *place = position.max(*place);
             }
-            Signal::TurnRequested { .. } | Signal::TurnGranted { .. } => {
-                if pending.turns.len() < TURNS_MAX && !pending.turns.contains(&signal) {
-                    pending.turns.push(signal);
-                }
+            Signal::GiveWay { log, .. } => {
+                pending.requests.insert(log, signal);
                 self.shared.urgent.notify_one();
             }
             Signal::Interrupted | Signal::HistoryChanged => return,
@@ -134,7 +131,7 @@ impl Shared {
             std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
         let appended = pending.appended.into_iter();
         let appended = appended.map(|(log, position)| Signal::Appended { log, position });
-        let signals = appended.chain(pending.turns);
+        let signals = appended.chain(pending.requests.into_values());
         signals
             .filter_map(|signal| to_payload(self.ledger.process, &signal))
             .collect()
@@ -216,7 +213,7 @@ async fn serve(mut connection: Connection, connector: &Connector, shared: &Share
             if let Err(cause) = answered(client.execute(&statement, &[channel, &payloads])).await {
                 return cause;
             }
-            // Cut short by a turn that came since.
+            // Cut short by a request that came since.
             let _ = tokio::time::timeout(PAUSE, shared.urgent.notified()).await;
         }
     };
@@ -269,15 +266,21 @@ async fn answered<T>(
     }
 }
 
-/// `process kind log value`, separated by spaces.
+/// `process kind log value`, separated by spaces; of a request to give way `process give_way log asker needed waited`,
+/// times in microseconds. A program that does not know a kind passes the message over.
 fn to_payload(process: Uuid, signal: &Signal) -> Option<String> {
     let process = process.simple();
     Some(match signal {
         Signal::Appended { log, position } => format!("{process} appended {log} {position}"),
-        Signal::TurnRequested { log, by } => {
-            format!("{process} turn_requested {log} {}", by.simple())
+        Signal::GiveWay {
+            log,
+            by,
+            needed,
+            waited,
+        } => {
+            let (needed, waited) = (needed.as_micros(), waited.as_micros());
+            format!("{process} give_way {log} {} {needed} {waited}", by.simple())
         }
-        Signal::TurnGranted { log, to } => format!("{process} turn_granted {log} {}", to.simple()),
         Signal::Interrupted | Signal::HistoryChanged => return None,
     })
 }
@@ -311,14 +314,15 @@ fn from_payload(process: Uuid, payload: &str) -> Option<Message> {
             log,
             position: Position(value.parse().ok()?),
         },
-        "turn_requested" => Signal::TurnRequested {
-            log,
-            by: value.parse().ok()?,
-        },
-        "turn_granted" => Signal::TurnGranted {
-            log,
-            to: value.parse().ok()?,
-        },
+        "give_way" => {
+            let mut time = || Some(Duration::from_micros(parts.next()?.parse().ok()?));
+            Signal::GiveWay {
+                log,
+                by: value.parse().ok()?,
+                needed: time()?,
+                waited: time()?,
+            }
+        }
         "incarnation" => return Some(Message::Incarnation(Incarnation(value.parse().ok()?))),
         _ => return None,
     };
@@ -337,13 +341,17 @@ mod tests {
                 log: LogId(3),
                 position: Position(9),
             },
-            Signal::TurnRequested {
+            Signal::GiveWay {
                 log: LogId(0),
                 by: us,
+                needed: Duration::from_micros(51_200),
+                waited: Duration::from_micros(u64::MAX),
             },
-            Signal::TurnGranted {
-                log: LogId(0),
-                to: us,
+            Signal::GiveWay {
+                log: LogId(7),
+                by: us,
+                needed: Duration::ZERO,
+                waited: Duration::ZERO,
             },
         ] {
             let payload = to_payload(them, &signal).expect("can be sent");
@@ -359,6 +367,11 @@ mod tests {
             "",
             "x",
             "00000000000000000000000000000002 appended 0 -1",
+            // What versions before this one have said.
+            "00000000000000000000000000000002 turn_requested 0 00000000000000000000000000000002",
+            "00000000000000000000000000000002 turn_granted 0 00000000000000000000000000000001",
+            "00000000000000000000000000000002 give_way 0 00000000000000000000000000000002",
+            "00000000000000000000000000000002 give_way 0 00000000000000000000000000000002 1 -1",
             "a b c d e",
         ] {
             assert_eq!(from_payload(us, odd), None);

@@ -254,9 +254,7 @@ impl Backend for Several {
 
     async fn send_signal(&self, signal: Signal) {
         let log = match signal {
-            Signal::Appended { log, .. }
-            | Signal::TurnRequested { log, .. }
-            | Signal::TurnGranted { log, .. } => log,
+            Signal::Appended { log, .. } | Signal::GiveWay { log, .. } => log,
             // Only within a process.
             Signal::Interrupted | Signal::HistoryChanged => return,
         };

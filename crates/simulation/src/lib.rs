@@ -18,8 +18,8 @@
 //!
 //! Not simulated: frames and bytes of links, their dialler and its pings, the pace of direct appends, entities.
 //!
-//! * `choices`: what a schedule is made of; `schedule`: what may happen; `process`, `hub`, `nodes`, `database`: those to
-//!   whom it happens;
+//! * `choices`: what a schedule is made of; `schedule`: what may happen, and what a schedule has more of than others;
+//!   `process`, `hub`, `nodes`, `database`: those to whom it happens;
 //! * `model`: what was promised.
 
 pub mod choices;

@@ -53,6 +53,8 @@ fn main() -> ExitCode {
             let choices: Vec<String> = finding.choices.iter().map(u32::to_string).collect();
             println!("shrunk: {}", finding.shrunk);
             println!("--form {} --replay {}", finding.form, choices.join(","));
+            let seconds = began.elapsed().as_secs_f64();
+            println!("in schedule {} after {seconds:.1} s", done + 1);
             return ExitCode::FAILURE;
         }
         done += 1;

@@ -324,15 +324,21 @@ impl Process {
     }
 
     /// A read goes on: it is executed, or its answer is received.
-    pub fn go_on_reading(&mut self, which: usize, database: &Database, fails: bool, now: Now) {
+    pub fn go_on_reading(
+        &mut self,
+        which: usize,
+        database: &Database,
+        fails: Option<Error>,
+        now: Now,
+    ) {
         if which >= self.reads.len() {
             return;
         }
         match self.reads.remove(which) {
             Read::Asked(id, job) => {
                 let answer = match fails {
-                    true => job.fail(Error::unavailable("the database is away")),
-                    false => do_now(job, database),
+                    Some(error) => job.fail(error),
+                    None => do_now(job, database),
                 };
                 self.reads.push(Read::Done(id, answer, database.history()));
             }

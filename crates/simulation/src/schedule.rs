@@ -5,6 +5,7 @@ mod calls;
 mod cluster;
 mod faults;
 mod peace;
+mod weather;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use gesta_core::{
 };
 use tokio::time::Instant;
 
+use self::weather::{Faults, Weather};
+
 use crate::choices::Choices;
 use crate::database::Database;
 use crate::model::{Archive, Asked, Claim, Model, Record, Way, name};
@@ -33,14 +36,12 @@ const STEPS_MAX: u32 = 160;
 /// Steps in which everything must be answered once there is peace.
 const PEACE_STEPS_MAX: usize = 4_000;
 const STREAMS: [&str; 4] = ["a", "b", "c", "d"];
-/// One number of each kind of fault in the table of [`World::step`].
-const FAULTS: [u32; 11] = [70, 77, 81, 85, 89, 91, 93, 95, 96, 98, 99];
-/// The kinds of steps in that table.
-const FAVOURED_FROM: u32 = 100;
-/// So many of each hundred and that many steps are a favourite fault.
-const FAVOURED: u32 = 15;
-/// Favourite faults of a schedule.
-const FAVOURITES: usize = 2;
+/// The faults in the table of [`World::step_of_processes`].
+const FAULTS: Faults = Faults {
+    all: &[70, 77, 81, 85, 89, 91, 93, 95, 96, 98, 99],
+    scavenging: 96,
+    failing_read: 91,
+};
 
 /// A message under way to a process.
 type Message = (usize, Signal);
@@ -75,9 +76,8 @@ struct World {
     ids: u128,
     /// Requests of commands, to be repeated.
     requests: Vec<Option<Request>>,
-    /// The faults that are frequent in this schedule (*swarm testing*, Groce and others, 2012): a broken promise often
-    /// needs the same two faults in one order, which is rare while all faults are equally likely.
-    favourites: [u32; FAVOURITES],
+    /// What this schedule has more of than others.
+    weather: Weather,
     trace: Trace,
 }
 
@@ -161,7 +161,12 @@ pub fn reached(choices: Choices) -> BTreeMap<&'static str, u32> {
 }
 
 impl World {
-    fn new(form: Form, choices: Choices, trace: Trace) -> Self {
+    fn new(form: Form, mut choices: Choices, trace: Trace) -> Self {
+        let (processes, nodes, faults) = match form {
+            Form::Processes => (PROCESSES, 0, &FAULTS),
+            Form::Nodes => (NODES, NODES, &cluster::FAULTS),
+        };
+        let weather = Weather::draw(&mut choices, faults, processes);
         let database = Database::default();
         let start = Instant::now();
         let mut world = Self {
@@ -185,12 +190,8 @@ impl World {
             epochs: 0,
             ids: 0,
             requests: Vec::new(),
-            favourites: [FAULTS[0]; FAVOURITES],
+            weather,
             trace,
-        };
-        let (processes, nodes) = match form {
-            Form::Processes => (PROCESSES, 0),
-            Form::Nodes => (NODES, NODES),
         };
         let now = world.now();
         let start = |_| Process::start(&world.database, now);
@@ -220,11 +221,6 @@ impl World {
     }
 
     fn run(&mut self) -> std::result::Result<(), String> {
-        let faults = match self.form {
-            Form::Processes => &FAULTS[..],
-            Form::Nodes => &cluster::FAULTS,
-        };
-        self.favourites = std::array::from_fn(|_| faults[self.choices.index(faults.len())]);
         let steps = match self.form {
             Form::Processes => self.choices.pick(STEPS_MAX),
             Form::Nodes => self.choices.pick(cluster::STEPS_MAX),
@@ -327,10 +323,7 @@ impl World {
     // ---- what may happen ----
 
     fn step(&mut self) {
-        let kind = match self.choices.pick(FAVOURED_FROM + FAVOURED) {
-            FAVOURED_FROM.. => self.favourites[self.choices.index(FAVOURITES)],
-            kind => kind,
-        };
+        let kind = self.weather.step(&mut self.choices);
         match self.form {
             Form::Processes => self.step_of_processes(kind),
             Form::Nodes => self.step_of_nodes(kind),
@@ -356,7 +349,15 @@ impl World {
     }
 
     fn pick_process(&mut self) -> usize {
-        self.choices.index(self.processes.len())
+        self.weather
+            .process(&mut self.choices, self.processes.len())
+    }
+
+    /// One of the processes to which this can happen.
+    fn pick_process_that(&mut self, can: impl Fn(&Process) -> bool) -> Option<usize> {
+        let possible = (0..self.processes.len()).filter(|number| can(&self.processes[*number]));
+        let possible: Vec<usize> = possible.collect();
+        (!possible.is_empty()).then(|| possible[self.choices.index(possible.len())])
     }
 
     /// Something that is under way goes on: a connection, a batch, an answer, a read.
@@ -401,7 +402,7 @@ impl World {
                 process.hub.work(history);
                 process.work(now);
             }
-            read => process.go_on_reading(read - 5, &self.database, false, now),
+            read => process.go_on_reading(read - 5, &self.database, None, now),
         }
     }
 
@@ -427,7 +428,11 @@ impl World {
             return;
         }
         let which = self.choices.index(self.messages.len());
-        let (to, signal) = self.messages.swap_remove(which);
+        // Some come twice, some never.
+        let (to, signal) = match self.choices.chance(1, 8) {
+            true => self.messages[which],
+            false => self.messages.swap_remove(which),
+        };
         if !self.choices.chance(1, 4) {
             self.tell(to, signal);
         }

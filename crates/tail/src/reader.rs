@@ -180,8 +180,8 @@ pub(crate) async fn listen(
                 lanes.iter().for_each(|lane| lane.keep_up(history));
                 pages.forget();
             }
-            // These messages are for the pipelines.
-            Signal::TurnRequested { .. } | Signal::TurnGranted { .. } => {}
+            // This message is for the pipelines.
+            Signal::GiveWay { .. } => {}
         }
     }
 }

@@ -301,6 +301,7 @@ macro_rules! conformance_tests {
                 one_writer_wins
                 nothing_appears_below_a_passed_position
                 the_same_append_at_both_is_stored_once
+                a_busy_store_lets_the_other_through
             }
             logs {
                 streams_are_routed_by_name

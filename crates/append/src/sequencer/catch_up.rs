@@ -31,13 +31,6 @@ pub(super) struct CatchUp {
 }
 
 impl<T> Sequencer<T> {
-    /// Begins the write turn of this process: it reads what others have appended before it sends anything.
-    pub(super) fn begin_catching_up(&mut self) {
-        self.undo_all(Vec::new());
-        self.recovery.is_for_turn = true;
-        self.try_step(Step::Reach(Goal::CatchUp));
-    }
-
     /// Reads what was appended after the last row known. Nothing may be decided meanwhile.
     ///
     /// At first that row is read again: if it is not the one that we know, the database has lost commits, or scavenging
@@ -74,7 +67,7 @@ impl<T> Sequencer<T> {
                     self.read_on(Some(catch_up));
                 }
             }
-            (Phase::Forgetting, Gave::End(Ok(end))) => self.forget(end, now),
+            (Phase::Forgetting, Gave::End(Ok(end))) => self.forget(end),
             (Phase::CatchingUp(_), Gave::After(Err(error)) | Gave::End(Err(error))) => {
                 self.retry_reading(Goal::CatchUp, &error, now);
             }
@@ -140,7 +133,7 @@ impl<T> Sequencer<T> {
             self.trouble.note(&error, now.instant);
             return self.pause(Step::Reach(Goal::Forget), now);
         }
-        self.resume(now);
+        self.resume();
     }
 
     /// True if batches miss again and again although nothing new is in the log: then what is known must be wrong.
@@ -154,7 +147,7 @@ impl<T> Sequencer<T> {
     }
 
     /// Forgets everything known and begins at the end of the log.
-    fn forget(&mut self, end: LogEnd, now: Now) {
+    fn forget(&mut self, end: LogEnd) {
         self.recovery.late = Late::default();
         self.recovery.missed_at = None;
         self.committed = end;
@@ -168,11 +161,11 @@ impl<T> Sequencer<T> {
                 "the connection was lost during the commit, and too much was stored since to tell";
             self.answer(command, Err(unknown(detail)));
         }
-        self.resume(now);
+        self.resume();
     }
 
     /// Ends the recovery.
-    fn resume(&mut self, now: Now) {
+    fn resume(&mut self) {
         self.recovery.phase = Phase::Running;
         self.recovery.has_run = true;
         if std::mem::take(&mut self.recovery.is_in_doubt) {
@@ -181,10 +174,6 @@ impl<T> Sequencer<T> {
                 log: self.setting.log,
                 position: self.committed.position,
             }));
-        }
-        if std::mem::take(&mut self.recovery.is_for_turn) {
-            // Reading the log does not count: far from the database it takes longer than a turn.
-            self.turns.begin_run(now.instant);
         }
     }
 }

@@ -56,6 +56,11 @@ impl Pace {
     pub(crate) fn is_near(&self) -> bool {
         self.pace.is_near()
     }
+
+    /// As [`gesta_core::pace::Pace::round_trip`].
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        self.pace.round_trip()
+    }
 }
 
 #[cfg(test)]

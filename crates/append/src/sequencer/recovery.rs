@@ -19,6 +19,8 @@
 //! in its place), everything known is forgotten, and appends in doubt are answered *outcome unknown*: nobody can tell
 //! any more.
 
+use std::time::Duration;
+
 use gesta_core::backend::BatchOutcome;
 use gesta_core::{Error, ErrorKind, Incarnation, Position, Result};
 use tokio::time::Instant;
@@ -89,8 +91,6 @@ pub(crate) struct Recovery<T> {
     pub(super) idle_misses: u32,
     /// True if rows may have been stored of which the observer was not told.
     pub(super) is_in_doubt: bool,
-    /// True if the log is read because the write turn of this process begins.
-    pub(super) is_for_turn: bool,
     /// True if a connection was open before.
     was_connected: bool,
     /// True if appends were decided before.
@@ -106,7 +106,6 @@ impl<T> Recovery<T> {
             missed_at: None,
             idle_misses: 0,
             is_in_doubt: false,
-            is_for_turn: false,
             was_connected: false,
             has_run: false,
         }
@@ -211,41 +210,45 @@ impl<T> Sequencer<T> {
             lost.iter_mut().for_each(|lost| lost.batch.doubt());
         }
         self.recovery.is_in_doubt |= is_in_doubt;
-        let pauses = self.react(&first, &mut lost, now);
+        let pause = self.react(&first, &mut lost, now);
         let batches = lost.into_iter().map(|lost| lost.batch).collect();
         self.undo_all(batches);
         let goal = Goal::CatchUp;
         if is_in_doubt {
             self.disconnect();
             self.try_step(Step::Connect(goal));
-        } else if pauses {
-            self.pause(Step::Reach(goal), now);
+        } else if let Some(pause) = pause {
+            self.recovery.phase = Phase::Pausing(now.instant + pause, Step::Reach(goal));
         } else {
             self.try_step(Step::Reach(goal));
         }
     }
 
-    /// Reacts to the first outcome: counts it, logs it, or seeks the offending append. True if the next try should
-    /// wait.
-    fn react(&mut self, first: &BatchOutcome, lost: &mut [Lost<T>], now: Now) -> bool {
+    /// Reacts to the first outcome: counts it, logs it, asks others to give way, or seeks the offending append. Returns
+    /// how long the next try should wait.
+    fn react(&mut self, first: &BatchOutcome, lost: &mut [Lost<T>], now: Now) -> Option<Duration> {
         let log = self.setting.log.0;
         match first {
-            BatchOutcome::Committed => false,
+            BatchOutcome::Committed => None,
             BatchOutcome::Missed => {
                 self.stats.misses.add(1);
                 self.recovery.missed_at = Some(self.committed.position);
                 let sent = lost.first().map_or(now.instant, |lost| lost.batch.sent);
-                let signal = self.turns.missed(sent, now.instant);
-                self.outputs.extend(signal.map(Output::Signal));
-                false
+                let distance = self.pace.round_trip();
+                let ask = self.courtesy.missed(sent, distance, now.instant)?;
+                self.outputs.push(Output::Signal(ask.signal));
+                ask.read_after
             }
-            BatchOutcome::Refused(error) => self.bisect(error, lost, now),
+            BatchOutcome::Refused(error) => {
+                let pauses = self.bisect(error, lost, now);
+                pauses.then(|| self.back_off())
+            }
             BatchOutcome::Failed(error) => {
                 self.stats.failures.add(1);
                 self.trouble.note(error, now.instant);
                 if is_passing(error) {
                     tracing::warn!(log, %error, "batch failed, trying again");
-                    return true;
+                    return Some(self.back_off());
                 }
                 tracing::error!(log, %error, "batch failed");
                 for lost in lost {
@@ -255,13 +258,13 @@ impl<T> Sequencer<T> {
                         self.answer(command, Err(error));
                     }
                 }
-                false
+                None
             }
             BatchOutcome::Unknown(error) => {
                 self.stats.failures.add(1);
                 self.trouble.note(error, now.instant);
                 tracing::warn!(log, %error, "connection lost during a commit");
-                false
+                None
             }
         }
     }
@@ -332,7 +335,7 @@ impl<T> Sequencer<T> {
         self.recovery.phase = Phase::Pausing(until, step);
     }
 
-    pub(super) fn back_off(&self) -> std::time::Duration {
+    pub(super) fn back_off(&self) -> Duration {
         let longest = self.setting.config.give_up_after / GIVE_UP_PRECISION_DIVISOR;
         self.trouble.back_off(longest)
     }

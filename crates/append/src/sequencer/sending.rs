@@ -21,12 +21,11 @@ const GATHERED_IN_FLIGHT_MAX: usize = 4;
 impl<T> Sequencer<T> {
     pub(super) fn send_if_due(&mut self, now: Now) {
         loop {
-            let has_work = !self.forming.is_empty();
-            let is_others_turn = self.turns.yielding_until(now.instant).is_some()
-                || self.turns.should_stop(now.instant, has_work);
-            if is_others_turn
-                || !(has_work && self.is_worth_sending(now.instant) || self.is_probe_due())
-            {
+            if self.courtesy.gives_way(self.has_work(), now.instant) {
+                return;
+            }
+            let is_due = !self.forming.is_empty() && self.is_worth_sending(now.instant);
+            if !is_due && !self.is_probe_due() {
                 return;
             }
             self.send(now);
@@ -117,7 +116,8 @@ impl<T> Sequencer<T> {
 
     fn measure(&mut self, batch: &InFlight<T>, now: Instant) {
         if !batch.is_probe() {
-            self.turns.committed(batch.sent, now);
+            let go_on = self.courtesy.committed(now);
+            self.outputs.extend(go_on.map(Output::Signal));
         }
         let rows = batch.batch.rows.len();
         self.pace.committed(batch.sent, batch.queue, rows, now);

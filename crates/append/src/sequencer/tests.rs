@@ -1,10 +1,10 @@
 //! The sequencer driven by hand: each test gives every answer of the database itself, so that one decision can be seen
 //! alone.
 
+mod courtesy;
 mod looking_up;
 mod recovery;
 mod sending;
-mod turns;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use gesta_core::backend::{
     StreamHead, WriterEpoch,
 };
 use gesta_core::{
-    Append, Appended, Error, ErrorKind, EventData, EventId, EventType, ExpectedRevision,
+    After, Append, Appended, Error, ErrorKind, EventData, EventId, EventType, ExpectedRevision,
     Incarnation, LogId, Position, Result, Revision, StreamId, Timestamp,
 };
 use tokio::time::Instant;
@@ -39,8 +39,10 @@ struct Driver {
     sequencer: Sequencer<u32>,
     now: Now,
     stats: Arc<Stats>,
-    /// What is stored.
+    /// What was stored.
     rows: Vec<(Row, WriterEpoch)>,
+    /// What scavenging has removed of it. Only catching up notices.
+    removed: Vec<Position>,
     epoch: WriterEpoch,
     /// Of the connections that are opened.
     is_gathered: bool,
@@ -74,6 +76,7 @@ impl Driver {
             now,
             stats,
             rows: Vec::new(),
+            removed: Vec::new(),
             epoch: WriterEpoch(0),
             is_gathered: false,
             tickets: 0,
@@ -148,6 +151,23 @@ impl Driver {
         let ticket = self.bring(request);
         self.work();
         ticket
+    }
+
+    /// Asks whether the last event of a stream is still the last.
+    fn question(&mut self, stream: &str) -> u32 {
+        let is_it = |row: &&(Row, WriterEpoch)| row.0.stream == name(stream);
+        let (last, _) = self.rows.iter().rev().find(is_it).expect("there");
+        let after = After::Event(last.id);
+        self.tickets += 1;
+        let command = Command::owned(
+            self.tickets,
+            name(stream),
+            after,
+            Vec::new(),
+            self.now.instant,
+        );
+        self.on(Input::Command(command.expect("valid")));
+        self.tickets
     }
 
     /// Appends, together with what is brought next.
@@ -225,7 +245,8 @@ impl Driver {
         match &job.0 {
             What::End => Answer(Gave::End(Ok(self.end()))),
             What::After(after, limit) => {
-                let rows = self.rows.iter().filter(|(row, _)| row.position > *after);
+                let is_there = |position| position > *after && !self.removed.contains(&position);
+                let rows = self.rows.iter().filter(|(row, _)| is_there(row.position));
                 Answer(Gave::After(Ok(rows.take(*limit).map(reference).collect())))
             }
             What::Load(request) => {

@@ -8,6 +8,7 @@
 )]
 
 mod faults;
+mod retries;
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 #[path = "../support/mod.rs"]
 mod support;
@@ -150,80 +151,6 @@ async fn deleted_streams_go_on_with_the_next_revision() {
     let again = p.append(to("s", NoStream, vec![event("a")])).await.unwrap();
     assert_eq!(again.streams[0].first_revision, Revision(2));
     check(&world);
-}
-
-#[tokio::test]
-async fn retries_get_the_first_answer() {
-    let world = world(4);
-    let p = start(&world);
-    p.append(to("s", NoStream, vec![event("x")])).await.unwrap();
-    for expected in [Exact(Revision(0)), Any, StreamExists] {
-        let request = to("s", expected, vec![event("a"), event("b")]);
-        let expected_now = events(&world).len();
-        let first = p.append(request.clone()).await.unwrap();
-        assert_eq!(
-            p.append(request.clone()).await.unwrap(),
-            first,
-            "{expected}"
-        );
-        assert_eq!(
-            start(&world).append(request.clone()).await.unwrap(),
-            first,
-            "through another process"
-        );
-        assert_eq!(events(&world).len(), expected_now + 2);
-        let mut other = request;
-        other.streams[0].events[1] = event("b");
-        assert!(
-            p.append(other).await.is_err(),
-            "the same first id, another second one"
-        );
-    }
-    check(&world);
-}
-
-/// Goal: a retry that arrives while the first attempt is in flight joins it. A row can be visible although no
-/// synchronous standby has it. A retry that was found by looking was answered without asking anybody whether the row is
-/// durable; now it waits for a commit after it.
-#[tokio::test(start_paused = true)]
-async fn a_retry_that_is_found_waits_for_a_commit() {
-    let world = world(4);
-    let request = to("s", Any, vec![event("a")]);
-    let first = start(&world).append(request.clone()).await.unwrap();
-    let p = start(&world);
-    p.append(to("t", Any, vec![event("a")])).await.unwrap();
-    p.hold(Answers::Commits);
-    let retry = p.append(request);
-    tokio::pin!(retry);
-    let wait = tokio::time::timeout(Duration::from_secs(1), &mut retry);
-    assert!(wait.await.is_err(), "nothing has committed");
-    p.release(Answers::Commits);
-    assert_eq!(retry.await.unwrap(), first);
-    assert_eq!(events(&world).len(), 2);
-}
-
-#[tokio::test]
-async fn a_retry_joins_the_attempt_in_flight() {
-    let world = world(4);
-    let p = start(&world);
-    p.append(to("s", NoStream, vec![event("x")])).await.unwrap();
-    for expected in [Exact(Revision(0)), Any] {
-        p.hold(Answers::Commits);
-        let joined = p.stats().joined;
-        let request = to("s", expected, vec![event("a")]);
-        let attempts = join_all((0..5).map(|_| p.append(request.clone())));
-        let release = async {
-            eventually("retries joined", || p.stats().joined == joined + 4).await;
-            p.release(Answers::Commits);
-        };
-        let (answers, ()) = tokio::join!(attempts, release);
-        let answers: Vec<Appended> = answers.into_iter().map(Result::unwrap).collect();
-        assert!(
-            answers.windows(2).all(|pair| pair[0] == pair[1]),
-            "{answers:?}"
-        );
-    }
-    assert_eq!(events(&world).len(), 3);
 }
 
 /// Goal: of several parts, the first one that fails by itself decides, be it a mistaken retry or a tombstone.
@@ -540,38 +467,4 @@ async fn shutdown_drains_and_then_refuses() {
     let error = p.append(to("s", Any, vec![event("a")])).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Unavailable(_)));
     assert_eq!(events(&world).len(), 100);
-}
-
-/// Goal: a delete and a change of metadata that name the id of their event can be asked for again: the retry gets the
-/// first answer, though the first attempt is the very reason to refuse it, through this process and through another.
-#[tokio::test]
-async fn changes_of_a_stream_s_life_can_be_retried_by_their_id() {
-    let world = world(4);
-    let (p, other) = (start(&world), start(&world));
-    for kind in [DeleteKind::Soft, DeleteKind::Tombstone] {
-        p.append(to("s", Any, vec![event("a")])).await.unwrap();
-        let id = Some(EventId::random());
-        let delete = DeleteStream {
-            stream: name("s"),
-            expected: Any,
-            kind,
-        };
-        let first = p.delete(delete.clone(), id).await.unwrap();
-        for retry in [&p, &other, &p] {
-            assert_eq!(retry.delete(delete.clone(), id).await.unwrap(), first);
-        }
-        let another = p.delete(delete, Some(EventId::random())).await;
-        assert!(another.is_err(), "{kind:?}: another delete finds no stream");
-    }
-    let id = Some(EventId::random());
-    let set = SetStreamMetadata {
-        stream: name("t"),
-        expected: NoStream,
-        metadata: StreamMetadata::default(),
-    };
-    let first = p.set_metadata(set.clone(), id).await.unwrap();
-    for retry in [&other, &p] {
-        assert_eq!(retry.set_metadata(set.clone(), id).await.unwrap(), first);
-    }
-    assert!(p.set_metadata(set, None).await.is_err());
 }

@@ -333,6 +333,37 @@ async fn what_the_database_refuses_is_told_and_stores_nothing() {
     assert_eq!(end_of(&backend).await, Position(2));
 }
 
+/// Goal: a database that says that it has stored fewer events than it was given, as where a trigger leaves rows out, has
+/// proved nothing about any of them, nor about what was sent after them.
+#[tokio::test]
+async fn another_number_of_rows_than_was_sent_leaves_the_outcome_unknown() {
+    let Some((backend, url)) = fresh().await else {
+        return;
+    };
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    author.append(&mut *writer, &[draft("a", "T")]).await;
+    let planted = "CREATE FUNCTION omit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+                   CREATE TRIGGER omit BEFORE INSERT ON events FOR EACH ROW WHEN (NEW.data = 'omitted')
+                   EXECUTE FUNCTION omit();";
+    let client = direct(&url).await;
+    client.batch_execute(planted).await.expect("planted");
+    let mut omitted = draft("a", "T");
+    omitted.data = "omitted".into();
+    let first = author.batch(&*writer, &[draft("a", "T"), omitted]);
+    let next = author.batch(&*writer, &[draft("a", "T")]);
+    let (first, next) = (writer.submit(first), writer.submit(next));
+    let BatchOutcome::Unknown(error) = first.await else {
+        panic!("a wrong number of rows is a known outcome");
+    };
+    assert!(
+        error.to_string().contains("stored 1 events of 2"),
+        "{error}"
+    );
+    let next = next.await;
+    assert!(matches!(next, BatchOutcome::Unknown(_)), "{next:?}");
+}
+
 #[tokio::test]
 async fn a_batch_that_contradicts_itself_is_not_sent() {
     let Some((backend, _)) = fresh().await else {

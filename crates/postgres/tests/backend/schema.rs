@@ -221,9 +221,11 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
         position: Position(position),
     };
     // Until both listen, messages may be lost.
-    let hello = Signal::TurnRequested {
+    let hello = Signal::GiveWay {
         log: LOG,
         by: Uuid::from_u128(7),
+        needed: std::time::Duration::from_millis(50),
+        waited: std::time::Duration::from_millis(3),
     };
     let heard = async { while at_other.next().await != Some(hello) {} };
     let say = async {
@@ -245,18 +247,20 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
         }
     }
     assert!(count < 20, "merged, not {count} messages");
-    let granted = Signal::TurnGranted {
+    let go_on = Signal::GiveWay {
         log: LOG,
-        to: Uuid::from_u128(9),
+        by: Uuid::from_u128(9),
+        needed: std::time::Duration::ZERO,
+        waited: std::time::Duration::ZERO,
     };
-    other.send_signal(granted).await;
+    other.send_signal(go_on).await;
     loop {
         let signal = at_one.next().await.expect("endless");
         assert!(
-            matches!(signal, Signal::Interrupted) || signal == granted,
+            matches!(signal, Signal::Interrupted) || signal == go_on,
             "our own came back: {signal:?}"
         );
-        if signal == granted {
+        if signal == go_on {
             break;
         }
     }

@@ -4,7 +4,7 @@ use super::*;
 
 impl World {
     pub(super) fn pick_stream(&mut self) -> StreamId {
-        let which = self.choices.index(STREAMS.len());
+        let which = self.choices.index(self.weather.streams);
         StreamId::from_stored(STREAMS[which].into())
     }
 
@@ -14,6 +14,9 @@ impl World {
     }
 
     pub(super) fn submit(&mut self) {
+        if self.weather.goes_on_instead(&mut self.choices) {
+            return self.go_on();
+        }
         let number = self.pick_process();
         if self.nodes.get(number).is_some_and(|node| node.is_leaving) {
             return;
@@ -74,8 +77,9 @@ impl World {
 
     pub(super) fn events(&mut self) -> Vec<EventData> {
         let count = 1 + self.choices.pick(3) / 2;
-        let event_type = match self.choices.pick(12) {
-            11 => POISON,
+        let is_poison = self.choices.chance(1, self.weather.poison_of);
+        let event_type = match self.choices.pick(11) {
+            _ if is_poison => POISON,
             0..=6 => "added",
             _ => "removed",
         };

@@ -10,10 +10,14 @@ use gesta_link::cores::Link;
 use super::*;
 use crate::nodes::{Believed, CREDIT, placement};
 
-/// One number of each kind of fault in the table of [`World::step_of_nodes`].
-pub(super) const FAULTS: [u32; 17] = [
-    69, 72, 74, 76, 78, 79, 80, 82, 83, 84, 85, 89, 92, 94, 95, 97, 98,
-];
+/// The faults in the table of [`World::step_of_nodes`].
+pub(super) const FAULTS: Faults = Faults {
+    all: &[
+        69, 72, 74, 76, 78, 79, 80, 82, 83, 84, 85, 89, 92, 94, 95, 97, 98,
+    ],
+    scavenging: 82,
+    failing_read: 79,
+};
 /// Steps before peace: more than of processes, for there are more of them, and what is between them.
 pub(super) const STEPS_MAX: u32 = 300;
 /// Lanes that something happens to are among so many of the newest.

@@ -29,24 +29,28 @@ impl World {
     }
 
     pub(super) fn fail_read(&mut self) {
-        let number = self.pick_process();
-        let reads = self.processes[number].reads();
-        if reads > 0 {
-            let which = self.choices.index(reads);
-            self.note(|| format!("a read of process {number} fails, or ends"));
+        if let Some(number) = self.pick_process_that(|process| process.reads() > 0) {
+            let which = self.choices.index(self.processes[number].reads());
+            let error = match self.choices.chance(1, self.weather.lasting_of) {
+                false => Error::unavailable("the database is away"),
+                true => ErrorKind::Unsupported("the file cannot be read".into()).into(),
+            };
+            self.note(|| format!("a read of process {number} fails, or ends: {error}"));
             let now = self.now();
-            self.processes[number].go_on_reading(which, &self.database, true, now);
+            self.processes[number].go_on_reading(which, &self.database, Some(error), now);
         }
     }
 
     pub(super) fn fail_batch(&mut self) {
-        let number = self.pick_process();
-        if !self.processes[number].has_sent() {
+        let Some(number) = self.pick_process_that(Process::has_sent) else {
             return;
-        }
-        let outcome = match self.choices.pick(4) {
+        };
+        let lasts = self.choices.chance(1, self.weather.lasting_of);
+        let outcome = match self.choices.pick(3) {
+            _ if lasts => {
+                BatchOutcome::Failed(ErrorKind::Unsupported("the disk is full".into()).into())
+            }
             0..=1 => BatchOutcome::Failed(Error::unavailable("a lock was not had in time")),
-            2 => BatchOutcome::Failed(ErrorKind::Unsupported("the disk is full".into()).into()),
             // As by a rule that somebody has added, and takes away again.
             _ => BatchOutcome::Refused(ErrorKind::Refused("a rule".into()).into()),
         };
@@ -56,13 +60,12 @@ impl World {
     }
 
     pub(super) fn refuse_connection(&mut self) {
-        let number = self.pick_process();
-        if !self.processes[number].is_connecting() {
+        let Some(number) = self.pick_process_that(Process::is_connecting) else {
             return;
-        }
-        let error = match self.choices.pick(4) {
-            0..=2 => Error::unavailable("the database does not answer"),
-            _ => ErrorKind::Unsupported("the database is read only".into()).into(),
+        };
+        let error = match self.choices.chance(1, self.weather.lasting_of) {
+            false => Error::unavailable("the database does not answer"),
+            true => ErrorKind::Unsupported("the database is read only".into()).into(),
         };
         let now = self.now();
         self.processes[number].not_connected(error, now);

@@ -159,7 +159,7 @@ impl World {
             went_on = true;
         }
         if process.reads() > 0 {
-            process.go_on_reading(0, &self.database, false, now);
+            process.go_on_reading(0, &self.database, None, now);
             went_on = true;
         }
         let history = process.history();

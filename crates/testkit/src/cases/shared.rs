@@ -1,6 +1,7 @@
 //! Two stores over the same data, as two processes have them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::join_all;
 use gesta_core::{Append, DeleteKind, EventStore, EventStoreExt, Revision, SubscribeFrom};
@@ -196,4 +197,38 @@ pub async fn the_same_append_at_both_is_stored_once(factory: &dyn StoreFactory) 
         }
     }
     assert_eq!(everything(a.as_ref()).await.len(), 1 + 5 * 4);
+}
+
+/// Goal: beside a store that never rests the other one gets its appends stored, and the busy one goes on.
+pub async fn a_busy_store_lets_the_other_through(factory: &dyn StoreFactory) {
+    let Some((a, b)) = two(factory).await else {
+        return;
+    };
+    let finished = Arc::new(AtomicBool::new(false));
+    let busy = (0..8).map(|writer| {
+        let (store, finished) = (a.share(), Arc::clone(&finished));
+        tokio::spawn(async move {
+            let mut appends = 0;
+            while !finished.load(Ordering::Relaxed) {
+                append(store.as_ref(), &format!("busy-{writer}"), Any, events(1)).await;
+                appends += 1;
+            }
+            appends
+        })
+    });
+    let busy: Vec<_> = busy.collect();
+    within("appends beside a busy store", async {
+        for _ in 0..10 {
+            append(b.as_ref(), "other", Any, events(1)).await;
+        }
+    })
+    .await;
+    finished.store(true, Ordering::Relaxed);
+    for (writer, appends) in join_all(busy).await.into_iter().enumerate() {
+        let appends: u64 = appends.expect("no panic");
+        assert!(appends > 0, "the busy store was stopped");
+        let found = revisions(b.as_ref(), &format!("busy-{writer}")).await;
+        assert_eq!(found, (0..appends).collect::<Vec<_>>());
+    }
+    assert_eq!(revisions(a.as_ref(), "other").await.len(), 10);
 }

@@ -22,6 +22,87 @@ fn what_may_commit_late_is_unknown_however_it_is_refused() {
     }
 }
 
+/// A stream's last event was appended by another process and scavenged before this one caught up. Its revision was used
+/// again.
+#[test]
+fn a_revision_that_was_scavenged_before_it_was_seen_is_not_used_again() {
+    let mut d = Driver::running(Config::default(), 1);
+    d.append_by_other("s");
+    d.removed.push(d.end().position);
+    d.append_by_other("t");
+    let append = d.append("s", Any, 1);
+    assert!(matches!(d.commit(), BatchOutcome::Missed));
+    d.settle();
+    assert_eq!(d.position(append), Position(5));
+    assert_eq!(
+        d.rows.last().map(|(row, _)| row.revision),
+        Some(Revision(2))
+    );
+}
+
+/// An append in doubt was decided again after everything known had been forgotten: it was stored twice if its lost
+/// statement was stored in the part of the log that nobody had read.
+#[test]
+fn an_append_in_doubt_is_not_decided_again_when_everything_is_forgotten() {
+    let mut d = Driver::running(Config::default(), 1);
+    let lost_one = d.append("s", Any, 1);
+    let batch = d.sent.front().cloned().expect("in flight");
+    d.fail(lost());
+    let later = d.append("t", Any, 1);
+    d.execute(&batch);
+    d.removed.push(d.end().position);
+    d.append_by_other("t");
+    d.settle();
+    assert!(matches!(d.kind(lost_one), ErrorKind::OutcomeUnknown(_)));
+    assert_eq!(d.position(later), Position(5));
+    let times = d.rows.iter().filter(|(row, _)| row.stream == name("s"));
+    assert_eq!(times.count(), 2, "the first one, and the lost one once");
+}
+
+/// Answers without rows that were lost with their batch waited for ever while the database was away, and so did a
+/// shutdown.
+#[test]
+fn answers_without_rows_are_given_up_with_their_batch() {
+    let mut d = Driver::running(Config::default(), 1);
+    let confirmed = d.question("s");
+    d.fail(lost());
+    let refused = d.append("s", Exact(Revision(7)), 1);
+    d.on(Input::Close);
+    d.pass(Duration::from_secs(30) - MS);
+    assert!(d.is_open(confirmed) && d.is_open(refused));
+    d.pass(MS);
+    for ticket in [confirmed, refused] {
+        assert!(matches!(d.kind(ticket), ErrorKind::Unavailable(_)));
+    }
+    let stops = |output: &Output<u32>| matches!(output, Output::Stopped);
+    assert!(d.others.iter().any(stops));
+}
+
+/// A connection died once more after a late commit had been found, and was used further: every later append was
+/// unavailable though the database was well.
+#[test]
+fn a_connection_that_dies_after_a_late_commit_was_found_is_replaced() {
+    let mut d = Driver::running(Config::default(), 1);
+    let late = d.append("s", Any, 1);
+    let batch = d.sent.front().cloned().expect("in flight");
+    d.execute(&batch);
+    d.fail(lost());
+    d.connect();
+    d.do_reads();
+    assert_eq!(d.sizes(), [0], "what was found is answered with a commit");
+    d.fail(lost());
+    d.connect();
+    d.do_reads();
+    assert!(d.is_open(late));
+    d.settle();
+    let next = d.append("s", Any, 1);
+    d.settle();
+    assert_eq!(
+        (d.position(late), d.position(next)),
+        (Position(3), Position(4))
+    );
+}
+
 /// Goal: batches stay small until the last append among which the refused one was sought is stored; then they grow
 /// again.
 #[test]
@@ -205,6 +286,21 @@ fn the_oldest_append_is_given_up_while_connecting() {
     assert!(d.is_open(waits));
     d.pass(MS);
     assert!(!d.is_open(waits));
+}
+
+/// A command was given up, and the retry that waited for it was to be decided again although it was as old: the
+/// sequencer asked to be woken at a time that had passed, for ever. Found by the simulation.
+#[test]
+fn a_retry_is_given_up_with_the_command_that_it_waited_for() {
+    let mut d = Driver::running(Config::default(), 1);
+    let request = Append::to(name("s"), Any, some(1));
+    let (first, retry) = (d.request(request.clone()), d.request(request));
+    assert_eq!((d.stats().joined, d.sizes()), (1, vec![1]));
+    d.fail(lost());
+    d.pass(Duration::from_secs(30));
+    assert!(matches!(d.kind(first), ErrorKind::OutcomeUnknown(_)));
+    assert!(!d.is_open(retry));
+    assert_eq!(d.sequencer.wake_at(), None);
 }
 
 /// Goal: when history changes, what is in flight is in doubt for good; what was not sent yet is stored in the new
