@@ -3,68 +3,18 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use gesta_core::{Clock, Error, ErrorKind, EventStore, Result, SystemClock};
+use gesta_core::{Error, ErrorKind, EventStore, Result};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::accounts::Accounts;
+use crate::config::Config;
 use crate::credentials::{self, Shown};
 use crate::follow;
-use crate::guard::Guarded;
 use crate::password::{PASSWORD_BYTES_MAX, Password};
 use crate::rights::Operation;
 use crate::shared::{Caller, Shared, State, Who, unauthenticated};
-
-/// When callers must prove who they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// As soon as there has ever been a user in the store.
-    #[default]
-    Auto,
-    /// Always: without users nobody may do anything.
-    On,
-}
-
-/// How an [`Access`] works.
-#[derive(Clone)]
-pub struct Config {
-    /// When callers must prove who they are.
-    pub mode: Mode,
-    /// By which tokens expire.
-    pub clock: Arc<dyn Clock>,
-    /// The time since some moment, which counts suspension; for how old the news are.
-    pub uptime: fn() -> Duration,
-    /// Passwords that are compared at once; each takes 19 MiB and a processor for some 20 ms.
-    pub comparisons_max: usize,
-    /// Calls of one user at once, running subscriptions not counted.
-    pub user_calls_max: usize,
-    /// Payload that one user may append and read in a second, in bytes.
-    pub user_bytes_per_second: u64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self {
-            mode: Mode::Auto,
-            clock: Arc::new(SystemClock),
-            uptime: gesta_core::uptime,
-            comparisons_max: (processors / 2).clamp(1, 4),
-            user_calls_max: 5_000,
-            user_bytes_per_second: 1024 * 1024 * 1024,
-        }
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("mode", &self.mode)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Accounts and rights of a store. A clone is another handle of the same; when the last one is dropped, they are no
 /// longer followed.
@@ -243,12 +193,5 @@ impl Access {
     /// Tells the log that this caller does this, if only administrators would.
     pub fn done(&self, caller: &Caller, operation: Operation<'_>) {
         self.shared.log_done(caller, operation);
-    }
-
-    /// The store as this caller may use it.
-    #[must_use]
-    pub fn guard(&self, store: Arc<dyn EventStore>, caller: Caller) -> Guarded {
-        let usage = self.shared.usage_of(&caller);
-        Guarded::new(self.clone(), store, caller, usage)
     }
 }

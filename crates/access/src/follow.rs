@@ -2,8 +2,8 @@
 //!
 //! Each second a subscription begins where the last one ended, and is *caught up* once it has delivered whatever was
 //! stored when it began: this proves that the news are complete up to then. Between two of them the subscription is live,
-//! so that changes arrive at once. Why not one subscription for ever: one that is silent cannot be told from one that
-//! hears nothing. While nobody has to prove anything, the marker alone is looked for, once a second.
+//! so that changes arrive at once. Why not one subscription for ever: one without news cannot be told from one
+//! that gets none any more. While nobody has to prove anything, the marker alone is looked for, once a second.
 //! Invariants: the accounts count as loaded only when all their streams were read; the contact is never said to be newer
 //! than the beginning of a subscription that has caught up.
 
@@ -17,8 +17,8 @@ use gesta_core::{
     Subscription, SubscriptionMessage,
 };
 
-use crate::access::Mode;
 use crate::acls::Known;
+use crate::config::Mode;
 use crate::directory::Directory;
 use crate::names::{self, Kind, MARKER, METADATA_PREFIX, SETTINGS, TOKEN_PREFIX, USER_PREFIX};
 use crate::shared::Shared;

@@ -1,6 +1,6 @@
 //! The store as one caller may use it.
 //!
-//! Why a store again: a protocol that speaks to this one cannot forget to ask. Invariants: every call is checked before
+//! Why a store again: a protocol that calls this one cannot forget to ask. Invariants: every call is checked before
 //! anything is done, an append to several streams for each of them; what is left out of pages and subscriptions leaves
 //! their checkpoints whole, so that a reader gets on; a running subscription ends when its rights do.
 //! Not here: which rights there are (`rights`).
@@ -51,21 +51,20 @@ impl std::fmt::Debug for Guarded {
     }
 }
 
-impl Guarded {
-    pub(crate) fn new(
-        access: Access,
-        store: Arc<dyn EventStore>,
-        caller: Caller,
-        usage: Option<Arc<Usage>>,
-    ) -> Self {
-        Self {
-            access,
+impl Access {
+    /// The store as this caller may use it.
+    #[must_use]
+    pub fn guard(&self, store: Arc<dyn EventStore>, caller: Caller) -> Guarded {
+        Guarded {
+            access: self.clone(),
+            usage: self.shared.usage_of(&caller),
             store,
             caller,
-            usage,
         }
     }
+}
 
+impl Guarded {
     fn now(&self) -> Duration {
         (self.access.shared.config.uptime)()
     }

@@ -64,7 +64,7 @@ struct State {
 }
 
 impl State {
-    /// Lets a comparison wait, behind those of its address.
+    /// Lets a comparison wait, after those of its address.
     fn push(&mut self, comparison: Comparison, now: Duration) -> Result<(), Full> {
         let from = comparison.from;
         let waiting = match self.suspects.has(from, now) {
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Goal: who guesses waits behind all others and is served once a second, also with what waited already.
+    /// Goal: who guesses waits until nobody else does and is served once a second, also with what waited already.
     #[test]
     fn guessers_come_last_and_seldom() {
         let mut state = State::default();
@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(take(&mut state, COMPARISON_MAX), Some(2));
     }
 
-    /// Goal: who floods the lane from one network is refused there, and others wait behind none of it.
+    /// Goal: who floods the lane from one network is refused there, and nobody else waits because of it.
     #[tokio::test]
     async fn a_flood_from_one_network_is_bounded() {
         let lane = Lane::new(1);

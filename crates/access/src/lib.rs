@@ -15,6 +15,7 @@ mod accounts;
 mod acl;
 mod acls;
 mod audit;
+mod config;
 mod credentials;
 mod directory;
 mod follow;
@@ -30,8 +31,9 @@ mod token;
 mod usage;
 mod waiting;
 
-pub use access::{Access, Config, Mode};
+pub use access::Access;
 pub use accounts::{Accounts, AddUser, FirstUser, ShownToken, ShownUser};
+pub use config::{Config, Mode};
 pub use directory::CONTACT_MAX;
 pub use guard::Guarded;
 pub use password::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN};

@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
-use crate::access::{Config, Mode};
 use crate::acl::Right;
 use crate::acls::Acls;
 use crate::audit::Audit;
+use crate::config::{Config, Mode};
 use crate::directory::{CONTACT_MAX, Directory};
 use crate::lane::{Full, Key, Lane};
 use crate::names::{self, Kind};

@@ -1,9 +1,11 @@
 //! How much one user does at once, and how much one second.
 //!
 //! Why: the bounds of a server are for all together; without these one user could take all of them. Tokens count for their
-//! user. Invariants: what is kept is bounded by the users that call at present or owe something; a call that is refused has done nothing.
-//! How bytes are counted: payloads that are appended, and payloads of events that are read. What comes is counted after it
-//! is known, and who has had more than a second's worth is refused, or a subscription waits, until it is paid off.
+//! user. Invariants: what is kept is bounded by the users that call at present or have bytes outstanding; a call that is
+//! refused has done nothing.
+//! How bytes are counted: payloads that are appended, and payloads of events that are read, once their size is known. They
+//! are outstanding until the time has passed that they take at the user's rate. Who has more outstanding than a second's
+//! worth is refused, or a subscription waits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,29 +40,29 @@ pub(crate) struct Usage {
     account: Mutex<Account>,
 }
 
-/// Bytes that were had and are not paid off.
+/// Bytes whose time has not passed yet.
 #[derive(Debug)]
 struct Account {
-    owed: u64,
+    outstanding: u64,
     at: Duration,
 }
 
 impl Account {
-    fn pay(&mut self, now: Duration, bytes_per_second: u64) {
+    fn settle(&mut self, now: Duration, bytes_per_second: u64) {
         let passed = now.saturating_sub(self.at);
-        let paid = u128::from(bytes_per_second) * passed.as_nanos() / 1_000_000_000;
-        let paid = u64::try_from(paid).unwrap_or(u64::MAX);
-        // A time too short to pay a byte still passes.
-        if paid > 0 || self.owed == 0 {
+        let passed_bytes = u128::from(bytes_per_second) * passed.as_nanos() / 1_000_000_000;
+        let passed_bytes = u64::try_from(passed_bytes).unwrap_or(u64::MAX);
+        // A time too short for a byte counts with the next one.
+        if passed_bytes > 0 || self.outstanding == 0 {
             self.at = now;
         }
-        self.owed = self.owed.saturating_sub(paid);
+        self.outstanding = self.outstanding.saturating_sub(passed_bytes);
     }
 
-    /// How long until no more than a second's worth is owed.
+    /// How long until no more than a second's worth is outstanding.
     fn wait(&self, bytes_per_second: u64) -> Option<Duration> {
         let over = self
-            .owed
+            .outstanding
             .checked_sub(bytes_per_second)
             .filter(|over| *over > 0)?;
         let nanos = u128::from(over) * 1_000_000_000 / u128::from(bytes_per_second.max(1));
@@ -84,14 +86,17 @@ impl Usages {
             return Arc::clone(usage);
         }
         if users.len() >= SWEEP_AFTER {
-            // Whoever owes something is remembered.
-            users.retain(|_, usage| Arc::strong_count(usage) > 1 || usage.owes(now));
+            // Users with outstanding bytes are remembered.
+            users.retain(|_, usage| Arc::strong_count(usage) > 1 || usage.has_outstanding(now));
         }
         let usage = Arc::new(Usage {
             user: Arc::clone(user),
             limits: self.limits,
             calls: Capacity::new([self.limits.calls_max]),
-            account: Mutex::new(Account { owed: 0, at: now }),
+            account: Mutex::new(Account {
+                outstanding: 0,
+                at: now,
+            }),
         });
         users.insert(Arc::clone(user), Arc::clone(&usage));
         usage
@@ -121,23 +126,23 @@ impl Usage {
     /// So many bytes were had.
     pub(crate) fn had(&self, bytes: usize, now: Duration) {
         let mut account = self.account();
-        account.pay(now, self.limits.bytes_per_second);
-        account.owed = account
-            .owed
+        account.settle(now, self.limits.bytes_per_second);
+        account.outstanding = account
+            .outstanding
             .saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 
     /// How long the user has to wait for more.
     pub(crate) fn wait(&self, now: Duration) -> Option<Duration> {
         let mut account = self.account();
-        account.pay(now, self.limits.bytes_per_second);
+        account.settle(now, self.limits.bytes_per_second);
         account.wait(self.limits.bytes_per_second)
     }
 
-    fn owes(&self, now: Duration) -> bool {
+    fn has_outstanding(&self, now: Duration) -> bool {
         let mut account = self.account();
-        account.pay(now, self.limits.bytes_per_second);
-        account.owed > 0
+        account.settle(now, self.limits.bytes_per_second);
+        account.outstanding > 0
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {
@@ -176,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_paid_off_in_time() {
+    fn bytes_are_outstanding_for_their_time() {
         let one = usages(9, 1_000).of(&"a".into(), SECOND);
         one.had(1_000, SECOND);
         assert_eq!(one.wait(SECOND), None, "a second's worth");
@@ -189,9 +194,9 @@ mod tests {
         assert!(one.wait(SECOND * 4).is_some());
     }
 
-    /// Goal: looking often pays as much as looking once.
+    /// Goal: looking often settles as much as looking once.
     #[test]
-    fn short_times_pay_too() {
+    fn short_times_count_too() {
         let one = usages(9, 10).of(&"a".into(), SECOND);
         one.had(30, SECOND);
         for n in 0..2_000 {

@@ -12,20 +12,21 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use gesta_append::{Config, Pipeline};
+use gesta_append::Config;
 use gesta_core::ExpectedRevision::{Any, NoStream};
 use gesta_core::*;
-use support::start::start_with;
-use support::{Fault, Sim, eventually};
+use gesta_testkit::faulty::{Answers, Fault, LateCommit, Read, World};
+use support::{Process, check, eventually, start_with, world};
 
 /// Lists the names at the first stream that is looked up and not found.
-fn start(sim: &Arc<Sim>) -> Pipeline {
+fn start(world: &Arc<World>) -> Process {
     let config = Config {
         names_listed_after: 1,
         ..Config::default()
     };
-    start_with(sim, config)
+    start_with(world, config)
 }
 
 fn name(text: &str) -> StreamId {
@@ -38,7 +39,7 @@ fn to(stream: &str, expected: ExpectedRevision) -> Append {
 }
 
 /// Creates streams until one of them is not looked up.
-async fn until_names_are_known(pipeline: &Pipeline, prefix: &str) {
+async fn until_names_are_known(pipeline: &Process, prefix: &str) {
     for number in 0..10_000 {
         let before = pipeline.stats().loads;
         let stream = format!("{prefix}-{number}");
@@ -57,12 +58,12 @@ fn exists(error: &Error) -> bool {
 
 #[tokio::test]
 async fn new_streams_are_not_looked_up_and_old_ones_are() {
-    let sim = Sim::new(4);
-    let before = start(&sim);
+    let world = world(4);
+    let before = start(&world);
     for stream in ["old", "older"] {
         before.append(to(stream, NoStream)).await.unwrap();
     }
-    let p = start(&sim);
+    let p = start(&world);
     until_names_are_known(&p, "new").await;
     let loads = p.stats().loads;
     for number in 0..100 {
@@ -77,19 +78,19 @@ async fn new_streams_are_not_looked_up_and_old_ones_are() {
     }
     p.append(to("older", Any)).await.unwrap();
     assert_eq!(p.stats().loads, loads + 2, "old and older");
-    sim.check();
+    check(&world);
 }
 
 /// Goal: streams that leave the cache are not taken as new, be they ours or those of others.
 #[tokio::test]
 async fn forgotten_streams_are_not_new() {
-    let sim = Sim::new(4);
+    let world = world(4);
     let config = Config {
         names_listed_after: 1,
         streams_cached_max: 1,
         ..Config::default()
     };
-    let (p, other) = (start_with(&sim, config), start(&sim));
+    let (p, other) = (start_with(&world, config), start(&world));
     until_names_are_known(&p, "new").await;
     p.append(to("ours", NoStream)).await.unwrap();
     other.append(to("theirs", NoStream)).await.unwrap();
@@ -99,35 +100,35 @@ async fn forgotten_streams_are_not_new() {
         let refused = p.append(to(stream, NoStream)).await.unwrap_err();
         assert!(exists(&refused), "{refused}");
     }
-    sim.check();
+    check(&world);
 }
 
 /// Goal: what another process has created since we last looked is refused all the same, with what is true.
 #[tokio::test]
 async fn a_stream_that_another_process_has_just_created_is_not_new() {
-    let sim = Sim::new(4);
-    let (p, other) = (start(&sim), start(&sim));
+    let world = world(4);
+    let (p, other) = (start(&world), start(&world));
     until_names_are_known(&p, "new").await;
     other.append(to("theirs", NoStream)).await.unwrap();
     let refused = p.append(to("theirs", NoStream)).await.unwrap_err();
     assert!(exists(&refused), "{refused}");
     let appended = p.append(to("theirs", Any)).await.unwrap();
     assert_eq!(appended.streams[0].first_revision, Revision(1));
-    sim.check();
+    check(&world);
 }
 
 /// Goal: a tombstone forbids a stream that never had an event.
 #[tokio::test]
 async fn a_tombstone_without_stream_is_seen() {
-    let sim = Sim::new(4);
-    let other = start(&sim);
+    let world = world(4);
+    let other = start(&world);
     let tombstone = |stream: &str| DeleteStream {
         stream: name(stream),
         expected: Any,
         kind: DeleteKind::Tombstone,
     };
     other.delete(tombstone("never"), None).await.unwrap();
-    let p = start(&sim);
+    let p = start(&world);
     until_names_are_known(&p, "new").await;
     other.delete(tombstone("never-again"), None).await.unwrap();
     for stream in ["never", "never-again"] {
@@ -142,7 +143,7 @@ async fn a_tombstone_without_stream_is_seen() {
 /// Goal: whatever is created while the names are being listed counts, be it on its way when listing begins.
 #[tokio::test]
 async fn what_is_created_during_the_listing_is_known() {
-    let sim = Sim::new(4);
+    let world = world(4);
     let config = Config {
         names_listed_after: 1,
         streams_cached_max: 1,
@@ -152,25 +153,25 @@ async fn what_is_created_during_the_listing_is_known() {
         names_max: 0,
         ..Config::default()
     };
-    let (p, other) = (start_with(&sim, config), start_with(&sim, looks_always));
-    sim.set_listing(false);
-    sim.set_answering(false);
+    let (p, other) = (start_with(&world, config), start_with(&world, looks_always));
+    p.hold(Answers::Names);
+    p.hold(Answers::Commits);
     // The look at it begins the listing, and the batch with it is sent before.
     let mut on_its_way = Box::pin(p.append(to("on-its-way", NoStream)));
     assert!(futures::poll!(&mut on_its_way).is_pending());
-    eventually("listing is under way", || sim.reading() == 1).await;
-    sim.set_answering(true);
+    eventually("listing is under way", || p.held(Answers::Names) == 1).await;
+    p.release(Answers::Commits);
     on_its_way.await.unwrap();
     p.append(to("meanwhile", NoStream)).await.unwrap();
     other.append(to("theirs", NoStream)).await.unwrap();
     p.append(to("noticed", Any)).await.unwrap();
-    sim.set_listing(true);
+    p.release(Answers::Names);
     until_names_are_known(&p, "new").await;
     for stream in ["on-its-way", "meanwhile", "theirs", "noticed"] {
         let refused = p.append(to(stream, NoStream)).await.unwrap_err();
         assert!(exists(&refused), "{stream}: {refused}");
     }
-    sim.check();
+    check(&world);
 }
 
 /// Goal: a stream of a statement that was lost is not taken as new afterwards, whether it commits late or is sent
@@ -178,25 +179,25 @@ async fn what_is_created_during_the_listing_is_known() {
 #[tokio::test]
 async fn a_stream_of_a_lost_statement_is_not_new() {
     for commits_late in [false, true] {
-        let sim = Sim::new(4);
-        let p = start(&sim);
+        let world = world(4);
+        let p = start(&world);
         until_names_are_known(&p, "new").await;
-        sim.fault(Fault::CommitLate);
+        p.fail_next_commit(Fault::Lost(LateCommit::WhenTold));
         let lost = to("lost", NoStream);
         let late_commit = async {
             if commits_late {
-                eventually("the statement is under way", || sim.lost() == 1).await;
-                sim.set_down(true);
-                assert_eq!(sim.commit_lost(), 1);
-                sim.set_down(false);
+                eventually("the statement is under way", || p.lost() == 1).await;
+                p.go_away();
+                assert_eq!(p.commit_lost(), 1);
+                p.come_back();
             }
         };
         let (answer, ()) = tokio::join!(p.append(lost.clone()), late_commit);
-        assert_eq!(sim.commit_lost(), 0);
+        assert_eq!(p.commit_lost(), 0);
         assert_eq!(p.append(lost).await.unwrap(), answer.unwrap());
         let refused = p.append(to("lost", NoStream)).await.unwrap_err();
         assert!(exists(&refused), "{refused}");
-        sim.check();
+        check(&world);
     }
 }
 
@@ -204,15 +205,15 @@ async fn a_stream_of_a_lost_statement_is_not_new() {
 /// there we have never seen.
 #[tokio::test]
 async fn what_was_created_in_place_of_lost_commits_is_not_new() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     until_names_are_known(&p, "new").await;
     for number in 0..3 {
         let stream = format!("lost-{number}");
         p.append(to(&stream, NoStream)).await.unwrap();
     }
-    sim.lose_newest(3);
-    let other = start(&sim);
+    world.lose_newest(LogId(0), 3);
+    let other = start(&world);
     let tombstone = DeleteStream {
         stream: name("gone"),
         expected: Any,
@@ -233,19 +234,24 @@ async fn what_was_created_in_place_of_lost_commits_is_not_new() {
     assert!(exists(&refused), "{refused}");
     let again = p.append(to("lost-0", NoStream)).await.unwrap();
     assert_eq!(again.streams[0].first_revision, Revision(0), "it was lost");
-    sim.check();
+    check(&world);
 }
 
 /// Goal: a listing that fails costs nothing but looks, and is tried again.
 #[tokio::test]
 async fn a_listing_that_fails_is_tried_again() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
-    sim.set_listing(false);
+    let world = world(4);
+    let p = start(&world);
+    let mut fails = true;
+    let failed = Arc::new(AtomicBool::new(false));
+    let has_failed = Arc::clone(&failed);
+    p.fail_reads(move |read| {
+        let is_first = matches!(read, Read::Names) && std::mem::take(&mut fails);
+        has_failed.fetch_or(is_first, Ordering::Relaxed);
+        is_first.then(|| Error::unavailable("interrupted"))
+    });
     p.append(to("first", NoStream)).await.unwrap();
-    eventually("listing is under way", || sim.reading() == 1).await;
-    sim.fail_listing();
-    sim.set_listing(true);
+    eventually("a listing has failed", || failed.load(Ordering::Relaxed)).await;
     until_names_are_known(&p, "new").await;
     let refused = p.append(to("first", NoStream)).await.unwrap_err();
     assert!(exists(&refused), "{refused}");

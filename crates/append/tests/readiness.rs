@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use gesta_append::Config;
 use gesta_core::*;
-use support::start::{PanicsOnce, start_observed, start_with};
-use support::{Fault, Sim, eventually};
+use gesta_testkit::faulty::{Answers, Fault, Read};
+use support::{PanicsOnce, check, events, eventually, start_observed, start_with, world};
 use tokio::time::Instant;
 
 fn append(stream: &str) -> Append {
@@ -30,12 +30,12 @@ fn append(stream: &str) -> Append {
 /// meanwhile.
 #[tokio::test(start_paused = true)]
 async fn an_append_that_cannot_succeed_fails_at_once_and_readiness_says_why() {
-    let sim = Sim::new(4);
-    let pipeline = start_with(&sim, Config::default());
+    let world = world(4);
+    let pipeline = start_with(&world, Config::default());
     pipeline.append(append("s")).await.unwrap();
     pipeline.ready().await.unwrap();
 
-    sim.fault(Fault::FailLastingly);
+    pipeline.fail_next_commit(Fault::DiskFull);
     let begun = Instant::now();
     let refused = pipeline.append(append("s")).await.unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::Unavailable(text) if text.contains("full")));
@@ -45,19 +45,19 @@ async fn an_append_that_cannot_succeed_fails_at_once_and_readiness_says_why() {
 
     pipeline.append(append("s")).await.unwrap();
     pipeline.ready().await.unwrap();
-    assert_eq!(sim.events().len(), 2);
+    assert_eq!(events(&world).len(), 2);
 }
 
 /// An append whose commit was in doubt was said not to be stored if a lasting fault was met after part of the log had
 /// been read again. Found by the simulation, in its 834,591st schedule.
 #[tokio::test(start_paused = true)]
 async fn an_append_in_doubt_is_not_said_to_be_unstored_when_appends_are_refused_for_good() {
-    let sim = Sim::new(4);
-    let pipeline = start_with(&sim, Config::default());
+    let world = world(4);
+    let pipeline = start_with(&world, Config::default());
     pipeline.append(append("s")).await.unwrap();
 
-    sim.fault(Fault::LoseReply);
-    sim.set_answering(false);
+    pipeline.fail_next_commit(Fault::LostReply);
+    pipeline.hold(Answers::Commits);
     let event = || EventData::json(EventType::new("e").unwrap(), "{}").with_id(EventId::random());
     let three = Append::to(
         StreamId::new("s").unwrap(),
@@ -65,12 +65,15 @@ async fn an_append_in_doubt_is_not_said_to_be_unstored_when_appends_are_refused_
         vec![event(), event(), event()],
     );
     let (refused, ()) = tokio::join!(pipeline.append(three), async {
-        eventually("the events are stored", || sim.events().len() == 4).await;
+        eventually("the events are stored", || events(&world).len() == 4).await;
         // The first of them is found, the gap after it makes the pipeline forget, and then the end of the log cannot be
         // read.
-        sim.scavenge(Position(3));
-        sim.set_broken(true);
-        sim.set_answering(true);
+        world.remove(LogId(0), Position(3));
+        pipeline.fail_reads(|read| match read {
+            Read::LogEnd => Some(ErrorKind::Unsupported("the database is broken".into()).into()),
+            _ => None,
+        });
+        pipeline.release(Answers::Commits);
     });
     let refused = refused.unwrap_err();
     let is_unknown = matches!(refused.kind(), ErrorKind::OutcomeUnknown(_));
@@ -79,24 +82,24 @@ async fn an_append_in_doubt_is_not_said_to_be_unstored_when_appends_are_refused_
     let never_sent = pipeline.append(append("s")).await.unwrap_err();
     let is_refused = matches!(never_sent.kind(), ErrorKind::Unavailable(_));
     assert!(is_refused, "{never_sent}");
-    sim.set_broken(false);
+    pipeline.let_reads_succeed();
     pipeline.append(append("s")).await.unwrap();
 }
 
 /// Readiness was green while commits were not answered.
 #[tokio::test(start_paused = true)]
 async fn a_commit_without_an_answer_is_no_readiness() {
-    let sim = Sim::new(4);
-    let pipeline = start_with(&sim, Config::default());
+    let world = world(4);
+    let pipeline = start_with(&world, Config::default());
     pipeline.append(append("s")).await.unwrap();
-    sim.set_answering(false);
+    pipeline.hold(Answers::Commits);
     let stalled = pipeline.append(append("s"));
     tokio::pin!(stalled);
     let wait = tokio::time::timeout(Duration::from_secs(5), &mut stalled);
     assert!(wait.await.is_err());
     let why = pipeline.ready().await.unwrap_err();
     assert!(why.to_string().contains("unanswered"), "{why}");
-    sim.set_answering(true);
+    pipeline.release(Answers::Commits);
     stalled.await.unwrap();
     pipeline.ready().await.unwrap();
 }
@@ -105,8 +108,12 @@ async fn a_commit_without_an_answer_is_no_readiness() {
 /// is told that the outcome is unknown, and appends go on from what the database holds.
 #[tokio::test(start_paused = true)]
 async fn a_panic_ends_the_appends_under_way_and_no_others() {
-    let sim = Sim::new(4);
-    let pipeline = start_observed(&sim, Arc::new(PanicsOnce(AtomicBool::new(false))));
+    let world = world(4);
+    let pipeline = start_observed(
+        &world,
+        Config::default(),
+        Arc::new(PanicsOnce(AtomicBool::new(false))),
+    );
     let first = append("s");
     let lost = pipeline.append(first.clone()).await.unwrap_err();
     assert!(
@@ -126,5 +133,5 @@ async fn a_panic_ends_the_appends_under_way_and_no_others() {
     assert_eq!(next.position, Position(2));
     pipeline.ready().await.unwrap();
     pipeline.shutdown().await.unwrap();
-    sim.check();
+    check(&world);
 }

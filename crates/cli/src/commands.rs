@@ -1,8 +1,10 @@
 //! What the commands do.
 
 mod access;
+mod address;
 mod admin;
 mod all;
+mod appending;
 mod backup;
 mod client;
 mod cluster;

@@ -10,9 +10,10 @@
 //! Streams and event types are interned: the row id of a stream (or type) is the position of the first event that used
 //! it, so ids need no counter, and a batch that missed leaves none.
 
+mod history;
 mod virtual_index;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,11 +26,12 @@ use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::{ContentType, RecordedEvent, Tags};
 use crate::filter::Filter;
-use crate::ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId};
+use crate::ids::{EventId, EventType, LogId, Position, Revision, StreamId};
 use crate::info::{Capabilities, Durability};
 use crate::lifecycle::Visibility;
 use crate::registry::Registry;
 use crate::request::Direction;
+pub use history::{CurrentHistory, History};
 pub use virtual_index::*;
 
 /// Random number of one [`LogWriter`], stored with each row that it wrote. Never reused.
@@ -173,50 +175,6 @@ pub trait CommitObserver: Send + Sync + 'static {
     /// Asks the observer to read the end of the log, which may hold rows of a batch whose outcome was not known at
     /// first. Must not block.
     fn read_log_end(&self, log: LogId);
-}
-
-/// Which history of the store a process knows.
-///
-/// A store has one history as long as the database loses no commit. After a fail-over or a restore that lost some,
-/// positions and revisions are used again for other events: nothing that was learned before may be combined with
-/// anything learned after.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct History {
-    /// Counts, within this process, the changes that it has found. It has grown before any answer of the connection on
-    /// which the change was found is handed out: who finds the same number before and after some reads has read one
-    /// history.
-    pub number: u64,
-    /// The life of the store in this history: what checkpoints carry.
-    pub incarnation: Incarnation,
-}
-
-/// The history of a backend, as it is now. Reading it is cheap.
-#[derive(Debug)]
-pub struct CurrentHistory(RwLock<History>);
-
-impl CurrentHistory {
-    /// The first that this process knows.
-    #[must_use]
-    pub fn new(incarnation: Incarnation) -> Self {
-        Self(RwLock::new(History {
-            number: 0,
-            incarnation,
-        }))
-    }
-
-    /// The history as it is now.
-    #[must_use]
-    pub fn get(&self) -> History {
-        *self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Another history has begun.
-    pub fn change(&self, incarnation: Incarnation) -> History {
-        let mut history = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        history.number += 1;
-        history.incarnation = incarnation;
-        *history
-    }
 }
 
 /// Who waits for a read.

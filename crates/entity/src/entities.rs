@@ -2,12 +2,12 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
-use gesta_core::capacity::{Capacity, Permit, Refusal};
+use gesta_core::capacity::{Capacity, Permit};
 use gesta_core::peers::Peers;
-use gesta_core::{Clock, OwnerStore, Result as StoreResult, StreamId, SystemClock, slice_of};
+use gesta_core::{Clock, OwnerStore, Result as StoreResult, StreamId, SystemClock};
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::task::JoinHandle;
 
 use crate::ask::{Ask, CommandAsk, FnRead, Freshness, Origin, PendingReply, Request, lost};
 use crate::config::Config;
@@ -18,8 +18,9 @@ use crate::forward::owner::OwnerSide;
 use crate::keys;
 use crate::kind::{EntityKind, EntityType};
 use crate::load::load_all;
-use crate::shard::{Message, Parts, Shard};
-use crate::snapshot::write_all;
+use crate::shard::{Parts, Shard};
+use crate::shared::Shared;
+use crate::snapshot_writer::write_all;
 use crate::stats::{Counters, Stats};
 
 /// The entities of one type, kept in memory while they are used. Cheap to clone.
@@ -112,51 +113,18 @@ impl<D: Decider> std::fmt::Debug for Entities<D> {
     }
 }
 
-pub(crate) struct Shared<D: Decider> {
-    pub(crate) kind: Arc<EntityKind<D>>,
-    shards: Vec<mpsc::UnboundedSender<Message<D>>>,
-    pub(crate) commands: Arc<Capacity>,
-    pub(crate) reads: Arc<Capacity>,
-    pub(crate) counters: Arc<Counters>,
-    /// Tasks that have not ended yet. A call of `shutdown` holds the lock until all have ended, so another call
-    /// meanwhile waits as long.
-    tasks: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl<D: Decider> Drop for Shared<D> {
-    fn drop(&mut self) {
-        self.stop_shards();
-    }
-}
-
-impl<D: Decider> Shared<D> {
-    fn stop_shards(&self) {
-        for shard in &self.shards {
-            let _ = shard.send(Message::Stop);
-        }
-    }
-
-    /// The permit of one more command or read.
-    pub(crate) fn admit(&self, capacity: &Arc<Capacity>) -> Result<Permit, Error<Infallible>> {
-        capacity.take([1]).map_err(|refusal| match refusal {
-            Refusal::Full { taken, .. } => {
-                self.counters.overloaded.add(1);
-                Error::Overloaded(format!("{taken} wait already"))
-            }
-            Refusal::Closed => Error::Unavailable(gesta_core::Error::unavailable(
-                "the entity runtime is shutting down",
-            )),
-        })
-    }
-
-    pub(crate) fn send(&self, stream: StreamId, ask: Ask<D>) {
-        let shard = usize::from(slice_of(&stream)) % self.shards.len();
-        if let Some(shard) = self.shards.get(shard) {
-            // If the shard has failed, the ask is dropped, and with it the channel for the answer: the caller gets an
-            // error.
-            let _ = shard.send(Message::Ask { stream, ask });
-        }
-    }
+/// How commands reach owners on other nodes; `None` if they are carried out where they come.
+fn forwarding<D: Decider>(
+    kind: &EntityKind<D>,
+    peers: Option<Arc<dyn Peers>>,
+    within: Duration,
+) -> Option<Arc<Forwarding>> {
+    let peers = peers.filter(|_| kind.forms.is_some())?;
+    Some(Arc::new(Forwarding {
+        peers,
+        service: kind.service(),
+        within,
+    }))
 }
 
 impl<D: Decider> Entities<D> {
@@ -167,15 +135,8 @@ impl<D: Decider> Entities<D> {
         Builder::new().start(store, entity_type)
     }
 
-    fn start_with(
-        Builder {
-            config,
-            clock,
-            peers,
-        }: Builder,
-        store: Arc<dyn OwnerStore>,
-        entity_type: EntityType<D>,
-    ) -> Self {
+    fn start_with(from: Builder, store: Arc<dyn OwnerStore>, entity_type: EntityType<D>) -> Self {
+        let (config, clock, peers) = (from.config, from.clock, from.peers);
         let count = match config.shards {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             count => count,
@@ -183,18 +144,10 @@ impl<D: Decider> Entities<D> {
         let active_max = config.active_max.div_ceil(count).max(1);
         let config = Arc::new(config);
         let kind = Arc::new(entity_type.kind);
-        let forwarding = peers.filter(|_| kind.forms.is_some()).map(|peers| {
-            Arc::new(Forwarding {
-                peers,
-                service: kind.service(),
-                within: config.forward_within,
-            })
-        });
+        let forwarding = forwarding(&kind, peers, config.forward_within);
         let counters = Arc::new(Counters::default());
-        let (commands, reads) = (
-            Capacity::new([config.commands_max]),
-            Capacity::new([config.reads_max]),
-        );
+        let commands = Capacity::new([config.commands_max]);
+        let reads = Capacity::new([config.reads_max]);
         let (loads, to_load) = mpsc::unbounded_channel();
         let (snapshots, to_write) = mpsc::channel(config.snapshots_waiting_max.max(1));
         let mut tasks = vec![

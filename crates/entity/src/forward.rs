@@ -13,7 +13,6 @@ use std::time::Duration;
 use gesta_core::StreamId;
 use gesta_core::peers::Peers;
 
-pub(crate) mod form;
 pub(crate) mod owner;
 pub(crate) mod queue;
 

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::codec::{EventCodec, Stored};
 use crate::decider::Decider;
-use crate::forward::form::Forms;
+use crate::forms::Forms;
 use crate::guard::guarded;
 use crate::keys::{KeyCodec, sorted_json};
 use crate::snapshot::Snapshots;

@@ -12,7 +12,7 @@ use gesta_core::{
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::decider::Decider;
-use crate::shard::Message;
+use crate::message::{LoadedPart, Message};
 use crate::snapshot::snapshot_stream;
 
 /// Events of one entity in one page.
@@ -33,16 +33,6 @@ pub(crate) struct Load<D: Decider> {
 pub(crate) enum UseSnapshot {
     Yes,
     No,
-}
-
-/// A piece of what was loaded for one entity; the pieces come in order.
-pub(crate) enum LoadedPart {
-    /// The last snapshot. The events follow, beginning with the one after which it was taken.
-    Snapshot(Box<RecordedEvent>),
-    Events(Vec<RecordedEvent>),
-    /// Everything was loaded.
-    End,
-    Failed(gesta_core::Error),
 }
 
 /// Takes requests until nobody can send any more.

@@ -12,11 +12,12 @@ use gesta_core::{After, Appended, Error as StoreError, RecordedEvent, StreamId};
 
 use crate::ask::{Ask, Freshness, ReadAsk};
 use crate::decider::Decider;
+use crate::env::Env;
 use crate::guard::guarded;
 use crate::keys::Keys;
 use crate::kind::unreadable;
-use crate::load::{LoadedPart, UseSnapshot};
-use crate::shard::Env;
+use crate::load::UseSnapshot;
+use crate::message::LoadedPart;
 use crate::stats::{Counter, Counters};
 
 mod command;
@@ -179,7 +180,8 @@ impl<D: Decider> Slot<D> {
                 let waiting = std::mem::take(&mut loading.waiting);
                 let mut active = std::mem::replace(&mut loading.building, Active::new(number));
                 active.forget_keys(env);
-                env.activated(stream, &mut active);
+                active.last_used = env.now_ms;
+                env.activated(stream, active.stay);
                 *self = Slot::Active(Box::new(active));
                 self.ask_all(stream, waiting, env)
             }

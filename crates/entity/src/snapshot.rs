@@ -6,33 +6,21 @@
 //! They are encoded and written by a task of their own, off the command path; idempotency keys are shared with it. Of
 //! those the oldest are left out when a snapshot would be larger than an event may be.
 
-use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
-
-use futures::FutureExt;
 use gesta_core::limits::EVENT_BYTES_MAX;
 use gesta_core::{
-    Append, ContentType, EventData, EventId, EventType, ExpectedRevision, OwnerStore,
-    RecordedEvent, Result, Revision, SetStreamMetadata, StreamId, StreamMetadata,
+    ContentType, EventData, EventId, EventType, RecordedEvent, Result, Revision, StreamId,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
 
-use crate::decider::Decider;
 use crate::guard::guarded;
 use crate::keys::{Held, List, RestoredKeys, Stored, age};
-use crate::kind::EntityKind;
-use crate::stats::Counters;
 
 /// The event type of snapshots.
 const SNAPSHOT_TYPE: &str = "$snapshot";
 /// Most bytes of the header of a snapshot without its keys.
 const HEADER_BYTES_MAX: usize = 1_024;
-/// In the metadata of a stream: how many of its last events it keeps.
-const MAX_COUNT: &str = "$maxCount";
-
 type Due<D> = Box<dyn Fn(&D, u64) -> bool + Send + Sync>;
 type Encode<D> = fn(&D) -> std::result::Result<Vec<u8>, String>;
 type Decode<D> = fn(&[u8]) -> std::result::Result<D, String>;
@@ -208,47 +196,9 @@ pub(crate) fn snapshot_stream(stream: &StreamId) -> Result<StreamId> {
     StreamId::new(format!("$snapshot-{stream}"))
 }
 
-/// Writes snapshots, one after the other, until nobody can send any more.
-pub(crate) async fn write_all<D: Decider>(
-    kind: Arc<EntityKind<D>>,
-    store: Arc<dyn OwnerStore>,
-    mut drafts: mpsc::Receiver<Ready<D>>,
-    counters: Arc<Counters>,
-) {
-    while let Some(due) = drafts.recv().await {
-        let Some(snapshots) = &kind.snapshots else {
-            return;
-        };
-        let stream = due.stream.clone();
-        // The state itself is the user's, and so is its end.
-        let written = AssertUnwindSafe(write(snapshots, &*store, due)).catch_unwind();
-        let left_out = match written.await {
-            Ok(Ok(keys_left_out)) => {
-                counters.snapshots_written.add(1);
-                counters.keys_left_out.add(keys_left_out);
-                continue;
-            }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "the end of the state has panicked".to_owned(),
-        };
-        counters.snapshots_left_out.add(1);
-        tracing::warn!(%stream, why = left_out, "snapshot not written");
-    }
-}
-
-/// Writes a snapshot; returns how many keys had to be left out.
-async fn write<D>(snapshots: &Snapshots<D>, store: &dyn OwnerStore, due: Ready<D>) -> Result<u64> {
-    let stream = snapshot_stream(&due.stream)?;
-    let (event, left_out) = snapshots.event(&due)?;
-    keep_one(store, &stream).await?;
-    let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
-    store.append(append).await?;
-    Ok(left_out)
-}
-
 impl<D> Snapshots<D> {
     /// The event that a snapshot is, and how many of the oldest keys do not fit into it.
-    fn event(&self, due: &Ready<D>) -> Result<(EventData, u64)> {
+    pub(crate) fn event(&self, due: &Ready<D>) -> Result<(EventData, u64)> {
         let invalid = |error: String| gesta_core::Error::invalid("snapshot", error);
         let data = self.write_state(&due.draft.state).map_err(invalid)?;
         let space = EVENT_BYTES_MAX.saturating_sub(data.len() + HEADER_BYTES_MAX);
@@ -297,24 +247,4 @@ fn youngest_that_fit(keys: &List, space: usize, now_ms: i64) -> Vec<Box<RawValue
     let mut fitting: Vec<_> = fitting.collect();
     fitting.reverse();
     fitting
-}
-
-/// Makes a stream keep only its last snapshot, unless its metadata say how many it keeps. This is checked before each
-/// snapshot, so that neither a crash nor a deletion of the stream leaves a stream that grows for ever.
-async fn keep_one(store: &dyn OwnerStore, stream: &StreamId) -> Result<()> {
-    let found = store.stream_metadata(stream.clone()).await?;
-    if found.metadata.max_count.is_some() {
-        return Ok(());
-    }
-    let unreadable = |error: serde_json::Error| gesta_core::Error::corrupt(error.to_string());
-    let mut document: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(found.metadata.json()).map_err(unreadable)?;
-    document.insert(MAX_COUNT.to_owned(), 1.into());
-    let document = serde_json::to_vec(&document).map_err(unreadable)?;
-    let request = SetStreamMetadata {
-        stream: stream.clone(),
-        expected: ExpectedRevision::Any,
-        metadata: StreamMetadata::parse(document)?,
-    };
-    store.set_stream_metadata(request).await.map(drop)
 }

@@ -9,6 +9,8 @@ use gesta_core::{Clock, Error, ErrorKind, EventStore, Result, SystemClock};
 use gesta_sql::verify::{AuditSource, Progress, Report, audit};
 use gesta_store::{Config, Store};
 
+#[cfg(feature = "sqlite")]
+use crate::blocking::blocking;
 use crate::url::Scheme;
 
 /// What to do if the database holds no store.
@@ -229,9 +231,7 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(ref backend) => backend.backup(to).await,
             #[cfg(feature = "postgres")]
-            Engine::Postgres(_) | Engine::Several(_) => {
-                Err(crate::restore::own_backups("nothing was written"))
-            }
+            Engine::Postgres(_) | Engine::Several(_) => Err(own_backups("nothing was written")),
         };
         done.map_err(|error: Error| error.during("back up"))
     }
@@ -248,9 +248,7 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(ref backend) => backend.backup_file().await,
             #[cfg(feature = "postgres")]
-            Engine::Postgres(_) | Engine::Several(_) => {
-                Err(crate::restore::own_backups("nothing was copied"))
-            }
+            Engine::Postgres(_) | Engine::Several(_) => Err(own_backups("nothing was copied")),
         };
         done.map_err(|error: Error| error.during("back up"))
     }
@@ -301,14 +299,11 @@ async fn open_postgres(_url: &str, _options: &Options) -> Result<Engine> {
     Err(crate::url::left_out("postgres"))
 }
 
-/// Runs what blocks on a thread of its own.
-#[cfg(feature = "sqlite")]
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| {
-            Err(Error::unavailable("the database was not opened").caused_by(error))
-        })
+/// PostgreSQL needs no help.
+pub(crate) fn own_backups(done: &str) -> Error {
+    ErrorKind::Unsupported(format!(
+        "PostgreSQL makes its own backups: pg_basebackup with WAL archiving, or pg_dump and pg_restore; after every restore run \
+         `gesta schema new-incarnation`. {done}"
+    ))
+    .into()
 }

@@ -48,6 +48,8 @@ struct ConsumersGuide;
 #[doc = include_str!("../../../docs/guides/consumer-groups.md")]
 struct ConsumerGroupsGuide;
 
+#[cfg(feature = "sqlite")]
+mod blocking;
 mod database;
 #[cfg(feature = "postgres")]
 pub mod databases;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gesta_core::{Error, ErrorKind, Incarnation, Result};
+use gesta_core::{Error, Incarnation, Result};
 use gesta_sql::verify::{Progress, Report};
 
 use crate::url::Scheme;
@@ -33,26 +33,18 @@ pub async fn restore(
 ) -> Result<Restored> {
     let restored = match Scheme::of(url) {
         Ok(Scheme::Sqlite) => sqlite(from, url, progress).await,
-        Ok(Scheme::Postgres) => Err(own_backups("nothing was restored")),
+        Ok(Scheme::Postgres) => Err(crate::database::own_backups("nothing was restored")),
         Err(error) => Err(error),
     };
     restored.map_err(|error| error.during("restore"))
-}
-
-/// PostgreSQL needs no help.
-pub(crate) fn own_backups(done: &str) -> Error {
-    ErrorKind::Unsupported(format!(
-        "PostgreSQL makes its own backups: pg_basebackup with WAL archiving, or pg_dump and pg_restore; after every restore run \
-         `gesta schema new-incarnation`. {done}"
-    ))
-    .into()
 }
 
 #[cfg(feature = "sqlite")]
 async fn sqlite(from: &Path, url: &str, progress: impl FnMut(Progress) + Send) -> Result<Restored> {
     use gesta_sqlite::{Location, Restoring, SqliteBackend, SqliteConfig};
 
-    use crate::database::{Database, Options, blocking};
+    use crate::blocking::blocking;
+    use crate::database::{Database, Options};
 
     let Location::File(to) = SqliteConfig::parse(url)?.location else {
         return Err(Error::invalid("store", "must be a file"));

@@ -108,7 +108,7 @@ mod sqlite {
     use gesta_sqlite::{SqliteBackend, SqliteConfig};
 
     use super::{Migrated, check_logs};
-    use crate::database::blocking;
+    use crate::blocking::blocking;
 
     const LOGS_MAX: u16 = 1;
 

@@ -133,7 +133,7 @@ impl Groups {
     /// `NotFound`, `NotHere`, `Stopping`, `Store`.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the group deleted or not. What is left behind of a deleted group does no harm to a new
+    /// Dropping the future leaves the group deleted or not. What remains of a deleted group does no harm to a new
     /// one of its name.
     pub async fn delete(&self, group: &GroupId) -> Result<()> {
         let storage = self.storage(group)?;

@@ -8,23 +8,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::consumer::Consumer;
 use crate::error::{Error, Result};
-use crate::info::GroupInfo;
+use crate::info::{GroupInfo, Identity};
 use crate::machine::{Action, ConsumerId, Which};
 use crate::names::GroupId;
 
 /// Requests that wait for the task of one group.
 const COMMANDS_MAX: usize = 1_024;
-
-/// Who a consumer is, for people who look at the group.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Identity {
-    /// The name that it gives itself, for example that of its connection.
-    pub name: String,
-    /// Where it connects from.
-    pub address: String,
-    /// The user that it is.
-    pub user: String,
-}
 
 /// A consumer that wants to join.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,6 +1,5 @@
 //! What a group tells about itself.
 
-use crate::commands::Identity;
 use crate::machine::{ConsumerCounts, Counts};
 use crate::names::GroupId;
 use crate::settings::Settings;
@@ -58,4 +57,15 @@ pub struct ConsumerInfo {
     pub identity: Identity,
     /// What it has done.
     pub counts: ConsumerCounts,
+}
+
+/// Who a consumer is, for people who look at the group.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    /// The name that it gives itself, for example that of its connection.
+    pub name: String,
+    /// Where it connects from.
+    pub address: String,
+    /// The user that it is.
+    pub user: String,
 }

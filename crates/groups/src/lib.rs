@@ -31,12 +31,12 @@ mod storage;
 mod work;
 
 pub use changes::Create;
-pub use commands::{Identity, Join};
+pub use commands::Join;
 pub use config::{Alone, Config, Placement};
 pub use consumer::{Consumer, Delivery};
 pub use error::{Elsewhere, Error, Result};
 pub use groups::Groups;
-pub use info::{ConsumerInfo, GroupInfo, Running};
+pub use info::{ConsumerInfo, GroupInfo, Identity, Running};
 pub use machine::{
     Action, ConsumerCounts, ConsumerId, Counts, FailedBy, Limits, Machine, Origin, ParkOrder,
     REASON_CHARS_MAX, Refused, ReplayRunning, Sent, Token, Which,

@@ -211,6 +211,7 @@ pub(crate) fn place_of(source: &Source, event: &RecordedEvent) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Token;
     use gesta_core::{ContentType, LogId, Position, Tags};
 
     fn recorded(data: &EventData) -> RecordedEvent {
@@ -234,12 +235,30 @@ mod tests {
         let event = recorded(
             &EventData::json(EventType::new("T").expect("valid"), "1").with_id(EventId::random()),
         );
-        let link = parked(&Source::All, &event, "too \"odd\"", Timestamp(0)).expect("valid");
+        let order = ParkOrder {
+            token: Token(1),
+            event: event.clone().into(),
+            origin: Origin::Source(99),
+            reason: "too \"odd\"".into(),
+        };
+        let link = parked(&Source::All, Uuid::nil(), &order, Timestamp(0)).expect("valid");
         assert_eq!(link.data, "7@cart-1");
         let metadata = r#"{"added":"1970-01-01T00:00:00.000000Z","reason":"too \"odd\"","subscriptionEventNumber":99}"#;
         assert_eq!(link.metadata, metadata);
         let (stream, revision) = target(&recorded(&link)).expect("a link");
         assert_eq!((stream.as_str(), revision), ("cart-1", Revision(7)));
+
+        let again = parked(&Source::All, Uuid::nil(), &order, Timestamp(5)).expect("valid");
+        assert_eq!(
+            again.id, link.id,
+            "whoever parks it again stores nothing twice"
+        );
+        let other = ParkOrder {
+            origin: Origin::Parked(99),
+            ..order
+        };
+        let other = parked(&Source::All, Uuid::nil(), &other, Timestamp(0)).expect("valid");
+        assert_ne!(other.id, link.id, "a replayed event may be parked again");
     }
 
     #[test]

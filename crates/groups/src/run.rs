@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::begin::Begun;
-use crate::commands::{Command, Commands, Identity, Join, Stop, no_consumer};
+use crate::commands::{Command, Commands, Join, Stop, no_consumer};
 use crate::config::{Config, Placement};
 use crate::consumer::{Consumer, Delivery, Queue};
 use crate::error::{Error, Result};
-use crate::info::{ConsumerInfo, GroupInfo, Running};
+use crate::info::{ConsumerInfo, GroupInfo, Identity, Running};
 use crate::machine::{ConsumerId, Counts, Machine};
 use crate::names::{Source, keeps_state_of_groups};
 use crate::record::{self, Configuration};

@@ -148,53 +148,7 @@ impl Settings {
     /// # Errors
     /// `InvalidArgument` that names the first that is out of range.
     pub fn validate(&self) -> Result<()> {
-        let ranges = [
-            ("message_timeout_ms", self.message_timeout_ms, 0, NUMBER_MAX),
-            ("max_retry_count", self.max_retry_count, 0, NUMBER_MAX),
-            (
-                "checkpoint_after_ms",
-                self.checkpoint_after_ms,
-                0,
-                NUMBER_MAX,
-            ),
-            (
-                "min_checkpoint_count",
-                self.min_checkpoint_count,
-                0,
-                NUMBER_MAX,
-            ),
-            (
-                "max_checkpoint_count",
-                self.max_checkpoint_count,
-                0,
-                NUMBER_MAX,
-            ),
-            (
-                "max_subscriber_count",
-                self.max_subscriber_count,
-                0,
-                NUMBER_MAX,
-            ),
-            (
-                "live_buffer_size",
-                self.live_buffer_size,
-                1,
-                BUFFER_EVENTS_MAX,
-            ),
-            (
-                "read_batch_size",
-                self.read_batch_size,
-                1,
-                BUFFER_EVENTS_MAX - 1,
-            ),
-            (
-                "history_buffer_size",
-                self.history_buffer_size,
-                1,
-                BUFFER_EVENTS_MAX,
-            ),
-        ];
-        for (field, found, min, max) in ranges {
+        for (field, found, min, max) in self.ranges() {
             if !(min..=max).contains(&found) {
                 return Err(Error::invalid(
                     field,
@@ -202,6 +156,40 @@ impl Settings {
                 ));
             }
         }
+        self.check_relations()?;
+        match self.start {
+            Start::At(at) if at > gesta_core::Position::MAX.0 => {
+                let max = gesta_core::Position::MAX;
+                Err(Error::invalid(
+                    "start.at",
+                    format!("must be at most {max}, found {at}"),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Each number with its name, its least value and its greatest.
+    fn ranges(&self) -> [(&'static str, u32, u32, u32); 9] {
+        const BUFFER: u32 = BUFFER_EVENTS_MAX;
+        const ANY: u32 = NUMBER_MAX;
+        #[rustfmt::skip]
+        let ranges = [
+            ("message_timeout_ms", self.message_timeout_ms, 0, ANY),
+            ("max_retry_count", self.max_retry_count, 0, ANY),
+            ("checkpoint_after_ms", self.checkpoint_after_ms, 0, ANY),
+            ("min_checkpoint_count", self.min_checkpoint_count, 0, ANY),
+            ("max_checkpoint_count", self.max_checkpoint_count, 0, ANY),
+            ("max_subscriber_count", self.max_subscriber_count, 0, ANY),
+            ("live_buffer_size", self.live_buffer_size, 1, BUFFER),
+            ("read_batch_size", self.read_batch_size, 1, BUFFER - 1),
+            ("history_buffer_size", self.history_buffer_size, 1, BUFFER),
+        ];
+        ranges
+    }
+
+    /// What must hold between two values.
+    fn check_relations(&self) -> Result<()> {
         let less = |field: &str, of: &str, least: u32, found: u32| {
             let rule = format!("must be at least {least}, for {of}, found {found}");
             Err(Error::invalid(field, rule))
@@ -220,16 +208,7 @@ impl Settings {
                 max,
             );
         }
-        match self.start {
-            Start::At(at) if at > gesta_core::Position::MAX.0 => {
-                let max = gesta_core::Position::MAX;
-                Err(Error::invalid(
-                    "start.at",
-                    format!("must be at most {max}, found {at}"),
-                ))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// How long a consumer may take to answer; `None` if it may take as long as it wants.

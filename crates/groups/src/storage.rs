@@ -148,7 +148,7 @@ impl Storage {
         Ok(ends)
     }
 
-    /// Deletes what a group that is gone leaves behind, unless it has grown since: then a new group of this name has
+    /// Deletes what remains of a group that is gone, unless it has grown since: then a new group of this name has
     /// begun. That one does not mistake what is left for its own, for its life is another.
     pub(crate) async fn delete_state(&self, ends: Vec<(StreamId, Revision)>) -> Result<()> {
         for (stream, last) in ends {

@@ -6,7 +6,7 @@ use gesta_core::{EventId, StreamId};
 
 use crate::Result;
 use crate::messages::shared::{self, StreamIdentifier, uuid as parts};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, shown};
 
 /// The form in which a client wants ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,15 +94,6 @@ pub fn identifier(stream: &StreamId) -> StreamIdentifier {
     StreamIdentifier {
         stream_name: Bytes::copy_from_slice(stream.as_str().as_bytes()),
     }
-}
-
-/// Text of a client, short enough for an error.
-pub(crate) fn shown(text: &str) -> String {
-    let mut short: String = text.chars().take(60).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    format!("{short:?}")
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! The protocol is described call by call in `docs/reference/grpc.md`.
 
 pub mod batch;
+mod claims;
 pub mod event;
 pub mod expected;
 pub mod features;

@@ -130,7 +130,7 @@ impl Refusal {
     /// A call that this server does not have. Says what to use instead, where there is something.
     #[must_use]
     pub fn unimplemented(path: &str) -> Self {
-        let mut message = format!("{} is not served", crate::ids::shown(path));
+        let mut message = format!("{} is not served", shown(path));
         if let Some(advice) = crate::instead::of(path) {
             message.push_str(": ");
             message.push_str(advice);
@@ -310,6 +310,15 @@ fn code(kind: &ErrorKind) -> Code {
         // A kind that is newer than this table: trying again does no harm.
         _ => Code::Unavailable,
     }
+}
+
+/// Text of a client, short enough for an error.
+pub(crate) fn shown(text: &str) -> String {
+    let mut short: String = text.chars().take(60).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    format!("{short:?}")
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ pub fn event(record: AppendRecord, stream: &StreamId) -> Result<EventData> {
                     "record_id",
                     format!(
                         "must be a UUID that is not all zeros, found {}",
-                        crate::ids::shown(text)
+                        crate::refusal::shown(text)
                     ),
                 ));
             }

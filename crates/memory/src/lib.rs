@@ -5,11 +5,15 @@
 //! lock, so it is whole or absent and no reader sees a part; the state of streams is derived from the events alone. Not
 //! here: durability, bounds on memory, speed for its own sake. Retries are recognised for ever, and virtual streams are
 //! always on in a store of one log.
+//! It shares no code with the databases of the tests (`gesta_testkit::database`): a model must not share the mistakes of
+//! what it judges.
 
 mod append;
 mod read;
+mod shared;
 mod state;
 mod store;
 mod subscribe;
 
-pub use store::{Config, MemoryStore};
+pub use shared::Config;
+pub use store::MemoryStore;

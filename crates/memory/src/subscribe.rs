@@ -13,8 +13,8 @@ use gesta_core::{
 };
 use tokio::sync::watch;
 
+use crate::shared::Inner;
 use crate::state::State;
-use crate::store::Inner;
 
 /// Most events of one log that are looked at before they are handed over.
 const LOOK_MAX: usize = 1_000;

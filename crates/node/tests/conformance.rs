@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use gesta_core::backend::{Backend, VirtualIndex};
+use gesta_core::backend::Backend;
 use gesta_core::{Clock, SystemClock};
 use gesta_store::{Config, Store};
 use gesta_testkit::{StoreFactory, TestStore};
@@ -77,7 +77,8 @@ impl StoreFactory for ClusterFactory {
             return None;
         }
         let store = self.create().await;
-        let index = store.home::<Home>().world.index();
+        let backend = MemoryBackend::new(&store.home::<Home>().world);
+        let index = backend.virtual_index().expect("kept");
         index.switch(true).await.expect("switched");
         Some(store)
     }

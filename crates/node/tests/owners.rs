@@ -21,6 +21,7 @@ use gesta_core::{
 use gesta_link::Reach;
 use gesta_store::{Config, Store};
 use gesta_testkit::depth;
+use gesta_testkit::faulty::Faulty;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use support::database::{MemoryBackend, World};
@@ -274,8 +275,9 @@ async fn appends_go_on_while_their_owner_is_cut_off() {
 /// given the whole time once more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_is_tried_here_as_well_has_one_deadline() {
-    let backend = MemoryBackend::new(&World::new(1));
-    backend.away.store(true, Ordering::Relaxed);
+    let database = Faulty::start(&World::new(1), |backend| backend);
+    database.go_away();
+    let backend = Arc::clone(&database);
     let mut config = Config::default();
     config.append.give_up_after = Duration::from_secs(3_600);
     let store = Store::open(backend, config, Arc::new(SystemClock)).expect("opened");

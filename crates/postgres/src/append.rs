@@ -16,9 +16,9 @@ use gesta_core::{Error, LogId, Result};
 
 use crate::appender::{Appender, Appends, Judged};
 use crate::connection::Connector;
-use crate::encode::Prepared;
 use crate::error;
 use crate::gather::Part;
+use crate::prepared::Prepared;
 use crate::sharing::{SharedLane, Sharing, unknown};
 
 type Opened = Result<Arc<Sharing>>;

@@ -20,11 +20,12 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::connection::{Connection, Connector, Notices, Role};
-use crate::encode::{Binds, Prepared, StatementKind, kind_of};
+use crate::encode::{Binds, StatementKind, kind_of};
 use crate::error::{self, Class};
 use crate::flights::{Flights, Look};
 use crate::gather::Part;
 use crate::history::Ledger;
+use crate::prepared::Prepared;
 use crate::reach::{LATE_AFTER, Lookout};
 use crate::witness::Mark;
 

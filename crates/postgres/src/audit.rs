@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::compression::unpack;
 use crate::connection::{Connection, Connector, Role};
 use crate::error;
-use crate::read::log_number;
+use crate::sql_numbers::log_number;
 use crate::values::Moment;
 
 const AUDIT_VIRTUAL: &str = include_str!("../sql/audit_virtual.sql");

@@ -19,8 +19,7 @@ use tokio_postgres::{AsyncMessage, Client, Notification, Row, Socket};
 use crate::config::{Config, RequiredDurability};
 use crate::error;
 use crate::history::Ledger;
-use crate::hosts::{HostUse, Hosts, Timeline};
-use crate::reach::Unfit;
+use crate::hosts::{HostUse, Hosts, Timeline, Unfit};
 
 const SET_SESSION: &str = include_str!("../sql/set_session.sql");
 const READ_SESSION: &str = include_str!("../sql/read_session.sql");

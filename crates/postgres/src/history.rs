@@ -19,9 +19,9 @@ use uuid::Uuid;
 
 use crate::error;
 use crate::hosts::Timeline;
-use crate::map::CLOSED;
 use crate::names::Names;
 use crate::signals;
+use crate::sql_numbers::{CLOSED, log_number, numbers};
 use crate::witness::{Comparison, Found, FoundLog, Known, Mark, Replaced, View};
 
 const READ_WITNESS: &str = include_str!("../sql/read_witness.sql");
@@ -210,13 +210,10 @@ impl Ledger {
 }
 
 async fn read_found(client: &Client, view: &View) -> Result<Found> {
-    let logs = view
-        .marks
-        .iter()
-        .map(|mark| crate::read::log_number(mark.log));
+    let logs = view.marks.iter().map(|mark| log_number(mark.log));
     let logs: Vec<i16> = logs.collect::<Result<_>>()?;
     let positions = view.marks.iter().map(|mark| mark.position);
-    let positions = crate::read::numbers(&positions.collect::<Vec<_>>());
+    let positions = numbers(&positions.collect::<Vec<_>>());
     let params: [(&(dyn ToSql + Sync), Type); 2] =
         [(&logs, Type::INT2_ARRAY), (&positions, Type::INT8_ARRAY)];
     let rows = client.query_typed(READ_WITNESS, &params).await;

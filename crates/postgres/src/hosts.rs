@@ -81,6 +81,14 @@ pub(crate) struct Timeline {
     pub(crate) started: i64,
 }
 
+impl Timeline {
+    /// True if a server on this timeline was replaced by the one on that, and does not know it. Timelines of different
+    /// clusters cannot be compared.
+    pub(crate) fn was_replaced_by(self, newest: Timeline) -> bool {
+        self.cluster == newest.cluster && self.number < newest.number
+    }
+}
+
 impl Hosts {
     /// # Errors
     /// `InvalidArgument` if the numbers of hosts, addresses and ports do not fit together, or certificates cannot be
@@ -209,6 +217,23 @@ impl HostUse {
     }
 }
 
+/// Why a host will not do.
+#[derive(Clone, Debug)]
+pub(crate) enum Unfit {
+    /// It did not answer for this long.
+    Silent(Duration),
+    /// It is a standby. It may be promoted.
+    Standby,
+    /// Whatever else.
+    Failed(Error),
+}
+
+impl From<Error> for Unfit {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// What was found out about the hosts. Pure.
 #[derive(Debug)]
 struct Standing {
@@ -246,8 +271,7 @@ impl Standing {
     /// Gives the newest timeline if that of the host is older.
     fn is_primary(&mut self, host: usize, timeline: Option<Timeline>) -> Option<i64> {
         if let (Some(newest), Some(found)) = (self.newest, timeline)
-            && newest.cluster == found.cluster
-            && found.number < newest.number
+            && found.was_replaced_by(newest)
         {
             self.disappointed(host);
             return Some(newest.number);

@@ -17,7 +17,7 @@ use crate::history::Ledger;
 use crate::map::open_position;
 use crate::names::Names;
 use crate::pool::{PooledReader, Read, ReadError, ReadResult};
-use crate::read::{bound, log_number, numbers};
+use crate::sql_numbers::{bound, log_number, numbers};
 use crate::values::Moment;
 
 const READ_LOG_END: &str = include_str!("../sql/read_log_end.sql");

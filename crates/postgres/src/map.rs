@@ -11,14 +11,11 @@ use uuid::Uuid;
 
 use crate::error;
 use crate::pool::{PooledReader, Read, ReadResult};
+use crate::sql_numbers::CLOSED;
 
 const READ_MAP: &str = include_str!("../sql/read_map.sql");
 const REPLACE_MAP: &str = include_str!("../sql/replace_map.sql");
 const INSERT_MAP: &str = include_str!("../sql/insert_map.sql");
-
-/// Where the row stands that closes a log in a database: above every position that a log can have. While it is there it
-/// is the last row of the log, so no chained insert finds its predecessor to be the last, and none can be chained to it.
-pub(crate) const CLOSED: i64 = i64::MAX;
 
 /// A position of this log as it is stored.
 ///

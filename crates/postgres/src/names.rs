@@ -8,12 +8,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gesta_core::backend::RowId;
-use gesta_core::{Error, EventType, LogId, StreamId};
-use gesta_sql::{name_checksum, row_id_from_sql};
+use gesta_core::{EventType, LogId, StreamId};
 use hashlink::LruCache;
-
-use crate::pool::{PooledReader, ReadResult};
 
 const READ_STREAM_NAMES: &str = include_str!("../sql/read_stream_names.sql");
 const READ_TYPE_NAMES: &str = include_str!("../sql/read_type_names.sql");
@@ -66,9 +62,9 @@ struct Remembered<T> {
 #[derive(Debug)]
 pub(crate) struct Cache<T> {
     known: Mutex<Remembered<T>>,
-    sql: &'static str,
-    kind: &'static str,
-    make: fn(Arc<str>) -> T,
+    pub(crate) sql: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) make: fn(Arc<str>) -> T,
 }
 
 impl<T: Clone> Cache<T> {
@@ -94,35 +90,7 @@ impl<T: Clone> Cache<T> {
         known.names.clear();
     }
 
-    /// The names of these rows, in their order. Unknown ones are read, all in one statement.
-    ///
-    /// # Errors
-    /// `Corrupt` if a row has no name or its name was changed; what the database says.
-    pub(crate) async fn resolve(
-        &self,
-        reader: &mut PooledReader,
-        log: LogId,
-        rows: impl Iterator<Item = i64> + Clone + Send,
-    ) -> ReadResult<Vec<T>> {
-        let (mut found, missing) = self.remembered(log, rows.clone());
-        let read = if missing.is_empty() {
-            HashMap::new()
-        } else {
-            self.read(reader, log, missing).await?
-        };
-        for (place, row) in found.iter_mut().zip(rows) {
-            if place.is_none() {
-                *place = read.get(&row).cloned();
-            }
-            if place.is_none() {
-                let text = format!("{} row {row} of log {log} does not exist", self.kind);
-                return Err(Error::corrupt(text).into());
-            }
-        }
-        Ok(found.into_iter().flatten().collect())
-    }
-
-    fn remembered(
+    pub(crate) fn remembered(
         &self,
         log: LogId,
         rows: impl Iterator<Item = i64>,
@@ -148,42 +116,13 @@ impl<T: Clone> Cache<T> {
         (found, missing.into_iter().collect())
     }
 
-    async fn read(
-        &self,
-        reader: &mut PooledReader,
-        log: LogId,
-        missing: Vec<i64>,
-    ) -> ReadResult<HashMap<i64, T>> {
-        let statement = reader.statement(self.sql).await?;
-        let log_number = crate::read::log_number(log)?;
-        let rows = reader
-            .connection
-            .client
-            .query(&statement, &[&log_number, &missing])
-            .await?;
-        let mut read = HashMap::with_capacity(rows.len());
-        for row in &rows {
-            let id: i64 = row.try_get(0)?;
-            let name: &str = row.try_get(1)?;
-            if row.try_get::<_, i64>(2)? != name_checksum(log, self.row_id(id)?, name) {
-                let text = format!(
-                    "{} row {id} of log {log}: wrong checksum of its name",
-                    self.kind
-                );
-                return Err(Error::corrupt(text).into());
-            }
-            read.insert(id, (self.make)(Arc::from(name)));
-        }
+    /// Takes names in that a connection of this generation has read.
+    pub(crate) fn remember(&self, log: LogId, generation: u64, read: &HashMap<i64, T>) {
         let mut known = self.lock();
-        if known.generation == reader.connection.generation {
-            for (id, name) in &read {
+        if known.generation == generation {
+            for (id, name) in read {
                 known.names.insert((log, *id), name.clone());
             }
         }
-        Ok(read)
-    }
-
-    fn row_id(&self, id: i64) -> ReadResult<RowId> {
-        Ok(row_id_from_sql(id)?)
     }
 }

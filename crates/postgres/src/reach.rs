@@ -20,7 +20,7 @@ use gesta_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::connection::{Connection, Connector, Role, read_timeline};
-use crate::hosts::{HostUse, Hosts, Timeline};
+use crate::hosts::{HostUse, Hosts, Timeline, Unfit};
 
 /// The next host is asked when the one before has not answered for so long.
 const NEXT_AFTER: Duration = Duration::from_millis(500);
@@ -31,23 +31,6 @@ const AGAIN_AFTER: Duration = Duration::from_millis(300);
 pub(crate) const LATE_AFTER: Duration = Duration::from_millis(500);
 /// Pause between two looks at the other hosts.
 const LOOK_PAUSE: Duration = Duration::from_millis(300);
-
-/// Why a host will not do.
-#[derive(Clone, Debug)]
-pub(crate) enum Unfit {
-    /// It did not answer for this long.
-    Silent(Duration),
-    /// It is a standby. It may be promoted.
-    Standby,
-    /// Whatever else.
-    Failed(Error),
-}
-
-impl From<Error> for Unfit {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
 
 /// An attempt that has ended: was it the first one at this host in this call, which host, what came of it.
 type Ended = (Turn, usize, std::result::Result<Connection, Unfit>);

@@ -11,8 +11,8 @@ use futures::StreamExt;
 use gesta_core::backend::{LogSlice, Rows, StreamSlice, WriterEpoch};
 use gesta_core::limits::PAGE_BYTES_MAX;
 use gesta_core::{
-    Direction, EVENT_OVERHEAD_BYTES, Error, EventId, EventType, LogId, Position, RecordedEvent,
-    Result, StreamId, Tag, Tags, Timestamp,
+    Direction, EVENT_OVERHEAD_BYTES, Error, EventId, EventType, LogId, RecordedEvent, Result,
+    StreamId, Tag, Tags, Timestamp,
 };
 use gesta_sql::{RawRow, content_type_from_code, position_from_sql, revision_from_sql};
 use tokio_postgres::Row;
@@ -23,6 +23,7 @@ use crate::compression::{length, unpack};
 use crate::filter::Narrowing;
 use crate::names::Names;
 use crate::pool::{PooledReader, Read, ReadResult};
+use crate::sql_numbers::{bound, log_number};
 use crate::values::Moment;
 
 const READ_STREAM_FORWARDS: &str = include_str!("../sql/read_stream_forwards.sql");
@@ -40,17 +41,6 @@ const SHARED_BYTES_MAX: usize = 4 * 1_024;
 const ARENA_BYTES: usize = 64 * 1_024;
 /// A payload of this size always comes with its row.
 const INLINE_BYTES_MIN: usize = 1_024;
-
-/// A log as SQL keeps it.
-pub(crate) fn log_number(log: LogId) -> Result<i16> {
-    i16::try_from(log.0)
-        .map_err(|_| Error::invalid("log", format!("must be at most {}, found {log}", i16::MAX)))
-}
-
-/// A bound as SQL keeps it: above its range everything is the same.
-pub(crate) fn bound(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
 
 /// An event as it came, its names not yet known.
 #[derive(Debug)]
@@ -498,12 +488,4 @@ async fn log_page(reader: &mut PooledReader, names: &Names, slice: &LogSlice) ->
             Direction::Backwards => to = last - 1,
         }
     }
-}
-
-/// Positions as SQL keeps them; those out of range match nothing.
-pub(crate) fn numbers(positions: &[Position]) -> Vec<i64> {
-    positions
-        .iter()
-        .filter_map(|position| i64::try_from(position.0).ok())
-        .collect()
 }

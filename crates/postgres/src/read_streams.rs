@@ -13,7 +13,8 @@ use tokio_postgres::types::ToSql;
 
 use crate::names::Names;
 use crate::pool::{PooledReader, Read, ReadResult};
-use crate::read::{Page, Raw, bound, event_of, fetch, fill, inline_bytes, log_number, saw};
+use crate::read::{Page, Raw, event_of, fetch, fill, inline_bytes, saw};
+use crate::sql_numbers::{bound, log_number};
 use crate::values::Moment;
 
 const READ_STREAMS: &str = include_str!("../sql/read_streams.sql");

@@ -13,8 +13,7 @@ use tokio_postgres::Client;
 
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role};
-use crate::map::CLOSED;
-use crate::read::{bound, log_number};
+use crate::sql_numbers::{CLOSED, bound, log_number};
 use crate::{error, map, schema};
 
 const READ_COPY_STATE: &str = include_str!("../sql/read_copy_state.sql");

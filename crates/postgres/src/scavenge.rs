@@ -15,7 +15,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::connection::{Connection, Connector, Role};
 use crate::error;
-use crate::read::{bound, log_number};
+use crate::sql_numbers::{bound, log_number};
 use crate::values::Moment;
 
 const COUNT_HIDDEN: &str = include_str!("../sql/count_hidden.sql");

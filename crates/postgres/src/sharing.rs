@@ -17,9 +17,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::appender::{Appender, Judged};
-use crate::encode::Prepared;
 use crate::error::{self, Class};
 use crate::gather::{Gather, LaneId, Piece, Said, Ticket, Verdict};
+use crate::prepared::Prepared;
 
 /// A statement under way.
 type Sent = BoxFuture<'static, Judged>;

@@ -13,8 +13,8 @@ use gesta_sql::{content_type_code, tags_to_text};
 use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
 use crate::compression::PACKED;
-use crate::encode::Prepared;
 use crate::gather::Part;
+use crate::prepared::Prepared;
 
 /// Microseconds from 1970 to 2000, where PostgreSQL's time begins.
 const EPOCH_OFFSET_US: i64 = 946_684_800_000_000;

@@ -20,7 +20,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::error;
 use crate::pool::{Pool, PooledReader, Read, ReadError, ReadResult};
-use crate::read::bound;
+use crate::sql_numbers::bound;
 
 const READ_INDEX: &str = include_str!("../sql/read_virtual_index.sql");
 const SWITCH_INDEX: &str = include_str!("../sql/switch_virtual_index.sql");

@@ -127,7 +127,7 @@ impl Known {
     /// If the server is an old primary.
     pub(crate) fn admit(&mut self, server: Option<Timeline>) -> Result<View, Replaced> {
         if let (Some(known), Some(found)) = (self.server, server) {
-            if known.cluster == found.cluster && found.number < known.number {
+            if found.was_replaced_by(known) {
                 return Err(Replaced(known.number));
             }
             if known != found {

@@ -238,7 +238,7 @@ impl Tls {
     }
 }
 
-/// What a client hears that speaks HTTP where TLS is spoken.
+/// The answer to a client that sends HTTP where TLS is expected.
 fn plain_http_answer() -> Vec<u8> {
     let problem = Problem::new(
         MALFORMED_REQUEST,

@@ -1,16 +1,13 @@
-//! The writing thread: one connection, one transaction per batch, in the order in which batches were sent.
+//! Appending: one transaction per batch on the writing thread, in the order in which batches were sent.
 //!
-//! Why a thread: SQLite blocks while it writes and syncs, and a tokio worker must not. The chain: inside the
+//! The chain: inside the
 //! transaction the last row of the log is compared with the one that the batch was decided on, by position and writer;
 //! nothing else writes to the file, but another program could, and a batch that follows a lost one must miss. Outcomes:
 //! *missed* and *refused* batches and those before their commit are rolled back; a commit that fails with an I/O error
 //! is *unknown*, and closes the store for writing (`fault`): pages that could not be synced may be gone from the cache
 //! of the operating system, so a second try could succeed without them.
 
-use std::fmt;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use gesta_core::backend::{Batch, BatchOutcome, LogEnd, LogWriter, WriterEpoch};
@@ -20,121 +17,10 @@ use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::checkpoint::WalWatch;
 use crate::end_note::EndNote;
-use crate::error::{Fault, Outcome, WriteFault, public, write_fault};
+use crate::error::{Fault, FaultMark, Outcome, WriteFault, public, write_fault};
 use crate::lookup;
-use crate::reader::{ReadConnection, closed};
-
-/// What the writing thread owns: its connection, and the state of the store.
-pub(crate) struct WriteState {
-    pub(crate) reader: ReadConnection,
-    pub(crate) fault: FaultMark,
-    wal: Option<WalWatch>,
-    /// Where the end of the log is noted; `None` in memory and with weakened durability.
-    note: Option<Arc<EndNote>>,
-    stopping: bool,
-}
-
-/// Why the store no longer writes, once it does not.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct FaultMark(Arc<OnceLock<String>>);
-
-impl FaultMark {
-    pub(crate) fn set(&self, cause: &dyn fmt::Display) {
-        if self.0.set(cause.to_string()).is_ok() {
-            tracing::error!(%cause, "the store is closed for writing; verify it and open it again");
-        }
-    }
-
-    /// # Errors
-    /// `Unsupported` if the store no longer writes: not `Unavailable`, since trying again in this process cannot help.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.0.get() {
-            None => Ok(()),
-            Some(cause) => Err(ErrorKind::Unsupported(format!(
-                "the store was closed for writing after an error ({cause}): stop this process, run `gesta verify`, start it again"
-            ))
-            .into()),
-        }
-    }
-}
-
-type Job = Box<dyn FnOnce(&mut WriteState) + Send>;
-
-/// Sends jobs to the thread. Cheap to clone; the thread ends when the last clone is gone.
-#[derive(Clone)]
-pub(crate) struct WriteThread {
-    jobs: Sender<Job>,
-}
-
-impl fmt::Debug for WriteThread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WriteThread")
-    }
-}
-
-impl WriteThread {
-    /// Starts the thread; `keep` is dropped after the connection was closed.
-    ///
-    /// # Errors
-    /// `Unavailable` if the system gives no thread.
-    pub(crate) fn start(
-        conn: Connection,
-        fault: FaultMark,
-        wal: Option<WalWatch>,
-        note: Option<Arc<EndNote>>,
-        keep: impl Send + 'static,
-    ) -> Result<(Self, JoinHandle<()>)> {
-        let (jobs, receiver) = mpsc::channel();
-        let state = WriteState {
-            reader: ReadConnection::new(conn),
-            fault,
-            wal,
-            note,
-            stopping: false,
-        };
-        let handle = std::thread::Builder::new()
-            .name("gesta-sqlite-write".into())
-            .spawn(move || {
-                work(state, &receiver);
-                drop(keep);
-            })
-            .map_err(|error| Error::unavailable("no thread for writing").caused_by(error))?;
-        Ok((Self { jobs }, handle))
-    }
-
-    /// Runs a job after those that were sent before.
-    ///
-    /// # Errors
-    /// `Unavailable` if the thread has ended; the job is dropped.
-    pub(crate) fn run(&self, job: impl FnOnce(&mut WriteState) + Send + 'static) -> Result<()> {
-        self.jobs.send(Box::new(job)).map_err(|_| closed())
-    }
-
-    /// Lets the thread end once it has done what was sent before.
-    pub(crate) fn stop(&self) {
-        // If it has ended already, all the better.
-        let _ = self.run(|state| state.stopping = true);
-    }
-}
-
-fn work(mut state: WriteState, jobs: &Receiver<Job>) {
-    while let Ok(job) = jobs.recv() {
-        job(&mut state);
-        if state.stopping {
-            break;
-        }
-        if let Some(wal) = &mut state.wal {
-            wal.tend(&state.reader.conn, &state.fault);
-        }
-    }
-    // The helper's connection first: the last one to close copies the WAL into the file and removes it.
-    drop(state.wal.take());
-    if let Err((_, error)) = state.reader.conn.close() {
-        tracing::warn!(%error, "closing the database");
-    }
-}
+use crate::write_thread::{WriteState, WriteThread};
 
 /// Appends to the one log.
 pub(crate) struct SqliteWriter {

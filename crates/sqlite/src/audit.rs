@@ -12,8 +12,9 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use crate::connection::open_reading;
-use crate::error::Outcome;
-use crate::reader::{ReadConnection, Readers, closed};
+use crate::error::{Outcome, closed};
+use crate::read_connection::ReadConnection;
+use crate::reader::Readers;
 
 /// One snapshot of a SQLite store. Dropping it ends the snapshot.
 ///

@@ -16,6 +16,7 @@ use rusqlite::backup::{Backup, StepResult};
 use crate::connection::open_reading;
 use crate::end_note;
 use crate::error::{Fault, Outcome};
+use crate::files::sync_directory_of;
 
 /// What the name of an unfinished copy ends with.
 const UNFINISHED: &str = ".unfinished";
@@ -211,15 +212,4 @@ impl Drop for Restoring {
     fn drop(&mut self) {
         self.remove_all();
     }
-}
-
-/// Makes the name of a file durable, where directories can be synced.
-pub(crate) fn sync_directory_of(path: &Path) -> std::io::Result<()> {
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    if cfg!(unix) {
-        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
-    }
-    Ok(())
 }

@@ -17,10 +17,9 @@ use gesta_core::{Error, Result};
 use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
 
-use crate::append::FaultMark;
 use crate::connection::BUSY_TIMEOUT;
 use crate::end_note::EndNote;
-use crate::error::{WriteFault, write_fault};
+use crate::error::{FaultMark, WriteFault, write_fault};
 use crate::lookup;
 
 /// Size of a page, and so nearly of a frame of the WAL.

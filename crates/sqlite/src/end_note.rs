@@ -19,7 +19,7 @@ use gesta_core::{Error, ErrorKind, Incarnation, LogId, Position, Result};
 use gesta_sql::name_checksum;
 use uuid::Uuid;
 
-use crate::backup::sync_directory_of;
+use crate::files::sync_directory_of;
 
 /// What the line starts with.
 const HEADER: &str = "gesta-end-1";

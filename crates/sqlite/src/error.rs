@@ -4,7 +4,10 @@
 //! nothing that the process believes about the file can be trusted (the operating system may have dropped the pages
 //! that it could not write), so the store is closed for writing until it is opened again.
 
-use gesta_core::{Error, ErrorKind};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use gesta_core::{Error, ErrorKind, Result};
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
 
@@ -89,6 +92,34 @@ pub(crate) fn write_fault(error: &rusqlite::Error) -> WriteFault {
         | ErrorCode::SchemaChanged => WriteFault::Passing,
         _ => WriteFault::Fatal,
     }
+}
+
+/// Why the store no longer writes, once it does not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FaultMark(Arc<OnceLock<String>>);
+
+impl FaultMark {
+    pub(crate) fn set(&self, cause: &dyn fmt::Display) {
+        if self.0.set(cause.to_string()).is_ok() {
+            tracing::error!(%cause, "the store is closed for writing; verify it and open it again");
+        }
+    }
+
+    /// # Errors
+    /// `Unsupported` if the store no longer writes: not `Unavailable`, since trying again in this process cannot help.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.0.get() {
+            None => Ok(()),
+            Some(cause) => Err(ErrorKind::Unsupported(format!(
+                "the store was closed for writing after an error ({cause}): stop this process, run `gesta verify`, start it again"
+            ))
+            .into()),
+        }
+    }
+}
+
+pub(crate) fn closed() -> Error {
+    Error::unavailable("the store is closed")
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use rusqlite::{Connection, Row, params};
 
 use crate::error::Outcome;
 use crate::names::Names;
-use crate::read::{event_at, int, log_page_of, out_of_order};
+use crate::page::log_page_of;
+use crate::row::{event_at, int, out_of_order};
 
 /// Sets of queries are kept as bits; a filter has at most 100 (`FILTER_VALUES_MAX`), later ones count as passing.
 type Queries = u128;

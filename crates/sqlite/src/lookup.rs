@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::error::Outcome;
 use crate::names::{Names, stream_row, type_row};
-use crate::read::{event_at, event_id, int, row_to_sql};
+use crate::row::{event_at, event_id, int, row_to_sql};
 
 /// The end of the log.
 pub(crate) fn log_end(conn: &Connection) -> Outcome<LogEnd> {

@@ -7,50 +7,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gesta_core::{Error, Result};
-use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::append::WriteThread;
 use crate::connection;
-use crate::error::Outcome;
-use crate::names::Names;
+use crate::error::{Outcome, closed};
+use crate::read_connection::ReadConnection;
+use crate::write_thread::WriteThread;
 
 /// Reads that may wait for the writing thread of a store in memory.
 const SHARED_JOBS_MAX: usize = 64;
-
-/// A connection and what it has cached.
-#[derive(Debug)]
-pub(crate) struct ReadConnection {
-    pub(crate) conn: Connection,
-    pub(crate) names: Names,
-}
-
-impl ReadConnection {
-    pub(crate) fn new(conn: Connection) -> Self {
-        Self {
-            conn,
-            names: Names::default(),
-        }
-    }
-
-    /// Runs `job` in one snapshot.
-    pub(crate) fn in_snapshot<T>(
-        &mut self,
-        job: impl FnOnce(&Connection, &mut Names) -> Outcome<T>,
-    ) -> Outcome<T> {
-        if !self.conn.is_autocommit() {
-            return job(&self.conn, &mut self.names);
-        }
-        self.conn
-            .prepare_cached(include_str!("../sql/begin_read.sql"))?
-            .execute([])?;
-        let result = job(&self.conn, &mut self.names);
-        self.conn
-            .prepare_cached(include_str!("../sql/commit.sql"))?
-            .execute([])?;
-        result
-    }
-}
 
 /// What reads run on. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -161,8 +126,4 @@ impl Pool {
         // A panic cannot leave a vector of idle connections half changed.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-pub(crate) fn closed() -> Error {
-    Error::unavailable("the store is closed")
 }

@@ -13,7 +13,7 @@ use rusqlite::{Connection, params};
 use crate::append::{commit, end_transaction};
 use crate::error::Outcome;
 use crate::lookup::log_end;
-use crate::read::{int, out_of_order, row_to_sql};
+use crate::row::{int, out_of_order, row_to_sql};
 
 /// Events removed in one transaction.
 const EVENTS_PER_TRANSACTION: usize = 1_000;

@@ -25,19 +25,20 @@ use gesta_core::{
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::append::{FaultMark, SqliteWriter, WriteState, WriteThread};
+use crate::append::SqliteWriter;
 use crate::audit::SqliteAudit;
 use crate::backup::{self, Source};
 use crate::checkpoint::WalWatch;
 use crate::config::{Location, Missing, SqliteConfig};
-use crate::connection;
 use crate::end_note::{self, EndNote};
-use crate::error::Outcome;
+use crate::error::{FaultMark, Outcome, closed};
 use crate::lock::StoreLock;
-use crate::reader::{ReadConnection, Readers, closed};
+use crate::read_connection::ReadConnection;
+use crate::reader::Readers;
 use crate::schema::{self, Migrated};
 use crate::virtual_index::SqliteIndex;
-use crate::{lookup, read, scavenge};
+use crate::write_thread::{WriteState, WriteThread};
+use crate::{connection, files, lookup, read, scavenge};
 
 /// Batches that may wait for the writing thread: one is committed while the next is being sent.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
@@ -349,7 +350,7 @@ impl Opened {
         let conn = connection::open_writing(&location, config)?;
         if let Location::File(path) = &location {
             // The name of a new file must be as durable as what will be stored in it.
-            backup::sync_directory_of(path).map_err(|error| cannot_open(path, error))?;
+            files::sync_directory_of(path).map_err(|error| cannot_open(path, error))?;
         }
         Ok(Self {
             conn,
@@ -430,7 +431,7 @@ fn create_directories(path: &Path) -> std::io::Result<()> {
     }
     match fs::create_dir(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-        _ => backup::sync_directory_of(path),
+        _ => files::sync_directory_of(path),
     }
 }
 

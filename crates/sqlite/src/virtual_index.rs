@@ -13,10 +13,11 @@ use gesta_sql::{position_from_sql, revision_from_sql, to_sql};
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
-use crate::append::{WriteState, WriteThread, commit, end_transaction};
-use crate::error::{Fault, Outcome, WriteFault, write_fault};
-use crate::read::int;
-use crate::reader::{Readers, closed};
+use crate::append::{commit, end_transaction};
+use crate::error::{Fault, Outcome, WriteFault, closed, write_fault};
+use crate::reader::Readers;
+use crate::row::int;
+use crate::write_thread::{WriteState, WriteThread};
 
 /// The virtual streams of a store.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use common::{Author, LOG, event, open, read_all, verify};
 use gesta_core::backend::{
-    Backend, BatchOutcome, EventLookup, LoadRequest, LogEnd, Purpose, WriterEpoch,
+    Backend, BatchOutcome, EventLookup, EventRef, LoadRequest, LogEnd, Purpose, WriterEpoch,
 };
-use gesta_core::{Durability, ErrorKind, EventType, Position, Revision, Timestamp};
+use gesta_core::{Durability, ErrorKind, EventType, Position, RecordedEvent, Revision, Timestamp};
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
 
 #[tokio::test]
@@ -174,8 +174,8 @@ async fn a_batch_is_stored_whole_or_not_at_all() {
     assert!(verify(&backend).await.is_healthy());
 }
 
-#[tokio::test]
-async fn streams_types_and_events_are_looked_up() {
+/// A store with ten events in `a` at odd positions, ten in `b`, and metadata of `a`; its author, and the events.
+async fn with_two_streams() -> (SqliteBackend, Author, Vec<RecordedEvent>) {
     let backend = SqliteBackend::open(SqliteConfig::memory()).expect("opens");
     let mut author = Author::new(&backend).await;
     author.tick = 1_000_000;
@@ -190,7 +190,16 @@ async fn streams_types_and_events_are_looked_up() {
     let mut document = event("$$a", "$metadata", "{\"k\":1}");
     document.metadata = bytes::Bytes::from_static(b"{\"deleted_before\":2}");
     author.store(&[document]).await;
+    (backend, author, stored)
+}
 
+fn positions(found: &[EventRef]) -> Vec<u64> {
+    found.iter().map(|event| event.position.0).collect()
+}
+
+#[tokio::test]
+async fn streams_and_types_are_looked_up() {
+    let (backend, author, stored) = with_two_streams().await;
     let request = LoadRequest {
         streams: vec![
             common::stream("b"),
@@ -224,7 +233,11 @@ async fn streams_types_and_events_are_looked_up() {
         (&b"{\"k\":1}"[..], Revision(0))
     );
     assert_eq!(meta.metadata.as_ref(), b"{\"deleted_before\":2}");
+}
 
+#[tokio::test]
+async fn events_are_looked_up() {
+    let (backend, author, stored) = with_two_streams().await;
     let row = author.streams[&common::stream("a")].0;
     let find = |lookup| backend.lookup(LOG, lookup, Purpose::Read);
     let found = find(EventLookup::Revisions {
@@ -252,13 +265,7 @@ async fn streams_types_and_events_are_looked_up() {
     ]))
     .await
     .expect("finds");
-    assert_eq!(
-        found
-            .iter()
-            .map(|event| event.position.0)
-            .collect::<Vec<_>>(),
-        [2, 9]
-    );
+    assert_eq!(positions(&found), [2, 9]);
     assert_eq!(found[0].event_type.as_str(), "U");
     let found = find(EventLookup::After {
         position: Position(18),
@@ -266,15 +273,14 @@ async fn streams_types_and_events_are_looked_up() {
     })
     .await
     .expect("finds");
-    assert_eq!(
-        found
-            .iter()
-            .map(|event| event.position.0)
-            .collect::<Vec<_>>(),
-        [19, 20]
-    );
+    assert_eq!(positions(&found), [19, 20]);
+}
 
-    // Events of `a` stand at odd positions; the two bounds are joined by *or*.
+#[tokio::test]
+async fn events_are_looked_up_by_their_ids() {
+    let (backend, author, stored) = with_two_streams().await;
+    let row = author.streams[&common::stream("a")].0;
+    // The two bounds are joined by *or*.
     let ids: Vec<_> = stored.iter().map(|event| (row, event.id)).collect();
     let end = Position(u64::MAX);
     for (after, created_from, until, expected) in [
@@ -294,13 +300,7 @@ async fn streams_types_and_events_are_looked_up() {
             .lookup(LOG, lookup, Purpose::Read)
             .await
             .expect("finds");
-        assert_eq!(
-            found
-                .iter()
-                .map(|event| event.position.0)
-                .collect::<Vec<_>>(),
-            expected
-        );
+        assert_eq!(positions(&found), expected);
     }
     let few = backend
         .read_ids(LOG, Position(3), Position(6))

@@ -145,7 +145,7 @@ impl VirtualStreams {
             indexer.learn(found.state);
             if end.0 - position.0 > indexer.config.backlog_max {
                 indexer.hurry();
-                return Err(indexer.behind(end));
+                return Err(indexer.not_up_to_date(end));
             }
             indexer.reach(end).await?;
         }

@@ -5,15 +5,14 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
 use gesta_append::Pipeline;
-use gesta_core::backend::Backend;
 use gesta_core::*;
 use gesta_store::Config;
 use gesta_tail::Hub;
+use gesta_testkit::faulty::Faulty;
 use support::*;
 use tokio::time::Instant;
 
@@ -36,7 +35,7 @@ async fn gaps_between_own_and_foreign_commits_are_filled_first() {
         process(&world, Config::default()),
         process(&world, Config::default()),
     );
-    b.backend.deaf.store(true, Ordering::Relaxed);
+    b.faulty.lose_messages();
     let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
     b.append("cart-1", 3).await;
     a.append("cart-2", 1).await;
@@ -82,7 +81,7 @@ async fn lost_messages_are_covered_by_the_poll() {
         process(&world, Config::default()),
         process(&world, Config::default()),
     );
-    b.backend.deaf.store(true, Ordering::Relaxed);
+    b.faulty.lose_messages();
     let mut all = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
     let mut one = a.subscribe_stream("cart-1", SubscribeFrom::End).await;
     let begun = Instant::now();
@@ -100,11 +99,11 @@ async fn an_interruption_is_followed_by_a_look() {
         process(&world, Config::default()),
         process(&world, Config::default()),
     );
-    b.backend.deaf.store(true, Ordering::Relaxed);
+    b.faulty.lose_messages();
     let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
     let begun = Instant::now();
     b.append("cart-1", 1).await;
-    a.backend.interrupt();
+    a.faulty.interrupt();
     assert_eq!(positions(&mut subscription, 1).await, [1]);
     assert!(begun.elapsed() < Duration::from_secs(1));
 }
@@ -173,9 +172,9 @@ async fn a_thousand_idle_subscribers_cost_only_the_poll() {
         subscriptions.push(tokio::spawn(async move { subscription.next().await }));
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = a.backend.calls.total();
+    let before = a.faulty.calls().total();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let cost = a.backend.calls.total() - before;
+    let cost = a.faulty.calls().total() - before;
     assert!((11..=13).contains(&cost), "{cost} calls in a minute");
     for subscription in &subscriptions {
         subscription.abort();
@@ -184,9 +183,9 @@ async fn a_thousand_idle_subscribers_cost_only_the_poll() {
         let _ = subscription.await;
     }
     assert_eq!(a.store.subscribers(), 0);
-    let before = a.backend.calls.total();
+    let before = a.faulty.calls().total();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(a.backend.calls.total(), before, "nobody is subscribed");
+    assert_eq!(a.faulty.calls().total(), before, "nobody is subscribed");
 }
 
 /// Goal: a burst reaches every subscriber, whole and in order, and is read from the database by none.
@@ -222,7 +221,7 @@ async fn a_burst_reaches_a_thousand_subscribers_without_reads() {
             "{subscribers} subscribers x {events} events: {:?}",
             begun.elapsed()
         );
-        reads.push(a.backend.calls.read_log());
+        reads.push(a.faulty.calls().read_log);
     }
     assert_eq!(reads, [0, 0]);
 }
@@ -237,12 +236,12 @@ async fn many_subscribers_from_the_same_place_share_pages() {
     for _ in 0..100 {
         subscriptions.push(a.subscribe(Filter::ALL, SubscribeFrom::Start).await);
     }
-    let before = a.backend.calls.read_log();
+    let before = a.faulty.calls().read_log;
     join_all(subscriptions.iter_mut().map(|subscription| async move {
         assert_eq!(until_caught_up(subscription).await.0.len(), 10_000);
     }))
     .await;
-    let reads = a.backend.calls.read_log() - before;
+    let reads = a.faulty.calls().read_log - before;
     assert!(reads < 300, "{reads} reads for 100 subscribers");
 }
 
@@ -258,17 +257,18 @@ async fn subscriptions_outlive_a_database_that_is_away() {
     let mut live = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
     let mut catching_up = a.subscribe(category("cart"), SubscribeFrom::Start).await;
     let mut one = a.subscribe_stream("cart-1", SubscribeFrom::Start).await;
-    a.backend.away.store(true, Ordering::Relaxed);
+    a.faulty
+        .fail_reads(|_| Some(Error::unavailable("the database is away")));
     b.append_together("cart-1", 500).await;
     let refused = a.store.subscribe(Subscribe {
         to: SubscribeTo::Stream(stream("cart-1")),
         from: SubscribeFrom::Start,
     });
     assert!(is_unavailable(Some(refused.await.map(|_| ()))));
-    let back = Arc::clone(&a.backend);
+    let back = a.faulty.clone();
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_secs(40)).await;
-        back.away.store(false, Ordering::Relaxed);
+        back.let_reads_succeed();
     });
     assert_eq!(positions(&mut live, 500).await, range(501..=1_000));
     assert_eq!(positions(&mut catching_up, 1_000).await, range(1..=1_000));
@@ -323,19 +323,21 @@ async fn shutdown_ends_subscriptions() {
 /// while the other processes were not told of the last commits yet; who then closed the database broke that off.
 #[tokio::test(start_paused = true)]
 async fn every_shutdown_returns_when_the_others_were_told() {
-    let backend = MemoryBackend::new(&World::new(1));
-    backend.slow.store(true, Ordering::Relaxed);
-    let shared = Arc::clone(&backend) as Arc<dyn Backend>;
-    let clock = Arc::new(SystemClock);
-    let hub = Hub::start(Arc::clone(&shared), Config::default().tail, clock.clone());
-    let config = gesta_append::Config::default();
-    let pipeline = Pipeline::start(shared, LogId(0), config, clock, hub.clone());
+    let faulty = Faulty::start(&World::new(1), |backend| {
+        let clock = Arc::new(SystemClock);
+        let hub = Hub::start(Arc::clone(&backend), Config::default().tail, clock.clone());
+        let config = gesta_append::Config::default();
+        let pipeline = Pipeline::start(backend, LogId(0), config, clock, hub.clone());
+        (hub, pipeline)
+    });
+    faulty.set_round_trip(Duration::from_millis(40));
+    let (hub, pipeline) = &*faulty;
     let event = EventData::json(EventType::new("tested").expect("valid"), "{}");
     let append = Append::to(stream("cart-1"), ExpectedRevision::Any, vec![event]);
     pipeline.append(append).await.expect("appended");
     let shut_down = || async {
         hub.shutdown().await;
-        backend.told.load(Ordering::Relaxed)
+        faulty.messages()
     };
     let given_up = tokio::time::timeout(Duration::from_millis(1), shut_down());
     assert!(given_up.await.is_err(), "a message is under way");
@@ -358,7 +360,7 @@ async fn a_log_that_moved_back_ends_its_subscribers() {
     let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
     a.append("cart-1", 5).await;
     assert_eq!(positions(&mut subscription, 5).await, range(1..=5));
-    world.lose(2);
+    world.lose_newest(LogId(0), 2);
     let error = next(&mut subscription).await.expect_err("ended");
     assert!(
         matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)),
@@ -383,7 +385,7 @@ async fn in_another_history_the_hub_begins_anew_and_old_checkpoints_are_refused_
         process(&world, small_ring(2)),
         process(&world, small_ring(2)),
     );
-    a.backend.deaf.store(true, Ordering::Relaxed);
+    a.faulty.lose_messages();
     a.append("cart-1", 40).await;
     // Pages are kept as long as anybody is subscribed.
     let mut live = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
@@ -394,11 +396,11 @@ async fn in_another_history_the_hub_begins_anew_and_old_checkpoints_are_refused_
     let mut catching_up = a.subscribe(Filter::ALL, SubscribeFrom::Start).await;
     assert_eq!(positions(&mut catching_up, 10).await, range(1..=10));
 
-    world.lose(35);
+    world.lose_newest(LogId(0), 35);
     b.append("other-1", 60).await;
-    let other = World::end(&world, LogId(0));
+    let other = world.end(LogId(0));
     assert!(other.position > Position(40));
-    a.backend.begin_history();
+    a.faulty.begin_history();
     for subscription in [&mut live, &mut stream, &mut catching_up] {
         let error = loop {
             // What was at hand already is of the old history, as its checkpoints are.

@@ -5,7 +5,6 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -13,6 +12,7 @@ use gesta_core::backend::RunMode;
 use gesta_core::*;
 use gesta_memory::MemoryStore;
 use gesta_store::Config;
+use gesta_testkit::faulty::Read;
 use support::*;
 
 /// The same history in any store: streams of all kinds of lives.
@@ -251,9 +251,9 @@ async fn a_filtered_page_looks_at_a_bounded_part() {
             .await
             .expect("readable");
         assert!(!page.end && page.events.is_empty());
-        let before = ours.backend.calls.read_log();
+        let before = ours.faulty.calls().read_log;
         assert!(walk(ours.store.as_ref(), request).await.is_empty());
-        assert_eq!(ours.backend.calls.read_log() - before, 3);
+        assert_eq!(ours.faulty.calls().read_log - before, 3);
     }
 }
 
@@ -371,7 +371,7 @@ async fn a_delete_by_another_process_holds_at_once() {
         process(&world, Config::default()),
         process(&world, Config::default()),
     );
-    b.backend.deaf.store(true, Ordering::Relaxed);
+    b.faulty.lose_messages();
     a.append("cart-1", 2).await;
     assert_eq!(
         a.store
@@ -450,7 +450,13 @@ async fn damaged_metadata_spoil_only_the_answers_about_their_stream() {
             ours.store.set_stream_metadata(request).await.expect("set");
         }
         if found_by_database {
-            ours.backend.corrupt.set(damaged.clone()).expect("once");
+            let damaged = damaged.clone();
+            ours.faulty.fail_reads(move |read| match read {
+                Read::Load(request) if request.streams.contains(&damaged) => {
+                    Some(Error::corrupt("a row of a stream"))
+                }
+                _ => None,
+            });
         } else {
             world.damage_metadata(&damaged);
         }
@@ -495,11 +501,10 @@ async fn damaged_metadata_spoil_only_the_answers_about_their_stream() {
 #[tokio::test(start_paused = true)]
 async fn every_shutdown_returns_when_all_is_over() {
     let ours = process(&World::new(1), Config::default());
-    ours.backend.slow.store(true, Ordering::Relaxed);
+    ours.faulty.set_round_trip(Duration::from_millis(40));
     let shut_down = || async {
         ours.store.shutdown().await.expect("shut down");
-        let committing = ours.backend.committing.load(Ordering::Relaxed);
-        (committing, ours.backend.closed.load(Ordering::Relaxed))
+        (ours.faulty.commits_under_way(), ours.faulty.is_closed())
     };
     let first_given_up = async {
         let given_up = tokio::time::timeout(Duration::from_millis(1), shut_down());

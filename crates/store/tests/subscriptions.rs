@@ -95,13 +95,13 @@ async fn foreign_and_future_checkpoints_are_refused() {
     a.append_together("cart-1", 3).await;
     let log = log_of(&stream("cart-1"), 2);
     let other = LogId(1 - log.0);
-    let good = Checkpoint::in_log(world.incarnation, 2, log, Position(3));
+    let good = Checkpoint::in_log(world.incarnation(), 2, log, Position(3));
     let bad = [
-        Checkpoint::in_log(world.incarnation, 2, log, Position(4)),
-        Checkpoint::in_log(world.incarnation, 2, other, Position(1)),
+        Checkpoint::in_log(world.incarnation(), 2, log, Position(4)),
+        Checkpoint::in_log(world.incarnation(), 2, other, Position(1)),
         Checkpoint::in_log(Incarnation::random(), 2, log, Position(1)),
-        Checkpoint::in_log(world.incarnation, 1, LogId(0), Position(1)),
-        Checkpoint::stream(world.incarnation, &stream("cart-1"), None),
+        Checkpoint::in_log(world.incarnation(), 1, LogId(0), Position(1)),
+        Checkpoint::stream(world.incarnation(), &stream("cart-1"), None),
     ];
     let subscribe = |checkpoint: &Checkpoint| {
         let from = SubscribeFrom::Checkpoint(checkpoint.clone());
@@ -147,7 +147,7 @@ async fn a_checkpoint_above_the_end_of_a_single_log_is_refused() {
         (max - 1, false),
         (max, false),
     ] {
-        let checkpoint = Checkpoint::in_log(world.incarnation, 1, LogId(0), Position(position));
+        let checkpoint = Checkpoint::in_log(world.incarnation(), 1, LogId(0), Position(position));
         let request = ReadAll::forwards().from(AllFrom::Checkpoint(checkpoint));
         assert_eq!(a.store.read_all(request).await.is_ok(), ok, "{position}");
     }
@@ -194,7 +194,7 @@ async fn a_stream_is_followed_through_its_life() {
     let mut followed = a.subscribe_stream("cart-1", SubscribeFrom::Start).await;
     let (before, checkpoint) = until_caught_up(&mut followed).await;
     assert!(before.is_empty());
-    let nothing = Checkpoint::stream(world.incarnation, &stream("cart-1"), None);
+    let nothing = Checkpoint::stream(world.incarnation(), &stream("cart-1"), None);
     assert_eq!(checkpoint, nothing);
     a.append("cart-1", 2).await;
     a.append("cart-10", 1).await;

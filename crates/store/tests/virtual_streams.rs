@@ -7,7 +7,6 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -188,9 +187,10 @@ impl Play {
         let end = self.world.end(LogId(0)).position.0;
         let lost = self.random.random_range(0..4).min(end);
         self.log.push(format!("lose {lost}"));
-        self.world.lose(usize::try_from(lost).expect("small"));
+        self.world
+            .lose_newest(LogId(0), usize::try_from(lost).expect("small"));
         for process in self.processes.iter().flatten() {
-            process.backend.begin_history();
+            process.faulty.begin_history();
         }
         self.stored.retain(|position, _| *position <= end - lost);
         self.seen.retain(|_, (position, _)| *position <= end - lost);
@@ -201,7 +201,7 @@ impl Play {
         let number = self.random.random_range(0..2);
         self.log.push(format!("kill {number}"));
         if let Some(process) = self.processes[number].take() {
-            process.backend.away.store(true, Ordering::Relaxed);
+            process.faulty.go_away();
         }
     }
 
@@ -331,9 +331,9 @@ async fn are_written_after_commits_and_never_while_idle() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let status = a.store.virtual_streams_status().await.expect("known");
     assert_eq!((status.position, status.end), (Position(6), Position(6)));
-    let before = a.backend.calls.lookup.load(Ordering::Relaxed);
+    let before = a.faulty.calls().lookup;
     tokio::time::sleep(Duration::from_secs(3_600)).await;
-    assert_eq!(a.backend.calls.lookup.load(Ordering::Relaxed), before);
+    assert_eq!(a.faulty.calls().lookup, before);
 }
 
 /// Goal: with virtual streams off, commits cause no reads at all.
@@ -343,10 +343,10 @@ async fn cost_nothing_while_they_are_off() {
     let a = process(&world, Config::default());
     a.append("cart-1", 1).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = a.backend.calls.total();
+    let before = a.faulty.calls().total();
     a.append("cart-1", 100).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(a.backend.calls.total(), before);
+    assert_eq!(a.faulty.calls().total(), before);
 }
 
 /// Goal: a store that exists is looked at from its beginning, and tells how far it is.
@@ -475,8 +475,8 @@ async fn subscribers_are_told_of_ends() {
     let mut live = a.subscribe_stream("$ce-cart", SubscribeFrom::Start).await;
     let mut catching_up = a.subscribe_stream("$ce-cart", SubscribeFrom::Start).await;
     until_caught_up(&mut live).await;
-    world.lose(2);
-    a.backend.begin_history();
+    world.lose_newest(LogId(0), 2);
+    a.faulty.begin_history();
     for subscription in [&mut live, &mut catching_up] {
         let error = next(subscription).await.expect_err("ended");
         assert!(
@@ -533,9 +533,9 @@ async fn entries_of_lost_events_are_not_written() {
             .len(),
         4
     );
-    world.lose(3);
-    a.backend.begin_history();
-    b.backend.begin_history();
+    world.lose_newest(LogId(0), 3);
+    a.faulty.begin_history();
+    b.faulty.begin_history();
     b.append("show-1", 1).await;
     b.append("cart-2", 1).await;
     for process in [&a, &b] {

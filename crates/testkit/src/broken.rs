@@ -15,7 +15,7 @@ use gesta_memory::MemoryStore;
 
 use crate::factory::{StoreFactory, TestStore};
 use crate::memory::{memory_store, revive};
-use store::BrokenStore;
+use faults::BrokenStore;
 
 /// What is wrong with a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

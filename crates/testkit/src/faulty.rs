@@ -1,10 +1,12 @@
 //! An event store in memory whose database can fail on purpose: the whole append pipeline, hub and reads of
-//! `gesta-store` over rows in memory.
+//! `gesta-store` over the tables of [`database`](crate::database).
 //!
-//! A [`World`] is the database. Each [`FaultyStore`] is a process that uses it, with its own connections and its own
-//! faults; several of them on one world play several servers. What a real database does to a client can be asked for: a
+//! A [`World`] is the database. Each [`Faulty`] is a process that uses it, with its own connections and its own faults;
+//! several of them on one world play several servers. A [`FaultyStore`] is one with a store; a test may start a part of
+//! a store instead, such as the append pipeline alone. What a real database does to a client can be asked for: a
 //! commit that fails, is refused, is overtaken by another process, loses its request or its reply, or commits long
-//! after its connection died; slow or failing reads; a database that is away for a while; lost messages.
+//! after its connection died; slow or failing reads; a database that is away for a while; lost messages. Answers can be
+//! held back, so that a test decides what happens meanwhile.
 //!
 //! Why the whole pipeline and not a plain store with failing calls: the answers under faults are those of the real
 //! code, and the same world serves the tests of the store, of the entity runtime, and of applications.
@@ -30,16 +32,23 @@
 
 mod backend;
 mod clock;
+mod factory;
+mod gate;
 mod plan;
+mod process;
 mod random;
+mod read;
 mod store;
-mod tables;
 mod world;
 mod writer;
 
-pub use backend::{Calls, FaultyBackend};
+pub use crate::database::Moment;
+pub use backend::FaultyBackend;
 pub use clock::TokioClock;
+pub use factory::WorldFactory;
+pub use gate::Answers;
 pub use plan::{Fault, ForeignEvents, LateCommit, RandomFaults, ReadFault};
 pub use random::Random;
-pub use store::FaultyStore;
-pub use world::{Moment, StoredEvent, World};
+pub use read::{Calls, Read};
+pub use store::{Faulty, FaultyStore};
+pub use world::{StoredEvent, World};

@@ -82,7 +82,25 @@ async fn check_index(store: &dyn EventStore, backend: &dyn Backend) {
         at(true, Position::START)
     );
 
-    // A page about another history, or about an event that is not there.
+    check_pages_that_miss(index, &page, end).await;
+    check_racing_writers(index, &page).await;
+    assert_eq!(index.state().await.expect("known"), at(true, middle));
+    assert_eq!(write(index, &page).await, IndexWrite::Missed);
+
+    let page = IndexPage::of(middle, second).expect("events");
+    assert_eq!(write(index, &page).await, IndexWrite::Written);
+    check_entries(index, &events).await;
+
+    // What was written stays when they are switched off and on.
+    assert_eq!(index.switch(false).await.expect("switched"), at(false, end));
+    let read = whole(index, "$ce-a").await;
+    assert_eq!((read.state, read.entries.len()), (at(false, end), 6));
+    assert_eq!(index.switch(true).await.expect("switched"), at(true, end));
+    check_entries(index, &events).await;
+}
+
+/// Goal: a page about another history, or about an event that is not there, is not written.
+async fn check_pages_that_miss(index: &dyn VirtualIndex, page: &IndexPage, end: Position) {
     for other in [
         IndexPage {
             writer: WriterEpoch(page.writer.0.wrapping_add(1)),
@@ -104,26 +122,15 @@ async fn check_index(store: &dyn EventStore, backend: &dyn Backend) {
         at(true, Position::START)
     );
     assert_eq!(whole(index, "$et-happened").await.last, None);
+}
 
-    // Of several that write the same page at once, one succeeds; nothing is doubled.
-    let writes = (0..8).map(|_| write(index, &page));
+/// Goal: of several that write the same page at once, one succeeds; nothing is doubled.
+async fn check_racing_writers(index: &dyn VirtualIndex, page: &IndexPage) {
+    let writes = (0..8).map(|_| write(index, page));
     let writes = futures::future::join_all(writes).await;
     let written = writes.iter().filter(|one| **one == IndexWrite::Written);
     assert_eq!(written.count(), 1);
-    assert_eq!(index.state().await.expect("known"), at(true, middle));
     assert_eq!(whole(index, "$et-happened").await.entries.len(), 20);
-    assert_eq!(write(index, &page).await, IndexWrite::Missed);
-
-    let page = IndexPage::of(middle, second).expect("events");
-    assert_eq!(write(index, &page).await, IndexWrite::Written);
-    check_entries(index, &events).await;
-
-    // What was written stays when they are switched off and on.
-    assert_eq!(index.switch(false).await.expect("switched"), at(false, end));
-    let read = whole(index, "$ce-a").await;
-    assert_eq!((read.state, read.entries.len()), (at(false, end), 6));
-    assert_eq!(index.switch(true).await.expect("switched"), at(true, end));
-    check_entries(index, &events).await;
 }
 
 async fn write(index: &dyn VirtualIndex, page: &IndexPage) -> IndexWrite {

@@ -11,6 +11,7 @@
 //! * [`cases`]: one small function per promise, by theme;
 //! * [`model`]: random operations must give the same answers as the reference store;
 //! * [`broken`]: stores with a planted fault, each of which must fail a case: the tests of the tests;
+//! * [`database`]: what a database holds, as plain data, for everything that plays one;
 //! * [`faulty`]: a store whose database fails on purpose, for tests of applications too;
 //! * [`depth`]: how much random tests try, and with which seed;
 //! * [`Around`]: a store around another one, for tests that change one thing;
@@ -30,6 +31,7 @@
 mod around;
 pub mod broken;
 pub mod cases;
+pub mod database;
 pub mod depth;
 mod factory;
 pub mod faulty;

@@ -16,7 +16,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 
 use crate::depth;
 use crate::factory::StoreFactory;
-use crate::suite::say;
+use crate::support::say;
 
 /// Rounds of the quick form, and of the deep one.
 const ROUNDS: (u32, u32) = (24, 1_000);

@@ -1,6 +1,5 @@
 //! The list of all cases, and how one of them is run.
 
-use std::io::Write;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::factory::StoreFactory;
+use crate::support::say;
 
 /// How long one case may take.
 const CASE_DEADLINE: Duration = Duration::from_secs(120);
@@ -79,13 +79,6 @@ pub(crate) fn skip(factory: &dyn StoreFactory, lacking: &str) {
         "SKIPPED on {}: {case} needs {lacking}",
         factory.name()
     ));
-}
-
-/// Writes a line that the test harness does not hide.
-pub(crate) fn say(line: &str) {
-    // Nobody to tell if standard error is closed.
-    // One call, so that the lines of parallel tests do not mix.
-    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Makes one test per case of the suite for the stores of a factory.

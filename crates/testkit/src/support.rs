@@ -1,6 +1,7 @@
 //! What the cases share: short names for values, deadlines, a clock to set, a reader of subscriptions.
 
 use std::future::Future;
+use std::io::Write;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -409,4 +410,11 @@ impl Follower {
             }
         }
     }
+}
+
+/// Writes a line that the test harness does not hide.
+pub(crate) fn say(line: &str) {
+    // Nobody to tell if standard error is closed.
+    // One call, so that the lines of parallel tests do not mix.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -2,58 +2,13 @@
 
 #![allow(clippy::expect_used, reason = "test code: a panic is how a test fails")]
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::future::join_all;
 use gesta_core::*;
 use gesta_testkit::faulty::{
     Fault, FaultyStore, LateCommit, Random, RandomFaults, ReadFault, World,
 };
-use gesta_testkit::{StoreFactory, TestStore};
-
-/// Makes stores on worlds of this many logs.
-struct WorldFactory(u16);
-
-impl WorldFactory {
-    fn open(world: &Arc<World>) -> TestStore {
-        TestStore::with_home(world.store().share(), Arc::clone(world) as _)
-    }
-}
-
-#[async_trait]
-impl StoreFactory for WorldFactory {
-    fn name(&self) -> String {
-        format!("faulty store without faults ({} logs)", self.0)
-    }
-
-    fn logs(&self) -> u16 {
-        self.0
-    }
-
-    async fn create(&self) -> TestStore {
-        Self::open(&World::with_clock(self.0, Arc::new(SystemClock)))
-    }
-
-    async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
-        Some(Self::open(&World::with_clock(self.0, clock)))
-    }
-
-    async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
-        store.shutdown().await.expect("shut down");
-        Some(Self::open(&store.home::<World>()))
-    }
-
-    async fn second(&self, store: &TestStore) -> Option<TestStore> {
-        Some(Self::open(&store.home::<World>()))
-    }
-}
-
-mod conformance {
-    use super::WorldFactory;
-    gesta_testkit::conformance_tests!(WorldFactory(1));
-}
 
 fn event(event_type: &str) -> EventData {
     EventData::json(EventType::new(event_type).expect("valid"), "{}")

@@ -7,65 +7,60 @@ use super::*;
 #[tokio::test]
 async fn lost_connections_leave_no_outcome_unknown() {
     for fault in [
-        Fault::LoseReply,
-        Fault::LoseRequest,
-        Fault::CommitLate,
-        Fault::Fail,
+        Fault::LostReply,
+        Fault::LostRequest,
+        Fault::Lost(LateCommit::WhenTold),
+        Fault::Failed,
     ] {
-        let sim = Sim::new(4);
-        let p = start(&sim);
+        let world = world(4);
+        let p = start(&world);
         p.append(to("s", NoStream, vec![event("x")])).await.unwrap();
-        sim.fault(fault);
+        p.fail_next_commit(fault.clone());
         // Ids of the store: only the pipeline itself can keep these from being stored twice.
         let plain = EventData::json(EventType::new("a").unwrap(), "{}");
         let requests =
             (0..50).map(|i| p.append(to(&format!("s-{}", i % 7), Any, vec![plain.clone()])));
         for (answer, i) in join_all(requests).await.into_iter().zip(0..) {
             let answer = answer.unwrap_or_else(|error| panic!("{fault:?} {i}: {error}"));
-            let row = sim
-                .events()
+            let row = events(&world)
                 .into_iter()
                 .find(|row| row.position == answer.position)
                 .unwrap();
             assert_eq!(row.stream, answer.streams[0].stream);
         }
-        assert_eq!(
-            sim.commit_lost(),
-            0,
-            "a lost statement can no longer commit"
-        );
-        assert_eq!(sim.events().len(), 51, "{fault:?}");
-        sim.check();
+        assert_eq!(p.commit_lost(), 0, "a lost statement can no longer commit");
+        assert_eq!(events(&world).len(), 51, "{fault:?}");
+        check(&world);
     }
 }
 
 /// Goal: C7. A statement that commits late, before its batch is sent again, is recognised.
 #[tokio::test]
 async fn a_statement_that_commits_while_reconnecting_counts() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     p.append(to("s", NoStream, vec![event("x")])).await.unwrap();
-    sim.fault(Fault::CommitLate);
+    p.fail_next_commit(Fault::Lost(LateCommit::WhenTold));
     let attempt = p.append(to(
         "s",
         Any,
         vec![EventData::json(EventType::new("a").unwrap(), "{}")],
     ));
     let late_commit = async {
-        eventually("the statement is under way", || sim.lost() == 1).await;
-        sim.set_down(true);
-        assert_eq!(sim.commit_lost(), 1);
-        sim.set_down(false);
+        eventually("the statement is under way", || p.lost() == 1).await;
+        p.go_away();
+        assert_eq!(p.commit_lost(), 1);
+        p.come_back();
     };
     let (answer, ()) = tokio::join!(attempt, late_commit);
     assert_eq!(answer.unwrap().position, Position(2));
-    assert_eq!(sim.events().len(), 2);
+    assert_eq!(events(&world).len(), 2);
 }
 
 /// A process has two batches in flight when another has appended one event: the first misses, and the second
 /// must miss as well, though the number of the row that it follows is there. Returns whether the store is sound.
-async fn second_batch_after_a_missed_one(sim: &Arc<Sim>) -> bool {
-    let (a, b) = (start(sim), start(sim));
+async fn second_batch_after_a_missed_one(world: &Arc<World>) -> bool {
+    let (a, b) = (start(world), start(world));
     let plain = || {
         to(
             "s",
@@ -75,16 +70,17 @@ async fn second_batch_after_a_missed_one(sim: &Arc<Sim>) -> bool {
     };
     a.append(plain()).await.unwrap();
     b.append(to("t", Any, vec![event("a")])).await.unwrap();
-    sim.set_answering(false);
+    a.hold(Answers::Commits);
     let first = a.append(plain());
     eventually("the first batch is under way", || a.stats().batches == 2).await;
     let second = a.append(plain());
     eventually("the second batch is under way", || a.stats().batches == 3).await;
-    let sound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| sim.check())).is_ok();
+    eventually("both are executed", || a.held(Answers::Commits) == 2).await;
+    let sound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(world))).is_ok();
     if sound {
-        sim.set_answering(true);
+        a.release(Answers::Commits);
         assert!(first.await.is_ok() && second.await.is_ok());
-        sim.check();
+        check(world);
     }
     sound
 }
@@ -93,9 +89,9 @@ async fn second_batch_after_a_missed_one(sim: &Arc<Sim>) -> bool {
 /// that wrote it closes that, and this test would notice the old way.
 #[tokio::test]
 async fn a_batch_after_a_missed_one_misses_too() {
-    assert!(second_batch_after_a_missed_one(&Sim::new(4)).await);
-    let broken = Sim::new(4);
-    broken.compare_numbers_only();
+    assert!(second_batch_after_a_missed_one(&world(4)).await);
+    let broken = world(4);
+    broken.forget_writers();
     assert!(
         !second_batch_after_a_missed_one(&broken).await,
         "the mistake must show"
@@ -105,8 +101,8 @@ async fn a_batch_after_a_missed_one_misses_too() {
 /// Goal: reads under way hold all connections when a batch misses; recovery reads as well and must get one.
 #[tokio::test]
 async fn reads_under_way_do_not_starve_recovery() {
-    let sim = Sim::new(4);
-    let (a, b) = (start(&sim), start(&sim));
+    let world = world(4);
+    let (a, b) = (start(&world), start(&world));
     a.append(to("known", Any, vec![event("e")])).await.unwrap();
     b.append(to("known", Any, vec![event("e")])).await.unwrap();
     let a = Arc::new(a);
@@ -114,33 +110,37 @@ async fn reads_under_way_do_not_starve_recovery() {
         let (a, request) = (Arc::clone(&a), to(stream, Any, vec![event("e")]));
         tokio::spawn(async move { a.append(request).await })
     };
-    sim.set_loading(false);
+    a.limit_connections(2);
+    a.hold(Answers::Loads);
     let new = append("new");
-    eventually("one connection is in use", || sim.reading() == 1).await;
+    eventually("one connection is in use", || a.held(Answers::Loads) == 1).await;
     let newer = append("newer");
-    eventually("both connections are in use", || sim.reading() == 2).await;
+    eventually("both connections are in use", || {
+        a.held(Answers::Loads) == 2
+    })
+    .await;
     let known = append("known");
     eventually("its batch has missed", || a.stats().misses == 1).await;
-    sim.set_loading(true);
+    a.release(Answers::Loads);
     for append in [new, newer, known] {
         let answer = tokio::time::timeout(Duration::from_secs(10), append).await;
         answer.expect("answered").unwrap().unwrap();
     }
-    sim.check();
+    check(&world);
 }
 
 #[tokio::test]
 async fn a_database_that_stays_away_is_told_apart_from_an_unknown_outcome() {
-    let sim = Sim::new(4);
+    let world = world(4);
     let p = start_with(
-        &sim,
+        &world,
         Config {
             give_up_after: Duration::from_millis(200),
             ..Config::default()
         },
     );
     p.append(to("s", Any, vec![event("a")])).await.unwrap();
-    sim.set_down(true);
+    p.go_away();
     let first = p.append(to("s", Any, vec![event("a")])).await.unwrap_err();
     assert!(
         matches!(first.kind(), ErrorKind::OutcomeUnknown(_)),
@@ -151,7 +151,7 @@ async fn a_database_that_stays_away_is_told_apart_from_an_unknown_outcome() {
         matches!(second.kind(), ErrorKind::Unavailable(_)),
         "{second}"
     );
-    sim.set_down(false);
+    p.come_back();
     p.append(to("s", Exact(Revision(0)), vec![event("a")]))
         .await
         .unwrap();
@@ -164,17 +164,18 @@ async fn random_faults_with_two_processes_lose_and_double_nothing() {
     let seed = depth::seed();
     println!("GESTA_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    let sim = Sim::new(4);
-    let processes = [start(&sim), start(&sim)];
+    let world = world(4);
+    let processes = [start(&world), start(&world)];
     for _ in 0..40 {
         for _ in 0..rng.random_range(0..4) {
             let faults = [
-                Fault::LoseReply,
-                Fault::LoseRequest,
-                Fault::CommitLate,
-                Fault::Fail,
+                Fault::LostReply,
+                Fault::LostRequest,
+                Fault::Lost(LateCommit::WhenTold),
+                Fault::Failed,
             ];
-            sim.fault(faults[rng.random_range(0..faults.len())]);
+            let fault = faults[rng.random_range(0..faults.len())].clone();
+            processes[rng.random_range(0..2)].fail_next_commit(fault);
         }
         let requests: Vec<(usize, Append)> = (0..60)
             .map(|_| {
@@ -194,10 +195,12 @@ async fn random_faults_with_two_processes_lose_and_double_nothing() {
         )
         .await;
         if rng.random_bool(0.5) {
-            sim.commit_lost();
+            processes
+                .iter()
+                .for_each(|process| _ = process.commit_lost());
         }
         let stored: HashMap<EventId, Vec<u64>> =
-            sim.events().iter().fold(HashMap::new(), |mut map, row| {
+            events(&world).iter().fold(HashMap::new(), |mut map, row| {
                 map.entry(row.id).or_default().push(row.revision.0);
                 map
             });
@@ -215,6 +218,6 @@ async fn random_faults_with_two_processes_lose_and_double_nothing() {
                 );
             }
         }
-        sim.check();
+        check(&world);
     }
 }

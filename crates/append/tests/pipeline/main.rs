@@ -18,16 +18,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use gesta_append::{Config, Pipeline};
+use gesta_append::Config;
 use gesta_core::*;
 use gesta_testkit::depth;
+use gesta_testkit::faulty::{Answers, Fault, LateCommit, World};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::start::{start_two_sharing, start_with};
-use support::{Fault, Sim, eventually};
+use support::{Process, check, events, eventually, start_two_sharing, start_with, world};
 
-fn start(sim: &Arc<Sim>) -> Pipeline {
-    start_with(sim, Config::default())
+fn start(world: &Arc<World>) -> Process {
+    start_with(world, Config::default())
 }
 
 fn name(text: &str) -> StreamId {
@@ -46,8 +46,8 @@ use ExpectedRevision::{Any, Exact, NoStream, StreamExists};
 
 #[tokio::test]
 async fn claims_are_checked_and_mismatches_tell_the_actual_revision() {
-    let sim = Sim::new(4);
-    let pipeline = start(&sim);
+    let world = world(4);
+    let pipeline = start(&world);
     let first = pipeline
         .append(to("s", NoStream, vec![event("a"), event("b")]))
         .await
@@ -88,14 +88,14 @@ async fn claims_are_checked_and_mismatches_tell_the_actual_revision() {
         error.kind(),
         ErrorKind::WrongExpectedRevision { actual: None, .. }
     ));
-    sim.check();
+    check(&world);
 }
 
 /// Goal: a cache that another process has outdated refuses nothing.
 #[tokio::test]
 async fn no_refusal_from_a_stale_cache() {
-    let sim = Sim::new(4);
-    let (a, b) = (start(&sim), start(&sim));
+    let world = world(4);
+    let (a, b) = (start(&world), start(&world));
     a.append(to("s", NoStream, vec![event("a")])).await.unwrap();
     b.append(to("s", Exact(Revision(0)), vec![event("b")]))
         .await
@@ -118,7 +118,7 @@ async fn no_refusal_from_a_stale_cache() {
         matches!(error.kind(), ErrorKind::StreamTombstoned(_)),
         "{error}"
     );
-    sim.check();
+    check(&world);
 }
 
 fn metadata(stream: &str) -> Append {
@@ -128,8 +128,8 @@ fn metadata(stream: &str) -> Append {
 
 #[tokio::test]
 async fn deleted_streams_go_on_with_the_next_revision() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     let delete = |expected| DeleteStream {
         stream: name("s"),
         expected,
@@ -150,14 +150,14 @@ async fn deleted_streams_go_on_with_the_next_revision() {
     );
     let again = p.append(to("s", NoStream, vec![event("a")])).await.unwrap();
     assert_eq!(again.streams[0].first_revision, Revision(2));
-    sim.check();
+    check(&world);
 }
 
 /// Goal: of several parts, the first one that fails by itself decides, be it a mistaken retry or a tombstone.
 #[tokio::test]
 async fn the_first_part_that_fails_is_told() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     let first = to("s", Any, vec![event("a")]);
     p.append(first.clone()).await.unwrap();
     p.append(to("s", Any, vec![event("b")])).await.unwrap();
@@ -189,18 +189,19 @@ async fn the_first_part_that_fails_is_told() {
     for (parts, expected) in cases {
         assert_eq!(told(parts).await, expected);
     }
-    sim.check();
+    check(&world);
 }
 
 /// Goal: C1. One append that the database refuses fails alone.
 #[tokio::test]
 async fn an_offending_append_fails_alone() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
+    p.refuse_rows(|row| row.event_type.as_str() == "poison");
     p.append(to("warm", Any, vec![event("ok"), event("ok")]))
         .await
         .unwrap();
-    sim.set_answering(false);
+    p.hold(Answers::Commits);
     let mut attempts: Vec<_> = (0..40)
         .map(|i| {
             Box::pin(p.append(to(
@@ -213,7 +214,7 @@ async fn an_offending_append_fails_alone() {
     for attempt in &mut attempts {
         assert!(futures::poll!(attempt).is_pending());
     }
-    sim.set_answering(true);
+    p.release(Answers::Commits);
     for (i, answer) in join_all(attempts).await.into_iter().enumerate() {
         match answer {
             Ok(_) => assert_ne!(i, 17),
@@ -223,14 +224,14 @@ async fn an_offending_append_fails_alone() {
             }
         }
     }
-    assert_eq!(sim.events().len(), 41);
-    sim.check();
+    assert_eq!(events(&world).len(), 41);
+    check(&world);
 }
 
 #[tokio::test]
 async fn several_streams_are_stored_whole_or_not_at_all() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     let part = |stream: &str, expected| StreamAppend {
         stream: name(stream),
         expected,
@@ -248,19 +249,20 @@ async fn several_streams_are_stored_whole_or_not_at_all() {
     assert!(
         matches!(error.kind(), ErrorKind::WrongExpectedRevision { stream, .. } if stream.as_str() == "b")
     );
-    assert_eq!(sim.events().len(), 2);
+    assert_eq!(events(&world).len(), 2);
 }
 
 /// Goal: what waits in one pipeline leaves that much less room to those that share the bound, and none is idle for it.
 #[tokio::test]
 async fn pipelines_share_the_bound_on_what_waits() {
-    let sim = Sim::new(2);
+    let world = world(2);
     let config = Config {
         queue_events_max: 3,
         ..Config::default()
     };
-    let [full, other] = start_two_sharing(&sim, &config);
-    sim.set_answering(false);
+    let process = start_two_sharing(&world, &config);
+    let [full, other] = &*process;
+    process.hold(Answers::Commits);
     let attempts: Vec<_> = (0..3)
         .map(|_| full.append(to("s", Any, vec![event("a")])))
         .collect();
@@ -275,7 +277,7 @@ async fn pipelines_share_the_bound_on_what_waits() {
         (3, 0)
     );
     other.idle().await;
-    sim.set_answering(true);
+    process.release(Answers::Commits);
     assert!(join_all(attempts).await.iter().all(Result::is_ok));
     full.idle().await;
     other.append(to("t", Any, vec![event("a")])).await.unwrap();
@@ -284,9 +286,9 @@ async fn pipelines_share_the_bound_on_what_waits() {
 /// An owner's question stores no event. Once it did not count as waiting, so a pipeline that is stuck looked idle.
 #[tokio::test]
 async fn a_pipeline_with_an_owners_question_is_not_idle() {
-    let sim = Sim::new(2);
-    let p = start(&sim);
-    sim.set_answering(false);
+    let world = world(2);
+    let p = start(&world);
+    p.hold(Answers::Commits);
     let (told, outcome) = tokio::sync::oneshot::channel();
     p.submit(Submission {
         stream: name("s"),
@@ -298,7 +300,7 @@ async fn a_pipeline_with_an_owners_question_is_not_idle() {
     assert_eq!((stats.queued_commands, stats.queued_events), (1, 0));
     let mut idle = Box::pin(p.idle());
     assert!(futures::poll!(&mut idle).is_pending());
-    sim.set_answering(true);
+    p.release(Answers::Commits);
     outcome.await.unwrap().unwrap();
     idle.await;
     assert_eq!(p.stats().queued_commands, 0);
@@ -306,16 +308,16 @@ async fn a_pipeline_with_an_owners_question_is_not_idle() {
 
 #[tokio::test]
 async fn a_full_queue_refuses_at_once_and_recovers() {
-    let sim = Sim::new(2);
+    let world = world(2);
     let p = start_with(
-        &sim,
+        &world,
         Config {
             queue_events_max: 10,
             ..Config::default()
         },
     );
     p.append(to("s", Any, vec![event("a")])).await.unwrap();
-    sim.set_answering(false);
+    p.hold(Answers::Commits);
     let mut waiting: Vec<_> = (0..10)
         .map(|_| Box::pin(p.append(to("s", Any, vec![event("a")]))))
         .collect();
@@ -327,10 +329,10 @@ async fn a_full_queue_refuses_at_once_and_recovers() {
         matches!(refused.kind(), ErrorKind::Overloaded(_)),
         "{refused}"
     );
-    sim.set_answering(true);
+    p.release(Answers::Commits);
     assert!(join_all(waiting).await.iter().all(Result::is_ok));
     p.append(to("s", Any, vec![event("a")])).await.unwrap();
-    sim.check();
+    check(&world);
 }
 
 /// Only payloads counted once: tags, types and names were memory that no bound knew.
@@ -340,12 +342,13 @@ async fn tags_types_and_names_count_against_the_bytes_of_the_queue() {
     let tags = Tags::new((0..32).map(tag).collect()).unwrap();
     let (long_type, long_name) = ("t".repeat(512), "s".repeat(1_024));
     let tagged = || vec![event("a").with_tags(tags.clone())];
-    let waiting_max = |sim: &Arc<Sim>, one: &dyn Fn() -> Append| {
+    let waiting_max = |world: &Arc<World>, one: &dyn Fn() -> Append| {
         let config = Config {
             queue_bytes_max: 64 * 1024,
             ..Config::default()
         };
-        let p = start_with(sim, config);
+        let p = start_with(world, config);
+        p.hold(Answers::Commits);
         let mut waiting = Vec::new();
         let refused = loop {
             let mut attempt = Box::pin({
@@ -362,21 +365,20 @@ async fn tags_types_and_names_count_against_the_bytes_of_the_queue() {
         assert!(is_overload, "{refused}");
         waiting.len()
     };
-    let sim = Sim::new(2);
-    sim.set_answering(false);
-    let tagged = waiting_max(&sim, &|| to("s", Any, tagged()));
+    let world = world(2);
+    let tagged = waiting_max(&world, &|| to("s", Any, tagged()));
     assert!((5..=8).contains(&tagged), "{tagged}");
-    let typed = waiting_max(&sim, &|| to("s", Any, vec![event(&long_type)]));
+    let typed = waiting_max(&world, &|| to("s", Any, vec![event(&long_type)]));
     assert!((40..=128).contains(&typed), "{typed}");
-    let named = waiting_max(&sim, &|| to(&long_name, Any, vec![event("a")]));
+    let named = waiting_max(&world, &|| to(&long_name, Any, vec![event("a")]));
     assert!((40..=64).contains(&named), "{named}");
 }
 
 /// One stream whose metadata cannot be read failed all appends that were looked up together with it.
 #[tokio::test]
 async fn damaged_metadata_fail_the_appends_to_their_stream_alone() {
-    let sim = Sim::new(4);
-    let before = start(&sim);
+    let world = world(4);
+    let before = start(&world);
     for stream in ["a", "damaged", "z"] {
         before
             .append(to(stream, Any, vec![event("a")]))
@@ -389,8 +391,8 @@ async fn damaged_metadata_fail_the_appends_to_their_stream_alone() {
         };
         before.set_metadata(request, None).await.unwrap();
     }
-    sim.damage_metadata(&name("damaged"));
-    let p = start(&sim);
+    world.damage_metadata(&name("damaged"));
+    let p = start(&world);
     let append = |stream| p.append(to(stream, StreamExists, vec![event("a")]));
     for _ in 0..2 {
         let (a, damaged, z) = tokio::join!(append("a"), append("damaged"), append("z"));
@@ -399,15 +401,15 @@ async fn damaged_metadata_fail_the_appends_to_their_stream_alone() {
         let error = damaged.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
     }
-    assert_eq!(sim.events().len(), 10);
-    sim.check();
+    assert_eq!(events(&world).len(), 10);
+    check(&world);
 }
 
 /// An id that stood twice in one append to a stream was stored twice, and a retry was then answered as a conflict.
 #[tokio::test]
 async fn an_id_stands_once_in_an_append_to_a_stream() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     let (one, other) = (event("a"), event("b"));
     let twice = vec![one.clone(), other.clone(), one.clone()];
     let refused = p.append(to("s", Any, twice)).await.unwrap_err();
@@ -415,48 +417,45 @@ async fn an_id_stands_once_in_an_append_to_a_stream() {
         matches!(refused.kind(), ErrorKind::InvalidArgument { field, .. } if field == "events[2].id"),
         "{refused}"
     );
-    assert_eq!(sim.events().len(), 0);
+    assert_eq!(events(&world).len(), 0);
     // An id identifies an event of its stream, so it may stand in another one.
     let mut both = to("s", Any, vec![one.clone(), other]);
     both.streams.extend(to("t", Any, vec![one]).streams);
     p.append(both).await.unwrap();
-    assert_eq!(sim.events().len(), 3);
+    assert_eq!(events(&world).len(), 3);
 }
 
 /// Packing large data held up every other task of the runtime's worker: the server answered nobody meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn packing_large_data_holds_up_no_other_task() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     let (ran, has_run) = std::sync::mpsc::channel();
     let has_run = std::sync::Mutex::new(has_run);
-    let appending = tokio::spawn({
-        let sim = Arc::clone(&sim);
-        async move {
-            sim.on_packing(move || {
-                let waited = has_run
-                    .lock()
-                    .unwrap()
-                    .recv_timeout(Duration::from_secs(10));
-                waited.expect("another task runs while data are packed");
-            });
-            // It waits for the only worker, which packs.
-            tokio::spawn(async move { ran.send(()) });
-            let large = EventData {
-                data: format!("\"{}\"", "x".repeat(2 * 1024 * 1024)).into(),
-                ..event("a")
-            };
-            p.append(to("s", Any, vec![large])).await
-        }
+    let appending = tokio::spawn(async move {
+        p.on_packing(move || {
+            let waited = has_run
+                .lock()
+                .unwrap()
+                .recv_timeout(Duration::from_secs(10));
+            waited.expect("another task runs while data are packed");
+        });
+        // It waits for the only worker, which packs.
+        tokio::spawn(async move { ran.send(()) });
+        let large = EventData {
+            data: format!("\"{}\"", "x".repeat(2 * 1024 * 1024)).into(),
+            ..event("a")
+        };
+        p.append(to("s", Any, vec![large])).await
     });
     appending.await.unwrap().unwrap();
-    assert_eq!(sim.events().len(), 1);
+    assert_eq!(events(&world).len(), 1);
 }
 
 #[tokio::test]
 async fn shutdown_drains_and_then_refuses() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     let mut attempts: Vec<_> = (0..100)
         .map(|_| Box::pin(p.append(to("s", Any, vec![event("a")]))))
         .collect();
@@ -467,5 +466,5 @@ async fn shutdown_drains_and_then_refuses() {
     assert!(join_all(attempts).await.iter().all(Result::is_ok));
     let error = p.append(to("s", Any, vec![event("a")])).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Unavailable(_)));
-    assert_eq!(sim.events().len(), 100);
+    assert_eq!(events(&world).len(), 100);
 }

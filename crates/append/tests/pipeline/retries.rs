@@ -4,12 +4,12 @@ use super::*;
 
 #[tokio::test]
 async fn retries_get_the_first_answer() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     p.append(to("s", NoStream, vec![event("x")])).await.unwrap();
     for expected in [Exact(Revision(0)), Any, StreamExists] {
         let request = to("s", expected, vec![event("a"), event("b")]);
-        let expected_now = sim.events().len();
+        let expected_now = events(&world).len();
         let first = p.append(request.clone()).await.unwrap();
         assert_eq!(
             p.append(request.clone()).await.unwrap(),
@@ -17,11 +17,11 @@ async fn retries_get_the_first_answer() {
             "{expected}"
         );
         assert_eq!(
-            start(&sim).append(request.clone()).await.unwrap(),
+            start(&world).append(request.clone()).await.unwrap(),
             first,
             "through another process"
         );
-        assert_eq!(sim.events().len(), expected_now + 2);
+        assert_eq!(events(&world).len(), expected_now + 2);
         let mut other = request;
         other.streams[0].events[1] = event("b");
         assert!(
@@ -29,7 +29,7 @@ async fn retries_get_the_first_answer() {
             "the same first id, another second one"
         );
     }
-    sim.check();
+    check(&world);
 }
 
 /// Goal: a retry that arrives while the first attempt is in flight joins it. A row can be visible although no
@@ -37,34 +37,34 @@ async fn retries_get_the_first_answer() {
 /// durable; now it waits for a commit after it.
 #[tokio::test(start_paused = true)]
 async fn a_retry_that_is_found_waits_for_a_commit() {
-    let sim = Sim::new(4);
+    let world = world(4);
     let request = to("s", Any, vec![event("a")]);
-    let first = start(&sim).append(request.clone()).await.unwrap();
-    let p = start(&sim);
+    let first = start(&world).append(request.clone()).await.unwrap();
+    let p = start(&world);
     p.append(to("t", Any, vec![event("a")])).await.unwrap();
-    sim.set_answering(false);
+    p.hold(Answers::Commits);
     let retry = p.append(request);
     tokio::pin!(retry);
     let wait = tokio::time::timeout(Duration::from_secs(1), &mut retry);
     assert!(wait.await.is_err(), "nothing has committed");
-    sim.set_answering(true);
+    p.release(Answers::Commits);
     assert_eq!(retry.await.unwrap(), first);
-    assert_eq!(sim.events().len(), 2);
+    assert_eq!(events(&world).len(), 2);
 }
 
 #[tokio::test]
 async fn a_retry_joins_the_attempt_in_flight() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     p.append(to("s", NoStream, vec![event("x")])).await.unwrap();
     for expected in [Exact(Revision(0)), Any] {
-        sim.set_answering(false);
+        p.hold(Answers::Commits);
         let joined = p.stats().joined;
         let request = to("s", expected, vec![event("a")]);
         let attempts = join_all((0..5).map(|_| p.append(request.clone())));
         let release = async {
             eventually("retries joined", || p.stats().joined == joined + 4).await;
-            sim.set_answering(true);
+            p.release(Answers::Commits);
         };
         let (answers, ()) = tokio::join!(attempts, release);
         let answers: Vec<Appended> = answers.into_iter().map(Result::unwrap).collect();
@@ -73,40 +73,40 @@ async fn a_retry_joins_the_attempt_in_flight() {
             "{answers:?}"
         );
     }
-    assert_eq!(sim.events().len(), 3);
+    assert_eq!(events(&world).len(), 3);
 }
 
 /// A retry that named its streams in another order was not recognised while its first attempt was under way, and both
 /// were stored.
 #[tokio::test]
 async fn a_retry_joins_the_attempt_in_flight_in_whatever_order_it_names_its_streams() {
-    let sim = Sim::new(4);
-    let p = start(&sim);
+    let world = world(4);
+    let p = start(&world);
     let mut request = to("a", Any, vec![event("e"), event("e")]);
     request
         .streams
         .extend(to("b", Any, vec![event("e")]).streams);
     let mut reversed = request.clone();
     reversed.streams.reverse();
-    sim.set_answering(false);
+    p.hold(Answers::Commits);
     let release = async {
         eventually("the retry has joined", || p.stats().joined == 1).await;
-        sim.set_answering(true);
+        p.release(Answers::Commits);
     };
     let (first, retry, ()) = tokio::join!(p.append(request), p.append(reversed), release);
     let (first, mut retry) = (first.unwrap(), retry.unwrap());
     retry.streams.reverse();
     assert_eq!(first.streams, retry.streams);
-    assert_eq!(sim.events().len(), 3);
-    sim.check();
+    assert_eq!(events(&world).len(), 3);
+    check(&world);
 }
 
 /// Goal: a delete and a change of metadata that name the id of their event can be asked for again: the retry gets the
 /// first answer, though the first attempt is the very reason to refuse it, through this process and through another.
 #[tokio::test]
 async fn changes_of_a_stream_s_life_can_be_retried_by_their_id() {
-    let sim = Sim::new(4);
-    let (p, other) = (start(&sim), start(&sim));
+    let world = world(4);
+    let (p, other) = (start(&world), start(&world));
     for kind in [DeleteKind::Soft, DeleteKind::Tombstone] {
         p.append(to("s", Any, vec![event("a")])).await.unwrap();
         let id = Some(EventId::random());

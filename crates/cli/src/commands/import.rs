@@ -15,8 +15,8 @@ use gesta_core::{
 };
 use serde_json::json;
 
+use super::appending::append_surely;
 use super::progress::Progress;
-use super::stream::append_surely;
 use crate::args::AllImport;
 use crate::exit::{Failure, Outcome};
 use crate::input::{Feed, Ids, LineEvent, refuse_line};

@@ -7,7 +7,7 @@ use gesta_core::LogId;
 use gesta_server::{Cluster, ClusterNode, LogOwner, Placement};
 use tokio::net::TcpListener;
 
-use super::serve::resolve;
+use super::address::resolve;
 use crate::config::Config;
 use crate::exit::{Failure, Outcome};
 

@@ -8,8 +8,9 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
 use gesta::metrics::{ClusterMetrics, PipelineMetrics};
 use gesta_core::{ErrorKind, EventStore, IdempotencyWindow, StoreInfo};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::address::resolve;
 use super::node::{self, OfNode};
 use super::{access, open_files, tls};
 use crate::args::{Global, Serve};
@@ -69,8 +70,24 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     }
     let server = bound.serve(Arc::clone(&shared), registry);
     // Whoever reads that it listens may stop it at once.
-    let mut terminate = signal(SignalKind::terminate())?;
+    let terminate = signal(SignalKind::terminate())?;
     greet(&info, scheme, server.local_addr());
+    until_stopped(terminate, membership_ended, async move {
+        server.shutdown().await;
+        if let Some(access) = &access {
+            access.stop().await;
+        }
+        shared.shutdown().await
+    })
+    .await
+}
+
+/// Waits until the process is to stop, and stops. Says why if it was not asked to.
+async fn until_stopped(
+    mut terminate: Signal,
+    membership_ended: BoxFuture<'static, String>,
+    stop: impl Future<Output = gesta_core::Result<()>>,
+) -> Outcome {
     let why = tokio::select! {
         _ = tokio::signal::ctrl_c() => Ok(()),
         _ = terminate.recv() => Ok(()),
@@ -80,13 +97,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
         "stopping: running requests finish, queued appends are stored; once more stops at once"
     );
     tokio::select! {
-        outcome = async {
-            server.shutdown().await;
-            if let Some(access) = &access {
-                access.stop().await;
-            }
-            shared.shutdown().await
-        } => outcome?,
+        outcome = stop => outcome?,
         _ = tokio::signal::ctrl_c() => return Err(Failure::Message(Code::Interrupted, "stopped at once".into())),
     }
     tracing::info!("stopped");
@@ -105,20 +116,6 @@ fn membership_ended(node: &gesta::Node) -> BoxFuture<'static, String> {
         }
     }
     .boxed()
-}
-
-/// The address that a name or an address means; IPv4 first. `option` and `port` are for the sentence if it means none.
-pub(super) async fn resolve(option: &str, port: u16, listen: &str) -> Outcome<SocketAddr> {
-    let wrong = |why: &str| {
-        Failure::usage(format!(
-            "{option} must be ADDRESS:PORT or NAME:PORT such as 127.0.0.1:{port} or localhost:{port}, found {listen:?}{why}"
-        ))
-    };
-    let found = tokio::net::lookup_host(listen).await;
-    let found = found.map_err(|error| wrong(&format!(" ({error})")))?;
-    let mut found: Vec<_> = found.collect();
-    found.sort_by_key(SocketAddr::is_ipv6);
-    found.first().copied().ok_or_else(|| wrong(""))
 }
 
 /// Opens the database. One that does not answer yet is waited for, as long as was asked for.

@@ -1,14 +1,13 @@
 //! `gesta stream …`.
 
-use std::time::Duration;
-
 use gesta_core::{
-    Append, Appended, DeleteKind, DeleteStream, Direction, EventData, EventStore, ExpectedRevision,
+    Append, DeleteKind, DeleteStream, Direction, EventData, EventStore, ExpectedRevision,
     ListStreams, ReadStream, SetStreamMetadata, StreamFrom, StreamMetadata, Subscribe,
     SubscribeFrom, SubscribeTo, limits,
 };
 use serde_json::json;
 
+use super::appending::append_surely;
 use super::progress::Progress;
 use super::{with_new_store, with_store, with_store_telling};
 use crate::args::{self, After, Global, ReadFrom, StreamCommand};
@@ -19,9 +18,6 @@ use crate::output::{Output, visible};
 
 /// Events in one page.
 const PAGE: u64 = 1_000;
-/// How often an append whose answer was lost is asked for again.
-const TRIES: u32 = 5;
-
 pub(super) async fn run(global: &Global, command: StreamCommand, output: &mut Output) -> Outcome {
     match command {
         StreamCommand::Append(args) => append(global, args, output).await,
@@ -100,23 +96,6 @@ async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) 
         Ok(())
     })
     .await
-}
-
-/// Appends, asking again with the same ids when the answer was lost.
-pub(super) async fn append_surely(
-    store: &dyn EventStore,
-    request: &Append,
-) -> gesta_core::Result<Appended> {
-    let mut tries = 1;
-    loop {
-        match store.append(request.clone()).await {
-            Err(error) if error.is_retryable() && tries < TRIES => {
-                tokio::time::sleep(Duration::from_millis(200 * u64::from(tries))).await;
-                tries += 1;
-            }
-            answer => return answer,
-        }
-    }
 }
 
 /// Appends and shows the answer. Returns what to expect of the next batch.

@@ -14,12 +14,12 @@ use gesta_core::peers::{PeerCall, PeerService};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::form::{self, Call};
 use crate::ask::{Ask, CommandAsk, Freshness, Origin, ReadAsk, Request, lost};
 use crate::decider::Decider;
-use crate::entities::Shared;
 use crate::error::Error;
+use crate::forms::{self, Call};
 use crate::kind::EntityKind;
+use crate::shared::Shared;
 
 type Never = std::convert::Infallible;
 type Answer = BoxFuture<'static, Bytes>;
@@ -32,8 +32,8 @@ impl<D: Decider> PeerService for OwnerSide<D> {
         let begun = self.0.upgrade().and_then(|runtime| begin(&runtime, call));
         match begun {
             Some(Ok(answer)) => answer,
-            Some(Err(error)) => ready(form::write_error(error)).boxed(),
-            None => ready(form::not_understood()).boxed(),
+            Some(Err(error)) => ready(forms::write_error(error)).boxed(),
+            None => ready(forms::not_understood()).boxed(),
         }
     }
 }
@@ -110,7 +110,7 @@ fn begin_command<D: Decider>(
         let result = answer.unwrap_or_else(|_| Err(lost()));
         match &kind.forms {
             Some(forms) => forms.write_result(result),
-            None => form::not_understood(),
+            None => forms::not_understood(),
         }
     });
     Some(Ok(answer.boxed()))
@@ -139,15 +139,15 @@ fn begin_read<D: Decider>(
     let answer = answer.map(move |answer| {
         let found: Result<Option<Found<D>>, Error<Never>> = answer.unwrap_or_else(|_| Err(lost()));
         match (found, &kind.snapshots) {
-            (Ok(Some(Found::Initial)), _) => form::initial_state(),
+            (Ok(Some(Found::Initial)), _) => forms::initial_state(),
             (Ok(Some(Found::State(state))), Some(snapshots)) => {
                 match snapshots.write_state(&state) {
-                    Ok(bytes) => form::write_state(&bytes),
-                    Err(_) => form::not_understood(),
+                    Ok(bytes) => forms::write_state(&bytes),
+                    Err(_) => forms::not_understood(),
                 }
             }
-            (Ok(_), _) => form::not_understood(),
-            (Err(error), _) => form::write_error(error),
+            (Ok(_), _) => forms::not_understood(),
+            (Err(error), _) => forms::write_error(error),
         }
     });
     Some(Ok(answer.boxed()))

@@ -12,14 +12,16 @@ use gesta_core::peers::{PeerAnswer, Unanswered, UnansweredReason};
 use gesta_core::{Error as StoreError, ErrorKind, StreamId};
 use tokio::time::Instant;
 
-use super::{Away, Env, Message, Shard};
+use super::{Away, Shard};
 use crate::ask::{Ask, Freshness};
 use crate::decider::Decider;
+use crate::env::Env;
 use crate::error::Error;
-use crate::forward::form;
+use crate::forms;
 use crate::forward::queue::{Place, Queue, Refusal, Seen, Step};
 use crate::guard::guarded;
 use crate::keys;
+use crate::message::Message;
 use crate::slot::Slot;
 
 impl<D: Decider> Shard<D> {
@@ -54,7 +56,7 @@ impl<D: Decider> Shard<D> {
         number: u64,
         outcome: Result<PeerAnswer, Unanswered>,
     ) {
-        let outcome = outcome.and_then(|answer| match form::is_not_understood(&answer.body) {
+        let outcome = outcome.and_then(|answer| match forms::is_not_understood(&answer.body) {
             true => Err(Unanswered {
                 reason: UnansweredReason::NotServed,
                 was_written: answer.is_in_doubt,
@@ -209,7 +211,7 @@ impl<D: Decider> Env<D> {
             }
             Ask::Read(read) => {
                 let snapshots = self.kind.snapshots.as_ref().ok_or_else(missing)?;
-                Ok(form::write_read(read.freshness(), snapshots.version()))
+                Ok(forms::write_read(read.freshness(), snapshots.version()))
             }
         }
     }
@@ -219,7 +221,7 @@ impl<D: Decider> Env<D> {
         match (ask, &self.kind.forms, &self.kind.snapshots) {
             (Ask::Command(ask), Some(forms), _) => ask.answer(forms.read_result(body)),
             (Ask::Read(mut read), _, Some(snapshots)) => {
-                let state = form::read_state(body).and_then(|state| {
+                let state = forms::read_state(body).and_then(|state| {
                     let unreadable = |why| StoreError::corrupt(format!("forwarded state: {why}"));
                     let is_initial = state.is_none();
                     let state = match state {

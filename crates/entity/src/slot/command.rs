@@ -11,10 +11,10 @@ use super::Active;
 use super::flight::{Pending, Work};
 use crate::ask::{CommandAsk, CommandResult, Done, Origin};
 use crate::decider::{Context, Decider};
+use crate::env::Env;
 use crate::error::Error;
 use crate::guard::guarded;
 use crate::keys::{self, Fingerprint, Keys, Remembered, RestoredKeys};
-use crate::shard::Env;
 use crate::snapshot::Draft;
 
 /// What the idempotency key of a command says about it.

@@ -9,8 +9,8 @@ use gesta_core::{Appended, Error as StoreError, ErrorKind, StreamId};
 
 use crate::ask::{Ask, CommandAsk, CommandResult, Done, ReadAsk, done};
 use crate::decider::Decider;
+use crate::env::Env;
 use crate::error::Error;
-use crate::shard::Env;
 use crate::snapshot::Draft;
 
 pub(super) struct Flight<D: Decider> {

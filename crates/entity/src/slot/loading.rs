@@ -7,8 +7,9 @@ use gesta_core::{After, EventId, RecordedEvent, Revision, StreamId};
 use super::Active;
 use crate::ask::Ask;
 use crate::decider::Decider;
-use crate::load::{LoadedPart, UseSnapshot};
-use crate::shard::Env;
+use crate::env::Env;
+use crate::load::UseSnapshot;
+use crate::message::LoadedPart;
 
 /// An entity that is being loaded.
 pub(crate) struct Loading<D: Decider> {

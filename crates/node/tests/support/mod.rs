@@ -7,8 +7,10 @@
     reason = "test code, of which each test file uses a part"
 )]
 
-#[path = "../../../store/tests/support/mod.rs"]
-pub mod database;
+/// The database of the nodes.
+pub mod database {
+    pub use gesta_testkit::faulty::{FaultyBackend as MemoryBackend, World};
+}
 
 use std::sync::Arc;
 use std::time::Duration;

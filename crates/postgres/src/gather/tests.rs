@@ -179,8 +179,8 @@ fn a_batch_that_does_not_follow_the_one_before_it_waits_for_its_answer() {
     assert_eq!(world.next(), Some(vec![vec![rival]]));
 }
 
-/// Goal: what one log's content does, the others do not notice but by its delay, and the batches of theirs that were
-/// under way behind it neither.
+/// Goal: what one log's content does, the others do not notice but by its delay, and nor do their batches that
+/// were under way after it.
 #[test]
 fn refused_content_is_found_by_sending_each_batch_alone() {
     let (mut world, mut authors) = World::new(2);
@@ -195,7 +195,7 @@ fn refused_content_is_found_by_sending_each_batch_alone() {
 
     assert_eq!(world.answered(Said::Refused), []);
     assert_eq!(world.next(), None, "smaller than what is under way");
-    // Those behind were executed before: they miss, which says nothing.
+    // Those after it were executed before: they miss, which says nothing.
     assert_eq!(world.answered(Said::Executed(&[false, false])), []);
     assert_eq!(world.next(), Some(vec![vec![a_load]]));
     assert_eq!(world.next(), Some(vec![vec![b_load]]));

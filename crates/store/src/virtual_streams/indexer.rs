@@ -268,13 +268,13 @@ impl Indexer {
         let waited = tokio::time::timeout(self.config.wait_max, waited);
         match self.closed.run_until_cancelled(waited).await {
             Some(Ok(true)) => Ok(()),
-            Some(_) => Err(self.behind(position)),
+            Some(_) => Err(self.not_up_to_date(position)),
             None => Err(Error::unavailable("the store was shut down")),
         }
     }
 
-    /// What to tell who has waited in vain.
-    pub(super) fn behind(&self, wanted: Position) -> Error {
+    /// The error for whoever has waited for entries that were not written in time.
+    pub(super) fn not_up_to_date(&self, wanted: Position) -> Error {
         let known = self.known.borrow().clone();
         let at = known.at;
         let error = Error::unavailable(format!(

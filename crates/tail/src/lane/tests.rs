@@ -97,7 +97,7 @@ fn what_comes_after_a_gap_waits_until_it_is_filled() {
     assert_eq!((next(&lane), lane.end()), (None, Position(6)));
 }
 
-/// Goal: a subscriber that comes while there is a gap learns of what lies behind everything that is pending.
+/// Goal: a subscriber that comes while there is a gap learns of what comes after everything that is pending.
 #[test]
 fn who_comes_during_a_gap_is_not_left_at_what_is_pending() {
     let lane = lane(100);

@@ -1,19 +1,55 @@
 //! The faults themselves.
 
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use gesta_core::{
-    AllFrom, AllPage, Append, Appended, Checkpoint, Error, ErrorKind, EventStore, ExpectedRevision,
-    Filter, LogId, Place, Position, Query, ReadAll, Result, StreamId, Subscription,
-    SubscriptionMessage, Timestamp,
+    AllFrom, AllPage, Append, Appended, Checkpoint, Error, ErrorKind, EventStore, EventStoreExt,
+    ExpectedRevision, Filter, LogId, Place, Position, Query, ReadAll, Result, Revision, StreamId,
+    Subscription, SubscriptionMessage, Timestamp,
 };
+use gesta_memory::MemoryStore;
 
 use super::Fault;
-use super::store::BrokenStore;
 
-pub(super) fn folded(stream: &StreamId) -> StreamId {
+/// A store with a fault.
+pub(super) struct BrokenStore {
+    pub(super) inner: MemoryStore,
+    pub(super) fault: Fault,
+    /// Last revisions as of the last append through this store.
+    pub(super) remembered: Mutex<HashMap<StreamId, Revision>>,
+    /// Places that were in a page before.
+    pub(super) shown: Mutex<HashSet<(LogId, Position)>>,
+}
+
+impl BrokenStore {
+    pub(super) fn new(inner: MemoryStore, fault: Fault) -> Self {
+        Self {
+            inner,
+            fault,
+            remembered: Mutex::default(),
+            shown: Mutex::default(),
+        }
+    }
+
+    /// Last revision of a stream, deleted or not.
+    pub(super) async fn last(&self, stream: &StreamId) -> Option<Revision> {
+        let all = self.inner.read_everything().await.ok()?;
+        let last = all.iter().rfind(|event| event.stream == *stream);
+        last.map(|event| event.revision)
+    }
+
+    pub(super) fn folded(&self, stream: StreamId) -> StreamId {
+        match self.fault {
+            Fault::FoldedNames => folded(&stream),
+            _ => stream,
+        }
+    }
+}
+
+fn folded(stream: &StreamId) -> StreamId {
     StreamId::from_stored(stream.as_str().to_lowercase().into())
 }
 

@@ -1,53 +1,14 @@
 //! The wrapper: every call goes to the right store, and some are spoilt.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
-
 use async_trait::async_trait;
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, EventStore, EventStoreExt, ListStreams,
-    LogId, MetadataSet, Position, ReadAll, ReadStream, Result, Revision, SetStreamMetadata,
-    StoreInfo, StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe,
-    Subscription,
+    MetadataSet, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo, StreamId, StreamInfo,
+    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
 };
-use gesta_memory::MemoryStore;
 
-use super::{Fault, faults};
-
-/// A store with a fault.
-pub(super) struct BrokenStore {
-    pub(super) inner: MemoryStore,
-    pub(super) fault: Fault,
-    /// Last revisions as of the last append through this store.
-    pub(super) remembered: Mutex<HashMap<StreamId, Revision>>,
-    /// Places that were in a page before.
-    pub(super) shown: Mutex<HashSet<(LogId, Position)>>,
-}
-
-impl BrokenStore {
-    pub(super) fn new(inner: MemoryStore, fault: Fault) -> Self {
-        Self {
-            inner,
-            fault,
-            remembered: Mutex::default(),
-            shown: Mutex::default(),
-        }
-    }
-
-    /// Last revision of a stream, deleted or not.
-    pub(super) async fn last(&self, stream: &StreamId) -> Option<Revision> {
-        let all = self.inner.read_everything().await.ok()?;
-        let last = all.iter().rfind(|event| event.stream == *stream);
-        last.map(|event| event.revision)
-    }
-
-    fn folded(&self, stream: StreamId) -> StreamId {
-        match self.fault {
-            Fault::FoldedNames => faults::folded(&stream),
-            _ => stream,
-        }
-    }
-}
+use super::Fault;
+use super::faults::{self, BrokenStore};
 
 #[async_trait]
 impl EventStore for BrokenStore {

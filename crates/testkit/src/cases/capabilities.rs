@@ -1,7 +1,6 @@
 //! What the store says of itself, and in what it differs from the others.
 
 use crate::factory::StoreFactory;
-use crate::suite::say;
 use crate::support::*;
 
 /// Goal: an open store says that appends can succeed, a closed one that they cannot.

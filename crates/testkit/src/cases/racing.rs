@@ -96,7 +96,6 @@ pub async fn nothing_appears_below_a_passed_position(factory: &dyn StoreFactory)
 /// As [`nothing_appears_below_a_passed_position`], with writers and readers spread over several stores.
 pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
     const WRITERS: usize = 8;
-    const APPENDS: u64 = 25;
     let history = History::new();
     let finished = Arc::new(AtomicBool::new(false));
     let pollers: Vec<_> = (0..2)
@@ -116,26 +115,7 @@ pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
 
     let writers = (0..WRITERS).map(|writer| {
         let (store, history) = (Arc::clone(&stores[writer % stores.len()]), history.clone());
-        tokio::spawn(async move {
-            for round in 0..APPENDS {
-                // Some compete for a stream, some have their own, some write several.
-                let request = match writer % 4 {
-                    0 => Append::to(stream("shared-{k}"), Any, events(1)),
-                    1 => Append::to(stream(&format!("own-{writer}")), Any, events(3)),
-                    2 => Append::to(stream("claimed"), after(round), events(1)),
-                    _ => {
-                        let mut several = Append::to(stream("x-{k}"), Any, events(1));
-                        let other = Append::to(stream("shared-{k}"), Any, events(2));
-                        several.streams.extend(other.streams);
-                        several
-                    }
-                };
-                let _ = history.append(store.as_ref(), request.clone()).await;
-                if round % 8 == 0 {
-                    let _ = history.append(store.as_ref(), request).await;
-                }
-            }
-        })
+        tokio::spawn(async move { write(store.as_ref(), &history, writer).await })
     });
     for writer in within("writers", join_all(writers)).await {
         writer.expect("no panic");
@@ -154,6 +134,28 @@ pub(super) async fn watched_writers(stores: &[Arc<dyn EventStore>]) {
     assert_eq!(report.unknown_stored + report.unknown_absent, 0, "{report}");
     assert_eq!(report.events_foreign, 0, "{report}");
     assert!(report.events_tailed > 0);
+}
+
+/// Appends again and again. Some writers compete for a stream, some have their own, some write several.
+async fn write(store: &dyn EventStore, history: &History, writer: usize) {
+    const APPENDS: u64 = 25;
+    for round in 0..APPENDS {
+        let request = match writer % 4 {
+            0 => Append::to(stream("shared-{k}"), Any, events(1)),
+            1 => Append::to(stream(&format!("own-{writer}")), Any, events(3)),
+            2 => Append::to(stream("claimed"), after(round), events(1)),
+            _ => {
+                let mut several = Append::to(stream("x-{k}"), Any, events(1));
+                let other = Append::to(stream("shared-{k}"), Any, events(2));
+                several.streams.extend(other.streams);
+                several
+            }
+        };
+        let _ = history.append(store, request.clone()).await;
+        if round % 8 == 0 {
+            let _ = history.append(store, request).await;
+        }
+    }
 }
 
 /// The claim of the writer that stores this revision.

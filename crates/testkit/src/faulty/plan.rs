@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use gesta_core::backend::{Batch, Row};
 use gesta_core::limits::PAGE_BYTES_MAX;
-use gesta_core::{EventData, EventType, StreamId};
+use gesta_core::{Error, EventData, EventType, StreamId};
 
 use super::random::Random;
+use super::read::Read;
 
 /// What happens to one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub enum Fault {
     SlowRequest(Duration),
     /// The events are stored at once, but the reply takes this much longer.
     SlowReply(Duration),
+    /// Nothing is stored, and trying again is of no use: the disk is full.
+    DiskFull,
     /// Another process appends these events just before, so that the commit misses.
     Overtaken(StreamId, Vec<EventData>),
 }
@@ -43,6 +46,8 @@ pub enum LateCommit {
     After(Duration),
     /// Just before the next commit of the same process.
     BeforeNextCommit,
+    /// When the test says so: [`Faulty::commit_lost`](super::Faulty::commit_lost).
+    WhenTold,
 }
 
 /// What happens to one read, or to one attempt to connect.
@@ -128,12 +133,16 @@ impl RandomFaults {
 }
 
 type Refuses = Box<dyn Fn(&Row) -> bool + Send>;
+type Fails = Box<dyn FnMut(Read<'_>) -> Option<Error> + Send>;
 
 /// The plan of one process.
 pub(super) struct Plan {
     pub(super) commits: VecDeque<Fault>,
     pub(super) reads: VecDeque<ReadFault>,
     pub(super) refuses: Option<Refuses>,
+    pub(super) fails: Option<Fails>,
+    /// Runs while the data of an event are packed.
+    pub(super) packing: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Time of a call, half of it on the way to the database.
     pub(super) round_trip: Duration,
     /// Bytes after which a page ends.
@@ -149,6 +158,8 @@ impl Default for Plan {
             commits: VecDeque::new(),
             reads: VecDeque::new(),
             refuses: None,
+            fails: None,
+            packing: None,
             round_trip: Duration::ZERO,
             page_bytes_max: PAGE_BYTES_MAX,
             mute: false,
@@ -207,6 +218,10 @@ impl Plan {
             1 => ReadFault::SlowReply(random.duration(faults.slow_max)),
             _ => ReadFault::SlowRequest(random.duration(faults.slow_max)),
         })
+    }
+
+    pub(super) fn failure_of(&mut self, read: Read<'_>) -> Option<Error> {
+        self.fails.as_mut().and_then(|fails| fails(read))
     }
 
     pub(super) fn loses_message(&mut self) -> bool {

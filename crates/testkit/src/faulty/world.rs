@@ -1,6 +1,6 @@
 //! [`World`]: the database, and what a test may see and do without any process of it.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gesta_core::backend::*;
@@ -8,13 +8,7 @@ use gesta_core::*;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::clock::TokioClock;
-use super::store::FaultyStore;
-use super::tables::Log;
-
-/// A moment in the life of a [`World`]: a number that grows with whatever asks for one or becomes durable.
-/// Two things that happened in one order have moments in that order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Moment(pub u64);
+use crate::database::{Log, Moment, VirtualTables};
 
 /// An event of a [`World`], and when it became durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,10 +21,13 @@ pub struct StoredEvent {
 
 /// A database in memory. Must be made, and used, within a tokio runtime.
 pub struct World {
-    pub(super) logs: u16,
-    pub(super) incarnation: Incarnation,
+    logs: u16,
+    incarnation: Incarnation,
+    batches_in_flight_max: AtomicUsize,
     clock: Arc<dyn Clock>,
     tables: Mutex<Vec<Log>>,
+    virtual_tables: Mutex<VirtualTables>,
+    refuses_entries: AtomicBool,
     listeners: Mutex<Vec<Vec<UnboundedSender<Signal>>>>,
     moments: AtomicU64,
     epochs: AtomicI64,
@@ -58,8 +55,11 @@ impl World {
         Arc::new(Self {
             logs,
             incarnation: Incarnation::random(),
+            batches_in_flight_max: AtomicUsize::new(64),
             clock,
             tables: Mutex::new(vec![Log::default(); usize::from(logs)]),
+            virtual_tables: Mutex::default(),
+            refuses_entries: AtomicBool::new(false),
             listeners: Mutex::default(),
             moments: AtomicU64::new(0),
             epochs: AtomicI64::new(0),
@@ -67,10 +67,33 @@ impl World {
         })
     }
 
-    /// A further process with its own store on this database.
+    /// Number of logs.
     #[must_use]
-    pub fn store(self: &Arc<Self>) -> FaultyStore {
-        FaultyStore::on(self, gesta_store::Config::default())
+    pub fn logs(&self) -> u16 {
+        self.logs
+    }
+
+    /// What checkpoints of it carry.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The most batches of one log that a process may have in flight.
+    #[must_use]
+    pub fn batches_in_flight_max(&self) -> usize {
+        self.batches_in_flight_max.load(Ordering::SeqCst)
+    }
+
+    /// Processes that are started from now on may have so many batches of one log in flight.
+    pub fn set_batches_in_flight_max(&self, count: usize) {
+        self.batches_in_flight_max.store(count, Ordering::SeqCst);
+    }
+
+    /// The end of a log.
+    #[must_use]
+    pub fn end(&self, log: LogId) -> LogEnd {
+        self.with(log, |rows| rows.end())
     }
 
     /// The clock of the stores.
@@ -129,23 +152,65 @@ impl World {
         assert!(violations.is_empty(), "{violations:?}");
         let tables = lock(&self.tables);
         let logs = (0..self.logs).map(LogId).zip(tables.iter());
-        let rows = logs.flat_map(|(log, table)| table.rows.values().map(move |row| (log, row)));
-        rows.map(|(log, stored)| StoredEvent {
-            event: stored.row.to_recorded(log),
-            durable: stored.durable,
-        })
-        .collect()
+        let rows = logs.flat_map(|(log, table)| table.rows().iter().map(move |row| (log, row)));
+        let there = rows.filter(|(_, stored)| !stored.is_removed);
+        there
+            .map(|(log, stored)| StoredEvent {
+                event: stored.row.to_recorded(log),
+                durable: stored.durable,
+            })
+            .collect()
     }
 
-    /// Loses the newest `count` rows of a log, as a fail-over to a lagging standby does.
+    /// Loses the newest `count` rows of a log, as a fail-over to a lagging standby does. What was written of virtual
+    /// streams after that was committed later, so it is lost as well.
     pub fn lose_newest(&self, log: LogId, count: usize) {
         self.with(log, |rows| rows.lose_newest(count));
+        if log == LogId(0) {
+            let end = self.end(log).position;
+            self.with_virtual(|tables, _| tables.lose_after(end));
+        }
+    }
+
+    /// Removes a row, as scavenging does.
+    pub fn remove(&self, log: LogId, position: Position) {
+        let is_it = |row: &Row| row.position == position;
+        self.with(log, |rows| rows.remove(is_it, RunMode::Real));
+    }
+
+    /// The stored metadata of a stream can no longer be read.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn damage_metadata(&self, stream: &StreamId) {
+        let log = log_of(stream, self.logs);
+        self.with(log, |rows| rows.damage_last(&stream.metadata_stream()));
+    }
+
+    /// A mistake to plant: chained inserts compare the position of the last row alone, not its writer.
+    pub fn forget_writers(&self) {
+        lock(&self.tables).iter_mut().for_each(Log::forget_writers);
+    }
+
+    /// Whether entries of virtual streams can be written.
+    pub fn refuse_entries(&self, refuse: bool) {
+        self.refuses_entries.store(refuse, Ordering::SeqCst);
     }
 
     // ---- for the backend ----
 
     pub(super) fn with<T>(&self, log: LogId, on: impl FnOnce(&mut Log) -> T) -> T {
         on(&mut lock(&self.tables)[usize::from(log.0)])
+    }
+
+    /// Works on what is kept for virtual streams, given the log.
+    pub(super) fn with_virtual<T>(&self, on: impl FnOnce(&mut VirtualTables, &Log) -> T) -> T {
+        let tables = lock(&self.tables);
+        on(&mut lock(&self.virtual_tables), &tables[0])
+    }
+
+    pub(super) fn refuses_entries(&self) -> bool {
+        self.refuses_entries.load(Ordering::SeqCst)
     }
 
     pub(super) fn new_epoch(&self) -> WriterEpoch {
@@ -172,13 +237,8 @@ impl World {
         limit: usize,
     ) -> Vec<StreamId> {
         let tables = lock(&self.tables);
-        let names = tables.iter().flat_map(|log| log.streams.keys());
-        let mut names: Vec<StreamId> = names
-            .filter(|name| name.as_str().starts_with(prefix))
-            .filter(|name| !name.is_system() || prefix.starts_with('$'))
-            .filter(|name| after.is_none_or(|after| *name > after))
-            .cloned()
-            .collect();
+        let names = tables.iter().flat_map(|log| log.names(prefix, after));
+        let mut names: Vec<StreamId> = names.cloned().collect();
         names.sort();
         names.truncate(limit);
         names

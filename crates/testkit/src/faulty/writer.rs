@@ -10,8 +10,9 @@ use gesta_core::{Error, ErrorKind, log_of};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::backend::Process;
+use super::gate::Answers;
 use super::plan::{Fault, LateCommit, Meets};
+use super::process::Process;
 
 /// A commit on its way.
 struct Sent {
@@ -137,7 +138,7 @@ impl Connection {
             };
             let outcome = self.execute(batch, meets.fault);
             self.replied = self.replied.max(Instant::now() + half + slow_reply);
-            answer(reply, outcome, self.replied);
+            self.answer(reply, outcome);
         }
     }
 
@@ -153,6 +154,10 @@ impl Connection {
                 Fault::Refused => {
                     return BatchOutcome::Refused(ErrorKind::Refused("as planned".into()).into());
                 }
+                Fault::DiskFull => {
+                    let full = ErrorKind::Unsupported("the disk is full, as planned".into());
+                    return BatchOutcome::Failed(full.into());
+                }
                 Fault::LostRequest => self.state = State::Dead,
                 Fault::LostReply => {
                     self.commit(&batch);
@@ -163,7 +168,7 @@ impl Connection {
                 Fault::Lost(late) => self.stall(late),
                 Fault::Overtaken(stream, events) => {
                     let world = &self.process.world;
-                    let log = log_of(&stream, world.logs);
+                    let log = log_of(&stream, world.logs());
                     world.append_as_foreigner(log, &stream, events);
                 }
                 Fault::SlowRequest(_) | Fault::SlowReply(_) => {}
@@ -192,6 +197,21 @@ impl Connection {
         self.process.world.commit(batch, self.epoch)
     }
 
+    /// Replies, at once or when it is time and the test lets answers through.
+    fn answer(&self, reply: oneshot::Sender<BatchOutcome>, outcome: BatchOutcome) {
+        let (process, at) = (Arc::clone(&self.process), self.replied);
+        let mut answering = Box::pin(async move {
+            if at > Instant::now() {
+                sleep_until(at).await;
+            }
+            process.gate(Answers::Commits).pass().await;
+            let _ = reply.send(outcome);
+        });
+        if (&mut answering).now_or_never().is_none() {
+            tokio::spawn(answering);
+        }
+    }
+
     fn stall(&mut self, late: LateCommit) {
         self.state = State::Stalled(late);
         self.process.begin_stall(self.epoch, late);
@@ -203,16 +223,4 @@ impl Connection {
             });
         }
     }
-}
-
-/// Replies, at once or when it is time.
-fn answer(reply: oneshot::Sender<BatchOutcome>, outcome: BatchOutcome, at: Instant) {
-    if at <= Instant::now() {
-        let _ = reply.send(outcome);
-        return;
-    }
-    tokio::spawn(async move {
-        sleep_until(at).await;
-        let _ = reply.send(outcome);
-    });
 }

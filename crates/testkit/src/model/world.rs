@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::fmt::Debug;
 
 use gesta_core::{
-    AllFrom, Append, Appended, Checkpoint, DeleteStream, Deleted, Direction, Error, EventData,
-    EventId, EventStore, EventStoreExt, ExpectedRevision, Filter, Incarnation, MetadataSet, Place,
-    Position, ReadAll, ReadStream, RecordedEvent, Revision, SetStreamMetadata, StreamFrom,
-    StreamMetadata, SubscribeFrom, Tags, Timestamp,
+    AllFrom, Append, Appended, Checkpoint, DeleteKind, DeleteStream, Deleted, Direction, Error,
+    EventData, EventId, EventStore, EventStoreExt, ExpectedRevision, Filter, Incarnation,
+    MetadataSet, Place, Position, ReadAll, ReadStream, RecordedEvent, Revision, SetStreamMetadata,
+    StreamFrom, StreamMetadata, SubscribeFrom, Tags, Timestamp,
 };
 use gesta_memory::{Config, MemoryStore};
 use uuid::Uuid;
@@ -111,27 +111,9 @@ impl World {
                 self.append(append).await
             }
             Operation::Again(back, change) => self.again(*back, *change).await,
-            Operation::Delete(name, claim, kind) => {
-                let request = DeleteStream {
-                    stream: stream(name),
-                    expected: self.expected(name, *claim).await,
-                    kind: *kind,
-                };
-                let tested = self.tested.delete_stream(request.clone()).await;
-                let model = self.model.delete_stream(request).await;
-                let plain = |it: Deleted| (it.log, it.position, it.checkpoint.place);
-                same_answer(tested.map(plain), model.map(plain), Errors::Exactly)
-            }
+            Operation::Delete(name, claim, kind) => self.delete(name, *claim, *kind).await,
             Operation::SetMetadata(name, claim, json) => {
-                let request = SetStreamMetadata {
-                    stream: stream(name),
-                    expected: self.expected(&format!("$${name}"), *claim).await,
-                    metadata: StreamMetadata::parse(*json).map_err(describe)?,
-                };
-                let tested = self.tested.set_stream_metadata(request.clone()).await;
-                let model = self.model.set_stream_metadata(request).await;
-                let plain = |it: MetadataSet| (it.log, it.position, it.checkpoint.place);
-                same_answer(tested.map(plain), model.map(plain), Errors::Exactly)
+                self.set_metadata(name, *claim, json).await
             }
             Operation::AppendMetadata(name, claim, json, ids) => {
                 let name = format!("$${name}");
@@ -165,6 +147,35 @@ impl World {
                 same("lists", &tested, &list(&self.model, prefix, *limit).await)
             }
         }
+    }
+
+    async fn delete(&mut self, name: &str, claim: Claim, kind: DeleteKind) -> Result<(), String> {
+        let request = DeleteStream {
+            stream: stream(name),
+            expected: self.expected(name, claim).await,
+            kind,
+        };
+        let tested = self.tested.delete_stream(request.clone()).await;
+        let model = self.model.delete_stream(request).await;
+        let plain = |it: Deleted| (it.log, it.position, it.checkpoint.place);
+        same_answer(tested.map(plain), model.map(plain), Errors::Exactly)
+    }
+
+    async fn set_metadata(
+        &mut self,
+        name: &str,
+        claim: Claim,
+        json: &'static str,
+    ) -> Result<(), String> {
+        let request = SetStreamMetadata {
+            stream: stream(name),
+            expected: self.expected(&format!("$${name}"), claim).await,
+            metadata: StreamMetadata::parse(json).map_err(describe)?,
+        };
+        let tested = self.tested.set_stream_metadata(request.clone()).await;
+        let model = self.model.set_stream_metadata(request).await;
+        let plain = |it: MetadataSet| (it.log, it.position, it.checkpoint.place);
+        same_answer(tested.map(plain), model.map(plain), Errors::Exactly)
     }
 
     /// A new id that the model knows of, or none.

@@ -1,4 +1,4 @@
-//! What ends with its rights: subscriptions, tokens, a store that hears no news.
+//! What ends with its rights: subscriptions, tokens, a store that gets no news.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -260,7 +260,7 @@ impl EventStore for Breakable {
     }
 }
 
-/// Goal: rights that may have been taken away do not hold while nobody can hear of it; they do again afterwards.
+/// Goal: rights that may have been taken away do not hold while nobody can learn of it; they do again afterwards.
 #[tokio::test]
 async fn without_news_nothing_is_allowed() {
     let store = Arc::new(Breakable {

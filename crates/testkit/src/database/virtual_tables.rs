@@ -1,27 +1,36 @@
-//! What the database of the tests keeps for virtual streams.
+//! What a database of the tests keeps for virtual streams.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use async_trait::async_trait;
 use gesta_core::backend::*;
 use gesta_core::*;
 
-use super::World;
+use super::Log;
 
-#[derive(Default)]
-pub struct Index {
+/// The entries of virtual streams, and how far the log was looked at.
+#[derive(Debug, Default)]
+pub struct VirtualTables {
     state: IndexState,
-    /// The database is away for whoever writes entries.
-    pub refuses: bool,
     /// The numbers that the streams got.
     numbers: BTreeMap<u64, StreamId>,
     streams: BTreeMap<StreamId, Vec<Position>>,
 }
 
-impl Index {
+impl VirtualTables {
+    /// The state.
+    #[must_use]
+    pub fn state(&self) -> IndexState {
+        self.state
+    }
+
+    /// Switches virtual streams on or off.
+    pub fn switch(&mut self, on: bool) -> IndexState {
+        self.state.on = on;
+        self.state
+    }
+
     /// Forgets what was written after the row at `end` was committed.
-    pub fn lose_above(&mut self, end: Position) {
+    pub fn lose_after(&mut self, end: Position) {
         self.state.position = self.state.position.min(end);
         for positions in self.streams.values_mut() {
             positions.retain(|position| *position <= end);
@@ -32,7 +41,13 @@ impl Index {
             .retain(|_, stream| streams.contains_key(stream));
     }
 
-    fn write(&mut self, page: &IndexPage, is_there: bool) -> IndexWrite {
+    /// Writes a page about this log.
+    ///
+    /// # Panics
+    /// If the page breaks a constraint: a number that is taken, entries out of order.
+    pub fn write(&mut self, page: &IndexPage, log: &Log) -> IndexWrite {
+        let is_there = log.at(page.through);
+        let is_there = is_there.is_some_and(|stored| stored.writer == page.writer);
         if !self.state.on || self.state.position != page.after || !is_there {
             return IndexWrite::Missed;
         }
@@ -51,7 +66,9 @@ impl Index {
         IndexWrite::Written
     }
 
-    fn read(&self, slice: &EntrySlice) -> Entries {
+    /// Reads a part of a virtual stream.
+    #[must_use]
+    pub fn read(&self, slice: &EntrySlice) -> Entries {
         let positions = self.streams.get(&slice.stream);
         let all = positions.into_iter().flatten();
         let all = (0..).map(Revision).zip(all);
@@ -72,52 +89,5 @@ impl Index {
             last,
             entries,
         }
-    }
-}
-
-/// The virtual streams of a world.
-pub struct MemoryIndex(pub Arc<World>);
-
-impl MemoryIndex {
-    async fn with<T>(
-        &self,
-        work: impl FnOnce(&mut Index, &dyn Fn(Position, WriterEpoch) -> bool) -> T,
-    ) -> Result<T> {
-        // Others get their turn before and after, as with a database.
-        tokio::task::yield_now().await;
-        let done = self.0.with_index(work);
-        tokio::task::yield_now().await;
-        Ok(done)
-    }
-}
-
-#[async_trait]
-impl VirtualIndex for MemoryIndex {
-    async fn state(&self) -> Result<IndexState> {
-        self.with(|index, _| index.state).await
-    }
-
-    async fn switch(&self, on: bool) -> Result<IndexState> {
-        self.with(|index, _| {
-            index.state.on = on;
-            index.state
-        })
-        .await
-    }
-
-    async fn write(&self, page: IndexPage) -> Result<IndexWrite> {
-        // A write takes longer than a read, so more can happen meanwhile.
-        for _ in 0..4 {
-            tokio::task::yield_now().await;
-        }
-        let written = self.with(|index, is_there| match index.refuses {
-            true => Err(Error::unavailable("away")),
-            false => Ok(index.write(&page, is_there(page.through, page.writer))),
-        });
-        written.await?
-    }
-
-    async fn read(&self, slice: EntrySlice) -> Result<Entries> {
-        self.with(|index, _| index.read(&slice)).await
     }
 }

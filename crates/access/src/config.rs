@@ -1,0 +1,56 @@
+//! How accounts and rights are followed.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::{Clock, SystemClock};
+
+/// When callers must prove who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// As soon as there has ever been a user in the store.
+    #[default]
+    Auto,
+    /// Always: without users nobody may do anything.
+    On,
+}
+
+/// How an [`Access`](crate::Access) works.
+#[derive(Clone)]
+pub struct Config {
+    /// When callers must prove who they are.
+    pub mode: Mode,
+    /// By which tokens expire.
+    pub clock: Arc<dyn Clock>,
+    /// The time since some moment, which counts suspension; for how old the news are.
+    pub uptime: fn() -> Duration,
+    /// Passwords that are compared at once; each takes 19 MiB and a processor for some 20 ms.
+    pub comparisons_max: usize,
+    /// Calls of one user at once, running subscriptions not counted.
+    pub user_calls_max: usize,
+    /// Payload that one user may append and read in a second, in bytes.
+    pub user_bytes_per_second: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            mode: Mode::Auto,
+            clock: Arc::new(SystemClock),
+            uptime: gesta_core::uptime,
+            comparisons_max: (processors / 2).clamp(1, 4),
+            user_calls_max: 5_000,
+            user_bytes_per_second: 1024 * 1024 * 1024,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,48 @@
+//! Messages to a shard.
+
+use gesta_core::peers::{PeerAnswer, Unanswered};
+use gesta_core::{Appended, RecordedEvent, StreamId};
+
+use crate::ask::Ask;
+use crate::decider::Decider;
+
+/// A message to a shard.
+pub(crate) enum Message<D: Decider> {
+    Ask {
+        stream: StreamId,
+        ask: Ask<D>,
+    },
+    /// The outcome of a submission.
+    Outcome {
+        stream: StreamId,
+        number: u64,
+        result: gesta_core::Result<Appended>,
+    },
+    Loaded {
+        stream: StreamId,
+        number: u64,
+        part: LoadedPart,
+    },
+    /// What became of a request that was forwarded.
+    Forwarded {
+        stream: StreamId,
+        number: u64,
+        outcome: Result<PeerAnswer, Unanswered>,
+    },
+    /// It is time to look at what waits to be forwarded.
+    Wake {
+        stream: StreamId,
+    },
+    /// No request will come any more: the shard ends when all are answered.
+    Stop,
+}
+
+/// A piece of what was loaded for one entity; the pieces come in order.
+pub(crate) enum LoadedPart {
+    /// The last snapshot. The events follow, beginning with the one after which it was taken.
+    Snapshot(Box<RecordedEvent>),
+    Events(Vec<RecordedEvent>),
+    /// Everything was loaded.
+    End,
+    Failed(gesta_core::Error),
+}

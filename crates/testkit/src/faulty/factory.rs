@@ -1,0 +1,65 @@
+//! Factory of stores without faults: what the tests of faults rest on must keep the contract itself.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use gesta_core::{Clock, SystemClock};
+
+use super::world::World;
+use crate::factory::{StoreFactory, TestStore};
+
+/// Makes a world for each store, without faults.
+#[derive(Debug, Clone, Copy)]
+pub struct WorldFactory {
+    logs: u16,
+}
+
+impl WorldFactory {
+    /// Worlds of this many logs.
+    #[must_use]
+    pub fn new(logs: u16) -> Self {
+        Self { logs }
+    }
+
+    fn open(world: &Arc<World>) -> TestStore {
+        TestStore::owned(world.store().share(), Arc::clone(world) as _)
+    }
+}
+
+#[async_trait]
+impl StoreFactory for WorldFactory {
+    fn name(&self) -> String {
+        format!("store over a backend in memory ({} logs)", self.logs)
+    }
+
+    fn logs(&self) -> u16 {
+        self.logs
+    }
+
+    async fn create(&self) -> TestStore {
+        Self::open(&World::with_clock(self.logs, Arc::new(SystemClock)))
+    }
+
+    async fn create_with_clock(&self, clock: Arc<dyn Clock>) -> Option<TestStore> {
+        Some(Self::open(&World::with_clock(self.logs, clock)))
+    }
+
+    async fn create_with_virtual_streams(&self) -> Option<TestStore> {
+        if self.logs > 1 {
+            return None;
+        }
+        let world = World::with_clock(self.logs, Arc::new(SystemClock));
+        let store = world.store().share();
+        store.switch_virtual_streams(true).await.expect("switched");
+        Some(TestStore::owned(store, world as _))
+    }
+
+    async fn reopen(&self, store: &TestStore) -> Option<TestStore> {
+        store.shutdown().await.expect("shut down");
+        Some(Self::open(&store.home::<World>()))
+    }
+
+    async fn second(&self, store: &TestStore) -> Option<TestStore> {
+        Some(Self::open(&store.home::<World>()))
+    }
+}

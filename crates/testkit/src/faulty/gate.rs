@@ -1,0 +1,82 @@
+//! Answers that a test holds back.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Semaphore;
+
+/// Answers of one kind that a process can be made to wait for: the database has done its work by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// Of commits.
+    Commits,
+    /// Of streams and types looked up.
+    Loads,
+    /// Of ids read for the deduplication window, part by part.
+    Ids,
+    /// Of names of streams.
+    Names,
+}
+
+/// As good as all.
+const ALL: usize = Semaphore::MAX_PERMITS / 2;
+
+/// Lets answers of one kind through.
+pub(super) struct Gate {
+    left: Semaphore,
+    held: AtomicUsize,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            left: Semaphore::new(ALL),
+            held: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Gate {
+    /// Lets so many answers through and no more; `None`: all.
+    pub(super) fn let_through(&self, count: Option<usize>) {
+        self.left.forget_permits(usize::MAX);
+        self.left.add_permits(count.unwrap_or(ALL).min(ALL));
+    }
+
+    /// How many more are let through.
+    pub(super) fn left(&self) -> usize {
+        self.left.available_permits()
+    }
+
+    /// How many are held.
+    pub(super) fn held(&self) -> usize {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    /// Returns when one more answer may go.
+    pub(super) async fn pass(&self) {
+        if let Ok(permit) = self.left.try_acquire() {
+            permit.forget();
+            return;
+        }
+        let _held = Held::new(&self.held);
+        if let Ok(permit) = self.left.acquire().await {
+            permit.forget();
+        }
+    }
+}
+
+/// Counts an answer as held while it is.
+struct Held<'a>(&'a AtomicUsize);
+
+impl<'a> Held<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
