@@ -9,7 +9,7 @@ import re
 import sys
 
 ADDRESS = sys.argv[1]
-NEEDS_MORE = ("projection", "ssl.get_server_certificate", "os.getenv", "@dataclass", "fastapi", "opentelemetry")
+NEEDS_MORE = ("projection", "ssl.get_server_certificate", "os.getenv", "class RecordedEvent", "fastapi", "opentelemetry")
 
 text = importlib.metadata.metadata("kurrentdbclient").get_payload()
 blocks = re.findall(r"```python\n(.*?)```", text, re.S)
