@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use gesta_client::{Config, HttpStore};
 use gesta_core::{
-    AllFrom, Append, Appended, Checkpoint, EventStore, Filter, LogId, Position, ReadAll,
-    RecordedEvent,
+    AllFrom, Append, Appended, Checkpoint, EventData, EventId, EventStore, EventType,
+    ExpectedRevision, Filter, LogId, Position, ReadAll, RecordedEvent, StreamId, log_of,
 };
 use gesta_testkit::{Around, Outer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::{Result, fail};
+use crate::failure::{Context, Result, fail};
 use crate::faults::CurrentStore;
 use crate::faults::tails::{Manner, Tail};
 use crate::run::Run;
@@ -32,6 +32,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Pause of a writer between two appends.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// What the client says when it could not connect.
+const NOT_CONNECTED: &str = "cannot connect to the server";
 /// Events per page of the check.
 const PAGE: usize = 5_000;
 
@@ -47,14 +49,33 @@ pub(crate) struct Way {
 /// The longest append, by the servers that were asked for it.
 pub(crate) type Longest = BTreeMap<BTreeSet<usize>, Duration>;
 
+/// An append that was acknowledged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answered {
+    /// When it was first asked for.
+    pub(crate) begun: Instant,
+    /// When the answer came.
+    pub(crate) at: Instant,
+    /// The log that it is stored in.
+    pub(crate) log: LogId,
+}
+
+/// What all writers see.
+#[derive(Default)]
+struct Seen {
+    longest: Mutex<Longest>,
+    answered: Mutex<Vec<Answered>>,
+    /// How often an append ended so, but for those that were not sent because nobody took the connection.
+    errors: Mutex<BTreeMap<String, u64>>,
+}
+
 /// The servers as one writer sees them: one at a time.
 struct Turning {
     stores: Vec<HttpStore>,
     at: AtomicUsize,
     /// Since when the present append is asked for, and of which servers.
     begun: Mutex<Option<(Instant, BTreeSet<usize>)>>,
-    longest: Arc<Mutex<Longest>>,
-    answered: Arc<Mutex<Vec<Instant>>>,
+    seen: Arc<Seen>,
 }
 
 #[async_trait]
@@ -76,15 +97,22 @@ impl Around for Turning {
             Err(error) if error.is_retryable() => {
                 let next = (node + 1) % self.stores.len();
                 self.at.store(next, Ordering::Relaxed);
+                let told = told(error);
+                if !told.contains(NOT_CONNECTED) {
+                    *self.seen.errors.lock().unwrap().entry(told).or_default() += 1;
+                }
             }
             _ => {
-                if answer.is_ok() {
-                    self.answered.lock().unwrap().push(Instant::now());
+                let at = Instant::now();
+                if let Ok(appended) = &answer {
+                    let log = appended.log;
+                    let answered = Answered { begun, at, log };
+                    self.seen.answered.lock().unwrap().push(answered);
                 }
                 *self.begun.lock().unwrap() = None;
-                let mut longest = self.longest.lock().unwrap();
+                let mut longest = self.seen.longest.lock().unwrap();
                 let longest = longest.entry(asked).or_default();
-                *longest = begun.elapsed().max(*longest);
+                *longest = (at - begun).max(*longest);
             }
         }
         answer
@@ -97,8 +125,7 @@ pub(crate) struct Load {
     pub(crate) record: SharedRecord,
     epoch: Instant,
     progress: Vec<Arc<AtomicU64>>,
-    longest: Arc<Mutex<Longest>>,
-    answered: Arc<Mutex<Vec<Instant>>>,
+    seen: Arc<Seen>,
     writers: JoinSet<()>,
     writers_over: CancellationToken,
     tails: JoinSet<()>,
@@ -118,12 +145,23 @@ impl Load {
         seed: u64,
         from: Option<&Checkpoint>,
     ) -> Result<Self> {
+        Self::paced(written, followed, writers, seed, from, PAUSE)
+    }
+
+    /// The same, with this pause of a writer between two appends.
+    pub(crate) fn paced(
+        written: &[Way],
+        followed: &[Way],
+        writers: usize,
+        seed: u64,
+        from: Option<&Checkpoint>,
+        pause: Duration,
+    ) -> Result<Self> {
         let mut load = Self {
             record: SharedRecord::default(),
             epoch: Instant::now(),
             progress: Vec::new(),
-            longest: Arc::default(),
-            answered: Arc::default(),
+            seen: Arc::default(),
             writers: JoinSet::new(),
             writers_over: CancellationToken::new(),
             tails: JoinSet::new(),
@@ -136,19 +174,25 @@ impl Load {
         }
         let run = Run::random().to_string();
         for number in 0..writers {
-            load.write(written, number, seed, &run)?;
+            load.write(written, number, seed, &run, pause)?;
         }
         Ok(load)
     }
 
-    fn write(&mut self, ways: &[Way], number: usize, seed: u64, run: &str) -> Result<()> {
+    fn write(
+        &mut self,
+        ways: &[Way],
+        number: usize,
+        seed: u64,
+        run: &str,
+        pause: Duration,
+    ) -> Result<()> {
         let entry = number % ways.len();
         let turning = Turning {
             stores: ways.iter().map(connect).collect::<Result<_>>()?,
             at: AtomicUsize::new(entry),
             begun: Mutex::default(),
-            longest: Arc::clone(&self.longest),
-            answered: Arc::clone(&self.answered),
+            seen: Arc::clone(&self.seen),
         };
         let progress = Arc::new(AtomicU64::new(0));
         self.progress.push(Arc::clone(&progress));
@@ -156,7 +200,7 @@ impl Load {
             number,
             entry,
             store: CurrentStore::new(Arc::new(Outer(turning)), None),
-            pause: PAUSE,
+            pause,
             seed,
             run: run.to_owned(),
             over: self.writers_over.clone(),
@@ -208,9 +252,15 @@ impl Load {
         }
     }
 
-    /// When appends were acknowledged.
-    pub(crate) fn answered(&self) -> Vec<Instant> {
-        self.answered.lock().unwrap().clone()
+    /// The appends that were acknowledged, in the order of their answers.
+    pub(crate) fn answered(&self) -> Vec<Answered> {
+        self.seen.answered.lock().unwrap().clone()
+    }
+
+    /// How often an append ended with an error and was asked of another server, by the error. A connection that nobody
+    /// took is no error: nothing was asked.
+    pub(crate) fn errors(&self) -> BTreeMap<String, u64> {
+        self.seen.errors.lock().unwrap().clone()
     }
 
     /// How often a tail has lost its subscription and come back.
@@ -220,7 +270,7 @@ impl Load {
 
     /// The longest append, by the servers that were asked for it.
     pub(crate) fn longest(&self) -> Longest {
-        self.longest.lock().unwrap().clone()
+        self.seen.longest.lock().unwrap().clone()
     }
 
     /// Ends the writers, each after the answer to its last append.
@@ -261,6 +311,55 @@ impl Load {
         }
         Ok(self.record.history.check_against(stored))
     }
+}
+
+/// Appends to logs of its choice through every server; what it has stored is checked with the rest.
+pub(crate) struct Prober {
+    stores: Vec<HttpStore>,
+    logs: u16,
+    record: SharedRecord,
+}
+
+impl Prober {
+    /// Beside a load on a store of so many logs.
+    pub(crate) fn new(load: &Load, ways: &[Way], logs: u16) -> Result<Self> {
+        Ok(Self {
+            stores: ways.iter().map(connect).collect::<Result<_>>()?,
+            logs,
+            record: Arc::clone(&load.record),
+        })
+    }
+
+    /// Appends once through each server, to a log that is wanted; gives the longest time that one took.
+    ///
+    /// # Errors
+    /// An append was not acknowledged.
+    pub(crate) async fn append(&self, is_wanted: impl Fn(LogId) -> bool) -> Result<Duration> {
+        let mut longest = Duration::ZERO;
+        for store in &self.stores {
+            let stream = loop {
+                let stream = StreamId::new(format!("probe-{}", Run::random()))?;
+                if is_wanted(log_of(&stream, self.logs)) {
+                    break stream;
+                }
+            };
+            let event = EventData::json(EventType::new("probed")?, "{}");
+            let event = event.with_id(EventId::random());
+            let append = Append::to(stream, ExpectedRevision::NoStream, vec![event]);
+            let begun = Instant::now();
+            let answer = self.record.history.append(store, append).await;
+            answer.context("an append to a log of a database that lives")?;
+            longest = longest.max(begun.elapsed());
+        }
+        Ok(longest)
+    }
+}
+
+/// An error with its causes.
+fn told(error: &gesta_core::Error) -> String {
+    let first: Option<&dyn std::error::Error> = Some(error);
+    let all = std::iter::successors(first, |error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// A client of a server.

@@ -77,7 +77,9 @@ impl<'a> Kept<'a> {
         load.goes_on().await?;
 
         load.end_writers().await?;
-        let times = Times::of(hurt, &probe.end(), &load.answered())?;
+        let answered = load.answered().into_iter();
+        let answered: Vec<_> = answered.map(|answered| answered.at).collect();
+        let times = Times::of(hurt, &probe.end(), &answered)?;
         let stored = read_on(&ways[0], &mut self.at).await?;
         let (record, resumed) = (load.record.clone(), load.resumed());
         let report = load.judge(&stored).await?;
