@@ -1,5 +1,7 @@
 //! Connections that break, batches that miss, and faults at random.
 
+use gesta_testkit::faulty::Read;
+
 use super::*;
 
 /// Goal: C7. The reply is lost, the request is lost, or the statement commits late: stored exactly once, and the caller
@@ -140,7 +142,11 @@ async fn a_database_that_stays_away_is_told_apart_from_an_unknown_outcome() {
         },
     );
     p.append(to("s", Any, vec![event("a")])).await.unwrap();
-    p.go_away();
+    p.fail_next_commit(Fault::LostRequest);
+    p.fail_reads(|read| match read {
+        Read::Connect | Read::Lookup(_) | Read::Names => Some(Error::unavailable("down")),
+        _ => None,
+    });
     let first = p.append(to("s", Any, vec![event("a")])).await.unwrap_err();
     assert!(
         matches!(first.kind(), ErrorKind::OutcomeUnknown(_)),
@@ -151,7 +157,7 @@ async fn a_database_that_stays_away_is_told_apart_from_an_unknown_outcome() {
         matches!(second.kind(), ErrorKind::Unavailable(_)),
         "{second}"
     );
-    p.come_back();
+    p.let_reads_succeed();
     p.append(to("s", Exact(Revision(0)), vec![event("a")]))
         .await
         .unwrap();

@@ -166,7 +166,9 @@ impl Process {
         if let Some(answers) = read.answers() {
             self.gate(answers).pass().await;
         }
-        travel(back).await;
+        if !back.is_zero() {
+            sleep(back).await;
+        }
         Ok(answer)
     }
 
