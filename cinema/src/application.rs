@@ -111,7 +111,9 @@ async fn open(config: &Config) -> Result<(Arc<Store>, Option<Arc<Node>>), Error>
     let listener = listener.map_err(|error| unusable("--node", error))?;
     let address = listener.local_addr();
     let address = address.map_err(|error| unusable("--node", error))?;
-    let node = NodeOptions::new(address.to_string(), secret.trim_ascii_end())?;
+    let told = config.advertise.clone();
+    let told = told.unwrap_or_else(|| address.to_string());
+    let node = NodeOptions::new(told, secret.trim_ascii_end())?;
     let database = Database::open(&config.store, &options).await?;
     let node = database.start_node(&options, listener, node).await?;
     Ok((Arc::clone(node.store()), Some(node)))

@@ -67,6 +67,9 @@ pub struct Config {
     #[arg(long, value_name = "ADDR", env = "CINEMA_NODE", value_parser = address,
         requires = "cluster_secret_file")]
     pub node: Option<SocketAddr>,
+    /// Where the other nodes reach this one, if it is not at --node: behind a proxy, say.
+    #[arg(long, value_name = "ADDR", env = "CINEMA_ADVERTISE", requires = "node")]
+    pub advertise: Option<String>,
     /// A file with the secret that all nodes share, at least 16 bytes.
     #[arg(long, value_name = "FILE", env = "CINEMA_CLUSTER_SECRET_FILE")]
     pub cluster_secret_file: Option<PathBuf>,

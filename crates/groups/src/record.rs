@@ -210,6 +210,8 @@ pub(crate) fn place_of(source: &Source, event: &RecordedEvent) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::machine::Token;
     use gesta_core::{ContentType, LogId, Position, Tags};
@@ -235,30 +237,30 @@ mod tests {
         let event = recorded(
             &EventData::json(EventType::new("T").expect("valid"), "1").with_id(EventId::random()),
         );
-        let order = ParkOrder {
+        let order = |origin| ParkOrder {
             token: Token(1),
-            event: event.clone().into(),
-            origin: Origin::Source(99),
+            event: Arc::new(event.clone()),
+            origin,
             reason: "too \"odd\"".into(),
         };
-        let link = parked(&Source::All, Uuid::nil(), &order, Timestamp(0)).expect("valid");
+        let life = Uuid::from_u128(1);
+        let parked = |life, origin| parked(&Source::All, life, &order(origin), Timestamp(0));
+        let link = parked(life, Origin::Source(99)).expect("valid");
         assert_eq!(link.data, "7@cart-1");
         let metadata = r#"{"added":"1970-01-01T00:00:00.000000Z","reason":"too \"odd\"","subscriptionEventNumber":99}"#;
         assert_eq!(link.metadata, metadata);
         let (stream, revision) = target(&recorded(&link)).expect("a link");
         assert_eq!((stream.as_str(), revision), ("cart-1", Revision(7)));
-
-        let again = parked(&Source::All, Uuid::nil(), &order, Timestamp(5)).expect("valid");
-        assert_eq!(
-            again.id, link.id,
-            "whoever parks it again stores nothing twice"
-        );
-        let other = ParkOrder {
-            origin: Origin::Parked(99),
-            ..order
-        };
-        let other = parked(&Source::All, Uuid::nil(), &other, Timestamp(0)).expect("valid");
-        assert_ne!(other.id, link.id, "a replayed event may be parked again");
+        // What is parked again from the same place has the same id, and nothing else has.
+        let id = |life, origin| parked(life, origin).expect("valid").id;
+        assert_eq!(id(life, Origin::Source(99)), link.id);
+        for (life, origin) in [
+            (life, Origin::Source(98)),
+            (life, Origin::Parked(99)),
+            (Uuid::from_u128(2), Origin::Source(99)),
+        ] {
+            assert_ne!(id(life, origin), link.id, "{life} {origin:?}");
+        }
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub(crate) struct Activity {
     /// Answers that have more to give than the connection has room for.
     waiting: AtomicUsize,
     http2: AtomicBool,
+    /// The server stops.
+    ending: AtomicBool,
 }
 
 impl Activity {
@@ -59,6 +61,20 @@ impl Activity {
 
     pub(crate) fn is_http2(&self) -> bool {
         self.http2.load(Relaxed)
+    }
+
+    /// From now on each answer says that it is the last one of the connection.
+    pub(crate) fn set_ending(&self) {
+        self.ending.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Relaxed)
+    }
+
+    /// True while a request is in flight.
+    pub(crate) fn is_running(&self) -> bool {
+        self.in_flight.load(Relaxed) > 0
     }
 
     /// True if the client could have more than it takes.

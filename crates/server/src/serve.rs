@@ -10,6 +10,7 @@ use std::time::Duration;
 use gesta_access::Access;
 use gesta_core::EventStore;
 use gesta_groups::Groups;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -39,10 +40,16 @@ const HTTP2_STREAMS_MAX: u32 = 256;
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
 /// Pause after a failed accept, which is mostly a lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Accepting works again once it has not failed for so long.
 const ACCEPT_WORKS_AFTER: Duration = Duration::from_secs(10);
+/// A client that has an idle connection when the server stops, and sends its next request within this time, is answered,
+/// and told that the connection ends. One that was closed at once might meet that request on its way.
+const FAREWELL_MAX: Duration = Duration::from_millis(500);
+/// Connections that are still accepted when the server stops: as many as the system keeps waiting at most.
+const LAST_CONNECTIONS_MAX: usize = 4_096;
 /// How long a connection beyond the maximum may say nothing, and how long it may last.
 const RESERVE_SILENCE_MAX: Duration = Duration::from_secs(1);
 const RESERVE_MAX: Duration = Duration::from_secs(10);
@@ -226,8 +233,9 @@ impl Handle {
         self.state.groups.clone()
     }
 
-    /// Stops: takes no new connections and requests, ends subscriptions, and lets running requests
-    /// finish, for [`Config::shutdown_grace`] at most. The store stays open.
+    /// Stops: takes no new connections, ends subscriptions, and lets running requests finish, for
+    /// [`Config::shutdown_grace`] at most. A connection without a running request is closed after its next one, or when
+    /// half a second has brought none. The store stays open.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the server stopping, without an end to the time that it takes.
@@ -256,7 +264,7 @@ async fn accept(listener: TcpListener, handle: Handle) {
     let mut failures = AcceptFailures::default();
     loop {
         let accepted = tokio::select! {
-            () = handle.state.stopping.cancelled() => return,
+            () = handle.state.stopping.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         let socket = match accepted {
@@ -265,26 +273,45 @@ async fn accept(listener: TcpListener, handle: Handle) {
             Err(error) => {
                 failures.note(&error);
                 tokio::select! {
-                    () = handle.state.stopping.cancelled() => return,
+                    () = handle.state.stopping.cancelled() => break,
                     () = tokio::time::sleep(ACCEPT_RETRY) => continue,
                 }
             }
         };
         failures.accepted();
-        match handle.state.connections.enter() {
+        admit(socket, &handle, &builder);
+    }
+    // Who has connected already may have sent a request. The runtime might not have heard of it yet, so the system is asked.
+    let Ok(listener) = listener.into_std() else {
+        return;
+    };
+    for _ in 0..LAST_CONNECTIONS_MAX {
+        let Ok((socket, _)) = listener.accept() else {
+            return;
+        };
+        if socket.set_nonblocking(true).is_ok()
+            && let Ok(socket) = TcpStream::from_std(socket)
+        {
+            admit(socket, &handle, &builder);
+        }
+    }
+}
+
+/// Serves a connection that was accepted, or says why not.
+fn admit(socket: TcpStream, handle: &Handle, builder: &Arc<auto::Builder<TokioExecutor>>) {
+    let (own, builder) = (handle.clone(), Arc::clone(builder));
+    match handle.state.connections.enter() {
+        Ok(ticket) => {
+            let serving = serve(socket, own, builder, None, ticket);
+            handle.connections.spawn(serving);
+        }
+        Err(full) => match handle.state.reserve.enter() {
             Ok(ticket) => {
-                let serving = serve(socket, handle.clone(), builder.clone(), None, ticket);
+                let serving = serve_beyond(socket, own, builder, full, ticket);
                 handle.connections.spawn(serving);
             }
-            Err(full) => match handle.state.reserve.enter() {
-                Ok(ticket) => {
-                    let serving =
-                        serve_beyond(socket, handle.clone(), builder.clone(), full, ticket);
-                    handle.connections.spawn(serving);
-                }
-                Err(_) => turn_away(&handle.state, &socket, &full),
-            },
-        }
+            Err(_) => turn_away(&handle.state, &socket, &full),
+        },
     }
 }
 
@@ -442,6 +469,16 @@ async fn shake_hands(
     }
 }
 
+/// Ends when the server stops and the connection may be told so. HTTP/2 tells it without harm to a request that is on its
+/// way. In HTTP/1.1 only an answer can: so a connection without a running request gets a last chance of one.
+async fn farewell(state: &State, activity: &Activity) {
+    state.stopping.cancelled().await;
+    activity.set_ending();
+    if !activity.is_http2() && !activity.is_running() {
+        tokio::time::sleep(FAREWELL_MAX).await;
+    }
+}
+
 /// Answers the requests of a connection until it ends.
 async fn converse<S>(
     socket: S,
@@ -463,6 +500,9 @@ async fn converse<S>(
                 Some(full) => api::answer_beyond(state, &activity, from, request, full).await,
             };
             answer.body_mut().guards().running = Some(running);
+            if activity.is_ending() && !activity.is_http2() {
+                answer.headers_mut().insert(CONNECTION, CLOSE);
+            }
             Ok::<_, Infallible>(answer)
         }
     });
@@ -472,6 +512,7 @@ async fn converse<S>(
     let mut ticks = tokio::time::interval(Watch::interval(&state.config));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut draining = false;
+    let mut farewell = std::pin::pin!(farewell(state, &activity));
     loop {
         tokio::select! {
             biased;
@@ -481,7 +522,7 @@ async fn converse<S>(
                 }
                 return;
             }
-            () = state.stopping.cancelled(), if !draining => {
+            () = &mut farewell, if !draining => {
                 draining = true;
                 connection.as_mut().graceful_shutdown();
             }

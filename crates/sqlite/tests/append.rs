@@ -1,5 +1,7 @@
 //! Batches: the chain, outcomes, durability of what is acknowledged, and one process per store.
 
+#![expect(clippy::expect_used, reason = "tests stop at the first surprise")]
+
 mod common;
 
 use std::sync::Arc;

@@ -2,11 +2,12 @@
 //!
 //! Each round has a load of its own, so that its check reads only what the round has stored. A round is over when all
 //! logs have owners that live and every writer has had an append acknowledged that it began after the fault had healed.
-//! Then the writers end, the tails reach the end of the log, and everything is compared. In the end, left alone, the
-//! nodes must come to equal shares of the logs, and the store must pass `gesta verify`.
+//! Then the writers end, the tails reach the end of the log, and everything is compared. With cinemas instead of event
+//! stores the load is reservations, and every answer, reads included, must fit one order of them for each seat. In the
+//! end, left alone, the nodes must come to equal shares of the logs, and the store must pass `gesta verify`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,18 +19,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
 use super::fault::{Field, NodeFault};
-use super::load::{Load, read_on};
-use super::nodes::{Links, Nodes};
+use super::load::{Load, Longest, Prober, read_on};
+use super::nodes::{Conditions, Nodes};
 use super::owners::{Moves, Owners};
+use super::seats::Seats;
 use crate::cells;
 use crate::child::{Program, ProgramArgs};
 use crate::failure::{Failure, Result};
 use crate::histogram::Latencies;
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs, Table, Unit, causes};
+use crate::reservation::Wrong;
 
 /// Logs of a node that died or hangs have other owners within this time.
 const OWNED_WITHIN: Duration = Duration::from_secs(15);
+/// The logs of a node that was killed are without an owner for no longer.
+const WITHOUT_OWNER_MAX: Duration = Duration::from_secs(10);
 /// The longest append through a node that is not hurt.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Nodes that are left alone have equal shares within this time.
@@ -53,6 +58,10 @@ pub(crate) struct ChaosArgs {
     #[arg(long, value_enum, value_delimiter = ',')]
     #[serde(skip)]
     faults: Vec<NodeFault>,
+    /// The nodes are cinemas, by this program, and --writers are their users.
+    #[arg(long, value_name = "PROGRAM")]
+    #[serde(skip)]
+    cinema: Option<PathBuf>,
     #[command(flatten)]
     #[serde(skip)]
     program: ProgramArgs,
@@ -67,6 +76,8 @@ struct PerFault {
     acknowledged: u64,
     lost: u64,
     doubled: u64,
+    stale: u64,
+    unknown: u64,
     /// The longest append of each round that was asked of nodes only that were not hurt, and of any.
     longest_elsewhere: Latencies,
     longest: Latencies,
@@ -89,6 +100,17 @@ struct Outcome {
     balanced_after: Option<Duration>,
 }
 
+/// What a fault has done, before its round is over.
+struct Inflicted {
+    fault: NodeFault,
+    name: String,
+    /// The nodes that were hurt, and how many logs they had.
+    hurt: Vec<usize>,
+    owned: u64,
+    /// The last moves before it.
+    moved: Vec<i64>,
+}
+
 /// The command. True if no promise was broken.
 pub(super) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bool> {
     let mut report = Report::begin("cluster-chaos", "Nodes that share a database", args.seed);
@@ -99,7 +121,8 @@ pub(super) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bo
         chaos.end(args, &program).await;
     }
     report.workload = json!(args);
-    report.workload["links"] = json!(format!("{:?}", chaos.links));
+    report.workload["conditions"] = json!(chaos.conditions);
+    report.workload["cinema"] = json!(args.cinema.is_some());
     let outcome = &chaos.outcome;
     outcome.tell(&mut report);
     report.finding = format!(
@@ -118,7 +141,7 @@ pub(super) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bo
 
 struct Chaos {
     nodes: Nodes,
-    links: Links,
+    conditions: Conditions,
     owners: Owners,
     random: Random,
     /// What was stored before the present round ends here.
@@ -128,15 +151,16 @@ struct Chaos {
 
 impl Chaos {
     async fn start(args: &ChaosArgs, program: &Path) -> Result<Self> {
-        let links = match args.wanted().iter().any(|fault| fault.needs_proxies()) {
-            true => Links::Proxied,
-            false => Links::Direct,
+        let conditions = NodeFault::conditions(&args.wanted());
+        let program = match &args.cinema {
+            Some(cinema) => Program::cinema(cinema),
+            None => Program::gesta(program),
         };
-        let nodes = Nodes::start(&Program::gesta(program), &args.size, links).await?;
+        let nodes = Nodes::start(&program, &args.size, conditions).await?;
         let owners = Owners::watch(&nodes);
         Ok(Self {
             nodes,
-            links,
+            conditions,
             owners,
             random: Random::fork(args.seed, 2),
             at: None,
@@ -146,13 +170,17 @@ impl Chaos {
 
     /// Until all rounds are over or something was found.
     async fn rounds(&mut self, args: &ChaosArgs, stop: &CancellationToken) {
-        let mut bag = Bag::new(args.wanted().to_vec(), Random::fork(args.seed, 1));
+        let mut bag = Bag::new(args.wanted(), Random::fork(args.seed, 1));
         while self.outcome.rounds < args.rounds && !stop.is_cancelled() {
             let Some(fault) = bag.draw() else { break };
             self.outcome.rounds += 1;
             let number = self.outcome.rounds;
             let found = self.outcome.problems.len();
-            if let Err(failure) = self.round(args, fault).await {
+            let ended = match &args.cinema {
+                None => self.round(args, fault).await,
+                Some(_) => self.round_of_seats(args, fault).await,
+            };
+            if let Err(failure) = ended {
                 let text = format!("round {number} ({}): {failure}", fault.name());
                 self.outcome.problems.push(text);
             }
@@ -163,66 +191,167 @@ impl Chaos {
         }
     }
 
+    /// A round with appends.
     async fn round(&mut self, args: &ChaosArgs, fault: NodeFault) -> Result<()> {
-        let seed = args.seed ^ (u64::from(self.outcome.rounds) << 32);
-        let writers = usize::from(args.writers);
         let ways = self.nodes.ways();
+        let (writers, seed) = (usize::from(args.writers), self.seed(args));
         let mut load = Load::start(&ways, &ways, writers, seed, self.at.as_ref())?;
         self.owners.complete(BALANCED_WITHIN).await?;
         load.goes_on().await?;
-        let moved = self.owners.begin_round().await?;
-        let mut field = Field {
-            nodes: &mut self.nodes,
-            owners: &self.owners,
-            owned_within: OWNED_WITHIN,
-        };
-        let hurt = field.inflict(fault, &mut self.random).await?;
+        let prober = Prober::new(&load, &ways, args.size.logs)?;
+        let inflicted = self.inflict(fault, Some(&prober)).await?;
         let back_after = load.goes_on().await?;
-        self.owners.complete(OWNED_WITHIN).await?;
-        let after = Duration::from_millis(self.random.next() % 1_000);
-        tokio::time::sleep(after).await;
+        self.quiet().await?;
         load.end_writers().await?;
         let longest = load.longest();
-        let without_owner = self.owners.longest();
-        let moves = self.owners.moves_since(moved).await?;
+        let errors = load.errors();
         let stored = read_on(&ways[0], &mut self.at).await?;
         let record = load.record.clone();
         let report = load.judge(&stored).await?;
+        let name = &inflicted.name;
         let (violations, _) = record.violations();
-        let name = format!("round {} ({})", self.outcome.rounds, fault.name());
         self.outcome
             .problems
             .extend(violations.iter().map(|text| format!("{name}: {text}")));
-        let per = self.outcome.take(fault, &name, &report);
+        let per = self.outcome.take(fault, name, &report);
+        let unknown = errors
+            .iter()
+            .filter(|(told, _)| told.contains("outcome unknown"));
+        per.unknown += unknown.map(|(_, count)| count).sum::<u64>();
+        per.back_after.record(back_after);
+        self.account_for_pauses(&inflicted, &longest);
+        let told = self.settle(&inflicted).await?;
+        eprintln!(
+            "{}: {report}; {told}, back after {back_after:.1?}",
+            inflicted.name
+        );
+        Ok(())
+    }
+
+    /// A round with reservations at cinemas.
+    async fn round_of_seats(&mut self, args: &ChaosArgs, fault: NodeFault) -> Result<()> {
+        let targets = self.nodes.all.iter().map(|node| node.server.address());
+        let url = self.nodes.url();
+        let seats = Seats::start(targets.collect(), args.writers, self.seed(args), &url).await?;
+        self.owners.complete(BALANCED_WITHIN).await?;
+        seats.goes_on().await?;
+        let inflicted = self.inflict(fault, None).await?;
+        let back_after = seats.goes_on().await?;
+        self.quiet().await?;
+        let verdict = seats.judge().await?;
+        let name = &inflicted.name;
+        let problems = verdict.wrongs.told().into_iter();
+        self.outcome
+            .problems
+            .extend(problems.map(|problem| format!("{name}: {problem}")));
+        self.outcome.acknowledged += usize::try_from(verdict.acknowledged)?;
+        self.outcome.events += usize::try_from(verdict.events.unwrap_or_default())?;
+        let count = |kinds: &[Wrong]| -> u64 {
+            let counts = kinds.iter().map(|kind| verdict.wrongs.count(*kind));
+            counts.sum()
+        };
+        let per = self.outcome.per_fault.entry(fault).or_default();
+        per.acknowledged += verdict.acknowledged;
+        per.lost += count(&[Wrong::Lost, Wrong::NotStored]);
+        per.doubled += count(&[
+            Wrong::HeldTwice,
+            Wrong::CancelledTwice,
+            Wrong::StoredTwice,
+            Wrong::Uninvited,
+        ]);
+        per.stale += count(&[Wrong::Stale]);
+        per.unknown += verdict.unknown;
+        per.back_after.record(back_after);
+        let told = self.settle(&inflicted).await?;
+        eprintln!(
+            "{}: {} {told}, back after {back_after:.1?}",
+            inflicted.name,
+            verdict.sentence()
+        );
+        Ok(())
+    }
+
+    fn seed(&self, args: &ChaosArgs) -> u64 {
+        args.seed ^ (u64::from(self.outcome.rounds) << 32)
+    }
+
+    /// Makes the fault of this round and heals it.
+    async fn inflict(&mut self, fault: NodeFault, prober: Option<&Prober>) -> Result<Inflicted> {
+        let moved = self.owners.begin_round().await?;
+        let owned = self.owners.owned().await?;
+        let mut field = Field {
+            nodes: &mut self.nodes,
+            owners: &self.owners,
+            prober,
+            owned_within: OWNED_WITHIN,
+        };
+        let hurt = field.inflict(fault, &mut self.random).await?;
+        let of_hurt = hurt.iter().map(|node| &self.nodes.all[*node].address);
+        Ok(Inflicted {
+            fault,
+            name: format!("round {} ({})", self.outcome.rounds, fault.name()),
+            owned: of_hurt.filter_map(|address| owned.get(address)).sum(),
+            hurt,
+            moved,
+        })
+    }
+
+    /// Waits until all logs have owners, and a little while.
+    async fn quiet(&mut self) -> Result<()> {
+        self.owners.complete(OWNED_WITHIN).await?;
+        let after = Duration::from_millis(self.random.next() % 1_000);
+        tokio::time::sleep(after).await;
+        Ok(())
+    }
+
+    /// Takes down the longest appends.
+    fn account_for_pauses(&mut self, inflicted: &Inflicted, longest: &Longest) {
+        let Inflicted { fault, name, .. } = inflicted;
+        let is_hurt = |node: &usize| inflicted.hurt.contains(node);
         let elsewhere = longest
             .iter()
-            .filter(|(asked, _)| !hurt.iter().any(|node| asked.contains(node)));
+            .filter(|(asked, _)| !asked.iter().any(is_hurt));
         let elsewhere = elsewhere.map(|(_, longest)| *longest).max();
         let anywhere = longest.values().copied().max().unwrap_or_default();
+        let per = self.outcome.per_fault.entry(*fault).or_default();
         per.longest.record(anywhere);
         if let Some(elsewhere) = elsewhere {
             per.longest_elsewhere.record(elsewhere);
         }
-        per.without_owner.record(without_owner);
-        per.back_after.record(back_after);
-        for (reason, count) in &moves {
-            *per.moves.entry(reason.clone()).or_default() += count;
-        }
         eprintln!(
-            "{name}: {report}; longest append {anywhere:.1?}, elsewhere {:.1?}, without owner \
-             {without_owner:.1?}, back after {back_after:.1?}, moved {moves:?}",
+            "{name}: longest append {anywhere:.1?}, elsewhere {:.1?}",
             elsewhere.unwrap_or_default()
         );
-        // For balance logs may move at any time.
-        if fault.moves_nothing() && moves.keys().any(|reason| reason != "balance") {
-            let text = format!("{name}: logs moved without need: {moves:?}");
-            self.outcome.problems.push(text);
-        }
         if let Some(pause) = elsewhere.filter(|pause| fault.leaves_others() && *pause > PAUSE_MAX) {
             let text = format!("{name}: an append through a node that lives took {pause:.1?}");
             self.outcome.problems.push(text);
         }
-        Ok(())
+    }
+
+    /// Takes down what has become of the logs; gives it in words.
+    async fn settle(&mut self, inflicted: &Inflicted) -> Result<String> {
+        let Inflicted { fault, name, .. } = inflicted;
+        let without_owner = self.owners.longest();
+        let moves = self.owners.moves_since(&inflicted.moved).await?;
+        let per = self.outcome.per_fault.entry(*fault).or_default();
+        per.without_owner.record(without_owner);
+        for (reason, count) in &moves {
+            *per.moves.entry(reason.clone()).or_default() += count;
+        }
+        // For balance logs may move at any time.
+        let needed = moves.iter().filter(|(reason, _)| *reason != "balance");
+        let needed: u64 = needed.map(|(_, count)| count).sum();
+        if needed > fault.moves_max(inflicted.owned) {
+            let text = format!("{name}: logs moved without need: {moves:?}");
+            self.outcome.problems.push(text);
+        }
+        if fault.kills() && without_owner > WITHOUT_OWNER_MAX {
+            let text = format!("{name}: a log was without an owner for {without_owner:.1?}");
+            self.outcome.problems.push(text);
+        }
+        Ok(format!(
+            "without owner {without_owner:.1?}, moved {moves:?}"
+        ))
     }
 
     /// Equal shares after a while, and the store is healthy.
@@ -233,10 +362,11 @@ impl Chaos {
             Err(failure) => self.outcome.problems.push(failure.to_string()),
         }
         self.nodes.stop().await;
-        let url = self.nodes.postgres.url();
+        let urls = self.nodes.databases().map(gesta_pgtest::Server::url);
+        let stores = urls.flat_map(|url| ["--store".to_owned(), url]);
         let verified = tokio::task::block_in_place(|| {
             let mut command = Command::new(program);
-            command.args(["verify", "--store", &url]).output()
+            command.arg("verify").args(stores).output()
         });
         match verified {
             Ok(output) if output.status.success() => {}
@@ -250,11 +380,13 @@ impl Chaos {
 }
 
 impl ChaosArgs {
-    fn wanted(&self) -> &[NodeFault] {
-        match self.faults.is_empty() {
-            true => NodeFault::ALL,
-            false => &self.faults,
+    /// The faults that are wanted and can be had.
+    fn wanted(&self) -> Vec<NodeFault> {
+        if !self.faults.is_empty() {
+            return self.faults.clone();
         }
+        let all = NodeFault::ALL.iter().copied();
+        all.filter(|fault| fault.fits(&self.size)).collect()
     }
 }
 
@@ -292,6 +424,8 @@ impl Outcome {
             ("acknowledged", Unit::Count),
             ("lost", Unit::Count),
             ("doubled", Unit::Count),
+            ("stale", Unit::Count),
+            ("unknown", Unit::Count),
             ("longest append elsewhere (median)", Unit::Millis),
             ("longest", Unit::Millis),
             ("through any node", Unit::Millis),
@@ -311,6 +445,8 @@ impl Outcome {
                 per.acknowledged,
                 per.lost,
                 per.doubled,
+                per.stale,
+                per.unknown,
                 known(elsewhere.p50),
                 known(elsewhere.max),
                 per.longest.percentiles().max,

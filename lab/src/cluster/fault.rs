@@ -1,18 +1,27 @@
-//! What is done to nodes, their links and their database, and how it heals.
+//! What is done to nodes, their links, their clocks and their databases, and how it heals.
 
 use std::time::{Duration, Instant};
 
+use gesta_core::LogId;
 use gesta_pgtest::FaultProxy;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-use super::nodes::Nodes;
+use super::load::Prober;
+use super::nodes::{Conditions, Nodes};
 use super::owners::Owners;
+use super::{SizeArgs, clocks};
 use crate::failure::{Failure, Result, fail};
 use crate::random::Random;
 
-/// Pause between two cuts of a link that flaps.
+/// How long a link that flaps is there, and how long it is not.
 const FLAP: Duration = Duration::from_millis(500);
+/// How long all nodes sleep.
+const SLEEP: Duration = Duration::from_secs(20);
+/// How long the databases are away while a node dies.
+const OUTAGE: Duration = Duration::from_secs(60);
+/// How long one of several databases is away: longer than it takes to declare a silent node dead.
+const ONE_AWAY: Duration = Duration::from_secs(10);
 
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, clap::ValueEnum)]
@@ -26,7 +35,7 @@ pub(crate) enum NodeFault {
     NodesKill,
     /// A node is suspended for 1 to 15 seconds.
     NodeHang,
-    /// All nodes are suspended for 10 seconds and go on one after the other.
+    /// All nodes are suspended for 20 seconds and go on in random order.
     NodesHang,
     /// A node is stopped in order and started again.
     NodeRestart,
@@ -38,14 +47,27 @@ pub(crate) enum NodeFault {
     LinksSilent,
     /// What a node answers to others does not arrive; what they send does.
     LinksDeaf,
-    /// Links to a node are cut again and again.
+    /// Links to a node are there for half a second and cut for half a second, again and again.
     LinksFlap,
-    /// An orderly restart of the database.
+    /// One node does not reach one other: what it sends there does not arrive, or connections are cut and refused. The
+    /// other one reaches it.
+    LinkOneWay,
+    /// A node reaches no other one and none reaches it; all reach the database.
+    NodeWithoutPeers,
+    /// A node does not reach its databases; all nodes reach each other.
+    NodeWithoutDatabase,
+    /// The clocks of some nodes are set by up to an hour, and may run a tenth fast or slow.
+    ClockStep,
+    /// An orderly restart of a database.
     DatabaseRestart,
-    /// `kill -9` of the database; it is started again.
+    /// `kill -9` of a database; it is started again.
     DatabaseKill,
-    /// The database is suspended for 1 to 10 seconds.
+    /// A database is suspended for 1 to 10 seconds.
     DatabaseHang,
+    /// All databases are away for a minute, and a node dies meanwhile.
+    DatabaseAwayNodeKill,
+    /// One of several databases is killed and away for 10 seconds; the logs of the others go on.
+    OneDatabaseAway,
 }
 
 impl NodeFault {
@@ -62,33 +84,78 @@ impl NodeFault {
         NodeFault::LinksSilent,
         NodeFault::LinksDeaf,
         NodeFault::LinksFlap,
+        NodeFault::LinkOneWay,
+        NodeFault::NodeWithoutPeers,
+        NodeFault::NodeWithoutDatabase,
+        NodeFault::ClockStep,
         NodeFault::DatabaseRestart,
         NodeFault::DatabaseKill,
         NodeFault::DatabaseHang,
+        NodeFault::DatabaseAwayNodeKill,
+        NodeFault::OneDatabaseAway,
     ];
 
-    /// True if links must go by way of a proxy.
-    pub(crate) fn needs_proxies(self) -> bool {
+    /// What must be there for these faults.
+    pub(crate) fn conditions(of: &[NodeFault]) -> Conditions {
+        let needs_paths = |fault: &NodeFault| {
+            fault.is_of_links()
+                || matches!(fault, Self::NodeWithoutPeers | Self::NodeWithoutDatabase)
+        };
+        Conditions {
+            paths: of.iter().any(needs_paths),
+            clocks: of.contains(&Self::ClockStep),
+        }
+    }
+
+    /// True if nodes and databases of this number can have it, on this machine.
+    pub(crate) fn fits(self, size: &SizeArgs) -> bool {
+        match self {
+            Self::OneDatabaseAway => size.databases > 1,
+            Self::ClockStep => clocks::can_be_set(),
+            _ => true,
+        }
+    }
+
+    fn is_of_links(self) -> bool {
         matches!(
             self,
-            Self::LinksCut | Self::LinksSilent | Self::LinksDeaf | Self::LinksFlap
+            Self::LinksCut
+                | Self::LinksSilent
+                | Self::LinksDeaf
+                | Self::LinksFlap
+                | Self::LinkOneWay
+        )
+    }
+
+    fn is_of_databases(self) -> bool {
+        matches!(
+            self,
+            Self::DatabaseRestart
+                | Self::DatabaseKill
+                | Self::DatabaseHang
+                | Self::DatabaseAwayNodeKill
+                | Self::OneDatabaseAway
         )
     }
 
     /// True if nodes that are not hurt can go on: then appends through them must.
     pub(crate) fn leaves_others(self) -> bool {
-        !matches!(
-            self,
-            Self::NodesHang | Self::DatabaseRestart | Self::DatabaseKill | Self::DatabaseHang
-        )
+        self != Self::NodesHang && !self.is_of_databases()
     }
 
-    /// True if no node has a reason to take a log from another one, or to give one up.
-    pub(crate) fn moves_nothing(self) -> bool {
-        matches!(
-            self,
-            Self::DatabaseRestart | Self::DatabaseKill | Self::DatabaseHang
-        )
+    /// True if nodes die, so that their logs must be back within ten seconds.
+    pub(crate) fn kills(self) -> bool {
+        matches!(self, Self::NodeKill | Self::NodeKillQuick | Self::NodesKill)
+    }
+
+    /// How many logs may move at most, for another reason than balance, if the nodes that were hurt had so many.
+    pub(crate) fn moves_max(self, of_hurt: u64) -> u64 {
+        match self {
+            Self::ClockStep | Self::LinkOneWay => 0,
+            Self::DatabaseAwayNodeKill | Self::NodesHang => of_hurt,
+            _ if self.is_of_databases() => 0,
+            _ => u64::MAX,
+        }
     }
 
     /// Its name in tables.
@@ -104,6 +171,8 @@ pub(crate) struct Field<'a> {
     pub(crate) nodes: &'a mut Nodes,
     /// Who watches their logs.
     pub(crate) owners: &'a Owners,
+    /// Who sees that logs are served while others are not.
+    pub(crate) prober: Option<&'a Prober>,
     /// Logs without an owner for longer are a finding.
     pub(crate) owned_within: Duration,
 }
@@ -118,9 +187,6 @@ impl Field<'_> {
         let count = self.nodes.all.len();
         let chosen = self.choose(random).await?;
         let others: Vec<usize> = (0..count).filter(|node| *node != chosen).collect();
-        let time = |random: &mut Random, seconds: u64| {
-            Duration::from_millis(1_000 + random.next() % (seconds * 1_000 - 1_000))
-        };
         let mut hurt = vec![chosen];
         match fault {
             NodeFault::NodeKill => {
@@ -138,39 +204,112 @@ impl Field<'_> {
                 self.owners.complete(self.owned_within * 2).await?;
                 self.launch(&hurt).await?;
             }
-            NodeFault::NodeHang => self.hang(&hurt, time(random, 15)).await?,
+            NodeFault::NodeHang => self.hang(&hurt, time(random, 15), random).await?,
             NodeFault::NodesHang => {
-                hurt = (0..count).collect();
-                self.hang(&hurt, Duration::from_secs(10)).await?;
+                hurt = shuffled((0..count).collect(), random);
+                self.hang(&hurt, SLEEP, random).await?;
             }
             NodeFault::NodeRestart => self.restart(&hurt).await?,
             NodeFault::NodesRestart => {
                 hurt = (0..count).collect();
                 self.restart(&hurt).await?;
             }
-            NodeFault::LinksCut
-            | NodeFault::LinksSilent
-            | NodeFault::LinksDeaf
-            | NodeFault::LinksFlap => {
-                let Some(links) = &self.nodes.all[chosen].links else {
-                    return fail("links without a proxy cannot be hurt");
-                };
-                hurt_links(fault, links, time(random, 20)).await;
+            NodeFault::LinkOneWay => {
+                let from = others[random.below(others.len())];
+                let refuses = random.below(2) == 0;
+                let link = [&self.paths(chosen)?.from[from]];
+                hurt_some(&link, refuses, time(random, 20)).await;
                 // Nobody who lives was hurt: appends through all nodes must go on.
                 hurt.clear();
             }
-            NodeFault::DatabaseRestart => self.database(gesta_pgtest::Server::restart)?,
-            NodeFault::DatabaseKill => {
-                self.database(gesta_pgtest::Server::kill_9)?;
-                self.database(gesta_pgtest::Server::restart)?;
+            _ if fault.is_of_links() => {
+                let links: Vec<&FaultProxy> = self.paths(chosen)?.from.iter().collect();
+                hurt_links(fault, &links, time(random, 20)).await;
+                hurt.clear();
             }
-            NodeFault::DatabaseHang => {
-                self.database(|server| server.freeze())?;
-                tokio::time::sleep(time(random, 10)).await;
-                self.database(|server| server.thaw())?;
+            NodeFault::NodeWithoutPeers => {
+                let mut links: Vec<&FaultProxy> = self.paths(chosen)?.from.iter().collect();
+                for other in others {
+                    links.push(&self.paths(other)?.from[chosen]);
+                }
+                hurt_some(&links, random.below(2) == 0, time(random, 30)).await;
+                hurt.clear();
             }
+            NodeFault::NodeWithoutDatabase => {
+                let node = &self.nodes.all[chosen];
+                let generations = self.owners.goes_down(&node.address).await?;
+                let paths: Vec<&FaultProxy> = self.paths(chosen)?.databases.iter().collect();
+                hurt_some(&paths, random.below(2) == 0, time(random, 20)).await;
+                self.owners.goes_on(&generations);
+            }
+            NodeFault::ClockStep => {
+                self.set_clocks(random).await?;
+                hurt.clear();
+            }
+            _ => hurt = self.hurt_databases(fault, chosen, random).await?,
         }
         Ok(hurt)
+    }
+
+    /// A fault of databases; gives the nodes that were hurt.
+    async fn hurt_databases(
+        &mut self,
+        fault: NodeFault,
+        chosen: usize,
+        random: &mut Random,
+    ) -> Result<Vec<usize>> {
+        let count = self.nodes.databases().count();
+        let at = random.below(count);
+        match fault {
+            NodeFault::DatabaseRestart => self.database(at, gesta_pgtest::Server::restart)?,
+            NodeFault::DatabaseHang => {
+                self.database(at, |server| server.freeze())?;
+                tokio::time::sleep(time(random, 10)).await;
+                self.database(at, |server| server.thaw())?;
+            }
+            NodeFault::DatabaseAwayNodeKill => {
+                let address = self.nodes.all[chosen].address.clone();
+                let generations = self.owners.generations(&address).await?;
+                let begun = Instant::now();
+                for at in 0..count {
+                    self.database(at, gesta_pgtest::Server::stop)?;
+                }
+                tokio::time::sleep(time(random, 40)).await;
+                self.owners.are_down(&generations);
+                self.nodes.all[chosen].server.kill();
+                tokio::time::sleep(OUTAGE.saturating_sub(begun.elapsed())).await;
+                for at in 0..count {
+                    self.database(at, gesta_pgtest::Server::restart)?;
+                }
+                self.owners.complete(self.owned_within).await?;
+                self.launch(&[chosen]).await?;
+                return Ok(vec![chosen]);
+            }
+            NodeFault::OneDatabaseAway => {
+                let Some(prober) = self.prober.filter(|_| count > 1) else {
+                    return fail("one of several databases cannot be away here");
+                };
+                let is_elsewhere = |log: LogId| usize::from(log.0) % count != at;
+                self.database(at, gesta_pgtest::Server::kill_9)?;
+                let (begun, mut longest) = (Instant::now(), Duration::ZERO);
+                while begun.elapsed() < ONE_AWAY {
+                    longest = longest.max(prober.append(is_elsewhere).await?);
+                }
+                eprintln!("logs of the other databases: the longest append took {longest:.1?}");
+                self.database(at, gesta_pgtest::Server::restart)?;
+            }
+            _ => {
+                self.database(at, gesta_pgtest::Server::kill_9)?;
+                self.database(at, gesta_pgtest::Server::restart)?;
+            }
+        }
+        Ok(vec![chosen])
+    }
+
+    /// The paths of a node.
+    fn paths(&self, node: usize) -> Result<&super::paths::Paths> {
+        let paths = self.nodes.all[node].paths.as_ref();
+        paths.map_or_else(|| fail("paths without proxies cannot be hurt"), Ok)
     }
 
     /// The node that has the most logs, in three of four cases.
@@ -200,7 +339,8 @@ impl Field<'_> {
         Ok(())
     }
 
-    async fn hang(&mut self, which: &[usize], time: Duration) -> Result<()> {
+    /// Suspends nodes, and lets them go on in this order, with pauses between them.
+    async fn hang(&mut self, which: &[usize], time: Duration, random: &mut Random) -> Result<()> {
         let (mut generations, begun) = (Vec::new(), Instant::now());
         for node in which {
             let node = &self.nodes.all[*node];
@@ -208,9 +348,12 @@ impl Field<'_> {
             node.server.signal(Signal::SIGSTOP);
         }
         tokio::time::sleep(time.saturating_sub(begun.elapsed())).await;
-        for (node, generation) in which.iter().zip(generations) {
+        for (node, generations) in which.iter().zip(generations) {
             self.nodes.all[*node].server.signal(Signal::SIGCONT);
-            self.owners.goes_on(generation);
+            self.owners.goes_on(&generations);
+            if which.len() > 1 {
+                tokio::time::sleep(Duration::from_millis(random.next() % 1_000)).await;
+            }
         }
         Ok(())
     }
@@ -226,41 +369,83 @@ impl Field<'_> {
         Ok(())
     }
 
+    /// Sets the clocks of nodes some times, and in the end all of them right.
+    async fn set_clocks(&self, random: &mut Random) -> Result<()> {
+        let set = |node: usize, time: &str| match &self.nodes.all[node].clock {
+            Some(clock) => clock.set(time),
+            None => fail("clocks of nodes cannot be set here"),
+        };
+        for _ in 0..6 {
+            let node = random.below(self.nodes.all.len());
+            let seconds = random.below(7_201).cast_signed() - 3_600;
+            let speed = ["", " x1.1", " x0.9"][random.below(3)];
+            set(node, &format!("{seconds:+}{speed}"))?;
+            tokio::time::sleep(time(random, 3)).await;
+        }
+        (0..self.nodes.all.len()).try_for_each(|node| set(node, "+0"))?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        Ok(())
+    }
+
     fn database(
         &mut self,
+        at: usize,
         what: impl FnOnce(&mut gesta_pgtest::Server) -> gesta_pgtest::Result<()>,
     ) -> Result<()> {
-        let done = tokio::task::block_in_place(|| what(&mut self.nodes.postgres));
+        let done = tokio::task::block_in_place(|| what(self.nodes.database_mut(at)));
         done.map_err(|error| Failure(error.to_string()))
     }
 }
 
-async fn hurt_links(fault: NodeFault, links: &FaultProxy, time: Duration) {
+/// From one second to so many.
+fn time(random: &mut Random, seconds: u64) -> Duration {
+    Duration::from_millis(1_000 + random.next() % (seconds * 1_000 - 1_000))
+}
+
+fn shuffled(mut all: Vec<usize>, random: &mut Random) -> Vec<usize> {
+    for end in (2..=all.len()).rev() {
+        all.swap(end - 1, random.below(end));
+    }
+    all
+}
+
+/// Cuts and refuses connections, or lets nothing through that is sent on them, for a time.
+async fn hurt_some(paths: &[&FaultProxy], refuses: bool, time: Duration) {
+    for path in paths {
+        path.refuse_connections(refuses);
+        path.set_half_open(!refuses);
+        if refuses {
+            path.cut_all();
+        }
+    }
+    tokio::time::sleep(time).await;
+    for path in paths {
+        path.refuse_connections(false);
+        path.set_half_open(false);
+        // What was swallowed is missing in the streams of bytes.
+        path.cut_all();
+    }
+}
+
+/// Hurts all links to a node in the same way.
+async fn hurt_links(fault: NodeFault, links: &[&FaultProxy], time: Duration) {
     match fault {
-        NodeFault::LinksCut => {
-            links.refuse_connections(true);
-            links.cut_all();
-            tokio::time::sleep(time).await;
-            links.refuse_connections(false);
-        }
-        NodeFault::LinksSilent => {
-            links.set_half_open(true);
-            tokio::time::sleep(time).await;
-            links.set_half_open(false);
-        }
+        NodeFault::LinksCut => hurt_some(links, true, time).await,
+        NodeFault::LinksSilent => hurt_some(links, false, time).await,
         NodeFault::LinksDeaf => {
-            links.swallow_replies(true);
+            links.iter().for_each(|link| link.swallow_replies(true));
             tokio::time::sleep(time).await;
-            links.swallow_replies(false);
+            for link in links {
+                link.swallow_replies(false);
+                link.cut_all();
+            }
         }
         _ => {
             let begun = Instant::now();
             while begun.elapsed() < time {
-                links.cut_all();
+                hurt_some(links, true, FLAP).await;
                 tokio::time::sleep(FLAP).await;
             }
         }
     }
-    // What was swallowed is missing in the streams of bytes.
-    links.cut_all();
 }

@@ -7,16 +7,24 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use gesta_client::{Config, HttpStore};
-use gesta_core::{AllFrom, Append, Appended, Checkpoint, EventStore, ReadAll, RecordedEvent};
+use gesta_core::{
+    AllFrom, Append, Appended, Checkpoint, EventData, EventId, EventStore, EventType,
+    ExpectedRevision, LogId, ReadAll, RecordedEvent, StreamId, log_of,
+};
 use gesta_testkit::{Around, Outer};
 
-use crate::failure::Result;
+use crate::failure::{Context, Result};
+use crate::faults::record::Record;
 use crate::faults::tails::Manner;
 use crate::faults::writers::Claims;
 use crate::faults::{CurrentStore, load};
+use crate::run::Run;
 
 /// Pause of a writer between two appends.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// What the client says when it could not connect.
+const NOT_CONNECTED: &str = "cannot connect to the server";
 /// Events per page of the check.
 const PAGE: usize = 5_000;
 
@@ -32,13 +40,33 @@ pub(crate) struct Way {
 /// The longest append, by the servers that were asked for it.
 pub(crate) type Longest = BTreeMap<BTreeSet<usize>, Duration>;
 
+/// An append that was acknowledged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answered {
+    /// When it was first asked for.
+    pub(crate) begun: Instant,
+    /// When the answer came.
+    pub(crate) at: Instant,
+    /// The log that it is stored in.
+    pub(crate) log: LogId,
+}
+
+/// What all writers see.
+#[derive(Default)]
+struct Seen {
+    longest: Mutex<Longest>,
+    answered: Mutex<Vec<Answered>>,
+    /// How often an append ended so, but for those that were not sent because nobody took the connection.
+    errors: Mutex<BTreeMap<String, u64>>,
+}
+
 /// The servers as one writer sees them: one at a time.
 struct Turning {
     stores: Vec<HttpStore>,
     at: AtomicUsize,
     /// Since when the present append is asked for, and of which servers.
     begun: Mutex<Option<(Instant, BTreeSet<usize>)>>,
-    longest: Arc<Mutex<Longest>>,
+    seen: Arc<Seen>,
 }
 
 #[async_trait]
@@ -60,12 +88,22 @@ impl Around for Turning {
             Err(error) if error.is_retryable() => {
                 let next = (node + 1) % self.stores.len();
                 self.at.store(next, Ordering::Relaxed);
+                let told = told(error);
+                if !told.contains(NOT_CONNECTED) {
+                    *self.seen.errors.lock().unwrap().entry(told).or_default() += 1;
+                }
             }
             _ => {
+                let at = Instant::now();
+                if let Ok(appended) = &answer {
+                    let log = appended.log;
+                    let answered = Answered { begun, at, log };
+                    self.seen.answered.lock().unwrap().push(answered);
+                }
                 *self.begun.lock().unwrap() = None;
-                let mut longest = self.longest.lock().unwrap();
+                let mut longest = self.seen.longest.lock().unwrap();
                 let longest = longest.entry(asked).or_default();
-                *longest = begun.elapsed().max(*longest);
+                *longest = (at - begun).max(*longest);
             }
         }
         answer
@@ -75,7 +113,7 @@ impl Around for Turning {
 /// Writers and tails of one round.
 pub(crate) struct Load {
     load: load::Load,
-    longest: Arc<Mutex<Longest>>,
+    seen: Arc<Seen>,
 }
 
 impl std::ops::Deref for Load {
@@ -96,29 +134,52 @@ impl Load {
         seed: u64,
         from: Option<&Checkpoint>,
     ) -> Result<Self> {
+        Self::paced(written, followed, writers, seed, from, PAUSE)
+    }
+
+    /// The same, with this pause of a writer between two appends.
+    pub(crate) fn paced(
+        written: &[Way],
+        followed: &[Way],
+        writers: usize,
+        seed: u64,
+        from: Option<&Checkpoint>,
+        pause: Duration,
+    ) -> Result<Self> {
         let mut load = load::Load::new(seed);
         for way in followed {
             let store = CurrentStore::new(Arc::new(connect(way)?), None);
             let name = format!("subscriber of {}", way.name);
             load.follow(name, Manner::Subscribe, store, from.cloned());
         }
-        let longest = Arc::default();
+        let seen: Arc<Seen> = Arc::default();
         for number in 0..writers {
             let turning = Turning {
                 stores: written.iter().map(connect).collect::<Result<_>>()?,
                 at: AtomicUsize::new(number % written.len()),
                 begun: Mutex::default(),
-                longest: Arc::clone(&longest),
+                seen: Arc::clone(&seen),
             };
             let store = CurrentStore::new(Arc::new(Outer(turning)), None);
-            load.write("any node", store, Claims::Mixed, PAUSE);
+            load.write("any node", store, Claims::Mixed, pause);
         }
-        Ok(Self { load, longest })
+        Ok(Self { load, seen })
+    }
+
+    /// The appends that were acknowledged, in the order of their answers.
+    pub(crate) fn answered(&self) -> Vec<Answered> {
+        self.seen.answered.lock().unwrap().clone()
+    }
+
+    /// How often an append ended with an error and was asked of another server, by the error. A connection that nobody
+    /// took is no error: nothing was asked.
+    pub(crate) fn errors(&self) -> BTreeMap<String, u64> {
+        self.seen.errors.lock().unwrap().clone()
     }
 
     /// The longest append, by the servers that were asked for it.
     pub(crate) fn longest(&self) -> Longest {
-        self.longest.lock().unwrap().clone()
+        self.seen.longest.lock().unwrap().clone()
     }
 
     /// Ends the writers, each after the answer to its last append.
@@ -133,6 +194,55 @@ impl Load {
     ) -> Result<gesta_testkit::history::Report> {
         self.load.judge(stored).await
     }
+}
+
+/// Appends to logs of its choice through every server; what it has stored is checked with the rest.
+pub(crate) struct Prober {
+    stores: Vec<HttpStore>,
+    logs: u16,
+    record: Arc<Record>,
+}
+
+impl Prober {
+    /// Beside a load on a store of so many logs.
+    pub(crate) fn new(load: &Load, ways: &[Way], logs: u16) -> Result<Self> {
+        Ok(Self {
+            stores: ways.iter().map(connect).collect::<Result<_>>()?,
+            logs,
+            record: Arc::clone(&load.record),
+        })
+    }
+
+    /// Appends once through each server, to a log that is wanted; gives the longest time that one took.
+    ///
+    /// # Errors
+    /// An append was not acknowledged.
+    pub(crate) async fn append(&self, is_wanted: impl Fn(LogId) -> bool) -> Result<Duration> {
+        let mut longest = Duration::ZERO;
+        for store in &self.stores {
+            let stream = loop {
+                let stream = StreamId::new(format!("probe-{}", Run::random()))?;
+                if is_wanted(log_of(&stream, self.logs)) {
+                    break stream;
+                }
+            };
+            let event = EventData::json(EventType::new("probed")?, "{}");
+            let event = event.with_id(EventId::random());
+            let append = Append::to(stream, ExpectedRevision::NoStream, vec![event]);
+            let begun = Instant::now();
+            let answer = self.record.history.append(store, append).await;
+            answer.context("an append to a log of a database that lives")?;
+            longest = longest.max(begun.elapsed());
+        }
+        Ok(longest)
+    }
+}
+
+/// An error with its causes.
+fn told(error: &gesta_core::Error) -> String {
+    let first: Option<&dyn std::error::Error> = Some(error);
+    let all = std::iter::successors(first, |error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// A client of a server.

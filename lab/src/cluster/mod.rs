@@ -1,20 +1,25 @@
-//! `cluster`: several servers that are nodes of one PostgreSQL database, to try out (`up`), to hurt (`chaos`), and to
-//! measure (`hop`, `share`).
+//! `cluster`: several servers that are nodes of one PostgreSQL database, to try out (`up`), to hurt (`chaos`), to
+//! restart (`roll`), and to measure (`hop`, `share`, `databases`).
 //!
 //! Not here: faults of a single server and its database (`torture`).
 
 mod chaos;
+mod clocks;
+mod databases;
 mod fault;
 pub(crate) mod load;
 mod nodes;
 mod owners;
+mod paths;
 mod rates;
+mod roll;
+mod seats;
 
 use std::path::PathBuf;
 
 use tokio_util::sync::CancellationToken;
 
-use self::nodes::{Links, Nodes};
+use self::nodes::{Conditions, Nodes};
 use crate::child::{Program, ProgramArgs};
 use crate::failure::Result;
 
@@ -33,6 +38,10 @@ pub(crate) enum ClusterCommand {
     Hop(rates::HopArgs),
     /// Appends through one server alone and through two nodes, by turns.
     Share(rates::ShareArgs),
+    /// Appends to stores of one, two and more databases, by turns: the rate, and the processor time of each event.
+    Databases(databases::DatabasesArgs),
+    /// Restarts the nodes one after the other under load: how many logs move, and for how long each is interrupted.
+    Roll(roll::RollArgs),
 }
 
 /// Nodes to try out.
@@ -56,6 +65,20 @@ pub(crate) struct SizeArgs {
     /// Logs of the store.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_024))]
     logs: u16,
+    /// Databases of the store, each on a PostgreSQL server of its own; the logs lie in them in turn.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    databases: u16,
+}
+
+impl SizeArgs {
+    /// As many nodes and logs on one database.
+    fn of(nodes: u16, logs: u16) -> Self {
+        Self {
+            nodes,
+            logs,
+            databases: 1,
+        }
+    }
 }
 
 /// The command. True if it is a result.
@@ -65,6 +88,8 @@ pub(crate) async fn run(command: &ClusterCommand, stop: &CancellationToken) -> R
         ClusterCommand::Chaos(args) => chaos::run(args, stop).await,
         ClusterCommand::Hop(args) => rates::hop(args, stop).await,
         ClusterCommand::Share(args) => rates::share(args, stop).await,
+        ClusterCommand::Databases(args) => databases::run(args, stop).await,
+        ClusterCommand::Roll(args) => roll::run(args, stop).await,
     }
 }
 
@@ -80,8 +105,10 @@ async fn up(args: &UpArgs, stop: &CancellationToken) -> Result<bool> {
             )
         }
     };
-    let mut nodes = Nodes::start(&program, &args.size, Links::Direct).await?;
-    println!("database  {}", nodes.postgres.url());
+    let mut nodes = Nodes::start(&program, &args.size, Conditions::default()).await?;
+    for database in nodes.databases() {
+        println!("database  {}", database.url());
+    }
     for node in &nodes.all {
         println!("{}    {}", node.name, node.server.url());
     }

@@ -1,27 +1,33 @@
-//! The nodes and their database: started, stopped, hurt.
+//! The nodes and their databases: started, stopped, hurt.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use gesta_pgtest::{FaultProxy, free_address};
+use serde::Serialize;
 use tempfile::TempDir;
 
 use super::SizeArgs;
+use super::clocks::Clock;
 use super::load::Way;
+use super::paths::Paths;
 use crate::child::{Program, Server};
-use crate::failure::{Context, Result};
+use crate::failure::Result;
 use crate::store;
 
 /// What all nodes share.
 const SECRET: &str = "a secret that all nodes of the lab share";
 
-/// How nodes reach each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Links {
-    /// Directly. Who calls a dead one is refused.
-    Direct,
-    /// By way of a proxy in front of each, so that links can be hurt. Who calls a dead one is accepted and cut off.
-    Proxied,
+/// What can be hurt beside the processes.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Conditions {
+    /// The paths between nodes and to databases, which have proxies then. Who calls a dead node is accepted and cut off;
+    /// without proxies it is refused.
+    pub(crate) paths: bool,
+    /// The nodes' clocks.
+    pub(crate) clocks: bool,
 }
 
 /// A node.
@@ -32,27 +38,37 @@ pub(crate) struct Node {
     pub(crate) server: Server,
     /// Where the others reach it.
     pub(crate) address: String,
-    /// Between the others and it.
-    pub(crate) links: Option<FaultProxy>,
+    /// Between it and all that it speaks with, if they can be hurt.
+    pub(crate) paths: Option<Paths>,
+    /// Its clock, if it can be set.
+    pub(crate) clock: Option<Clock>,
 }
 
-/// All of it. Fields are dropped in this order: nodes, database, files.
+/// All of it. Fields are dropped in this order: nodes, databases, files.
 pub(crate) struct Nodes {
     /// The nodes.
     pub(crate) all: Vec<Node>,
     /// Between nodes and the database, where there is a distance.
-    ways: Vec<FaultProxy>,
-    /// Their database.
+    distances: Vec<FaultProxy>,
+    /// Their database, the first one of several.
     pub(crate) postgres: gesta_pgtest::Server,
+    /// The other ones.
+    more: Vec<gesta_pgtest::Server>,
     files: TempDir,
 }
 
 impl Nodes {
-    /// Starts a database and the nodes, all at once.
-    pub(crate) async fn start(program: &Program, size: &SizeArgs, links: Links) -> Result<Self> {
-        let mut nodes = Self::database(size).await?;
-        let url = nodes.postgres.url();
-        let started = (0..size.nodes).map(|number| nodes.enter(program, number, links, &url));
+    /// Starts the databases and the nodes, all at once.
+    pub(crate) async fn start(
+        program: &Program,
+        size: &SizeArgs,
+        conditions: Conditions,
+    ) -> Result<Self> {
+        let mut nodes = Self::databases_only(size).await?;
+        let addresses = (0..size.nodes).map(|_| free_address());
+        let addresses: Vec<SocketAddr> = addresses.collect::<std::io::Result<_>>()?;
+        let started =
+            (0..addresses.len()).map(|at| nodes.enter(program, at, &addresses, conditions));
         nodes.all = try_join_all(started).await?;
         Ok(nodes)
     }
@@ -63,67 +79,122 @@ impl Nodes {
         size: &SizeArgs,
         far: Duration,
     ) -> Result<Self> {
-        let mut nodes = Self::database(size).await?;
+        let mut nodes = Self::databases_only(size).await?;
         let url = nodes.postgres.url();
         for number in 0..size.nodes {
             let is_far = number + 1 == size.nodes && !far.is_zero();
             let round_trip = if is_far { far } else { Duration::ZERO };
-            let (url, way) = store::delayed(&url, round_trip)?;
-            let node = nodes.enter(program, number, Links::Direct, &url).await?;
-            nodes.all.push(node);
-            nodes.ways.extend(way);
+            let (url, distance) = store::delayed(&url, round_trip)?;
+            let own = free_address()?;
+            let options = nodes.options(own);
+            let address = own.to_string();
+            let node = nodes.launch(program.clone(), number.into(), options, &url);
+            let (name, server) = node.await?;
+            nodes.all.push(Node {
+                name,
+                server,
+                address,
+                paths: None,
+                clock: None,
+            });
+            nodes.distances.extend(distance);
         }
         Ok(nodes)
     }
 
-    /// A database with the store, without nodes.
-    async fn database(size: &SizeArgs) -> Result<Self> {
+    /// The databases with the store, without nodes.
+    async fn databases_only(size: &SizeArgs) -> Result<Self> {
         let nodes = Self {
             all: Vec::new(),
-            ways: Vec::new(),
+            distances: Vec::new(),
             postgres: store::new_server()?,
+            more: (1..size.databases)
+                .map(|_| store::new_server())
+                .collect::<Result<_>>()?,
             files: TempDir::new()?,
         };
-        let made = store::open_url(&nodes.postgres.url(), Duration::ZERO, size.logs).await?;
-        made.store.shutdown().await?;
-        std::fs::write(nodes.secret_file(), SECRET)?;
+        gesta::schema::create(&nodes.url(), size.logs).await?;
+        std::fs::write(nodes.files.path().join("secret"), SECRET)?;
         Ok(nodes)
     }
 
-    fn secret_file(&self) -> String {
-        self.files.path().join("secret").display().to_string()
+    /// The URL of the store, which has the URLs of all databases.
+    pub(crate) fn url(&self) -> String {
+        let urls = self.databases().map(gesta_pgtest::Server::url);
+        urls.collect::<Vec<_>>().join(" ")
     }
 
+    /// The databases, in the order in which they hold the logs in turn.
+    pub(crate) fn databases(&self) -> impl Iterator<Item = &gesta_pgtest::Server> {
+        std::iter::once(&self.postgres).chain(&self.more)
+    }
+
+    /// One of the databases.
+    pub(crate) fn database_mut(&mut self, at: usize) -> &mut gesta_pgtest::Server {
+        match at {
+            0 => &mut self.postgres,
+            _ => &mut self.more[at - 1],
+        }
+    }
+
+    fn options(&self, own: SocketAddr) -> Vec<String> {
+        let secret = self.files.path().join("secret").display().to_string();
+        vec![
+            "--node".to_owned(),
+            own.to_string(),
+            "--cluster-secret-file".to_owned(),
+            secret,
+        ]
+    }
+
+    /// Starts the node of this number; all listen for each other at these addresses.
     async fn enter(
         &self,
         program: &Program,
-        number: u16,
-        links: Links,
-        store: &str,
+        number: usize,
+        addresses: &[SocketAddr],
+        conditions: Conditions,
     ) -> Result<Node> {
-        let own = free_address()?;
-        let links = match links {
-            Links::Direct => None,
-            Links::Proxied => Some(FaultProxy::start(own).context("starting a proxy")?),
-        };
-        let address = links.as_ref().map_or(own, FaultProxy::addr).to_string();
-        let mut options = vec![
-            ["--node".to_owned(), own.to_string()],
-            ["--cluster-secret-file".to_owned(), self.secret_file()],
-        ];
-        if links.is_some() {
-            options.push(["--advertise".to_owned(), address.clone()]);
+        let own = addresses[number];
+        let (mut options, mut address, mut url) = (self.options(own), own, self.url());
+        let mut paths = None;
+        if conditions.paths {
+            let databases: Vec<_> = self.databases().map(gesta_pgtest::Server::addr).collect();
+            let of_node = Paths::start(own, addresses, &databases).await?;
+            address = of_node.address;
+            options.extend(["--advertise".to_owned(), address.to_string()]);
+            let proxied = self.databases().zip(&of_node.databases);
+            let urls = proxied.map(|(database, proxy)| proxy.url(&database.url()));
+            url = urls.collect::<Vec<_>>().join(" ");
+            paths = Some(of_node);
         }
-        let mut program = program.clone();
-        program.arguments.extend(options.into_iter().flatten());
+        let (mut program, mut clock) = (program.clone(), None);
+        if conditions.clocks {
+            let folder: &Path = self.files.path();
+            clock = Some(Clock::give(&mut program, folder, &number.to_string())?);
+        }
+        let (name, server) = self.launch(program, number, options, &url).await?;
+        Ok(Node {
+            name,
+            server,
+            address: address.to_string(),
+            paths,
+            clock,
+        })
+    }
+
+    async fn launch(
+        &self,
+        mut program: Program,
+        number: usize,
+        options: Vec<String>,
+        store: &str,
+    ) -> Result<(String, Server)> {
+        program.arguments.extend(options);
         let name = format!("node {number}");
         let log = self.files.path().join(format!("{name}.log"));
-        Ok(Node {
-            server: Server::start_program(program, store, &log).await?,
-            name,
-            address,
-            links,
-        })
+        let server = Server::start_program(program, store, &log).await?;
+        Ok((name, server))
     }
 
     /// How clients reach the nodes.

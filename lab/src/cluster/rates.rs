@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
-use super::nodes::{Links, Nodes};
+use super::nodes::{Conditions, Nodes};
 use crate::cells;
 use crate::child::{Program, ProgramArgs};
 use crate::failure::{Failure, Result};
@@ -23,6 +23,7 @@ use crate::histogram::median;
 use crate::host::{CpuUse, busy_of};
 use crate::postgres;
 use crate::report::{Report, ReportArgs, Table, Unit};
+use crate::reservation::Tree;
 use crate::sizes::Sizes;
 use crate::target::{self, Events, Expected, GestaTarget, Load, Phase, Protocol, ReadBack, Target};
 use crate::units;
@@ -48,16 +49,16 @@ pub(crate) struct LoadArgs {
     duration: Duration,
     /// How often everything is measured, by turns; medians count.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
+    pub(super) rounds: u32,
     /// Seed of names and contents.
     #[arg(long, default_value_t = 7)]
-    seed: u64,
+    pub(super) seed: u64,
     #[command(flatten)]
     #[serde(skip)]
-    program: ProgramArgs,
+    pub(super) program: ProgramArgs,
     #[command(flatten)]
     #[serde(skip)]
-    report: ReportArgs,
+    pub(super) report: ReportArgs,
 }
 
 /// Appends through the owner of the log, through another node, and by the owner's hints, by turns.
@@ -82,30 +83,39 @@ pub(crate) struct ShareArgs {
 }
 
 /// A load that was measured.
-struct Measured {
+pub(super) struct Measured {
     way: &'static str,
     /// Appends per second that were wanted.
     wanted: u32,
-    phase: Phase,
-    /// Processor time of the nodes, and of the database with all else but the generator, per append.
-    nodes_micros: f64,
+    pub(super) phase: Phase,
+    /// Processor time per append: of the nodes, of the databases, and of all but nodes and generator.
+    pub(super) nodes_micros: f64,
+    pub(super) databases_micros: f64,
     rest_micros: f64,
 }
 
 /// Nodes under measurement.
-struct Bench<'a> {
+pub(super) struct Bench<'a> {
     nodes: &'a Nodes,
+    databases: Vec<Tree>,
     args: &'a LoadArgs,
     stop: &'a CancellationToken,
     /// Loads so far; each has streams of its own.
     loads: u64,
-    checks: Vec<(String, ReadBack)>,
+    pub(super) checks: Vec<(String, ReadBack)>,
 }
 
 impl<'a> Bench<'a> {
-    fn new(nodes: &'a Nodes, args: &'a LoadArgs, stop: &'a CancellationToken) -> Result<Self> {
+    pub(super) fn new(
+        nodes: &'a Nodes,
+        args: &'a LoadArgs,
+        stop: &'a CancellationToken,
+    ) -> Result<Self> {
+        let databases = nodes.databases();
+        let trees = databases.filter_map(|one| Tree::listening_on("database", one.addr()));
         Ok(Self {
             nodes,
+            databases: trees.collect(),
             args,
             stop,
             loads: 0,
@@ -113,7 +123,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn target(&self, node: usize) -> GestaTarget {
+    pub(super) fn target(&self, node: usize) -> GestaTarget {
         let target = GestaTarget::new(&self.nodes.all[node].server.url(), Duration::ZERO, None);
         target
             .appending(Expected::Any, Bytes::new())
@@ -128,7 +138,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Appends through these targets, whose connections are equally many; one measurement for each target.
-    async fn load(
+    pub(super) async fn load(
         &mut self,
         way: &'static str,
         targets: Vec<GestaTarget>,
@@ -151,9 +161,10 @@ impl<'a> Bench<'a> {
         let (warm_up, events) = (self.events()?, self.events()?);
         target::run_all(&targets, &warm_up, &load, None, self.stop).await?;
         load.duration = self.args.duration;
-        let before = self.nodes_busy();
+        let before = [self.nodes_busy(), self.databases_busy()];
         let (runs, claims) = target::run_all(&targets, &events, &load, None, self.stop).await?;
-        let nodes = self.nodes_busy().saturating_sub(before);
+        let nodes = self.nodes_busy().saturating_sub(before[0]);
+        let databases = self.databases_busy().saturating_sub(before[1]);
         let read_back = target::check(targets[0].as_ref(), &events, &claims).await?;
         self.checks.push((way.to_owned(), read_back));
         let appends: u64 = runs.iter().map(|run| run.appends).sum();
@@ -166,6 +177,7 @@ impl<'a> Bench<'a> {
                 way,
                 wanted: rate,
                 nodes_micros: per_append(nodes.as_secs_f64()),
+                databases_micros: per_append(databases.as_secs_f64()),
                 rest_micros: per_append(rest),
                 phase,
             };
@@ -184,6 +196,11 @@ impl<'a> Bench<'a> {
         let pids = self.nodes.all.iter().filter_map(|node| node.server.pid());
         pids.map(busy_of).sum()
     }
+
+    /// Processor time of all databases so far.
+    fn databases_busy(&self) -> Duration {
+        self.databases.iter().map(Tree::busy).sum()
+    }
 }
 
 /// Seconds of processor time of the machine without this process.
@@ -195,9 +212,9 @@ fn rest(cpu: CpuUse, seconds: f64) -> f64 {
 pub(super) async fn hop(args: &HopArgs, stop: &CancellationToken) -> Result<bool> {
     let title = "Appends through the owner of a log and through another node";
     let mut report = Report::begin("cluster-hop", title, args.load.seed);
-    let size = SizeArgs { nodes: 2, logs: 1 };
+    let size = SizeArgs::of(2, 1);
     let program = Program::gesta(&args.load.program.find()?);
-    let mut nodes = Nodes::start(&program, &size, Links::Direct).await?;
+    let mut nodes = Nodes::start(&program, &size, Conditions::default()).await?;
     let owner = owner_of_the_log(&nodes).await?;
     let mut bench = Bench::new(&nodes, &args.load, stop)?;
     let mut all = Vec::new();
@@ -283,9 +300,9 @@ pub(super) async fn share(args: &ShareArgs, stop: &CancellationToken) -> Result<
     let title = "Two nodes of one database against one server";
     let mut report = Report::begin("cluster-share", title, args.load.seed);
     let program = Program::gesta(&args.load.program.find()?);
-    let one = SizeArgs { nodes: 1, logs: 1 };
-    let mut alone = Nodes::start(&program, &one, Links::Direct).await?;
-    let two = SizeArgs { nodes: 2, logs: 1 };
+    let one = SizeArgs::of(1, 1);
+    let mut alone = Nodes::start(&program, &one, Conditions::default()).await?;
+    let two = SizeArgs::of(2, 1);
     // The first one to start owns the log: the one that is near the database.
     let mut both = Nodes::start_apart(&program, &two, args.far).await?;
     let mut single = Bench::new(&alone, &args.load, stop)?;

@@ -38,13 +38,15 @@ use crate::store;
 pub(crate) use args::ReservationArgs;
 pub(crate) use kill::{KillArgs, run as run_kill};
 
-use generator::Generator;
-use ledger::Ledger;
-use model::{Call, Op, Shows};
-use processes::Tree;
-use script::{Scenario, Script};
+pub(crate) use generator::{Drive, Generator, Phase, windows};
+pub(crate) use ledger::Ledger;
+pub(crate) use model::Shows;
+pub(crate) use processes::Tree;
+pub(crate) use script::{Scenario, Script};
+pub(crate) use verdict::{Verdict, Wrong};
+
+use model::{Call, Op};
 use step::Step;
-use verdict::Verdict;
 
 /// Connections of the open loop.
 const CONNECTIONS: u32 = 512;
@@ -86,7 +88,7 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
 }
 
 /// Runs the generator on a thread of its own.
-async fn alone<T, F>(work: impl FnOnce() -> F + Send + 'static) -> Result<T>
+pub(crate) async fn alone<T, F>(work: impl FnOnce() -> F + Send + 'static) -> Result<T>
 where
     T: Send + 'static,
     F: Future<Output = Result<T>>,
@@ -139,7 +141,7 @@ async fn measure(
 }
 
 /// Creates the first shows.
-async fn create(generator: &Rc<Generator>, count: u32) -> Result<()> {
+pub(crate) async fn create(generator: &Rc<Generator>, count: u32) -> Result<()> {
     let creations = (0..count).map(|show| Op::of_show(Call::Create, show));
     generator.batch(creations.collect(), 0).await;
     let created = generator.with_ledger(|ledger| ledger.created().count());

@@ -75,7 +75,7 @@ impl Wrongs {
         }
     }
 
-    #[cfg(test)]
+    /// How often this was found.
     pub(crate) fn count(&self, kind: Wrong) -> u64 {
         self.0.get(&kind).map_or(0, |(count, _)| *count)
     }

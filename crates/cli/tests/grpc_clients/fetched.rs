@@ -289,7 +289,7 @@ pub(crate) fn go() -> Option<Client> {
     }
     let mut download = Command::new("go");
     download.args(["mod", "download"]).current_dir(&folder);
-    fetch(&mut download).then(|| Client {
+    fetch(&mut download).then_some(Client {
         check: None,
         run_text: |client, text| {
             let program = client.write(&format!("{}/main.go", fresh("program")), text);

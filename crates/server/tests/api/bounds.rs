@@ -269,7 +269,7 @@ async fn stopping_lets_running_requests_finish_and_takes_no_more() {
     store.appends_have_come(1).await;
     let handle = server.handle.clone();
     let stopping = tokio::spawn(async move { handle.shutdown().await });
-    assert!(!idle.more().await, "an idle connection is closed at once");
+    assert!(!idle.more().await, "an idle connection is closed");
     assert!(
         tokio::net::TcpStream::connect(server.handle.local_addr())
             .await
@@ -279,6 +279,35 @@ async fn stopping_lets_running_requests_finish_and_takes_no_more() {
     store.appends.add_permits(1);
     running.until("checkpoint").await;
     assert!(running.rest().await.starts_with("HTTP/1.1 201"));
+    soon(stopping).await.expect("stopped");
+}
+
+/// What happened: a request that met the closing of its idle connection on the way had no answer, though nothing was wrong
+/// with it. Now it is answered, and the answer says that the connection ends.
+#[tokio::test]
+async fn stopping_answers_one_more_request_of_an_idle_connection() {
+    let server = Server::with(config(), GatedStore::new()).await;
+    let question = "GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut idle = server.raw(question).await;
+    idle.until("live").await;
+    // Accepted by the system, and perhaps not by the server yet.
+    let mut fresh = server.raw("").await;
+    let handle = server.handle.clone();
+    let stopping = tokio::spawn(async move { handle.shutdown().await });
+    while tokio::net::TcpStream::connect(server.handle.local_addr())
+        .await
+        .is_ok()
+    {}
+    for connection in [&mut idle, &mut fresh] {
+        connection.say(question).await;
+    }
+    for connection in [idle, fresh] {
+        let answer = connection.rest().await;
+        assert!(
+            answer.trim_end().ends_with('}') && answer.contains("connection: close"),
+            "{answer}"
+        );
+    }
     soon(stopping).await.expect("stopped");
 }
 

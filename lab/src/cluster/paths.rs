@@ -1,0 +1,154 @@
+//! The paths between nodes, and from nodes to their databases, each by a proxy of its own, so that one can be hurt while
+//! all others go on.
+//!
+//! A node has one address for all others. What arrives there is told apart by the process that calls: the operating
+//! system knows which one has the other end of the connection, and its command line says which node it is. A caller
+//! that is no node any more is turned away, as its end is gone.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use gesta_pgtest::FaultProxy;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::failure::{Context, Result};
+
+/// The paths to a node, and from it to its databases. Dropping it cuts all of them.
+pub(crate) struct Paths {
+    /// Where the other nodes reach it.
+    pub(crate) address: SocketAddr,
+    /// From each node to it, by the number of the node.
+    pub(crate) from: Vec<FaultProxy>,
+    /// From it to each database of the store.
+    pub(crate) databases: Vec<FaultProxy>,
+    _over: DropGuard,
+}
+
+impl Paths {
+    /// Paths to the node that listens at `own`, one of all nodes, which listen at `nodes`.
+    pub(crate) async fn start(
+        own: SocketAddr,
+        nodes: &[SocketAddr],
+        databases: &[SocketAddr],
+    ) -> Result<Self> {
+        let to = |target: &SocketAddr| FaultProxy::start(*target).context("starting a proxy");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let over = CancellationToken::new();
+        let paths = Self {
+            address: listener.local_addr()?,
+            from: nodes.iter().map(|_| to(&own)).collect::<Result<_>>()?,
+            databases: databases.iter().map(to).collect::<Result<_>>()?,
+            _over: over.clone().drop_guard(),
+        };
+        let proxies = paths.from.iter().map(FaultProxy::addr).collect();
+        let callers = Callers::new(nodes);
+        tokio::spawn(over.run_until_cancelled_owned(lead(listener, proxies, callers)));
+        Ok(paths)
+    }
+}
+
+/// Leads each connection to the proxy of the node that calls.
+async fn lead(listener: TcpListener, proxies: Arc<[SocketAddr]>, callers: Callers) {
+    let callers = Arc::new(callers);
+    while let Ok((mut socket, from)) = listener.accept().await {
+        let (proxies, callers) = (Arc::clone(&proxies), Arc::clone(&callers));
+        tokio::spawn(async move {
+            let found = tokio::task::spawn_blocking(move || callers.find(from.port())).await;
+            let Ok(Some(caller)) = found else { return };
+            if let Ok(mut onwards) = TcpStream::connect(proxies[caller]).await {
+                let _ = socket.set_nodelay(true).and(onwards.set_nodelay(true));
+                let _ = tokio::io::copy_bidirectional(&mut socket, &mut onwards).await;
+            }
+        });
+    }
+}
+
+/// Finds out which node a connection comes from.
+struct Callers {
+    /// What only the command line of the node of each number says.
+    words: Vec<String>,
+    /// The process that each node was when it called last.
+    known: Mutex<Vec<Option<u32>>>,
+}
+
+impl Callers {
+    fn new(nodes: &[SocketAddr]) -> Self {
+        Self {
+            words: nodes.iter().map(ToString::to_string).collect(),
+            known: Mutex::new(vec![None; nodes.len()]),
+        }
+    }
+
+    /// The node whose process has a socket at this port, if there is one.
+    fn find(&self, port: u16) -> Option<usize> {
+        let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+        let socket = format!("socket:[{}]", inode(&table, port)?);
+        let mut known = self.known.lock().unwrap();
+        let holder = known.iter().position(|pid| holds(*pid, &socket));
+        if holder.is_some() {
+            return holder;
+        }
+        for (pid, words) in processes() {
+            let node = self.words.iter().position(|word| words.contains(word));
+            if let Some(node) = node.filter(|_| holds(Some(pid), &socket)) {
+                known[node] = Some(pid);
+                return Some(node);
+            }
+        }
+        None
+    }
+}
+
+/// The socket that has this local port.
+fn inode(table: &str, port: u16) -> Option<&str> {
+    let wanted = format!(":{port:04X}");
+    let mut rows = table.lines().skip(1).map(str::split_whitespace);
+    rows.find_map(|mut fields| {
+        let is_wanted = fields.nth(1)?.ends_with(&wanted);
+        is_wanted.then(|| fields.nth(7)).flatten()
+    })
+}
+
+/// All processes with the words of their command lines.
+fn processes() -> impl Iterator<Item = (u32, Vec<String>)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        Some((pid, line.split('\0').map(str::to_owned).collect()))
+    })
+}
+
+fn holds(pid: Option<u32>, socket: &str) -> bool {
+    let files = pid.map(|pid| Path::new("/proc").join(pid.to_string()).join("fd"));
+    let files = files.and_then(|files| std::fs::read_dir(files).ok());
+    let mut targets = files
+        .into_iter()
+        .flatten()
+        .filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    targets.any(|target| target.to_str() == Some(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a connection is known by the process that has its other end.
+    #[tokio::test]
+    async fn the_caller_of_a_connection_is_found() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let caller = TcpStream::connect(address).await.unwrap();
+        let own = std::env::args().next().unwrap();
+        let callers = Callers {
+            words: vec!["no such word".into(), own],
+            known: Mutex::new(vec![None; 2]),
+        };
+        let port = caller.local_addr().unwrap().port();
+        assert_eq!(callers.find(port), Some(1));
+        assert_eq!(callers.find(port), Some(1), "known now");
+        drop(caller);
+    }
+}
