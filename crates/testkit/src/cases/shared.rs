@@ -1,7 +1,7 @@
 //! Two stores over the same data, as two processes have them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures::future::join_all;
 use gesta_core::{Append, DeleteKind, EventStore, EventStoreExt, Revision, SubscribeFrom};
@@ -205,17 +205,16 @@ pub async fn a_busy_store_lets_the_other_through(factory: &dyn StoreFactory) {
         return;
     };
     let finished = Arc::new(AtomicBool::new(false));
-    let busy = (0..8).map(|writer| {
-        let (store, finished) = (a.share(), Arc::clone(&finished));
+    let counts: Arc<[AtomicU64; 8]> = Arc::default();
+    let busy = (0..counts.len()).map(|writer| {
+        let (store, finished, counts) = (a.share(), Arc::clone(&finished), Arc::clone(&counts));
         tokio::spawn(async move {
-            let mut appends = 0;
             while !finished.load(Ordering::Relaxed) {
                 append(store.as_ref(), &format!("busy-{writer}"), Any, events(1)).await;
-                appends += 1;
+                counts[writer].fetch_add(1, Ordering::Relaxed);
                 // A store that never waits lets the others go on, too.
                 tokio::task::yield_now().await;
             }
-            appends
         })
     });
     let busy: Vec<_> = busy.collect();
@@ -226,11 +225,20 @@ pub async fn a_busy_store_lets_the_other_through(factory: &dyn StoreFactory) {
         }
     })
     .await;
+    within("further appends of the busy store", async {
+        for count in counts.iter() {
+            let before = count.load(Ordering::Relaxed);
+            while count.load(Ordering::Relaxed) == before {
+                tokio::task::yield_now().await;
+            }
+        }
+    })
+    .await;
     finished.store(true, Ordering::Relaxed);
-    for (writer, appends) in join_all(busy).await.into_iter().enumerate() {
-        let appends: u64 = appends.expect("no panic");
-        assert!(appends > 0, "the busy store was stopped");
+    for (writer, ended) in join_all(busy).await.into_iter().enumerate() {
+        ended.expect("no panic");
         let found = revisions(b.as_ref(), &format!("busy-{writer}")).await;
+        let appends = counts[writer].load(Ordering::Relaxed);
         assert_eq!(found, (0..appends).collect::<Vec<_>>());
     }
     assert_eq!(revisions(a.as_ref(), "other").await.len(), 10);
