@@ -141,6 +141,19 @@ fn to_several(part: &StreamAppend) -> v2::AppendRequest {
 type Said = Option<(Vec<u64>, u64)>;
 
 impl Compared {
+    /// Whether one of the streams must exist, and has metadata: to this protocol it then exists without events, too.
+    async fn is_taken_to_exist(&self, request: &Append) -> Result<bool> {
+        for part in &request.streams {
+            if part.expected == ExpectedRevision::StreamExists {
+                let described = self.store.stream_metadata(part.stream.clone()).await?;
+                if described.revision.is_some() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     async fn append_to_one(&self, part: &StreamAppend) -> (Said, String) {
         let ended = self.client.call(APPEND, &to_one(part)).await;
         if ended.code != 0 {
@@ -328,7 +341,7 @@ impl EventStore for Compared {
     }
 
     async fn append(&self, mut request: Append) -> Result<Appended> {
-        if !is_spoken(&request) {
+        if !is_spoken(&request) || self.is_taken_to_exist(&request).await? {
             return self.store.append(request).await;
         }
         let is_several = request.streams.len() > 1;
