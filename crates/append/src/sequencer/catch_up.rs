@@ -9,7 +9,7 @@ use gesta_core::{Error, Position};
 use super::job::{Gave, What};
 use super::late::Late;
 use super::reads::Purpose;
-use super::recovery::{Goal, Phase, Step};
+use super::recovery::{CatchUp, Goal, Phase, Step};
 use super::trouble::is_passing;
 use super::{Now, Output, Sequencer, unknown};
 use crate::command::Command;
@@ -20,15 +20,6 @@ const CATCH_UP_PAGE: usize = 20_000;
 const CATCH_UP_MAX: u64 = 60_000;
 /// Misses in a row without anything new after which everything known is doubted.
 const IDLE_MISSES_MAX: u32 = 2;
-
-/// How far the reading has come.
-#[derive(Debug)]
-pub(super) struct CatchUp {
-    /// The last row known, until it was found in the log again.
-    known: Option<LogEnd>,
-    /// After this position it is quicker to forget.
-    limit: Position,
-}
 
 impl<T> Sequencer<T> {
     /// Reads what was appended after the last row known. Nothing may be decided meanwhile.

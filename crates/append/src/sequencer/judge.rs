@@ -2,7 +2,7 @@
 
 use gesta_core::{After, AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Revision};
 
-use super::knowledge::StreamState;
+use super::knowledge::heads::StreamState;
 use super::lookup::Found;
 use crate::command::{Change, IdSource, StreamPart};
 

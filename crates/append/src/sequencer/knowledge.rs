@@ -4,7 +4,7 @@
 //! * `heads`: the last events of streams, as committed and as decided; * `names`: which streams there may be;
 //! * `window`: the ids of the deduplication window, to recognise retries.
 
-mod heads;
+pub(super) mod heads;
 mod names;
 mod window;
 

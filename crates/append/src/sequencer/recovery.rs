@@ -21,11 +21,10 @@
 
 use std::time::Duration;
 
-use gesta_core::backend::BatchOutcome;
+use gesta_core::backend::{BatchOutcome, LogEnd};
 use gesta_core::{Error, ErrorKind, Incarnation, Position, Result};
 use tokio::time::Instant;
 
-use super::catch_up::CatchUp;
 use super::forming::InFlight;
 use super::late::Late;
 use super::pace::Pace;
@@ -35,6 +34,15 @@ use crate::command::Command;
 
 /// While appends wait for a database that is away, their age is looked at this often, at least.
 const GIVE_UP_PRECISION_DIVISOR: u32 = 4;
+
+/// How far catching up has come.
+#[derive(Debug)]
+pub(super) struct CatchUp {
+    /// The last row known, until it was found in the log again.
+    pub(super) known: Option<LogEnd>,
+    /// After this position it is quicker to forget.
+    pub(super) limit: Position,
+}
 
 /// How far a recovery has come.
 #[derive(Debug)]
