@@ -301,23 +301,7 @@ fn fields(rest: &mut Bytes) -> Fields {
             seq: rest.try_get_u64()?,
             body: std::mem::take(rest),
         },
-        NOT_HERE => {
-            let (from, untaken) = (rest.try_get_u64()?, rest.try_get_u64()?);
-            let epoch = epoch(rest)?;
-            let length = usize::from(rest.try_get_u8()?);
-            let Some(owner) = rest.get(..length).map(std::str::from_utf8) else {
-                return Ok(Err(Violation("a frame that is too short")));
-            };
-            let Ok(owner) = owner else {
-                return Ok(Err(Violation("an address that is not text")));
-            };
-            let owner = (!owner.is_empty()).then(|| Address::new(owner));
-            Frame::NotHere {
-                from,
-                untaken,
-                hint: Hint { owner, epoch },
-            }
-        }
+        NOT_HERE => return not_here(rest),
         DEADLINE_OVER => Frame::DeadlineOver {
             seq: rest.try_get_u64()?,
         },
@@ -340,6 +324,24 @@ fn fields(rest: &mut Bytes) -> Fields {
         _ => return Ok(Err(Violation("a required frame of an unknown type"))),
     };
     Ok(Ok(Some(frame)))
+}
+
+fn not_here(rest: &mut Bytes) -> Fields {
+    let (from, untaken) = (rest.try_get_u64()?, rest.try_get_u64()?);
+    let epoch = epoch(rest)?;
+    let length = usize::from(rest.try_get_u8()?);
+    let Some(owner) = rest.get(..length).map(std::str::from_utf8) else {
+        return Ok(Err(Violation("a frame that is too short")));
+    };
+    let Ok(owner) = owner else {
+        return Ok(Err(Violation("an address that is not text")));
+    };
+    let owner = (!owner.is_empty()).then(|| Address::new(owner));
+    Ok(Ok(Some(Frame::NotHere {
+        from,
+        untaken,
+        hint: Hint { owner, epoch },
+    })))
 }
 
 fn epoch(rest: &mut Bytes) -> Result<Epoch, bytes::TryGetError> {

@@ -7,7 +7,9 @@
 //! There is at most one lane. All unanswered calls are kept in the order of their invocation: first those in flight on
 //! the lane, then those that wait. When the owner answers *not here* from some call on, that call and all later ones
 //! wait again. The lane stays until the calls before it are answered or the lane is lost, and only then the next lane is
-//! opened. So each lane begins with the first call that is unanswered, and nothing overtakes.
+//! opened. So each lane begins with the first call that is unanswered, and nothing overtakes. When the database names
+//! another owner while the old one can be reached, nothing more is written to the old one, and the lane stays for a moment
+//! too: what the old owner has answered is certain, and what is sent again is in doubt.
 //!
 //! After an error one call is in flight until the first success: calls that the owner refuses are not sent in hundreds,
 //! again and again.
@@ -33,6 +35,9 @@ const REMAINING_MIN: Duration = Duration::from_millis(1);
 /// A lane on which a call was given up, and no answer has come for so long since, is given up too: whatever the owner
 /// has lost, a new lane begins afresh.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
+/// An owner that was replaced answers what it has taken before it hands the log over; for answers that are still on their
+/// way a lane is kept so long.
+const LEAVE_WITHIN: Duration = Duration::from_millis(250);
 /// Expired calls are looked for no more often than this.
 const EXPIRY_EVERY: Duration = Duration::from_millis(2);
 
@@ -204,8 +209,18 @@ impl<T> Sender<T> {
             self.route.epoch = route.epoch;
             return;
         }
-        self.lose_lane();
+        self.leave_lane(now);
         self.change_route(now, route);
+    }
+
+    /// Writes nothing more to the owner of before. Its answers are awaited for a moment if it can be reached.
+    fn leave_lane(&mut self, now: Instant) {
+        let is_heard = matches!(self.link, Link::Up(_));
+        match &mut self.lane {
+            Some(lane) if is_heard || lane.is_leaving() => lane.leave(now + LEAVE_WITHIN),
+            _ => self.lose_lane(),
+        }
+        self.end_drained_lane();
     }
 
     fn change_route(&mut self, now: Instant, route: Route) {
@@ -228,9 +243,13 @@ impl<T> Sender<T> {
 
     /// The lane has ended without the owner having said so, or the owner has broken its rules.
     pub fn lane_lost(&mut self, now: Instant, lane: u64) {
-        if self.lane.as_ref().is_some_and(|open| open.number == lane) {
+        if let Some(open) = self.lane.as_ref().filter(|open| open.number == lane) {
+            // The next lane leads to another owner, which has not lost any.
+            let is_leaving = open.is_leaving();
             self.lose_lane();
-            self.pause(now);
+            if !is_leaving {
+                self.pause(now);
+            }
         }
     }
 
@@ -315,10 +334,12 @@ impl<T> Sender<T> {
         let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
             return Ok(());
         };
+        let is_leaving = open.is_leaving();
         open.refuse(from)?;
         open.take_back(from, |seq| seq > from && seq < untaken, &mut self.waiting);
-        self.is_cautious = true;
-        if !self.follow(now, hint) {
+        self.is_cautious |= !is_leaving;
+        // An owner that was replaced refuses what it should refuse; the next one has refused nothing.
+        if !self.follow(now, hint) && !is_leaving {
             self.pause(now);
         }
         self.end_drained_lane();
@@ -362,11 +383,11 @@ impl<T> Sender<T> {
             self.is_cautious = true;
             self.pause(now);
         }
+        if self.leaves_at().is_some_and(|at| at <= now) {
+            self.lose_lane();
+        }
         match (&self.route.owner, self.link) {
-            (Owner::Local, _) => {
-                self.lose_lane();
-                self.return_waiting(ReturnReason::Local);
-            }
+            (Owner::Local, _) => self.return_waiting(ReturnReason::Local),
             (Owner::Nobody, _) if self.returns_without_owner_at().is_some_and(|at| at <= now) => {
                 self.return_waiting(ReturnReason::NoOwner);
             }
@@ -469,6 +490,15 @@ impl<T> Sender<T> {
         Some(self.lane.as_ref()?.silent_since? + STUCK_AFTER)
     }
 
+    /// True while answers of an owner that was replaced are awaited: then the new route is not in force yet.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.lane.as_ref().is_some_and(Lane::is_leaving)
+    }
+
+    fn leaves_at(&self) -> Option<Instant> {
+        self.lane.as_ref()?.leave_by
+    }
+
     fn expires_at(&self) -> Option<Instant> {
         let earliest = self.earliest_deadline?;
         Some(
@@ -486,7 +516,8 @@ impl<T> Sender<T> {
         let returns = self
             .returns_without_owner_at()
             .filter(|_| !is_idle && self.lane.is_none());
-        [opens, returns, self.expires_at(), self.stuck_at()]
+        let lane_ends = [self.stuck_at(), self.leaves_at()].into_iter().flatten();
+        [opens, returns, self.expires_at(), lane_ends.min()]
             .into_iter()
             .flatten()
             .min()

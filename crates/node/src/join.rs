@@ -12,11 +12,12 @@ use gesta_cluster::membership::{self, Preparation, Readiness, Sign, Stop};
 use gesta_cluster::{HandOvers, Membership, Options, Progress, Status};
 use gesta_core::registry::{ClusterVersion, LeaseEpoch, NodeId, NodeInfo, Registry};
 use gesta_core::{Error, ErrorKind, LogId, Result};
-use gesta_link::{Address, Bounds, LinkConfig, Protocols, Secret, StoreIdentity, Times};
+use gesta_link::{Address, Bounds, LinkConfig, Protocols, Reach, Secret, StoreIdentity, Times};
 use gesta_store::Store;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use crate::memberships::Memberships;
 use crate::node::{Config, Node, Placements};
@@ -165,6 +166,8 @@ impl Node {
 struct Joining {
     memberships: Memberships,
     node: Arc<OnceLock<Weak<Node>>>,
+    /// Others are being told of hand-overs.
+    telling: TaskTracker,
     leave_within: Duration,
     leases: membership::Config,
 }
@@ -185,9 +188,11 @@ impl Joining {
         let config = options.leases;
         let node = Arc::new(OnceLock::new());
         let progress = Arc::new(PipelineProgress(Arc::clone(store)));
+        let telling = TaskTracker::new();
         let hand_overs = Arc::new(LinkHandOvers {
             store: Arc::clone(store),
             node: Arc::clone(&node),
+            telling: telling.clone(),
         });
         let start = |registry| {
             let options = Options {
@@ -201,6 +206,7 @@ impl Joining {
         Ok(Self {
             memberships: Memberships::new(parts?),
             node,
+            telling,
             leave_within: options.leave_within,
             leases: config,
         })
@@ -262,8 +268,12 @@ impl Placements for Joining {
 
     fn leave(&self) -> BoxFuture<'static, ()> {
         let (parts, within) = (self.memberships.parts().to_vec(), self.leave_within);
+        let telling = self.telling.clone();
         async move {
             let stops = join_all(parts.iter().map(|part| part.leave(within))).await;
+            // A process that ended sooner would leave the others to find out by their next beats. Each telling is bounded.
+            telling.close();
+            telling.wait().await;
             tracing::info!(?stops, "left the cluster");
         }
         .boxed()
@@ -310,6 +320,7 @@ impl Progress for PipelineProgress {
 struct LinkHandOvers {
     store: Arc<Store>,
     node: Arc<OnceLock<Weak<Node>>>,
+    telling: TaskTracker,
 }
 
 #[async_trait]
@@ -326,7 +337,7 @@ impl HandOvers for LinkHandOvers {
 
     fn handed_over(&self, _: LogId, _: NodeId, _: LeaseEpoch) {
         if let Some(node) = self.node.get().and_then(Weak::upgrade) {
-            tokio::spawn(tell_others(node));
+            self.telling.spawn(tell_others(node));
         }
     }
 }
@@ -361,9 +372,10 @@ async fn refused_again(nodes: impl Iterator<Item = (NodeId, &Address)>) -> Vec<N
     join_all(dialled).await.into_iter().flatten().collect()
 }
 
-/// Tells the membership which nodes cannot be called, until the node is gone.
+/// Tells the membership which nodes cannot be called, until the node is gone. When a link is lost, it looks: the other
+/// node may have handed its logs over and ended without having reached this one.
 async fn report_reach(node: Weak<Node>, membership: Membership) {
-    let mut told = Vec::new();
+    let (mut told, mut linked) = (Vec::new(), Vec::new());
     loop {
         tokio::time::sleep(REACH_EVERY).await;
         let Some(node) = node.upgrade() else { return };
@@ -375,6 +387,12 @@ async fn report_reach(node: Weak<Node>, membership: Membership) {
                 .find(|member| &*member.address == address.as_str())
                 .map(|member| member.id)
         };
+        let reached = reach.iter().filter(|node| node.reach == Reach::Reachable);
+        let links: Vec<Address> = reached.map(|node| node.address.clone()).collect();
+        if linked.iter().any(|node| !links.contains(node)) {
+            membership.look_now();
+        }
+        linked = links;
         let refused = reach.iter().filter(|node| node.is_refused);
         let refused = refused.filter_map(|node| Some((id_of(&node.address)?, &node.address)));
         for node in refused_again(refused).await {

@@ -1,14 +1,15 @@
 //! How often other nodes may make this one look.
 //!
 //! Why some at once: a node that drains hands over several logs in a moment, and until the taker has looked nobody
-//! serves the log. Why not all: who asks again and again must not make a node ask the registry without a pause.
+//! serves the log. In a rolling restart of three nodes the next one may have half of all logs. Why not all: who asks again
+//! and again must not make a node ask the registry without a pause.
 
 use std::time::Duration;
 
 use super::times::Moment;
 
-/// Looks that others may ask for at once; one more comes with each eighth of a beat.
-const AT_ONCE_MAX: u32 = 8;
+/// Looks that others may ask for at once; one more comes with each such part of a beat.
+const AT_ONCE_MAX: u32 = 32;
 
 /// The looks that others may ask for now.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ impl Looks {
 
     /// Takes one, if there is one.
     pub(super) fn take(&mut self, beat: Duration, now: Moment) -> bool {
-        let every = beat / 8;
+        let every = beat / AT_ONCE_MAX;
         while self.left < AT_ONCE_MAX && now.since(self.since) >= every {
             self.left += 1;
             self.since = self.since.plus(every);
@@ -50,11 +51,11 @@ mod tests {
     fn some_looks_come_at_once_and_more_of_them_with_time() {
         let (beat, start) = (Duration::from_millis(800), Moment(Duration::from_secs(5)));
         let mut looks = Looks::begin(start);
-        let mut taken = |at: Moment| (0..20).filter(|_| looks.take(beat, at)).count();
-        assert_eq!(taken(start), 8);
-        assert_eq!(taken(start.plus(Duration::from_millis(99))), 0);
-        assert_eq!(taken(start.plus(Duration::from_millis(100))), 1);
-        assert_eq!(taken(start.plus(Duration::from_millis(350))), 2);
-        assert_eq!(taken(start.plus(Duration::from_secs(60))), 8);
+        let mut taken = |at: Moment| (0..50).filter(|_| looks.take(beat, at)).count();
+        assert_eq!(taken(start), 32);
+        assert_eq!(taken(start.plus(Duration::from_millis(24))), 0);
+        assert_eq!(taken(start.plus(Duration::from_millis(25))), 1);
+        assert_eq!(taken(start.plus(Duration::from_millis(80))), 2);
+        assert_eq!(taken(start.plus(Duration::from_secs(60))), 32);
     }
 }

@@ -235,9 +235,11 @@ impl LaneTask {
         }
         self.perform();
         self.demand();
-        // Whoever set a route may have stopped waiting.
-        for done in self.routed.drain(..) {
-            let _ = done.send(());
+        if !self.core.is_leaving() {
+            // Whoever set a route may have stopped waiting.
+            for done in self.routed.drain(..) {
+                let _ = done.send(());
+            }
         }
     }
 

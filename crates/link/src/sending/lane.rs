@@ -57,6 +57,8 @@ pub(super) struct Lane<T> {
     bytes: usize,
     /// Since when a call was given up, and no answer has come.
     pub(super) silent_since: Option<Instant>,
+    /// Another node owns the log now: the answers of this one are awaited until then.
+    pub(super) leave_by: Option<Instant>,
 }
 
 impl<T> Lane<T> {
@@ -70,7 +72,19 @@ impl<T> Lane<T> {
             calls: 0,
             bytes: 0,
             silent_since: None,
+            leave_by: None,
         }
+    }
+
+    /// Another node owns the log: nothing more is written, and answers are awaited until then.
+    pub(super) fn leave(&mut self, by: Instant) {
+        self.leave_by.get_or_insert(by);
+        let next = self.next();
+        self.refused_from.get_or_insert(next);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leave_by.is_some()
     }
 
     /// True until the owner refuses calls.

@@ -26,6 +26,13 @@ fn route(node: &str, number: u64) -> Route {
     }
 }
 
+fn local(number: u64) -> Route {
+    Route {
+        owner: Owner::Local,
+        epoch: epoch(number),
+    }
+}
+
 fn hint(node: &str, number: u64) -> Hint {
     Hint {
         owner: Some(Address::new(node)),
@@ -133,6 +140,70 @@ fn a_route_of_an_older_epoch_is_ignored_and_another_incarnation_believed() {
     assert_eq!(sender.node(), Some(&Address::new("a")));
 }
 
+/// Goal: a hand-over that the database tells of before the answers of the old owner have come leaves nothing in doubt. What
+/// happened: the calls in flight were sent again at once, in doubt, so that a refusal of one of them was told as *outcome
+/// unknown* in a rolling restart.
+#[test]
+fn the_answers_of_an_owner_that_was_replaced_are_awaited() {
+    let now = Instant::now();
+    for next in [route("b", 2), local(2)] {
+        let mut sender = sender(now, 3);
+        assert_eq!(written(&mut sender, now), [0, 1, 2]);
+        sender.set_route(now, next.clone());
+        sender.link(&Address::new("b"), LINK);
+        sender.call(3, 1, now + Duration::from_secs(10), PATIENT);
+        sender.work(now);
+        assert!(written(&mut sender, now).is_empty(), "nothing overtakes");
+        assert_eq!(sender.reply(1, 0), Ok(Some((0, false))));
+        sender.not_here(now, 1, 1, 1, hint("b", 2)).expect("valid");
+        sender.work(now);
+        if next.owner == Owner::Local {
+            let certain = [1, 2, 3].map(|call| (call, ReturnReason::Local, false));
+            assert_eq!(returned(&mut sender), certain);
+        } else {
+            assert_eq!(written(&mut sender, now), [1, 2, 3], "at once and together");
+            assert_eq!(sender.reply(2, 0), Ok(Some((1, false))), "without doubt");
+        }
+    }
+}
+
+/// Goal: an owner that was replaced and does not answer holds nothing up for long, also if its link breaks.
+#[test]
+fn an_owner_that_was_replaced_is_not_awaited_for_long() {
+    let now = Instant::now();
+    let replaced = || {
+        let mut sender = sender(now, 2);
+        assert_eq!(written(&mut sender, now), [0, 1]);
+        sender.set_route(now, route("b", 2));
+        sender.link(&Address::new("b"), LINK);
+        sender.work(now);
+        sender
+    };
+    let mut is_silent = replaced();
+    let late = now + LEAVE_WITHIN;
+    assert_eq!(is_silent.wake_at(), Some(late));
+    is_silent.work(late);
+    assert_eq!(written(&mut is_silent, late), [0], "one until it succeeds");
+    assert_eq!(is_silent.reply(2, 0), Ok(Some((0, true))));
+    let mut is_gone = replaced();
+    is_gone.lane_lost(now, 1);
+    is_gone.work(now);
+    assert_eq!(written(&mut is_gone, now), [0], "without a pause");
+    assert_eq!(is_gone.reply(2, 0), Ok(Some((0, true))));
+}
+
+/// Goal: nobody awaits an owner that is not heard.
+#[test]
+fn an_owner_that_was_not_heard_is_left_at_once() {
+    let now = Instant::now();
+    let mut sender = sender(now, 1);
+    assert_eq!(written(&mut sender, now), [0]);
+    sender.link(&Address::new("a"), Link::Silent);
+    sender.set_route(now, local(2));
+    sender.work(now);
+    assert_eq!(returned(&mut sender), [(0, ReturnReason::Local, true)]);
+}
+
 /// Goal: calls that come back keep their order even if earlier ones are still in flight with an owner that drains.
 #[test]
 fn calls_come_back_after_those_in_flight_before_them() {
@@ -167,6 +238,9 @@ fn a_log_without_an_owner_gives_its_calls_back_after_a_second() {
         },
     );
     sender.work(now);
+    let given_up = sender.wake_at().expect("the answers are awaited");
+    assert_eq!(given_up - now, LEAVE_WITHIN);
+    sender.work(given_up);
     assert_eq!(returned(&mut sender), []);
     let later = sender.wake_at().expect("a time");
     assert_eq!(later - now, Duration::from_secs(1));
