@@ -3,7 +3,8 @@
 //! Each second a subscription begins where the last one ended, and is *caught up* once it has delivered whatever was
 //! stored when it began: this proves that the news are complete up to then. Between two of them the subscription is live,
 //! so that changes arrive at once. Why not one subscription for ever: one without news cannot be told from one
-//! that gets none any more. While nobody has to prove anything, the marker alone is looked for, once a second.
+//! that gets none any more. While nobody has to prove anything, the marker alone is looked for, as seldom as the news of
+//! accounts may be old: a server without users shall not keep its database busy.
 //! Invariants: the accounts count as loaded only when all their streams were read; the contact is never said to be newer
 //! than the beginning of a subscription that has caught up.
 
@@ -23,8 +24,10 @@ use crate::directory::Directory;
 use crate::names::{self, Kind, MARKER, METADATA_PREFIX, SETTINGS, TOKEN_PREFIX, USER_PREFIX};
 use crate::shared::Shared;
 
-/// Time between two proofs that the news are complete, and between two looks for the marker.
+/// Time between two proofs that the news are complete.
 const PROVE_EVERY: Duration = Duration::from_secs(1);
+/// Time between two looks for the marker. No subscription: it would have this process read whatever others append.
+const MARKER_EVERY: Duration = Duration::from_secs(5);
 /// How long a subscription may take to catch up.
 const CATCH_UP_MAX: Duration = Duration::from_secs(4);
 /// Pause after a failure.
@@ -117,7 +120,7 @@ enum Loaded {
 /// Waits until access is turned on.
 async fn wait_for_marker(shared: &Shared) {
     loop {
-        tokio::time::sleep(PROVE_EVERY).await;
+        tokio::time::sleep(MARKER_EVERY).await;
         let mut directory = Directory::default();
         match read_account(&*shared.store, &mut directory, MARKER).await {
             Ok(()) if directory.is_on() => break,

@@ -53,10 +53,20 @@ async fn rights_that_are_there_are_named() {
     assert_eq!(accounts.users().await.expect("listed").len(), 1);
 }
 
+/// Accounts with an administrator and the user `a`.
+async fn with_user() -> Accounts {
+    let accounts = Accounts::of(Arc::new(MemoryStore::new()));
+    let password = || "a long password".into();
+    let made = accounts.first_admin(password()).await;
+    assert!(made.expect("made"));
+    let user = user("a", &["team"], FirstUser::RefuseRights);
+    accounts.add_user(user).await.expect("added");
+    accounts
+}
+
 #[tokio::test]
-async fn users_are_made_and_changed() {
-    let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
-    let accounts = Accounts::of(Arc::clone(&store));
+async fn the_first_user_is_an_administrator() {
+    let accounts = Accounts::of(Arc::new(MemoryStore::new()));
     let refused = accounts
         .add_user(user("a", &[], FirstUser::RefuseRights))
         .await;
@@ -78,10 +88,11 @@ async fn users_are_made_and_changed() {
             .await
             .expect("there")
     );
-    accounts
-        .add_user(user("a", &["team"], FirstUser::RefuseRights))
-        .await
-        .expect("added");
+}
+
+#[tokio::test]
+async fn users_that_break_a_rule_are_refused() {
+    let accounts = with_user().await;
     for (wrong, why) in [
         (user("a", &[], FirstUser::RefuseRights), "there already"),
         (
@@ -106,6 +117,11 @@ async fn users_are_made_and_changed() {
         let error = accounts.add_user(wrong).await.expect_err("refused");
         assert!(error.to_string().contains(why), "{error}");
     }
+}
+
+#[tokio::test]
+async fn users_are_changed() {
+    let accounts = with_user().await;
     accounts.disable("a").await.expect("disabled");
     accounts
         .set_groups("a", vec!["$ops".into()])

@@ -34,7 +34,20 @@ async fn caught_up(subscription: &mut Subscription) -> Vec<String> {
     }
 }
 
-/// Goal: a running subscription shows no more than the rights of this moment, and ends with its account.
+/// What a subscription ends with.
+async fn error_of(subscription: &mut Subscription) -> Error {
+    let ended = async {
+        loop {
+            match subscription.next().await {
+                Some(Ok(_)) => {}
+                other => return other,
+            }
+        }
+    };
+    soon(ended).await.expect("an error").expect_err("ended")
+}
+
+/// Goal: a running subscription shows no more than the rights of this moment.
 #[tokio::test]
 async fn running_subscriptions_lose_what_their_caller_loses() {
     let world = World::closed().await;
@@ -71,15 +84,7 @@ async fn running_subscriptions_lose_what_their_caller_loses() {
         .set_groups("t", vec![])
         .await
         .expect("left the group");
-    let ended = async {
-        loop {
-            match of_plan.next().await {
-                Some(Ok(_)) => {}
-                other => return other,
-            }
-        }
-    };
-    let error = soon(ended).await.expect("an error").expect_err("ended");
+    let error = error_of(&mut of_plan).await;
     assert!(matches!(error.kind(), ErrorKind::Forbidden(_)), "{error}");
     world.append("plan").await;
     world
@@ -99,11 +104,17 @@ async fn running_subscriptions_lose_what_their_caller_loses() {
         }
     }
     assert!(is_forbidden(member.subscribe(plan).await));
+}
+
+/// Goal: a running subscription ends with its account.
+#[tokio::test]
+async fn a_running_subscription_ends_with_its_account() {
+    let world = World::closed().await;
+    let member = world.login("t").await;
+    let mut of_member = member.subscribe(all()).await.expect("allowed");
+    caught_up(&mut of_member).await;
     world.accounts.disable("t").await.expect("disabled");
-    let error = soon(of_member.next())
-        .await
-        .expect("an error")
-        .expect_err("ended");
+    let error = error_of(&mut of_member).await;
     assert!(
         matches!(error.kind(), ErrorKind::Unauthenticated(_)),
         "{error}"
