@@ -88,61 +88,82 @@ fn the_guide_to_a_secure_server_works() {
     server.expect("served").stop();
 }
 
+/// A server of a store with the administrator `root` and the user `shop`, and a token of each.
+struct Guarded {
+    server: Server,
+    store: String,
+    /// May append to streams with the prefix `cart-`.
+    append: String,
+    /// May do everything.
+    admin: String,
+    folder: tempfile::TempDir,
+}
+
+impl Guarded {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = url_of(&folder.path().join("gesta.db"));
+        add(&store, "root", &["--admin"]);
+        add(&store, "shop", &["--group", "sales"]);
+        let append = token(&store, "shop", &["--scope", "append", "--prefix", "cart-"]);
+        let for_a_day = ["--expires", "1d", "--label", "for the test"];
+        let admin = [&["--scope", "admin"][..], &for_a_day].concat();
+        Self {
+            admin: token(&store, "root", &admin),
+            append,
+            server: Server::start(&store),
+            store,
+            folder,
+        }
+    }
+
+    fn at<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+        [&["--store", &self.server.url][..], more].concat()
+    }
+
+    fn call(&self, more: &[&str], token: &str) -> Output {
+        with(&[("GESTA_TOKEN", token)], &self.at(more))
+    }
+}
+
 /// Goal: done-when 8 and its contrary: who shows nothing, or too little, gets nothing and a code of its own.
 #[test]
 fn a_server_with_users_asks_who_calls() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = url_of(&folder.path().join("gesta.db"));
-    add(&store, "root", &["--admin"]);
-    add(&store, "shop", &["--group", "sales"]);
-    let append = token(&store, "shop", &["--scope", "append", "--prefix", "cart-"]);
-    let admin = token(
-        &store,
-        "root",
-        &[
-            "--scope",
-            "admin",
-            "--expires",
-            "1d",
-            "--label",
-            "for the test",
-        ],
-    );
-    let server = Server::start(&store);
-    let at = ["--store", &server.url];
-    let call =
-        |more: &[&str], token: &str| with(&[("GESTA_TOKEN", token)], &[&at[..], more].concat());
-    assert_eq!(code(&run(&[&at[..], &APPEND].concat())), 9);
-    assert_eq!(code(&call(&APPEND, &append)), 0);
-    assert_eq!(code(&call(&["stream", "read", "cart-1"], &append)), 9);
-    assert_eq!(code(&call(&["stream", "read", "cart-1"], &admin)), 0);
+    let guarded = Guarded::start();
+    let (append, admin) = (&guarded.append, &guarded.admin);
+    let call = |more: &[&str], token: &str| guarded.call(more, token);
+    assert_eq!(code(&run(&guarded.at(&APPEND))), 9);
+    assert_eq!(code(&call(&APPEND, append)), 0);
+    assert_eq!(code(&call(&["stream", "read", "cart-1"], append)), 9);
+    assert_eq!(code(&call(&["stream", "read", "cart-1"], admin)), 0);
     let wrong = call(&APPEND, &append.replace("gesta_", "gesta_0"));
     assert_eq!(code(&wrong), 9);
     assert!(stderr(&wrong).contains("token"), "{}", stderr(&wrong));
-    let password = folder.path().join("password");
+    let password = guarded.folder.path().join("password");
     std::fs::write(&password, "password of shop\n").unwrap();
     let login = [
         ("GESTA_USER", "shop"),
         ("GESTA_PASSWORD_FILE", password.to_str().unwrap()),
     ];
-    assert_eq!(
-        code(&with(
-            &login,
-            &[&at[..], &["stream", "read", "cart-1"]].concat()
-        )),
-        0
-    );
-    assert_eq!(
-        code(&with(&login, &[&at[..], &["user", "list"]].concat())),
-        9
-    );
-    // An administrator looks after accounts through the server, which alone has the store open.
-    let users = stdout(&call(&["user", "list"], &admin));
+    let read = guarded.at(&["stream", "read", "cart-1"]);
+    assert_eq!(code(&with(&login, &read)), 0);
+    let list = guarded.at(&["user", "list"]);
+    assert_eq!(code(&with(&login, &list)), 9);
+    guarded.server.stop();
+}
+
+/// Goal: an administrator looks after accounts through the server, which alone has the store open.
+#[test]
+fn accounts_are_looked_after_through_a_server() {
+    let guarded = Guarded::start();
+    let (append, admin) = (&guarded.append, &guarded.admin);
+    let call = |more: &[&str], token: &str| guarded.call(more, token);
+    let users = stdout(&call(&["user", "list"], admin));
     assert!(
         users.contains("root  $admins") && users.contains("shop  sales"),
         "{users}"
     );
-    let tokens = stdout(&call(&["token", "list", "--output", "json"], &admin));
+    let tokens = stdout(&call(&["token", "list", "--output", "json"], admin));
     assert!(
         tokens.contains("for the test") && tokens.contains("cart-"),
         "{tokens}"
@@ -151,23 +172,24 @@ fn a_server_with_users_asks_who_calls() {
         !tokens.contains(append.splitn(3, '_').nth(2).unwrap()),
         "{tokens}"
     );
-    assert_eq!(code(&call(&["user", "disable", "shop"], &admin)), 0);
+    assert_eq!(code(&call(&APPEND, append)), 0);
+    assert_eq!(code(&call(&["user", "disable", "shop"], admin)), 0);
     let ended = std::time::Instant::now();
-    while code(&call(&APPEND, &append)) != 9 {
+    while code(&call(&APPEND, append)) != 9 {
         assert!(
             ended.elapsed() < support::PATIENCE,
             "a disabled user appends"
         );
     }
-    assert_ne!(code(&call(&["user", "add", "x"], &append)), 0);
-    let made = gesta(&[&at[..], &["user", "add", "second", "--admin"]].concat())
-        .env("GESTA_TOKEN", &admin)
+    assert_ne!(code(&call(&["user", "add", "x"], append)), 0);
+    let made = gesta(&guarded.at(&["user", "add", "second", "--admin"]))
+        .env("GESTA_TOKEN", admin)
         .env("GESTA_NEW_PASSWORD", "password of second")
         .output()
         .unwrap();
     assert!(made.status.success(), "{made:?}");
-    server.stop();
-    assert!(succeed(&["--store", &store, "user", "list"]).contains("second  $admins"));
+    guarded.server.stop();
+    assert!(succeed(&["--store", &guarded.store, "user", "list"]).contains("second  $admins"));
 }
 
 /// Goal: the first administrator may come from the environment, at the first start only, and never by default.
@@ -280,6 +302,24 @@ fn wrong_accounts_are_refused() {
     refused(&["token", "revoke", "x"], "", "id of a token");
 }
 
+/// Calls until the code is as wanted.
+fn wait_for(server: &Server, what: &str, wanted: i32, call: &dyn Fn(&Server) -> Output) {
+    let begun = std::time::Instant::now();
+    while code(&call(server)) != wanted {
+        assert!(
+            begun.elapsed() < support::PATIENCE,
+            "{what}: {:?}",
+            call(server)
+        );
+    }
+}
+
+/// Appends as whoever has a token.
+fn append(server: &Server, token: &str) -> Output {
+    let append = [&["--store", &server.url], &APPEND[..]].concat();
+    with(&[("GESTA_TOKEN", token)], &append)
+}
+
 /// Goal: on PostgreSQL with several logs, accounts are changed beside two running servers, and both follow.
 #[test]
 fn accounts_change_beside_running_servers() {
@@ -291,33 +331,17 @@ fn accounts_change_beside_running_servers() {
     succeed(&["--store", &store, "schema", "create", "--logs", "4"]);
     let servers = [Server::start(&store), Server::start(&store)];
     for server in &servers {
-        assert_eq!(
-            code(&run(&[&["--store", &server.url], &APPEND[..]].concat())),
-            0,
-            "open"
-        );
+        let open = run(&[&["--store", &server.url], &APPEND[..]].concat());
+        assert_eq!(code(&open), 0, "open");
     }
     add(&store, "root", &["--admin"]);
     add(&store, "shop", &[]);
     let admin = token(&store, "root", &["--scope", "admin"]);
     let shop = token(&store, "shop", &["--scope", "read", "--scope", "append"]);
     let until = |what: &str, wanted: i32, call: &dyn Fn(&Server) -> Output| {
-        for server in &servers {
-            let begun = std::time::Instant::now();
-            while code(&call(server)) != wanted {
-                assert!(
-                    begun.elapsed() < support::PATIENCE,
-                    "{what}: {:?}",
-                    call(server)
-                );
-            }
-        }
-    };
-    let append = |server: &Server, token: &str| {
-        with(
-            &[("GESTA_TOKEN", token)],
-            &[&["--store", &server.url], &APPEND[..]].concat(),
-        )
+        servers
+            .iter()
+            .for_each(|server| wait_for(server, what, wanted, call));
     };
     until("who says nothing is refused", 9, &|server| {
         append(server, "")

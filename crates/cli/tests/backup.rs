@@ -48,6 +48,26 @@ fn names_in(directory: &Path) -> Vec<String> {
     names
 }
 
+/// Makes a copy while events are appended to the stream `b` without a pause.
+fn back_up_under_appends(server: &str, copy: &str) {
+    let (done, appended) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert!(append(server, "b"), "appends go on");
+                appended.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        wait_until("an append", || appended.load(Ordering::Relaxed) > 0);
+        let made = run(&["--store", server, "backup", copy]);
+        done.store(true, Ordering::Relaxed);
+        assert!(
+            made.status.success() && stdout(&made).contains("copy.db"),
+            "{made:?}"
+        );
+    });
+}
+
 /// Goal: the steps of the guide, under appends that never pause.
 #[test]
 fn the_guide_works_on_a_served_store() {
@@ -55,38 +75,14 @@ fn the_guide_works_on_a_served_store() {
     let store = url_of(&home.path().join("gesta.db"));
     let server = Server::start(&store);
     fill(&server.url, 3_000, 1_000);
-    let old_checkpoint = succeed(&[
-        "--store",
-        &server.url,
-        "--output",
-        "json",
-        "all",
-        "tail",
-        "--after",
-        "start",
-        "--limit",
-        "1",
-    ]);
+    let tail = ["all", "tail", "--after", "start", "--limit", "1"];
+    let at = ["--store", &server.url, "--output", "json"];
+    let old_checkpoint = succeed(&[&at[..], &tail].concat());
     let old_checkpoint: serde_json::Value = serde_json::from_str(&old_checkpoint).unwrap();
 
     let copy = home.path().join("copy.db");
     let copy = copy.to_str().unwrap();
-    let (done, appended) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                assert!(append(&server.url, "b"), "appends go on");
-                appended.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        wait_until("an append", || appended.load(Ordering::Relaxed) > 0);
-        let made = run(&["--store", &server.url, "backup", copy]);
-        done.store(true, Ordering::Relaxed);
-        assert!(
-            made.status.success() && stdout(&made).contains("copy.db"),
-            "{made:?}"
-        );
-    });
+    back_up_under_appends(&server.url, copy);
     assert!(append(&server.url, "after-the-backup"));
     let again = run(&["--store", &server.url, "backup", copy]);
     assert_eq!(code(&again), 2, "{again:?}");

@@ -155,7 +155,20 @@ fn people_direct_the_logs_of_two_nodes() {
         assert_eq!(node["cannot_call"], Value::Array(Vec::new()));
     }
     let address = nodes[1]["address"].as_str().unwrap();
+    people_move_and_pin_logs(&shared, address);
+    people_let_logs_be_balanced(&shared);
+    people_drain_a_node(&shared);
+    // The node that took part again and the other one have both moved logs.
+    assert!(
+        metric(
+            &second,
+            "gesta_cluster_lease_moves_total{reason=\"request\"}"
+        ) >= 1.0
+    );
+}
 
+/// Log 2 goes to the second node, and is pinned to the first one for a while.
+fn people_move_and_pin_logs(shared: &Shared, address: &str) {
     let moved = shared.told(&["move", "2", "--to", address]);
     assert_eq!(
         (&moved[0]["node"], &moved[0]["moved"]),
@@ -174,6 +187,10 @@ fn people_direct_the_logs_of_two_nodes() {
     let said = shared.refusal(&["move", "2", "--to", "2"], 2);
     assert!(said.contains("pinned to node 1"), "{said}");
     shared.told(&["unpin", "2"]);
+}
+
+/// What was moved by hand is frozen until people thaw it.
+fn people_let_logs_be_balanced(shared: &Shared) {
     assert!(shared.status("log").iter().all(|log| log["frozen"] == true));
     assert_eq!(shared.told(&["balance", "--dry-run"]).len(), 0);
     shared.told(&["thaw"]);
@@ -190,7 +207,10 @@ fn people_direct_the_logs_of_two_nodes() {
         [one] => assert_eq!((&one["to"], &one["reason"]), (&2.into(), &"balance".into())),
         more => panic!("{more:?}"),
     }
+}
 
+/// The first node gives its logs away, and takes part again.
+fn people_drain_a_node(shared: &Shared) {
     let drained = shared.told(&["drain", "1"]);
     assert_eq!(
         (&drained[0]["state"], &drained[0]["logs"]),
@@ -214,13 +234,6 @@ fn people_direct_the_logs_of_two_nodes() {
     );
     assert_eq!(shared.told(&["drain", "1", "--undo"])[0]["state"], "up");
     shared.told(&["move", "0", "--to", "1"]);
-    // The node that took part again and the other one have both moved logs.
-    assert!(
-        metric(
-            &second,
-            "gesta_cluster_lease_moves_total{reason=\"request\"}"
-        ) >= 1.0
-    );
 }
 
 /// Goal: what is wrong is refused with the value and the rule, before anything is asked of a node.

@@ -50,6 +50,13 @@ fn keeps_the_secret(output: &Output) {
     assert!(!said.contains("s3cr3t"), "{said}");
 }
 
+/// What a command tells, which is not the secret.
+fn info(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    keeps_the_secret(&output);
+    output
+}
+
 /// Goal: a password need not stand on the command line, wherever else it stands; it is never shown.
 #[test]
 fn passwords_come_from_the_environment_or_a_file_and_are_never_shown() {
@@ -63,11 +70,6 @@ fn passwords_come_from_the_environment_or_a_file_and_are_never_shown() {
         .output()
         .unwrap();
     assert!(made.status.success(), "{made:?}");
-    let info = |command: &mut Command| {
-        let output = command.output().unwrap();
-        keeps_the_secret(&output);
-        output
-    };
     let plain = || without_passwords(&["info", "--store", &url], home);
     let missing = info(&mut plain());
     assert_eq!(code(&missing), 1, "{missing:?}");

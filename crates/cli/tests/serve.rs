@@ -180,18 +180,10 @@ fn exit_codes_and_messages_name_what_is_wrong() {
     );
     assert!(run(&["stream", "delete", "s", "--yes"]).status.success());
     assert_eq!(code(&run(&["stream", "read", "s"])), Some(3));
-    assert_eq!(
-        code(
-            &gesta(&["--store", "http://127.0.0.1:1", "info"])
-                .output()
-                .unwrap()
-        ),
-        Some(5)
-    );
-    assert_eq!(
-        code(&gesta(&["--store", "mongodb://x", "info"]).output().unwrap()),
-        Some(2)
-    );
+    for (store, expected) in [("http://127.0.0.1:1", 5), ("mongodb://x", 2)] {
+        let output = gesta(&["--store", store, "info"]).output().unwrap();
+        assert_eq!(code(&output), Some(expected), "{store}");
+    }
 }
 
 #[test]

@@ -78,18 +78,20 @@ fn info<'a>(store: &[&'a str]) -> Vec<&'a str> {
     [&["info"][..], store].concat()
 }
 
+/// Runs a command, which ends with this code and says these texts.
+fn refused(arguments: &[&str], exit: i32, texts: &[&str]) {
+    let output = run(arguments);
+    assert_eq!(code(&output), exit, "{output:?}");
+    let said = stderr(&output);
+    assert!(texts.iter().all(|text| said.contains(text)), "{said}");
+}
+
 /// Goal: what cannot be served is refused with the value and the rule, before anything is written.
 #[test]
 fn what_is_no_whole_store_is_refused() {
     let Some(postgres) = shared() else { return };
     let three = urls(postgres, 3);
     create(&three, "6");
-    let refused = |arguments: &[&str], exit: i32, texts: &[&str]| {
-        let output = run(arguments);
-        assert_eq!(code(&output), exit, "{output:?}");
-        let said = stderr(&output);
-        assert!(texts.iter().all(|text| said.contains(text)), "{said}");
-    };
     let two = store(&three[..2]);
     let one = store(&three[2..]);
     refused(
@@ -130,6 +132,14 @@ fn what_is_no_whole_store_is_refused() {
         1,
         &["number 1 of the 2 databases given", "no store"],
     );
+}
+
+/// Goal: what a command about nodes and logs cannot mean is refused.
+#[test]
+fn the_numbers_of_nodes_and_unknown_logs_are_refused() {
+    let Some(postgres) = shared() else { return };
+    let three = urls(postgres, 3);
+    create(&three, "6");
     // The number of a node says nothing if each database numbers its nodes.
     let move_ = ["cluster", "move", "0", "--to", "1"];
     refused(

@@ -345,10 +345,22 @@ mod tests {
         }
     }
 
-    /// Goal: whatever is wrong, the problem names the field.
+    /// Whatever is wrong, the problem names the field.
+    fn assert_names_the_field(cases: &[(&'static str, &str)]) {
+        for (body, field) in cases {
+            let problem = one(body).expect_err(body);
+            let json = String::from_utf8(problem.to_json()).expect("text");
+            assert!(
+                json.contains(&format!("\"field\":\"{field}\"")),
+                "{body}: {json}"
+            );
+            assert_eq!(problem.kind.status, 400);
+        }
+    }
+
     #[test]
     fn wrong_bodies_are_refused_with_the_path_of_the_field() {
-        let cases: &[(&str, &str)] = &[
+        assert_names_the_field(&[
             ("", "body"),
             ("[]", "body"),
             ("{\"events\":[]} x", "body"),
@@ -356,6 +368,12 @@ mod tests {
             ("{\"events\":{}}", "events"),
             ("{\"events\":[1]}", "events[0]"),
             ("{\"event\":[]}", "event"),
+        ]);
+    }
+
+    #[test]
+    fn wrong_claims_are_refused_with_the_field() {
+        assert_names_the_field(&[
             ("{\"expected\":-1,\"events\":[]}", "expected"),
             (
                 "{\"expected\":99999999999999999999,\"events\":[]}",
@@ -369,6 +387,12 @@ mod tests {
             ("{\"expected\":null,\"events\":[]}", "expected"),
             ("{\"expected\":1.5,\"events\":[]}", "expected"),
             ("{\"expected\":1,\"expected\":1,\"events\":[]}", "expected"),
+        ]);
+    }
+
+    #[test]
+    fn wrong_types_and_data_are_refused_with_the_path_of_the_field() {
+        assert_names_the_field(&[
             (r#"{"events":[{"data":1}]}"#, "events[0].type"),
             (r#"{"events":[{"type":"","data":1}]}"#, "events[0].type"),
             (
@@ -401,6 +425,12 @@ mod tests {
                 r#"{"events":[{"type":"T","data_base64":"*"}]}"#,
                 "events[0].data_base64",
             ),
+        ]);
+    }
+
+    #[test]
+    fn wrong_ids_tags_and_content_types_are_refused_with_the_path_of_the_field() {
+        assert_names_the_field(&[
             (
                 r#"{"events":[{"type":"T","data":1,"id":"x"}]}"#,
                 "events[0].id",
@@ -429,16 +459,7 @@ mod tests {
                 r#"{"events":[{"type":"T","data":1,"content_type":"application/octet-stream"}]}"#,
                 "events[0].data",
             ),
-        ];
-        for (body, field) in cases {
-            let problem = one(body).expect_err(body);
-            let json = String::from_utf8(problem.to_json()).expect("text");
-            assert!(
-                json.contains(&format!("\"field\":\"{field}\"")),
-                "{body}: {json}"
-            );
-            assert_eq!(problem.kind.status, 400);
-        }
+        ]);
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new(mut registry: Registry) -> Self {
-        let metrics = Self {
+        let unregistered = Self {
             registry: Registry::default(),
             requests: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS)),
@@ -102,70 +102,81 @@ impl Metrics {
             groups: GroupMetrics::default(),
         };
         let r = registry.sub_registry_with_prefix("gesta");
-        r.register(
-            "http_requests",
-            "Requests answered",
-            metrics.requests.clone(),
-        );
+        unregistered.register_http(r);
+        unregistered.register_events(r);
+        unregistered.register_store(r);
+        Self {
+            registry,
+            ..unregistered
+        }
+    }
+
+    /// Registers what tells about connections and requests.
+    fn register_http(&self, r: &mut Registry) {
+        r.register("http_requests", "Requests answered", self.requests.clone());
         r.register_with_unit(
             "http_request_duration",
             "Time from a request's head to the head of its answer",
             Unit::Seconds,
-            metrics.durations.clone(),
+            self.durations.clone(),
         );
         r.register(
             "http_connections",
             "Open connections",
-            metrics.connections.clone(),
+            self.connections.clone(),
         );
         r.register(
             "http_requests_in_flight",
             "Requests in flight, subscriptions not counted",
-            metrics.requests_in_flight.clone(),
+            self.requests_in_flight.clone(),
         );
         r.register_with_unit(
             "http_in_flight",
             "Memory held by request bodies and answers to reads",
             Unit::Bytes,
-            metrics.bytes_in_flight.clone(),
+            self.bytes_in_flight.clone(),
         );
-        r.register("appends", "Appends by outcome", metrics.appends.clone());
+    }
+
+    /// Registers what tells about appends and subscriptions.
+    fn register_events(&self, r: &mut Registry) {
+        r.register("appends", "Appends by outcome", self.appends.clone());
         r.register(
             "append_events",
             "Events appended",
-            metrics.append_events.clone(),
+            self.append_events.clone(),
         );
         r.register_with_unit(
             "append_payload",
             "Data and metadata of events appended",
             Unit::Bytes,
-            metrics.append_payload_bytes.clone(),
+            self.append_payload_bytes.clone(),
         );
         r.register(
             "subscriptions",
             "Open subscriptions",
-            metrics.subscriptions.clone(),
+            self.subscriptions.clone(),
         );
         r.register(
             "subscription_events",
             "Events sent to subscribers",
-            metrics.subscription_events.clone(),
+            self.subscription_events.clone(),
         );
+    }
+
+    /// Registers what tells about the store, its consumer groups and its logs.
+    fn register_store(&self, r: &mut Registry) {
         r.register(
             "store_info",
             "What the store is; always 1",
-            metrics.store.clone(),
+            self.store.clone(),
         );
-        metrics.groups.register(r);
+        self.groups.register(r);
         r.register(
             "log_head_position",
             "Last position of a log",
-            metrics.heads.clone(),
+            self.heads.clone(),
         );
-        Self {
-            registry,
-            ..metrics
-        }
     }
 
     pub(crate) fn request(&self, method: &'static str, route: Route, status: u16, time: Duration) {

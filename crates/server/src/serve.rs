@@ -10,6 +10,8 @@ use std::time::Duration;
 use gesta_access::Access;
 use gesta_core::EventStore;
 use gesta_groups::Groups;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -22,7 +24,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api;
+use crate::api::{self, Answer};
 use crate::backup::BackupSource;
 use crate::config::Config;
 use crate::edge::{Activity, Edge, Verdict, Watch};
@@ -479,6 +481,24 @@ async fn farewell(state: &State, activity: &Activity) {
     }
 }
 
+/// Answers a request. If the connection is ending, the answer says so, which HTTP/2 does by other means.
+async fn answer(
+    state: Arc<State>,
+    activity: &Arc<Activity>,
+    from: IpAddr,
+    request: Request<Incoming>,
+    full: Option<&Problem>,
+) -> Answer {
+    let mut answer = match full {
+        None => api::answer(state, activity, from, request).await,
+        Some(full) => api::answer_beyond(state, activity, from, request, full).await,
+    };
+    if activity.is_ending() && !activity.is_http2() {
+        answer.headers_mut().insert(CONNECTION, CLOSE);
+    }
+    answer
+}
+
 /// Answers the requests of a connection until it ends.
 async fn converse<S>(
     socket: S,
@@ -495,14 +515,8 @@ async fn converse<S>(
         let (state, activity) = (state.clone(), activity.clone());
         let (running, full) = (activity.request(), full.clone());
         async move {
-            let mut answer = match &full {
-                None => api::answer(state, &activity, from, request).await,
-                Some(full) => api::answer_beyond(state, &activity, from, request, full).await,
-            };
+            let mut answer = answer(state, &activity, from, request, full.as_deref()).await;
             answer.body_mut().guards().running = Some(running);
-            if activity.is_ending() && !activity.is_http2() {
-                answer.headers_mut().insert(CONNECTION, CLOSE);
-            }
             Ok::<_, Infallible>(answer)
         }
     });

@@ -16,6 +16,7 @@
 mod hints;
 mod load;
 mod moves;
+#[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod nodes;
 mod operators;
 mod several;

@@ -96,6 +96,8 @@ pub(crate) struct Nodes {
     pub(crate) postgres: Postgres,
     /// The other databases of the store, if it has several.
     pub(crate) more: Vec<Postgres>,
+    /// What nodes are told beside their addresses.
+    more_arguments: Vec<String>,
     directory: TempDir,
 }
 
@@ -108,6 +110,29 @@ impl Nodes {
 
     /// The same with a store of so many databases, each on a server of its own.
     pub(crate) async fn start_on(count: usize, logs: usize, databases: usize) -> Option<Self> {
+        let mut nodes = Self::created(logs, databases, &[])?;
+        nodes.start_all(count).await;
+        Some(nodes)
+    }
+
+    /// The same on one database, with these commands carried out on the store before, and nodes that are told this beside
+    /// their addresses.
+    pub(crate) async fn start_with(
+        count: usize,
+        logs: usize,
+        commands: &[&[&str]],
+        more_arguments: &[&str],
+    ) -> Option<Self> {
+        let mut nodes = Self::created(logs, 1, more_arguments)?;
+        for command in commands {
+            nodes.command(command);
+        }
+        nodes.start_all(count).await;
+        Some(nodes)
+    }
+
+    /// A store of so many logs and databases, without nodes.
+    fn created(logs: usize, databases: usize, more_arguments: &[&str]) -> Option<Self> {
         let postgres = Postgres::start().unwrap()?;
         let more = (1..databases).map(|_| Postgres::start().unwrap());
         let more: Vec<Postgres> = more.collect::<Option<_>>()?;
@@ -124,21 +149,26 @@ impl Nodes {
         support::succeed(&create);
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("secret"), SECRET).unwrap();
-        let mut nodes = Self {
+        let more_arguments = more_arguments.iter().map(ToString::to_string).collect();
+        Some(Self {
             all: Vec::new(),
             logs,
             postgres,
             more,
+            more_arguments,
             directory,
-        };
+        })
+    }
+
+    /// Starts so many nodes, and waits until all logs have owners.
+    async fn start_all(&mut self, count: usize) {
         for _ in 0..count {
-            nodes.add(&free_address().unwrap().to_string(), SECRET);
+            self.add(&free_address().unwrap().to_string(), SECRET);
         }
-        for node in &nodes.all {
+        for node in &self.all {
             node.ready().await;
         }
-        nodes.owned("all logs have owners", |_| true).await;
-        Some(nodes)
+        self.owned("all logs have owners", |_| true).await;
     }
 
     /// Starts one more node, which the others reach at this address, and which has this secret.
@@ -157,7 +187,7 @@ impl Nodes {
             false => advertise.parse().unwrap(),
         };
         let (listen_text, address_text) = (listen.to_string(), address.to_string());
-        let arguments = self.named(&[
+        let mut arguments = self.named(&[
             "serve",
             "--listen",
             &listen_text,
@@ -168,6 +198,7 @@ impl Nodes {
             "--cluster-secret-file",
             secret_file.to_str().unwrap(),
         ]);
+        arguments.extend(self.more_arguments.iter().cloned());
         let mut node = Node {
             listen,
             address,

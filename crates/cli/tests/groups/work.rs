@@ -41,6 +41,16 @@ impl Seen {
     pub(crate) fn finished(&self) -> usize {
         self.finished.lock().unwrap().len()
     }
+
+    /// Prints what was counted; something was delivered again.
+    pub(crate) fn tell(&self, events: usize) {
+        let deliveries = self.deliveries.load(Ordering::SeqCst);
+        let redeliveries = self.redeliveries.load(Ordering::SeqCst);
+        println!(
+            "{events} events, {deliveries} deliveries, of which {redeliveries} are counted as redeliveries"
+        );
+        assert!(redeliveries > 0);
+    }
 }
 
 pub(crate) fn group() -> GroupId {

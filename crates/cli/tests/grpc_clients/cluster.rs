@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Stdio};
 
 use gesta_pgtest::{Server as Postgres, ServerConfig};
+use rand::RngExt as _;
 
 use crate::fetched::Client;
 use crate::support::{self, Server};
@@ -38,8 +40,8 @@ impl Nodes {
         let secret = folder.path().join("secret");
         std::fs::write(&secret, "a secret of the tests\n").unwrap();
         let node = |_| {
-            let [link, address] =
-                [(), ()].map(|()| gesta_pgtest::free_address().unwrap().to_string());
+            let link = gesta_pgtest::free_address().unwrap().to_string();
+            let address = address_for_clients();
             let secret = secret.to_str().unwrap();
             let arguments = [
                 "--node",
@@ -118,6 +120,18 @@ impl Nodes {
             leader.is_some_and(|leader| self.all[leader].server.is_some())
         });
         leader.unwrap()
+    }
+}
+
+/// An address that nobody listens at, whose port every client understands: the one for Java reads the ports of all hosts
+/// but the first one as numbers of sixteen bits with a sign. Ports below are not given to outgoing connections either.
+fn address_for_clients() -> String {
+    const PORTS: std::ops::Range<u16> = 20_000..32_768;
+    loop {
+        let port = rand::rng().random_range(PORTS);
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            return listener.local_addr().unwrap().to_string();
+        }
     }
 }
 

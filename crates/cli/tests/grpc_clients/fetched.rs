@@ -183,6 +183,11 @@ fn fetch_node() -> Option<Client> {
 /// The Rust client, which is compiled with its program.
 pub(crate) fn rust() -> Option<Client> {
     let folder = fetched("rust-client");
+    let mut download = Command::new("cargo");
+    download.args(["fetch", "--locked", "--quiet"]);
+    if !fetch(download.current_dir(programs().join("rust"))) {
+        return None;
+    }
     let mut build = Command::new("cargo");
     build
         .args(["build", "--locked", "--quiet", "--target-dir"])
@@ -190,7 +195,10 @@ pub(crate) fn rust() -> Option<Client> {
         .current_dir(programs().join("rust"))
         // Its code is not ours to lint.
         .env_remove("RUSTC_WORKSPACE_WRAPPER");
-    fetch(&mut build).then(|| Client {
+    let output = build.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    Some(Client {
         check: Some(vec![folder.join("debug/check").into()]),
         run_text: |client, text| {
             // An example of a copy of the package, so that what is compiled already is not compiled again.

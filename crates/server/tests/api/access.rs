@@ -17,171 +17,11 @@ use crate::logged::Logged;
 
 mod expiry;
 mod names;
+mod rows;
 pub(crate) mod world;
 
+use self::rows::{EVENT, OF_TEAM, rows};
 use self::world::{Ahead, World, add, basic};
-
-const EVENT: &str = r#"{"events":[{"type":"T","data":1}]}"#;
-const HASH: &str = r#"{"events":[{"type":"$user","data":{"kind":"disabled","id":"00000000-0000-0000-0000-000000000000"}}]}"#;
-const ACK: &str = r#"{"consumer":"00000000-0000-0000-0000-000000000001","deliveries":[1]}"#;
-/// Rows of the table: method, target (`{n}` is a number of the caller), body, and the status for each caller in the order
-/// of [`every_call_with_every_caller`].
-type Row = (&'static str, &'static str, &'static str, [u16; 10]);
-
-/// Everybody, also those who prove nothing or the wrong thing.
-const ANY: [u16; 10] = [200; 10];
-/// Those who prove who they are.
-const KNOWN: [u16; 10] = [401, 401, 200, 200, 200, 200, 200, 200, 200, 200];
-const READERS: [u16; 10] = [401, 401, 200, 200, 200, 200, 200, 403, 200, 200];
-const TEAM: [u16; 10] = [401, 401, 403, 200, 403, 200, 403, 403, 200, 403];
-const ADMINS: [u16; 10] = [401, 401, 403, 403, 403, 200, 403, 403, 200, 403];
-
-/// The same row with another status for those who may.
-fn with(status: u16, row: [u16; 10]) -> [u16; 10] {
-    row.map(|found| if found == 200 { status } else { found })
-}
-
-fn rows() -> Vec<Row> {
-    let writers = [401, 401, 201, 201, 201, 201, 403, 201, 201, 201];
-    let changers = [401, 401, 200, 200, 200, 200, 403, 403, 200, 403];
-    let operators = [401, 401, 403, 403, 200, 200, 403, 403, 200, 403];
-    vec![
-        ("GET", "/", "", ANY),
-        ("GET", "/openapi.json", "", ANY),
-        ("GET", "/health/live", "", ANY),
-        ("HEAD", "/health/ready", "", ANY),
-        ("GET", "/nowhere", "", with(404, ANY)),
-        ("POST", "/all", "", with(405, ANY)),
-        ("GET", "/info", "", KNOWN),
-        ("GET", "/metrics", "", operators),
-        ("POST", "/admin/backup", "", with(501, ADMINS)),
-        ("GET", "/streams", "", READERS),
-        ("GET", "/all", "", READERS),
-        ("HEAD", "/all?limit=1", "", READERS),
-        ("GET", "/all/subscribe", "", READERS),
-        ("POST", "/streams/open-{n}", EVENT, writers),
-        ("GET", "/streams/open-{n}", "", READERS),
-        ("HEAD", "/streams/open-{n}", "", READERS),
-        ("GET", "/streams/open-{n}/0", "", READERS),
-        ("GET", "/streams/open-{n}/metadata", "", READERS),
-        ("GET", "/streams/open-{n}/subscribe", "", READERS),
-        ("PUT", "/streams/open-{n}/metadata", "{}", changers),
-        ("DELETE", "/streams/open-{n}", "", changers),
-        (
-            "POST",
-            "/append",
-            r#"{"appends":[{"stream":"several","events":[{"type":"T","data":1}]}]}"#,
-            writers,
-        ),
-        (
-            "POST",
-            "/append",
-            r#"{"appends":[{"stream":"several","events":[{"type":"T","data":1}]},{"stream":"$x","events":[{"type":"T","data":1}]}]}"#,
-            [401, 401, 403, 403, 403, 201, 403, 403, 201, 403],
-        ),
-        (
-            "POST",
-            "/streams/team",
-            EVENT,
-            [401, 401, 403, 201, 403, 201, 403, 403, 201, 403],
-        ),
-        ("GET", "/streams/team", "", TEAM),
-        ("GET", "/streams/te%61m/0", "", TEAM),
-        ("GET", "/streams/team/metadata", "", TEAM),
-        ("GET", "/streams/%24%24team", "", TEAM),
-        ("GET", "/streams/team/subscribe", "", TEAM),
-        (
-            "PUT",
-            "/streams/team/metadata",
-            r#"{"$acl":{"$r":"team","$w":"team","$mr":"team","$d":"team","$mw":"team"}}"#,
-            [401, 401, 403, 200, 403, 200, 403, 403, 200, 403],
-        ),
-        (
-            "POST",
-            "/streams/%24x",
-            EVENT,
-            [401, 401, 403, 403, 403, 201, 403, 403, 201, 403],
-        ),
-        ("GET", "/streams/$x", "", ADMINS),
-        ("GET", "/streams/$user-user", "", ADMINS),
-        ("GET", "/streams/%24user-user/0", "", ADMINS),
-        ("GET", "/streams/%24%75ser-user/subscribe", "", ADMINS),
-        ("GET", "/streams/$$$user-user", "", with(404, ADMINS)),
-        ("GET", "/streams/$user-user/metadata", "", ADMINS),
-        // What is no event of an account is refused to those who may write one.
-        ("POST", "/streams/$user-user", EVENT, with(400, ADMINS)),
-        ("POST", "/streams/$access", HASH, with(400, ADMINS)),
-        (
-            "POST",
-            "/streams/%24settings",
-            r#"{"events":[{"type":"T","data":{"$userStreamAcl":{"$r":"$all"}}}]}"#,
-            with(201, ADMINS),
-        ),
-        // Groups show events: who may read them may consume, who also looks after the store may change groups.
-        ("GET", "/groups", "", operators),
-        ("GET", "/streams/open-1/groups", "", READERS),
-        ("GET", "/streams/open-1/groups/g", "", READERS),
-        ("GET", "/streams/team/groups/g", "", TEAM),
-        ("GET", "/all/groups/g", "", ADMINS),
-        ("GET", "/streams/open-1/groups/g/consume", "", READERS),
-        ("GET", "/streams/team/groups/g/consume", "", TEAM),
-        ("GET", "/all/groups/g/consume", "", ADMINS),
-        (
-            "POST",
-            "/streams/open-1/groups/g/ack",
-            ACK,
-            with(404, READERS),
-        ),
-        ("POST", "/streams/team/groups/g/ack", ACK, with(404, TEAM)),
-        (
-            "POST",
-            "/streams/open-1/groups/g/replay-parked",
-            "{}",
-            operators,
-        ),
-        ("POST", "/groups/restart", "{}", operators),
-        (
-            "PUT",
-            "/streams/open-{n}/groups/new",
-            "{}",
-            with(201, operators),
-        ),
-        ("DELETE", "/streams/open-{n}/groups/new", "", operators),
-        // An operator makes no group that would show what they may not read.
-        (
-            "PUT",
-            "/streams/team/groups/new-{n}",
-            "{}",
-            with(201, ADMINS),
-        ),
-        (
-            "PUT",
-            "/streams/$user-user/groups/new-{n}",
-            "{}",
-            with(201, ADMINS),
-        ),
-        ("PUT", "/all/groups/new-{n}", "{}", with(201, ADMINS)),
-        // Not even they delete or hide accounts.
-        (
-            "DELETE",
-            "/streams/$user-user",
-            "",
-            ADMINS.map(|status| if status == 200 { 403 } else { status }),
-        ),
-        (
-            "DELETE",
-            "/streams/$access?tombstone=true",
-            "",
-            ADMINS.map(|status| if status == 200 { 403 } else { status }),
-        ),
-        (
-            "PUT",
-            "/streams/$settings/metadata",
-            r#"{"$maxCount":1}"#,
-            ADMINS.map(|status| if status == 200 { 403 } else { status }),
-        ),
-    ]
-}
 
 /// Goal: done-when 7 of the security plan, for HTTP: each kind of caller, each call.
 #[tokio::test]
@@ -218,8 +58,7 @@ async fn every_call_with_every_caller() {
     for name in ["team", "$x"] {
         world.seed(name).await;
     }
-    let acl = r#"{"$acl":{"$r":"team","$w":["team"],"$mr":"team","$d":"team","$mw":"team"}}"#;
-    world.set_metadata("team", acl).await;
+    world.set_metadata("team", OF_TEAM).await;
     for source in ["open-1", "team", "$all"] {
         world.group(source, "g").await;
     }

@@ -1,7 +1,6 @@
 //! A server for a test, and what tests say to it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use gesta_core::EventStore;
 use gesta_memory::MemoryStore;
@@ -13,16 +12,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
-/// Longest wait for anything.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
-
-/// Waits with a deadline.
-pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, what).await.expect("in time")
-}
+pub(crate) use crate::raw::{Raw, soon};
 
 pub(crate) fn config() -> Config {
     Config {
@@ -144,59 +135,6 @@ impl Server {
     }
 
     pub(crate) async fn raw(&self, bytes: &str) -> Raw {
-        let socket = TcpStream::connect(self.handle.local_addr())
-            .await
-            .expect("a connection");
-        let mut raw = Raw {
-            socket,
-            received: String::new(),
-        };
-        raw.say(bytes).await;
-        raw
-    }
-}
-
-/// A connection to which a test says bytes.
-pub(crate) struct Raw {
-    socket: TcpStream,
-    pub(crate) received: String,
-}
-
-impl Raw {
-    pub(crate) async fn say(&mut self, bytes: &str) {
-        self.socket
-            .write_all(bytes.as_bytes())
-            .await
-            .expect("written");
-    }
-
-    /// Reads on; false at the end.
-    pub(crate) async fn more(&mut self) -> bool {
-        let mut buffer = vec![0; 64 * 1024];
-        match soon(self.socket.read(&mut buffer)).await {
-            Ok(0) | Err(_) => false,
-            Ok(n) => {
-                self.received
-                    .push_str(&String::from_utf8_lossy(&buffer[..n]));
-                true
-            }
-        }
-    }
-
-    /// Reads until this text has come.
-    pub(crate) async fn until(&mut self, text: &str) {
-        while !self.received.contains(text) {
-            assert!(
-                self.more().await,
-                "ended before {text:?}: {}",
-                self.received
-            );
-        }
-    }
-
-    /// Reads until the server closes.
-    pub(crate) async fn rest(mut self) -> String {
-        while self.more().await {}
-        self.received
+        Raw::to(self.handle.local_addr(), bytes).await
     }
 }

@@ -66,7 +66,7 @@ pub(crate) async fn deliveries(raw: &mut Raw, count: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_group_is_created_read_changed_listed_and_deleted() {
+async fn a_group_is_created_read_and_changed() {
     let server = Server::start().await;
     let settings = json!({"settings": {"max_retry_count": 3, "start": {"at": 2}}});
     let created = call(&server, "PUT", GROUP, settings.clone()).await;
@@ -95,6 +95,12 @@ async fn a_group_is_created_read_changed_listed_and_deleted() {
         (changed.status, &changed.json()["settings"]["strategy"]),
         (200, &json!("pinned"))
     );
+}
+
+#[tokio::test]
+async fn groups_are_listed_by_their_names() {
+    let server = Server::start().await;
+    call(&server, "PUT", GROUP, json!({})).await;
     let filter = json!({"filter": [{"categories": ["cart"]}]});
     let all = call(&server, "PUT", "/all/groups/m%C3%A4il", filter).await;
     assert_eq!(all.status, 201, "{}", all.body);
@@ -120,7 +126,12 @@ async fn a_group_is_created_read_changed_listed_and_deleted() {
         [""; 0]
     );
     assert_eq!(names(server.get("/all/groups").await), [on_all]);
+}
 
+#[tokio::test]
+async fn a_deleted_group_is_gone() {
+    let server = Server::start().await;
+    call(&server, "PUT", GROUP, json!({})).await;
     assert_eq!(
         call(&server, "POST", "/groups/restart", json!({}))
             .await
@@ -143,26 +154,32 @@ async fn a_group_is_created_read_changed_listed_and_deleted() {
     }
 }
 
-#[tokio::test]
-async fn consumers_share_events_and_answer_for_them() {
+/// The revisions of the events that were delivered.
+fn revisions(deliveries: &[Value]) -> Vec<u64> {
+    let revisions = deliveries.iter().map(|one| &one["event"]["revision"]);
+    revisions.filter_map(Value::as_u64).collect()
+}
+
+/// A group that moves its checkpoint with every event.
+async fn server_with_exact_group() -> Server {
     let server = Server::start().await;
     let settings = json!({"settings": {
         "checkpoint_after_ms": 0, "min_checkpoint_count": 1, "max_checkpoint_count": 1,
         "extra_statistics": true,
     }});
     call(&server, "PUT", GROUP, settings).await;
-    let (mut first, one) = consume(&server, &format!("{GROUP}/consume?buffer=2&name=first")).await;
+    server
+}
+
+#[tokio::test]
+async fn consumers_share_events_and_are_shown() {
+    let server = server_with_exact_group().await;
+    let (mut first, _) = consume(&server, &format!("{GROUP}/consume?buffer=2&name=first")).await;
     let (mut second, two) = consume(&server, &format!("{GROUP}/consume?buffer=2")).await;
     let large = format!("\"{}\"", "x".repeat(20_000));
     server.append("cart-1", &["0", &large, "2", "3", "4"]).await;
     let of_first = deliveries(&mut first, 2).await;
     let of_second = deliveries(&mut second, 2).await;
-    let revisions = |found: &[Value]| -> Vec<u64> {
-        found
-            .iter()
-            .filter_map(|one| one["event"]["revision"].as_u64())
-            .collect()
-    };
     assert_eq!(
         (revisions(&of_first), revisions(&of_second)),
         (vec![0, 2], vec![1, 3])
@@ -180,6 +197,20 @@ async fn consumers_share_events_and_answer_for_them() {
     );
     assert_eq!(running["consumers"][0]["name"], "first");
     assert_eq!(running["consumers"][1]["consumer"], json!(two));
+
+    // A server that stops tells its consumers.
+    server.handle.shutdown().await;
+    assert!(first.rest().await.contains("event: error"));
+}
+
+#[tokio::test]
+async fn consumers_answer_for_events_or_leave_them_to_others() {
+    let server = server_with_exact_group().await;
+    let (mut first, one) = consume(&server, &format!("{GROUP}/consume?buffer=2")).await;
+    let (mut second, two) = consume(&server, &format!("{GROUP}/consume?buffer=2")).await;
+    server.append("cart-1", &["0", "1", "2", "3", "4"]).await;
+    let of_first = deliveries(&mut first, 2).await;
+    let of_second = deliveries(&mut second, 2).await;
 
     let ack = json!({"consumer": one, "deliveries": [of_first[0]["delivery"], 77]});
     let acked = call(&server, "POST", &format!("{GROUP}/ack"), ack).await;
@@ -224,152 +255,105 @@ async fn consumers_share_events_and_answer_for_them() {
         metrics.contains(r#"gesta_group_outcomes_total{outcome="parked"} 1"#),
         "{metrics}"
     );
-
-    // A server that stops tells its consumers.
-    server.handle.shutdown().await;
-    assert!(first.rest().await.contains("event: error"));
 }
 
-/// Goal: whatever is wrong with a call is named, and nothing is changed by it.
+/// Makes calls with a method, a target and a body, and expects that the field is named that is wrong.
+async fn assert_field_is_named(server: &Server, cases: &[(&str, &str, Value, &str)]) {
+    for (method, target, body, field) in cases {
+        let answer = call(server, method, target, body.clone()).await;
+        assert_eq!(answer.status, 400, "{target} {body}: {}", answer.body);
+        let named = answer.problem().1;
+        assert_eq!(named, *field, "{target} {body}: {}", answer.body);
+    }
+}
+
+/// Goal: whatever is wrong with a group to be made or changed is named, and there is none afterwards.
 #[tokio::test]
-async fn calls_that_break_a_rule_are_refused_with_the_field() {
+async fn wrong_groups_are_refused_with_the_field() {
     let server = Server::start().await;
-    call(&server, "PUT", GROUP, json!({})).await;
-    let (_raw, number) = consume(&server, &format!("{GROUP}/consume")).await;
-    let nothing = json!({"consumer": number});
+    let (group, of_all) = ("/streams/a/groups/a", "/all/groups/a");
+    let set = |name: &str, value: Value| json!({"settings": {name: value}});
+    let filter = |kind: &str| json!({"filter": [{"types": [kind]}]});
     let cases = [
         ("PUT", "/streams/cart-1/groups/a::b", json!({}), "group"),
         ("PUT", "/streams/cart-1/groups/", json!({}), "group"),
         ("PUT", "/streams/$all/groups/a", json!({}), "stream"),
-        ("PUT", "/streams/a/groups/a", json!([]), "body"),
+        ("PUT", group, json!([]), "body"),
+        ("PUT", group, json!({"setting": {}}), "setting"),
+        ("PUT", group, json!({"settings": []}), "settings"),
+        ("PUT", group, set("x", json!(1)), "settings.x"),
         (
             "PUT",
-            "/streams/a/groups/a",
-            json!({"setting": {}}),
-            "setting",
-        ),
-        (
-            "PUT",
-            "/streams/a/groups/a",
-            json!({"settings": []}),
-            "settings",
-        ),
-        (
-            "PUT",
-            "/streams/a/groups/a",
-            json!({"settings": {"x": 1}}),
-            "settings.x",
-        ),
-        (
-            "PUT",
-            "/streams/a/groups/a",
-            json!({"settings": {"max_retry_count": -1}}),
+            group,
+            set("max_retry_count", json!(-1)),
             "settings.max_retry_count",
         ),
         (
             "PUT",
-            "/streams/a/groups/a",
-            json!({"settings": {"live_buffer_size": 0}}),
+            group,
+            set("live_buffer_size", json!(0)),
             "settings.live_buffer_size",
         ),
+        ("PUT", group, filter("x"), "filter"),
+        ("PUT", of_all, filter(""), "filter[0].types"),
         (
             "PUT",
-            "/streams/a/groups/a",
-            json!({"filter": [{"types": ["x"]}]}),
-            "filter",
-        ),
-        (
-            "PUT",
-            "/all/groups/a",
-            json!({"filter": [{"types": [""]}]}),
-            "filter[0].types",
-        ),
-        (
-            "PUT",
-            "/all/groups/a",
-            json!({"settings": {"start": {"at": 999}}}),
+            of_all,
+            set("start", json!({"at": 999})),
             "settings.start.at",
         ),
+    ];
+    assert_field_is_named(&server, &cases).await;
+    let form = [("content-type", "text/plain")];
+    let sent = server.send("PUT", group, &form, "{}").await;
+    assert_eq!(sent.status, 415);
+    let groups = server.get("/groups").await.json();
+    assert_eq!(groups["groups"].as_array().map(Vec::len), Some(0));
+}
+
+/// Goal: whatever is wrong with a call to a group is named, and the group stays.
+#[tokio::test]
+async fn wrong_calls_of_a_group_are_refused_with_the_field() {
+    let server = Server::start().await;
+    call(&server, "PUT", GROUP, json!({})).await;
+    let (_raw, number) = consume(&server, &format!("{GROUP}/consume")).await;
+    let ack = "/streams/cart-1/groups/mail/ack";
+    let nack = "/streams/cart-1/groups/mail/nack";
+    let replay = "/streams/cart-1/groups/mail/replay-parked";
+    let unknown = json!({"consumer": number, "deliveries": [1], "action": "Retry"});
+    let long = json!({"consumer": number, "deliveries": [1], "action": "park", "reason": "x".repeat(1_001)});
+    let cases = [
         ("POST", GROUP, json!({}), "settings"),
+        ("POST", ack, json!({"deliveries": [1]}), "consumer"),
         (
             "POST",
-            "/streams/cart-1/groups/mail/ack",
-            json!({"deliveries": [1]}),
-            "consumer",
-        ),
-        (
-            "POST",
-            "/streams/cart-1/groups/mail/ack",
+            ack,
             json!({"consumer": "7", "deliveries": [1]}),
             "consumer",
         ),
+        ("POST", ack, json!({"consumer": number}), "deliveries"),
         (
             "POST",
-            "/streams/cart-1/groups/mail/ack",
-            nothing.clone(),
-            "deliveries",
-        ),
-        (
-            "POST",
-            "/streams/cart-1/groups/mail/ack",
+            ack,
             json!({"consumer": number, "ids": ["x"]}),
             "ids[0]",
         ),
-        (
-            "POST",
-            "/streams/cart-1/groups/mail/nack",
-            json!({"consumer": number, "deliveries": [1], "action": "Retry"}),
-            "action",
-        ),
-        (
-            "POST",
-            "/streams/cart-1/groups/mail/nack",
-            json!({"consumer": number, "deliveries": [1], "action": "park", "reason": "x".repeat(1_001)}),
-            "reason",
-        ),
-        (
-            "POST",
-            "/streams/cart-1/groups/mail/replay-parked",
-            json!({"stop_at": -1}),
-            "stop_at",
-        ),
+        ("POST", nack, unknown, "action"),
+        ("POST", nack, long, "reason"),
+        ("POST", replay, json!({"stop_at": -1}), "stop_at"),
     ];
-    for (method, target, body, field) in cases {
-        let answer = call(&server, method, target, body.clone()).await;
-        assert_eq!(answer.status, 400, "{target} {body}: {}", answer.body);
-        assert_eq!(
-            answer.problem().1,
-            field,
-            "{target} {body}: {}",
-            answer.body
-        );
-    }
+    assert_field_is_named(&server, &cases).await;
     for target in [
         "/consume?buffer=0",
         "/consume?buffer=10001",
         "/consume?buffer=x",
         "?x=1",
     ] {
-        assert_eq!(
-            server.get(&format!("{GROUP}{target}")).await.status,
-            400,
-            "{target}"
-        );
+        let answer = server.get(&format!("{GROUP}{target}")).await;
+        assert_eq!(answer.status, 400, "{target}");
     }
-    let form = [("content-type", "text/plain")];
-    assert_eq!(
-        server
-            .send("PUT", "/streams/a/groups/a", &form, "{}")
-            .await
-            .status,
-        415
-    );
-    assert_eq!(
-        server.get("/groups").await.json()["groups"]
-            .as_array()
-            .map(Vec::len),
-        Some(1)
-    );
+    let groups = server.get("/groups").await.json();
+    assert_eq!(groups["groups"].as_array().map(Vec::len), Some(1));
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ mod groups;
 mod logged;
 mod openapi;
 mod placement;
+mod raw;
 mod readiness;
 mod subscriptions;
 mod tls;

@@ -5,28 +5,25 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use gesta_access::{Access, Accounts, AddUser, Config as AccessConfig, FirstUser, NewToken, Scope};
 use gesta_core::{
     Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
     SetStreamMetadata, StreamId, StreamMetadata, SystemClock, Timestamp,
 };
 use gesta_groups::{Create, GroupId, Settings, Source};
-use gesta_grpc::frame;
-use gesta_grpc::ids;
-use gesta_grpc::messages::groups;
-use gesta_grpc::messages::shared::Empty;
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Registry};
-use prost::Message;
 
-use crate::calls::{APPEND, READ, appending, following, reading};
-use crate::client::{Client, soon};
+use crate::client::Client;
+use crate::connection::soon;
+use crate::requests::{
+    APPEND, GROUPS, READ, appending, bytes_of, consuming, following, read_of, reading,
+};
+use rows::{OF_TEAM, all, append, rows, status};
 
+mod rows;
 mod table;
-
-pub(crate) const GROUPS: &str =
-    "/event_store.client.persistent_subscriptions.PersistentSubscriptions";
 
 pub(crate) struct World {
     pub(crate) client: Client,
@@ -149,35 +146,6 @@ impl World {
         let groups = self.client.server.groups();
         groups.create(create).await.expect("made");
     }
-}
-
-pub(crate) fn bytes_of<M: Message>(messages: &[M]) -> Bytes {
-    let mut out = BytesMut::new();
-    for message in messages {
-        frame::write(&mut out, message);
-    }
-    out.freeze()
-}
-
-fn identifier(stream: &str) -> gesta_grpc::messages::shared::StreamIdentifier {
-    ids::identifier(&StreamId::new(stream).expect("valid"))
-}
-
-pub(crate) fn consuming(stream: &str) -> Bytes {
-    use groups::read_req::options::uuid_option::Content as Form;
-    use groups::read_req::options::{StreamOption, UuidOption};
-    bytes_of(&[groups::ReadReq {
-        content: Some(groups::read_req::Content::Options(
-            groups::read_req::Options {
-                stream_option: Some(StreamOption::StreamIdentifier(identifier(stream))),
-                group_name: "g".into(),
-                buffer_size: 1,
-                uuid_option: Some(UuidOption {
-                    content: Some(Form::String(Empty {})),
-                }),
-            },
-        )),
-    }])
 }
 
 /// Goal: rights that are taken away end what is running: subscriptions, and consumers of groups.

@@ -7,8 +7,8 @@ use gesta_grpc::frame;
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
 
-use crate::calls::{APPEND, READ, appending, following, reading};
 use crate::client::Client;
+use crate::requests::{APPEND, READ, appending, following, reading};
 
 async fn with(config: Config) -> Client {
     Client::with(config, Arc::new(MemoryStore::new())).await

@@ -1,90 +1,27 @@
 //! What the calls answer, message by message.
 
-use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision, StreamId};
+use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision};
 use gesta_grpc::ids::{self, UuidForm};
 use gesta_grpc::messages::gossip::{ClusterInfo, member_info::VNodeState};
 use gesta_grpc::messages::monitoring::{StatsReq, StatsResp};
 use gesta_grpc::messages::server_features::SupportedMethods;
 use gesta_grpc::messages::shared::Empty;
-use gesta_grpc::messages::streams::append_req::options::ExpectedStreamRevision;
-use gesta_grpc::messages::streams::append_req::{Content, Options, ProposedMessage};
 use gesta_grpc::messages::streams::append_resp::Result as Outcome;
 use gesta_grpc::messages::streams::read_req::options::uuid_option::Content as Form;
 use gesta_grpc::messages::streams::read_req::options::{
-    AllOptions, ControlOption, CountOption, FilterOption, ReadDirection, StreamOption,
-    StreamOptions, SubscriptionOptions, UuidOption, all_options, stream_options,
+    AllOptions, ControlOption, CountOption, ReadDirection, StreamOption, StreamOptions, UuidOption,
+    all_options, stream_options,
 };
 use gesta_grpc::messages::streams::read_req::{self};
 use gesta_grpc::messages::streams::read_resp::Content as Answer;
-use gesta_grpc::messages::streams::{AppendReq, AppendResp, ReadReq, ReadResp};
+use gesta_grpc::messages::streams::{AppendResp, ReadResp};
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
 use prost::Message;
 use std::sync::Arc;
-use uuid::Uuid;
 
 use crate::client::Client;
-
-pub(crate) const READ: &str = "/event_store.client.streams.Streams/Read";
-pub(crate) const APPEND: &str = "/event_store.client.streams.Streams/Append";
-
-fn identifier(stream: &str) -> gesta_grpc::messages::shared::StreamIdentifier {
-    ids::identifier(&StreamId::new(stream).unwrap())
-}
-
-/// A read of a whole stream.
-pub(crate) fn read_of(stream: &str) -> read_req::Options {
-    read_req::Options {
-        stream_option: Some(StreamOption::Stream(StreamOptions {
-            stream_identifier: Some(identifier(stream)),
-            revision_option: Some(stream_options::RevisionOption::Start(Empty {})),
-        })),
-        count_option: Some(CountOption::Count(u64::MAX)),
-        filter_option: Some(FilterOption::NoFilter(Empty {})),
-        uuid_option: Some(UuidOption {
-            content: Some(Form::Structured(Empty {})),
-        }),
-        ..read_req::Options::default()
-    }
-}
-
-pub(crate) fn reading(options: read_req::Options) -> [ReadReq; 1] {
-    [ReadReq {
-        options: Some(options),
-    }]
-}
-
-/// A subscription to a stream.
-pub(crate) fn following(stream: &str) -> read_req::Options {
-    read_req::Options {
-        count_option: Some(CountOption::Subscription(SubscriptionOptions {})),
-        ..read_of(stream)
-    }
-}
-
-/// An append of one event of so many bytes to a stream.
-pub(crate) fn appending(stream: &str, bytes: usize) -> [AppendReq; 2] {
-    let options = Options {
-        stream_identifier: Some(identifier(stream)),
-        expected_stream_revision: Some(ExpectedStreamRevision::Any(Empty {})),
-    };
-    let event = ProposedMessage {
-        id: Some(ids::uuid(Uuid::new_v4(), UuidForm::Structured)),
-        metadata: [("type", "added"), ("content-type", "application/json")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
-        data: vec![b'x'; bytes].into(),
-        ..ProposedMessage::default()
-    };
-    [
-        AppendReq {
-            content: Some(Content::Options(options)),
-        },
-        AppendReq {
-            content: Some(Content::ProposedMessage(event)),
-        },
-    ]
-}
+use crate::requests::{APPEND, READ, appending, following, identifier, read_of, reading};
 
 fn contents(messages: Vec<ReadResp>) -> Vec<Answer> {
     let contents = messages.into_iter().map(|message| message.content);
@@ -244,7 +181,7 @@ async fn a_subscription_keeps_the_order_of_its_messages() {
     open.send(&request).await;
     open.close();
     let mut kinds = Vec::new();
-    let mut next = async |open: &mut crate::client::Open| {
+    let mut next = async |open: &mut crate::connection::Open| {
         let message = open.next().await.expect("a message");
         let content = ReadResp::decode(message).expect("a message").content;
         kinds.push(match content.expect("a content") {

@@ -9,8 +9,8 @@ use gesta_grpc::messages::shared::Empty;
 use gesta_memory::MemoryStore;
 use gesta_server::{Cluster, ClusterNode, Config, LogOwner, Placement, Registry};
 
-use crate::access::{GROUPS, consuming};
 use crate::client::Client;
+use crate::requests::{GROUPS, consuming};
 
 const GOSSIP: &str = "/event_store.client.gossip.Gossip/Read";
 

@@ -30,8 +30,9 @@ use gesta_server::Config;
 use gesta_testkit::{MemoryFactory, StoreFactory, TestStore};
 use prost::Message;
 
-use crate::calls::{APPEND, READ, read_of, reading};
-use crate::client::{Client, Ended, Open};
+use crate::client::Client;
+use crate::connection::{Ended, Open};
+use crate::requests::{APPEND, READ, read_of, reading};
 
 const SESSION: &str = "/kurrentdb.protocol.v2.streams.StreamsService/AppendSession";
 const DELETES: &str = "/event_store.client.streams.Streams";

@@ -10,10 +10,13 @@
 )]
 
 mod access;
+mod attacks;
 mod bounds;
 mod calls;
 mod client;
 mod cluster;
 mod conformance;
+mod connection;
 mod hostile;
+mod requests;
 mod users;

@@ -9,8 +9,9 @@ use gesta_grpc::messages::users::{
 };
 use prost::Message;
 
-use crate::access::{World, basic, bytes_of, world};
-use crate::client::{Ended, soon};
+use crate::access::{World, basic, world};
+use crate::connection::{Ended, soon};
+use crate::requests::{READ, bytes_of, read_of, reading};
 
 async fn call(world: &World, method: &str, authorization: &str, request: impl Message) -> Ended {
     let path = format!("/event_store.client.users.Users/{method}");
@@ -83,9 +84,9 @@ async fn details(world: &World, name: &str) -> Vec<(String, Vec<String>, bool)> 
 /// Waits until a call as this user has this status.
 async fn until(world: &World, authorization: &str, code: i32) {
     soon(async {
-        let request = || crate::calls::reading(crate::calls::read_of("x"));
+        let request = || reading(read_of("x"));
         while world
-            .call(crate::calls::READ, authorization, bytes_of(&request()))
+            .call(READ, authorization, bytes_of(&request()))
             .await
             .0
             != code
@@ -100,9 +101,34 @@ fn login(name: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
 }
 
-/// Goal: an administrator makes users, changes, disables and shows them.
+fn update(name: &str, groups: &[&str]) -> UpdateReq {
+    let options = users::update_req::Options {
+        login_name: name.into(),
+        groups: groups.iter().map(ToString::to_string).collect(),
+        ..users::update_req::Options::default()
+    };
+    UpdateReq {
+        options: Some(options),
+    }
+}
+
+fn disable(name: &str) -> DisableReq {
+    let login_name = name.into();
+    DisableReq {
+        options: Some(users::disable_req::Options { login_name }),
+    }
+}
+
+fn enable(name: &str) -> EnableReq {
+    let login_name = name.into();
+    EnableReq {
+        options: Some(users::enable_req::Options { login_name }),
+    }
+}
+
+/// Goal: an administrator makes users, changes and shows them.
 #[tokio::test]
-async fn an_administrator_looks_after_users() {
+async fn an_administrator_makes_and_changes_users() {
     let world = world().await;
     let root = basic("root");
     let made = call(&world, "Create", &root, create("alice", &["shop"])).await;
@@ -114,79 +140,45 @@ async fn an_administrator_looks_after_users() {
         (9, &"user-conflict".parse().unwrap())
     );
     assert_eq!(again.trailers["login-name"], "alice");
-    let options = users::update_req::Options {
-        login_name: "alice".into(),
-        groups: vec!["team".into()],
-        ..users::update_req::Options::default()
-    };
-    let updated = call(
-        &world,
-        "Update",
-        &root,
-        UpdateReq {
-            options: Some(options),
-        },
-    )
-    .await;
+    let updated = call(&world, "Update", &root, update("alice", &["team"])).await;
     assert_eq!(updated.code, 0, "{}", updated.message());
     assert_eq!(
         details(&world, "alice").await,
         [("alice".into(), vec!["team".into()], false)]
     );
-    let names: Vec<_> = details(&world, "")
-        .await
-        .into_iter()
-        .map(|(name, ..)| name)
-        .collect();
+    let all = details(&world, "").await.into_iter();
+    let names: Vec<_> = all.map(|(name, ..)| name).collect();
     assert_eq!(names, ["alice", "mate", "ops", "root", "user"]);
+}
 
-    let options = users::disable_req::Options {
-        login_name: "alice".into(),
-    };
-    let disabled = call(
-        &world,
-        "Disable",
-        &root,
-        DisableReq {
-            options: Some(options),
-        },
-    )
-    .await;
+/// Goal: an administrator lets users in no more, lets them in again, and gives them another password.
+#[tokio::test]
+async fn an_administrator_disables_users_and_resets_their_passwords() {
+    let world = world().await;
+    let root = basic("root");
+    call(&world, "Create", &root, create("alice", &["shop"])).await;
+    until(&world, &basic("alice"), 0).await;
+    let disabled = call(&world, "Disable", &root, disable("alice")).await;
     assert_eq!(disabled.code, 0, "{}", disabled.message());
     until(&world, &basic("alice"), 16).await;
     assert!(details(&world, "alice").await[0].2);
-    let options = users::enable_req::Options {
-        login_name: "alice".into(),
-    };
-    let enabled = call(
-        &world,
-        "Enable",
-        &root,
-        EnableReq {
-            options: Some(options),
-        },
-    )
-    .await;
+    let enabled = call(&world, "Enable", &root, enable("alice")).await;
     assert_eq!(enabled.code, 0, "{}", enabled.message());
     until(&world, &basic("alice"), 0).await;
-    let set = call(
-        &world,
-        "ResetPassword",
-        &root,
-        reset("alice", "another password"),
-    )
-    .await;
+    let another = reset("alice", "another password");
+    let set = call(&world, "ResetPassword", &root, another).await;
     assert_eq!(set.code, 0, "{}", set.message());
     until(&world, &login("alice", "another password"), 0).await;
     until(&world, &basic("alice"), 16).await;
+}
 
-    let missing = call(
-        &world,
-        "ResetPassword",
-        &root,
-        reset("nobody", "another password"),
-    )
-    .await;
+/// Goal: an account that is not there is not changed, and none is made that breaks a rule.
+#[tokio::test]
+async fn what_an_administrator_cannot_do_is_refused() {
+    let world = world().await;
+    let root = basic("root");
+    let nobody = reset("nobody", "another password");
+    let missing = call(&world, "ResetPassword", &root, nobody).await;
     assert_eq!(
         (missing.code, &missing.trailers["exception"]),
         (5, &"user-not-found".parse().unwrap())
@@ -202,7 +194,7 @@ async fn an_administrator_looks_after_users() {
     assert_eq!(call(&world, "Create", &root, none).await.code, 3);
 }
 
-/// Goal: nobody else does, whatever they prove; and the own password changes who knows the present one.
+/// Goal: nobody else changes accounts, whatever they prove; and the own password changes who knows the present one.
 #[tokio::test]
 async fn others_change_their_own_password_alone() {
     let world = world().await;

@@ -109,6 +109,18 @@ pub(crate) fn attempt(rng: &mut StdRng, body_bytes_max: usize) -> Attempt {
 
 const STREAMS: &[&str] = &["a-1", "a-2", "b-1", "caf%C3%A9", "x%2Fy", "gone", "closed"];
 
+/// Targets of `GET`.
+const TARGETS: &[&str] = &[
+    "/",
+    "/info",
+    "/health/live",
+    "/health/ready",
+    "/streams",
+    "/all/subscribe",
+    "/streams/gone/subscribe?after=end",
+    "/openapi.json",
+];
+
 fn good(rng: &mut StdRng) -> Attempt {
     let stream = pick(rng, STREAMS);
     let expected = pick(
@@ -145,19 +157,7 @@ fn good(rng: &mut StdRng) -> Attempt {
             b"",
         ),
         8 => {
-            let target = pick(
-                rng,
-                &[
-                    "/",
-                    "/info",
-                    "/health/live",
-                    "/health/ready",
-                    "/streams",
-                    "/all/subscribe",
-                    "/streams/gone/subscribe?after=end",
-                    "/openapi.json",
-                ],
-            );
+            let target = pick(rng, TARGETS);
             let method = pick(rng, &["GET", "HEAD"]);
             Attempt::request(method, target, &[], b"")
         }
@@ -209,134 +209,138 @@ const VALUES: &[&str] = &[
     "\"none\"",
 ];
 
-/// A body that is JSON and wrong in one field, which must be named.
-fn wrong_field(rng: &mut StdRng) -> Attempt {
-    let value = pick(rng, VALUES);
-    let event = r#""type":"T","data":1"#;
-    let base64 = pick(rng, &["\"*\"", "\"A\"", "\"AA=\"", "\"ü\"", "7", "[]"]);
-    let id = pick(
-        rng,
-        &[
-            "\"\"",
-            "\"x\"",
-            "7",
-            "\"0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c0\"",
-            "\"{0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c00}\"",
-            "[]",
-        ],
-    );
-    let long = format!("\"{}\"", "x".repeat(rng.random_range(1_025..3_000)));
-    let (body, field) = match rng.random_range(0..18) {
-        0 => (
-            format!(
-                r#"{{"expected":{},"events":[{{{event}}}]}}"#,
-                pick(
-                    rng,
-                    &[
-                        "null",
-                        "true",
-                        "-1",
-                        "1.5",
-                        "18446744073709551616",
-                        "9223372036854775807",
-                        "\"\"",
-                        "\"0\"",
-                        "[]",
-                        "{}",
-                        "\"None\""
-                    ]
-                )
-            ),
-            "expected",
-        ),
-        1 => (
-            format!(
-                r#"{{"events":{}}}"#,
-                pick(rng, &["null", "true", "7", "\"x\"", "{}"])
-            ),
-            "events",
-        ),
+/// What an event needs.
+const EVENT: &str = r#""type":"T","data":1"#;
+
+/// A body, and the field that is wrong in it.
+type WrongField = (String, &'static str);
+
+fn append_with_wrong_field(rng: &mut StdRng) -> WrongField {
+    let expected = &[
+        "null",
+        "true",
+        "-1",
+        "1.5",
+        "18446744073709551616",
+        "9223372036854775807",
+        "\"\"",
+        "\"0\"",
+        "[]",
+        "{}",
+        "\"None\"",
+    ];
+    match rng.random_range(0..6) {
+        0 => {
+            let expected = pick(rng, expected);
+            let body = format!(r#"{{"expected":{expected},"events":[{{{EVENT}}}]}}"#);
+            (body, "expected")
+        }
+        1 => {
+            let events = pick(rng, &["null", "true", "7", "\"x\"", "{}"]);
+            (format!(r#"{{"events":{events}}}"#), "events")
+        }
         2 => (r#"{"events":[]}"#.to_owned(), "events"),
         3 => ("{}".to_owned(), "events"),
-        4 => (
-            format!(
-                r#"{{"events":[{}]}}"#,
-                pick(rng, &["null", "true", "7", "\"x\""])
-            ),
-            "events[0]",
-        ),
-        5 => (
-            format!(
-                r#"{{"events":[{{"type":{},"data":1}}]}}"#,
-                pick(
-                    rng,
-                    &[
-                        "null",
-                        "true",
-                        "7",
-                        "\"\"",
-                        "[]",
-                        "{}",
-                        "\"\\u0000\"",
-                        "\"a\\nb\"",
-                        "\"\\u0085\"",
-                        &long
-                    ]
-                )
-            ),
-            "events[0].type",
-        ),
-        6 => (r#"{"events":[{"data":1}]}"#.to_owned(), "events[0].type"),
-        7 => (r#"{"events":[{"type":"T"}]}"#.to_owned(), "events[0].data"),
-        8 => (
-            format!(r#"{{"events":[{{{event},"id":{id}}}]}}"#),
-            "events[0].id",
-        ),
-        9 => (
-            format!(r#"{{"events":[{{"type":"T","data_base64":{base64}}}]}}"#),
+        4 => {
+            let event = pick(rng, &["null", "true", "7", "\"x\""]);
+            (format!(r#"{{"events":[{event}]}}"#), "events[0]")
+        }
+        _ => {
+            let value = pick(rng, VALUES);
+            let body = format!(r#"{{"events":[{{{EVENT}}}],"expect":{value}}}"#);
+            (body, "expect")
+        }
+    }
+}
+
+/// An event without a type or data, or with a member that is wrong, unknown or there twice.
+fn event_with_wrong_field(rng: &mut StdRng) -> WrongField {
+    let value = pick(rng, VALUES);
+    let base64 = pick(rng, &["\"*\"", "\"A\"", "\"AA=\"", "\"ü\"", "7", "[]"]);
+    let (event, field) = match rng.random_range(0..8) {
+        0 => (r#""data":1"#.to_owned(), "events[0].type"),
+        1 => (r#""type":"T""#.to_owned(), "events[0].data"),
+        2 => (
+            format!(r#""type":"T","data_base64":{base64}"#),
             "events[0].data_base64",
         ),
-        10 => (
-            format!(r#"{{"events":[{{{event},"metadata_base64":{base64}}}]}}"#),
+        3 => (
+            format!(r#"{EVENT},"metadata_base64":{base64}"#),
             "events[0].metadata_base64",
         ),
-        11 => (
-            format!(
-                r#"{{"events":[{{{event},"tags":{}}}]}}"#,
-                pick(rng, &["true", "7", "\"x\"", "{}"])
-            ),
-            "events[0].tags",
-        ),
-        12 => (
-            format!(
-                r#"{{"events":[{{{event},"tags":["a",{}]}}]}}"#,
-                pick(rng, &["null", "7", "\"\"", "\"\\u0001\"", "[]", &long])
-            ),
-            "events[0].tags[1]",
-        ),
-        13 => (
-            format!(r#"{{"events":[{{{event},"datum":{value}}}]}}"#),
-            "events[0].datum",
-        ),
-        14 => (
-            format!(r#"{{"events":[{{{event}}}],"expect":{value}}}"#),
-            "expect",
-        ),
-        15 => (
-            format!(r#"{{"events":[{{{event}}},{{{event},"data":{value}}}]}}"#),
+        4 => (format!(r#"{EVENT},"datum":{value}"#), "events[0].datum"),
+        5 => (
+            format!(r#"{EVENT}}},{{{EVENT},"data":{value}"#),
             "events[1].data",
         ),
-        16 => (
-            format!(
-                r#"{{"events":[{{{event},"content_type":{}}}]}}"#,
-                pick(rng, &["\"\"", "7", "\"text/plain\"", "[]"])
-            ),
-            "events[0].content_type",
-        ),
+        6 => {
+            let content_type = pick(rng, &["\"\"", "7", "\"text/plain\"", "[]"]);
+            (
+                format!(r#"{EVENT},"content_type":{content_type}"#),
+                "events[0].content_type",
+            )
+        }
         _ => (
-            format!(r#"{{"events":[{{{event},"data_base64":"AA=="}}]}}"#),
+            format!(r#"{EVENT},"data_base64":"AA==""#),
             "events[0].data_base64",
         ),
+    };
+    (format!(r#"{{"events":[{{{event}}}]}}"#), field)
+}
+
+/// An event whose type, id or tags are wrong.
+fn event_with_wrong_name(rng: &mut StdRng) -> WrongField {
+    let long = format!("\"{}\"", "x".repeat(rng.random_range(1_025..3_000)));
+    let types = &[
+        "null",
+        "true",
+        "7",
+        "\"\"",
+        "[]",
+        "{}",
+        "\"\\u0000\"",
+        "\"a\\nb\"",
+        "\"\\u0085\"",
+        &long,
+    ];
+    let ids = &[
+        "\"\"",
+        "\"x\"",
+        "7",
+        "\"0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c0\"",
+        "\"{0192f0c1-2f3a-7c11-9c55-5d4e2a3b1c00}\"",
+        "[]",
+    ];
+    let (event, field) = match rng.random_range(0..4) {
+        0 => (
+            format!(r#""type":{},"data":1"#, pick(rng, types)),
+            "events[0].type",
+        ),
+        1 => (
+            format!(r#"{EVENT},"id":{}"#, pick(rng, ids)),
+            "events[0].id",
+        ),
+        2 => {
+            let tags = pick(rng, &["true", "7", "\"x\"", "{}"]);
+            (format!(r#"{EVENT},"tags":{tags}"#), "events[0].tags")
+        }
+        _ => {
+            let tag = pick(rng, &["null", "7", "\"\"", "\"\\u0001\"", "[]", &long]);
+            (
+                format!(r#"{EVENT},"tags":["a",{tag}]"#),
+                "events[0].tags[1]",
+            )
+        }
+    };
+    (format!(r#"{{"events":[{{{event}}}]}}"#), field)
+}
+
+/// A body that is JSON and wrong in one field, which must be named.
+fn wrong_field(rng: &mut StdRng) -> Attempt {
+    let (body, field) = match rng.random_range(0..18) {
+        0..6 => append_with_wrong_field(rng),
+        6..14 => event_with_wrong_field(rng),
+        _ => event_with_wrong_name(rng),
     };
     if rng.random_range(0..3) > 0 || field == "expect" {
         return Attempt::json("POST", "/streams/a-1", body).field(field);

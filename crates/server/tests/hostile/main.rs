@@ -10,6 +10,7 @@
     reason = "test code: a panic is how a test fails"
 )]
 
+mod check;
 mod generate;
 mod parameters;
 mod protocol;
@@ -26,10 +27,10 @@ use gesta_server::{Config, Registry};
 use gesta_testkit::depth;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use serde_json::Value;
 
-use generate::{Attempt, Expect};
-use wire::{Answer, Connection};
+use check::check;
+use generate::Attempt;
+use wire::Connection;
 
 /// Requests of the quick form, and of the deep one.
 const REQUESTS: (usize, usize) = (25_000, 200_000);
@@ -101,69 +102,6 @@ async fn attack(address: SocketAddr, mut rng: StdRng, requests: usize) -> BTreeM
         *statuses.entry(answer.map_or(0, |a| a.status)).or_default() += 1;
     }
     statuses
-}
-
-/// Checks an answer against what such a request may get.
-fn check(attempt: &Attempt, answer: Option<&Answer>) {
-    let Some(answer) = answer else {
-        assert!(attempt.expect == Expect::Garbage, "no answer to {attempt}");
-        return;
-    };
-    let shown = || format!("{attempt}\nanswered {answer}");
-    if answer.status < 400 {
-        let allowed = matches!(attempt.expect, Expect::Anything | Expect::Garbage);
-        assert!(allowed, "should have been refused: {}", shown());
-        return;
-    }
-    assert_eq!(
-        answer.content_type,
-        "application/problem+json",
-        "{}",
-        shown()
-    );
-    // The answer to HEAD has no body.
-    if attempt.is_head() {
-        return;
-    }
-    let problem: Value =
-        serde_json::from_slice(&answer.body).unwrap_or_else(|_| panic!("no JSON: {}", shown()));
-    assert_eq!(problem["status"], answer.status, "{}", shown());
-    let kind = problem["type"]
-        .as_str()
-        .and_then(|t| t.strip_prefix("urn:gesta:problem:"));
-    let kind = kind.unwrap_or_else(|| panic!("no type: {}", shown()));
-    for member in ["title", "detail"] {
-        assert!(
-            problem[member].as_str().is_some_and(|t| !t.is_empty()),
-            "{}",
-            shown()
-        );
-    }
-    assert!(answer.body.len() < 8_192, "a long answer: {}", shown());
-    if answer.status >= 500 {
-        assert_eq!(kind, "overloaded", "{}", shown());
-        return;
-    }
-    let field = problem["field"].as_str();
-    if kind == "invalid_argument" {
-        assert!(
-            field.is_some_and(|f| !f.is_empty()),
-            "no field: {}",
-            shown()
-        );
-    }
-    match &attempt.expect {
-        Expect::Anything | Expect::Garbage => {}
-        Expect::Refused(status) => assert_eq!(answer.status, *status, "{}", shown()),
-        Expect::Field(name) => {
-            assert_eq!(
-                (answer.status, field),
-                (400, Some(name.as_str())),
-                "{}",
-                shown()
-            );
-        }
-    }
 }
 
 /// The server takes and gives events, and holds nothing of all those requests.

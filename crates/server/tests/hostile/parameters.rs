@@ -5,125 +5,139 @@ use rand::rngs::StdRng;
 
 use crate::generate::{Attempt, Expect, pick};
 
-/// A parameter that is unknown, repeated, or has a wrong value.
-pub(crate) fn wrong_parameter(rng: &mut StdRng) -> Attempt {
-    let number = pick(
-        rng,
-        &[
-            "-1",
-            "x",
-            "",
-            "1.5",
-            "99999999999999999999",
-            "%ff",
-            "%zz",
-            "+1",
-            "0x10",
-            "1e3",
-            "%00",
-            "1%200",
-        ],
-    );
-    let position = pick(
-        rng,
-        &[
-            "-1",
-            "x%20",
-            "1.5",
-            "9223372036854775807",
-            "%ff",
-            "%",
-            "%00",
-            "START",
-            "AQAC",
-            "AQECXB0eRPdBXoAi",
-        ],
-    );
-    let text = pick(rng, &["%00", "a%0Ab", "%C2%85", "%ff", "%"]);
-    let (target, field) = match rng.random_range(0..20) {
+/// Numbers that are none.
+const NUMBERS: &[&str] = &[
+    "-1",
+    "x",
+    "",
+    "1.5",
+    "99999999999999999999",
+    "%ff",
+    "%zz",
+    "+1",
+    "0x10",
+    "1e3",
+    "%00",
+    "1%200",
+];
+
+/// Positions, revisions and checkpoints that are none.
+const POSITIONS: &[&str] = &[
+    "-1",
+    "x%20",
+    "1.5",
+    "9223372036854775807",
+    "%ff",
+    "%",
+    "%00",
+    "START",
+    "AQAC",
+    "AQECXB0eRPdBXoAi",
+];
+
+/// Names that are none.
+const TEXTS: &[&str] = &["%00", "a%0Ab", "%C2%85", "%ff", "%"];
+
+/// Filters, and the field that is wrong in each.
+const FILTERS: &[(&str, &str)] = &[
+    ("", "filter"),
+    ("%7B%7D", "filter"),
+    ("7", "filter"),
+    ("%5B7%5D", "filter[0]"),
+    ("%5B%7B%22types%22:7%7D%5D", "filter[0].types"),
+    ("%5B%7B%22tags%22:%5B%22%22%5D%7D%5D", "filter[0].tags"),
+    ("%5B%7B%22x%22:1%7D%5D", "filter[0].x"),
+    (
+        "%5B%7B%22stream_prefixes%22:%5B%22%5Cu0000%22%5D%7D%5D",
+        "filter[0].stream_prefixes",
+    ),
+];
+
+/// Calls of `DELETE`, and the field that is wrong in each.
+const DELETES: &[(&str, &str)] = &[
+    ("/streams/a-1?expected=", "expected"),
+    ("/streams/a-1?expected=-1", "expected"),
+    ("/streams/a-1?expected=9223372036854775807", "expected"),
+    ("/streams/a-1?tombstone=", "tombstone"),
+    ("/streams/a-1?tombstone=1", "tombstone"),
+    ("/streams/a-1?tombstone=true&tombstone=true", "tombstone"),
+    ("/streams/a-1?expected=%ff", "expected"),
+];
+
+/// A wrong limit or direction, or a parameter that is unknown or repeated.
+fn wrong_page(rng: &mut StdRng) -> (String, &'static str) {
+    let number = pick(rng, NUMBERS);
+    match rng.random_range(0..7) {
         0 => (format!("/streams/a-1?limit={number}"), "limit"),
-        1 => (
-            format!(
-                "/all?limit={}",
-                pick(rng, &["0", "10001", "18446744073709551615", number])
-            ),
-            "limit",
-        ),
+        1 => {
+            let limit = pick(rng, &["0", "10001", "18446744073709551615", number]);
+            (format!("/all?limit={limit}"), "limit")
+        }
         2 => (format!("/streams?limit={number}&prefix=a"), "limit"),
-        3 => (format!("/streams/a-1?from={position}"), "from"),
-        4 => (format!("/all?from={position}"), "from"),
-        5 => (
-            format!(
-                "/all?direction={}",
-                pick(rng, &["", "up", "Forwards", "forwards%20"])
-            ),
-            "direction",
-        ),
-        6 => (format!("/streams/a-1?direction={text}"), "direction"),
-        7 => (format!("/streams/a-1/subscribe?after={position}"), "after"),
-        8 => (format!("/all/subscribe?after={position}"), "after"),
-        9 => (format!("/all?type={}", pick(rng, &["", text])), "type"),
-        10 => (
-            format!("/all/subscribe?tag=x&tag={}", pick(rng, &["", text])),
-            "tag",
-        ),
-        11 => (format!("/all?stream_prefix={text}"), "stream_prefix"),
-        12 => (format!("/all?category={text}"), "category"),
-        13 => (
-            format!(
-                "/all?{}",
-                vec!["tag=x"; rng.random_range(101..300)].join("&")
-            ),
-            "tag",
-        ),
-        14 => (format!("/streams?prefix={text}"), "prefix"),
-        15 => (
-            format!("/streams?after={}", pick(rng, &["", text])),
-            "after",
-        ),
-        16 => (
-            format!("/all?limit=1&limit={}", pick(rng, &["1", "2"])),
-            "limit",
-        ),
-        17 => (
-            format!(
-                "/streams/a-1?{}=1",
-                pick(rng, &["limt", "after", "Limit", "type"])
-            ),
-            "",
-        ),
-        18 => {
-            let (filter, field) = pick(
-                rng,
-                &[
-                    ("", "filter"),
-                    ("%7B%7D", "filter"),
-                    ("7", "filter"),
-                    ("%5B7%5D", "filter[0]"),
-                    ("%5B%7B%22types%22:7%7D%5D", "filter[0].types"),
-                    ("%5B%7B%22tags%22:%5B%22%22%5D%7D%5D", "filter[0].tags"),
-                    ("%5B%7B%22x%22:1%7D%5D", "filter[0].x"),
-                    (
-                        "%5B%7B%22stream_prefixes%22:%5B%22%5Cu0000%22%5D%7D%5D",
-                        "filter[0].stream_prefixes",
-                    ),
-                ],
-            );
-            (format!("/all?filter={filter}"), field)
+        3 => {
+            let direction = pick(rng, &["", "up", "Forwards", "forwards%20"]);
+            (format!("/all?direction={direction}"), "direction")
+        }
+        4 => {
+            let direction = pick(rng, TEXTS);
+            (format!("/streams/a-1?direction={direction}"), "direction")
+        }
+        5 => {
+            let limit = pick(rng, &["1", "2"]);
+            (format!("/all?limit=1&limit={limit}"), "limit")
         }
         _ => {
-            let (target, field) = pick(
-                rng,
-                &[
-                    ("/streams/a-1?expected=", "expected"),
-                    ("/streams/a-1?expected=-1", "expected"),
-                    ("/streams/a-1?expected=9223372036854775807", "expected"),
-                    ("/streams/a-1?tombstone=", "tombstone"),
-                    ("/streams/a-1?tombstone=1", "tombstone"),
-                    ("/streams/a-1?tombstone=true&tombstone=true", "tombstone"),
-                    ("/streams/a-1?expected=%ff", "expected"),
-                ],
-            );
+            let unknown = pick(rng, &["limt", "after", "Limit", "type"]);
+            (format!("/streams/a-1?{unknown}=1"), "")
+        }
+    }
+}
+
+/// A wrong place to begin at.
+fn wrong_place(rng: &mut StdRng) -> (String, &'static str) {
+    let position = pick(rng, POSITIONS);
+    match rng.random_range(0..5) {
+        0 => (format!("/streams/a-1?from={position}"), "from"),
+        1 => (format!("/all?from={position}"), "from"),
+        2 => (format!("/streams/a-1/subscribe?after={position}"), "after"),
+        3 => (format!("/all/subscribe?after={position}"), "after"),
+        _ => {
+            let text = pick(rng, TEXTS);
+            let after = pick(rng, &["", text]);
+            (format!("/streams?after={after}"), "after")
+        }
+    }
+}
+
+/// A wrong condition on what is wanted.
+fn wrong_condition(rng: &mut StdRng) -> (String, &'static str) {
+    let text = pick(rng, TEXTS);
+    let text_or_none = pick(rng, &["", text]);
+    match rng.random_range(0..7) {
+        0 => (format!("/all?type={text_or_none}"), "type"),
+        1 => (format!("/all/subscribe?tag=x&tag={text_or_none}"), "tag"),
+        2 => (format!("/all?stream_prefix={text}"), "stream_prefix"),
+        3 => (format!("/all?category={text}"), "category"),
+        4 => {
+            let tags = vec!["tag=x"; rng.random_range(101..300)].join("&");
+            (format!("/all?{tags}"), "tag")
+        }
+        5 => (format!("/streams?prefix={text}"), "prefix"),
+        _ => {
+            let (filter, field) = pick(rng, FILTERS);
+            (format!("/all?filter={filter}"), field)
+        }
+    }
+}
+
+/// A parameter that is unknown, repeated, or has a wrong value.
+pub(crate) fn wrong_parameter(rng: &mut StdRng) -> Attempt {
+    let (target, field) = match rng.random_range(0..20) {
+        0..7 => wrong_page(rng),
+        7..12 => wrong_place(rng),
+        12..19 => wrong_condition(rng),
+        _ => {
+            let (target, field) = pick(rng, DELETES);
             return Attempt::request("DELETE", target, &[], b"").field(field);
         }
     };

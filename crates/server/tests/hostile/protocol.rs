@@ -5,123 +5,109 @@ use rand::rngs::StdRng;
 
 use crate::generate::{Attempt, Expect, pick, random_bytes};
 
+/// The body of an append.
+const APPEND: &[u8] = br#"{"events":[{"type":"T","data":1}]}"#;
+
 /// An address, method, media type or header that does not fit.
 pub(crate) fn wrong_call(rng: &mut StdRng) -> Attempt {
-    let body = r#"{"events":[{"type":"T","data":1}]}"#;
     match rng.random_range(0..7) {
-        0 => {
-            let target = pick(
-                rng,
-                &[
-                    "/nope",
-                    "/streams/a/b/c",
-                    "/all/x",
-                    "//",
-                    "/Streams/a",
-                    "/streams%2Fa",
-                    "/health",
-                    "*",
-                    "/all/",
-                    "/%ff",
-                ],
-            );
-            Attempt::get(target).expect(Expect::Refused(404))
-        }
-        1 => {
-            let method = pick(
-                rng,
-                &["POST", "PUT", "PATCH", "OPTIONS", "TRACE", "FOO", "get"],
-            );
-            let target = pick(
-                rng,
-                &[
-                    "/all",
-                    "/info",
-                    "/streams",
-                    "/streams/a-1/0",
-                    "/all/subscribe",
-                    "/",
-                ],
-            );
-            Attempt::request(method, target, &[], b"").expect(Expect::Refused(405))
-        }
-        2 => {
-            let media_type = pick(
-                rng,
-                &[
-                    "",
-                    "text/plain",
-                    "application/x-www-form-urlencoded",
-                    "application/jsonx",
-                    "multipart/form-data; boundary=x",
-                    "\u{fc}",
-                ],
-            );
-            let target = pick(rng, &["/streams/a-1", "/append"]);
-            Attempt::request(
-                "POST",
-                target,
-                &[("Content-Type", media_type)],
-                body.as_bytes(),
-            )
-            .expect(Expect::Refused(415))
-        }
-        5 => {
-            let host = pick(
-                rng,
-                &[
-                    "example.org",
-                    "localhost.example.org:2113",
-                    "\u{fc}",
-                    "[",
-                    "a b",
-                    "1.2.3",
-                ],
-            );
-            let status = match host {
-                "\u{fc}" | "[" | "a b" => 400,
-                _ => 421,
-            };
-            let target = pick(rng, &["/info", "/streams/a-1", "/nope"]);
-            let attempt = Attempt::get(target);
-            let text = String::from_utf8(attempt.bytes).expect("text");
-            let bytes = text.replacen("localhost", host, 1).into_bytes();
-            Attempt {
-                bytes,
-                expect: Expect::Refused(status),
-            }
-        }
-        3 => Attempt::request("POST", "/append", &[], body.as_bytes()).expect(Expect::Refused(415)),
-        4 => {
-            let id = pick(
-                rng,
-                &["x", "-1", "AQAC", "\u{fc}", "9223372036854775807", "%41"],
-            );
-            let target = pick(
-                rng,
-                &[
-                    "/all/subscribe",
-                    "/streams/a-1/subscribe",
-                    "/all/subscribe?after=end",
-                ],
-            );
-            Attempt::request("GET", target, &[("Last-Event-ID", id)], b"").field("Last-Event-ID")
-        }
-        _ => {
-            let accept = pick(
-                rng,
-                &[
-                    "",
-                    "*/*",
-                    "text/html;q=0.9,;,,",
-                    "application/json",
-                    "\u{fc}",
-                    "x",
-                ],
-            );
-            Attempt::request("GET", "/info", &[("Accept", accept)], b"")
-        }
+        0 => unknown_address(rng),
+        1 => wrong_method(rng),
+        2 => wrong_media_type(rng),
+        3 => Attempt::request("POST", "/append", &[], APPEND).expect(Expect::Refused(415)),
+        4 => wrong_last_event_id(rng),
+        5 => wrong_host(rng),
+        _ => odd_accept(rng),
     }
+}
+
+fn unknown_address(rng: &mut StdRng) -> Attempt {
+    let targets = &[
+        "/nope",
+        "/streams/a/b/c",
+        "/all/x",
+        "//",
+        "/Streams/a",
+        "/streams%2Fa",
+        "/health",
+        "*",
+        "/all/",
+        "/%ff",
+    ];
+    Attempt::get(pick(rng, targets)).expect(Expect::Refused(404))
+}
+
+fn wrong_method(rng: &mut StdRng) -> Attempt {
+    let methods = &["POST", "PUT", "PATCH", "OPTIONS", "TRACE", "FOO", "get"];
+    let targets = &[
+        "/all",
+        "/info",
+        "/streams",
+        "/streams/a-1/0",
+        "/all/subscribe",
+        "/",
+    ];
+    Attempt::request(pick(rng, methods), pick(rng, targets), &[], b"").expect(Expect::Refused(405))
+}
+
+fn wrong_media_type(rng: &mut StdRng) -> Attempt {
+    let media_types = &[
+        "",
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "application/jsonx",
+        "multipart/form-data; boundary=x",
+        "\u{fc}",
+    ];
+    let header = ("Content-Type", pick(rng, media_types));
+    let target = pick(rng, &["/streams/a-1", "/append"]);
+    Attempt::request("POST", target, &[header], APPEND).expect(Expect::Refused(415))
+}
+
+fn wrong_last_event_id(rng: &mut StdRng) -> Attempt {
+    let ids = &["x", "-1", "AQAC", "\u{fc}", "9223372036854775807", "%41"];
+    let targets = &[
+        "/all/subscribe",
+        "/streams/a-1/subscribe",
+        "/all/subscribe?after=end",
+    ];
+    let header = ("Last-Event-ID", pick(rng, ids));
+    Attempt::request("GET", pick(rng, targets), &[header], b"").field("Last-Event-ID")
+}
+
+fn wrong_host(rng: &mut StdRng) -> Attempt {
+    let hosts = &[
+        "example.org",
+        "localhost.example.org:2113",
+        "\u{fc}",
+        "[",
+        "a b",
+        "1.2.3",
+    ];
+    let host = pick(rng, hosts);
+    let status = match host {
+        "\u{fc}" | "[" | "a b" => 400,
+        _ => 421,
+    };
+    let attempt = Attempt::get(pick(rng, &["/info", "/streams/a-1", "/nope"]));
+    let text = String::from_utf8(attempt.bytes).expect("text");
+    Attempt {
+        bytes: text.replacen("localhost", host, 1).into_bytes(),
+        expect: Expect::Refused(status),
+    }
+}
+
+/// `Accept` may say what it likes.
+fn odd_accept(rng: &mut StdRng) -> Attempt {
+    let accepts = &[
+        "",
+        "*/*",
+        "text/html;q=0.9,;,,",
+        "application/json",
+        "\u{fc}",
+        "x",
+    ];
+    Attempt::request("GET", "/info", &[("Accept", pick(rng, accepts))], b"")
 }
 
 pub(crate) fn oversized(rng: &mut StdRng, body_bytes_max: usize) -> Attempt {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
-use futures::{FutureExt, stream};
+use futures::{FutureExt, Stream, stream};
 use gesta_core::EventId;
 use gesta_groups::{Action, Consumer, ConsumerId, Delivery, Error, GroupId, Identity, Join, Which};
 use gesta_grpc::ids::{self, UuidForm};
@@ -71,13 +71,7 @@ struct Answers {
 /// Carries out `Read`.
 pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
     let state = call.state.clone();
-    let first = in_read_time(&state, call.next::<ReadReq>()).await?;
-    let Some(ReadReq {
-        content: Some(Content::Options(options)),
-    }) = first
-    else {
-        return Err(Refusal::invalid("the first message must be the options"));
-    };
+    let options = options(&mut call).await?;
     let form = form(&options)?;
     let buffer = count("buffer_size", options.buffer_size)?;
     let asks = asks!(
@@ -129,15 +123,18 @@ pub(crate) async fn consume(mut call: Call) -> Result<Reply> {
         _ended: ended.drop_guard(),
         _ticket: ticket,
     };
-    let parts = stream::unfold(Some(consuming), |consuming| async {
-        let mut consuming = consuming?;
-        match consuming.next().await {
-            Ok(Some(part)) => Some((Ok(part), Some(consuming))),
-            Ok(None) => None,
-            Err(refusal) => Some((Err(refusal), None)),
-        }
-    });
-    Ok(Reply::Endless(reply::made(parts)))
+    Ok(Reply::Endless(reply::made(consuming.parts())))
+}
+
+/// The first message of the call.
+async fn options(call: &mut Call) -> Result<read_req::Options> {
+    let state = call.state.clone();
+    match in_read_time(&state, call.next::<ReadReq>()).await? {
+        Some(ReadReq {
+            content: Some(Content::Options(options)),
+        }) => Ok(options),
+        _ => Err(Refusal::invalid("the first message must be the options")),
+    }
 }
 
 impl Answers {
@@ -207,6 +204,18 @@ fn confirm(out: &mut BytesMut, consumer: &Consumer) {
 }
 
 impl Consuming {
+    /// All deliveries, until the client closes or a refusal ends them.
+    fn parts(self) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
+        stream::unfold(Some(self), |consuming| async {
+            let mut consuming = consuming?;
+            match consuming.next().await {
+                Ok(Some(part)) => Some((Ok(part), Some(consuming))),
+                Ok(None) => None,
+                Err(refusal) => Some((Err(refusal), None)),
+            }
+        })
+    }
+
     /// The next deliveries; `None` once the client has closed.
     async fn next(&mut self) -> Result<Option<Bytes>> {
         // The part before has left.

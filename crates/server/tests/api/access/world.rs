@@ -144,18 +144,8 @@ impl World {
         authorization: &str,
         body: &str,
     ) -> Raw {
-        let authorization = match authorization {
-            "" => String::new(),
-            value => format!("Authorization: {value}\r\n"),
-        };
-        let request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: localhost\r\n{authorization}Content-Type: application/json\r\n\
-             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        );
-        let mut raw = self.server.raw(&request).await;
-        raw.until("\r\n\r\n").await;
-        raw
+        let address = self.server.handle.local_addr();
+        Raw::call(address, (method, target), authorization, body).await
     }
 
     pub(crate) async fn status(
@@ -165,8 +155,8 @@ impl World {
         authorization: &str,
         body: &str,
     ) -> u16 {
-        let raw = self.say(method, target, authorization, body).await;
-        raw.received[9..12].parse().expect("a status")
+        let raw = self.say(method, target, authorization, body);
+        raw.await.status()
     }
 
     /// Waits until a read has this status, for news of rights take a moment.

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use kurrentdb::{
     AppendToStreamOptions, BatchAppendOptions, Client, DeletePersistentSubscriptionOptions,
-    DeleteStreamOptions, Error, EventData, NakAction, PersistentSubscriptionEvent,
-    PersistentSubscriptionOptions, PersistentSubscriptionToAllOptions, ReadAllOptions,
-    ReadStreamOptions, ResolvedEvent, StreamMetadataBuilder, StreamPosition, StreamState,
-    SubscribeToAllOptions, SubscribeToStreamOptions, SubscriptionFilter, TombstoneStreamOptions,
+    DeleteStreamOptions, Error, EventData, NakAction, PersistentSubscription,
+    PersistentSubscriptionEvent, PersistentSubscriptionOptions, PersistentSubscriptionToAllOptions,
+    ReadAllOptions, ReadStreamOptions, ResolvedEvent, StreamMetadataBuilder, StreamPosition,
+    StreamState, SubscribeToAllOptions, SubscribeToStreamOptions, SubscriptionFilter,
+    TombstoneStreamOptions,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -52,9 +53,7 @@ async fn read(
     stream: &str,
     options: ReadStreamOptions,
 ) -> kurrentdb::Result<Vec<ResolvedEvent>> {
-    let mut reading = client
-        .read_stream(stream, &options.max_count(usize::MAX))
-        .await?;
+    let mut reading = client.read_stream(stream, &options).await?;
     let mut found = Vec::new();
     while let Some(event) = reading.next().await? {
         found.push(event);
@@ -148,8 +147,17 @@ async fn reads(client: &Client) -> Checked {
         .position(StreamPosition::End);
     let found = read(client, &stream, options).await?;
     assert_eq!(number(&found[0]), 1_499);
+    assert_eq!(found.len(), 1_500);
     let options = ReadStreamOptions::default().position(StreamPosition::Position(1_498));
     assert_eq!(read(client, &stream, options).await?.len(), 2);
+    let from = |revision| ReadStreamOptions::default().position(StreamPosition::Position(revision));
+    for (options, expected) in [
+        (from(10).max_count(3), [10, 11, 12]),
+        (from(10).backwards().max_count(3), [10, 9, 8]),
+    ] {
+        let found = read(client, &stream, options).await?;
+        assert_eq!(found.iter().map(number).collect::<Vec<_>>(), expected);
+    }
     let missing = read(client, &name("cart"), ReadStreamOptions::default()).await;
     assert!(matches!(missing, Err(Error::ResourceNotFound)));
     let options = ReadAllOptions::default()
@@ -159,16 +167,67 @@ async fn reads(client: &Client) -> Checked {
     let mut reading = client.read_all(&options).await?;
     let last = reading.next().await?.expect("an event");
     assert_eq!(number(&last), 1_499);
+    assert_eq!(reading.next().await?.as_ref().map(number), Some(1_498));
+    assert!(reading.next().await?.is_none(), "the limit");
+    Ok(())
+}
+
+/// All events that a filter lets through: stream and type.
+async fn all_through(
+    client: &Client,
+    filter: SubscriptionFilter,
+) -> kurrentdb::Result<Vec<(String, String)>> {
     let options = ReadAllOptions::default()
-        .filter(SubscriptionFilter::on_stream_name().add_prefix(stream.as_str()))
-        .max_count(5);
+        .filter(filter)
+        .max_count(usize::MAX);
     let mut reading = client.read_all(&options).await?;
-    let mut found = 0;
+    let mut found = Vec::new();
     while let Some(event) = reading.next().await? {
-        assert_eq!(number(&event), found);
-        found += 1;
+        let event = event.get_original_event();
+        found.push((event.stream_id().to_owned(), event.event_type.clone()));
     }
-    assert_eq!(found, 5);
+    Ok(found)
+}
+
+async fn filters(client: &Client) -> Checked {
+    let [one, two] = ["one", "two"].map(name);
+    let removed = EventData::json("item-removed", &json!({ "n": 1 })).expect("JSON");
+    let both = vec![event(0), removed.id(Uuid::new_v4())];
+    client
+        .append_to_stream(one.as_str(), &Default::default(), both)
+        .await?;
+    client
+        .append_to_stream(two.as_str(), &Default::default(), event(0))
+        .await?;
+    let newest = StreamMetadataBuilder::new().max_count(10).build();
+    client
+        .set_stream_metadata(one.as_str(), &Default::default(), &newest)
+        .await?;
+    let expected = [
+        (one.clone(), "item-added".to_owned()),
+        (one.clone(), "item-removed".to_owned()),
+        (two, "item-added".to_owned()),
+    ];
+    let of_type = SubscriptionFilter::on_event_type;
+    let of_stream = SubscriptionFilter::on_stream_name;
+    let found = all_through(client, of_type().exclude_system_events()).await?;
+    assert!(found.ends_with(&expected), "system events are left out");
+    let found = all_through(client, of_type().regex("^(?!\\$|item-rem)")).await?;
+    let without = [expected[0].clone(), expected[2].clone()];
+    assert!(found.ends_with(&without), "those that do not begin so");
+    let found = all_through(client, of_type().add_prefix("item-rem")).await?;
+    assert_eq!(found.last(), Some(&expected[1]));
+    let found = all_through(client, of_stream().regex(format!("^{one}$"))).await?;
+    assert_eq!(found, expected[..2]);
+    let found = all_through(client, of_stream().add_prefix(one.as_str())).await?;
+    assert_eq!(found, expected[..2]);
+    let options = ReadAllOptions::default()
+        .backwards()
+        .position(StreamPosition::End)
+        .max_count(1);
+    let last = client.read_all(&options).await?.next().await?;
+    let last = last.expect("an event");
+    assert_eq!(last.get_original_event().event_type, "$metadata");
     Ok(())
 }
 
@@ -203,9 +262,14 @@ async fn subscriptions(client: &Client) -> Checked {
         next += 1;
     }
     writing.await.expect("no panic")?;
+    all_is_followed(client, &stream).await
+}
+
+/// Subscriptions to all events, with a filter, of which one looks ahead.
+async fn all_is_followed(client: &Client, stream: &str) -> Checked {
     let options = SubscribeToAllOptions::default()
         .position(StreamPosition::Start)
-        .filter(SubscriptionFilter::on_stream_name().add_prefix(stream.as_str()));
+        .filter(SubscriptionFilter::on_stream_name().add_prefix(stream));
     let mut subscription = client.subscribe_to_all(&options).await;
     for n in 0..300 {
         assert_eq!(number(&subscription.next().await?), n);
@@ -240,13 +304,27 @@ async fn metadata(client: &Client) -> Checked {
         .set_stream_metadata(stream.as_str(), &Default::default(), &truncated)
         .await?;
     assert_eq!(revisions(client, &stream).await?, [5, 6, 7, 8, 9]);
-    let old = StreamMetadataBuilder::new().max_age(Duration::from_secs(1)).build();
+    // This client writes as many milliseconds as were asked for, where servers understand seconds.
+    let seconds = |seconds| {
+        let age = Duration::from_millis(seconds);
+        StreamMetadataBuilder::new().max_age(age).build()
+    };
     client
-        .set_stream_metadata(stream.as_str(), &Default::default(), &old)
+        .set_stream_metadata(stream.as_str(), &Default::default(), &seconds(1))
         .await?;
-    while !revisions(client, &stream).await?.is_empty() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let wait = async {
+        while !revisions(client, &stream).await?.is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok::<_, Error>(())
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait)
+        .await
+        .expect("all are too old")?;
+    client
+        .set_stream_metadata(stream.as_str(), &Default::default(), &seconds(3_600))
+        .await?;
+    assert_eq!(revisions(client, &stream).await?.len(), 10);
     Ok(())
 }
 
@@ -256,7 +334,12 @@ async fn deletes(client: &Client) -> Checked {
         .append_to_stream(stream.as_str(), &Default::default(), events(2))
         .await?;
     let wrong = DeleteStreamOptions::default().stream_state(StreamState::StreamRevision(7));
-    assert!(client.delete_stream(stream.as_str(), &wrong).await.is_err());
+    // This client has no error of its own for such a delete.
+    let wrong = client.delete_stream(stream.as_str(), &wrong).await;
+    let Err(Error::Grpc { code, .. }) = wrong else {
+        panic!("{wrong:?}");
+    };
+    assert_eq!(format!("{code:?}"), "FailedPrecondition");
     let right = DeleteStreamOptions::default().stream_state(StreamState::StreamRevision(1));
     client.delete_stream(stream.as_str(), &right).await?;
     let deleted = revisions(client, &stream).await;
@@ -274,7 +357,33 @@ async fn deletes(client: &Client) -> Checked {
     let options = AppendToStreamOptions::default();
     let closed = client.append_to_stream(stream.as_str(), &options, event(3));
     assert!(matches!(closed.await, Err(Error::ResourceDeleted)));
+    let options = DeleteStreamOptions::default();
+    let closed = client.delete_stream(stream.as_str(), &options).await;
+    assert!(matches!(closed, Err(Error::ResourceDeleted)));
     Ok(())
+}
+
+/// Takes ten events, of which one comes again, and answers for each; their numbers and retries.
+async fn take_eleven(
+    consumer: &mut PersistentSubscription,
+) -> kurrentdb::Result<Vec<(u64, usize)>> {
+    let mut found = Vec::new();
+    while found.len() < 11 {
+        let PersistentSubscriptionEvent::EventAppeared { retry_count, event } =
+            consumer.next_subscription_event().await?
+        else {
+            continue;
+        };
+        let n = number(&event);
+        found.push((n, retry_count));
+        match (n, retry_count) {
+            (3, 0) => consumer.nack(&event, NakAction::Retry, "not yet").await?,
+            (4, _) => consumer.nack(&event, NakAction::Park, "never").await?,
+            (5, _) => consumer.nack(&event, NakAction::Skip, "unneeded").await?,
+            _ => consumer.ack(&event).await?,
+        }
+    }
+    Ok(found)
 }
 
 async fn groups(client: &Client) -> Checked {
@@ -293,34 +402,15 @@ async fn groups(client: &Client) -> Checked {
     let mut consumer = client
         .subscribe_to_persistent_subscription(stream.as_str(), group, &Default::default())
         .await?;
-    let mut found = Vec::new();
-    while found.len() < 11 {
-        let PersistentSubscriptionEvent::EventAppeared { retry_count, event } =
-            consumer.next_subscription_event().await?
-        else {
-            continue;
-        };
-        let n = number(&event);
-        found.push((n, retry_count));
-        match (n, retry_count) {
-            (3, 0) => consumer.nack(&event, NakAction::Retry, "not yet").await?,
-            (4, _) => consumer.nack(&event, NakAction::Park, "never").await?,
-            _ => consumer.ack(&event).await?,
-        }
-    }
+    let mut found = take_eleven(&mut consumer).await?;
     found.sort_unstable();
     let mut expected: Vec<(u64, usize)> = (0..10).map(|n| (n, 0)).collect();
     expected.insert(4, (3, 1));
     assert_eq!(found, expected);
-    loop {
-        let info = client
-            .get_persistent_subscription_info(stream.as_str(), group, &Default::default())
-            .await?;
-        if info.stats.parked_message_count == 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until(client, (&stream, group), |stats, _| {
+        stats.parked_message_count == 1 && stats.outstanding_messages_count == 0
+    })
+    .await?;
     client
         .replay_parked_messages(stream.as_str(), group, &Default::default())
         .await?;
@@ -331,10 +421,22 @@ async fn groups(client: &Client) -> Checked {
         .get_persistent_subscription_info(stream.as_str(), group, &Default::default())
         .await?;
     assert_eq!(info.group_name, group);
+    let listed = client
+        .list_persistent_subscriptions_for_stream(stream.as_str(), &Default::default())
+        .await?;
+    assert_eq!(listed.len(), 1);
     let options = DeletePersistentSubscriptionOptions::default();
     client
         .delete_persistent_subscription(stream.as_str(), group, &options)
         .await?;
+    let joined = client
+        .subscribe_to_persistent_subscription(stream.as_str(), group, &Default::default())
+        .await;
+    assert!(matches!(joined, Err(Error::ResourceNotFound)));
+    Ok(())
+}
+
+async fn a_group_of_all_events(client: &Client) -> Checked {
     let (mark, all) = (name("wanted"), Uuid::new_v4().to_string());
     let options = PersistentSubscriptionToAllOptions::default()
         .start_from(StreamPosition::Start)
@@ -401,8 +503,13 @@ async fn a_cut(client: &Client, through: &str, cutter: &str) -> Checked {
             consumer.ack(&event).await?;
         }
     }
-    until(client, (&stream, group), |stats, _| stats.outstanding_messages_count == 6).await?;
-    let mut knock = tokio::net::TcpStream::connect(cutter).await.expect("the cutter");
+    until(client, (&stream, group), |stats, _| {
+        stats.outstanding_messages_count == 6
+    })
+    .await?;
+    let mut knock = tokio::net::TcpStream::connect(cutter)
+        .await
+        .expect("the cutter");
     tokio::io::AsyncReadExt::read_to_end(&mut knock, &mut Vec::new())
         .await
         .expect("it is cut");
@@ -450,10 +557,12 @@ async fn main() -> Checked {
             a_retry_is_stored_once,
             batches,
             reads,
+            filters,
             subscriptions,
             metadata,
             deletes,
-            groups
+            groups,
+            a_group_of_all_events
         );
         a_cut(&client, through, cutter).await?;
         println!("{scheme} a_cut");

@@ -1,6 +1,7 @@
 import io.grpc.StatusRuntimeException;
 import io.kurrent.dbclient.AppendStreamRequest;
 import io.kurrent.dbclient.AppendToStreamOptions;
+import io.kurrent.dbclient.CreatePersistentSubscriptionToAllOptions;
 import io.kurrent.dbclient.CreatePersistentSubscriptionToStreamOptions;
 import io.kurrent.dbclient.DeleteStreamOptions;
 import io.kurrent.dbclient.EventData;
@@ -11,7 +12,9 @@ import io.kurrent.dbclient.KurrentDBPersistentSubscriptionsClient;
 import io.kurrent.dbclient.NackAction;
 import io.kurrent.dbclient.PersistentSubscription;
 import io.kurrent.dbclient.PersistentSubscriptionListener;
+import io.kurrent.dbclient.Position;
 import io.kurrent.dbclient.ReadAllOptions;
+import io.kurrent.dbclient.ReadResult;
 import io.kurrent.dbclient.ReadStreamOptions;
 import io.kurrent.dbclient.ResolvedEvent;
 import io.kurrent.dbclient.StreamDeletedException;
@@ -22,6 +25,7 @@ import io.kurrent.dbclient.SubscribeToAllOptions;
 import io.kurrent.dbclient.SubscribeToStreamOptions;
 import io.kurrent.dbclient.Subscription;
 import io.kurrent.dbclient.SubscriptionFilter;
+import io.kurrent.dbclient.SubscriptionFilterBuilder;
 import io.kurrent.dbclient.SubscriptionListener;
 import io.kurrent.dbclient.WrongExpectedVersionException;
 
@@ -67,6 +71,12 @@ public final class Check {
     private static int number(ResolvedEvent event) {
         String text = new String(event.getEvent().getEventData(), StandardCharsets.UTF_8);
         return Integer.parseInt(text.replaceAll("[^0-9]", ""));
+    }
+
+    private static List<Integer> numbers(ReadResult read) {
+        List<Integer> found = new ArrayList<>();
+        for (ResolvedEvent event : read.getEvents()) found.add(number(event));
+        return found;
     }
 
     private static void holds(boolean so, Object found) {
@@ -131,6 +141,10 @@ public final class Check {
         var back = client.readStream(stream, ReadStreamOptions.get().backwards().fromEnd().maxCount(2)).get();
         holds(number(back.getEvents().get(0)) == 1_499, back);
         holds(back.getEvents().size() == 2, back);
+        var forth = client.readStream(stream, ReadStreamOptions.get().fromRevision(10).maxCount(3)).get();
+        holds(numbers(forth).equals(List.of(10, 11, 12)), numbers(forth));
+        var down = client.readStream(stream, ReadStreamOptions.get().backwards().fromRevision(10).maxCount(3)).get();
+        holds(numbers(down).equals(List.of(10, 9, 8)), numbers(down));
         fails(StreamNotFoundException.class, client.readStream(name("cart"), ReadStreamOptions.get()));
         var last = client.readAll(ReadAllOptions.get().backwards().fromEnd().maxCount(1)).get();
         holds(number(last.getEvents().get(0)) == 1_499, last);
@@ -145,10 +159,14 @@ public final class Check {
             found.add(event);
         }
 
-        int next() throws Exception {
+        ResolvedEvent nextEvent() throws Exception {
             ResolvedEvent event = found.poll(60, TimeUnit.SECONDS);
             holds(event != null, "no event came");
-            return number(event);
+            return event;
+        }
+
+        int next() throws Exception {
+            return number(nextEvent());
         }
     }
 
@@ -180,11 +198,64 @@ public final class Check {
         running = client.subscribeToAll(all, SubscribeToAllOptions.get().fromStart().filter(filter)).get();
         for (int n = 0; n < 300; n++) holds(all.next() == n, n);
         running.stop();
-        Collector without = new Collector();
-        var regex = SubscriptionFilter.newBuilder().withEventTypeRegularExpression("^(?!(\\$|other))").build();
-        running = client.subscribeToAll(without, SubscribeToAllOptions.get().fromStart().filter(regex)).get();
-        without.next();
+    }
+
+    /** Stream and type of the first events after a position that a filter lets through. */
+    private static List<String> through(Position start, SubscriptionFilterBuilder filter, int count) throws Exception {
+        Collector collector = new Collector();
+        var options = SubscribeToAllOptions.get().fromPosition(start).filter(filter.build());
+        Subscription running = client.subscribeToAll(collector, options).get();
+        List<String> found = new ArrayList<>();
+        while (found.size() < count) {
+            var event = collector.nextEvent().getOriginalEvent();
+            found.add(event.getStreamId() + " " + event.getEventType());
+        }
         running.stop();
+        return found;
+    }
+
+    /** Filters of all events, of which one looks ahead. */
+    private static void filters() throws Exception {
+        Position start = client.appendToStream(name("start"), event(0)).get().getLogPosition();
+        String one = name("one");
+        String two = name("two");
+        EventData removed = EventDataBuilder.json(UUID.randomUUID(), "item-removed", "{\"n\":1}".getBytes()).build();
+        client.appendToStream(one, event(0), removed).get();
+        StreamMetadata newest = new StreamMetadata();
+        newest.setMaxCount(10L);
+        client.setStreamMetadata(one, newest).get();
+        client.appendToStream(two, event(0)).get();
+        List<String> all = List.of(one + " item-added", one + " item-removed", two + " item-added");
+        List<String> found = through(start, filter().withEventTypeRegularExpression("^[^\\$].*"), 3);
+        holds(found.equals(all), found);
+        found = through(start, filter().withEventTypeRegularExpression("^(?!(\\$|item-rem))"), 2);
+        holds(found.equals(List.of(all.get(0), all.get(2))), found);
+        found = through(start, filter().addEventTypePrefix("item-rem"), 1);
+        holds(found.equals(all.subList(1, 2)), found);
+        found = through(start, filter().withStreamNameRegularExpression("^" + one + "$"), 2);
+        holds(found.equals(all.subList(0, 2)), found);
+        found = through(start, filter().addStreamNamePrefix(one), 2);
+        holds(found.equals(all.subList(0, 2)), found);
+        List<String> everything = new ArrayList<>();
+        for (ResolvedEvent event : client.readAll(ReadAllOptions.get().fromPosition(start)).get().getEvents()) {
+            everything.add(event.getOriginalEvent().getEventType());
+        }
+        holds(everything.contains("$metadata"), everything);
+    }
+
+    private static SubscriptionFilterBuilder filter() {
+        return SubscriptionFilter.newBuilder();
+    }
+
+    private static void manyAtOnce() throws Exception {
+        List<String> streams = new ArrayList<>();
+        List<CompletableFuture<?>> calls = new ArrayList<>();
+        for (int n = 0; n < 200; n++) {
+            streams.add(name("cart"));
+            calls.add(client.appendToStream(streams.get(n), expecting(StreamState.noStream()), events(10)));
+        }
+        for (CompletableFuture<?> call : calls) call.get(60, TimeUnit.SECONDS);
+        for (String stream : streams.subList(0, 5)) holds(revisions(stream).size() == 10, stream);
     }
 
     private static void metadata() throws Exception {
@@ -234,6 +305,7 @@ public final class Check {
         // This client has no exception of its own for such a read.
         fails(StatusRuntimeException.class, client.readStream(stream, ReadStreamOptions.get()));
         fails(StreamDeletedException.class, client.appendToStream(stream, event(3)));
+        fails(StreamDeletedException.class, client.deleteStream(stream));
     }
 
     private static void severalStreams() throws Exception {
@@ -256,6 +328,9 @@ public final class Check {
         client.appendToStream(stream, events(10)).get();
         var settings = CreatePersistentSubscriptionToStreamOptions.get().fromStart().maxRetryCount(1);
         groups.createToStream(stream, "mail", settings).get();
+        // This client has no exceptions of its own for a group that is there already, or not at all.
+        fails(StatusRuntimeException.class, groups.createToStream(stream, "mail", settings));
+        fails(StatusRuntimeException.class, groups.deleteToStream(stream, "none"));
         BlockingQueue<String> found = new LinkedBlockingQueue<>();
         var listener = new PersistentSubscriptionListener() {
             @Override
@@ -263,7 +338,8 @@ public final class Check {
                 int n = number(event);
                 found.add(n + " " + retries);
                 if (n == 3 && retries == 0) subscription.nack(NackAction.Retry, "not yet", event);
-                else if (n == 4 && found.size() <= 11) subscription.nack(NackAction.Park, "never", event);
+                else if (n == 4) subscription.nack(NackAction.Park, "never", event);
+                else if (n == 5) subscription.nack(NackAction.Skip, "unneeded", event);
                 else subscription.ack(event);
             }
         };
@@ -297,6 +373,29 @@ public final class Check {
         holds(groups.listToStream(stream).get().size() == 1, "list");
         groups.deleteToStream(stream, "mail").get();
         holds(groups.getInfoToStream(stream, "mail").get().isEmpty(), "deleted");
+    }
+
+    private static void aGroupOfAllEvents() throws Exception {
+        String wanted = name("wanted");
+        String group = UUID.randomUUID().toString();
+        var only = filter().addStreamNamePrefix(wanted).build();
+        var settings = CreatePersistentSubscriptionToAllOptions.get().fromStart().filter(only);
+        groups.createToAll(group, settings).get();
+        client.appendToStream(name("cart"), events(3)).get();
+        client.appendToStream(wanted, event(7)).get();
+        BlockingQueue<Integer> found = new LinkedBlockingQueue<>();
+        var listener = new PersistentSubscriptionListener() {
+            @Override
+            public void onEvent(PersistentSubscription subscription, int retries, ResolvedEvent event) {
+                found.add(number(event));
+                subscription.ack(event);
+            }
+        };
+        var consumer = groups.subscribeToAll(group, listener).get();
+        Integer first = found.poll(60, TimeUnit.SECONDS);
+        holds(first != null && first == 7, first);
+        consumer.stop();
+        groups.deleteToAll(group).get();
     }
 
     /** A group is joined again after the connection of its consumer was cut: what was not answered for comes again. */
@@ -375,12 +474,15 @@ public final class Check {
             groups = KurrentDBPersistentSubscriptionsClient.create(settings);
             check("expectedStates", Check::expectedStates);
             check("aRetryIsStoredOnce", Check::aRetryIsStoredOnce);
+            check("manyAtOnce", Check::manyAtOnce);
             check("reads", Check::reads);
+            check("filters", Check::filters);
             check("subscriptions", Check::subscriptions);
             check("metadata", Check::metadata);
             check("deletes", Check::deletes);
             check("severalStreams", Check::severalStreams);
             check("aGroup", Check::aGroup);
+            check("aGroupOfAllEvents", Check::aGroupOfAllEvents);
             check("aCut", () -> aCut(arguments[1], arguments[2]));
             client.shutdown().get();
             groups.shutdown().get();
