@@ -74,139 +74,13 @@ async fn shows_are_created_reserved_and_shown() {
     application.shutdown().await.expect("stopped");
 }
 
-#[tokio::test]
-async fn bad_input_is_refused_with_a_reason() {
+/// A method, a path, a body, the status that it is refused with, and how the reason begins.
+type Refused<'a> = (&'a str, &'a str, &'a str, u16, &'a str);
+
+/// Sends these to an application that has one show.
+async fn assert_refused(cases: &[Refused<'_>]) {
     let (application, mut client) = start(config("sqlite::memory:")).await;
     client.create(ID, 2).await;
-    let show = |seats: &str| format!(r#"{{"showId":"{OTHER}","title":"x","maxSeats":{seats}}}"#);
-    let seat = format!("/shows/{ID}/seats/1");
-    let reserve = r#"{"action":"RESERVE"}"#;
-    let large = " ".repeat(70_000);
-    let cases: &[(&str, &str, &str, u16, &str)] = &[
-        ("POST", "/shows", &show("101"), 400, "TOO_MANY_SEATS"),
-        (
-            "POST",
-            "/shows",
-            &show("18446744073709551615"),
-            400,
-            "TOO_MANY_SEATS",
-        ),
-        ("POST", "/shows", &show("0"), 400, "TOO_FEW_SEATS"),
-        ("POST", "/shows", &show("-1"), 400, "INVALID_BODY"),
-        ("POST", "/shows", &show("1.5"), 400, "INVALID_BODY"),
-        ("POST", "/shows", &show("\"5\""), 400, "INVALID_BODY"),
-        ("POST", "/shows", "", 400, "INVALID_BODY"),
-        ("POST", "/shows", "{", 400, "INVALID_BODY"),
-        ("POST", "/shows", "[]", 400, "INVALID_BODY"),
-        ("POST", "/shows", "null", 400, "INVALID_BODY"),
-        (
-            "POST",
-            "/shows",
-            &format!(r#"["{OTHER}","x",5]"#),
-            400,
-            "INVALID_BODY: must be a JSON object such as {\"showId\"",
-        ),
-        (
-            "POST",
-            "/shows",
-            r#"{"showId":"x","title":"x","maxSeats":1}"#,
-            400,
-            "INVALID_SHOW_ID",
-        ),
-        (
-            "POST",
-            "/shows",
-            &show("1").replace("\"x\"", "\" \""),
-            400,
-            "TITLE_EMPTY",
-        ),
-        (
-            "POST",
-            "/shows",
-            &show("1").replace("\"x\"", &format!("{:?}", "x".repeat(201))),
-            400,
-            "TITLE_TOO_LONG",
-        ),
-        ("POST", "/shows", &large, 413, "BODY_TOO_LARGE"),
-        ("GET", "/shows", "", 405, "METHOD_NOT_ALLOWED"),
-        ("DELETE", &seat, "", 405, "METHOD_NOT_ALLOWED"),
-        ("GET", "/shows/7", "", 400, "INVALID_SHOW_ID"),
-        (
-            "GET",
-            "/shows/01890a5dac96774bbcceb302099a8057",
-            "",
-            400,
-            "INVALID_SHOW_ID",
-        ),
-        ("PATCH", "/shows/7/seats/1", reserve, 400, "INVALID_SHOW_ID"),
-        (
-            "PATCH",
-            &format!("/shows/{ID}/seats/one"),
-            reserve,
-            400,
-            "INVALID_SEAT_NUMBER",
-        ),
-        (
-            "PATCH",
-            &format!("/shows/{ID}/seats/-1"),
-            reserve,
-            400,
-            "INVALID_SEAT_NUMBER",
-        ),
-        (
-            "PATCH",
-            &format!("/shows/{ID}/seats/"),
-            reserve,
-            400,
-            "INVALID_SEAT_NUMBER",
-        ),
-        (
-            "PATCH",
-            &format!("/shows/{ID}/seats/4294967297"),
-            reserve,
-            400,
-            "SEAT_NOT_EXISTS",
-        ),
-        ("PATCH", &seat, r#"{"action":"SELL"}"#, 400, "INVALID_BODY"),
-        ("PATCH", &seat, r#"{}"#, 400, "INVALID_BODY"),
-        (
-            "PATCH",
-            &seat,
-            r#"["RESERVE"]"#,
-            400,
-            "INVALID_BODY: must be a JSON object such as {\"action\"",
-        ),
-        ("GET", "/", "", 404, "NOT_FOUND"),
-        ("GET", "/shows/x/y", "", 404, "NOT_FOUND"),
-        (
-            "GET",
-            "/available-seats?limit=0",
-            "",
-            400,
-            "INVALID_PARAMETER",
-        ),
-        (
-            "GET",
-            "/available-seats?limit=1001",
-            "",
-            400,
-            "INVALID_PARAMETER",
-        ),
-        (
-            "GET",
-            "/available-seats?after=1",
-            "",
-            400,
-            "INVALID_SHOW_ID",
-        ),
-        (
-            "GET",
-            "/available-seats?page=1",
-            "",
-            400,
-            "INVALID_PARAMETER",
-        ),
-    ];
     for (method, path, body, status, reason) in cases {
         let mut client = Client::connect(application.server().local_addr()).await;
         let answer = client.request(method, path, "", body).await;
@@ -226,6 +100,91 @@ async fn bad_input_is_refused_with_a_reason() {
             "{answer:?}"
         );
     }
+    application.shutdown().await.expect("stopped");
+}
+
+#[tokio::test]
+async fn bad_shows_are_refused_with_a_reason() {
+    let show = |seats: &str| format!(r#"{{"showId":"{OTHER}","title":"x","maxSeats":{seats}}}"#);
+    let titled = |title: &str| show("1").replace("\"x\"", &format!("{title:?}"));
+    let array = format!(r#"["{OTHER}","x",5]"#);
+    let unnamed = r#"{"showId":"x","title":"x","maxSeats":1}"#;
+    let like = "INVALID_BODY: must be a JSON object such as {\"showId\"";
+    let large = " ".repeat(70_000);
+    let cases: &[(&str, u16, &str)] = &[
+        (&show("101"), 400, "TOO_MANY_SEATS"),
+        (&show("18446744073709551615"), 400, "TOO_MANY_SEATS"),
+        (&show("0"), 400, "TOO_FEW_SEATS"),
+        (&show("-1"), 400, "INVALID_BODY"),
+        (&show("1.5"), 400, "INVALID_BODY"),
+        (&show("\"5\""), 400, "INVALID_BODY"),
+        ("", 400, "INVALID_BODY"),
+        ("{", 400, "INVALID_BODY"),
+        ("[]", 400, "INVALID_BODY"),
+        ("null", 400, "INVALID_BODY"),
+        (&array, 400, like),
+        (unnamed, 400, "INVALID_SHOW_ID"),
+        (&titled(" "), 400, "TITLE_EMPTY"),
+        (&titled(&"x".repeat(201)), 400, "TITLE_TOO_LONG"),
+        (&large, 413, "BODY_TOO_LARGE"),
+    ];
+    let cases = cases
+        .iter()
+        .map(|(body, status, reason)| ("POST", "/shows", *body, *status, *reason));
+    assert_refused(&cases.collect::<Vec<_>>()).await;
+}
+
+#[tokio::test]
+async fn bad_reservations_are_refused_with_a_reason() {
+    let seat = |number: &str| format!("/shows/{ID}/seats/{number}");
+    let reserve = r#"{"action":"RESERVE"}"#;
+    let like = "INVALID_BODY: must be a JSON object such as {\"action\"";
+    let cases: &[(&str, &str, &str)] = &[
+        ("/shows/7/seats/1", reserve, "INVALID_SHOW_ID"),
+        (&seat("one"), reserve, "INVALID_SEAT_NUMBER"),
+        (&seat("-1"), reserve, "INVALID_SEAT_NUMBER"),
+        (&seat(""), reserve, "INVALID_SEAT_NUMBER"),
+        (&seat("4294967297"), reserve, "SEAT_NOT_EXISTS"),
+        (&seat("1"), r#"{"action":"SELL"}"#, "INVALID_BODY"),
+        (&seat("1"), r#"{}"#, "INVALID_BODY"),
+        (&seat("1"), r#"["RESERVE"]"#, like),
+    ];
+    let cases = cases
+        .iter()
+        .map(|(path, body, reason)| ("PATCH", *path, *body, 400, *reason));
+    assert_refused(&cases.collect::<Vec<_>>()).await;
+}
+
+#[tokio::test]
+async fn bad_addresses_methods_and_parameters_are_refused_with_a_reason() {
+    let seat = format!("/shows/{ID}/seats/1");
+    let without_hyphens = "/shows/01890a5dac96774bbcceb302099a8057";
+    let cases: &[(&str, &str, u16, &str)] = &[
+        ("GET", "/shows", 405, "METHOD_NOT_ALLOWED"),
+        ("DELETE", &seat, 405, "METHOD_NOT_ALLOWED"),
+        ("GET", "/shows/7", 400, "INVALID_SHOW_ID"),
+        ("GET", without_hyphens, 400, "INVALID_SHOW_ID"),
+        ("GET", "/", 404, "NOT_FOUND"),
+        ("GET", "/shows/x/y", 404, "NOT_FOUND"),
+        ("GET", "/available-seats?limit=0", 400, "INVALID_PARAMETER"),
+        (
+            "GET",
+            "/available-seats?limit=1001",
+            400,
+            "INVALID_PARAMETER",
+        ),
+        ("GET", "/available-seats?after=1", 400, "INVALID_SHOW_ID"),
+        ("GET", "/available-seats?page=1", 400, "INVALID_PARAMETER"),
+    ];
+    let cases = cases
+        .iter()
+        .map(|(method, path, status, reason)| (*method, *path, "", *status, *reason));
+    assert_refused(&cases.collect::<Vec<_>>()).await;
+}
+
+#[tokio::test]
+async fn a_method_that_is_not_allowed_is_answered_with_those_that_are() {
+    let (application, mut client) = start(config("sqlite::memory:")).await;
     let allowed = client.get("/shows").await;
     assert!(allowed.head.contains("allow: post"), "{}", allowed.head);
     application.shutdown().await.expect("stopped");

@@ -34,21 +34,26 @@ fn on_stream(stream: &str, name: &str) -> GroupId {
     GroupId::new(Source::Stream(stream), name).expect("valid")
 }
 
+fn create(group: &GroupId, settings: Settings) -> Create {
+    Create {
+        group: group.clone(),
+        settings,
+        filter: Filter::ALL,
+    }
+}
+
 #[tokio::test]
-async fn a_group_is_looked_after_through_the_client() {
+async fn groups_are_created_and_listed_through_the_client() {
     let (server, store) = serve().await;
     let groups = store.groups();
     let group = on_stream("a/b?", "mail #1/2");
-    let create = Create {
-        group: group.clone(),
-        settings: Settings {
-            start: Start::At(7),
-            strategy: Strategy::Pinned,
-            max_subscriber_count: 1,
-            ..Settings::default()
-        },
-        filter: Filter::ALL,
+    let settings = Settings {
+        start: Start::At(7),
+        strategy: Strategy::Pinned,
+        max_subscriber_count: 1,
+        ..Settings::default()
     };
+    let create = create(&group, settings);
     let created = groups.create(&create).await.expect("created");
     assert_eq!(created.settings, create.settings);
     assert!(matches!(groups.create(&create).await, Err(Error::Exists(found)) if found == group));
@@ -71,7 +76,22 @@ async fn a_group_is_looked_after_through_the_client() {
     assert_eq!(names(after), ["mail #1/2"]);
     let of_stream = groups.list(Some(group.source()), Some(&group), 10).await;
     assert_eq!(names(of_stream.expect("listed")), [""; 0]);
+    server.shutdown().await;
+}
 
+#[tokio::test]
+async fn a_consumer_learns_what_happens_to_its_group() {
+    let (server, store) = serve().await;
+    let groups = store.groups();
+    let group = on_stream("a/b?", "mail #1/2");
+    let settings = Settings {
+        max_subscriber_count: 1,
+        ..Settings::default()
+    };
+    groups
+        .create(&create(&group, settings))
+        .await
+        .expect("created");
     let mut consumer = groups.join(&group, 5, "one").await.expect("joined");
     let full = groups.join(&group, 5, "two").await.expect_err("full");
     let max = Refused::Full { max: 1 };
@@ -108,23 +128,17 @@ async fn events_are_delivered_and_answered_through_the_client() {
     let (server, store) = serve().await;
     let groups = store.groups();
     let group = on_stream("cart-1", "mail");
-    let create = Create {
-        group: group.clone(),
-        settings: Settings {
-            checkpoint_after_ms: 0,
-            min_checkpoint_count: 1,
-            max_checkpoint_count: 1,
-            ..Settings::default()
-        },
-        filter: Filter::ALL,
+    let settings = Settings {
+        checkpoint_after_ms: 0,
+        min_checkpoint_count: 1,
+        max_checkpoint_count: 1,
+        ..Settings::default()
     };
-    groups.create(&create).await.expect("created");
+    let created = groups.create(&create(&group, settings)).await;
+    created.expect("created");
     let events: Vec<_> = (0..3).map(|_| event("T")).collect();
-    let any = ExpectedRevision::Any;
-    store
-        .append_to("cart-1", any, events)
-        .await
-        .expect("appended");
+    let appended = store.append_to("cart-1", ExpectedRevision::Any, events);
+    appended.await.expect("appended");
     let mut consumer = groups.join(&group, 5, "").await.expect("joined");
     let stored = store.read_whole_stream("cart-1").await.expect("read");
     for (revision, event) in stored.iter().enumerate() {

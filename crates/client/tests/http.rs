@@ -140,32 +140,34 @@ async fn every_error_kind_arrives_as_it_left() {
     }
 }
 
+/// JSON, what is nearly JSON, and what is not even text.
+const TEXTS: &[&[u8]] = &[
+    b"",
+    b"null",
+    b" null ",
+    b"{ \"a\" : 1.0e5 }",
+    b"\t{\"a\":\n1}\r\n",
+    b"{\"a\":1}{}",
+    b"x",
+    b"\"\\ud800\"",
+    b"\"\xff\"",
+    b"\0",
+    b"[]",
+    b"\"</script>\\u0000\"",
+    b"1e999",
+    b"\xef\xbb\xbf{}",
+    b"\n\n",
+    b"{\"a\":1,\"a\":2}",
+];
+
 /// Goal: no byte of data or metadata changes on its way, whatever it is.
 #[tokio::test]
 async fn data_come_back_byte_for_byte() {
-    let texts: &[&'static [u8]] = &[
-        b"",
-        b"null",
-        b" null ",
-        b"{ \"a\" : 1.0e5 }",
-        b"\t{\"a\":\n1}\r\n",
-        b"{\"a\":1}{}",
-        b"x",
-        b"\"\\ud800\"",
-        b"\"\xff\"",
-        b"\0",
-        b"[]",
-        b"\"</script>\\u0000\"",
-        b"1e999",
-        b"\xef\xbb\xbf{}",
-        b"\n\n",
-        b"{\"a\":1,\"a\":2}",
-    ];
     let (server, client) = serve(Arc::new(MemoryStore::new())).await;
     let ty = || EventType::new("T \"ü\\").expect("valid");
     let mut events = Vec::new();
-    for data in texts {
-        for metadata in texts {
+    for data in TEXTS {
+        for metadata in TEXTS {
             events.push(EventData::json(ty(), *data).with_metadata(*metadata));
             events.push(EventData::binary(ty(), *data).with_metadata(*metadata));
         }
@@ -208,39 +210,40 @@ async fn data_come_back_byte_for_byte() {
     server.shutdown().await;
 }
 
+/// Names that mean something in an address, in JSON or in HTML, or are easily changed on their way.
+const ODD_NAMES: &[&str] = &[
+    ".",
+    "..",
+    "/",
+    "a/b",
+    "a//b",
+    "//",
+    "a b",
+    "%",
+    "%2F",
+    "%ff",
+    "?x=1",
+    "#",
+    "a+b",
+    "☃",
+    "metadata",
+    "a/metadata",
+    "subscribe",
+    "0",
+    "\"\\",
+    "<>&'",
+    "{7}",
+    "~",
+    "a\u{200d}b",
+    "\u{10ffff}",
+];
+
 #[tokio::test]
 async fn odd_stream_names_are_reached() {
     let (server, client) = serve(Arc::new(MemoryStore::new())).await;
     let long = "ü".repeat(512);
-    let names = [
-        ".",
-        "..",
-        "/",
-        "a/b",
-        "a//b",
-        "//",
-        "a b",
-        "%",
-        "%2F",
-        "%ff",
-        "?x=1",
-        "#",
-        "a+b",
-        "☃",
-        "metadata",
-        "a/metadata",
-        "subscribe",
-        "0",
-        "$$x",
-        "\"\\",
-        "<>&'",
-        "{7}",
-        &long,
-        "~",
-        "a\u{200d}b",
-        "\u{10ffff}",
-    ];
-    for name in names.iter().filter(|name| **name != "$$x") {
+    let names: Vec<&str> = ODD_NAMES.iter().copied().chain([&*long]).collect();
+    for name in &names {
         client
             .append_to(name, ExpectedRevision::NoStream, vec![event("1")])
             .await
@@ -279,7 +282,7 @@ async fn odd_stream_names_are_reached() {
         })
         .await
         .expect("listed");
-    assert_eq!(listed.streams.len(), names.len() - 1);
+    assert_eq!(listed.streams.len(), names.len());
     server.shutdown().await;
 }
 

@@ -20,6 +20,7 @@ use gesta_testkit::depth;
 use gesta_testkit::support::within;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::runtime::Runtime;
 
 use support::{Home, create, groups, join, on_every_backend, on_stream, try_join, write};
 
@@ -73,6 +74,28 @@ async fn consume(groups: Groups, group: GroupId, finished: Finished, seed: u64) 
     }
 }
 
+/// A process with consumers, which die with its runtime.
+fn start_process(home: &Home, group: &GroupId, finished: &Finished, seed: u64) -> Runtime {
+    let process = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let guard = process.enter();
+    let groups = groups(home);
+    drop(guard);
+    for number in 0..CONSUMERS {
+        let consumer = consume(
+            groups.clone(),
+            group.clone(),
+            Arc::clone(finished),
+            seed.wrapping_add(number),
+        );
+        process.spawn(consumer);
+    }
+    process
+}
+
 /// Goal: however many processes die, every event is finished or parked.
 async fn a_process_that_dies_loses_nothing(home: Home) {
     let seed = depth::seed();
@@ -85,23 +108,7 @@ async fn a_process_that_dies_loses_nothing(home: Home) {
     let mut dying = Vec::new();
     for _ in 0..rounds {
         write(&home, STREAM, 40).await;
-        let process = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let guard = process.enter();
-        let groups = groups(&home);
-        drop(guard);
-        for number in 0..CONSUMERS {
-            let consumer = consume(
-                groups.clone(),
-                group.clone(),
-                Arc::clone(&finished),
-                seed.wrapping_add(number),
-            );
-            process.spawn(consumer);
-        }
+        let process = start_process(&home, &group, &finished, seed);
         // It lives for a while, and is killed wherever it is.
         tokio::time::sleep(Duration::from_micros(rng.random_range(0..60_000))).await;
         // The next one begins while it dies.

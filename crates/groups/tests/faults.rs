@@ -92,6 +92,35 @@ async fn write(store: &FaultyStore) {
     }
 }
 
+/// Finishes events until the group has nothing left.
+async fn finish_the_rest(groups: &Groups, finished: &Finished) {
+    loop {
+        let Ok(mut consumer) = join(groups).await else {
+            continue;
+        };
+        while let Ok(delivery) = next_or_settled(&mut consumer, groups).await {
+            let Some(delivery) = delivery else { return };
+            finished
+                .lock()
+                .expect("lock")
+                .insert(delivery.event.revision.0);
+            drop(consumer.ack(vec![Which::Delivery(delivery.number)]).await);
+        }
+    }
+}
+
+/// The revisions of the events that are parked.
+async fn parked(store: &FaultyStore) -> Vec<u64> {
+    let stream = group().parked_stream();
+    let parked = store.read_whole_stream(stream.as_str()).await;
+    let links = parked.unwrap_or_default().into_iter().map(|link| {
+        let link = String::from_utf8(link.data.to_vec()).expect("text");
+        let revision = link.strip_suffix("@cart-1").expect("a link to the stream");
+        revision.parse().expect("a revision")
+    });
+    links.collect()
+}
+
 async fn nothing_is_lost(seed: u64) {
     let world = World::new(1);
     let stores = [world.store(), world.store()];
@@ -128,32 +157,11 @@ async fn nothing_is_lost(seed: u64) {
     stores.iter().for_each(FaultyStore::heal);
     consumers.iter().for_each(tokio::task::JoinHandle::abort);
 
-    let last = async {
-        loop {
-            let Ok(mut consumer) = join(&processes[0]).await else {
-                continue;
-            };
-            while let Ok(delivery) = next_or_settled(&mut consumer, &processes[0]).await {
-                let Some(delivery) = delivery else { return };
-                finished
-                    .lock()
-                    .expect("lock")
-                    .insert(delivery.event.revision.0);
-                drop(consumer.ack(vec![Which::Delivery(delivery.number)]).await);
-            }
-        }
-    };
+    let last = finish_the_rest(&processes[0], &finished);
     let settled = tokio::time::timeout(Duration::from_secs(600), last).await;
     settled.expect("all is settled in time");
     let mut settled = finished.lock().expect("lock").clone();
-    let parked = stores[0]
-        .read_whole_stream(group().parked_stream().as_str())
-        .await;
-    for link in parked.unwrap_or_default() {
-        let link = String::from_utf8(link.data.to_vec()).expect("text");
-        let revision = link.strip_suffix("@cart-1").expect("a link to the stream");
-        settled.insert(revision.parse().expect("a revision"));
-    }
+    settled.extend(parked(&stores[0]).await);
     let all = 0..u64::try_from(EVENTS).expect("small");
     let lost: Vec<u64> = all.filter(|event| !settled.contains(event)).collect();
     assert!(lost.is_empty(), "lost: {lost:?}");

@@ -67,18 +67,10 @@ async fn a_group_goes_on_where_it_was(home: Home) {
     second.shutdown().await;
 }
 
-async fn refused_events_are_retried_parked_and_replayed(home: Home) {
-    let group = on_stream("cart-1");
-    let groups = groups(&home);
-    let settings = Settings {
-        max_retry_count: 2,
-        ..eager()
-    };
-    create(&groups, &group, settings).await;
-    write(&home, "cart-1", 4).await;
-    let mut consumer = join(&groups, &group, 1).await;
+/// Refuses the first event until it is parked, and each of the next three in another way.
+async fn refuse_four(consumer: &mut Consumer) {
     for retries in 0..=2 {
-        let delivery = next(&mut consumer).await;
+        let delivery = next(consumer).await;
         assert_eq!(
             (delivery.event.revision, delivery.retries),
             (Revision(0), retries)
@@ -90,7 +82,7 @@ async fn refused_events_are_retried_parked_and_replayed(home: Home) {
             .expect("answered");
     }
     for (revision, action) in [(1, Action::Park), (2, Action::Skip), (3, Action::Stop)] {
-        let delivery = next(&mut consumer).await;
+        let delivery = next(consumer).await;
         assert_eq!(delivery.event.revision, Revision(revision));
         let which = vec![Which::Delivery(delivery.number)];
         consumer
@@ -98,6 +90,19 @@ async fn refused_events_are_retried_parked_and_replayed(home: Home) {
             .await
             .expect("answered");
     }
+}
+
+async fn refused_events_are_retried_parked_and_replayed(home: Home) {
+    let group = on_stream("cart-1");
+    let groups = groups(&home);
+    let settings = Settings {
+        max_retry_count: 2,
+        ..eager()
+    };
+    create(&groups, &group, settings).await;
+    write(&home, "cart-1", 4).await;
+    let mut consumer = join(&groups, &group, 1).await;
+    refuse_four(&mut consumer).await;
     let parked = || async {
         loop {
             let info = groups.info(&group).await.expect("known");
@@ -134,19 +139,13 @@ async fn refused_events_are_retried_parked_and_replayed(home: Home) {
         .expect_err("under way");
     assert!(matches!(error, Error::ReplayRunning(_)));
     assert_eq!(ack(&consumer, &delivery).await, 1);
-    let truncated = || async {
-        while home
-            .store
-            .read_whole_stream(stream.as_str())
-            .await
-            .expect("readable")
-            .len()
-            != 1
-        {
+    let truncated = async {
+        let links = || home.store.read_whole_stream(stream.as_str());
+        while links().await.expect("readable").len() != 1 {
             tokio::task::yield_now().await;
         }
     };
-    within("the parked stream is truncated", truncated()).await;
+    within("the parked stream is truncated", truncated).await;
     groups.replay_parked(&group, None).await.expect("begun");
     assert_eq!(work_off(&mut consumer, 1).await, [1]);
     groups.shutdown().await;

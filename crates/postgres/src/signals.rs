@@ -11,10 +11,10 @@ use std::time::Duration;
 use futures::stream::{BoxStream, StreamExt};
 use gesta_core::backend::Signal;
 use gesta_core::{BackOff, Incarnation, LogId, Position};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Notification, Statement};
 use uuid::Uuid;
 
 use crate::connection::{Connection, Connector, Role, read_session};
@@ -163,17 +163,8 @@ async fn run(connector: Arc<Connector>, shared: Arc<Shared>) {
 
 /// Listens and sends until the connection breaks; says why.
 async fn serve(mut connection: Connection, connector: &Connector, shared: &Shared) -> String {
-    let channel = &connector.config.channel();
-    if let Err(cause) = answered(
-        connection
-            .client
-            .batch_execute(&format!("LISTEN {channel}")),
-    )
-    .await
-    {
-        return cause;
-    }
-    let statement = match answered(connection.client.prepare(SEND_SIGNALS)).await {
+    let channel = connector.config.channel();
+    let statement = match listen(&connection.client, &channel).await {
         Ok(statement) => statement,
         Err(cause) => return cause,
     };
@@ -182,48 +173,60 @@ async fn serve(mut connection: Connection, connector: &Connector, shared: &Share
     let lookout = connection.lookout();
     let over = connection.used.over();
     let outdated = shared.ledger.outdated(connection.generation);
-    let receive = async {
-        while let Some(message) = connection.notifications.recv().await {
-            if message.channel() != channel {
-                continue;
-            }
-            match from_payload(shared.ledger.process, message.payload()) {
-                Some(Message::Signal(signal)) => shared.publish(signal),
-                Some(Message::Incarnation(begun))
-                    if begun != shared.ledger.history().incarnation =>
-                {
-                    // The next connection looks for itself.
-                    return format!("incarnation {begun} of the store has begun");
-                }
-                Some(Message::Incarnation(_)) | None => {}
-            }
-        }
-        "the connection was lost".to_owned()
-    };
-    let send = async {
-        loop {
-            let silent = tokio::time::timeout(SIGN_OF_LIFE, shared.wake.notified())
-                .await
-                .is_err();
-            let payloads = shared.take_payloads();
-            if payloads.is_empty() && !silent {
-                continue;
-            }
-            // Without payloads this is the sign of life.
-            if let Err(cause) = answered(client.execute(&statement, &[channel, &payloads])).await {
-                return cause;
-            }
-            // Cut short by a request that came since.
-            let _ = tokio::time::timeout(PAUSE, shared.urgent.notified()).await;
-        }
-    };
     tokio::select! {
-        cause = receive => cause,
-        cause = send => cause,
+        cause = receive(&mut connection.notifications, &channel, shared) => cause,
+        cause = send(&client, &statement, &channel, shared) => cause,
         cause = over => cause,
         never = look_at_hosts(&lookout) => never,
         () = outdated => "the database has changed over".to_owned(),
-        cause = look_at_settings(&connection.client, connector, &shared.ledger) => cause,
+        cause = look_at_settings(&client, connector, &shared.ledger) => cause,
+    }
+}
+
+/// Listens to the channel from now on, and prepares the statement that sends to it.
+async fn listen(client: &Client, channel: &str) -> std::result::Result<Statement, String> {
+    answered(client.batch_execute(&format!("LISTEN {channel}"))).await?;
+    answered(client.prepare(SEND_SIGNALS)).await
+}
+
+/// Hands on what arrives until the connection is lost, or until another incarnation of the store has begun; says which.
+async fn receive(
+    notifications: &mut mpsc::Receiver<Notification>,
+    channel: &str,
+    shared: &Shared,
+) -> String {
+    while let Some(message) = notifications.recv().await {
+        if message.channel() != channel {
+            continue;
+        }
+        match from_payload(shared.ledger.process, message.payload()) {
+            Some(Message::Signal(signal)) => shared.publish(signal),
+            Some(Message::Incarnation(begun)) if begun != shared.ledger.history().incarnation => {
+                // The next connection looks for itself.
+                return format!("incarnation {begun} of the store has begun");
+            }
+            Some(Message::Incarnation(_)) | None => {}
+        }
+    }
+    "the connection was lost".to_owned()
+}
+
+/// Sends what waits, and now and then a sign of life, until it is not answered; says why.
+async fn send(client: &Client, statement: &Statement, channel: &str, shared: &Shared) -> String {
+    loop {
+        let silent = tokio::time::timeout(SIGN_OF_LIFE, shared.wake.notified())
+            .await
+            .is_err();
+        let payloads = shared.take_payloads();
+        if payloads.is_empty() && !silent {
+            continue;
+        }
+        // Without payloads this is the sign of life.
+        if let Err(cause) = answered(client.execute(statement, &[&channel, &payloads])).await {
+            return cause;
+        }
+        // Cut short by a request that came since.
+        let _ = tokio::time::timeout(PAUSE, shared.urgent.notified()).await;
     }
 }
 

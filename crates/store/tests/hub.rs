@@ -372,6 +372,31 @@ async fn a_log_that_moved_back_ends_its_subscribers() {
     assert_eq!(positions(&mut again, 1).await, [4]);
 }
 
+/// Neither subscriptions nor reads begin at these checkpoints, of all events and of the stream `cart-1`.
+async fn assert_refused(process: &Process, of_all: &Checkpoint, of_stream: &Checkpoint) {
+    let from = SubscribeFrom::Checkpoint(of_all.clone());
+    let all = process
+        .store
+        .subscribe(Subscribe {
+            to: SubscribeTo::All(Filter::ALL),
+            from,
+        })
+        .await;
+    let from = SubscribeFrom::Checkpoint(of_stream.clone());
+    let to = SubscribeTo::Stream(support::stream("cart-1"));
+    let in_stream = Subscribe { to, from };
+    let in_stream = process.store.subscribe(in_stream).await;
+    let read = ReadAll::forwards().from(AllFrom::Checkpoint(of_all.clone()));
+    let read = process.store.read_all(read).await.map(drop);
+    for outcome in [all.map(drop), in_stream.map(drop), read] {
+        let error = outcome.expect_err("refused");
+        assert!(
+            matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)),
+            "{error}"
+        );
+    }
+}
+
 /// Goal: after lost commits nothing that the hub has kept is used, and the old checkpoints stay refused.
 ///
 /// Others had filled the log up again beyond what was seen before anybody looked. Positions alone then looked right:
@@ -415,27 +440,7 @@ async fn in_another_history_the_hub_begins_anew_and_old_checkpoints_are_refused_
         );
     }
     for _ in 0..2 {
-        let from = SubscribeFrom::Checkpoint(old.clone());
-        let all = a
-            .store
-            .subscribe(Subscribe {
-                to: SubscribeTo::All(Filter::ALL),
-                from,
-            })
-            .await;
-        let from = SubscribeFrom::Checkpoint(old_in_stream.clone());
-        let to = SubscribeTo::Stream(support::stream("cart-1"));
-        let in_stream = Subscribe { to, from };
-        let in_stream = a.store.subscribe(in_stream).await;
-        let read = ReadAll::forwards().from(AllFrom::Checkpoint(old.clone()));
-        let read = a.store.read_all(read).await.map(drop);
-        for outcome in [all.map(drop), in_stream.map(drop), read] {
-            let error = outcome.expect_err("refused");
-            assert!(
-                matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)),
-                "{error}"
-            );
-        }
+        assert_refused(&a, &old, &old_in_stream).await;
         b.append("other-1", 100).await;
     }
     let mut again = a.subscribe(Filter::ALL, SubscribeFrom::Start).await;

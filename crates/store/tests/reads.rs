@@ -11,7 +11,7 @@ use futures::StreamExt;
 use gesta_core::backend::RunMode;
 use gesta_core::*;
 use gesta_memory::MemoryStore;
-use gesta_store::Config;
+use gesta_store::{Config, Store};
 use gesta_testkit::faulty::Read;
 use support::*;
 
@@ -288,23 +288,47 @@ async fn reading_ahead_changes_nothing_but_the_speed() {
     }
 }
 
+/// The last revision of a stream, and what is visible of its events.
+type Visible = (
+    Revision,
+    Vec<(StreamId, Revision, Position, LogId, EventType)>,
+);
+
+/// What reads show of each stream that can be read.
+async fn visible(store: &Store) -> Vec<Visible> {
+    let mut seen = Vec::new();
+    for name in STREAMS {
+        let request = ReadStream::forwards(stream(name));
+        if let Ok(page) = store.read_stream(request).await {
+            seen.push((page.last_revision, shape(&page.events)));
+        }
+    }
+    seen
+}
+
+/// The same, out of one read of all streams.
+async fn loaded(store: &Store) -> Vec<Visible> {
+    let loads = STREAMS.map(|name| LoadStream {
+        stream: stream(name),
+        from: LoadFrom::Start,
+        limit: 1_000,
+    });
+    let loaded = store.read_streams(loads.to_vec()).await;
+    loaded
+        .expect("answers")
+        .into_iter()
+        .flatten()
+        .map(|page| (page.last_revision, shape(&page.events)))
+        .collect()
+}
+
 /// Goal: scavenging removes what is hidden and nothing else; a dry run only tells.
 #[tokio::test]
 async fn scavenging_removes_what_is_hidden_and_nothing_else() {
     let ours = process(&World::new(1), Config::default());
     fill(ours.store.as_ref()).await;
     let all = ours.store.read_everything().await.expect("readable").len();
-    let visible = async || {
-        let mut seen = Vec::new();
-        for name in STREAMS {
-            let request = ReadStream::forwards(stream(name));
-            if let Ok(page) = ours.store.read_stream(request).await {
-                seen.push((page.last_revision, shape(&page.events)));
-            }
-        }
-        seen
-    };
-    let before = visible().await;
+    let before = visible(&ours.store).await;
     let dry = ours
         .store
         .scavenge(RunMode::Dry, |_| ())
@@ -328,20 +352,8 @@ async fn scavenging_removes_what_is_hidden_and_nothing_else() {
         ours.store.read_everything().await.expect("readable").len(),
         all - 26
     );
-    assert_eq!(visible().await, before);
-    let loads = STREAMS.map(|name| LoadStream {
-        stream: stream(name),
-        from: LoadFrom::Start,
-        limit: 1_000,
-    });
-    let loaded = ours.store.read_streams(loads.to_vec()).await;
-    let loaded: Vec<_> = loaded
-        .expect("answers")
-        .into_iter()
-        .flatten()
-        .map(|page| (page.last_revision, shape(&page.events)))
-        .collect();
-    assert_eq!(loaded, before);
+    assert_eq!(visible(&ours.store).await, before);
+    assert_eq!(loaded(&ours.store).await, before);
     let again = ours
         .store
         .scavenge(RunMode::Real, |_| ())

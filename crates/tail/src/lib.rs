@@ -133,69 +133,36 @@ impl Hub {
     /// Starts the hub. Must be called within a tokio runtime.
     #[must_use]
     pub fn start(backend: Arc<dyn Backend>, config: Config, clock: Arc<dyn Clock>) -> Arc<Self> {
-        let info = backend.info();
+        let logs = backend.info().logs;
         let pulse = Arc::new(watch::Sender::new(0));
-        let ring_bytes_max = config.ring_bytes_max / usize::from(info.logs).max(1);
-        let lanes: Vec<Arc<Lane>> = (0..info.logs)
-            .map(|log| {
-                Arc::new(Lane::new(
-                    LogId(log),
-                    config.ring_events_max,
-                    ring_bytes_max,
-                    Arc::clone(&pulse),
-                ))
-            })
-            .collect();
+        let ring_bytes_max = config.ring_bytes_max / usize::from(logs).max(1);
+        let lanes = (0..logs).map(|log| {
+            Arc::new(Lane::new(
+                LogId(log),
+                config.ring_events_max,
+                ring_bytes_max,
+                Arc::clone(&pulse),
+            ))
+        });
+        let lanes: Vec<Arc<Lane>> = lanes.collect();
         let closed = CancellationToken::new();
-        let mut tasks = Vec::new();
-        for lane in &lanes {
-            let reader = TailReader {
-                lane: Arc::clone(lane),
-                backend: Arc::clone(&backend),
-                closed: closed.clone(),
-            };
-            tasks.push(tokio::spawn(reader.run()));
-            if info.capabilities.shared {
-                tasks.push(tokio::spawn(reader::announce(
-                    Arc::clone(lane),
-                    Arc::clone(&backend),
-                    config.announce_interval,
-                    closed.clone(),
-                )));
-            }
-        }
         let pages = Arc::new(Pages::new(
             Arc::clone(&backend),
             config.catch_up_reads_max,
             config.catch_up_bytes_max,
             closed.clone(),
         ));
-        if info.capabilities.shared {
-            tasks.push(tokio::spawn(reader::poll_ends(
-                lanes.clone(),
-                Arc::clone(&backend),
-                config.poll_interval,
-                closed.clone(),
-            )));
-            tasks.push(tokio::spawn(reader::listen(
-                lanes.clone(),
-                Arc::clone(&pages),
-                Arc::clone(&backend),
-                closed.clone(),
-            )));
-        }
-        Arc::new(Self {
-            shared: Arc::new(Shared {
-                backend,
-                clock,
-                lanes,
-                pages,
-                pulse,
-                closed,
-                subscribers: Arc::new(AtomicUsize::new(0)),
-            }),
-            tasks: Mutex::new(tasks),
-        })
+        let shared = Arc::new(Shared {
+            backend,
+            clock,
+            lanes,
+            pages,
+            pulse,
+            closed,
+            subscribers: Arc::new(AtomicUsize::new(0)),
+        });
+        let tasks = Mutex::new(shared.spawn_tasks(&config));
+        Arc::new(Self { shared, tasks })
     }
 
     /// Begins a subscription.
@@ -270,6 +237,43 @@ impl CommitObserver for Hub {
 }
 
 impl Shared {
+    /// Starts a reader for each lane and, if other processes append to the store too, what talks and listens to them.
+    fn spawn_tasks(&self, config: &Config) -> Vec<JoinHandle<()>> {
+        let is_shared = self.backend.info().capabilities.shared;
+        let mut tasks = Vec::new();
+        for lane in &self.lanes {
+            let reader = TailReader {
+                lane: Arc::clone(lane),
+                backend: Arc::clone(&self.backend),
+                closed: self.closed.clone(),
+            };
+            tasks.push(tokio::spawn(reader.run()));
+            if is_shared {
+                tasks.push(tokio::spawn(reader::announce(
+                    Arc::clone(lane),
+                    Arc::clone(&self.backend),
+                    config.announce_interval,
+                    self.closed.clone(),
+                )));
+            }
+        }
+        if is_shared {
+            tasks.push(tokio::spawn(reader::poll_ends(
+                self.lanes.clone(),
+                Arc::clone(&self.backend),
+                config.poll_interval,
+                self.closed.clone(),
+            )));
+            tasks.push(tokio::spawn(reader::listen(
+                self.lanes.clone(),
+                Arc::clone(&self.pages),
+                Arc::clone(&self.backend),
+                self.closed.clone(),
+            )));
+        }
+        tasks
+    }
+
     fn close(&self) {
         self.closed.cancel();
         self.lanes.iter().for_each(|lane| lane.alarm());

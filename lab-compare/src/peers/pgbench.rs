@@ -91,29 +91,8 @@ impl Started {
             Ok::<_, Failure>(u64::try_from(row.get::<_, i64>(0))?)
         };
         let before = rows().await?;
-        let (sql, log) = (
-            self.files.join("insert.sql"),
-            self.files.join("pgbench.err"),
-        );
-        std::fs::write(
-            &sql,
-            insert(round.workload.payload_bytes, round.cell.events),
-        )?;
         let prefix = format!("cell{cell}");
-        let mut child = Child::start(
-            &self.program,
-            self.arguments(round, &sql, &prefix),
-            None,
-            &log,
-        )
-        .await?;
-        let told = tokio::select! {
-            told = follow(&mut child, round) => told,
-            () = round.stop.cancelled() => fail("interrupted"),
-        };
-        let ended = child.end().await;
-        let (text, cpu) = told?;
-        ended?;
+        let (text, cpu) = self.run(round, &prefix).await?;
         let processed = processed(&text).ok_or_else(|| {
             Failure(format!(
                 "pgbench did not say what it did; it wrote {text:?}"
@@ -147,6 +126,28 @@ impl Started {
             phase: run.figures(round.cell.workers, false),
             read_back,
         })
+    }
+
+    /// Runs `pgbench` to its end; gives what it wrote and the processor time after the warm-up.
+    async fn run(&self, round: &Round<'_>, prefix: &str) -> Result<(String, CpuUse)> {
+        let (sql, log) = (
+            self.files.join("insert.sql"),
+            self.files.join("pgbench.err"),
+        );
+        std::fs::write(
+            &sql,
+            insert(round.workload.payload_bytes, round.cell.events),
+        )?;
+        let arguments = self.arguments(round, &sql, prefix);
+        let mut child = Child::start(&self.program, arguments, None, &log).await?;
+        let told = tokio::select! {
+            told = follow(&mut child, round) => told,
+            () = round.stop.cancelled() => fail("interrupted"),
+        };
+        let ended = child.end().await;
+        let told = told?;
+        ended?;
+        Ok(told)
     }
 
     fn arguments(&self, round: &Round<'_>, sql: &Path, prefix: &str) -> Vec<String> {

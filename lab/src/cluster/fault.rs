@@ -189,20 +189,15 @@ impl Field<'_> {
         let others: Vec<usize> = (0..count).filter(|node| *node != chosen).collect();
         let mut hurt = vec![chosen];
         match fault {
-            NodeFault::NodeKill => {
-                self.kill(&hurt).await?;
-                self.owners.complete(self.owned_within).await?;
-                self.launch(&hurt).await?;
-            }
+            NodeFault::NodeKill => self.kill_until_owned(&hurt, self.owned_within).await?,
             NodeFault::NodeKillQuick => {
                 self.kill(&hurt).await?;
                 self.launch(&hurt).await?;
             }
             NodeFault::NodesKill => {
                 hurt = others;
-                self.kill(&hurt).await?;
-                self.owners.complete(self.owned_within * 2).await?;
-                self.launch(&hurt).await?;
+                let within = self.owned_within * 2;
+                self.kill_until_owned(&hurt, within).await?;
             }
             NodeFault::NodeHang => self.hang(&hurt, time(random, 15), random).await?,
             NodeFault::NodesHang => {
@@ -214,25 +209,9 @@ impl Field<'_> {
                 hurt = (0..count).collect();
                 self.restart(&hurt).await?;
             }
-            NodeFault::LinkOneWay => {
-                let from = others[random.below(others.len())];
-                let refuses = random.below(2) == 0;
-                let link = [&self.paths(chosen)?.from[from]];
-                hurt_some(&link, refuses, time(random, 20)).await;
+            _ if fault.is_of_links() || fault == NodeFault::NodeWithoutPeers => {
+                self.hurt_links_of(chosen, &others, fault, random).await?;
                 // Nobody who lives was hurt: appends through all nodes must go on.
-                hurt.clear();
-            }
-            _ if fault.is_of_links() => {
-                let links: Vec<&FaultProxy> = self.paths(chosen)?.from.iter().collect();
-                hurt_links(fault, &links, time(random, 20)).await;
-                hurt.clear();
-            }
-            NodeFault::NodeWithoutPeers => {
-                let mut links: Vec<&FaultProxy> = self.paths(chosen)?.from.iter().collect();
-                for other in others {
-                    links.push(&self.paths(other)?.from[chosen]);
-                }
-                hurt_some(&links, random.below(2) == 0, time(random, 30)).await;
                 hurt.clear();
             }
             NodeFault::NodeWithoutDatabase => {
@@ -249,6 +228,32 @@ impl Field<'_> {
             _ => hurt = self.hurt_databases(fault, chosen, random).await?,
         }
         Ok(hurt)
+    }
+
+    /// A fault of the links between a node and the others.
+    async fn hurt_links_of(
+        &self,
+        node: usize,
+        others: &[usize],
+        fault: NodeFault,
+        random: &mut Random,
+    ) -> Result<()> {
+        let mut links: Vec<&FaultProxy> = self.paths(node)?.from.iter().collect();
+        match fault {
+            NodeFault::LinkOneWay => {
+                let from = others[random.below(others.len())];
+                let refuses = random.below(2) == 0;
+                hurt_some(&[links[from]], refuses, time(random, 20)).await;
+            }
+            NodeFault::NodeWithoutPeers => {
+                for other in others {
+                    links.push(&self.paths(*other)?.from[node]);
+                }
+                hurt_some(&links, random.below(2) == 0, time(random, 30)).await;
+            }
+            _ => hurt_links(fault, &links, time(random, 20)).await,
+        }
+        Ok(())
     }
 
     /// A fault of databases; gives the nodes that were hurt.
@@ -330,6 +335,13 @@ impl Field<'_> {
             node.server.kill();
         }
         Ok(())
+    }
+
+    /// Kills nodes, and starts them again when others have their logs, which must be so within a time.
+    async fn kill_until_owned(&mut self, which: &[usize], within: Duration) -> Result<()> {
+        self.kill(which).await?;
+        self.owners.complete(within).await?;
+        self.launch(which).await
     }
 
     async fn launch(&mut self, which: &[usize]) -> Result<()> {

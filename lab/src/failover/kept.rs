@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use gesta_core::{Checkpoint, Incarnation};
-use gesta_testkit::history::Violation;
+use gesta_testkit::history::{self, Violation};
 
 use super::fault::FailoverFault;
 use super::probe::Probe;
@@ -11,7 +11,7 @@ use super::times::Times;
 use super::world::{World, client};
 use super::{FailoverArgs, Found};
 use crate::cells;
-use crate::cluster::load::read_on;
+use crate::cluster::load::{Way, read_on};
 use crate::failure::Result;
 use crate::faults::load::Load;
 use crate::faults::per_fault::PerFault;
@@ -66,14 +66,7 @@ impl<'a> Kept<'a> {
     ) -> Result<Found> {
         let primary = world.whole()?;
         let ways = world.ways();
-        let mut load = Load::new(self.args.seed ^ (u64::from(number) << 32));
-        for way in &ways {
-            let name = format!("subscriber of {}", way.name);
-            load.follow(name, Manner::Subscribe, client(way)?, self.at.clone());
-        }
-        for _ in 0..self.args.writers {
-            load.write(&ways[0].name, client(&ways[0])?, Claims::Mixed, PAUSE);
-        }
+        let mut load = self.load(number, &ways)?;
         let probe = Probe::start(world.member_urls());
         load.goes_on().await?;
         probe.goes_on().await?;
@@ -109,6 +102,31 @@ impl<'a> Kept<'a> {
                 "appends went on {later:.1?} after the database did"
             ));
         }
+        self.note((number, fault), &times, &verdict, record.resumed());
+        Ok((format!("{verdict}; {times:.1?}"), wrong))
+    }
+
+    /// Writers through the busy server, and a subscriber of each.
+    fn load(&self, number: u32, ways: &[Way; 2]) -> Result<Load> {
+        let mut load = Load::new(self.args.seed ^ (u64::from(number) << 32));
+        for way in ways {
+            let name = format!("subscriber of {}", way.name);
+            load.follow(name, Manner::Subscribe, client(way)?, self.at.clone());
+        }
+        for _ in 0..self.args.writers {
+            load.write(&ways[0].name, client(&ways[0])?, Claims::Mixed, PAUSE);
+        }
+        Ok(load)
+    }
+
+    /// Puts a fail-over into the tables.
+    fn note(
+        &mut self,
+        (number, fault): (u32, FailoverFault),
+        times: &Times,
+        verdict: &history::Report,
+        resumed: u64,
+    ) {
         let count = |counts: fn(&Violation) -> bool| {
             let violations = verdict.violations.iter();
             violations.filter(|one| counts(one)).count() as u64
@@ -118,7 +136,7 @@ impl<'a> Kept<'a> {
         let doubled = count(|one| matches!(one, Violation::StoredTwice { .. }));
         self.per_fault.add(
             fault,
-            &[acknowledged, lost, doubled, record.resumed()],
+            &[acknowledged, lost, doubled, resumed],
             &[Some(times.database_away), Some(times.later)],
         );
         self.each.row(cells![
@@ -130,7 +148,6 @@ impl<'a> Kept<'a> {
             millis(times.database_away),
             millis(times.gesta_away),
         ]);
-        Ok((format!("{verdict}; {times:.1?}"), wrong))
     }
 
     /// Tells what was found, and gives it in a few words.

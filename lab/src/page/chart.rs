@@ -10,8 +10,11 @@ use crate::report::{Cell, Chart, Report, Row, Scale, Shape, Table, Unit, Whose};
 /// Width of a drawing, and of one of its letters, rather too much than too little.
 const WIDTH: f64 = 560.0;
 const LETTER: f64 = 6.9;
-/// Height of the room between the axes.
+/// Height of the room between the axes, where it begins and ends, and where the horizontal axis ends.
 const HEIGHT: f64 = 250.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = TOP + HEIGHT;
+const RIGHT: f64 = WIDTH - 16.0;
 /// Height of a bar with its gap.
 const BAR: f64 = 28.0;
 /// About so many labels on an axis.
@@ -30,6 +33,9 @@ struct Point {
     /// The line had to end here.
     is_stop: bool,
 }
+
+/// A label of an axis, after its place.
+type Label = (f64, String);
 
 /// A line, or a bar.
 struct Series {
@@ -112,6 +118,17 @@ impl Picking<'_> {
             }
         }
         steps
+    }
+
+    /// The names of the steps, each cut to the room that a step has.
+    fn step_labels(&self, x: &Axis) -> Vec<Label> {
+        let (steps, unit) = (self.steps(), self.unit(&self.chart.x));
+        let place = (x.to - x.from) / steps.len().max(1) as f64;
+        let labels = steps.iter().map(|step| fitted(&step.told(unit), place));
+        (0..)
+            .map(|step| x.at(f64::from(step)))
+            .zip(labels)
+            .collect()
     }
 
     fn series(&self) -> Vec<Series> {
@@ -235,6 +252,12 @@ impl Axis {
         self.from + (value - low) / (high - low) * (self.to - self.from)
     }
 
+    /// Round values, where they are along the axis.
+    fn labels(&self, unit: Unit) -> Vec<Label> {
+        let ticks = self.ticks().into_iter();
+        ticks.map(|tick| (self.at(tick), unit.tick(tick))).collect()
+    }
+
     /// Round values along the axis.
     fn ticks(&self) -> Vec<f64> {
         if self.scale != Scale::Log {
@@ -300,10 +323,8 @@ fn lines(picking: &Picking<'_>, series: &[Series]) -> (Markup, f64) {
     let chart = picking.chart;
     let points = || series.iter().flat_map(|one| &one.points);
     let marks = || {
-        chart
-            .marks
-            .iter()
-            .filter(|mark| takes(chart.x_scale, mark.at))
+        let marks = chart.marks.iter();
+        marks.filter(|mark| takes(chart.x_scale, mark.at))
     };
     let ranges = points().filter_map(|point| point.range);
     let ys = points()
@@ -314,42 +335,27 @@ fn lines(picking: &Picking<'_>, series: &[Series]) -> (Markup, f64) {
         .map(|point| point.x)
         .chain(marks().map(|mark| mark.at))
         .collect();
-    let (top, bottom) = (26.0, 26.0 + HEIGHT);
-    let y = Axis::new(chart.y_scale, &ys, (bottom, top));
-    let (x_unit, y_unit) = (
-        picking.unit(&chart.x),
-        picking.unit(chart.y.first().map_or("", String::as_str)),
-    );
-    let y_ticks: Vec<(f64, String)> = y
-        .ticks()
-        .iter()
-        .map(|tick| (y.at(*tick), y_unit.tick(*tick)))
-        .collect();
-    let left = y_ticks
-        .iter()
-        .map(|(_, label)| room(label))
-        .fold(0.0, f64::max)
-        + 10.0;
-    let right = WIDTH - 16.0;
-    let x = Axis::new(chart.x_scale, &xs, (left, right));
-    let mut x_ticks: Vec<(f64, String)> = match chart.x_scale {
-        Scale::Steps => {
-            let steps = picking.steps();
-            let place = (right - left) / steps.len().max(1) as f64;
-            let labels = steps.iter().map(|step| fitted(&step.told(x_unit), place));
-            (0..)
-                .map(|step| x.at(f64::from(step)))
-                .zip(labels)
-                .collect()
-        }
-        _ => x
-            .ticks()
-            .iter()
-            .map(|tick| (x.at(*tick), x_unit.tick(*tick)))
-            .collect(),
+    let y = Axis::new(chart.y_scale, &ys, (BOTTOM, TOP));
+    let y_labels = y.labels(picking.unit(chart.y.first().map_or("", String::as_str)));
+    let rooms = y_labels.iter().map(|(_, label)| room(label));
+    let left = rooms.fold(0.0, f64::max) + 10.0;
+    let x = Axis::new(chart.x_scale, &xs, (left, RIGHT));
+    let x_labels = apart(match chart.x_scale {
+        Scale::Steps => picking.step_labels(&x),
+        _ => x.labels(picking.unit(&chart.x)),
+    });
+    let drawing = html! {
+        (axes(chart, left, &x_labels, &y_labels))
+        @for mark in marks() { g.mark.point { title { (mark.name) } (line("", (x.at(mark.at), TOP), (x.at(mark.at), BOTTOM))) } }
+        @for one in series { g class=(one.class) { (curve(one, &x, &y)) } }
     };
+    (drawing, BOTTOM + 42.0)
+}
+
+/// Of labels at their places, those that do not touch the one before or leave the drawing.
+fn apart(mut labels: Vec<Label>) -> Vec<Label> {
     let mut free_from = f64::MIN;
-    x_ticks.retain(|(at, label)| {
+    labels.retain(|(at, label)| {
         let half = room(label) / 2.0;
         let is_free = at - half >= free_from && at + half <= WIDTH;
         if is_free {
@@ -357,35 +363,42 @@ fn lines(picking: &Picking<'_>, series: &[Series]) -> (Markup, f64) {
         }
         is_free
     });
-    let drawing = html! {
+    labels
+}
+
+/// The axes with their names and labels, and the grid.
+fn axes(chart: &Chart, left: f64, x_labels: &[Label], y_labels: &[Label]) -> Markup {
+    html! {
         g.axes {
-            @for (at, label) in &y_ticks {
-                (line("grid", (left, *at), (right, *at)))
+            @for (at, label) in y_labels {
+                (line("grid", (left, *at), (RIGHT, *at)))
                 (text("", (left - 6.0, at + 4.0), "end", label))
             }
-            @for (at, label) in &x_ticks {
-                (line("tick", (*at, bottom), (*at, bottom + 4.0)))
-                (text("", (*at, bottom + 17.0), "middle", label))
+            @for (at, label) in x_labels {
+                (line("tick", (*at, BOTTOM), (*at, BOTTOM + 4.0)))
+                (text("", (*at, BOTTOM + 17.0), "middle", label))
             }
-            (line("base", (left, bottom), (right, bottom)))
-            (text("axis-name", (0.0, 11.0), "start", &fitted(chart.y_name.as_ref().or(chart.y.first()).map_or("", String::as_str), right)))
-            (text("axis-name", (f64::midpoint(left, right), bottom + 35.0), "middle", &fitted(&chart.x, right - left)))
+            (line("base", (left, BOTTOM), (RIGHT, BOTTOM)))
+            (text("axis-name", (0.0, 11.0), "start", &fitted(chart.y_name.as_ref().or(chart.y.first()).map_or("", String::as_str), RIGHT)))
+            (text("axis-name", (f64::midpoint(left, RIGHT), BOTTOM + 35.0), "middle", &fitted(&chart.x, RIGHT - left)))
         }
-        @for mark in marks() { g.mark.point { title { (mark.name) } (line("", (x.at(mark.at), top), (x.at(mark.at), bottom))) } }
-        @for one in series { g class=(one.class) {
-            path.line d=(path(one, &x, &y)) {}
-            @for point in &one.points {
-                @let at = (x.at(point.x), y.at(point.y));
-                @if let Some((least, most)) = point.range { (line("range", (at.0, y.at(least)), (at.0, y.at(most)))) }
-                g.point {
-                    title { (point.tip) }
-                    circle.shape cx=(n(at.0)) cy=(n(at.1)) r="3.6" {}
-                    @if point.is_stop { path.stop d=(format!("M{:.1} {:.1}l14 14m0 -14l-14 14", at.0 - 7.0, at.1 - 7.0)) {} }
-                }
+    }
+}
+
+/// A line with its points, their ranges, and a cross where it had to end.
+fn curve(series: &Series, x: &Axis, y: &Axis) -> Markup {
+    html! {
+        path.line d=(path(series, x, y)) {}
+        @for point in &series.points {
+            @let at = (x.at(point.x), y.at(point.y));
+            @if let Some((least, most)) = point.range { (line("range", (at.0, y.at(least)), (at.0, y.at(most)))) }
+            g.point {
+                title { (point.tip) }
+                circle.shape cx=(n(at.0)) cy=(n(at.1)) r="3.6" {}
+                @if point.is_stop { path.stop d=(format!("M{:.1} {:.1}l14 14m0 -14l-14 14", at.0 - 7.0, at.1 - 7.0)) {} }
             }
-        } }
-    };
-    (drawing, bottom + 42.0)
+        }
+    }
 }
 
 fn path(series: &Series, x: &Axis, y: &Axis) -> String {

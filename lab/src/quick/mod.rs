@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::json;
+use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::append::bare;
@@ -71,16 +72,7 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
     }
     let sizes = Sizes::named(&args.sizes)?;
     let mut report = Report::begin("quick", "What this database carries", args.seed);
-    // Beside the results, so on a disk, which a folder for temporary files may not be.
-    let beside = args
-        .report
-        .results
-        .parent()
-        .filter(|dir| !dir.as_os_str().is_empty());
-    let folder = tempfile::Builder::new()
-        .prefix("gesta-lab-")
-        .tempdir_in(beside.unwrap_or(Path::new(".")))
-        .context(args.report.results.display())?;
+    let folder = folder_beside(&args.report.results)?;
     let mut server = None;
     let url = match &args.store {
         None => format!("sqlite:{}", folder.path().join("quick.db").display()),
@@ -131,6 +123,15 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
     page::write(&[alone], &args.output)?;
     println!("the report: {}", args.output.display());
     Ok(valid)
+}
+
+/// A folder for this run. It is beside the results, so on a disk, which a folder for temporary files may not be.
+fn folder_beside(results: &Path) -> Result<TempDir> {
+    let beside = results.parent().filter(|dir| !dir.as_os_str().is_empty());
+    tempfile::Builder::new()
+        .prefix("gesta-lab-")
+        .tempdir_in(beside.unwrap_or(Path::new(".")))
+        .context(results.display())
 }
 
 struct Quick<'a> {

@@ -163,6 +163,21 @@ async fn a_database_that_stays_away_is_told_apart_from_an_unknown_outcome() {
         .unwrap();
 }
 
+/// Appends, each with the number of the process that it goes to.
+fn random_requests(rng: &mut StdRng) -> Vec<(usize, Append)> {
+    (0..60)
+        .map(|_| {
+            let events = (0..rng.random_range(1..4))
+                .map(|_| event(&format!("t{}", rng.random_range(0..5))))
+                .collect();
+            (
+                rng.random_range(0..2),
+                to(&format!("s-{}", rng.random_range(0..8)), Any, events),
+            )
+        })
+        .collect()
+}
+
 /// Goal: two processes, four batches in flight, random faults, retries of everything that is not a plain answer:
 /// each append is stored exactly once, where its answer says, and revisions have no gaps.
 #[tokio::test]
@@ -183,17 +198,7 @@ async fn random_faults_with_two_processes_lose_and_double_nothing() {
             let fault = faults[rng.random_range(0..faults.len())].clone();
             processes[rng.random_range(0..2)].fail_next_commit(fault);
         }
-        let requests: Vec<(usize, Append)> = (0..60)
-            .map(|_| {
-                let events = (0..rng.random_range(1..4))
-                    .map(|_| event(&format!("t{}", rng.random_range(0..5))))
-                    .collect();
-                (
-                    rng.random_range(0..2),
-                    to(&format!("s-{}", rng.random_range(0..8)), Any, events),
-                )
-            })
-            .collect();
+        let requests = random_requests(&mut rng);
         let answers = join_all(
             requests
                 .iter()

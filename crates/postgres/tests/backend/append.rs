@@ -4,7 +4,7 @@ use crate::common::{
     Author, LOG, confirm, direct, draft, end_of, fresh, is_committed, is_missed, open,
 };
 use futures::future::join_all;
-use gesta_core::backend::{Backend, BatchOutcome, LogSlice, Purpose, RunMode};
+use gesta_core::backend::{Backend, Batch, BatchOutcome, LogSlice, Purpose, RunMode};
 use gesta_core::{Direction, ErrorKind, Filter, Position, Revision, Visibility};
 
 async fn everything(backend: &dyn Backend) -> Vec<gesta_core::RecordedEvent> {
@@ -176,6 +176,24 @@ async fn of_racing_writers_one_wins_each_position() {
     assert!(report.is_healthy(), "{report:?}");
 }
 
+/// Stores the first row of a batch if the last row of the log has the right position, whoever wrote it; tells how many
+/// rows were stored.
+async fn insert_by_number_alone(client: &tokio_postgres::Client, batch: &Batch) -> u64 {
+    let insert = "INSERT INTO events (position, stream, revision, type, created, writer, checksum, event_id,
+             log, content_type, data, metadata)
+         SELECT $1::bigint + 1, $2::bigint, $3::bigint, type, created, writer, checksum, gen_random_uuid(), log, content_type, data, metadata
+         FROM events WHERE log = 0 AND position = $1::bigint
+           AND $1::bigint = (SELECT max(position) FROM events WHERE log = 0)";
+    let row = &batch.rows[0];
+    let number = |value: u64| i64::try_from(value).expect("small");
+    let after = number(batch.after.position.0);
+    let (stream, revision) = (number(row.stream_row.0), number(row.revision.0));
+    client
+        .execute(insert, &[&after, &stream, &revision])
+        .await
+        .expect("runs")
+}
+
 /// The trap of DESIGN §3.1: our first batch in flight misses because another process appended one
 /// event; our second batch, compared by position alone, then finds "its" predecessor and is stored, with a hole in
 /// the stream before it. Naming the writer of the predecessor closes it.
@@ -197,39 +215,15 @@ async fn a_predecessor_compared_by_number_alone_would_be_a_hole() {
         &theirs.append(&mut *other, &[draft("theirs", "T")]).await
     ));
 
-    let by_number_alone = "INSERT INTO events (position, stream, revision, type, created, writer, checksum, event_id,
-             log, content_type, data, metadata)
-         SELECT $1::bigint + 1, $2::bigint, $3::bigint, type, created, writer, checksum, gen_random_uuid(), log, content_type, data, metadata
-         FROM events WHERE log = 0 AND position = $1::bigint
-           AND $1::bigint = (SELECT max(position) FROM events WHERE log = 0)";
-    let naive = |batch: &gesta_core::backend::Batch| {
-        let row = &batch.rows[0];
-        let number = |value: u64| i64::try_from(value).expect("small");
-        (
-            number(batch.after.position.0),
-            number(row.stream_row.0),
-            number(row.revision.0),
-        )
-    };
     let client = direct(&url).await;
     client.batch_execute("BEGIN").await.expect("begun");
-    let (after, stream, revision) = naive(&first);
+    assert_eq!(insert_by_number_alone(&client, &first).await, 0);
     assert_eq!(
-        client
-            .execute(by_number_alone, &[&after, &stream, &revision])
-            .await
-            .expect("runs"),
-        0
-    );
-    let (after, stream, revision) = naive(&second);
-    assert_eq!(
-        client
-            .execute(by_number_alone, &[&after, &stream, &revision])
-            .await
-            .expect("runs"),
+        insert_by_number_alone(&client, &second).await,
         1,
         "the hole"
     );
+    let stream = i64::try_from(second.rows[0].stream_row.0).expect("small");
     let revisions: Vec<i64> = client
         .query(
             "SELECT revision FROM events WHERE stream = $1 ORDER BY revision",

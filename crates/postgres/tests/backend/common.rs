@@ -113,12 +113,9 @@ impl Author {
                 self.streams.len() - 1
             });
             let (_, stream_row, next) = &mut self.streams[index];
-            let known = self
-                .types
-                .iter()
-                .find(|(name, _)| *name == event_type)
-                .map(|(_, row)| *row);
-            let type_row = known.unwrap_or_else(|| {
+            let known = self.types.iter().find(|(name, _)| *name == event_type);
+            let type_row = known.map(|(_, row)| *row);
+            let type_row = type_row.unwrap_or_else(|| {
                 batch.new_types.push((fresh, event_type.clone()));
                 self.types.push((event_type.clone(), fresh));
                 fresh

@@ -311,20 +311,8 @@ async fn injected_serialization_failures_and_deadlocks_can_be_sent_again() {
     assert!(is_unknown(&author.append(&mut *writer, &[bad]).await));
 }
 
-/// A commit that waits for a synchronous standby and is cancelled reports success with a warning.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_wait_for_a_standby_is_unknown() {
-    let Some(server) = Server::start().expect("starts") else {
-        return;
-    };
-    let url = store_url(&server);
-    let backend = open(&url).await;
-    let mut writer = backend.open_writer(LOG).await.expect("opens");
-    let mut author = Author::default();
-    assert!(is_committed(
-        &author.append(&mut *writer, &[draft("a", "T")]).await
-    ));
-    let client = direct(&url).await;
+/// Lets commits wait for a standby that there is not.
+async fn wait_for_nobody(client: &tokio_postgres::Client) {
     client
         .batch_execute("SET synchronous_commit = local")
         .await
@@ -347,6 +335,23 @@ async fn a_cancelled_wait_for_a_standby_is_unknown() {
     {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// A commit that waits for a synchronous standby and is cancelled reports success with a warning.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_wait_for_a_standby_is_unknown() {
+    let Some(server) = Server::start().expect("starts") else {
+        return;
+    };
+    let url = store_url(&server);
+    let backend = open(&url).await;
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("a", "T")]).await
+    ));
+    let client = direct(&url).await;
+    wait_for_nobody(&client).await;
     // The append last: its row moves the end.
     for what in ["confirm", "append"] {
         let mut writer = backend.open_writer(LOG).await.expect("opens");
@@ -373,6 +378,35 @@ async fn a_cancelled_wait_for_a_standby_is_unknown() {
         2,
         "it is there, but was not acknowledged"
     );
+}
+
+/// What is acknowledged survives; what the crash cut off is unknown; everything goes on afterwards.
+async fn survives_a_crash(server: &mut Server, backend: &PostgresBackend) {
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    author.end = backend.log_end(LOG, Purpose::Read).await.expect("answers");
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("b", "U")]).await
+    ));
+    server.kill_9().expect("killed");
+    assert!(is_unknown(
+        &author
+            .clone()
+            .append(&mut *writer, &[draft("b", "U")])
+            .await
+    ));
+    let error = backend
+        .log_end(LOG, Purpose::Read)
+        .await
+        .expect_err("is down");
+    assert!(matches!(error.kind(), ErrorKind::Unavailable(_)), "{error}");
+    assert!(backend.open_writer(LOG).await.is_err());
+    server.restart().expect("recovers");
+    assert_eq!(end_of(backend).await.0, 2);
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    assert!(is_committed(
+        &author.append(&mut *writer, &[draft("b", "U")]).await
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -418,32 +452,7 @@ async fn a_server_that_keeps_less_is_refused_unless_asked_for() {
         detail.contains("fsync=on") && detail.contains("synchronous_commit=on"),
         "{detail}"
     );
-    // What is acknowledged survives; what the crash cut off is unknown; everything goes on afterwards.
-    let mut writer = backend.open_writer(LOG).await.expect("opens");
-    let mut author = Author::default();
-    author.end = backend.log_end(LOG, Purpose::Read).await.expect("answers");
-    assert!(is_committed(
-        &author.append(&mut *writer, &[draft("b", "U")]).await
-    ));
-    server.kill_9().expect("killed");
-    assert!(is_unknown(
-        &author
-            .clone()
-            .append(&mut *writer, &[draft("b", "U")])
-            .await
-    ));
-    let error = backend
-        .log_end(LOG, Purpose::Read)
-        .await
-        .expect_err("is down");
-    assert!(matches!(error.kind(), ErrorKind::Unavailable(_)), "{error}");
-    assert!(backend.open_writer(LOG).await.is_err());
-    server.restart().expect("recovers");
-    assert_eq!(end_of(&backend).await.0, 2);
-    let mut writer = backend.open_writer(LOG).await.expect("opens");
-    assert!(is_committed(
-        &author.append(&mut *writer, &[draft("b", "U")]).await
-    ));
+    survives_a_crash(&mut server, &backend).await;
 }
 
 #[tokio::test]

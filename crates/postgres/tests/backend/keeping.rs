@@ -4,6 +4,7 @@ use gesta_core::backend::{
     Backend, EventLookup, IndexPage, LoadRequest, LogSlice, Purpose, Removed, RunMode,
 };
 use gesta_core::{ErrorKind, Filter, Position, Query, RecordedEvent, Revision, Tag, Visibility};
+use gesta_postgres::PostgresBackend;
 use gesta_sql::verify::{Finding, FindingKind};
 
 use crate::common::{LOG, direct, open};
@@ -47,16 +48,33 @@ async fn changed_rows_are_corrupt_and_named() {
     assert!(!report.is_healthy());
 }
 
+/// Nothing of a stream is visible.
+const NOTHING: Visibility = Visibility {
+    from: Revision(1_000),
+    created_from: None,
+};
+
+/// The events of one stream.
+fn of_stream<'a>(stored: &'a [RecordedEvent], name: &str) -> Vec<&'a RecordedEvent> {
+    let of = stored.iter().filter(|event| event.stream.as_str() == name);
+    of.collect()
+}
+
+async fn assert_healthy(backend: &PostgresBackend) {
+    let mut source = backend.audit_source().await.expect("snapshot");
+    let report = gesta_sql::verify::audit(&mut source, &mut |_| {})
+        .await
+        .expect("audited");
+    assert!(report.is_healthy(), "{report:?}");
+}
+
 #[tokio::test]
-async fn scavenging_removes_what_is_hidden_and_remembers() {
-    let Some((backend, url, author, stored)) = filled().await else {
+async fn scavenging_removes_what_is_hidden() {
+    let Some((backend, _, author, stored)) = filled().await else {
         return;
     };
     let stream = author.stream_row("cart-2");
-    let of: Vec<_> = stored
-        .iter()
-        .filter(|event| event.stream.as_str() == "cart-2")
-        .collect();
+    let of = of_stream(&stored, "cart-2");
     let bytes = |events: &[&RecordedEvent]| {
         events
             .iter()
@@ -106,17 +124,21 @@ async fn scavenging_removes_what_is_hidden_and_remembers() {
         tagged.len(),
         stored.iter().filter(|event| red.matches(event)).count() - gone
     );
+    assert_healthy(&backend).await;
+}
 
-    // All of a stream, and the stream of the last row of the log, which stays.
-    let everything = Visibility {
-        from: Revision(1_000),
-        created_from: None,
+/// Goal: a store without all events of a stream knows where the stream ended; the last row of the log stays.
+#[tokio::test]
+async fn scavenging_remembers_the_ends_of_streams() {
+    let Some((backend, _, author, stored)) = filled().await else {
+        return;
     };
+    let of = of_stream(&stored, "cart-2");
     let last = stored.last().expect("stored");
     for name in ["cart-2", last.stream.as_str()] {
-        remove(author.stream_row(name), everything, RunMode::Real)
-            .await
-            .expect("removes");
+        let stream = author.stream_row(name);
+        let removed = backend.remove_hidden(LOG, stream, NOTHING, RunMode::Real);
+        removed.await.expect("removes");
     }
     let end = backend.log_end(LOG, Purpose::Read).await.expect("answers");
     assert_eq!(end, author.end);
@@ -135,12 +157,14 @@ async fn scavenging_removes_what_is_hidden_and_remembers() {
         (head.last, head.position, head.id),
         (of[19].revision, of[19].position, None)
     );
-    let mut source = backend.audit_source().await.expect("snapshot");
-    let report = gesta_sql::verify::audit(&mut source, &mut |_| {})
-        .await
-        .expect("audited");
-    assert!(report.is_healthy(), "{report:?}");
+    assert_healthy(&backend).await;
+}
 
+#[tokio::test]
+async fn scavenging_without_its_role_is_refused() {
+    let Some((backend, url, author, _)) = filled().await else {
+        return;
+    };
     let client = direct(&url).await;
     let (_, schema) = url.split_once("?schema=").expect("has one");
     client
@@ -149,7 +173,9 @@ async fn scavenging_removes_what_is_hidden_and_remembers() {
         ))
         .await
         .expect("dropped");
-    let error = remove(stream, everything, RunMode::Real)
+    let stream = author.stream_row("cart-2");
+    let error = backend
+        .remove_hidden(LOG, stream, NOTHING, RunMode::Real)
         .await
         .expect_err("no role");
     assert!(

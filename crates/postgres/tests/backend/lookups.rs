@@ -2,6 +2,7 @@
 
 use gesta_core::backend::{Backend, EventLookup, EventRef, LoadRequest, Purpose, RowId, StoredId};
 use gesta_core::{EventType, Position, RecordedEvent, Revision, StreamId, Timestamp};
+use gesta_postgres::PostgresBackend;
 
 use crate::common::{Author, LOG, draft, fresh, is_committed};
 use crate::reads::filled;
@@ -94,113 +95,13 @@ fn is_ref_of(found: &EventRef, event: &RecordedEvent) -> bool {
         && found.created == event.created
 }
 
-#[tokio::test]
-async fn every_look_up_finds_what_it_should() {
-    let Some((backend, _, author, stored)) = filled().await else {
-        return;
-    };
-    let of: Vec<_> = stored
-        .iter()
-        .filter(|event| event.stream.as_str() == "cart-1")
-        .cloned()
-        .collect();
-    let stream = author.stream_row("cart-1");
-    let others: Vec<_> = stored
-        .iter()
-        .filter(|event| event.stream.as_str() == "show-1")
-        .cloned()
-        .collect();
-    let other = author.stream_row("show-1");
-    let events = of
-        .iter()
-        .map(|event| (stream, event.id))
-        .chain([(stream, others[1].id), (RowId(5_000), of[1].id)])
-        .collect::<Vec<_>>();
-    let until = |after: u64, created_from: i64, until: u64| EventLookup::Ids {
-        events: events.clone(),
-        after: Position(after),
-        created_from: Timestamp(created_from),
-        until: Position(until),
-    };
-    let by_ids = |after: u64, created_from: i64| until(after, created_from, u64::MAX);
-    let never = i64::MAX / 2;
-    let cases: Vec<(EventLookup, Vec<&RecordedEvent>)> = vec![
-        (
-            EventLookup::Revisions {
-                stream,
-                first: Revision(4),
-                count: 3,
-            },
-            of[4..7].iter().collect(),
-        ),
-        (
-            EventLookup::Revisions {
-                stream,
-                first: Revision(18),
-                count: usize::MAX,
-            },
-            of[18..].iter().collect(),
-        ),
-        (
-            EventLookup::Revisions {
-                stream,
-                first: Revision(0),
-                count: 0,
-            },
-            vec![],
-        ),
-        (
-            EventLookup::Positions(vec![Position(9), Position(3), Position(u64::MAX)]),
-            vec![&stored[2], &stored[8]],
-        ),
-        (
-            EventLookup::After {
-                position: Position(118),
-                limit: 5,
-            },
-            stored[118..].iter().collect(),
-        ),
-        (
-            EventLookup::After {
-                position: Position(0),
-                limit: 2,
-            },
-            stored[..2].iter().collect(),
-        ),
-        (by_ids(0, never), of.iter().collect()),
-        (by_ids(of[11].position.0, never), of[12..].iter().collect()),
-        (by_ids(1_000, of[15].created.0), of[15..].iter().collect()),
-        (
-            by_ids(of[17].position.0, of[15].created.0),
-            of[15..].iter().collect(),
-        ),
-        (by_ids(1_000, never), vec![]),
-        (
-            until(of[11].position.0, never, of[14].position.0),
-            of[12..15].iter().collect(),
-        ),
-        (until(0, never, of[0].position.0), vec![&of[0]]),
-        (until(0, never, of[0].position.0 - 1), vec![]),
-        (until(of[5].position.0, never, of[5].position.0), vec![]),
-        (
-            EventLookup::Ids {
-                events: vec![(other, others[2].id), (stream, of[2].id)],
-                after: Position(0),
-                created_from: Timestamp(never),
-                until: Position(u64::MAX),
-            },
-            in_order([&others[2], &of[2]]),
-        ),
-        (
-            EventLookup::Ids {
-                events: vec![(RowId(5_000), of[0].id)],
-                after: Position(0),
-                created_from: Timestamp(0),
-                until: Position(u64::MAX),
-            },
-            vec![],
-        ),
-    ];
+/// The events of one stream.
+fn of_stream(stored: &[RecordedEvent], name: &str) -> Vec<RecordedEvent> {
+    let of = stored.iter().filter(|event| event.stream.as_str() == name);
+    of.cloned().collect()
+}
+
+async fn assert_found(backend: &PostgresBackend, cases: Vec<(EventLookup, Vec<&RecordedEvent>)>) {
     for (lookup, expected) in cases {
         let found = backend
             .lookup(LOG, lookup.clone(), Purpose::Read)
@@ -215,6 +116,83 @@ async fn every_look_up_finds_what_it_should() {
             "{lookup:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn look_ups_by_revision_and_position_find_what_they_should() {
+    let Some((backend, _, author, stored)) = filled().await else {
+        return;
+    };
+    let of = of_stream(&stored, "cart-1");
+    let stream = author.stream_row("cart-1");
+    let revisions = |first: u64, count: usize| EventLookup::Revisions {
+        stream,
+        first: Revision(first),
+        count,
+    };
+    let after = |position: u64, limit: usize| EventLookup::After {
+        position: Position(position),
+        limit,
+    };
+    let positions = EventLookup::Positions(vec![Position(9), Position(3), Position(u64::MAX)]);
+    let cases = vec![
+        (revisions(4, 3), of[4..7].iter().collect()),
+        (revisions(18, usize::MAX), of[18..].iter().collect()),
+        (revisions(0, 0), vec![]),
+        (positions, vec![&stored[2], &stored[8]]),
+        (after(118, 5), stored[118..].iter().collect()),
+        (after(0, 2), stored[..2].iter().collect()),
+    ];
+    assert_found(&backend, cases).await;
+}
+
+#[tokio::test]
+async fn look_ups_by_id_find_what_they_should() {
+    let Some((backend, _, author, stored)) = filled().await else {
+        return;
+    };
+    let (of, others) = (of_stream(&stored, "cart-1"), of_stream(&stored, "show-1"));
+    let (stream, other) = (author.stream_row("cart-1"), author.stream_row("show-1"));
+    let events = of
+        .iter()
+        .map(|event| (stream, event.id))
+        .chain([(stream, others[1].id), (RowId(5_000), of[1].id)])
+        .collect::<Vec<_>>();
+    let ids = |events: Vec<_>, after: u64, created_from: i64, until: u64| EventLookup::Ids {
+        events,
+        after: Position(after),
+        created_from: Timestamp(created_from),
+        until: Position(until),
+    };
+    let until = |after, created_from, until| ids(events.clone(), after, created_from, until);
+    let by_ids = |after: u64, created_from: i64| until(after, created_from, u64::MAX);
+    let never = i64::MAX / 2;
+    let of_both = vec![(other, others[2].id), (stream, of[2].id)];
+    let of_nobody = vec![(RowId(5_000), of[0].id)];
+    let position = |event: usize| of[event].position.0;
+    let cases = vec![
+        (by_ids(0, never), of.iter().collect()),
+        (by_ids(position(11), never), of[12..].iter().collect()),
+        (by_ids(1_000, of[15].created.0), of[15..].iter().collect()),
+        (
+            by_ids(position(17), of[15].created.0),
+            of[15..].iter().collect(),
+        ),
+        (by_ids(1_000, never), vec![]),
+        (
+            until(position(11), never, position(14)),
+            of[12..15].iter().collect(),
+        ),
+        (until(0, never, position(0)), vec![&of[0]]),
+        (until(0, never, position(0) - 1), vec![]),
+        (until(position(5), never, position(5)), vec![]),
+        (
+            ids(of_both, 0, never, u64::MAX),
+            in_order([&others[2], &of[2]]),
+        ),
+        (ids(of_nobody, 0, 0, u64::MAX), vec![]),
+    ];
+    assert_found(&backend, cases).await;
 }
 
 #[tokio::test]

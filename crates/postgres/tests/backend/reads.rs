@@ -69,97 +69,89 @@ pub(crate) async fn pages(backend: &PostgresBackend, mut slice: LogSlice) -> Vec
     }
 }
 
+fn types(names: &[&str]) -> Vec<EventType> {
+    let types = names.iter().map(|name| EventType::new(*name));
+    types.collect::<Result<_, _>>().expect("valid")
+}
+
+fn tags(names: &[&str]) -> Vec<Tag> {
+    let tags = names.iter().map(|name| Tag::new(*name));
+    tags.collect::<Result<_, _>>().expect("valid")
+}
+
+fn texts(names: &[&str]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+/// Conditions that some events meet, or none.
+fn queries() -> Vec<Query> {
+    let typed = |names| Query {
+        types: types(names),
+        ..Query::default()
+    };
+    let tagged = |names| Query {
+        tags: tags(names),
+        ..Query::default()
+    };
+    let prefixed = |names| Query {
+        stream_prefixes: texts(names),
+        ..Query::default()
+    };
+    let categorised = |names| Query {
+        categories: texts(names),
+        ..Query::default()
+    };
+    vec![
+        typed(&["Added"]),
+        typed(&["Added", "Größe", "Never"]),
+        typed(&["Never"]),
+        tagged(&["red"]),
+        tagged(&["blue", "red"]),
+        Query {
+            types: types(&["Removed"]),
+            ..tagged(&["odd"])
+        },
+        prefixed(&["cart", "gr"]),
+        prefixed(&["cart%", "c_rt", "\0"]),
+        categorised(&["cart"]),
+        Query {
+            tags: tags(&["red"]),
+            ..categorised(&["$$cart", "größe"])
+        },
+    ]
+}
+
+/// No condition, one, or one of several.
+fn filters() -> Vec<Filter> {
+    let tagged = |names| Query {
+        tags: tags(names),
+        ..Query::default()
+    };
+    let removed = Query {
+        types: types(&["Removed"]),
+        ..tagged(&["red"])
+    };
+    let added = Query {
+        types: types(&["Added"]),
+        categories: texts(&["show"]),
+        ..Query::default()
+    };
+    let any_of = [
+        vec![tagged(&["green"]), removed],
+        vec![added, tagged(&["odd"])],
+    ];
+    let mut filters = vec![Filter::ALL];
+    filters.extend(queries().into_iter().map(Filter::query));
+    filters.extend(any_of.map(|any_of| Filter { any_of }));
+    filters
+}
+
 #[tokio::test]
 async fn every_filter_gives_what_matches_in_both_directions() {
     let Some((backend, _, _, stored)) = filled().await else {
         return;
     };
-    let types = |names: &[&str]| {
-        names
-            .iter()
-            .map(|name| EventType::new(*name).expect("valid"))
-            .collect()
-    };
-    let tags = |names: &[&str]| {
-        names
-            .iter()
-            .map(|name| Tag::new(*name).expect("valid"))
-            .collect()
-    };
-    let texts = |names: &[&str]| names.iter().map(ToString::to_string).collect();
-    let query = Query::default();
-    let filters = vec![
-        Filter::ALL,
-        Filter::query(Query {
-            types: types(&["Added"]),
-            ..query.clone()
-        }),
-        Filter::query(Query {
-            types: types(&["Added", "Größe", "Never"]),
-            ..query.clone()
-        }),
-        Filter::query(Query {
-            types: types(&["Never"]),
-            ..query.clone()
-        }),
-        Filter::query(Query {
-            tags: tags(&["red"]),
-            ..query.clone()
-        }),
-        Filter::query(Query {
-            tags: tags(&["blue", "red"]),
-            ..query.clone()
-        }),
-        Filter::query(Query {
-            tags: tags(&["odd"]),
-            types: types(&["Removed"]),
-            ..query.clone()
-        }),
-        Filter::query(Query {
-            stream_prefixes: texts(&["cart", "gr"]),
-            ..query.clone()
-        }),
-        Filter::query(Query {
-            stream_prefixes: texts(&["cart%", "c_rt", "\0"]),
-            ..query.clone()
-        }),
-        Filter::query(Query {
-            categories: texts(&["cart"]),
-            ..query.clone()
-        }),
-        Filter::query(Query {
-            categories: texts(&["$$cart", "größe"]),
-            tags: tags(&["red"]),
-            ..query.clone()
-        }),
-        Filter {
-            any_of: vec![
-                Query {
-                    tags: tags(&["green"]),
-                    ..query.clone()
-                },
-                Query {
-                    tags: tags(&["red"]),
-                    types: types(&["Removed"]),
-                    ..query.clone()
-                },
-            ],
-        },
-        Filter {
-            any_of: vec![
-                Query {
-                    types: types(&["Added"]),
-                    categories: texts(&["show"]),
-                    ..query.clone()
-                },
-                Query {
-                    tags: tags(&["odd"]),
-                    ..query.clone()
-                },
-            ],
-        },
-    ];
-    for filter in filters {
+    for filter in filters() {
         for (after, to) in [(0, u64::MAX), (17, 90), (0, 0), (119, 120), (200, 300)] {
             let mut expected: Vec<_> = (stored.iter())
                 .filter(|event| {
@@ -257,14 +249,8 @@ async fn streams_are_read_between_revisions_both_ways_and_by_time() {
         direction: Direction::Forwards,
         limit: 100,
     };
-    assert_eq!(
-        backend
-            .read_stream(slice.clone())
-            .await
-            .expect("reads")
-            .events,
-        of[3..=9]
-    );
+    let page = backend.read_stream(slice.clone()).await.expect("reads");
+    assert_eq!(page.events, of[3..=9]);
     let backwards = StreamSlice {
         direction: Direction::Backwards,
         limit: 2,
@@ -283,10 +269,8 @@ async fn streams_are_read_between_revisions_both_ways_and_by_time() {
         created_from: Some(of[8].created),
         ..slice.clone()
     };
-    assert_eq!(
-        backend.read_stream(young).await.expect("reads").events,
-        of[8..=9]
-    );
+    let page = backend.read_stream(young).await.expect("reads");
+    assert_eq!(page.events, of[8..=9]);
     let beyond = StreamSlice {
         from: Revision(50),
         to: Revision::MAX,

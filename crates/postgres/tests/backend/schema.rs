@@ -1,10 +1,11 @@
 //! Making, refusing and migrating stores; rights; messages between processes.
 
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use gesta_core::backend::{Backend, EventLookup, IndexPage, IndexWrite, Purpose, Signal};
 use gesta_core::registry::{Claim, Generation, Join, LeaseEpoch, NodeInfo, Tenure};
 use gesta_core::{ErrorKind, LogId, Position};
-use gesta_pgtest::shared;
+use gesta_pgtest::{Server, shared};
 use gesta_postgres::{PostgresBackend, schema};
 use uuid::Uuid;
 
@@ -85,6 +86,65 @@ async fn logs_are_apart() {
     }
 }
 
+async fn may_append_and_scavenge(backend: &PostgresBackend) {
+    let mut writer = backend.open_writer(LOG).await.expect("opens");
+    let mut author = Author::default();
+    let mut tagged = draft("a", "T");
+    tagged.tags = &["x"];
+    assert!(is_committed(
+        &author
+            .append(&mut *writer, &[tagged, draft("a", "T"), draft("b", "T")])
+            .await
+    ));
+    let hidden = gesta_core::Visibility {
+        from: gesta_core::Revision(1),
+        created_from: None,
+    };
+    let mode = gesta_core::backend::RunMode::Real;
+    let removed = backend
+        .remove_hidden(LOG, author.stream_row("a"), hidden, mode)
+        .await;
+    assert_eq!(removed.expect("may scavenge").events, 1);
+    let index = backend.virtual_index().expect("kept");
+    let off = index.switch(true).await.expect("may switch");
+    let after = EventLookup::After {
+        position: off.position,
+        limit: 10,
+    };
+    let events = backend.lookup(LOG, after, Purpose::Read).await;
+    let page = IndexPage::of(off.position, &events.expect("reads")).expect("events");
+    let written = index.write(page).await.expect("may write");
+    assert_eq!(written, IndexWrite::Written);
+}
+
+async fn may_own_logs(backend: &PostgresBackend) {
+    let registry = backend.registry().expect("shared");
+    let info = NodeInfo {
+        address: "a:1".into(),
+        weight: 100,
+        build: "1".into(),
+        protocol_min: 1,
+        protocol_max: 1,
+    };
+    let generation = Generation(5);
+    let join = Join {
+        info,
+        generation,
+        beat: 1,
+    };
+    let owner = registry.join(&join).await.expect("may join");
+    let tenure = Tenure {
+        log: LOG,
+        owner,
+        generation,
+        epoch: LeaseEpoch(1),
+    };
+    let seen = LeaseEpoch(0);
+    let got = registry.claim(&[Claim { seen, tenure }]).await;
+    assert_eq!(got.expect("may claim"), [LOG]);
+    assert!(registry.release(tenure).await.expect("may release"));
+}
+
 /// The printed statements make a store that a user without rights for DDL can serve.
 #[tokio::test]
 async fn a_printed_schema_serves_a_user_without_ddl_rights() {
@@ -124,59 +184,8 @@ async fn a_printed_schema_serves_a_user_without_ddl_rights() {
         server.execute(&grant).expect("granted");
     }
     let backend = open(&app_url).await;
-    let mut writer = backend.open_writer(LOG).await.expect("opens");
-    let mut author = Author::default();
-    let mut tagged = draft("a", "T");
-    tagged.tags = &["x"];
-    assert!(is_committed(
-        &author
-            .append(&mut *writer, &[tagged, draft("a", "T"), draft("b", "T")])
-            .await
-    ));
-    let hidden = gesta_core::Visibility {
-        from: gesta_core::Revision(1),
-        created_from: None,
-    };
-    let mode = gesta_core::backend::RunMode::Real;
-    let removed = backend
-        .remove_hidden(LOG, author.stream_row("a"), hidden, mode)
-        .await;
-    assert_eq!(removed.expect("may scavenge").events, 1);
-    let index = backend.virtual_index().expect("kept");
-    let off = index.switch(true).await.expect("may switch");
-    let after = EventLookup::After {
-        position: off.position,
-        limit: 10,
-    };
-    let events = backend.lookup(LOG, after, Purpose::Read).await;
-    let page = IndexPage::of(off.position, &events.expect("reads")).expect("events");
-    let written = index.write(page).await.expect("may write");
-    assert_eq!(written, IndexWrite::Written);
-    let registry = backend.registry().expect("shared");
-    let info = NodeInfo {
-        address: "a:1".into(),
-        weight: 100,
-        build: "1".into(),
-        protocol_min: 1,
-        protocol_max: 1,
-    };
-    let generation = Generation(5);
-    let join = Join {
-        info,
-        generation,
-        beat: 1,
-    };
-    let owner = registry.join(&join).await.expect("may join");
-    let tenure = Tenure {
-        log: LOG,
-        owner,
-        generation,
-        epoch: LeaseEpoch(1),
-    };
-    let seen = LeaseEpoch(0);
-    let got = registry.claim(&[Claim { seen, tenure }]).await;
-    assert_eq!(got.expect("may claim"), [LOG]);
-    assert!(registry.release(tenure).await.expect("may release"));
+    may_append_and_scavenge(&backend).await;
+    may_own_logs(&backend).await;
     let error = schema::new_incarnation(&config(&app_url))
         .await
         .expect_err("may not");
@@ -208,19 +217,15 @@ async fn a_database_of_another_encoding_is_refused() {
     assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
 }
 
-#[tokio::test]
-async fn messages_reach_the_others_and_interruptions_are_told() {
-    let Some((one, url)) = fresh().await else {
-        return;
-    };
-    let other = open(&url).await;
-    let mut at_one = one.signals();
-    let mut at_other = other.signals();
-    let appended = |position| Signal::Appended {
+fn appended(position: u64) -> Signal {
+    Signal::Appended {
         log: LOG,
         position: Position(position),
-    };
-    // Until both listen, messages may be lost.
+    }
+}
+
+/// Sends a message until it arrives: before both listen, messages may be lost.
+async fn until_heard(one: &PostgresBackend, at_other: &mut BoxStream<'static, Signal>) {
     let hello = Signal::GiveWay {
         log: LOG,
         by: Uuid::from_u128(7),
@@ -235,6 +240,16 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
         }
     };
     tokio::select! { () = heard => {} () = say => {} }
+}
+
+#[tokio::test]
+async fn messages_reach_the_others_and_interruptions_are_told() {
+    let Some((one, url)) = fresh().await else {
+        return;
+    };
+    let other = open(&url).await;
+    let (mut at_one, mut at_other) = (one.signals(), other.signals());
+    until_heard(&one, &mut at_other).await;
     for position in 1..=100 {
         one.send_signal(appended(position)).await;
     }
@@ -275,6 +290,36 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
     while at_other.next().await != Some(appended(200)) {}
 }
 
+/// What `pg_dump` says of a schema.
+fn dump(server: &Server, schema: &str) -> Vec<u8> {
+    let programs = gesta_pgtest::find_binaries().expect("found before");
+    let dump = std::process::Command::new(programs.join("pg_dump"))
+        .args(["--schema", schema, "--dbname", &server.url()])
+        .output()
+        .expect("runs");
+    assert!(
+        dump.status.success(),
+        "{}",
+        String::from_utf8_lossy(&dump.stderr)
+    );
+    dump.stdout
+}
+
+/// Carries out a dump with `psql`.
+fn restore(url: &str, dump: &[u8]) {
+    let programs = gesta_pgtest::find_binaries().expect("found before");
+    let mut restore = std::process::Command::new(programs.join("psql"))
+        .args(["--quiet", "--set", "ON_ERROR_STOP=1", "--dbname", url])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("runs");
+    let mut input = restore.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut input, dump).expect("written");
+    drop(input);
+    assert!(restore.wait().expect("ends").success());
+}
+
 /// Goal: the documented way of backup and restore. A dump taken while the store is in use is a whole store; the
 /// restored one begins a new life.
 #[tokio::test(flavor = "multi_thread")]
@@ -291,39 +336,15 @@ async fn a_dump_is_restored_into_a_new_life() {
             .append(&mut *writer, &[tagged, draft("b", "T")])
             .await
     ));
-    let programs = gesta_pgtest::find_binaries().expect("found before");
     let (_, schema_name) = url.split_once("?schema=").expect("has one");
-    let dump = std::process::Command::new(programs.join("pg_dump"))
-        .args(["--schema", schema_name, "--dbname", &server.url()])
-        .output()
-        .expect("runs");
-    assert!(
-        dump.status.success(),
-        "{}",
-        String::from_utf8_lossy(&dump.stderr)
-    );
+    let dump = dump(server, schema_name);
     // Appended after the backup: lost by the restore.
     assert!(is_committed(
         &author.append(&mut *writer, &[draft("a", "T")]).await
     ));
     server.create_database("restored").expect("made");
+    restore(&server.url_for("restored"), &dump);
     let restored_url = url.replace("/postgres?", "/restored?");
-    let mut restore = std::process::Command::new(programs.join("psql"))
-        .args([
-            "--quiet",
-            "--set",
-            "ON_ERROR_STOP=1",
-            "--dbname",
-            &server.url_for("restored"),
-        ])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .expect("runs");
-    let mut input = restore.stdin.take().expect("piped");
-    std::io::Write::write_all(&mut input, &dump.stdout).expect("written");
-    drop(input);
-    assert!(restore.wait().expect("ends").success());
     let old = backend.history().incarnation;
     let new = schema::new_incarnation(&config(&restored_url))
         .await

@@ -12,8 +12,8 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(format!("{FIXTURES}/{name}")).expect("fixture")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn certificates_are_believed_as_the_mode_says() {
+/// A server with a certificate and a password.
+fn server_with_tls() -> Option<Server> {
     let with_tls = ServerConfig {
         auth: Auth::Password("se-cret".to_owned()),
         ..ServerConfig::default()
@@ -22,81 +22,72 @@ async fn certificates_are_believed_as_the_mode_says() {
         .with("ssl", "on")
         .with_file("server.crt", &fixture("server.crt"))
         .with_file("server.key", &fixture("server.key"));
-    let Some(server) = Server::start_with(with_tls).expect("starts") else {
+    Server::start_with(with_tls).expect("starts")
+}
+
+/// True if the connections of a store are encrypted, as the server sees them; closes the store.
+async fn is_encrypted(backend: PostgresBackend, server: &Server) -> Option<bool> {
+    let _writer = backend.open_writer(LOG).await.expect("opens");
+    let used = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+                WHERE application_name = 'gesta' AND state IS NOT NULL";
+    let url = server.url() + "?sslmode=disable";
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+        .await
+        .expect("connects");
+    tokio::spawn(connection);
+    let found = client.query_one(used, &[]).await.expect("reads").get(0);
+    backend.close().await;
+    let end =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'gesta'";
+    client.batch_execute(end).await.expect("ended");
+    let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'gesta'";
+    while client
+        .query_one(left, &[])
+        .await
+        .expect("reads")
+        .get::<_, i64>(0)
+        > 0
+    {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_believed_as_the_mode_says() {
+    let Some(server) = server_with_tls() else {
         return;
     };
-    let authority = format!("{FIXTURES}/ca.pem").replace('/', "%2F");
+    let root = format!("&sslrootcert={FIXTURES}/ca.pem").replace('/', "%2F");
     let schema = fresh_schema();
     let by_address = server.url();
     let by_name = by_address.replace("127.0.0.1", "localhost");
     let open = async |base: &str, options: &str| {
         PostgresBackend::open(config(&format!("{base}?schema={schema}{options}"))).await
     };
+    let full = format!("&sslmode=verify-full{root}");
     let accepted = [
         (&by_address, "&sslmode=disable".to_owned(), false),
         (&by_address, String::new(), true),
         (&by_address, "&sslmode=require".to_owned(), true),
-        (
-            &by_address,
-            format!("&sslmode=verify-ca&sslrootcert={authority}"),
-            true,
-        ),
-        (
-            &by_address,
-            format!("&sslmode=require&sslrootcert={authority}"),
-            true,
-        ),
-        (
-            &by_name,
-            format!("&sslmode=verify-full&sslrootcert={authority}"),
-            true,
-        ),
-        (
-            &by_name,
-            format!("&sslmode=verify-full&sslrootcert={authority}&channel_binding=require"),
-            true,
-        ),
+        (&by_address, format!("&sslmode=verify-ca{root}"), true),
+        (&by_address, format!("&sslmode=require{root}"), true),
+        (&by_name, full.clone(), true),
+        (&by_name, format!("{full}&channel_binding=require"), true),
     ];
     for (base, options, encrypted) in accepted {
         let backend = open(base, &options).await.expect(&options);
-        let _writer = backend.open_writer(LOG).await.expect("opens");
-        let used = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
-                    WHERE application_name = 'gesta' AND state IS NOT NULL";
-        let url = by_address.clone() + "?sslmode=disable";
-        let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
-            .await
-            .expect("connects");
-        tokio::spawn(connection);
-        let found: Option<bool> = client.query_one(used, &[]).await.expect("reads").get(0);
+        let found = is_encrypted(backend, &server).await;
         assert_eq!(found, Some(encrypted), "{options}");
-        backend.close().await;
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'gesta'";
-        client.batch_execute(end).await.expect("ended");
-        let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'gesta'";
-        while client
-            .query_one(left, &[])
-            .await
-            .expect("reads")
-            .get::<_, i64>(0)
-            > 0
-        {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
     }
     let refused = [
-        (
-            &by_address,
-            format!("&sslmode=verify-full&sslrootcert={authority}"),
-        ),
-        (&by_name, "&sslmode=verify-full".to_owned()),
-        (&by_name, "&sslmode=verify-ca".to_owned()),
-        (
-            &by_name,
-            "&sslmode=verify-full&sslrootcert=%2Fmissing.pem".to_owned(),
-        ),
+        (&by_address, &*full),
+        (&by_name, "&sslmode=verify-full"),
+        (&by_name, "&sslmode=verify-ca"),
+        (&by_name, "&sslmode=verify-full&sslrootcert=%2Fmissing.pem"),
     ];
     for (base, options) in refused {
-        let error = open(base, &options).await.expect_err(&options);
+        let error = open(base, options).await.expect_err(options);
         assert!(
             error.to_string().contains("ertificate") || error.to_string().contains("sslrootcert"),
             "{error}"

@@ -108,33 +108,18 @@ pub enum Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Violation::AcknowledgedLost { stream, id } => {
-                write!(f, "acknowledged, but lost: event {id} of stream {stream}")
+            Self::AcknowledgedLost { stream, id } => event(f, "acknowledged, but lost", stream, id),
+            Self::StoredTwice { stream, id } => event(f, "stored twice", stream, id),
+            Self::RefusedStored { stream, id } => append(f, "refused, but stored", stream, id),
+            Self::RefusedAfterAcknowledged { stream, id } => {
+                append(f, "refused after it was acknowledged", stream, id)
             }
-            Violation::StoredTwice { stream, id } => {
-                write!(f, "stored twice: event {id} of stream {stream}")
+            Self::PartlyStored { stream, id } => append(f, "stored in part", stream, id),
+            Self::WrongPlace { stream, id, detail } => {
+                event(f, "stored elsewhere than answered", stream, id)?;
+                write!(f, ": {detail}")
             }
-            Violation::RefusedStored { stream, id } => {
-                write!(
-                    f,
-                    "refused, but stored: the append of event {id} to stream {stream}"
-                )
-            }
-            Violation::RefusedAfterAcknowledged { stream, id } => write!(
-                f,
-                "refused after it was acknowledged: the append of event {id} to stream {stream}"
-            ),
-            Violation::PartlyStored { stream, id } => {
-                write!(
-                    f,
-                    "stored in part: the append of event {id} to stream {stream}"
-                )
-            }
-            Violation::WrongPlace { stream, id, detail } => write!(
-                f,
-                "stored elsewhere than answered: event {id} of stream {stream}: {detail}"
-            ),
-            Violation::RevisionGap {
+            Self::RevisionGap {
                 stream,
                 expected,
                 found,
@@ -142,19 +127,15 @@ impl fmt::Display for Violation {
                 f,
                 "gap in stream {stream}: revision {found} instead of {expected}"
             ),
-            Violation::PositionOrder { log, position } => {
-                write!(
-                    f,
-                    "position {position} of log {log} is not above the one before it"
-                )
-            }
-            Violation::CreatedDecreased { log, position } => {
-                write!(
-                    f,
-                    "position {position} of log {log} was created before the one before it"
-                )
-            }
-            Violation::TailerOrder {
+            Self::PositionOrder { log, position } => write!(
+                f,
+                "position {position} of log {log} is not above the one before it"
+            ),
+            Self::CreatedDecreased { log, position } => write!(
+                f,
+                "position {position} of log {log} was created before the one before it"
+            ),
+            Self::TailerOrder {
                 tailer,
                 log,
                 position,
@@ -162,7 +143,7 @@ impl fmt::Display for Violation {
                 f,
                 "tailer {tailer} got position {position} of log {log} at or below one that it had seen"
             ),
-            Violation::AppearedBelowPassed {
+            Self::AppearedBelowPassed {
                 tailer,
                 log,
                 position,
@@ -170,7 +151,7 @@ impl fmt::Display for Violation {
                 f,
                 "position {position} of log {log} is below one that tailer {tailer} had passed, who never got it"
             ),
-            Violation::Vanished {
+            Self::Vanished {
                 tailer,
                 log,
                 position,
@@ -180,6 +161,16 @@ impl fmt::Display for Violation {
             ),
         }
     }
+}
+
+/// What is wrong with an event.
+fn event(f: &mut fmt::Formatter<'_>, what: &str, stream: &StreamId, id: &EventId) -> fmt::Result {
+    write!(f, "{what}: event {id} of stream {stream}")
+}
+
+/// What is wrong with the append of an event.
+fn append(f: &mut fmt::Formatter<'_>, what: &str, stream: &StreamId, id: &EventId) -> fmt::Result {
+    write!(f, "{what}: the append of event {id} to stream {stream}")
 }
 
 /// What a check has found.

@@ -80,45 +80,75 @@ async fn random_statements_do_the_same_as_in_memory() {
     }
 }
 
+/// A statement that a node makes, and what it is about.
+struct Statement {
+    number: u32,
+    id: NodeId,
+    generation: Generation,
+    /// Of one log, and perhaps an outdated one.
+    tenure: Tenure,
+    /// Another node, perhaps.
+    other: Option<NodeId>,
+    details: [u32; 4],
+}
+
 async fn answer(
     registry: &dyn Registry,
-    statement: u32,
+    number: u32,
     node: usize,
     details: [u32; 4],
     known: &mut [Known],
     side: usize,
 ) -> String {
     let Known { ids, generation } = known[node];
-    let Some(id) = ids[side].filter(|_| statement > 0) else {
-        known[node].ids[side] = Some(
-            registry
-                .join(&join(node, generation))
-                .await
-                .expect("answers"),
-        );
+    let Some(id) = ids[side].filter(|_| number > 0) else {
+        let joined = registry.join(&join(node, generation)).await;
+        known[node].ids[side] = Some(joined.expect("answers"));
         return "joined".to_owned();
     };
     // Sometimes what an older process of the node would say.
-    let generation = generation - i64::from(details[0].is_multiple_of(8));
+    let generation = Generation(generation - i64::from(details[0].is_multiple_of(8)));
     let look = registry.look().await.expect("answers");
     let log = LogId(u16::try_from(details[1] % u32::from(LOGS)).expect("fits"));
-    let lease = look.leases[usize::from(log.0)];
-    let epoch = LeaseEpoch(
-        lease
-            .epoch
-            .0
-            .saturating_sub(u64::from(details[2].is_multiple_of(8))),
-    );
-    let tenure = Tenure {
-        log,
-        owner: id,
-        generation: Generation(generation),
-        epoch,
+    let present = look.leases[usize::from(log.0)].epoch.0;
+    let epoch = LeaseEpoch(present.saturating_sub(u64::from(details[2].is_multiple_of(8))));
+    let statement = Statement {
+        number,
+        id,
+        generation,
+        tenure: Tenure {
+            log,
+            owner: id,
+            generation,
+            epoch,
+        },
+        other: known[usize::try_from(details[3] % 3).expect("fits")].ids[side],
+        details,
     };
-    let other = known[usize::try_from(details[3] % 3).expect("fits")].ids[side];
-    match statement {
+    match number {
+        1..=4 => about_node(registry, &statement, &look, known, side).await,
+        5..=10 => about_lease(registry, &statement, &look).await,
+        _ => about_cluster(registry, &statement, known, side).await,
+    }
+}
+
+/// Beats, and changes of the state of a node.
+async fn about_node(
+    registry: &dyn Registry,
+    statement: &Statement,
+    look: &Look,
+    known: &[Known],
+    side: usize,
+) -> String {
+    let Statement {
+        id,
+        generation,
+        details,
+        ..
+    } = *statement;
+    match statement.number {
         1 | 2 => {
-            let mut beat = beat(id, generation, i64::from(details[3]));
+            let mut beat = beat(id, generation.0, i64::from(details[3]));
             beat.unreachable
                 .truncate(usize::try_from(details[1] % 3).expect("fits"));
             let look = registry.beat(&beat).await.expect("answers");
@@ -131,37 +161,40 @@ async fn answer(
                 .map_or(0, |row| row.beat - i64::from(details[3] % 2));
             let suspect = Suspect {
                 node: id,
-                generation: Generation(generation),
+                generation,
                 beat,
             };
             format!("{:?}", registry.declare_dead(suspect).await)
         }
-        4 => {
+        _ => {
             let states = [NodeState::Up, NodeState::Draining, NodeState::Left];
             let state = states[usize::try_from(details[1] % 3).expect("fits")];
-            format!(
-                "{:?}",
-                registry.set_state(id, Generation(generation), state).await
-            )
+            format!("{:?}", registry.set_state(id, generation, state).await)
         }
+    }
+}
+
+/// Who owns logs, and who will.
+async fn about_lease(registry: &dyn Registry, statement: &Statement, look: &Look) -> String {
+    let Statement { tenure, other, .. } = *statement;
+    let (log, epoch) = (tenure.log, tenure.epoch);
+    match statement.number {
         5..=7 => {
-            let claims: Vec<Claim> = look
-                .leases
-                .iter()
-                .filter(|lease| lease.log.0 % 2 == log.0 % 2)
-                .map(|lease| {
-                    let seen = if lease.log == log { epoch } else { lease.epoch };
-                    let epoch = LeaseEpoch(lease.epoch.0 + 1 + u64::from(details[3] % 3));
-                    Claim {
-                        seen,
-                        tenure: Tenure {
-                            log: lease.log,
-                            epoch,
-                            ..tenure
-                        },
-                    }
-                })
-                .collect();
+            let leases = look.leases.iter();
+            let claims = leases.filter(|lease| lease.log.0 % 2 == log.0 % 2);
+            let claims = claims.map(|lease| {
+                let seen = if lease.log == log { epoch } else { lease.epoch };
+                let more = 1 + u64::from(statement.details[3] % 3);
+                Claim {
+                    seen,
+                    tenure: Tenure {
+                        log: lease.log,
+                        epoch: LeaseEpoch(lease.epoch.0 + more),
+                        ..tenure
+                    },
+                }
+            });
+            let claims: Vec<Claim> = claims.collect();
             let mut got = registry.claim(&claims).await.expect("answers");
             got.sort();
             format!("{got:?}")
@@ -170,19 +203,29 @@ async fn answer(
         9 => {
             let hand_over = HandOver {
                 from: tenure,
-                to: other.unwrap_or(id),
-                to_generation: Generation(generation),
+                to: other.unwrap_or(statement.id),
+                to_generation: statement.generation,
                 reason: MoveReason::Drain,
             };
             format!("{:?}", registry.hand_over(hand_over).await)
         }
-        10 => format!("{:?}", registry.release(tenure).await),
+        _ => format!("{:?}", registry.release(tenure).await),
+    }
+}
+
+/// What people say about addresses, versions and logs, and the history.
+async fn about_cluster(
+    registry: &dyn Registry,
+    statement: &Statement,
+    known: &[Known],
+    side: usize,
+) -> String {
+    let details = statement.details;
+    match statement.number {
         11 => {
             let address = format!("node-{}:4000", details[1] % 4);
-            format!(
-                "{:?}",
-                registry.hold(&address, details[3].is_multiple_of(2)).await
-            )
+            let is_held = details[3].is_multiple_of(2);
+            format!("{:?}", registry.hold(&address, is_held).await)
         }
         12 => {
             let [from, to] = [details[1] % 3, details[2] % 3]
@@ -190,24 +233,16 @@ async fn answer(
             format!("{:?}", registry.finalize(from, to).await)
         }
         _ => {
-            registry.pin(log, other).await.expect("answers");
-            registry
-                .freeze(details[0].is_multiple_of(2))
-                .await
-                .expect("answers");
+            let (log, frozen) = (statement.tenure.log, details[0].is_multiple_of(2));
+            registry.pin(log, statement.other).await.expect("answers");
+            registry.freeze(frozen).await.expect("answers");
+            let name = |id: NodeId| known.iter().position(|known| known.ids[side] == Some(id));
             let moves = registry.moves().await.expect("answers");
             let mut moves: Vec<_> = moves
                 .iter()
                 .map(|moved| {
-                    let name =
-                        |id: NodeId| known.iter().position(|known| known.ids[side] == Some(id));
-                    (
-                        moved.log,
-                        moved.epoch,
-                        moved.reason,
-                        moved.from.map(name),
-                        moved.to.map(name),
-                    )
+                    let (from, to) = (moved.from.map(name), moved.to.map(name));
+                    (moved.log, moved.epoch, moved.reason, from, to)
                 })
                 .collect();
             moves.sort_by_key(|moved| (moved.0, moved.1));
