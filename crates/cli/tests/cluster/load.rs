@@ -24,7 +24,7 @@ const APPENDS: usize = 10;
 /// Pause of a caller after an append, and after an error: in the quick form so long that the load leaves processors to
 /// the nodes and to other tests.
 fn pause() -> Duration {
-    Duration::from_millis(depth::count(15, 5))
+    Duration::from_millis(depth::count(60, 5))
 }
 
 /// One append, from its first attempt to its acknowledgement.

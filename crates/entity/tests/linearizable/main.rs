@@ -44,8 +44,8 @@ fn prove(share: u64, setting: Setting) {
         Some(_) => Vec::new(),
         None => {
             let count: u64 = match setting {
-                Setting::Strangers => depth::count(2_000, 20_000),
-                Setting::Nodes(_) => depth::count(1_000, 20_000),
+                Setting::Strangers => depth::count(1_000, 20_000),
+                Setting::Nodes(_) => depth::count(500, 20_000),
             };
             let mut random = Random::new(depth::seed());
             (0..count / SHARES + u64::from(share < count % SHARES))
