@@ -11,8 +11,8 @@ use crate::{LOGS, NODES};
 
 /// Streams that are appended to, some in each log.
 const STREAMS: usize = 32;
-/// Pause after an append that has failed.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Pause after an append that has failed, and between rounds: it leaves processors to other tests.
+const PAUSE: Duration = Duration::from_millis(100);
 
 struct Caller {
     client: HttpStore,
