@@ -19,8 +19,10 @@ use crate::{LOGS, NODES};
 const CALLERS: usize = 2;
 /// Streams that the callers append to.
 const STREAMS: usize = 500;
-/// Pause of a caller after an append.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Pause of a caller after an append: in the quick form so long that processors are left to other tests.
+fn pause() -> Duration {
+    Duration::from_millis(depth::count(8, 1))
+}
 /// So long before and after the command that asks for a move belongs to the move.
 const AROUND: Duration = Duration::from_millis(300);
 
@@ -54,7 +56,7 @@ impl Callers {
                     append(&store, &streams[turn % STREAMS]).await;
                     seen.lock().unwrap().push((begun, Instant::now(), node));
                     turn += 7;
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(pause()).await;
                 }
             });
         }
