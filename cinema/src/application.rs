@@ -50,7 +50,7 @@ impl Application {
         }?;
         let read_model = ReadModel::start(Arc::clone(&store) as _, views);
         let app = Arc::new(App {
-            metrics: Metrics::new(&store, &shows, read_model.stats()),
+            metrics: Arc::new(Metrics::new(&store, &shows, read_model.stats())),
             store,
             shows,
             read_model,

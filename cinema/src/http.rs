@@ -45,7 +45,7 @@ pub(crate) struct App {
     pub(crate) read_model: ReadModel,
     /// The store of both.
     pub(crate) store: Arc<Store>,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 type Answer<T> = Result<T, Refusal>;
@@ -70,7 +70,7 @@ fn router(app: &Arc<App>) -> Router {
         .route("/metrics", only("GET, HEAD", get(show_metrics)))
         .fallback(async |uri: Uri| Refusal::not_found(&uri))
         .layer(middleware::from_fn_with_state(
-            Arc::clone(app),
+            Arc::clone(&app.metrics),
             metrics::count,
         ))
         .with_state(Arc::clone(app))

@@ -15,7 +15,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::http::App;
 use crate::read_model::Stats;
 use crate::shows::Shows;
 
@@ -107,8 +106,12 @@ impl Metrics {
 }
 
 /// Counts a request and measures the time that it takes.
-pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let (metrics, begun) = (&app.metrics, Instant::now());
+pub(crate) async fn count(
+    State(metrics): State<Arc<Metrics>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let begun = Instant::now();
     let route = request.extensions().get::<MatchedPath>();
     let route = route.map_or("unknown", MatchedPath::as_str).to_owned();
     let in_flight = InFlight::new(&metrics.in_flight);

@@ -11,7 +11,8 @@ use futures::{StreamExt, pin_mut};
 use gesta_lab::failure::{Context, Failure, Result, fail};
 use gesta_lab::histogram::Latencies;
 use gesta_lab::host::{CpuMeter, CpuUse};
-use gesta_lab::target::{PhaseRun, ReadBack};
+use gesta_lab::read_back::ReadBack;
+use gesta_lab::target::PhaseRun;
 use serde::{Deserialize, Serialize};
 
 use crate::child::Child;

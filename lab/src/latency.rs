@@ -15,11 +15,12 @@ use tokio_util::sync::CancellationToken;
 use crate::cells;
 use crate::failure::{Context, Result, fail};
 use crate::journals;
+use crate::read_back::ReadBack;
 use crate::report::numbers::{list, millis, percent, times};
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, Whose};
 use crate::sizes::Sizes;
 use crate::store;
-use crate::target::{self, Events, GestaTarget, Load, Phase, ReadBack, Target};
+use crate::target::{self, Events, GestaTarget, Load, Phase, Target};
 use crate::units;
 
 /// Streams that all workers fill by turns, each worker its own: at least one per worker.

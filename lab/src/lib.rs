@@ -35,6 +35,7 @@ mod postgres;
 mod quick;
 pub mod random;
 mod read;
+pub mod read_back;
 mod recovery;
 pub mod report;
 mod reservation;

@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use crate::failure::{Context, Result, fail};
 use crate::random::Random;
-use crate::target::SMALLEST_BYTES;
 
+/// Fewest bytes of an event: all that must be in it (`target::Events`).
+pub const SMALLEST_BYTES: usize = 53;
 /// Largest event that a file may ask for: 16 MiB.
 const LARGEST_BYTES: usize = 16 << 20;
 /// The distribution of a production system that was published in 2024: its mean, by its own table, is 21.7 kB.

@@ -4,9 +4,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::{
     AllFrom, AllPage, Append, Appended, Checkpoint, DeleteKind, DeleteStream, Deleted, Direction,
-    Error, EventStore, Filter, ListStreams, MetadataSet, ReadAll, ReadStream, Result, Revision,
-    SetStreamMetadata, StoreInfo, StreamFrom, StreamId, StreamMetadata, StreamMetadataRecord,
-    StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
+    Error, EventStore, Filter, ListStreams, MetadataSet, ReadAll, ReadStream, Resolved, Result,
+    Revision, SetStreamMetadata, SharedEvent, StoreInfo, StreamFrom, StreamId, StreamMetadata,
+    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo,
+    Subscription, resolve_one_by_one,
 };
 use gesta_wire::answer::{self, AppendedSeveral, AppendedTo, Info, Stored, Streams};
 use gesta_wire::{Expected, event, request};
@@ -245,6 +246,10 @@ impl EventStore for HttpStore {
     }
 
     /// Closes this client: later calls get `Unavailable`, its subscriptions end. The server goes on.
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        resolve_one_by_one(self, events).await
+    }
+
     async fn shutdown(&self) -> Result<()> {
         self.closed.cancel();
         Ok(())

@@ -10,9 +10,10 @@ use gesta_client::HttpStore;
 use gesta_core::{
     AllPage, Append, Appended, Checkpoint, DeleteStream, Deleted, Error, ErrorKind, EventData,
     EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, Incarnation, ListStreams,
-    MetadataSet, Query, ReadAll, ReadStream, Result, Revision, SetStreamMetadata, StoreInfo,
-    StreamId, StreamMetadata, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe,
-    SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
+    MetadataSet, Query, ReadAll, ReadStream, Resolved, Result, Revision, SetStreamMetadata,
+    SharedEvent, StoreInfo, StreamId, StreamMetadata, StreamMetadataRecord, StreamPage,
+    StreamsPage, Subscribe, SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
+    resolve_one_by_one,
 };
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Handle, Registry};
@@ -80,6 +81,9 @@ impl EventStore for Failing {
     async fn subscribe(&self, _: Subscribe) -> Result<Subscription> {
         let error = self.error();
         Ok(Subscription::new(futures::stream::once(async { error })))
+    }
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        resolve_one_by_one(self, events).await
     }
     async fn shutdown(&self) -> Result<()> {
         Ok(())

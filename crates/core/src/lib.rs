@@ -25,8 +25,10 @@ pub mod pace;
 pub mod peers;
 pub mod registry;
 mod request;
+mod resolved;
 mod slice;
 mod store;
+mod store_ext;
 mod uptime;
 mod virtual_stream;
 
@@ -39,7 +41,7 @@ pub use filter::{Filter, Query};
 pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
 pub use lifecycle::{Lifecycle, LifecycleChange, StreamMetadata, Visibility};
-pub use links::{Resolved, ResolvedMessage, ResolvedPage, resolve_subscription};
+pub use links::{ResolvedMessage, ResolvedPage, resolve_one_by_one, resolve_subscription};
 pub use log_map::{DatabaseId, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase};
 pub use owner::{After, LoadFrom, LoadStream, OnOutcome, OwnerStore, Submission};
 pub use request::{
@@ -48,8 +50,10 @@ pub use request::{
     SharedEvent, StreamAppend, StreamFrom, StreamInfo, StreamMetadataRecord, StreamPage,
     StreamsPage, Subscribe, SubscribeFrom, SubscribeTo,
 };
+pub use resolved::Resolved;
 pub use slice::{SLICES, log_of, routing_key, slice_of};
-pub use store::{EventStore, EventStoreExt, Subscription, SubscriptionMessage};
+pub use store::{EventStore, Subscription, SubscriptionMessage};
+pub use store_ext::EventStoreExt;
 pub use uptime::{suspended, uptime};
 pub use virtual_stream::{
     CATEGORY_PREFIX, LINK_TYPE, LinkTarget, LinkTo, STREAMS, TYPE_PREFIX, VirtualKind,

@@ -16,41 +16,12 @@ use crate::event::RecordedEvent;
 use crate::ids::Revision;
 use crate::limits::PAGE_BYTES_MAX;
 use crate::request::{ReadStream, SharedEvent, StreamFrom};
+use crate::resolved::Resolved;
 use crate::store::{EventStore, Subscription, SubscriptionMessage};
 use crate::virtual_stream::LinkTarget;
 
 /// Most messages of a subscription whose links are followed together.
 const MESSAGES_AT_ONCE: usize = 256;
-
-/// An event, and the link that led to it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Resolved {
-    /// The event; the link itself if it leads to nothing that can be read.
-    pub event: SharedEvent,
-    /// The link that led to the event; `None` if none did.
-    pub link: Option<SharedEvent>,
-}
-
-impl Resolved {
-    /// An event to which no link led.
-    #[must_use]
-    pub fn itself(event: SharedEvent) -> Self {
-        Self { event, link: None }
-    }
-
-    /// The event at this place of the stream that was read: the link if there is one.
-    #[must_use]
-    pub fn original(&self) -> &SharedEvent {
-        self.link.as_ref().unwrap_or(&self.event)
-    }
-
-    /// Memory that it holds, roughly, in bytes.
-    #[must_use]
-    pub fn cost_bytes(&self) -> usize {
-        let link = self.link.as_ref().map_or(0, |link| link.cost_bytes());
-        self.event.cost_bytes() + link
-    }
-}
 
 /// One page of a stream, with links followed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,7 +45,14 @@ pub struct ResolvedMessage {
     pub link: Option<SharedEvent>,
 }
 
-pub(crate) async fn resolve_one_by_one<S: EventStore + ?Sized>(
+/// Follows links one after the other, by a read of a stream for each.
+///
+/// # Errors
+/// As [`EventStore::resolve`].
+///
+/// # Cancel safety
+/// Safe.
+pub async fn resolve_one_by_one<S: EventStore + ?Sized>(
     store: &S,
     events: Vec<SharedEvent>,
 ) -> Result<Vec<Resolved>> {

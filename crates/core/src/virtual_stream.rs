@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::backend::EventRef;
 use crate::clock::Timestamp;
 use crate::error::{Error, Result};
 use crate::event::{ContentType, RecordedEvent, Tags};
@@ -145,17 +144,6 @@ pub struct LinkTo<'a> {
     pub created: Timestamp,
 }
 
-impl<'a> From<&'a EventRef> for LinkTo<'a> {
-    fn from(event: &'a EventRef) -> Self {
-        Self {
-            stream: &event.stream,
-            revision: event.revision,
-            position: event.position,
-            created: event.created,
-        }
-    }
-}
-
 impl<'a> From<&'a RecordedEvent> for LinkTo<'a> {
     fn from(event: &'a RecordedEvent) -> Self {
         Self {
@@ -212,7 +200,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::backend::{RowId, WriterEpoch};
+    use crate::backend::{EventRef, RowId, WriterEpoch};
     use crate::limits::STREAM_NAME_BYTES_MAX;
 
     fn names(stream: &str, revision: u64, event_type: &str) -> Vec<String> {

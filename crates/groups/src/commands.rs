@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::consumer::Consumer;
 use crate::error::{Error, Result};
 use crate::info::{GroupInfo, Identity};
 use crate::machine::{Action, ConsumerId, Which};
 use crate::names::GroupId;
+use crate::queue::Membership;
 
 /// Requests that wait for the task of one group.
 const COMMANDS_MAX: usize = 1_024;
@@ -37,7 +37,7 @@ type Reply<T> = oneshot::Sender<Result<T>>;
 
 #[derive(Debug)]
 pub(crate) enum Command {
-    Join(Join, Reply<Consumer>),
+    Join(Join, Reply<Membership>),
     Ack(ConsumerId, Vec<Which>, Reply<usize>),
     Nack(ConsumerId, Vec<Which>, Action, String, Reply<usize>),
     Replay(Option<u64>, Reply<()>),

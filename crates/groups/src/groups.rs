@@ -173,8 +173,10 @@ impl Groups {
     /// # Cancel safety
     /// A consumer that has joined already leaves again when the future is dropped.
     pub async fn join(&self, group: &GroupId, join: Join) -> Result<Consumer> {
-        self.asked(group, |reply| Command::Join(join.clone(), reply))
-            .await
+        let (commands, membership) = self
+            .asked(group, |reply| Command::Join(join.clone(), reply))
+            .await?;
+        Ok(Consumer::new(membership, commands))
     }
 
     /// A consumer, known by its number, has finished these events. Returns for how many the answer came in time.
@@ -213,8 +215,8 @@ impl Groups {
     /// # Errors
     /// `NotFound`, `ReplayRunning`, `NotHere`, `TakenOver`, `Overloaded`, `Stopping`, `Store`.
     pub async fn replay_parked(&self, group: &GroupId, stop_at: Option<u64>) -> Result<()> {
-        self.asked(group, |reply| Command::Replay(stop_at, reply))
-            .await
+        let replay = |reply| Command::Replay(stop_at, reply);
+        self.asked(group, replay).await.map(|(_, ())| ())
     }
 
     /// Stops all groups that run in this process; their consumers are told to join again.
@@ -293,19 +295,19 @@ impl Groups {
         }
     }
 
-    /// Asks the task of a group, which is started if it does not run.
+    /// Asks the task of a group, which is started if it does not run; tells also how that task is reached.
     async fn asked<T>(
         &self,
         group: &GroupId,
         command: impl Fn(tokio::sync::oneshot::Sender<Result<T>>) -> Command,
-    ) -> Result<T> {
+    ) -> Result<(Commands, T)> {
         for _ in 0..TRIES {
             let storage = self.storage(group)?;
             let commands = self.running_or_started(storage)?;
             match commands.ask(&command).await {
                 // It has stopped before it came to this.
                 None | Some(Err(Error::Dropped(_))) => {}
-                Some(answer) => return answer,
+                Some(answer) => return answer.map(|answer| (commands, answer)),
             }
         }
         Err(changed_too_often(group))
@@ -334,7 +336,7 @@ impl Groups {
             number,
         };
         let shared = Arc::clone(&self.inner.shared);
-        let task = run(storage, shared, commands.clone(), requests, leave);
+        let task = run(storage, shared, requests, leave);
         self.inner.tasks.spawn(task);
         Ok(commands)
     }
@@ -362,7 +364,6 @@ impl Drop for Leave {
 async fn run(
     storage: Storage,
     shared: Arc<Shared>,
-    commands: Commands,
     mut requests: mpsc::Receiver<Command>,
     leave: Leave,
 ) {
@@ -375,7 +376,7 @@ async fn run(
         Err(why) => why,
         Ok(begun) => {
             tracing::debug!(%group, "a consumer group begins");
-            let mut task = Task::new(begun, shared, commands);
+            let mut task = Task::new(begun, shared);
             let why = task.run(&mut requests).await;
             task.stop(&why).await;
             why

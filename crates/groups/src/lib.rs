@@ -10,7 +10,8 @@
 //! * `run`: the task that connects the machine with the store; `work`: what it has the store do; `begin`: how it begins;
 //! * `storage`: the streams that keep a group; `record`: the documents in them;
 //! * `groups`: the groups of a process; `changes`: how they are created, changed and deleted; `config`: their bounds;
-//!   `commands`: how their tasks are reached; `consumer`: a consumer's side;
+//!   `commands`: how their tasks are reached; `consumer`: a consumer's side; `queue`:
+//!   its deliveries;
 //! * `settings`, `names`, `info`, `error`: what callers say and hear; `document`: how the API shows a group.
 
 mod begin;
@@ -24,6 +25,7 @@ mod groups;
 mod info;
 mod machine;
 mod names;
+mod queue;
 mod record;
 mod run;
 mod settings;
@@ -33,7 +35,7 @@ mod work;
 pub use changes::Create;
 pub use commands::Join;
 pub use config::{Alone, Config, Placement};
-pub use consumer::{Consumer, Delivery};
+pub use consumer::Consumer;
 pub use error::{Elsewhere, Error, Result};
 pub use groups::Groups;
 pub use info::{ConsumerInfo, GroupInfo, Identity, Running};
@@ -42,6 +44,7 @@ pub use machine::{
     REASON_CHARS_MAX, Refused, ReplayRunning, Sent, Token, Which,
 };
 pub use names::{ALL, GROUP_NAME_BYTES_MAX, GroupId, Source, keeps_state_of_groups};
+pub use queue::Delivery;
 pub use settings::{
     BUFFER_EVENTS_MAX, CONSUMER_EVENTS_MAX, CONSUMERS_MAX, NUMBER_MAX, Settings, Start, Strategy,
 };

@@ -19,13 +19,13 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::begin::Begun;
-use crate::commands::{Command, Commands, Join, Stop, no_consumer};
+use crate::commands::{Command, Join, Stop, no_consumer};
 use crate::config::{Config, Placement};
-use crate::consumer::{Consumer, Delivery, Queue};
 use crate::error::{Error, Result};
 use crate::info::{ConsumerInfo, GroupInfo, Identity, Running};
 use crate::machine::{ConsumerId, Counts, Machine};
 use crate::names::{Source, keeps_state_of_groups};
+use crate::queue::{Delivery, Membership, Queue};
 use crate::record::{self, Configuration};
 use crate::storage::Storage;
 use crate::work::{self, Done};
@@ -70,7 +70,6 @@ pub(crate) struct Task {
     members: HashMap<ConsumerId, Member>,
     subscription: Option<Subscription>,
     departures: Arc<Notify>,
-    commands: Commands,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
     is_parking: bool,
     is_looking_up: bool,
@@ -88,7 +87,7 @@ fn now() -> Instant {
 }
 
 impl Task {
-    pub(crate) fn new(begun: Begun, shared: Arc<Shared>, commands: Commands) -> Self {
+    pub(crate) fn new(begun: Begun, shared: Arc<Shared>) -> Self {
         let Begun {
             storage,
             configuration,
@@ -119,7 +118,6 @@ impl Task {
             members: HashMap::new(),
             subscription: None,
             departures: Arc::new(Notify::new()),
-            commands,
             work: FuturesUnordered::new(),
             is_parking: false,
             is_looking_up: false,
@@ -395,7 +393,7 @@ impl Task {
         Err(no_consumer(&self.storage.group, consumer))
     }
 
-    fn join(&mut self, join: Join) -> Result<Consumer> {
+    fn join(&mut self, join: Join) -> Result<Membership> {
         let id = ConsumerId(Uuid::new_v4());
         let group = self.storage.group.clone();
         if let Err(refused) = self.machine.join(id, join.buffer) {
@@ -407,13 +405,7 @@ impl Task {
             identity: join.identity,
         };
         self.members.insert(id, member);
-        Ok(Consumer {
-            id,
-            group,
-            queue,
-            commands: self.commands.clone(),
-            has_ended: false,
-        })
+        Ok(Membership { id, group, queue })
     }
 
     /// Takes out the consumers that have left.

@@ -7,12 +7,14 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::error::StartError;
-use crate::hello::ADDRESS_BYTES_MAX;
 use crate::route::Address;
 use crate::sending::Credit;
 
 /// Fewest bytes of a secret. A shorter one could be guessed from one recorded hello.
 pub(crate) const SECRET_BYTES_MIN: usize = 16;
+
+/// Longest address: that of a host name and a port, and more.
+pub(crate) const ADDRESS_BYTES_MAX: usize = 300;
 
 /// The secret that the nodes of a cluster share. It is never shown and never sent.
 #[derive(Clone)]

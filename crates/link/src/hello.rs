@@ -21,7 +21,7 @@ use sha2::Sha256;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use uuid::Uuid;
 
-use crate::config::{Protocols, Secret, StoreIdentity};
+use crate::config::{ADDRESS_BYTES_MAX, Protocols, Secret, StoreIdentity};
 use crate::route::Address;
 use crate::sending::Credit;
 
@@ -31,8 +31,6 @@ const PROOF_BYTES: usize = 32;
 /// Longest introduction or sentence.
 const TEXT_BYTES_MAX: usize = 1_024;
 const BUILD_BYTES_MAX: usize = 64;
-/// Longest address: that of a host name and a port, and more.
-pub(crate) const ADDRESS_BYTES_MAX: usize = 300;
 
 const WELCOME: u8 = 0;
 const REFUSED: u8 = 1;

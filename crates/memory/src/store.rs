@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use gesta_core::{
     AllPage, Append, Appended, Capabilities, DeleteStream, Deleted, Durability, EventStore,
-    IdempotencyWindow, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent, Result,
-    SetStreamMetadata, StoreInfo, StreamId, StreamMetadataRecord, StreamPage, StreamsPage,
-    Subscribe, Subscription, limits,
+    IdempotencyWindow, ListStreams, MetadataSet, ReadAll, ReadStream, RecordedEvent, Resolved,
+    Result, SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage,
+    StreamsPage, Subscribe, Subscription, limits, resolve_one_by_one,
 };
 use tokio::sync::watch;
 
@@ -180,6 +180,10 @@ impl EventStore for MemoryStore {
 
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
         crate::subscribe::subscribe(&self.inner, request).map_err(|error| error.during("subscribe"))
+    }
+
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        resolve_one_by_one(self, events).await
     }
 
     async fn shutdown(&self) -> Result<()> {

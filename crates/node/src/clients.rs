@@ -2,27 +2,14 @@
 //!
 //! Why asked, and not written beside the beats: nobody decides anything by it. It is advice for clients, who find out
 //! soon enough when it is wrong.
-//! Invariant: what is told of a node is at most [`ASK_EVERY`] and an answer older than what the node says; a node that
-//! does not answer keeps its last address until it has left.
+//! Invariant: a node that does not answer keeps its last address until it has left.
+//! Not here: who asks, and how often (`node::asking`).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use futures::future::join_all;
-use gesta_link::Address;
-use tokio::sync::watch;
-use tokio::time::Instant;
 
-use crate::node::Node;
-
-/// Question on a link: where do clients reach you?
-pub(crate) const CLIENT_ADDRESS: u8 = 2;
-/// How often the others are asked while nothing changes.
-const ASK_EVERY: Duration = Duration::from_secs(2);
-/// An answer comes within this time, or is not waited for.
-const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// Longest address that is believed, in bytes.
 const ADDRESS_BYTES_MAX: usize = 255;
 
@@ -42,7 +29,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Clients {
-    /// The answer to [`CLIENT_ADDRESS`].
+    /// The answer to [`CLIENT_ADDRESS`](crate::questions::CLIENT_ADDRESS).
     pub(crate) fn answer(&self) -> Bytes {
         Bytes::copy_from_slice(held(&self.own).as_bytes())
     }
@@ -62,7 +49,7 @@ impl Clients {
     }
 
     /// Takes what nodes have answered, and forgets nodes that are gone.
-    fn take(&self, answers: Vec<(Arc<str>, Option<Arc<str>>)>) {
+    pub(crate) fn take(&self, answers: Vec<(Arc<str>, Option<Arc<str>>)>) {
         let mut others = held(&self.others);
         others.retain(|node, _| answers.iter().any(|(asked, _)| asked == node));
         for (node, answer) in answers {
@@ -74,44 +61,10 @@ impl Clients {
 }
 
 /// An address as another node tells it; none if it is no text for an address.
-fn believed(answer: &Bytes) -> Option<Arc<str>> {
+pub(crate) fn believed(answer: &Bytes) -> Option<Arc<str>> {
     let text = std::str::from_utf8(answer).ok()?;
     let is_good = text.len() <= ADDRESS_BYTES_MAX && text.chars().all(|c| c.is_ascii_graphic());
     is_good.then(|| text.into())
-}
-
-/// Asks the other nodes again and again, until the node is gone.
-pub(crate) async fn follow(
-    node: Weak<Node>,
-    mut placement: watch::Receiver<Arc<gesta_cluster::Placement>>,
-) {
-    loop {
-        placement.mark_unchanged();
-        let Some(node) = node.upgrade() else { return };
-        ask_all(&node).await;
-        drop(node);
-        tokio::select! {
-            changed = placement.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(ASK_EVERY) => {}
-        }
-    }
-}
-
-async fn ask_all(node: &Node) {
-    let placement = node.placement();
-    let others = placement.nodes.iter();
-    let others = others.filter(|other| Some(other.id) != placement.me);
-    let asked = others.map(async |other| {
-        let address = Address::new(Arc::clone(&other.address));
-        let within = Instant::now() + ANSWER_WITHIN;
-        let answer = node
-            .forwarder
-            .ask(&address, CLIENT_ADDRESS, Bytes::new(), within);
-        let answer = answer.await.ok();
-        let believed = answer.and_then(|answer| believed(&answer));
-        (Arc::clone(&other.address), believed)
-    });
-    node.clients.take(join_all(asked).await);
 }
 
 #[cfg(test)]

@@ -20,11 +20,11 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::memberships::Memberships;
-use crate::node::{Config, Node, Placements};
+use crate::node::{Config, Node};
+use crate::placements::Placements;
+use crate::questions::LOOK_NOW;
 use crate::{address, standing};
 
-/// Question on a link: look at the registry at once, something has changed.
-pub(crate) const LOOK_NOW: u8 = 1;
 /// Another node is told of a hand-over within this time, or sees it at its next beat.
 const TELL_WITHIN: Duration = Duration::from_millis(500);
 /// How often the membership is told which nodes cannot be called.

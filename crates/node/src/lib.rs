@@ -14,6 +14,7 @@
 //! * `services`: the same for what lives beside the store;
 //! * `join`: the node's membership in the cluster; `address`: what may be its address there;
 //! * `standing`: whether the node takes part, and what it has done;
+//! * `placements`: where a node has it from who owns which log; `questions`: what nodes ask each other beside calls;
 //! * `routes`: tells the forwarder of every change of the owners; `direct`: how fast a node appends to a log of another.
 
 mod address;
@@ -27,6 +28,8 @@ mod edge;
 mod join;
 mod memberships;
 mod node;
+mod placements;
+mod questions;
 mod routes;
 mod serve;
 mod services;
@@ -46,5 +49,6 @@ pub use clients::ClientAddresses;
 pub use gesta_cluster::membership::Stop;
 pub use gesta_link::Protocols;
 pub use join::{Build, NodeOptions};
-pub use node::{Config, Link, Node, Placements};
+pub use node::{Config, Link, Node};
+pub use placements::Placements;
 pub use standing::NodeStats;

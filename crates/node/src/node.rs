@@ -1,11 +1,14 @@
 //! [`Node`]: what it is made of, and what of it is done where.
 
+mod asking;
+mod peers;
+
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared, pending};
+use futures::future::{BoxFuture, Shared};
 use gesta_cluster::membership::Stop;
 use gesta_cluster::{Member, Placement, Status};
 use gesta_core::{
@@ -21,8 +24,9 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::calls::Change;
-use crate::clients::{self, ClientAddresses, Clients};
+use crate::clients::{ClientAddresses, Clients};
 use crate::direct::DirectPace;
+use crate::placements::Placements;
 use crate::routes;
 use crate::serve::OwnerSide;
 use crate::services::Services;
@@ -38,33 +42,6 @@ pub struct Config {
     pub link: LinkConfig,
     /// How long a change may wait for the owner of its log, taken over by whomever, before it is given up.
     pub give_up_after: Duration,
-}
-
-/// Who owns which log: the node's membership in the cluster, or a fixed arrangement in tests.
-pub trait Placements: Send + Sync + 'static {
-    /// The present placement, and its changes.
-    fn changes(&self) -> watch::Receiver<Arc<Placement>>;
-
-    /// Gives all logs of this node to others, and leaves.
-    fn leave(&self) -> BoxFuture<'static, ()>;
-
-    /// Another node says that the placement has changed.
-    fn look_now(&self) {}
-
-    /// What people may want to know about the membership, if there is one.
-    fn status(&self) -> Option<Status> {
-        None
-    }
-
-    /// Refuses with the reason if the node does not take part at present.
-    fn ready(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Waits until the membership has ended, if there is one.
-    fn stopped(&self) -> BoxFuture<'static, Stop> {
-        pending().boxed()
-    }
 }
 
 /// The link to another node.
@@ -154,7 +131,7 @@ impl Node {
             ended: OnceLock::new(),
         });
         // Ends by itself once the node is gone.
-        tokio::spawn(clients::follow(
+        tokio::spawn(asking::follow(
             Arc::downgrade(&node),
             node.placement.clone(),
         ));

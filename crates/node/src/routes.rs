@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use gesta_cluster::Placement;
-use gesta_core::LogId;
-use gesta_link::{Address, Forwarder, Owner, Route};
+use gesta_core::{Incarnation, LogId};
+use gesta_link::{Address, Epoch, Forwarder, Owner, Route};
 use tokio::sync::watch;
-
-use crate::serve::epoch;
+use uuid::Uuid;
 
 /// Sets the routes of all logs at each change, until there are no more changes: then nothing is known any more.
 pub(crate) async fn follow(
@@ -56,6 +55,14 @@ pub fn route(placement: &Placement, log: LogId, here: &Address) -> Route {
     Route {
         owner,
         epoch: epoch(placement, log),
+    }
+}
+
+/// The epoch of the owner of a log.
+pub(crate) fn epoch(placement: &Placement, log: LogId) -> Epoch {
+    Epoch {
+        incarnation: placement.incarnation.unwrap_or(Incarnation(Uuid::nil())),
+        number: placement.log(log).map_or(0, |place| place.epoch.0),
     }
 }
 

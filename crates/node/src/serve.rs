@@ -6,17 +6,17 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, TryFutureExt, ready};
 use gesta_cluster::Placement;
-use gesta_core::{Incarnation, LogId, Result};
-use gesta_link::{Address, Answer, Call, Epoch, Hint, Question, Serve, Served};
+use gesta_core::{LogId, Result};
+use gesta_link::{Address, Answer, Call, Hint, Question, Serve, Served};
 use gesta_store::Store;
 use tokio::sync::watch;
-use uuid::Uuid;
 
 use crate::answers::{self, Changed};
 use crate::calls::{Change, SERVICE};
-use crate::clients::{CLIENT_ADDRESS, Clients};
-use crate::join::LOOK_NOW;
-use crate::node::Placements;
+use crate::clients::Clients;
+use crate::placements::Placements;
+use crate::questions::{CLIENT_ADDRESS, LOOK_NOW};
+use crate::routes::epoch;
 use crate::services::Services;
 
 /// Appends to the logs of this node what others forward.
@@ -83,13 +83,5 @@ pub fn hint(placement: &Placement, log: LogId) -> Hint {
     Hint {
         owner: others.map(|owner| Address::new(Arc::clone(&owner.address))),
         epoch: epoch(placement, log),
-    }
-}
-
-/// The epoch of the owner of a log.
-pub(crate) fn epoch(placement: &Placement, log: LogId) -> Epoch {
-    Epoch {
-        incarnation: placement.incarnation.unwrap_or(Incarnation(Uuid::nil())),
-        number: placement.log(log).map_or(0, |place| place.epoch.0),
     }
 }

@@ -2,19 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use gesta_core::StreamId;
-use gesta_core::peers::{PeerAnswer, PeerCall, PeerService, Peers, Unanswered, UnansweredReason};
+use gesta_core::peers::{PeerAnswer, PeerCall, PeerService, Unanswered, UnansweredReason};
 use gesta_link::{Call, ForwardError, Reply, ReturnReason};
 use prost::Message;
-use tokio::time::Instant;
-
-use crate::Node;
-use crate::calls::SERVICE;
 
 /// Most bytes of the answer of a service.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
@@ -57,7 +52,7 @@ impl Services {
         }
     }
 
-    fn register(&self, service: &str, handler: Arc<dyn PeerService>) {
+    pub(crate) fn register(&self, service: &str, handler: Arc<dyn PeerService>) {
         let mut services = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         services.insert(service.to_owned(), handler);
     }
@@ -99,40 +94,18 @@ fn answer(body: Bytes, bytes_max: usize) -> Bytes {
     ServiceAnswer { body, is_too_large }.encode_to_vec().into()
 }
 
-impl Peers for Node {
-    fn is_here(&self, stream: &StreamId) -> bool {
-        self.is_mine(self.store.log_of(stream))
-    }
-
-    fn forward(
-        &self,
-        service: &str,
-        stream: &StreamId,
-        body: Bytes,
-        within: Duration,
-    ) -> BoxFuture<'static, Result<PeerAnswer, Unanswered>> {
-        let call = ServiceCall {
-            service: service.to_owned(),
-            stream: stream.as_str().to_owned(),
-            body,
-        };
-        let log = self.store.log_of(stream);
-        let body = call.encode_to_vec().into();
-        let sent = self
-            .forwarder
-            .call(log, SERVICE, body, Instant::now() + within);
-        let counts = Arc::clone(&self.counts);
-        sent.inspect(move |outcome| counts.forwarded(outcome))
-            .map(read)
-            .boxed()
-    }
-
-    fn register(&self, service: &str, handler: Arc<dyn PeerService>) {
-        self.services.register(service, handler);
-    }
+/// A call of a service, as it travels.
+pub(crate) fn call_of(service: &str, stream: &StreamId, body: Bytes) -> Bytes {
+    let call = ServiceCall {
+        service: service.to_owned(),
+        stream: stream.as_str().to_owned(),
+        body,
+    };
+    call.encode_to_vec().into()
 }
 
-fn read(answer: Result<Reply, ForwardError>) -> Result<PeerAnswer, Unanswered> {
+/// What the answer to a call says.
+pub(crate) fn read(answer: Result<Reply, ForwardError>) -> Result<PeerAnswer, Unanswered> {
     let unanswered = |reason, was_written| {
         Err(Unanswered {
             reason,

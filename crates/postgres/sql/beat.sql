@@ -1,5 +1,6 @@
 -- A beat: renews all leases of a node, and looks, as look.sql does. The look is of the moment before the beat.
 -- Binds: $1 integer node, $2 bigint generation, $3 bigint beat, $4 integer[] unreachable. Lock: the node's row.
+-- Repeats the look of look.sql, because a file holds one whole statement.
 -- One row; is_registered is false if the node is not registered with this generation.
 WITH me AS (
     UPDATE nodes SET beat = $3, unreachable = $4, beat_at = clock_timestamp()

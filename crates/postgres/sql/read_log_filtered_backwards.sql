@@ -1,6 +1,7 @@
 -- As read_log_backwards.sql, only events that a filter can match. Conditions that are NULL hold for every event.
 -- Binds: $1 to $5 as there; $6 text[] types, any of; $7 text[] stream prefixes, any of; $8 text[] categories, any of;
 --        $9 text[] tags, all of.
+-- Repeats read_log_filtered_forwards.sql but for the direction, because a file holds one whole statement.
 -- Index: range of events_pkey, in order; per event one look into streams_pkey if a prefix or category is asked for.
 SELECT e.position, e.stream, e.revision, e.type, e.created, e.writer, e.checksum, e.event_id, e.content_type, e.tags,
        CASE WHEN octet_length(coalesce(e.packed, e.data)) + octet_length(e.metadata) > $5::integer

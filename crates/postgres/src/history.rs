@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::error;
 use crate::hosts::Timeline;
 use crate::names::Names;
-use crate::signals;
+use crate::payload::incarnation_payload;
 use crate::sql_numbers::{CLOSED, log_number, numbers};
 use crate::witness::{Comparison, Found, FoundLog, Known, Mark, Replaced, View};
 
@@ -28,6 +28,8 @@ const READ_WITNESS: &str = include_str!("../sql/read_witness.sql");
 const REPLACE_INCARNATION: &str = include_str!("../sql/replace_incarnation.sql");
 const READ_STORE: &str = include_str!("../sql/read_store.sql");
 
+/// Messages that are kept for a slow listener.
+const SIGNALS_QUEUE_MAX: usize = 1_024;
 /// Comparisons of one connection, if others change what is known meanwhile.
 const ATTEMPTS_MAX: usize = 5;
 
@@ -56,7 +58,7 @@ impl Ledger {
             current: CurrentHistory::new(incarnation),
             generation: watch::Sender::new(0),
             names: Names::default(),
-            received: broadcast::Sender::new(signals::QUEUE_MAX),
+            received: broadcast::Sender::new(SIGNALS_QUEUE_MAX),
             process: Uuid::new_v4(),
             channel,
         })
@@ -183,7 +185,7 @@ impl Ledger {
         old: Incarnation,
         new: Incarnation,
     ) -> Driver<Incarnation> {
-        let payload = signals::incarnation_payload(self.process, new);
+        let payload = incarnation_payload(self.process, new);
         // Not to hang for a standby that is away: who loses this, too, finds it out again.
         client
             .batch_execute("BEGIN; SET LOCAL synchronous_commit = local")

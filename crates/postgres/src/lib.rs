@@ -24,6 +24,7 @@ mod map;
 mod name_reader;
 mod names;
 mod password;
+mod payload;
 mod pool;
 mod prepared;
 mod reach;

@@ -14,7 +14,8 @@ use uuid::Uuid;
 
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role};
-use crate::{error, map, signals};
+use crate::payload::incarnation_payload;
+use crate::{error, map};
 
 /// All steps to the schema of this program.
 pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[
@@ -125,7 +126,7 @@ pub async fn new_incarnation(config: &Config) -> Result<Incarnation> {
         .await?
         .ok_or_else(|| missing(config))?;
     let incarnation = Incarnation::random();
-    let payload = signals::incarnation_payload(Uuid::new_v4(), incarnation);
+    let payload = incarnation_payload(Uuid::new_v4(), incarnation);
     let updated = connection
         .client
         .execute(

@@ -10,22 +10,20 @@ use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt};
 use gesta_core::backend::Signal;
-use gesta_core::{BackOff, Incarnation, LogId, Position};
+use gesta_core::{BackOff, LogId, Position};
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Notification, Statement};
-use uuid::Uuid;
 
 use crate::connection::{Connection, Connector, Role, read_session};
 use crate::error;
 use crate::history::Ledger;
+use crate::payload::{Message, from_payload, to_payload};
 use crate::reach::Lookout;
 
 const SEND_SIGNALS: &str = include_str!("../sql/send_signals.sql");
 
-/// Messages that are kept for a slow listener.
-pub(crate) const QUEUE_MAX: usize = 1_024;
 /// Shortest time between two statements that notify.
 const PAUSE: Duration = Duration::from_millis(10);
 /// A connection in use is asked for a sign of life this often.
@@ -266,118 +264,5 @@ async fn answered<T>(
     match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|error| error::text(&error)),
         Err(_) => Err("no answer".to_owned()),
-    }
-}
-
-/// `process kind log value`, separated by spaces; of a request to give way `process give_way log asker needed waited`,
-/// times in microseconds. A program that does not know a kind passes the message over.
-fn to_payload(process: Uuid, signal: &Signal) -> Option<String> {
-    let process = process.simple();
-    Some(match signal {
-        Signal::Appended { log, position } => format!("{process} appended {log} {position}"),
-        Signal::GiveWay {
-            log,
-            by,
-            needed,
-            waited,
-        } => {
-            let (needed, waited) = (needed.as_micros(), waited.as_micros());
-            format!("{process} give_way {log} {} {needed} {waited}", by.simple())
-        }
-        Signal::Interrupted | Signal::HistoryChanged => return None,
-    })
-}
-
-/// Tells that an incarnation of the store has begun.
-pub(crate) fn incarnation_payload(process: Uuid, incarnation: Incarnation) -> String {
-    let (process, incarnation) = (process.simple(), incarnation.0.simple());
-    format!("{process} incarnation 0 {incarnation}")
-}
-
-/// What another process tells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Message {
-    Signal(Signal),
-    /// This incarnation of the store has begun.
-    Incarnation(Incarnation),
-}
-
-/// `None` for our own messages and for what is not understood.
-fn from_payload(process: Uuid, payload: &str) -> Option<Message> {
-    let mut parts = payload.split(' ');
-    let sender: Uuid = parts.next()?.parse().ok()?;
-    let kind = parts.next()?;
-    let log = LogId(parts.next()?.parse().ok()?);
-    let value = parts.next()?;
-    if sender == process {
-        return None;
-    }
-    let signal = match kind {
-        "appended" => Signal::Appended {
-            log,
-            position: Position(value.parse().ok()?),
-        },
-        "give_way" => {
-            let mut time = || Some(Duration::from_micros(parts.next()?.parse().ok()?));
-            Signal::GiveWay {
-                log,
-                by: value.parse().ok()?,
-                needed: time()?,
-                waited: time()?,
-            }
-        }
-        "incarnation" => return Some(Message::Incarnation(Incarnation(value.parse().ok()?))),
-        _ => return None,
-    };
-    Some(Message::Signal(signal))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn payloads_and_back_but_not_our_own() {
-        let (us, them) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        for signal in [
-            Signal::Appended {
-                log: LogId(3),
-                position: Position(9),
-            },
-            Signal::GiveWay {
-                log: LogId(0),
-                by: us,
-                needed: Duration::from_micros(51_200),
-                waited: Duration::from_micros(u64::MAX),
-            },
-            Signal::GiveWay {
-                log: LogId(7),
-                by: us,
-                needed: Duration::ZERO,
-                waited: Duration::ZERO,
-            },
-        ] {
-            let payload = to_payload(them, &signal).expect("can be sent");
-            assert_eq!(from_payload(us, &payload), Some(Message::Signal(signal)));
-            assert_eq!(from_payload(them, &payload), None);
-        }
-        let begun = Incarnation::random();
-        assert_eq!(
-            from_payload(us, &incarnation_payload(them, begun)),
-            Some(Message::Incarnation(begun))
-        );
-        for odd in [
-            "",
-            "x",
-            "00000000000000000000000000000002 appended 0 -1",
-            // What versions before this one have said.
-            "00000000000000000000000000000002 turn_requested 0 00000000000000000000000000000002",
-            "00000000000000000000000000000002 turn_granted 0 00000000000000000000000000000001",
-            "00000000000000000000000000000002 give_way 0 00000000000000000000000000000002",
-            "00000000000000000000000000000002 give_way 0 00000000000000000000000000000002 1 -1",
-            "a b c d e",
-        ] {
-            assert_eq!(from_payload(us, odd), None);
-        }
     }
 }

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use gesta_core::{
     AllPage, Append, Appended, AppendedStream, Checkpoint, DeleteStream, Deleted, Error,
     EventStore, Incarnation, ListStreams, LogId, MetadataSet, Position, ReadAll, ReadStream,
-    Result, Revision, SetStreamMetadata, StoreInfo, StreamId, StreamMetadataRecord, StreamPage,
-    StreamsPage, Subscribe, Subscription,
+    Resolved, Result, Revision, SetStreamMetadata, SharedEvent, StoreInfo, StreamId,
+    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
 };
 use gesta_server::{Config, Registry};
 
@@ -69,6 +69,9 @@ impl EventStore for NullStore {
         nothing()
     }
     async fn subscribe(&self, _: Subscribe) -> Result<Subscription> {
+        nothing()
+    }
+    async fn resolve(&self, _: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
         nothing()
     }
     async fn shutdown(&self) -> Result<()> {

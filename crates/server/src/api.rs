@@ -1,7 +1,7 @@
-//! From a request to its answer: admission, routing, and the frame of every answer.
+//! A call: its request, who makes it, and the frame of every answer.
 //!
-//! Invariants: every error answer is a problem document; every answer is counted.
-//! Not here: what the calls do (`write`, `read`, `subscribe`, `system`).
+//! Invariant: every error answer is a problem document.
+//! Not here: which call a request is (`router`), what the calls do (`write`, `read`, `subscribe`, `system`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,22 +12,20 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta_access::{Access, Caller, Guarded, Operation, OwnedOperation};
 use gesta_core::{EventStore, StreamId};
-use gesta_wire::{shortened, shown};
-use hyper::body::Incoming;
+use gesta_wire::shown;
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderMap,
-    HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    RETRY_AFTER, TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response, StatusCode, Version};
-use tokio::time::Instant;
+use hyper::{Response, StatusCode};
 
-use crate::body::{AnswerBody, RequestBody};
-use crate::edge::Activity;
+use crate::activity::Activity;
+use crate::body::AnswerBody;
 use crate::problem::{self, Problem, Result};
-use crate::route::{self, Matched, Route, Verb};
+use crate::route::{Matched, Route};
 use crate::state::State;
-use crate::{backup, cors, groups, grpc, host, read, subscribe, system, uri, write};
+use crate::{host, uri};
 
 pub(crate) type Answer = Response<AnswerBody>;
 
@@ -38,54 +36,6 @@ const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"gesta\", char
 const BEARER: HeaderValue = HeaderValue::from_static("Bearer realm=\"gesta\"");
 const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const X_CONTENT_TYPE_OPTIONS: HeaderName = HeaderName::from_static("x-content-type-options");
-
-/// Answers a request. Never fails: what goes wrong is an answer too.
-pub(crate) async fn answer(
-    state: Arc<State>,
-    activity: &Arc<Activity>,
-    from: IpAddr,
-    request: Request<Incoming>,
-) -> Answer {
-    if grpc::is_call(&request) {
-        return grpc::answer(state, from, request).await;
-    }
-    let begun = Instant::now();
-    let (parts, body) = request.into_parts();
-    let matched = route::matched(parts.uri.path());
-    let (route, verb) = (matched.route, matched.route.method(&parts.method));
-    let call = Call {
-        admitted: Admitted::unasked(&state, from),
-        state: &state,
-        activity,
-        from,
-        parts: &parts,
-        matched,
-    };
-    let mut body = RequestBody::new(body);
-    let answer = match verb {
-        _ if let Err(problem) = check_frame(&state, &parts) => Err(problem),
-        None if let Some(answer) = cors::preflight(&state.config.cors_origins, route, &parts) => {
-            Ok(answer)
-        }
-        Some(verb) => call.answer(verb, &mut body).await,
-        None => Err(call.no_such_call()),
-    };
-    let mut answer = answer.unwrap_or_else(|problem| show(&problem));
-    cors::allow(&state.config.cors_origins, &parts.headers, &mut answer);
-    // A client that waits for leave to send its body is spared sending it.
-    let waits = parts.headers.contains_key(EXPECT);
-    if parts.version < Version::HTTP_2 && (!body.discard(waits).await) {
-        let close = HeaderValue::from_static("close");
-        answer.headers_mut().insert(CONNECTION, close);
-    }
-    state.metrics.request(
-        method_name(&parts.method),
-        route,
-        answer.status().as_u16(),
-        begun.elapsed(),
-    );
-    answer
-}
 
 /// Refuses what no call of this API may have: a host that is missing, wrong or not this server, and a body in a form
 /// that cannot be undone.
@@ -120,41 +70,6 @@ fn misdirected(headers: &HeaderMap) -> Problem {
         "Host must be localhost or an address, found {found}; a server that has other names needs --insecure"
     );
     Problem::new(problem::MISDIRECTED_REQUEST, detail).field("Host")
-}
-
-/// Answers a request on a connection beyond the maximum: about the health of the server, or that it is full.
-pub(crate) async fn answer_beyond(
-    state: Arc<State>,
-    activity: &Arc<Activity>,
-    from: IpAddr,
-    request: Request<Incoming>,
-    full: &Problem,
-) -> Answer {
-    let version = request.version();
-    let mut answer = if route::matched(request.uri().path()).route.is_probe() {
-        answer(state, activity, from, request).await
-    } else {
-        let waits = request.headers().contains_key(EXPECT);
-        RequestBody::new(request.into_body()).discard(waits).await;
-        show(full)
-    };
-    if version < Version::HTTP_2 {
-        let close = HeaderValue::from_static("close");
-        answer.headers_mut().insert(CONNECTION, close);
-    }
-    answer
-}
-
-/// A method as metrics show it: names that clients invent are not kept.
-fn method_name(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "GET",
-        Method::POST => "POST",
-        Method::PUT => "PUT",
-        Method::DELETE => "DELETE",
-        Method::HEAD => "HEAD",
-        _ => "other",
-    }
 }
 
 /// Who calls, and the store that is theirs.
@@ -248,25 +163,28 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    async fn answer(mut self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
-        // Whether the server lives can be asked even when it is full.
-        let ticket = if self.matched.route.is_probe() {
-            None
-        } else {
-            Some(self.state.requests.enter()?)
-        };
-        if !self.matched.route.is_public() {
-            self.admitted = Admitted::of(self.state, &self.parts.headers, self.from).await?;
+    /// A call of somebody who has not been asked who they are.
+    pub(crate) fn unasked(
+        state: &'a Arc<State>,
+        activity: &'a Arc<Activity>,
+        from: IpAddr,
+        parts: &'a Parts,
+        matched: Matched<'a>,
+    ) -> Self {
+        Self {
+            admitted: Admitted::unasked(state, from),
+            state,
+            activity,
+            from,
+            parts,
+            matched,
         }
-        let mut answer = match (self.matched.route, verb) {
-            (Route::Stream, Verb::Post) => write::append_to(&self, body).await,
-            // Boxed, so that the one hot call above does not carry the memory of all others.
-            _ => Box::pin(self.others(verb, body)).await,
-        }?;
-        if !self.matched.route.is_endless() {
-            answer.body_mut().guards().request = ticket;
-        }
-        Ok(answer)
+    }
+
+    /// Finds out who calls.
+    pub(crate) async fn admit(&mut self) -> Result<()> {
+        self.admitted = Admitted::of(self.state, &self.parts.headers, self.from).await?;
+        Ok(())
     }
 
     /// Refuses what the caller may not do now.
@@ -296,49 +214,19 @@ impl<'a> Call<'a> {
         &self.admitted
     }
 
-    async fn others(&self, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
-        match (self.matched.route, verb) {
-            (Route::Append, _) => write::append_several(self, body).await,
-            (Route::Stream, Verb::Delete) => write::delete(self).await,
-            (Route::Metadata, Verb::Put) => write::put_metadata(self, body).await,
-            (Route::Stream, _) => read::stream(self).await,
-            (Route::Event, _) => read::event(self).await,
-            (Route::Metadata, _) => read::metadata(self).await,
-            (Route::Streams, _) => read::streams(self).await,
-            (Route::All, _) => read::all(self).await,
-            (Route::StreamSubscribe, _) => subscribe::to_stream(self).await,
-            (Route::AllSubscribe, _) => subscribe::to_all(self).await,
-            (Route::Root, _) => system::root(self),
-            (Route::OpenApi, _) => system::openapi(self),
-            (Route::Info, _) => system::info(self).await,
-            (Route::Live, _) => system::live(self),
-            (Route::Ready, _) => system::ready(self).await,
-            (Route::Metrics, _) => system::metrics(self).await,
-            (Route::Backup, _) => backup::backup(self).await,
-            (Route::Groups | Route::StreamGroups | Route::AllGroups, _) => groups::list(self).await,
-            (Route::GroupsRestart, _) => groups::restart(self, body).await,
-            (Route::StreamGroup(of) | Route::AllGroup(of), verb) => {
-                groups::call(self, of, verb, body).await
-            }
-            (Route::Grpc | Route::Unknown, _) => Err(self.no_such_call()),
-        }
-    }
-
-    fn no_such_call(&self) -> Problem {
-        let (method, path) = (&self.parts.method, self.parts.uri.path());
-        if self.matched.route == Route::Unknown {
-            let path = shown(path);
-            return Problem::new(problem::NOT_FOUND, format!("there is nothing at {path}"));
-        }
-        let (template, allow) = (self.matched.route.template(), self.matched.route.allow());
-        let method = shortened(method.as_str(), 20);
-        let detail = format!("{template} has no method {method}, only {allow}");
-        Problem::new(problem::METHOD_NOT_ALLOWED, detail).allowing(allow)
-    }
-
     /// The stream that the path names.
     pub(crate) fn stream(&self) -> Result<StreamId> {
         uri::stream(self.matched.stream)
+    }
+
+    /// The request, without its body.
+    pub(crate) fn parts(&self) -> &'a Parts {
+        self.parts
+    }
+
+    /// The path, taken apart.
+    pub(crate) fn matched(&self) -> &Matched<'a> {
+        &self.matched
     }
 
     /// What the path leads to.

@@ -3,13 +3,12 @@
 //! Why only for administrators, or on loopback listeners while nobody has to prove who they are: a backup is the whole
 //! store, with the hashes of all passwords.
 //! Why a media type is asked for: without it, any web page could make a browser send the request.
-//! Not here: how a copy is made ([`BackupSource`], which the binary gives).
+//! Not here: how a copy is made ([`BackupSource`](crate::BackupSource), which the binary gives).
 
 use std::fs::File;
 use std::io::Read;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use futures::stream;
 use gesta_access::Operation;
 use gesta_core::Error;
@@ -23,19 +22,6 @@ use crate::write::check_media_type;
 
 /// Bytes of a copy that are read at once.
 const PART_BYTES: usize = 256 * 1_024;
-
-/// Makes copies of the store that is served.
-pub trait BackupSource: Send + Sync {
-    /// A consistent copy of the store in a file, which is gone once it is closed.
-    ///
-    /// # Errors
-    /// `Unsupported` if the database makes its own backups; `Overloaded` while another copy is being made;
-    /// `Unavailable`.
-    ///
-    /// # Cancel safety
-    /// Dropping the future ends the copy soon.
-    fn copy(&self) -> BoxFuture<'_, gesta_core::Result<File>>;
-}
 
 /// `POST /admin/backup`
 pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {

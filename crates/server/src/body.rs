@@ -3,6 +3,8 @@
 //! Invariants: a request body counts against the budget as it arrives, not as it is announced, so a
 //! slow sender holds no more than it sent; what a guard counts is freed when the body is dropped.
 
+mod messages;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,9 +15,11 @@ use futures::stream::{BoxStream, Stream};
 use gesta_core::capacity::{Capacity, Permit};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
+use crate::activity::Running;
 use crate::decode::Payload;
-use crate::grpc::Messages;
 use crate::problem::{self, Problem, Result};
+
+pub(crate) use messages::{MessageSource, Messages};
 
 /// Bytes that requests and answers may hold at once.
 #[derive(Debug)]
@@ -249,7 +253,7 @@ pub(crate) struct AnswerBody {
 pub(crate) struct Guards {
     pub(crate) request: Option<crate::gate::Ticket>,
     pub(crate) bytes: Option<Reservation>,
-    pub(crate) running: Option<crate::edge::Running>,
+    pub(crate) running: Option<Running>,
 }
 
 enum Content {

@@ -1,12 +1,15 @@
 //! Bounds and times of the server.
 
+mod origin;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use gesta_core::limits;
 
-use crate::cors::Origin;
 use crate::tls::TlsFiles;
+
+pub use origin::{NoOrigin, Origin};
 
 /// Bounds and times of the server. Every queue, body and wait has a maximum (contract C8).
 #[derive(Debug, Clone)]

@@ -4,19 +4,17 @@
 //! a page sends `Authorization` by itself. Invariants: a page whose origin is not named gets no header that would let it
 //! read an answer; answers say that they depend on the origin, so that no cache gives one to another page.
 
-use std::fmt;
-use std::str::FromStr;
-
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
     HeaderMap, HeaderName, HeaderValue, ORIGIN, VARY,
 };
 use hyper::http::request::Parts;
-use hyper::{Method, Response, StatusCode, Uri};
+use hyper::{Method, Response, StatusCode};
 
 use crate::api::Answer;
 use crate::body::AnswerBody;
+use crate::config::Origin;
 use crate::route::Route;
 
 const ALLOWED_HEADERS: HeaderValue =
@@ -29,46 +27,11 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 const VARY_ORIGIN: HeaderValue = HeaderValue::from_static("origin");
 
-/// The origin of a page: scheme, host, and port if it has one, as browsers send it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin(HeaderValue);
-
-/// Why a text is no origin.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("must be an origin such as https://app.example.org or http://localhost:3000, found {0:?}")]
-pub struct NoOrigin(String);
-
-impl FromStr for Origin {
-    type Err = NoOrigin;
-
-    fn from_str(text: &str) -> Result<Self, NoOrigin> {
-        let wrong = || NoOrigin(text.chars().take(200).collect());
-        let rest = text
-            .strip_prefix("https://")
-            .or_else(|| text.strip_prefix("http://"))
-            .ok_or_else(wrong)?;
-        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._:[]".contains(c);
-        let port = rest.rsplit(']').next().and_then(|end| end.split_once(':'));
-        let has_port = port.is_none_or(|(_, port)| port.parse::<u16>().is_ok());
-        let is_uri = text.parse::<Uri>().is_ok();
-        if rest.is_empty() || !rest.chars().all(fits) || !has_port || !is_uri {
-            return Err(wrong());
-        }
-        HeaderValue::try_from(text).map(Self).map_err(|_| wrong())
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.to_str().unwrap_or_default())
-    }
-}
-
 /// The origin of the page that calls, if it is one of these. A request has one at most.
 fn allowed<'a>(origins: &'a [Origin], headers: &HeaderMap) -> Option<&'a Origin> {
     let mut found = headers.get_all(ORIGIN).iter();
     let one = found.next().filter(|_| found.next().is_none())?;
-    origins.iter().find(|origin| origin.0 == *one)
+    origins.iter().find(|origin| origin.header() == one)
 }
 
 /// The answer to a browser that asks what a page may send; `None` if it does not ask, or the page may send nothing.
@@ -108,40 +71,7 @@ pub(crate) fn allow(origins: &[Origin], request: &HeaderMap, answer: &mut Answer
     answer.headers_mut().append(VARY, VARY_ORIGIN);
     if let Some(origin) = allowed(origins, request) {
         let headers = answer.headers_mut();
-        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.0.clone());
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.header().clone());
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_origin_is_scheme_host_and_port() {
-        for good in [
-            "https://app.example.org",
-            "http://localhost:3000",
-            "http://[::1]:80",
-        ] {
-            let origin: Origin = good.parse().expect("an origin");
-            assert_eq!(origin.to_string(), good);
-        }
-        for bad in [
-            "",
-            "*",
-            "null",
-            "https://",
-            "app.example.org",
-            "https://app.example.org/",
-            "https://App.example.org",
-            "https://u@app.example.org",
-            "ftp://app.example.org",
-            "https://a b",
-            "https://a:x",
-            "https://a\r\nx: y",
-        ] {
-            assert!(bad.parse::<Origin>().is_err(), "{bad:?}");
-        }
     }
 }

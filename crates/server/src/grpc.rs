@@ -34,7 +34,6 @@ use tokio::time::Instant;
 use crate::api::{self, Admitted, Answer};
 use crate::gate::Ticket;
 use crate::grpc::call::Call;
-pub(crate) use crate::grpc::reply::Messages;
 use crate::grpc::reply::Reply;
 use crate::route::Route;
 use crate::state::State;

@@ -20,6 +20,7 @@
 //! # Ok(()) }
 //! ```
 
+mod activity;
 mod api;
 mod backup;
 mod body;
@@ -41,6 +42,7 @@ mod problem;
 mod read;
 mod readiness;
 mod route;
+mod router;
 mod serve;
 mod sse;
 mod state;
@@ -50,10 +52,9 @@ mod tls;
 mod uri;
 mod write;
 
-pub use backup::BackupSource;
-pub use config::Config;
-pub use cors::{NoOrigin, Origin};
+pub use config::{Config, NoOrigin, Origin};
 pub use placement::{Cluster, ClusterNode, LogOwner, Placement};
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};
+pub use state::BackupSource;
 pub use tls::{TlsError, TlsFiles};

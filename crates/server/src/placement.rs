@@ -5,13 +5,7 @@
 //! Not here: who owns which log (the caller's `Cluster`).
 
 use gesta_core::LogId;
-use hyper::header::{HeaderName, HeaderValue};
 use serde::Serialize;
-
-use crate::api::{Answer, Call};
-
-/// The header that names the owner of the log that an append went to.
-const LOG_OWNER: HeaderName = HeaderName::from_static("gesta-log-owner");
 
 /// The cluster that a server is a node of.
 pub trait Cluster: Send + Sync + 'static {
@@ -66,19 +60,4 @@ pub(crate) fn host_and_port(address: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Some((host.to_owned(), port.parse().ok()?))
-}
-
-/// Adds the owner of the log that an append went to, if that is another node.
-pub(crate) fn hint(call: &Call<'_>, log: LogId, answer: &mut Answer) {
-    let Some(cluster) = &call.state.cluster else {
-        return;
-    };
-    let value = cluster.owner_elsewhere(log).and_then(|owner| {
-        let address = owner.address?;
-        // An address that is no text for a header cannot be told.
-        HeaderValue::try_from(format!("{address}; log={log}; epoch={}", owner.epoch)).ok()
-    });
-    if let Some(value) = value {
-        answer.headers_mut().insert(LOG_OWNER, value);
-    }
 }

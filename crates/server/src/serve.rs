@@ -24,16 +24,16 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{self, Answer};
-use crate::backup::BackupSource;
+use crate::activity::Activity;
+use crate::api::Answer;
 use crate::config::Config;
-use crate::edge::{Activity, Edge, Verdict, Watch};
+use crate::edge::{Edge, Verdict, Watch};
 use crate::gate::Ticket;
-use crate::groups;
 use crate::placement::Cluster;
 use crate::problem::Problem;
-use crate::state::{Beside, State};
+use crate::state::{BackupSource, Beside, State};
 use crate::tls::{Tls, TlsError};
+use crate::{groups, router};
 
 /// Largest head of a request, in bytes, and step in which bodies are read.
 const READ_BUFFER_BYTES_MAX: usize = 128 * 1_024;
@@ -490,8 +490,8 @@ async fn answer(
     full: Option<&Problem>,
 ) -> Answer {
     let mut answer = match full {
-        None => api::answer(state, activity, from, request).await,
-        Some(full) => api::answer_beyond(state, activity, from, request, full).await,
+        None => router::answer(state, activity, from, request).await,
+        Some(full) => router::answer_beyond(state, activity, from, request, full).await,
     };
     if activity.is_ending() && !activity.is_http2() {
         answer.headers_mut().insert(CONNECTION, CLOSE);

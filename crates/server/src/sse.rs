@@ -25,9 +25,9 @@ use gesta_wire::event::link_field;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use crate::activity::Activity;
 use crate::body::{BrokenOff, PART_BYTES_MAX, Reservation};
 use crate::deliveries::Shown;
-use crate::edge::Activity;
 use crate::fanout::EncodedEvents;
 use crate::problem::{self, Problem};
 use crate::state::State;

@@ -1,7 +1,9 @@
 //! What all requests share.
 
+use std::fs::File;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use gesta_access::Access;
 use gesta_core::EventStore;
 use gesta_core::newcomers::Newcomers;
@@ -11,7 +13,6 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::backup::BackupSource;
 use crate::body::Budget;
 use crate::config::Config;
 use crate::fanout::EncodedEvents;
@@ -23,6 +24,19 @@ use crate::tls::Tls;
 
 /// Connections beyond the maximum at once.
 const RESERVE_CONNECTIONS: usize = 16;
+
+/// Makes copies of the store that is served.
+pub trait BackupSource: Send + Sync {
+    /// A consistent copy of the store in a file, which is gone once it is closed.
+    ///
+    /// # Errors
+    /// `Unsupported` if the database makes its own backups; `Overloaded` while another copy is being made;
+    /// `Unavailable`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the copy soon.
+    fn copy(&self) -> BoxFuture<'_, gesta_core::Result<File>>;
+}
 
 /// What all requests share.
 pub(crate) struct State {

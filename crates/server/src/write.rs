@@ -1,19 +1,23 @@
 //! Calls that write: appends, deletes, stream metadata.
 
 use gesta_access::Operation;
-use gesta_core::{Append, DeleteKind, DeleteStream, SetStreamMetadata, StreamMetadata, limits};
+use gesta_core::{
+    Append, DeleteKind, DeleteStream, LogId, SetStreamMetadata, StreamMetadata, limits,
+};
 use gesta_wire::answer::{self, AppendedSeveral, AppendedTo, Stored};
 use gesta_wire::json::{DEPTH_MAX, is_too_deep};
 use gesta_wire::shown;
 use hyper::StatusCode;
-use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
 
 use crate::api::{Answer, Call, json};
 use crate::body::{RequestBody, Reservation};
 use crate::decode::{self, Payload};
 use crate::metrics::AppendSize;
-use crate::placement;
 use crate::problem::{self, Problem, Result};
+
+/// The header that names the owner of the log that an append went to.
+const LOG_OWNER: HeaderName = HeaderName::from_static("gesta-log-owner");
 
 /// `POST /streams/{stream}`
 pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result<Answer> {
@@ -30,7 +34,7 @@ pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result
         StatusCode::CREATED,
         answer::write(&AppendedTo::of(&appended)),
     );
-    placement::hint(call, appended.log, &mut answer);
+    hint_owner(call, appended.log, &mut answer);
     Ok(answer)
 }
 
@@ -47,8 +51,23 @@ pub(crate) async fn append_several(call: &Call<'_>, body: &mut RequestBody) -> R
         StatusCode::CREATED,
         answer::write(&AppendedSeveral::from(&appended)),
     );
-    placement::hint(call, appended.log, &mut answer);
+    hint_owner(call, appended.log, &mut answer);
     Ok(answer)
+}
+
+/// Adds the owner of the log that an append went to, if that is another node.
+fn hint_owner(call: &Call<'_>, log: LogId, answer: &mut Answer) {
+    let Some(cluster) = &call.state.cluster else {
+        return;
+    };
+    let value = cluster.owner_elsewhere(log).and_then(|owner| {
+        let address = owner.address?;
+        // An address that is no text for a header cannot be told.
+        HeaderValue::try_from(format!("{address}; log={log}; epoch={}", owner.epoch)).ok()
+    });
+    if let Some(value) = value {
+        answer.headers_mut().insert(LOG_OWNER, value);
+    }
 }
 
 async fn append(call: &Call<'_>, request: Append) -> Result<gesta_core::Appended> {

@@ -1,5 +1,6 @@
 -- What is wrong with the entries of virtual streams, one text a row. Binds: 1 rows at most.
 -- Reads all entries, in the order of their key.
+-- Repeats the statement of crates/postgres, because each dialect has its own file.
 WITH counted AS (
     SELECT e.stream, count(*) AS entries, min(e.revision) AS first, max(e.revision) AS last, max(e.position) AS position
     FROM virtual_entries AS e GROUP BY e.stream

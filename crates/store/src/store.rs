@@ -1,5 +1,7 @@
 //! [`Store`]: opening, routing to the pipelines, closing.
 
+mod virtual_streams;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +19,7 @@ use gesta_core::{
 };
 use gesta_tail::Hub;
 
-use crate::virtual_streams::{self, Indexing, VirtualStreams, indexer};
+use crate::virtual_streams::{Indexing, VirtualStreams, indexer, observer};
 
 /// Tries of a read, if the history of the store changes while it runs.
 const READS_MAX: u32 = 3;
@@ -82,7 +84,7 @@ impl Store {
         let hub = Hub::start(Arc::clone(&backend), config.tail, Arc::clone(&clock));
         let virtual_streams = VirtualStreams::new(&backend, config.virtual_streams);
         let indexing = virtual_streams.as_ref().map(Indexing::start);
-        let observer = virtual_streams::observer(&hub, virtual_streams.as_ref());
+        let observer = observer(&hub, virtual_streams.as_ref());
         let (admission, of_each) = (config.append.admission(), config.append.for_each_of(logs));
         let pipelines = (0..logs)
             .map(|log| {

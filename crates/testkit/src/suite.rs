@@ -7,7 +7,6 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::factory::StoreFactory;
-use crate::support::say;
 
 /// How long one case may take.
 const CASE_DEADLINE: Duration = Duration::from_secs(120);
@@ -68,17 +67,6 @@ pub async fn outcome_of(factory: &dyn StoreFactory, case: Case) -> Result<(), St
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
         text.unwrap_or("panicked").to_owned()
     })
-}
-
-/// Says that a case was left out. Written past the test harness, which would hide it.
-pub(crate) fn skip(factory: &dyn StoreFactory, lacking: &str) {
-    // The test harness names the thread after the test.
-    let thread = std::thread::current();
-    let case = thread.name().unwrap_or("a case");
-    say(&format!(
-        "SKIPPED on {}: {case} needs {lacking}",
-        factory.name()
-    ));
 }
 
 /// Makes one test per case of the suite for the stores of a factory.

@@ -14,6 +14,8 @@ use gesta_core::{
     SubscriptionMessage, Tag, Tags, Timestamp,
 };
 
+use crate::factory::StoreFactory;
+
 pub use ExpectedRevision::{Any, Exact, NoStream, StreamExists};
 pub use gesta_core::ErrorKind;
 
@@ -417,4 +419,15 @@ pub(crate) fn say(line: &str) {
     // Nobody to tell if standard error is closed.
     // One call, so that the lines of parallel tests do not mix.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Says that a case was left out. Written past the test harness, which would hide it.
+pub(crate) fn skip(factory: &dyn StoreFactory, lacking: &str) {
+    // The test harness names the thread after the test.
+    let thread = std::thread::current();
+    let case = thread.name().unwrap_or("a case");
+    say(&format!(
+        "SKIPPED on {}: {case} needs {lacking}",
+        factory.name()
+    ));
 }

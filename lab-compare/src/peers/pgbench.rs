@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use gesta_lab::failure::{Context, Failure, Result, fail};
 use gesta_lab::histogram::Latencies;
 use gesta_lab::host::{CpuMeter, CpuUse};
-use gesta_lab::target::{PhaseRun, ReadBack};
+use gesta_lab::read_back::ReadBack;
+use gesta_lab::target::PhaseRun;
 use tokio::time::Instant;
 
 use crate::child::Child;

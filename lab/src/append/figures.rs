@@ -1,8 +1,9 @@
 //! What a run came to.
 
+use crate::read_back::ReadBack;
 use crate::report::{Report, Table, Unit, Whose};
 use crate::store::Pipelines;
-use crate::target::{Phase, ReadBack};
+use crate::target::Phase;
 
 /// One run of the load, or of the bare statement.
 #[derive(Debug, Clone)]

@@ -22,10 +22,11 @@ use crate::failure::{Failure, Result};
 use crate::histogram::median;
 use crate::host::{CpuUse, busy_of};
 use crate::postgres;
+use crate::read_back::ReadBack;
 use crate::report::{Report, ReportArgs, Table, Unit};
 use crate::reservation::Tree;
 use crate::sizes::Sizes;
-use crate::target::{self, Events, Expected, GestaTarget, Load, Phase, Protocol, ReadBack, Target};
+use crate::target::{self, Events, Expected, GestaTarget, Load, Phase, Protocol, Target};
 use crate::units;
 
 /// Streams that all connections share.

@@ -13,15 +13,14 @@ use gesta_core::EventId;
 use super::Event;
 use crate::random::Random;
 use crate::run::Run;
-use crate::sizes::Sizes;
+use crate::sizes::{SMALLEST_BYTES, Sizes};
 
 /// Length of a mark.
 pub const MARK_BYTES: usize = 32;
 const OPENING: &str = r#"{"mark":""#;
 const MIDDLE: &str = r#"","text":""#;
 const CLOSING: &str = r#""}"#;
-/// Fewest bytes of an event: all that must be in it.
-pub const SMALLEST_BYTES: usize = OPENING.len() + MARK_BYTES + MIDDLE.len() + CLOSING.len();
+const _: () = assert!(SMALLEST_BYTES == OPENING.len() + MARK_BYTES + MIDDLE.len() + CLOSING.len());
 /// Contents are pieces of a text of this length beyond the largest event.
 const TEXT_BYTES: usize = 1 << 20;
 

@@ -10,8 +10,9 @@ use gesta_memory::MemoryStore;
 use gesta_testkit::{Around, Outer};
 use tokio_util::sync::CancellationToken;
 
-use super::{Events, Expected, GestaTarget, Load, PhaseRun, ReadBack, Target, check, run};
+use super::{Events, Expected, GestaTarget, Load, PhaseRun, Target, check, run};
 use crate::faults::CurrentStore;
+use crate::read_back::ReadBack;
 use crate::sizes::Sizes;
 
 /// What the store does to one append out of fifty.

@@ -67,52 +67,12 @@ fn next_move(look: &Look) -> Option<PlannedMove> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gesta_core::Incarnation;
-    use gesta_core::Timestamp;
-    use gesta_core::registry::{
-        ClusterVersion, Generation, LeaseEpoch, NodeInfo, NodeRow, NodeState,
-    };
-    use uuid::Uuid;
-
-    fn node(id: u32) -> NodeRow {
-        NodeRow {
-            id: NodeId(id),
-            info: NodeInfo {
-                address: format!("n{id}:1").into(),
-                weight: 100,
-                build: "1".into(),
-                protocol_min: 1,
-                protocol_max: 1,
-            },
-            generation: Generation(i64::from(id)),
-            beat: 1,
-            state: NodeState::Up,
-            held: false,
-            unreachable: Vec::new(),
-            started: Timestamp(0),
-            beat_at: Timestamp(0),
-        }
-    }
+    use gesta_testkit::registry;
 
     /// A look at so many nodes, with these owners of the logs.
     fn look(nodes: u32, owners: &[u32]) -> Look {
-        let leases = (0..).zip(owners).map(|(log, owner)| LeaseRow {
-            log: LogId(log),
-            owner: Some(NodeId(*owner)),
-            generation: Generation(i64::from(*owner)),
-            epoch: LeaseEpoch(1),
-            next_owner: None,
-            pinned: None,
-            frozen: false,
-            since: Timestamp(0),
-        });
-        Look {
-            is_registered: false,
-            incarnation: Incarnation(Uuid::nil()),
-            version: ClusterVersion::FIRST,
-            nodes: (1..=nodes).map(node).collect(),
-            leases: leases.collect(),
-        }
+        let owners: Vec<Option<u32>> = owners.iter().copied().map(Some).collect();
+        registry::look(1..=nodes, &owners)
     }
 
     #[test]

@@ -12,7 +12,18 @@ use super::{EventRef, WriterEpoch};
 use crate::error::Result;
 use crate::ids::{Position, Revision, StreamId};
 use crate::request::Direction;
-use crate::virtual_stream::{virtual_number, virtual_streams_of};
+use crate::virtual_stream::{LinkTo, virtual_number, virtual_streams_of};
+
+impl<'a> From<&'a EventRef> for LinkTo<'a> {
+    fn from(event: &'a EventRef) -> Self {
+        Self {
+            stream: &event.stream,
+            revision: event.revision,
+            position: event.position,
+            created: event.created,
+        }
+    }
+}
 
 /// What the database says about its virtual streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

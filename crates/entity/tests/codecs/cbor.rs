@@ -54,24 +54,9 @@ proptest! {
         }
         prop_assert_eq!(golden::hex(&whole), golden::hex(&expected));
     }
-
-    #[test]
-    fn hostile_bytes_are_refused_or_read(
-        (name, data) in (prop::sample::select(&TYPES[..]), any_event()).prop_flat_map(|(name, event)| {
-            let good = codec().encode(&event).expect("writable").data.to_vec();
-            (Just(name), hostile(good))
-        }),
-    ) {
-        let read = read(&codec(), name, data);
-        prop_assert!(read_or_malformed(&read), "{read:?}");
-    }
-
-    #[test]
-    fn unknown_names_are_named(name in any::<String>()) {
-        prop_assume!(!TYPES.contains(&name.as_str()));
-        prop_assert_eq!(read(&codec(), &name, [0xa0].to_vec()), Err(CodecError::UnknownType(name)));
-    }
 }
+
+reads_nothing_else!(ContentType::Binary, [0xa0].to_vec());
 
 #[test]
 fn cbor_is_stored_as_it_always_was() {

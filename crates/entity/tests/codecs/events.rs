@@ -235,3 +235,30 @@ pub(crate) fn any_of_everything() -> impl Strategy<Value = Everything> {
         .prop_map(|(map, array, text)| Everything::Containers(map, array, Wrapper(text.into())));
     prop_oneof![numbers, containers]
 }
+
+/// Tests that the codec of a module refuses what is not its own: its `codec`, `any_event` and `TYPES`, the type of what it
+/// writes, and data that are read whatever the event.
+macro_rules! reads_nothing_else {
+    ($content_type:expr, $empty:expr) => {
+        proptest! {
+            #[test]
+            fn hostile_bytes_are_refused_or_read(
+                (name, data) in (prop::sample::select(&TYPES[..]), any_event()).prop_flat_map(|(name, event)| {
+                    let good = codec().encode(&event).expect("writable").data.to_vec();
+                    (Just(name), hostile(good))
+                }),
+            ) {
+                let read = decode(&codec(), $content_type, name, data);
+                prop_assert!(read_or_malformed(&read), "{read:?}");
+            }
+
+            #[test]
+            fn unknown_names_are_named(name in any::<String>()) {
+                prop_assume!(!TYPES.contains(&name.as_str()));
+                let read = decode(&codec(), $content_type, &name, $empty);
+                prop_assert_eq!(read, Err(CodecError::UnknownType(name)));
+            }
+        }
+    };
+}
+pub(crate) use reads_nothing_else;

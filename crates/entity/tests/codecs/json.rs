@@ -44,24 +44,9 @@ proptest! {
         };
         prop_assert_eq!(serde_json::to_string(&event).expect("writable"), expected);
     }
-
-    #[test]
-    fn hostile_bytes_are_refused_or_read(
-        (name, data) in (prop::sample::select(&TYPES[..]), any_event()).prop_flat_map(|(name, event)| {
-            let good = codec().encode(&event).expect("writable").data.to_vec();
-            (Just(name), hostile(good))
-        }),
-    ) {
-        let read = decode(&codec(), ContentType::Json, name, data);
-        prop_assert!(read_or_malformed(&read), "{read:?}");
-    }
-
-    #[test]
-    fn unknown_names_are_named(name in any::<String>()) {
-        prop_assume!(!TYPES.contains(&name.as_str()));
-        prop_assert_eq!(read(&codec(), &name, "{}"), Err(CodecError::UnknownType(name)));
-    }
 }
+
+reads_nothing_else!(ContentType::Json, "{}");
 
 #[test]
 fn names_on_disk_are_those_of_serde() {

@@ -119,24 +119,9 @@ proptest! {
         prop_assert!(TYPES.contains(&encoded.event_type.as_str()));
         prop_assert_eq!(codec().decode(Stored::from(&encoded)).expect("readable"), event);
     }
-
-    #[test]
-    fn hostile_bytes_are_refused_or_read(
-        (name, data) in (prop::sample::select(&TYPES[..]), any_event()).prop_flat_map(|(name, event)| {
-            let good = codec().encode(&event).expect("writable").data.to_vec();
-            (Just(name), hostile(good))
-        }),
-    ) {
-        let read = read(&codec(), name, data);
-        prop_assert!(read_or_malformed(&read), "{read:?}");
-    }
-
-    #[test]
-    fn unknown_names_are_named(name in any::<String>()) {
-        prop_assume!(!TYPES.contains(&name.as_str()));
-        prop_assert_eq!(read(&codec(), &name, vec![]), Err(CodecError::UnknownType(name)));
-    }
 }
+
+reads_nothing_else!(ContentType::Binary, vec![]);
 
 #[test]
 fn messages_are_stored_as_they_always_were() {

@@ -148,6 +148,10 @@ impl EventStore for Planted {
         self.store.subscribe(request).await
     }
 
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        resolve_one_by_one(self, events).await
+    }
+
     async fn shutdown(&self) -> Result<()> {
         self.store.shutdown().await
     }

@@ -152,7 +152,7 @@ fn a_log_whose_end_has_moved_misses_while_the_others_commit() {
         .map(|author| world.submit(author, 1).0)
         .collect();
     world.next();
-    let (behind, behind_load) = world.submit(&mut authors[1], 1);
+    let (later, later_load) = world.submit(&mut authors[1], 1);
     world.answered(Said::Executed(&[true]));
     let verdicts = world.answered(Said::Executed(&[true, false, true]));
     let [zero, one, two] = tickets[..] else {
@@ -162,9 +162,9 @@ fn a_log_whose_end_has_moved_misses_while_the_others_commit() {
         verdicts,
         [(zero, Committed), (one, Missed), (two, Committed)]
     );
-    assert_eq!(world.next(), Some(vec![vec![behind_load]]));
+    assert_eq!(world.next(), Some(vec![vec![later_load]]));
     let verdicts = world.answered(Said::Executed(&[false]));
-    assert_eq!(verdicts, [(behind, Missed)]);
+    assert_eq!(verdicts, [(later, Missed)]);
 }
 
 #[test]

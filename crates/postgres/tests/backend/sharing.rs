@@ -87,14 +87,14 @@ async fn a_log_whose_end_has_moved_misses_alone() {
         .submit_to_all(&hold, ["hold", "{}", "{}", "{}"])
         .await;
     // Chained to one that misses, and to one that does not.
-    let behind = [process.submit(1, 1, "{}"), process.submit(2, 1, "{}")];
+    let later = [process.submit(1, 1, "{}"), process.submit(2, 1, "{}")];
     hold.release().await;
     let outcomes = all_end(answers).await;
     assert!(is_missed(&outcomes[1]), "{outcomes:?}");
     for log in [0, 2, 3] {
         assert!(is_committed(&outcomes[log]), "{outcomes:?}");
     }
-    let [misses, commits] = behind;
+    let [misses, commits] = later;
     assert!(is_missed(&ends(misses).await));
     assert!(is_committed(&ends(commits).await));
     is_healthy(&url).await;
@@ -141,7 +141,7 @@ async fn what_is_refused_is_told_to_its_own_log_alone() {
     let answers = process
         .submit_to_all(&hold, ["hold", "22000", "{}", "{}"])
         .await;
-    let behind: Vec<_> = (1..4).map(|log| process.submit(log, 1, "{}")).collect();
+    let later: Vec<_> = (1..4).map(|log| process.submit(log, 1, "{}")).collect();
     hold.release().await;
     let outcomes = all_end(answers).await;
     let BatchOutcome::Refused(error) = &outcomes[1] else {
@@ -151,9 +151,9 @@ async fn what_is_refused_is_told_to_its_own_log_alone() {
     for log in [0, 2, 3] {
         assert!(is_committed(&outcomes[log]), "{outcomes:?}");
     }
-    let behind = all_end(behind).await;
-    assert!(is_missed(&behind[0]), "{behind:?}");
-    assert!(behind[1..].iter().all(is_committed), "{behind:?}");
+    let later = all_end(later).await;
+    assert!(is_missed(&later[0]), "{later:?}");
+    assert!(later[1..].iter().all(is_committed), "{later:?}");
     is_healthy(&url).await;
 }
 
@@ -248,7 +248,7 @@ async fn handles_are_refused_together_while_the_database_is_away() {
     let open_all = || join_all((0..LOGS).map(|log| backend.open_writer(LogId(log))));
     server.kill_9().expect("killed");
     assert!(open_all().await.iter().all(Result::is_err));
-    // An attempt that nobody waits for leaves nothing behind.
+    // An attempt that nobody waits for leaves nothing.
     drop(backend.open_writer(LogId(0)).now_or_never());
     server.restart().expect("starts");
     for (log, writer) in (0..LOGS).zip(open_all().await) {

@@ -15,7 +15,8 @@ use gesta_grpc::{Code, Refusal, frame};
 
 use super::Result;
 use super::call::Call;
-use super::reply::{Reply, Source};
+use super::reply::Reply;
+use crate::body::MessageSource;
 
 /// The accounts as the caller may use them.
 fn accounts(call: &Call) -> Accounts {
@@ -117,7 +118,7 @@ pub(crate) async fn details(call: &mut Call) -> Result<Reply> {
         });
         frame::write(&mut out, &DetailsResp { user_details });
     }
-    Ok(Reply::Finite(Source::Framed(out.freeze())))
+    Ok(Reply::Finite(MessageSource::Framed(out.freeze())))
 }
 
 /// Carries out `ResetPassword`.

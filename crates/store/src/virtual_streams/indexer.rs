@@ -21,7 +21,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 /// The log of a store that has virtual streams.
-pub(super) const LOG: LogId = LogId(0);
+pub(crate) const LOG: LogId = LogId(0);
 /// Pauses after a failure.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -81,7 +81,7 @@ struct Known {
 /// Writes entries. Shared by its task, the readers that wait for it, and the pipeline that wakes it.
 pub(crate) struct Indexer {
     backend: Arc<dyn Backend>,
-    pub(super) index: Arc<dyn VirtualIndex>,
+    pub(crate) index: Arc<dyn VirtualIndex>,
     pub(super) config: Config,
     known: watch::Sender<Known>,
     /// There may be something to do.
@@ -220,7 +220,7 @@ impl Indexer {
     }
 
     /// Remembers the state, and tells those who wait.
-    pub(super) fn learn(&self, state: IndexState) {
+    pub(crate) fn learn(&self, state: IndexState) {
         self.known.send_modify(|known| {
             known.state = Some(state);
             known.at = state.position;
@@ -251,7 +251,7 @@ impl Indexer {
     ///
     /// # Errors
     /// `Unavailable` after [`Config::wait_max`], or when a try has failed meanwhile.
-    pub(super) async fn reach(&self, position: Position) -> Result<()> {
+    pub(crate) async fn reach(&self, position: Position) -> Result<()> {
         let _waiting = Waiting::new(&self.waiting);
         let mut known = self.known.subscribe();
         let failures = known.borrow().failures;

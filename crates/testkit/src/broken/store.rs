@@ -3,8 +3,9 @@
 use async_trait::async_trait;
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, EventStore, EventStoreExt, ListStreams,
-    MetadataSet, ReadAll, ReadStream, Result, SetStreamMetadata, StoreInfo, StreamId, StreamInfo,
-    StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
+    MetadataSet, ReadAll, ReadStream, Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo,
+    StreamId, StreamInfo, StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, Subscription,
+    resolve_one_by_one,
 };
 
 use super::Fault;
@@ -74,6 +75,10 @@ impl EventStore for BrokenStore {
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
         let subscription = self.inner.subscribe(request).await?;
         Ok(faults::subscription(self.fault, subscription))
+    }
+
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        resolve_one_by_one(self, events).await
     }
 
     async fn shutdown(&self) -> Result<()> {

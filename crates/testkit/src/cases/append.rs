@@ -10,7 +10,6 @@ use gesta_core::{
 };
 
 use crate::factory::StoreFactory;
-use crate::suite::skip;
 use crate::support::*;
 
 /// Goal: an append is answered with the place of its events.

@@ -12,7 +12,6 @@ use super::payloads::noise;
 use crate::depth;
 use crate::factory::{StoreFactory, TestStore};
 use crate::faulty::Random;
-use crate::suite::skip;
 use crate::support::*;
 
 /// A new store, and the same for owners.

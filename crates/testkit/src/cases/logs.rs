@@ -7,7 +7,6 @@ use gesta_core::{
 };
 
 use crate::factory::StoreFactory;
-use crate::suite::skip;
 use crate::support::*;
 
 const LACKING: &str = "several logs";

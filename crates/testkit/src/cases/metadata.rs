@@ -7,7 +7,6 @@ use gesta_core::{
 };
 
 use crate::factory::StoreFactory;
-use crate::suite::skip;
 use crate::support::*;
 
 async fn metadata(store: &dyn gesta_core::EventStore, name: &str) -> (String, Option<u64>) {

@@ -3,7 +3,6 @@
 use gesta_core::{AllFrom, Append, DeleteKind, EventStoreExt, ReadAll, Revision, SubscribeFrom};
 
 use crate::factory::{StoreFactory, TestStore};
-use crate::suite::skip;
 use crate::support::*;
 
 const LACKING: &str = "a store that can be opened again";

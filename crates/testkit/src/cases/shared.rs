@@ -8,7 +8,6 @@ use gesta_core::{Append, DeleteKind, EventStore, EventStoreExt, Revision, Subscr
 
 use super::racing::{one_of_these_wins, watched_writers};
 use crate::factory::{StoreFactory, TestStore};
-use crate::suite::skip;
 use crate::support::*;
 
 async fn two(factory: &dyn StoreFactory) -> Option<(TestStore, TestStore)> {

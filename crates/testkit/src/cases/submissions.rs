@@ -13,7 +13,6 @@ use tokio::sync::oneshot;
 
 use super::loads::owned;
 use crate::factory::StoreFactory;
-use crate::suite::skip;
 use crate::support::*;
 
 /// The outcome that will be told.

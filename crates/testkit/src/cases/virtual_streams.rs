@@ -10,7 +10,6 @@ use gesta_core::{
 };
 
 use crate::factory::{StoreFactory, TestStore};
-use crate::suite::skip;
 use crate::support::*;
 
 const LACKING: &str = "virtual streams";

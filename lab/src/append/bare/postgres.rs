@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Clocked, Places, Plan, Row};
 use crate::failure::{Context, Result};
 use crate::postgres;
-use crate::target::{PhaseRun, ReadBack};
+use crate::read_back::ReadBack;
+use crate::target::PhaseRun;
 
 pub(super) async fn measure(
     plan: &Plan<'_>,

@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Clocked, Places, Plan};
 use crate::failure::{Context, Result, fail};
-use crate::target::{PhaseRun, ReadBack};
+use crate::read_back::ReadBack;
+use crate::target::PhaseRun;
 
 /// How often the log is copied into the file.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(50);

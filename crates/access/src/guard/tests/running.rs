@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gesta_core::{
-    DeleteKind, EventStoreExt, ExpectedRevision, Filter, SubscribeFrom, SubscriptionMessage,
+    DeleteKind, EventStoreExt, ExpectedRevision, Filter, Resolved, SharedEvent, SubscribeFrom,
+    SubscriptionMessage, resolve_one_by_one,
 };
 use gesta_memory::MemoryStore;
 
@@ -266,6 +267,10 @@ impl EventStore for Breakable {
         }
         self.inner.subscribe(request).await
     }
+    async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>> {
+        resolve_one_by_one(self, events).await
+    }
+
     async fn shutdown(&self) -> Result<()> {
         self.inner.shutdown().await
     }

@@ -1,50 +1,13 @@
 //! What is asked of a registry, and what is refused before anything is asked.
 
 use super::*;
-use gesta_core::registry::{
-    ClusterVersion, Generation, LeaseEpoch, Move, MoveReason, NodeId, NodeInfo,
-};
-use gesta_core::{Incarnation, Timestamp};
-
-fn node(id: u32) -> NodeRow {
-    NodeRow {
-        id: NodeId(id),
-        info: NodeInfo {
-            address: format!("host:{id}").into(),
-            weight: 100,
-            build: "1".into(),
-            protocol_min: 1,
-            protocol_max: 1,
-        },
-        generation: Generation(i64::from(id)),
-        beat: 1,
-        state: NodeState::Up,
-        held: false,
-        unreachable: Vec::new(),
-        started: Timestamp(0),
-        beat_at: Timestamp(0),
-    }
-}
+use gesta_core::Timestamp;
+use gesta_core::registry::{Generation, LeaseEpoch, Move, MoveReason, NodeId};
+use gesta_testkit::registry;
 
 /// Two nodes; node 1 has log 0, node 2 log 1, and nobody log 2.
 fn look() -> Look {
-    let lease = |log: u16, owner: Option<u32>| LeaseRow {
-        log: LogId(log),
-        owner: owner.map(NodeId),
-        generation: owner.map_or(Generation::NONE, |id| Generation(i64::from(id))),
-        epoch: LeaseEpoch(5),
-        next_owner: None,
-        pinned: None,
-        frozen: false,
-        since: Timestamp(0),
-    };
-    Look {
-        is_registered: false,
-        incarnation: Incarnation(uuid::Uuid::nil()),
-        version: ClusterVersion::FIRST,
-        nodes: vec![node(2), node(1)],
-        leases: vec![lease(0, Some(1)), lease(1, Some(2)), lease(2, None)],
-    }
+    registry::look([2, 1], &[Some(1), Some(2), None])
 }
 
 fn refusal<T: std::fmt::Debug>(outcome: Outcome<T>) -> (Option<Code>, String) {
@@ -109,7 +72,7 @@ fn what_cannot_be_moved_is_refused_with_the_reason() {
 #[test]
 fn a_move_ends_when_the_log_is_there_or_cannot_come() {
     let before = look();
-    let (from, to) = (before.leases[0], node(2));
+    let (from, to) = (before.leases[0], registry::node_row(2));
     let mut look = look();
     look.leases[0].next_owner = Some(NodeId(2));
     assert_eq!(progress(&look, &from, &to).expect("asked"), Progress::Asked);

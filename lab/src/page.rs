@@ -21,8 +21,8 @@ use crate::report::numbers::{moment, plural};
 use lines::Lines;
 use section::{Section, name};
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
 /// What stands before the style. Nothing is loaded: style and script stand in the page.
 const HEAD: &str = concat!(
     r#"<meta charset="utf-8"/><meta http-equiv="Content-Security-Policy" content="default-src 'none'; "#,

@@ -15,9 +15,10 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::{Result, fail};
 use crate::host::CpuMeter;
 use crate::random::Random;
+use crate::read_back::ReadBack;
 use crate::run::Run;
 use crate::sizes::Sizes;
-use crate::target::{Events, GestaTarget, PhaseRun, ReadBack, Target as _};
+use crate::target::{Events, GestaTarget, PhaseRun, Target as _};
 
 /// Most bytes of payloads, and most payloads, that are made in advance.
 const POOL_BYTES_MAX: usize = 64 << 20;

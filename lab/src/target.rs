@@ -22,8 +22,8 @@ use uuid::Uuid;
 
 use crate::failure::Result;
 
-pub use check::{Claims, ReadBack, check};
-pub use events::{Events, MARK_BYTES, NumberOf, SMALLEST_BYTES};
+pub use check::{Claims, check};
+pub use events::{Events, MARK_BYTES, NumberOf};
 pub use gesta::GestaTarget;
 pub(crate) use gesta::{Expected, Protocol};
 pub use load::{Load, Phase, PhaseRun, run};

@@ -22,12 +22,11 @@ use crate::endpoint::Endpoint;
 use crate::failure::{Context, Result, fail};
 use crate::journals;
 use crate::postgres;
+use crate::read_back::ReadBack;
 use crate::report::{Report, ReportArgs};
 use crate::sizes::Sizes;
 use crate::store;
-use crate::target::{
-    self, Claims, Events, GestaTarget, Load, Phase, ReadBack, Target, TargetFacts,
-};
+use crate::target::{self, Claims, Events, GestaTarget, Load, Phase, Target, TargetFacts};
 use crate::units;
 
 use ranking::Ranking;

@@ -21,8 +21,8 @@ use serde_json::Value;
 
 use crate::failure::{Context, Result};
 use crate::host::{self, Host};
+use crate::read_back::ReadBack;
 use crate::store::StoreFacts;
-use crate::target::ReadBack;
 
 pub use chart::{Chart, Mark, Scale, Shape};
 pub use listing::Listing;

@@ -1,0 +1,163 @@
+//! What is made of the calls of [`EventStore`], for programs that use one.
+
+use async_trait::async_trait;
+
+use crate::error::{ErrorKind, Result};
+use crate::event::{EventData, RecordedEvent};
+use crate::ids::{Revision, StreamId};
+use crate::links::{self, ResolvedPage};
+use crate::request::{
+    AllFrom, Append, Appended, Direction, ExpectedRevision, ReadAll, ReadStream, StreamFrom,
+};
+use crate::store::EventStore;
+
+/// Comfort on top of [`EventStore`].
+#[async_trait]
+pub trait EventStoreExt: EventStore {
+    /// Appends events to one stream.
+    ///
+    /// # Errors
+    /// As [`EventStore::append`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// let added = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// let appended = store.append_to("cart-1", ExpectedRevision::NoStream, vec![added]).await?;
+    /// assert_eq!(appended.streams[0].last_revision, Revision(0));
+    /// # Ok(()) }
+    /// ```
+    async fn append_to(
+        &self,
+        stream: &str,
+        expected: ExpectedRevision,
+        events: Vec<EventData>,
+    ) -> Result<Appended> {
+        self.append(Append::to(StreamId::new(stream)?, expected, events))
+            .await
+    }
+
+    /// Reads all readable events of a stream, page by page.
+    ///
+    /// # Errors
+    /// As [`EventStore::read_stream`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let events = store.read_whole_stream("cart-1").await?;
+    /// assert_eq!(events[0].event_type.as_str(), "item-added");
+    /// # Ok(()) }
+    /// ```
+    async fn read_whole_stream(&self, stream: &str) -> Result<Vec<RecordedEvent>> {
+        let mut request = ReadStream::forwards(StreamId::new(stream)?);
+        let mut events = Vec::new();
+        loop {
+            let page = self.read_stream(request.clone()).await?;
+            events.extend(page.events);
+            match page.next {
+                Some(next) if !page.end => request.from = StreamFrom::Revision(next),
+                _ => return Ok(events),
+            }
+        }
+    }
+
+    /// Reads one event of a stream.
+    ///
+    /// # Errors
+    /// As [`EventStore::read_stream`]; `EventNotFound` if it is not readable.
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let event = store.read_event(StreamId::new("cart-1")?, Revision(0)).await?;
+    /// assert_eq!(event.event_type.as_str(), "item-added");
+    /// # Ok(()) }
+    /// ```
+    async fn read_event(&self, stream: StreamId, revision: Revision) -> Result<RecordedEvent> {
+        let request = ReadStream {
+            stream: stream.clone(),
+            from: StreamFrom::Revision(revision),
+            direction: Direction::Forwards,
+            limit: 1,
+        };
+        let found = self.read_stream(request).await?.events.into_iter().next();
+        found
+            .filter(|event| event.revision == revision)
+            .ok_or_else(|| ErrorKind::EventNotFound { stream, revision }.into())
+    }
+
+    /// Reads one page of a stream, and follows its links.
+    ///
+    /// # Errors
+    /// As [`EventStore::read_stream`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// let carts = ReadStream::forwards(StreamId::new("$ce-cart")?);
+    /// for found in store.read_stream_resolved(carts).await?.events {
+    ///     let place = found.link.as_ref().map_or(found.event.revision, |link| link.revision);
+    ///     println!("{place}: {} {}", found.event.stream, found.event.event_type);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    async fn read_stream_resolved(&self, request: ReadStream) -> Result<ResolvedPage> {
+        links::read_stream_resolved(self, request).await
+    }
+
+    /// Reads all events up to the present end, page by page. For small stores and tests.
+    ///
+    /// # Errors
+    /// As [`EventStore::read_all`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use gesta_core::*;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<()> {
+    /// # let store = gesta_memory::MemoryStore::new();
+    /// # let event = EventData::json(EventType::new("item-added")?, r#"{"item":"book"}"#);
+    /// # store.append_to("cart-1", ExpectedRevision::Any, vec![event]).await?;
+    ///
+    /// for event in store.read_everything().await? {
+    ///     println!("{} {} {}", event.position, event.stream, event.event_type);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    async fn read_everything(&self) -> Result<Vec<RecordedEvent>> {
+        let mut request = ReadAll::forwards();
+        let mut events = Vec::new();
+        loop {
+            let page = self.read_all(request.clone()).await?;
+            events.extend(page.events);
+            if page.end {
+                return Ok(events);
+            }
+            request.from = AllFrom::Checkpoint(page.next);
+        }
+    }
+}
+
+impl<S: EventStore + ?Sized> EventStoreExt for S {}

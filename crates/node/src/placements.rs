@@ -1,0 +1,37 @@
+//! Where a node has it from who owns which log.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, pending};
+use gesta_cluster::membership::Stop;
+use gesta_cluster::{Placement, Status};
+use gesta_core::Result;
+use tokio::sync::watch;
+
+/// Who owns which log: the node's membership in the cluster, or a fixed arrangement in tests.
+pub trait Placements: Send + Sync + 'static {
+    /// The present placement, and its changes.
+    fn changes(&self) -> watch::Receiver<Arc<Placement>>;
+
+    /// Gives all logs of this node to others, and leaves.
+    fn leave(&self) -> BoxFuture<'static, ()>;
+
+    /// Another node says that the placement has changed.
+    fn look_now(&self) {}
+
+    /// What people may want to know about the membership, if there is one.
+    fn status(&self) -> Option<Status> {
+        None
+    }
+
+    /// Refuses with the reason if the node does not take part at present.
+    fn ready(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Waits until the membership has ended, if there is one.
+    fn stopped(&self) -> BoxFuture<'static, Stop> {
+        pending().boxed()
+    }
+}

@@ -1,0 +1,160 @@
+//! From a request to its answer: which call it is, and what is the same for the answers of all calls.
+//!
+//! Invariants: every error answer is a problem document; every answer is counted.
+//! Not here: the frame of an answer (`api`), what the calls do (`write`, `read`, `subscribe`, `system`).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use gesta_wire::{shortened, shown};
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, EXPECT, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Version};
+use tokio::time::Instant;
+
+use crate::activity::Activity;
+use crate::api::{Answer, Call, check_frame, show};
+use crate::body::RequestBody;
+use crate::problem::{self, Problem, Result};
+use crate::route::{self, Matched, Route, Verb};
+use crate::state::State;
+use crate::{backup, cors, groups, grpc, read, subscribe, system, write};
+
+/// Answers a request. Never fails: what goes wrong is an answer too.
+pub(crate) async fn answer(
+    state: Arc<State>,
+    activity: &Arc<Activity>,
+    from: IpAddr,
+    request: Request<Incoming>,
+) -> Answer {
+    if grpc::is_call(&request) {
+        return grpc::answer(state, from, request).await;
+    }
+    let begun = Instant::now();
+    let (parts, body) = request.into_parts();
+    let matched = route::matched(parts.uri.path());
+    let (route, verb) = (matched.route, matched.route.method(&parts.method));
+    let call = Call::unasked(&state, activity, from, &parts, matched);
+    let mut body = RequestBody::new(body);
+    let answer = match verb {
+        _ if let Err(problem) = check_frame(&state, &parts) => Err(problem),
+        None if let Some(answer) = cors::preflight(&state.config.cors_origins, route, &parts) => {
+            Ok(answer)
+        }
+        Some(verb) => answer_call(call, verb, &mut body).await,
+        None => Err(no_such_call(&parts, &matched)),
+    };
+    let mut answer = answer.unwrap_or_else(|problem| show(&problem));
+    cors::allow(&state.config.cors_origins, &parts.headers, &mut answer);
+    // A client that waits for leave to send its body is spared sending it.
+    let waits = parts.headers.contains_key(EXPECT);
+    if parts.version < Version::HTTP_2 && (!body.discard(waits).await) {
+        let close = HeaderValue::from_static("close");
+        answer.headers_mut().insert(CONNECTION, close);
+    }
+    state.metrics.request(
+        method_name(&parts.method),
+        route,
+        answer.status().as_u16(),
+        begun.elapsed(),
+    );
+    answer
+}
+
+/// Lets a call in, and does it.
+async fn answer_call(mut call: Call<'_>, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
+    // Whether the server lives can be asked even when it is full.
+    let ticket = if call.route().is_probe() {
+        None
+    } else {
+        Some(call.state.requests.enter()?)
+    };
+    if !call.route().is_public() {
+        call.admit().await?;
+    }
+    let mut answer = match (call.route(), verb) {
+        (Route::Stream, Verb::Post) => write::append_to(&call, body).await,
+        // Boxed, so that the one hot call above does not carry the memory of all others.
+        _ => Box::pin(answer_other(&call, verb, body)).await,
+    }?;
+    if !call.route().is_endless() {
+        answer.body_mut().guards().request = ticket;
+    }
+    Ok(answer)
+}
+
+async fn answer_other(call: &Call<'_>, verb: Verb, body: &mut RequestBody) -> Result<Answer> {
+    match (call.route(), verb) {
+        (Route::Append, _) => write::append_several(call, body).await,
+        (Route::Stream, Verb::Delete) => write::delete(call).await,
+        (Route::Metadata, Verb::Put) => write::put_metadata(call, body).await,
+        (Route::Stream, _) => read::stream(call).await,
+        (Route::Event, _) => read::event(call).await,
+        (Route::Metadata, _) => read::metadata(call).await,
+        (Route::Streams, _) => read::streams(call).await,
+        (Route::All, _) => read::all(call).await,
+        (Route::StreamSubscribe, _) => subscribe::to_stream(call).await,
+        (Route::AllSubscribe, _) => subscribe::to_all(call).await,
+        (Route::Root, _) => system::root(call),
+        (Route::OpenApi, _) => system::openapi(call),
+        (Route::Info, _) => system::info(call).await,
+        (Route::Live, _) => system::live(call),
+        (Route::Ready, _) => system::ready(call).await,
+        (Route::Metrics, _) => system::metrics(call).await,
+        (Route::Backup, _) => backup::backup(call).await,
+        (Route::Groups | Route::StreamGroups | Route::AllGroups, _) => groups::list(call).await,
+        (Route::GroupsRestart, _) => groups::restart(call, body).await,
+        (Route::StreamGroup(of) | Route::AllGroup(of), verb) => {
+            groups::call(call, of, verb, body).await
+        }
+        (Route::Grpc | Route::Unknown, _) => Err(no_such_call(call.parts(), call.matched())),
+    }
+}
+
+fn no_such_call(parts: &Parts, matched: &Matched<'_>) -> Problem {
+    let (method, path) = (&parts.method, parts.uri.path());
+    if matched.route == Route::Unknown {
+        let path = shown(path);
+        return Problem::new(problem::NOT_FOUND, format!("there is nothing at {path}"));
+    }
+    let (template, allow) = (matched.route.template(), matched.route.allow());
+    let method = shortened(method.as_str(), 20);
+    let detail = format!("{template} has no method {method}, only {allow}");
+    Problem::new(problem::METHOD_NOT_ALLOWED, detail).allowing(allow)
+}
+
+/// Answers a request on a connection beyond the maximum: about the health of the server, or that it is full.
+pub(crate) async fn answer_beyond(
+    state: Arc<State>,
+    activity: &Arc<Activity>,
+    from: IpAddr,
+    request: Request<Incoming>,
+    full: &Problem,
+) -> Answer {
+    let version = request.version();
+    let mut answer = if route::matched(request.uri().path()).route.is_probe() {
+        answer(state, activity, from, request).await
+    } else {
+        let waits = request.headers().contains_key(EXPECT);
+        RequestBody::new(request.into_body()).discard(waits).await;
+        show(full)
+    };
+    if version < Version::HTTP_2 {
+        let close = HeaderValue::from_static("close");
+        answer.headers_mut().insert(CONNECTION, close);
+    }
+    answer
+}
+
+/// A method as metrics show it: names that clients invent are not kept.
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::HEAD => "HEAD",
+        _ => "other",
+    }
+}
