@@ -1,8 +1,8 @@
-//! Back-off: pauses between tries, each twice as long as the one before.
+//! Back-off: pauses between attempts, each twice as long as the one before.
 
 use std::time::Duration;
 
-/// How long to wait before the next try.
+/// The pauses before further attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct BackOff {
     min: Duration,
@@ -11,7 +11,7 @@ pub struct BackOff {
 }
 
 impl BackOff {
-    /// The first pause is `min`, and none is longer than `max`.
+    /// Makes a back-off whose first pause is `min`, and whose pauses are never longer than `max`.
     #[must_use]
     pub const fn new(min: Duration, max: Duration) -> Self {
         Self {
@@ -21,7 +21,7 @@ impl BackOff {
         }
     }
 
-    /// A try has failed: how long to wait before the next.
+    /// Returns how long to wait before the next attempt, after one has failed.
     #[must_use]
     pub fn pause(&mut self) -> Duration {
         let pause = self.next;
@@ -29,7 +29,7 @@ impl BackOff {
         pause
     }
 
-    /// A try has succeeded: the next pause is the shortest again.
+    /// Makes the next pause the shortest again, after an attempt has succeeded.
     pub fn reset(&mut self) {
         self.next = self.min;
     }

@@ -1,14 +1,14 @@
-//! What a database must offer so that the append pipeline, the tail hub and the reads can be built on it.
+//! A backend is the interface to a database on which the append pipeline, the tail hub and the reads are built.
 //!
 //! An application never calls this. `gesta-store` makes an [`EventStore`](crate::EventStore) out of any [`Backend`].
 //!
-//! The heart is the *chained insert* ([`LogWriter::submit`]): a batch is stored only if the row that
-//! its author believes to be the last of the log exists and *is* the last. That row is named by its
-//! position and its [`WriterEpoch`], a random number of the writer that stored it. An event id
-//! would not do: clients choose it, and a retry through another server can put the same id at the same position.
+//! Appends rest on the *chained insert* ([`LogWriter::submit`]): a batch is stored only if the row that its author
+//! believes to be the last of the log exists and *is* the last. That row is named by its position and its
+//! [`WriterEpoch`], a random number of the writer that stored it. An event id would not do: clients choose it, and a
+//! retry through another server can put the same id at the same position.
 //!
 //! Streams and event types are interned: the row id of a stream (or type) is the position of the first event that used
-//! it, so ids need no counter, and a batch that missed leaves none.
+//! it. So ids need no counter, and a batch that missed leaves none.
 
 mod history;
 mod virtual_index;
@@ -34,7 +34,7 @@ use crate::request::Direction;
 pub use history::{CurrentHistory, History};
 pub use virtual_index::*;
 
-/// Random number of one [`LogWriter`], stored with each row that it wrote. Never reused.
+/// Random number of one [`LogWriter`], stored with each row that this writer wrote. It is never used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct WriterEpoch(pub i64);
 
@@ -42,20 +42,20 @@ pub struct WriterEpoch(pub i64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct RowId(pub u64);
 
-/// The last row of a log, by what identifies it.
+/// What identifies the last row of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogEnd {
-    /// Its position; 0 if the log is empty.
+    /// Position of the row; 0 if the log is empty.
     pub position: Position,
-    /// The writer of it.
+    /// Epoch of the writer that stored the row.
     pub writer: WriterEpoch,
-    /// When it was stored.
+    /// Time at which the row was stored.
     pub created: Timestamp,
 }
 
 impl LogEnd {
-    /// What a database that is one of several of its store gives as the end of a log that is closed in it: the log is
-    /// open in another one, or is just being moved. No row of a log has this position.
+    /// The end of a log that is closed in a database: the log is open in another database of the store, or is just
+    /// being moved. Only a database that is one of several of its store gives it. No row of a log has this position.
     pub const CLOSED: LogEnd = LogEnd {
         position: Position(i64::MAX as u64),
         writer: WriterEpoch(0),
@@ -66,36 +66,36 @@ impl LogEnd {
 /// One event, ready to be stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// Its place in the log: predecessor + 1, + 2, ….
+    /// Place of the event in the log: the position of the row before it, plus 1.
     pub position: Position,
-    /// Its stream's name.
+    /// Name of the event's stream.
     pub stream: StreamId,
-    /// Its interned stream.
+    /// Row id of the event's stream.
     pub stream_row: RowId,
-    /// Its number in the stream.
+    /// Number of the event in its stream.
     pub revision: Revision,
-    /// Its identity.
+    /// Identity of the event.
     pub id: EventId,
-    /// Its type's name.
+    /// Name of the event's type.
     pub event_type: EventType,
-    /// Its interned type.
+    /// Row id of the event's type.
     pub type_row: RowId,
-    /// When it is stored.
+    /// Time at which the event is stored.
     pub created: Timestamp,
-    /// What `data` is.
+    /// Kind of `data`.
     pub content_type: ContentType,
-    /// The payload.
+    /// Payload of the event, as the client sent it.
     pub data: Bytes,
-    /// The payload as [`Backend::pack`] made it, if it did.
+    /// The payload in the form that [`Backend::pack`] made; `None` if it made none.
     pub packed: Option<Bytes>,
-    /// Data about the event.
+    /// Data about the event; empty if there is none.
     pub metadata: Bytes,
-    /// Its labels.
+    /// Labels of the event.
     pub tags: Tags,
 }
 
 impl Row {
-    /// The event as readers will see it.
+    /// Makes the event that readers will see.
     #[must_use]
     pub fn to_recorded(&self, log: LogId) -> RecordedEvent {
         RecordedEvent {
@@ -117,159 +117,160 @@ impl Row {
 /// Appends that are committed together: one statement, one round trip, one commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Batch {
-    /// The log.
+    /// Log to append to.
     pub log: LogId,
-    /// The row that must be the last of the log.
+    /// What identifies the row that must be the last of the log.
     pub after: LogEnd,
-    /// The events, in order of position. Empty: store nothing, only confirm that `after` is the last row.
+    /// The events in order of position. Without events the batch stores nothing and only confirms that `after` is the
+    /// last row.
     pub rows: Vec<Row>,
-    /// Streams that this batch creates, with the row id that they get.
+    /// Streams that this batch creates, each with the row id that it gets.
     pub new_streams: Vec<(RowId, StreamId)>,
-    /// Event types that this batch uses for the first time in this log.
+    /// Event types that this batch uses for the first time in this log, each with the row id that it gets.
     pub new_types: Vec<(RowId, EventType)>,
 }
 
-/// What became of a batch.
+/// Outcome of a batch.
 #[derive(Clone, Debug)]
 pub enum BatchOutcome {
-    /// Stored and durable (or, without rows, confirmed).
+    /// The batch is stored and durable. A batch without rows is confirmed.
     Committed,
-    /// Nothing stored: another row is the last of the log.
+    /// Nothing is stored: another row is the last of the log.
     Missed,
-    /// Nothing stored: the database refuses what the batch contains. Splitting it finds the offending append.
+    /// Nothing is stored: the database refuses what the batch contains. Splitting the batch finds the offending append.
     Refused(Error),
-    /// Nothing stored, for a passing reason (deadlock, serialization, lock time-out, full disk). Sending it again may
-    /// work.
+    /// Nothing is stored, for a passing reason (deadlock, serialization, lock time-out, full disk). Sending the batch
+    /// again may succeed.
     Failed(Error),
-    /// The connection died or durability is in doubt: it may be stored, may yet be stored, or not. The writer must be
-    /// discarded.
+    /// The connection died or durability is in doubt: the batch is stored, will yet be stored, or will not. The writer
+    /// must be discarded.
     Unknown(Error),
 }
 
-/// A handle that appends to one log. Dropping it gives it up; what it has submitted may still be stored.
+/// A handle that appends to one log. Dropping it gives the handle up; what it has submitted may still be stored.
 ///
-/// A backend may let the handles of several logs share a connection. Each has an epoch of its own all the same: an epoch
-/// belongs to one author, who decides nothing again before all that he has submitted is answered.
+/// A backend may let the handles of several logs share a connection. Each handle has an epoch of its own all the same:
+/// an epoch belongs to one author, who decides nothing again before everything that he has submitted is answered.
 pub trait LogWriter: Send {
-    /// Its number, stored with the rows it writes.
+    /// Returns the number of this handle, which is stored with the rows that it writes.
     fn epoch(&self) -> WriterEpoch;
 
-    /// True if what is submitted here gathers with the batches of other logs, and leaves when the backend decides. Then
-    /// a small batch costs no statement of its own, and there is nothing to gain by holding it back.
+    /// Returns true if the batches of this handle gather with the batches of other logs and leave when the backend
+    /// decides. Then a small batch costs no statement of its own, and holding it back gains nothing.
     fn is_gathered(&self) -> bool;
 
-    /// Sends a batch. Batches of a handle reach the database in the order of these calls, whatever order the futures are
-    /// polled in; up to [`Capabilities::batches_in_flight_max`] may be pending. Several batches, those of other handles
-    /// among them, may share a transaction; each is stored, misses or is refused by itself. If one does not commit, every
-    /// later one that was chained to it misses.
+    /// Sends a batch. Batches of a handle reach the database in the order of these calls, whatever order the futures
+    /// are polled in; up to [`Capabilities::batches_in_flight_max`] may be pending. Several batches, those of other
+    /// handles among them, may share a transaction; each is stored, misses or is refused by itself. If one does not
+    /// commit, every later one that was chained to it misses.
     ///
-    /// The answer of a batch must not be lost by dropping the future: the work goes on.
+    /// Dropping the future does not stop the batch, so the caller must keep the future to learn the outcome.
     fn submit(&mut self, batch: Arc<Batch>) -> BoxFuture<'static, BatchOutcome>;
 }
 
 /// Observes every batch that this process has committed, in order of position, right after the commit.
 pub trait CommitObserver: Send + Sync + 'static {
-    /// The rows of `batch` are durable. Must not block.
+    /// Tells the observer that the rows of `batch` are durable. The observer must not block.
     fn committed(&self, batch: &Arc<Batch>);
 
     /// Asks the observer to read the end of the log, which may hold rows of a batch whose outcome was not known at
-    /// first. Must not block.
+    /// first. The observer must not block.
     fn read_log_end(&self, log: LogId);
 }
 
-/// Who waits for a read.
+/// Who waits for a read of the backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// An append: it must not wait for reads that are slow or hang.
+    /// An append waits. Its read must not wait for reads that are slow or hang.
     Append,
-    /// Anybody else.
+    /// Something other than an append waits.
     Read,
 }
 
-/// Streams and types to look up.
+/// Request to look up streams and types.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LoadRequest {
-    /// Streams; none of them a metadata stream of another stream.
+    /// Streams to look up. None of them may be the metadata stream of another stream.
     pub streams: Vec<StreamId>,
-    /// Event types.
+    /// Event types to look up.
     pub types: Vec<EventType>,
 }
 
-/// The answer to a [`LoadRequest`], all as of one snapshot.
+/// The answer to a [`LoadRequest`]. All of it is of one snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loaded {
-    /// The end of the log in that snapshot.
+    /// End of the log in that snapshot.
     pub end: LogEnd,
-    /// One entry per stream, in the order of the request.
+    /// One entry per stream of the request, in its order.
     pub streams: Vec<LoadedStream>,
-    /// One entry per type, in the order of the request; `None` if the log has never used it.
+    /// One entry per type of the request, in its order; `None` if the log has never used the type.
     pub types: Vec<Option<RowId>>,
 }
 
-/// What the database knows of a stream.
+/// What the database holds about a stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LoadedStream {
-    /// Its last event; `None` if it has none.
+    /// Last event of the stream; `None` if the stream has none.
     pub head: Option<StreamHead>,
-    /// The last event of its metadata stream.
+    /// Last event of the metadata stream; `None` if the stream has no metadata.
     pub meta: Option<LoadedMeta>,
 }
 
-/// The last event of a stream. After scavenging it may no longer be stored; the numbers stand.
+/// The last event of a stream. After scavenging the event may no longer be stored; its numbers stay valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamHead {
-    /// The interned stream.
+    /// Row id of the stream.
     pub row: RowId,
     /// Revision of the last event.
     pub last: Revision,
     /// Position of the last event.
     pub position: Position,
-    /// Id of the last event; `None` if it is no longer stored. A head of a metadata stream may lack it.
+    /// Id of the last event; `None` if the event is no longer stored. The head of a metadata stream may lack it.
     pub id: Option<EventId>,
 }
 
 /// The last event of a metadata stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadedMeta {
-    /// Where it is.
+    /// Revision, position and id of the event.
     pub head: StreamHead,
-    /// Its data: the user's document.
+    /// Data of the event: the user's metadata document.
     pub data: Bytes,
-    /// Its metadata: the system's state.
+    /// Metadata of the event: the state that the store keeps about the stream.
     pub metadata: Bytes,
 }
 
-/// Which events to look up, without their payload.
+/// Request to look up events without their payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EventLookup {
-    /// Events of a stream, `count` from revision `first` on.
+    /// Looks up `count` events of a stream from revision `first` on.
     Revisions {
-        /// The stream.
+        /// Row id of the stream.
         stream: RowId,
-        /// First revision.
+        /// Revision of the first event.
         first: Revision,
-        /// How many.
+        /// Number of events to look up.
         count: usize,
     },
-    /// Events at these positions.
+    /// Looks up the events at these positions.
     Positions(Vec<Position>),
-    /// Events with one of these pairs of stream and id, at or below position `until`, that are after position `after`
-    /// *or* not older than `created_from`.
+    /// Looks up events with one of these pairs of stream and id, at position `until` or before it, that are after
+    /// position `after` *or* not older than `created_from`.
     Ids {
-        /// The streams, each with an id.
+        /// Pairs of the row id of a stream and the id of an event.
         events: Vec<(RowId, EventId)>,
         /// Looks up only events after this position, unless `created_from` includes them.
         after: Position,
-        /// Looks up also events that are not older than this, wherever they are.
+        /// Looks up also events that were not stored before this time, wherever they are.
         created_from: Timestamp,
         /// Looks up only events up to this position, in any case.
         until: Position,
     },
-    /// The next `limit` events of the log after position `position`.
+    /// Looks up the next `limit` events of the log after position `position`.
     After {
         /// Looks up events after this position.
         position: Position,
-        /// Looks up at most so many events.
+        /// Looks up at most this number of events.
         limit: usize,
     },
 }
@@ -277,28 +278,28 @@ pub enum EventLookup {
 /// An event without its payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EventRef {
-    /// Its position.
+    /// Position of the event.
     pub position: Position,
-    /// The writer of it.
+    /// Epoch of the writer that stored the event.
     pub writer: WriterEpoch,
-    /// When it was stored.
+    /// Time at which the event was stored.
     pub created: Timestamp,
-    /// Its stream.
+    /// Name of the event's stream.
     pub stream: StreamId,
-    /// Its interned stream.
+    /// Row id of the event's stream.
     pub stream_row: RowId,
-    /// Its revision.
+    /// Number of the event in its stream.
     pub revision: Revision,
-    /// Its identity.
+    /// Identity of the event.
     pub id: EventId,
-    /// Its type.
+    /// Name of the event's type.
     pub event_type: EventType,
-    /// Its interned type.
+    /// Row id of the event's type.
     pub type_row: RowId,
 }
 
 impl EventRef {
-    /// What identifies it, and where it is.
+    /// Returns what identifies the event, and where it is.
     #[must_use]
     pub fn stored_id(&self) -> StoredId {
         StoredId {
@@ -313,155 +314,161 @@ impl EventRef {
 /// The identity of a stored event, and where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoredId {
-    /// Its interned stream.
+    /// Row id of the event's stream.
     pub stream: RowId,
-    /// Its identity.
+    /// Identity of the event.
     pub id: EventId,
-    /// Its position.
+    /// Position of the event.
     pub position: Position,
-    /// When it was stored.
+    /// Time at which the event was stored.
     pub created: Timestamp,
 }
 
-/// A part of one stream to read.
+/// Request to read a part of one stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamSlice {
-    /// The log.
+    /// Log of the stream.
     pub log: LogId,
-    /// The stream's name.
+    /// Name of the stream.
     pub stream: StreamId,
-    /// The interned stream.
+    /// Row id of the stream.
     pub stream_row: RowId,
     /// Lowest revision wanted, included.
     pub from: Revision,
     /// Highest revision wanted, included.
     pub to: Revision,
-    /// Only events not older than this.
+    /// Time before which events are left out; `None` leaves out none.
     pub created_from: Option<Timestamp>,
-    /// Which way.
+    /// Direction of the read.
     pub direction: Direction,
-    /// Most events wanted.
+    /// Largest number of events in the answer.
     pub limit: usize,
 }
 
-/// A part of one log to read.
+/// Request to read a part of one log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogSlice {
-    /// The log.
+    /// Log to read.
     pub log: LogId,
-    /// Only positions above this.
+    /// Position after which events are wanted, not included.
     pub after: Position,
     /// Highest position wanted, included.
     pub to: Position,
-    /// Which way.
+    /// Direction of the read.
     pub direction: Direction,
-    /// Which events.
+    /// Conditions that the events must meet.
     pub filter: Filter,
-    /// Most events wanted.
+    /// Largest number of events in the answer.
     pub limit: usize,
 }
 
-/// Events of a slice, in the direction asked for, without a gap among those that match.
+/// Events of a slice, in the direction asked for. No matching event between the first and the last is left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rows {
-    /// The events.
+    /// The events, in the direction asked for.
     pub events: Vec<RecordedEvent>,
-    /// True if the slice holds no further matching event; false if `limit` or
-    /// [`PAGE_BYTES_MAX`](crate::limits::PAGE_BYTES_MAX) ended the page (then it holds at least one event).
+    /// True if the slice holds no further matching event. False if `limit` or
+    /// [`PAGE_BYTES_MAX`](crate::limits::PAGE_BYTES_MAX) ended the page, which then holds at least one event.
     pub complete: bool,
-    /// The writer of the last of the events, if this is a part of a log and the backend tells it.
+    /// Epoch of the writer of the last of the events, if this is a part of a log and the backend tells it.
     pub last_writer: Option<WriterEpoch>,
 }
 
-/// A message between processes that share a store. Only a hint: it may be lost or come late.
+/// A message between processes that share a store. It is only a hint: it may be lost or come late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signal {
     /// Events up to `position` were committed.
     Appended {
-        /// To this log.
+        /// Log that the events were appended to.
         log: LogId,
-        /// Up to here.
+        /// Position of the last event that was committed.
         position: Position,
     },
     /// A process whose batches miss asks the others to send nothing to the log for a while.
     GiveWay {
-        /// The log.
+        /// Log to which the others shall send nothing.
         log: LogId,
-        /// The process that asks: a random number.
+        /// Random number of the process that asks.
         by: Uuid,
-        /// For so long. Zero: it has committed, and the others may go on.
+        /// Time for which the others shall send nothing. Zero means that the process has committed and the others may
+        /// go on.
         needed: Duration,
-        /// How long it has been waiting.
+        /// Time that the process has been waiting.
         waited: Duration,
     },
-    /// Messages may have been lost: look for yourself.
+    /// Messages may have been lost. The receiver must ask the database for what the messages would have told it.
     Interrupted,
-    /// [`Backend::history`] has changed. Only a wake-up, and only within this process.
+    /// The result of [`Backend::history`] has changed. This signal is a wake-up and never leaves the process.
     HistoryChanged,
 }
 
 /// What a backend tells about itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackendInfo {
-    /// `sqlite`, `postgres`, ….
+    /// Kind of the backend: `sqlite`, `postgres`, ….
     pub backend: &'static str,
-    /// Version of the engine, for people.
+    /// Version of the database engine, for people.
     pub engine: String,
-    /// Number of logs.
+    /// Number of logs of the store.
     pub logs: u16,
-    /// How safe an acknowledged append is, as of the last look at the database's settings.
+    /// Durability of an acknowledged append, as of the last look at the settings of the database.
     pub durability: Durability,
-    /// What it can do.
+    /// What the backend can do beside the contract.
     pub capabilities: Capabilities,
 }
 
 /// What scavenging one stream removed, or would remove.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Removed {
-    /// Number of events.
+    /// Number of events removed.
     pub events: u64,
-    /// Size of their data and metadata.
+    /// Size of their data and metadata, in bytes.
     pub payload_bytes: u64,
 }
 
-/// Whether to do it or only to tell what would be done.
+/// Whether a change is made or only reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunMode {
-    /// Do it.
+    /// Makes the change.
     Real,
-    /// Only tell.
+    /// Changes nothing and reports what would be changed.
     Dry,
 }
 
 /// A database that stores logs.
+///
+/// # Cancel safety
+/// Dropping the future of a read changes nothing. Dropping that of [`remove_hidden`](Self::remove_hidden) may end the
+/// removal half way; what was removed stays removed.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
-    /// What it is, as far as is known now. No I/O.
+    /// Returns what the backend is, as far as is known now. It does no I/O.
     fn info(&self) -> Arc<BackendInfo>;
 
-    /// The history that the answers of this backend belong to. No I/O; cheap.
+    /// Returns the history to which the answers of this backend belong. It does no I/O and is cheap.
     fn history(&self) -> History;
 
-    /// The smaller form in which this backend wants to store these data, if it has one. Runs in the task of whoever
-    /// appends, so that costly work is not done one event after the other in the task that forms batches.
+    /// Returns the smaller form in which this backend wants to store these data, or `None` if it has none. It runs in
+    /// the task that appends, so that costly work is not done one event after the other in the task that forms batches.
     fn pack(&self, stream: &StreamId, content_type: ContentType, data: &Bytes) -> Option<Bytes>;
 
     /// Opens a writer of `log`.
     ///
     /// # Errors
-    /// `Unavailable`; `Unsupported` if the settings of the database cannot keep the contract.
+    /// `Unavailable` if the database does not answer; `Unsupported` if the settings of the database cannot keep the
+    /// contract.
     async fn open_writer(&self, log: LogId) -> Result<Box<dyn LogWriter>>;
 
-    /// The end of a log, read from the primary.
+    /// Reads the end of a log from the primary.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn log_end(&self, log: LogId, purpose: Purpose) -> Result<LogEnd>;
 
-    /// The ends of all logs in their order, read from the primary, at best in one round trip.
+    /// Reads the ends of all logs from the primary, at best in one round trip. They are in the order of the logs.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn log_ends(&self, purpose: Purpose) -> Result<Vec<LogEnd>> {
         let logs = (0..self.info().logs).map(LogId);
         try_join_all(logs.map(|log| self.log_end(log, purpose))).await
@@ -470,13 +477,13 @@ pub trait Backend: Send + Sync + 'static {
     /// Looks up streams and types in one snapshot of the primary.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded>;
 
-    /// Looks up events without their payload, in order of position.
+    /// Looks up events without their payload. They are in order of position.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn lookup(
         &self,
         log: LogId,
@@ -484,10 +491,10 @@ pub trait Backend: Send + Sync + 'static {
         purpose: Purpose,
     ) -> Result<Vec<EventRef>>;
 
-    /// The ids of all events after position `after`, up to `to`, in any order.
+    /// Reads the ids of all events after position `after`, up to position `to`, in any order.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn read_ids(&self, log: LogId, after: Position, to: Position) -> Result<Vec<StoredId>>;
 
     /// Reads a part of one stream.
@@ -496,12 +503,12 @@ pub trait Backend: Send + Sync + 'static {
     /// `Unavailable`, `Corrupt`.
     async fn read_stream(&self, slice: StreamSlice) -> Result<Rows>;
 
-    /// Reads parts of several streams of one log, all forwards, at best in one round trip; one answer per slice, in
-    /// their order.
+    /// Reads parts of several streams of one log, all forwards, at best in one round trip. There is one answer per
+    /// slice, in their order.
     ///
-    /// Together they hold at most [`PAGE_BYTES_MAX`](crate::limits::PAGE_BYTES_MAX), but at least one event if any
-    /// slice holds one; a backend may bound the rows as well. Slices that a bound ended, or that were never reached,
-    /// are not `complete` and may hold no event.
+    /// Together the answers hold at most [`PAGE_BYTES_MAX`](crate::limits::PAGE_BYTES_MAX), but at least one event if
+    /// any slice holds one; a backend may bound the rows as well. Slices that a bound ended, or that were never
+    /// reached, are not `complete` and may hold no event.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`.
@@ -513,11 +520,11 @@ pub trait Backend: Send + Sync + 'static {
     /// `Unavailable`, `Corrupt`.
     async fn read_log(&self, slice: LogSlice) -> Result<Rows>;
 
-    /// Names of streams that start with `prefix` and are greater than `after`, in binary order, at most `limit`.
-    /// Names that start with `$` only if `prefix` does.
+    /// Lists at most `limit` names of streams that start with `prefix` and are greater than `after`, in binary order.
+    /// Names that start with `$` are listed only if `prefix` starts with `$`.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn list_streams(
         &self,
         prefix: &str,
@@ -525,18 +532,18 @@ pub trait Backend: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<StreamId>>;
 
-    /// Messages of the other processes that share the store; endless. A backend that is not shared gives a stream that
-    /// stays silent.
+    /// Returns an endless stream of the messages of the other processes that share the store. A backend that is not
+    /// shared gives a stream that never yields.
     fn signals(&self) -> BoxStream<'static, Signal>;
 
-    /// Sends a message to the other processes. Best effort.
+    /// Sends a message to the other processes. The message may be lost.
     async fn send_signal(&self, signal: Signal);
 
-    /// Removes the events of a stream that `visibility` hides, never the last row of the log, and remembers
-    /// how far, so that revisions are not reused.
+    /// Removes the events of a stream that `visibility` hides, but never the last row of the log. It stores up to which
+    /// revision it removed, so that revisions are not used again.
     ///
     /// # Errors
-    /// `Unavailable`; `Unsupported` if the retention role is missing.
+    /// `Unavailable` if the database does not answer; `Unsupported` if the retention role is missing.
     async fn remove_hidden(
         &self,
         log: LogId,
@@ -545,17 +552,17 @@ pub trait Backend: Send + Sync + 'static {
         mode: RunMode,
     ) -> Result<Removed>;
 
-    /// The registry of the nodes that share this database, with connections of its own that open at the first use.
-    /// `None` if the database serves one process only, so that there is nobody to share the logs with.
+    /// Returns the registry of the nodes that share this database. The registry has connections of its own, which open
+    /// at the first use. Returns `None` if the database serves one process only.
     fn registry(&self) -> Option<Arc<dyn Registry>>;
 
-    /// The registries of all databases of the store, each with the leases of the logs that lie in it. None if no other
-    /// process may share the store.
+    /// Returns the registries of all databases of the store, each with the leases of the logs that lie in its database.
+    /// The list is empty if no other process may share the store.
     fn registries(&self) -> Vec<Arc<dyn Registry>> {
         self.registry().into_iter().collect()
     }
 
-    /// What is kept for virtual streams; `None` if nothing is.
+    /// Returns what is kept for virtual streams; `None` if nothing is.
     fn virtual_index(&self) -> Option<Arc<dyn VirtualIndex>> {
         None
     }

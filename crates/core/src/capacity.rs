@@ -1,13 +1,13 @@
-//! Capacity: a bound on what may be held at once, taken and given back.
+//! Capacity: a bound on what may be held at once. Holders take amounts of it and give them back.
 //!
-//! Why a lock and not a counter for each amount: who is refused must not hold anything, not even for a moment, or
-//! others that fit are refused because of it. Nothing is done under the lock but arithmetic.
+//! Why a lock and not a counter for each amount: a request that is refused must not hold anything, not even for a
+//! moment, or requests that fit are refused because of it. Only arithmetic is done under the lock.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// What may be held at once of `N` things, such as events and bytes.
+/// A bound on `N` amounts that may be held at once, such as events and bytes.
 #[derive(Debug)]
 pub struct Capacity<const N: usize = 1> {
     max: [usize; N],
@@ -18,35 +18,35 @@ pub struct Capacity<const N: usize = 1> {
 struct State<const N: usize> {
     taken: [usize; N],
     is_closed: bool,
-    /// Those who wait until nothing is taken.
+    /// Tasks that wait until nothing is taken.
     waiting: Vec<Waker>,
 }
 
-/// What one holder has taken; given back on drop.
+/// The amounts that one holder has taken. Dropping the permit gives them back.
 #[derive(Debug)]
 pub struct Permit<const N: usize = 1> {
     capacity: Arc<Capacity<N>>,
     held: [usize; N],
-    /// It does not grow while all permits together would hold more than this.
+    /// The permit does not grow while all permits together would hold more than this.
     max: [usize; N],
 }
 
-/// Why nothing was taken.
+/// Reason why nothing was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// It would be more than the maximum.
+    /// The sum would be more than the maximum.
     Full {
-        /// Of which thing.
+        /// Index of the amount that does not fit, from 0.
         of: usize,
-        /// So much of it was taken already.
+        /// Sum of this amount that was taken already.
         taken: usize,
     },
-    /// Nothing is given any more.
+    /// The capacity is closed: it gives nothing any more.
     Closed,
 }
 
 impl<const N: usize> Capacity<N> {
-    /// So much of each thing.
+    /// Makes a capacity with these maxima.
     #[must_use]
     pub fn new(max: [usize; N]) -> Arc<Self> {
         let state = State {
@@ -60,18 +60,19 @@ impl<const N: usize> Capacity<N> {
         })
     }
 
-    /// Takes these amounts.
+    /// Takes these amounts, all or none.
     ///
     /// # Errors
-    /// [`Refusal`]; then nothing was taken.
+    /// The [`Refusal`], if nothing was taken.
     pub fn take(self: &Arc<Self>, amounts: [usize; N]) -> Result<Permit<N>, Refusal> {
         self.take_within(|_| self.max, amounts)
     }
 
-    /// Takes these amounts, or any amounts while nothing is taken: what is larger than the maximum gets its turn alone.
+    /// Takes these amounts, or any amounts while nothing is taken. So amounts above the maximum can be held, but only
+    /// alone.
     ///
     /// # Errors
-    /// [`Refusal`]; then nothing was taken.
+    /// The [`Refusal`], if nothing was taken.
     pub fn take_alone(self: &Arc<Self>, amounts: [usize; N]) -> Result<Permit<N>, Refusal> {
         let max = |taken: [usize; N]| match taken {
             taken if taken == [0; N] => [usize::MAX; N],
@@ -97,7 +98,7 @@ impl<const N: usize> Capacity<N> {
         Ok(permit)
     }
 
-    /// A permit that holds nothing yet, and grows as long as all together hold at most `max`.
+    /// Makes a permit that holds nothing yet. It grows as long as all permits together hold at most `max`.
     #[must_use]
     pub fn empty_permit(self: &Arc<Self>, max: [usize; N]) -> Permit<N> {
         Permit {
@@ -107,18 +108,22 @@ impl<const N: usize> Capacity<N> {
         }
     }
 
-    /// What is taken now.
+    /// Returns the sums that are taken now.
     #[must_use]
     pub fn taken(&self) -> [usize; N] {
         self.lock().taken
     }
 
-    /// Gives nothing any more.
+    /// Closes the capacity: nothing can be taken any more with [`take`](Self::take) and
+    /// [`take_alone`](Self::take_alone).
     pub fn close(&self) {
         self.lock().is_closed = true;
     }
 
-    /// Returns once nothing is taken.
+    /// Waits until nothing is taken.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn emptied(&self) {
         poll_fn(|context| {
             let mut state = self.lock();
@@ -143,7 +148,7 @@ impl<const N: usize> Capacity<N> {
 }
 
 impl<const N: usize> State<N> {
-    /// All of the amounts or none.
+    /// Adds all of the amounts or none.
     fn add(&mut self, amounts: [usize; N], max: [usize; N]) -> Result<(), Refusal> {
         let mut sums = self.taken;
         for (of, sum) in sums.iter_mut().enumerate() {
@@ -159,16 +164,16 @@ impl<const N: usize> State<N> {
 }
 
 impl<const N: usize> Permit<N> {
-    /// What it holds.
+    /// Returns the amounts that the permit holds.
     #[must_use]
     pub fn held(&self) -> [usize; N] {
         self.held
     }
 
-    /// Takes more.
+    /// Takes further amounts, all or none.
     ///
     /// # Errors
-    /// [`Refusal::Full`]; then it holds what it held.
+    /// [`Refusal::Full`]; the permit then holds what it held.
     pub fn grow(&mut self, amounts: [usize; N]) -> Result<(), Refusal> {
         self.capacity.lock().add(amounts, self.max)?;
         for (held, amount) in self.held.iter_mut().zip(amounts) {
@@ -177,7 +182,7 @@ impl<const N: usize> Permit<N> {
         Ok(())
     }
 
-    /// Gives back what is above these amounts.
+    /// Gives back what the permit holds above these amounts.
     pub fn shrink_to(&mut self, amounts: [usize; N]) {
         let mut state = self.capacity.lock();
         for (of, held) in self.held.iter_mut().enumerate() {

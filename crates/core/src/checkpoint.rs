@@ -1,8 +1,8 @@
 //! Checkpoints: what a consumer stores to resume after the last event that it has finished.
 //!
-//! The text form is opaque. It carries the incarnation of the store, so that a checkpoint of a
-//! store that was since restored from a backup is refused instead of silently skipping events, and
-//! a check sum, so that a cut or mistyped text is refused.
+//! The text form is opaque. It carries the incarnation of the store: a checkpoint made before the store was restored
+//! from a backup is refused instead of silently skipping events. It also carries a check sum, so that a cut or mistyped
+//! text is refused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,23 +16,23 @@ use crate::ids::{Incarnation, LogId, Position, Revision, StreamId};
 use crate::limits::LOGS_MAX;
 use crate::slice::fnv1a;
 
-/// Version of the text form.
+/// Version of the text form, its first byte.
 const VERSION: u8 = 1;
 const KIND_LOGS: u8 = 0;
-/// As version 0.1.0 wrote it at first: a revision of no named stream. Read, but no longer written.
+/// Kind that version 0.1.0 wrote at first: a revision in a stream that is not named. It is read, but no longer written.
 const KIND_ANY_STREAM: u8 = 1;
 const KIND_STREAM: u8 = 2;
 
-/// Where a consumer stands.
+/// Place up to which a consumer has finished.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// In all logs: the last finished position of each, in the order of the logs.
+    /// A place in all logs: the last finished position of each, in the order of the logs.
     Logs(Vec<Position>),
-    /// In one stream.
+    /// A place in one stream.
     Stream {
-        /// The stream by a hash of its name; `None` in a checkpoint of an early version, which fits every stream.
+        /// Hash of the stream's name; `None` in a checkpoint of an early version, which fits every stream.
         stream: Option<u64>,
-        /// Its last finished revision; `None` before the first.
+        /// Last finished revision of the stream; `None` before the first.
         revision: Option<Revision>,
     },
 }
@@ -40,14 +40,14 @@ pub enum Place {
 /// A place together with the incarnation of the store that it belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
-    /// The incarnation of the store in which it was made.
+    /// Incarnation of the store in which the checkpoint was made.
     pub incarnation: Incarnation,
-    /// The place.
+    /// Place up to which the consumer has finished.
     pub place: Place,
 }
 
 impl Checkpoint {
-    /// A checkpoint in the logs of a store.
+    /// Makes a checkpoint in the logs of a store.
     #[must_use]
     pub fn logs(incarnation: Incarnation, positions: Vec<Position>) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Checkpoint {
         }
     }
 
-    /// A checkpoint in one stream.
+    /// Makes a checkpoint in one stream.
     #[must_use]
     pub fn stream(incarnation: Incarnation, stream: &StreamId, revision: Option<Revision>) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Checkpoint {
         }
     }
 
-    /// A checkpoint right after `position` of `log` and at the start of all other logs.
+    /// Makes a checkpoint right after `position` of `log` and at the start of all other logs.
     #[must_use]
     pub fn in_log(incarnation: Incarnation, logs: u16, log: LogId, position: Position) -> Self {
         let mut positions = vec![Position::START; usize::from(logs)];
@@ -78,10 +78,10 @@ impl Checkpoint {
         Self::logs(incarnation, positions)
     }
 
-    /// The positions, if this is a checkpoint of `incarnation` in a store of `logs` logs.
+    /// Returns the positions, if this is a checkpoint of `incarnation` in a store of `logs` logs.
     ///
     /// # Errors
-    /// `InvalidCheckpoint` otherwise.
+    /// `InvalidCheckpoint` if it is another checkpoint.
     pub fn positions_for(&self, incarnation: Incarnation, logs: u16) -> Result<&[Position]> {
         self.check_incarnation(incarnation)?;
         match &self.place {
@@ -98,10 +98,10 @@ impl Checkpoint {
         }
     }
 
-    /// The revision, if this is a checkpoint of `incarnation` in this stream.
+    /// Returns the revision, if this is a checkpoint of `incarnation` in this stream.
     ///
     /// # Errors
-    /// `InvalidCheckpoint` otherwise.
+    /// `InvalidCheckpoint` if it is another checkpoint.
     pub fn revision_for(
         &self,
         incarnation: Incarnation,
@@ -188,18 +188,19 @@ impl Checkpoint {
     }
 }
 
-/// What tells a stream from others in a checkpoint: 63 bits of FNV-1a of its name, so that a varint holds them.
+/// Returns the number that tells a stream from others in a checkpoint: 63 bits of FNV-1a of its name, so that a varint
+/// holds them.
 fn identity(stream: &StreamId) -> u64 {
     fnv1a(stream.as_str().as_bytes()) >> 1
 }
 
-/// The low 16 bits of FNV-1a.
+/// Returns the low 16 bits of FNV-1a.
 fn check_sum(bytes: &[u8]) -> [u8; 2] {
     let [.., a, b] = fnv1a(bytes).to_be_bytes();
     [a, b]
 }
 
-/// LEB128, seven bits a byte, the lowest first.
+/// Appends a number as LEB128: seven bits a byte, the lowest first.
 fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     loop {
         let low = (value & 0x7f) as u8;

@@ -1,4 +1,4 @@
-//! Time, injected: tests must be able to set it.
+//! Time is injected, so that tests can set it.
 
 use std::fmt;
 
@@ -15,16 +15,16 @@ impl Timestamp {
     /// Latest moment that has a text form: 9999-12-31T23:59:59.999999Z.
     pub const MAX: Timestamp = Timestamp(253_402_300_799_999_999);
 
-    /// Microseconds since 1970-01-01T00:00:00Z.
+    /// Returns the microseconds since 1970-01-01T00:00:00Z.
     #[must_use]
     pub fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// Reads an RFC 3339 text such as `2026-11-21T09:30:00.000001Z`.
+    /// Reads an RFC 3339 text such as `2026-11-21T09:30:00.000001Z`. Digits after the sixth decimal are dropped.
     ///
     /// # Errors
-    /// `InvalidArgument` if the text is not RFC 3339.
+    /// `InvalidArgument` if the text is not RFC 3339, or the moment is out of range.
     pub fn parse(text: &str) -> Result<Self> {
         let moment = OffsetDateTime::parse(text, &Rfc3339)
             .map_err(|error| Error::invalid("created", format!("must be RFC 3339: {error}")))?;
@@ -35,7 +35,8 @@ impl Timestamp {
 }
 
 impl fmt::Display for Timestamp {
-    /// RFC 3339 in UTC with six decimals.
+    /// Writes RFC 3339 in UTC with six decimals. A moment that has no such form is written as its microseconds, with
+    /// `us`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(text) = text_since_1970(self.0) {
             return match std::str::from_utf8(&text) {
@@ -60,7 +61,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// The text form of a moment from 1970 to 9999; `None` outside.
+/// Returns the text form of a moment from 1970 to 9999; `None` for other moments.
 ///
 /// Why by hand: each event that is read has a moment, and the general way costs 128-bit divisions. The date is found as
 /// in Howard Hinnant's `civil_from_days` (public domain), with years that begin in March.
@@ -101,13 +102,13 @@ fn text_since_1970(micros: i64) -> Option<[u8; 27]> {
     Some(text)
 }
 
-/// Source of the current time.
+/// A source of the current time, so that tests can set it.
 pub trait Clock: Send + Sync + 'static {
-    /// The current time. May step backwards; stores guard against that.
+    /// Returns the current time. It may step backwards; stores guard against that.
     fn now(&self) -> Timestamp;
 }
 
-/// The clock of the operating system.
+/// The clock of the operating system, as a [`Clock`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 

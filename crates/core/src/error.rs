@@ -1,4 +1,4 @@
-//! The one error of the public interface: what was tried, on what, and an answer a caller can act on.
+//! The one error of the public interface: what was tried, and a kind on which a caller can act.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,29 +6,29 @@ use std::sync::Arc;
 use crate::ids::{LogId, Revision, StreamId};
 use crate::request::ExpectedRevision;
 
-/// Result with the error of this crate.
+/// Result whose error is the [`Error`] of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a caller can act on.
+/// Kind of an error. Each kind tells a caller what to do next.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The request breaks a rule; nothing was written. Correct it.
+    /// The request breaks a rule; nothing was written. The caller must correct the request.
     #[error("{field} {rule}")]
     InvalidArgument {
-        /// The field or parameter.
+        /// Field or parameter that breaks the rule.
         field: String,
-        /// The rule that it breaks, with the value found.
+        /// Rule that the field breaks, with the value found.
         rule: String,
     },
-    /// Another writer came first; nothing was written. Reload, decide again, retry.
+    /// Another writer came first; nothing was written. Reload the stream, decide again, and retry.
     #[error("stream {stream} is not as expected: expected {expected}, found {}", Actual(*.actual))]
     WrongExpectedRevision {
-        /// The stream whose check failed.
+        /// Stream that is not as expected.
         stream: StreamId,
-        /// What the caller claimed.
+        /// What the caller claimed about the stream.
         expected: ExpectedRevision,
-        /// Its last revision; `None` if there is no such stream (never written, or deleted).
+        /// Last revision of the stream; `None` if there is no such stream (never written, or deleted).
         actual: Option<Revision>,
     },
     /// There is no such stream: it never existed, or it was deleted.
@@ -40,12 +40,13 @@ pub enum ErrorKind {
     /// The stream exists, but has no readable event of this revision.
     #[error("event {revision} of stream {stream} not found")]
     EventNotFound {
-        /// The stream.
+        /// Stream that was read.
         stream: StreamId,
-        /// The revision that was asked for.
+        /// Revision that was asked for.
         revision: Revision,
     },
-    /// The checkpoint cannot be used with this store: another incarnation, or above the head. Start over.
+    /// The checkpoint cannot be used here: it is of another incarnation, of another stream or number of logs, or after
+    /// the last event. The consumer must start over.
     #[error("checkpoint cannot be used: {0}")]
     InvalidCheckpoint(String),
     /// A queue is full; nothing was written. Retry later.
@@ -54,29 +55,31 @@ pub enum ErrorKind {
     /// The store or its database does not answer; nothing was written. Retrying is safe.
     #[error("unavailable: {0}")]
     Unavailable(String),
-    /// A commit was sent and its outcome could not be learnt. Retry with the same event ids.
+    /// A commit was sent, and its outcome could not be learnt. Retry with the same event ids.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(String),
     /// The database refused this append for what it contains; nothing was written.
     #[error("refused by the database: {0}")]
     Refused(String),
-    /// Stored data cannot be read or contradicts itself.
+    /// Stored data cannot be read, or they contradict each other.
     #[error("stored data is corrupt: {0}")]
     Corrupt(String),
-    /// The store has another schema version than this program, or none.
+    /// The schema of the store has another version than this program expects, or the store has no schema.
     #[error("{0}")]
     Schema(String),
-    /// Rights, settings or capabilities of the database do not allow this.
+    /// Rights, settings or capabilities of the database do not allow the request.
     #[error("{0}")]
     Unsupported(String),
-    /// It is not known who calls, and it must be; nothing was done. Show who you are, or somebody else.
+    /// The request needs a known caller, and who calls is not known; nothing was done. The caller must send
+    /// credentials, or other credentials.
     #[error("who calls is not known: {0}")]
     Unauthenticated(String),
-    /// The caller may not do this; nothing was done.
+    /// The caller has no right to the request; nothing was done.
     #[error("{0}")]
     Forbidden(String),
 }
 
+/// Shows the revision that was found, or that no stream was found.
 struct Actual(Option<Revision>);
 
 impl fmt::Display for Actual {
@@ -88,7 +91,7 @@ impl fmt::Display for Actual {
     }
 }
 
-/// An error of an [`EventStore`](crate::EventStore): kind, context, cause.
+/// An error of an [`EventStore`](crate::EventStore): its kind, the operation that failed, and its cause.
 #[derive(Debug, Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -115,7 +118,7 @@ impl std::error::Error for Error {
 }
 
 impl Error {
-    /// An error of this kind, without context yet.
+    /// Makes an error of this kind, without operation and cause.
     #[must_use]
     pub fn new(kind: ErrorKind) -> Self {
         Self {
@@ -125,7 +128,7 @@ impl Error {
         }
     }
 
-    /// A request that breaks a rule: `field` names the value, `rule` reads on from it.
+    /// Makes an `InvalidArgument`. In the message `rule` follows `field`, so the two must read as one sentence.
     #[must_use]
     pub fn invalid(field: impl Into<String>, rule: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument {
@@ -134,13 +137,14 @@ impl Error {
         })
     }
 
-    /// The store or its database does not answer; nothing was written.
+    /// Makes an `Unavailable`: the store or its database does not answer, and nothing was written.
     #[must_use]
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable(detail.into()))
     }
 
-    /// A database does not have this log open: it is being moved to another database of the store, or was. For backends.
+    /// Makes the error for a log that is not open in a database, because the log is being moved to another database of
+    /// the store, or was moved. It is an `Unavailable`. For backends.
     #[must_use]
     pub fn log_closed(log: LogId) -> Self {
         let text = format!(
@@ -149,7 +153,7 @@ impl Error {
         Self::unavailable(text).caused_by(LogClosed(log))
     }
 
-    /// True for [`Error::log_closed`], whatever was added to it since.
+    /// Returns true if this error comes from [`Error::log_closed`], directly or through its causes.
     #[must_use]
     pub fn is_log_closed(&self) -> bool {
         let mut cause = std::error::Error::source(self);
@@ -162,20 +166,20 @@ impl Error {
         false
     }
 
-    /// Stored data that cannot be read.
+    /// Makes a `Corrupt`: stored data cannot be read.
     #[must_use]
     pub fn corrupt(detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt(detail.into()))
     }
 
-    /// Says what was being done, for example `append`.
+    /// Sets the operation that failed, for example `append`. The message begins with it.
     #[must_use]
     pub fn during(mut self, operation: &'static str) -> Self {
         self.operation = operation;
         self
     }
 
-    /// Adds the cause. Causes go to logs, not to clients.
+    /// Sets the cause. Causes go to logs, not to clients.
     #[must_use]
     pub fn caused_by(
         mut self,
@@ -185,13 +189,13 @@ impl Error {
         self
     }
 
-    /// What a caller can act on.
+    /// Returns the kind, on which a caller can act.
     #[must_use]
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// True if the same request may succeed later without a change.
+    /// Returns true if the same request may succeed later without a change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(
@@ -201,7 +205,7 @@ impl Error {
     }
 }
 
-/// By this cause others know that a log is closed where it was looked for.
+/// The cause of [`Error::log_closed`], by which [`Error::is_log_closed`] recognises it.
 #[derive(Debug, thiserror::Error)]
 #[error("log {0} is closed")]
 struct LogClosed(LogId);

@@ -1,4 +1,4 @@
-//! Events before and after they were stored.
+//! Events before they are stored (`EventData`) and after (`RecordedEvent`).
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use crate::error::{Error, Result};
 use crate::ids::{EventId, EventType, LogId, Position, Revision, StreamId, Tag};
 use crate::limits;
 
-/// What the data of an event is.
+/// Kind of the data of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum ContentType {
-    /// JSON text. It comes back byte for byte.
+    /// JSON text. A store gives it back byte for byte.
     #[default]
     Json,
-    /// Anything else.
+    /// Data of any other kind.
     Binary,
 }
 
 impl ContentType {
-    /// The media type: `application/json` or `application/octet-stream`.
+    /// Returns the media type: `application/json` or `application/octet-stream`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -30,18 +30,18 @@ impl ContentType {
     }
 }
 
-/// The tags of an event: at most 32, all different, in the order given. Cheap to clone.
+/// The tags of an event: at most 32, all different, in the order given. They are cheap to clone.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tags(Option<Arc<[Tag]>>);
 
 impl Tags {
-    /// No tags.
+    /// The tags of an event that has none.
     pub const NONE: Tags = Tags(None);
 
-    /// Checks and takes a list of tags.
+    /// Checks a list of tags and takes it.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are more than 32 or one stands twice.
+    /// `InvalidArgument` if there are more than 32 tags, or if two are equal.
     pub fn new(tags: Vec<Tag>) -> Result<Self> {
         if tags.len() > limits::TAGS_MAX {
             return Err(Error::invalid(
@@ -60,7 +60,7 @@ impl Tags {
         Ok(Self::from_stored(tags))
     }
 
-    /// Takes tags that a store has kept. For backends only.
+    /// Takes tags that a store has kept, without checking them again. For backends only.
     #[must_use]
     pub fn from_stored(tags: Vec<Tag>) -> Self {
         if tags.is_empty() {
@@ -70,19 +70,19 @@ impl Tags {
         }
     }
 
-    /// The tags in order.
+    /// Returns the tags in their order.
     #[must_use]
     pub fn as_slice(&self) -> &[Tag] {
         self.0.as_deref().unwrap_or(&[])
     }
 
-    /// True if this tag is among them.
+    /// Returns true if `tag` is one of the tags.
     #[must_use]
     pub fn contains(&self, tag: &Tag) -> bool {
         self.as_slice().contains(tag)
     }
 
-    /// True if there are none.
+    /// Returns true if there are no tags.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
@@ -92,22 +92,22 @@ impl Tags {
 /// An event to be appended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EventData {
-    /// Identity for idempotent retries; `None` lets the store make one, which is not retry-safe.
+    /// Identity for idempotent retries. With `None` the store makes an id, and a retry is not recognised.
     pub id: Option<EventId>,
     /// Type of the event.
     pub event_type: EventType,
-    /// What `data` is.
+    /// Kind of `data`.
     pub content_type: ContentType,
-    /// The payload.
+    /// Payload of the event.
     pub data: Bytes,
     /// Data about the event, usually JSON; empty if there is none.
     pub metadata: Bytes,
-    /// Labels to query by.
+    /// Labels by which reads and subscriptions can filter.
     pub tags: Tags,
 }
 
 impl EventData {
-    /// An event with JSON data. The text is stored as it is; it is not checked to be JSON.
+    /// Makes an event with JSON data. The text is stored as it is; it is not checked to be JSON.
     #[must_use]
     pub fn json(event_type: EventType, data: impl Into<Bytes>) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl EventData {
         }
     }
 
-    /// An event with data of any kind.
+    /// Makes an event with data of any kind.
     #[must_use]
     pub fn binary(event_type: EventType, data: impl Into<Bytes>) -> Self {
         Self {
@@ -136,28 +136,28 @@ impl EventData {
         self
     }
 
-    /// Sets the metadata.
+    /// Sets the metadata of the event.
     #[must_use]
     pub fn with_metadata(mut self, metadata: impl Into<Bytes>) -> Self {
         self.metadata = metadata.into();
         self
     }
 
-    /// Sets the tags.
+    /// Sets the tags of the event.
     #[must_use]
     pub fn with_tags(mut self, tags: Tags) -> Self {
         self.tags = tags;
         self
     }
 
-    /// Size of data and metadata, in bytes.
+    /// Returns the size of data and metadata, in bytes.
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
         self.data.len() + self.metadata.len()
     }
 
-    /// Memory that the event holds, roughly, in bytes: payload, tags, names and the structures themselves. Every bound
-    /// on memory counts this, so that no part of an event is free of charge.
+    /// Returns the memory that the event holds, roughly, in bytes: payload, tags, names and the structures themselves.
+    /// Every bound on memory counts this, so that no part of an event is free of charge.
     #[must_use]
     pub fn cost_bytes(&self) -> usize {
         EVENT_OVERHEAD_BYTES
@@ -167,13 +167,13 @@ impl EventData {
     }
 }
 
-/// What an event takes in memory beside its payload, names and tags, in bytes.
+/// Memory that an event takes beside its payload, names and tags, in bytes.
 pub const EVENT_OVERHEAD_BYTES: usize = 256;
-/// What a tag takes in memory beside its text, in bytes.
+/// Memory that a tag takes beside its text, in bytes.
 const TAG_OVERHEAD_BYTES: usize = 32;
 
 impl Tags {
-    /// Memory that the tags hold, roughly, in bytes.
+    /// Returns the memory that the tags hold, roughly, in bytes.
     #[must_use]
     pub fn cost_bytes(&self) -> usize {
         let tags = self.as_slice().iter();
@@ -185,38 +185,39 @@ impl Tags {
 /// An event as it was stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordedEvent {
-    /// Its stream.
+    /// Stream of the event.
     pub stream: StreamId,
-    /// Its number in the stream.
+    /// Number of the event in its stream; the first is 0.
     pub revision: Revision,
-    /// Its log.
+    /// Log of the event.
     pub log: LogId,
-    /// Its place in the order of the log.
+    /// Place of the event in the order of its log; the first is 1.
     pub position: Position,
-    /// Its identity.
+    /// Identity of the event.
     pub id: EventId,
-    /// Its type.
+    /// Type of the event.
     pub event_type: EventType,
-    /// When it was stored, by the store's clock; never decreases along positions.
+    /// Time at which the event was stored, by the clock of the store. It never decreases along the positions of a log.
     pub created: Timestamp,
-    /// What `data` is.
+    /// Kind of `data`.
     pub content_type: ContentType,
-    /// The payload.
+    /// Payload of the event.
     pub data: Bytes,
     /// Data about the event; empty if there is none.
     pub metadata: Bytes,
-    /// Its labels.
+    /// Labels of the event.
     pub tags: Tags,
 }
 
 impl RecordedEvent {
-    /// Size of data and metadata, in bytes.
+    /// Returns the size of data and metadata, in bytes.
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
         self.data.len() + self.metadata.len()
     }
 
-    /// Memory that the event holds, as [`EventData::cost_bytes`], with the name of its stream.
+    /// Returns the memory that the event holds, roughly, in bytes, as [`EventData::cost_bytes`] counts it, with the
+    /// name of the stream.
     #[must_use]
     pub fn cost_bytes(&self) -> usize {
         EVENT_OVERHEAD_BYTES

@@ -1,25 +1,25 @@
-//! Filters of reads and subscriptions over all events.
+//! Filters of reads of all events and of subscriptions to all events.
 
 use crate::error::{Error, Result};
 use crate::event::RecordedEvent;
 use crate::ids::{EventType, StreamId, Tag};
 use crate::limits::{FILTER_VALUES_MAX, PAGE_SCAN_MAX};
 
-/// Conditions that an event must all meet. An empty list sets no condition.
+/// Conditions, all of which an event must meet. An empty list sets no condition.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Query {
-    /// Its type is one of these.
+    /// The type of the event must be one of these.
     pub types: Vec<EventType>,
-    /// It carries all of these tags.
+    /// The event must carry all of these tags.
     pub tags: Vec<Tag>,
-    /// Its stream's name starts with one of these.
+    /// The name of the event's stream must start with one of these.
     pub stream_prefixes: Vec<String>,
-    /// Its stream's category is one of these.
+    /// The category of the event's stream must be one of these.
     pub categories: Vec<String>,
 }
 
 impl Query {
-    /// True if the event meets every condition.
+    /// Returns true if the event meets every condition.
     #[must_use]
     pub fn matches(&self, event: &RecordedEvent) -> bool {
         (self.types.is_empty() || self.types.contains(&event.event_type))
@@ -27,7 +27,7 @@ impl Query {
             && self.tags.iter().all(|tag| event.tags.contains(tag))
     }
 
-    /// True if events of this stream can match.
+    /// Returns true if events of this stream can meet the conditions.
     #[must_use]
     pub fn matches_stream(&self, stream: &StreamId) -> bool {
         (self.stream_prefixes.is_empty()
@@ -39,7 +39,7 @@ impl Query {
                 || self.categories.iter().any(|c| c == stream.category()))
     }
 
-    /// True if it sets no condition.
+    /// Returns true if the query sets no condition.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.types.is_empty()
@@ -49,18 +49,18 @@ impl Query {
     }
 }
 
-/// An event passes if it matches any of the queries; without queries every event passes.
+/// Selection of events. An event passes if it matches any of the queries; without queries every event passes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
-    /// The queries.
+    /// Queries, at most 100, each with at most 100 values in each of its lists.
     pub any_of: Vec<Query>,
 }
 
 impl Filter {
-    /// Every event passes.
+    /// The filter that every event passes.
     pub const ALL: Filter = Filter { any_of: Vec::new() };
 
-    /// One query.
+    /// Makes a filter of one query.
     #[must_use]
     pub fn query(query: Query) -> Self {
         if query.is_empty() {
@@ -72,14 +72,15 @@ impl Filter {
         }
     }
 
-    /// True if every event passes.
+    /// Returns true if every event passes.
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.any_of.is_empty() || self.any_of.iter().any(Query::is_empty)
     }
 
-    /// Most positions that one page looks at. A filter of single tags is answered from an index, which has nothing but
-    /// what passes: there is no need of a bound. Any other may look at many events that do not pass.
+    /// Returns the largest number of positions that one page looks at. A filter that asks for one tag in each query is
+    /// answered from an index, which holds only events that pass, and has no bound (`u64::MAX`). Any other filter may
+    /// look at many events that do not pass.
     #[must_use]
     pub fn scan_max(&self) -> u64 {
         let by_tag_alone = |query: &Query| {
@@ -101,16 +102,16 @@ impl Filter {
         }
     }
 
-    /// True if the event passes.
+    /// Returns true if the event passes.
     #[must_use]
     pub fn matches(&self, event: &RecordedEvent) -> bool {
         self.any_of.is_empty() || self.any_of.iter().any(|query| query.matches(event))
     }
 
-    /// Checks the sizes of all lists.
+    /// Checks the sizes of the list of queries and of all lists in them.
     ///
     /// # Errors
-    /// `InvalidArgument` if one holds more than 100 values.
+    /// `InvalidArgument` if a list holds more than 100 values.
     pub fn validate(&self) -> Result<()> {
         let lists = self.any_of.iter().flat_map(|q| {
             [

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::error::{Error, Result};
 use crate::limits;
 
-/// Checks a name: its length in bytes and the absence of control characters.
+/// Checks the length of a name in bytes, and that it has no control characters.
 fn check_name(field: &'static str, value: &str, bytes_max: usize) -> Result<()> {
     if value.is_empty() {
         return Err(Error::invalid(field, "must not be empty"));
@@ -38,17 +38,17 @@ macro_rules! name_type {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Checks and takes a text.
+            /// Checks a text and makes a value of it.
             ///
             /// # Errors
-            /// `InvalidArgument` if it is empty, too long, or contains control characters.
+            /// `InvalidArgument` if the text is empty, is too long, or contains control characters.
             pub fn new(value: impl Into<Arc<str>>) -> Result<Self> {
                 let value = value.into();
                 check_name($field, &value, $max)?;
                 Ok(Self(value))
             }
 
-            /// The text.
+            /// Returns the text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -111,11 +111,11 @@ name_type!(
     Tag, "tags", limits::TAG_BYTES_MAX
 );
 
-/// What the name of a metadata stream starts with.
+/// Prefix of the name of every metadata stream.
 const METADATA_PREFIX: &str = "$$";
 
 impl StreamId {
-    /// The category: the text before the first `-`, or the whole name if there is none.
+    /// Returns the category: the text before the first `-` of the name, or the whole name if it contains none.
     #[must_use]
     pub fn category(&self) -> &str {
         self.0
@@ -123,26 +123,27 @@ impl StreamId {
             .map_or(&*self.0, |(category, _)| category)
     }
 
-    /// True for names that start with `$`.
+    /// Returns true if the name starts with `$`.
     #[must_use]
     pub fn is_system(&self) -> bool {
         self.0.starts_with('$')
     }
 
-    /// The stream that this stream holds the metadata of, if its name starts with `$$`.
+    /// Returns the stream whose metadata this stream holds: its name is what follows the `$$` of this one. Returns
+    /// `None` if this name does not start with `$$`, or if no valid name follows.
     #[must_use]
     pub fn described_stream(&self) -> Option<StreamId> {
         let name = self.0.strip_prefix(METADATA_PREFIX)?;
         StreamId::new(name).ok()
     }
 
-    /// The metadata stream `$$name` of this stream. It may be two bytes longer than an ordinary name.
+    /// Returns the metadata stream `$$name` of this stream. Its name may be two bytes longer than an ordinary one.
     #[must_use]
     pub fn metadata_stream(&self) -> StreamId {
         StreamId(Arc::from(format!("{METADATA_PREFIX}{}", self.0)))
     }
 
-    /// Takes a name that a store has kept, without checking it again.
+    /// Makes a stream id of a name that a store has kept, without checking the name again.
     ///
     /// For backends only: a stored name was checked when it was appended.
     #[must_use]
@@ -152,7 +153,7 @@ impl StreamId {
 }
 
 impl EventType {
-    /// Takes a type that a store has kept, without checking it again. For backends only.
+    /// Makes an event type of a text that a store has kept, without checking the text again. For backends only.
     #[must_use]
     pub fn from_stored(name: Arc<str>) -> EventType {
         EventType(name)
@@ -160,7 +161,7 @@ impl EventType {
 }
 
 impl Tag {
-    /// Takes a tag that a store has kept, without checking it again. For backends only.
+    /// Makes a tag of a text that a store has kept, without checking the text again. For backends only.
     #[must_use]
     pub fn from_stored(name: Arc<str>) -> Tag {
         Tag(name)
@@ -172,7 +173,7 @@ impl Tag {
 pub struct EventId(pub Uuid);
 
 impl EventId {
-    /// A new random id.
+    /// Makes a new random id.
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4())
@@ -185,15 +186,15 @@ impl fmt::Display for EventId {
     }
 }
 
-/// Number of an event in its stream. The first is 0; there are no gaps.
+/// Number of an event in its stream. The first event has 0; there are no gaps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// Largest revision that a store accepts: databases keep 63 bits.
+    /// Largest revision that a store accepts. Databases keep 63 bits.
     pub const MAX: Revision = Revision(i64::MAX as u64 - 1);
 
-    /// The next revision.
+    /// Returns the revision after this one. The largest `u64` stays as it is.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -206,23 +207,24 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Place of an event in the order of its log. The first is 1; 0 means before all. Do not rely on gaplessness.
+/// Place of an event in the order of its log. The first event has 1; 0 is before all events. Do not rely on
+/// gaplessness.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Position(pub u64);
 
 impl Position {
-    /// Before the first event.
+    /// The position before the first event of a log.
     pub const START: Position = Position(0);
-    /// Largest position that a store accepts: databases keep 63 bits.
+    /// Largest position that a store accepts. Databases keep 63 bits.
     pub const MAX: Position = Position(i64::MAX as u64 - 1);
 
-    /// The next position.
+    /// Returns the position after this one. The largest `u64` stays as it is.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// The position `count` places further on.
+    /// Returns the position that is greater by `count`, at most the largest `u64`.
     #[must_use]
     pub fn plus(self, count: u64) -> Self {
         Self(self.0.saturating_add(count))
@@ -235,7 +237,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// Number of a log: the unit of order. The first is 0.
+/// Number of a log, which is the unit of order. The first log of a store is 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LogId(pub u16);
 
@@ -245,12 +247,12 @@ impl fmt::Display for LogId {
     }
 }
 
-/// Identity of one life of a store. A restore from a backup begins a new one.
+/// Identity of one life of a store. A restore from a backup, or a fail-over that lost commits, begins another life.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Incarnation(pub Uuid);
 
 impl Incarnation {
-    /// A new random incarnation.
+    /// Makes a new random incarnation.
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4())

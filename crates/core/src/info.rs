@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use crate::ids::{Incarnation, Position};
 
-/// How safe an acknowledged append is.
+/// Durability of an acknowledged append: what it survives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Durability {
-    /// Committed with the database's full durability; the text names the settings found.
+    /// An append is committed with the full durability of the database; the text names the settings found.
     Full(String),
-    /// Weaker, and asked for by name; the text says what can be lost.
+    /// An append is committed with less, because the operator asked for it by name; the text says what can be lost.
     Weakened(String),
-    /// Nothing survives the process.
+    /// No event survives the process.
     None,
 }
 
 impl Durability {
-    /// `full`, `weakened` or `none`.
+    /// Returns the name: `full`, `weakened` or `none`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -26,7 +26,7 @@ impl Durability {
         }
     }
 
-    /// The settings that it rests on.
+    /// Returns the settings on which the durability rests.
     #[must_use]
     pub fn detail(&self) -> &str {
         match self {
@@ -39,42 +39,42 @@ impl Durability {
 /// What a backend can do beside the contract. The conformance suite prints the differences.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
-    /// Events survive closing and opening the store again.
+    /// Whether events survive closing and opening the store again.
     pub persistent: bool,
-    /// Several processes may append to the store at once.
+    /// Whether several processes may append to the store at once.
     pub shared: bool,
-    /// Several logs per store.
+    /// Whether a store can have several logs.
     pub several_logs: bool,
-    /// Batches that may be in flight at once on one log.
+    /// Largest number of batches that may be in flight at once on one log.
     pub batches_in_flight_max: usize,
 }
 
-/// How long a retry with expected revision `any` or `stream_exists` is recognised: both hold.
+/// For how long a retry with expected revision `any` or `stream_exists` is recognised. Both bounds hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IdempotencyWindow {
-    /// At least this long.
+    /// Time for which a retry is recognised at least.
     pub time: Duration,
-    /// And among at least the newest so many positions of the log.
+    /// Number of the newest positions of the log among which a retry is recognised at least.
     pub positions: u64,
 }
 
 /// What a store tells about itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreInfo {
-    /// The kind of store: `memory`, `sqlite`, `postgres`, ….
+    /// Kind of the store: `memory`, `sqlite`, `postgres`, ….
     pub backend: String,
     /// Version of the database engine, for people.
     pub engine: String,
-    /// This life of the store.
+    /// Incarnation of the store: this life of it.
     pub incarnation: Incarnation,
-    /// Number of logs.
+    /// Number of logs of the store.
     pub logs: u16,
-    /// How safe an acknowledged append is.
+    /// Durability of an acknowledged append.
     pub durability: Durability,
-    /// What it can do.
+    /// What the store can do beside the contract.
     pub capabilities: Capabilities,
-    /// How long retries are recognised.
+    /// For how long retries are recognised.
     pub idempotency: IdempotencyWindow,
-    /// Last position of each log.
+    /// Last position of each log, in the order of the logs.
     pub heads: Vec<Position>,
 }

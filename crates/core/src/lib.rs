@@ -1,7 +1,7 @@
 //! The vocabulary of Gesta: ids, events, errors, requests and the [`EventStore`] trait.
 //!
-//! Why: every other crate speaks in these types, so that a backend, a server and an application
-//! agree on names, limits and answers.
+//! Why: every other crate uses these types, so a backend, a server and an application agree on names, limits and
+//! answers.
 //! Invariants: a value that exists is valid (names, tags and types are checked when they are made).
 //! Not here: I/O, SQL, an async runtime.
 

@@ -1,10 +1,9 @@
 //! Metadata, deletion and tombstones of a stream, kept as events in its metadata stream `$$name`.
 //!
-//! Why events: whatever may change the answer to an append must move the end of the log, because the
-//! end of the log is what appends compare.
-//! Each such event carries the whole state, so its *last* event is all that is ever needed:
-//! the data is the metadata document of the user, and the event's own metadata, written by the store
-//! alone, is `{"deleted_before": N}` or `{"tombstone": true}`.
+//! Why events: whatever may change the answer to an append must move the end of the log, because appends compare the
+//! end of the log. Each such event carries the whole state, so only the *last* event is ever needed. Its data are the
+//! metadata document of the user. Its metadata, written by the store alone, are `{"deleted_before": N}` or
+//! `{"tombstone": true}`.
 
 use std::time::Duration;
 
@@ -17,22 +16,22 @@ use crate::event::{ContentType, EventData, Tags};
 use crate::ids::{EventType, Revision};
 use crate::limits::STREAM_METADATA_BYTES_MAX;
 
-/// The type of a metadata event.
+/// Type of the event that records new metadata.
 const TYPE_METADATA: &str = "$metadata";
-/// The type of a soft delete.
+/// Type of the event that records a soft delete.
 const TYPE_DELETED: &str = "$deleted";
-/// The type of a tombstone.
+/// Type of the event that records a tombstone.
 const TYPE_TOMBSTONE: &str = "$tombstone";
 
 /// The metadata document of a stream: the user's JSON object, and the keys in it that reads honour.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamMetadata {
     json: Bytes,
-    /// `$maxAge`, in seconds: older events are hidden.
+    /// `$maxAge`: readers do not see events that are older than this.
     pub max_age: Option<Duration>,
-    /// `$maxCount`: only the newest so many events are shown.
+    /// `$maxCount`: readers see only this number of the newest events.
     pub max_count: Option<u64>,
-    /// `$tb`: events below this revision are hidden.
+    /// `$tb`: readers do not see events before this revision.
     pub truncate_before: Option<Revision>,
 }
 
@@ -57,7 +56,7 @@ struct Document {
     truncate_before: Option<serde_json::Value>,
 }
 
-/// A whole number in this range, which JSON may write as `1`, `1.0` or `1e0`. `null` is as if it was absent.
+/// Reads a whole number in this range, which JSON may write as `1`, `1.0` or `1e0`. `null` counts as absent.
 fn whole_number(
     key: &str,
     value: Option<serde_json::Value>,
@@ -85,11 +84,12 @@ fn whole_number(
 }
 
 impl StreamMetadata {
-    /// Checks and takes a JSON object. Keys: `$maxAge` (seconds ≥ 1), `$maxCount` (≥ 1), `$tb` (revision); others are
-    /// kept as they are.
+    /// Checks a JSON object and takes it. The keys are `$maxAge` (seconds, at least 1), `$maxCount` (at least 1) and
+    /// `$tb` (a revision). Others are kept as they are.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is no JSON object, larger than 64 KiB, or a known key has another type or range.
+    /// `InvalidArgument` if the text is no JSON object or larger than 64 KiB, or if one of these keys has another type
+    /// or range.
     pub fn parse(json: impl Into<Bytes>) -> Result<Self> {
         let json = json.into();
         if json.len() > STREAM_METADATA_BYTES_MAX {
@@ -117,21 +117,21 @@ impl StreamMetadata {
         })
     }
 
-    /// The document, byte for byte.
+    /// Returns the document, byte for byte.
     #[must_use]
     pub fn json(&self) -> &Bytes {
         &self.json
     }
 }
 
-/// The state that the last event of `$$name` describes.
+/// The state of a stream that the last event of `$$name` describes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lifecycle {
-    /// The user's metadata; empty after a delete.
+    /// Metadata of the user; empty after a delete.
     pub metadata: StreamMetadata,
-    /// All revisions below this one were deleted.
+    /// Revision before which all events were deleted.
     pub deleted_before: Revision,
-    /// Closed for ever.
+    /// True if the stream is closed for ever.
     pub tombstoned: bool,
 }
 
@@ -147,7 +147,7 @@ impl Lifecycle {
     /// Reads the state from the last event of a metadata stream.
     ///
     /// # Errors
-    /// `Corrupt` if it was not written by [`Lifecycle::to_event`].
+    /// `Corrupt` if [`Lifecycle::to_event`] cannot have written the event.
     pub fn from_event(data: &Bytes, metadata: &Bytes) -> Result<Self> {
         let state: SystemState = if metadata.is_empty() {
             SystemState::default()
@@ -164,7 +164,7 @@ impl Lifecycle {
         })
     }
 
-    /// The event that records this state.
+    /// Makes the event that records this state.
     #[must_use]
     pub fn to_event(&self, change: LifecycleChange) -> EventData {
         let state = SystemState {
@@ -187,13 +187,13 @@ impl Lifecycle {
         }
     }
 
-    /// True if a stream whose last revision is `last` can be seen by readers.
+    /// Returns true if readers can see a stream whose last revision is `last`.
     #[must_use]
     pub fn exists(&self, last: Option<Revision>) -> bool {
         !self.tombstoned && last.is_some_and(|last| last >= self.deleted_before)
     }
 
-    /// Which events of a stream with this last revision readers may see at `now`.
+    /// Returns which events readers may see at `now`, of a stream whose last revision is `last`.
     #[must_use]
     pub fn visibility(&self, last: Revision, now: Timestamp) -> Visibility {
         let by_count = self
@@ -216,19 +216,19 @@ impl Lifecycle {
     }
 }
 
-/// What a lifecycle event records.
+/// The change of a stream that a lifecycle event records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LifecycleChange {
-    /// New metadata.
+    /// The metadata of the stream were replaced.
     Metadata,
-    /// A soft delete.
+    /// The stream was soft-deleted.
     Deleted,
-    /// A tombstone.
+    /// The stream was closed by a tombstone.
     Tombstone,
 }
 
 impl LifecycleChange {
-    /// The type of the event that records it.
+    /// Returns the type of the event that records the change.
     #[must_use]
     pub fn event_type(self) -> EventType {
         let name = match self {
@@ -243,14 +243,14 @@ impl LifecycleChange {
 /// The events of a stream that readers may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Visibility {
-    /// First readable revision.
+    /// Revision of the first event that readers may see.
     pub from: Revision,
-    /// Events created before this are hidden too.
+    /// Time before which events are hidden too; `None` hides none by time.
     pub created_from: Option<Timestamp>,
 }
 
 impl Visibility {
-    /// True if an event may be seen.
+    /// Returns true if readers may see an event of this revision and time.
     #[must_use]
     pub fn shows(&self, revision: Revision, created: Timestamp) -> bool {
         revision >= self.from && self.created_from.is_none_or(|from| created >= from)

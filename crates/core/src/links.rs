@@ -1,7 +1,7 @@
-//! Following links, in pages and in subscriptions.
+//! Links are followed here, in pages and in subscriptions.
 //!
-//! Invariants: what a link leads to is what a read of its stream shows; each event keeps its place, and a page that gets
-//! too large is cut, never skipped.
+//! Invariants: what a link leads to is what a read of its stream shows; each event keeps its place, and a page that
+//! gets too large is cut, never skipped.
 //! Not here: what a link is (`virtual_stream`); following many links at once (`gesta-store`).
 
 use std::collections::VecDeque;
@@ -20,28 +20,28 @@ use crate::resolved::Resolved;
 use crate::store::{EventStore, Subscription, SubscriptionMessage};
 use crate::virtual_stream::LinkTarget;
 
-/// Most messages of a subscription whose links are followed together.
+/// Largest number of messages of a subscription whose links are followed together.
 const MESSAGES_AT_ONCE: usize = 256;
 
-/// One page of a stream, with links followed.
+/// One page of a stream whose links were followed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResolvedPage {
-    /// The events.
+    /// The events, in the direction of the read.
     pub events: Vec<Resolved>,
-    /// As in [`StreamPage`](crate::StreamPage): revision to continue from.
+    /// Revision to continue from, as in [`StreamPage`](crate::StreamPage).
     pub next: Option<Revision>,
-    /// True if nothing more was there when the page was read.
+    /// True if the stream had no further events in this direction when the page was read.
     pub end: bool,
     /// Last revision of the stream when the page was read.
     pub last_revision: Revision,
 }
 
-/// A message of a subscription, with links followed.
+/// A message of a subscription whose links are followed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResolvedMessage {
-    /// The message; its event is the one that the link led to.
+    /// The message. Its event is the one to which the link led.
     pub message: SubscriptionMessage,
-    /// The link that led to the event; `None` if none did.
+    /// The link that led to the event; `None` if no link did.
     pub link: Option<SharedEvent>,
 }
 
@@ -123,14 +123,15 @@ pub(crate) async fn read_stream_resolved<S: EventStore + ?Sized>(
 struct Following {
     store: Arc<dyn EventStore>,
     messages: BoxStream<'static, Vec<Result<SubscriptionMessage>>>,
-    /// What came, its links not followed yet.
+    /// Messages that have come and whose links are not followed yet.
     pending: VecDeque<Result<SubscriptionMessage>>,
     ready: VecDeque<ResolvedMessage>,
     ended: bool,
 }
 
-/// The messages of a subscription with their links followed, those that are there together. It ends with the error of
-/// the subscription, or with one of following links; resume with the last checkpoint.
+/// Returns the messages of a subscription with their links followed. Links of messages that have come by the same time
+/// are followed together. The stream ends with the error of the subscription, or with one of following links. The
+/// consumer resumes with the last checkpoint.
 pub fn resolve_subscription(
     store: Arc<dyn EventStore>,
     subscription: Subscription,
@@ -169,7 +170,7 @@ impl Following {
         }
     }
 
-    /// Follows the links of what is pending, as far as one page goes.
+    /// Follows the links of the pending messages, as far as one page goes.
     async fn resolve(&mut self) -> Result<()> {
         let before_error = self
             .pending

@@ -1,9 +1,9 @@
-//! The map of a store: in which of its databases each log lies.
+//! The map of a store: it says in which database of the store each log lies.
 //!
-//! Why: the logs of a store may lie in several databases, and nothing else tells a process where a log is. Each database
-//! keeps a copy of the whole map. Most stores have one database, and so a map that names it for every log.
-//! Invariants: a map that exists names exactly one database for each log, and no database twice; a database is known by
-//! its id, never by its address, which may change; every change has the next version; one log at a time is being moved.
+//! Why: the logs of a store may lie in several databases, and nothing else tells a process where a log is. Each
+//! database keeps a copy of the whole map. Most stores have one database, and their map names it for every log.
+//! Invariants: a map that exists names exactly one database for each log, and no database twice. A database is known by
+//! its id, never by its address, which may change. Every change has the next version. One log at a time is being moved.
 //! Not here: comparing copies, the steps of a move (`gesta-several`).
 
 use std::fmt;
@@ -16,12 +16,13 @@ use crate::error::{Error, Result};
 use crate::ids::{Incarnation, LogId};
 use crate::limits::{DATABASES_MAX, LOGS_MAX};
 
-/// Identity of one database of a store, drawn when it becomes one. A copy of the database has the same.
+/// Identity of one database of a store, drawn when the database becomes one of the store. A copy of the database has
+/// the same identity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DatabaseId(pub Uuid);
 
 impl DatabaseId {
-    /// A new random id.
+    /// Makes a new random id.
     #[must_use]
     pub fn random() -> Self {
         Self(Uuid::new_v4())
@@ -37,13 +38,13 @@ impl fmt::Display for DatabaseId {
 /// A database of a store, as its map names it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedDatabase {
-    /// Which one.
+    /// Identity of the database.
     pub id: DatabaseId,
-    /// Where it was when it became one, without a password. Only for people.
+    /// Address at which the database was when it became one of the store, without a password. Only people use it.
     pub name: String,
 }
 
-/// Where each log of a store lies.
+/// Map that says in which database each log of a store lies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogMap {
     store: Uuid,
@@ -54,20 +55,20 @@ pub struct LogMap {
     moving: Option<Moving>,
 }
 
-/// A log that is on its way to another database.
+/// A log that is being moved to another database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moving {
-    /// The log.
+    /// Log that is being moved.
     pub log: LogId,
-    /// The place of the database that will have it.
+    /// Index in [`LogMap::databases`] of the database that will have the log.
     pub to: usize,
 }
 
 impl LogMap {
-    /// The map of a new store: its logs lie in turn in these databases.
+    /// Makes the map of a new store, whose logs lie in these databases in turn.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are more databases than logs, or than [`DATABASES_MAX`], or one of them twice.
+    /// `InvalidArgument` if there are more databases than logs, more than [`DATABASES_MAX`], or one of them twice.
     pub fn new(logs: u16, databases: Vec<NamedDatabase>) -> Result<Self> {
         let count = databases.len();
         if usize::from(logs) < count {
@@ -87,10 +88,10 @@ impl LogMap {
         .map_err(|rule| Error::invalid("databases", rule))
     }
 
-    /// A map as a database has kept it: `homes` is for each log the place of its database in `databases`.
+    /// Makes a map as a database has kept it. For each log, `homes` is the index of its database in `databases`.
     ///
     /// # Errors
-    /// `Corrupt` if a log has no database or there is a database twice.
+    /// `Corrupt` if a log has no database, if a database occurs twice, or if the map breaks another rule.
     pub fn from_stored(
         store: Uuid,
         version: u64,
@@ -142,16 +143,16 @@ impl LogMap {
         Ok(self)
     }
 
-    /// The log that is being moved.
+    /// Returns the log that is being moved; `None` if none is.
     #[must_use]
     pub fn moving(&self) -> Option<Moving> {
         self.moving
     }
 
-    /// The next version: with another database, which holds no log yet.
+    /// Makes the next version of the map, with another database that holds no log yet.
     ///
     /// # Errors
-    /// `InvalidArgument` if there are too many databases.
+    /// `InvalidArgument` if there are too many databases, or if the database is in the map already.
     pub fn extended(&self, database: NamedDatabase) -> Result<Self> {
         let mut databases = self.databases.clone();
         databases.push(database);
@@ -163,23 +164,23 @@ impl LogMap {
             .map_err(|rule| Error::invalid("databases", rule))
     }
 
-    /// The next version: this log is being moved.
+    /// Makes the next version of the map, in which this log is being moved.
     ///
     /// # Errors
-    /// `InvalidArgument` if it cannot go there.
+    /// `InvalidArgument` if the log cannot go there: there is no such log or database, or the log lies in it already.
     pub fn announced(&self, moving: Moving) -> Result<Self> {
         self.next(Some(moving))
             .checked()
             .map_err(|rule| Error::invalid("databases", rule))
     }
 
-    /// The next version: no log is being moved, and each is where it was.
+    /// Makes the next version of the map, in which no log is being moved and each is where it was.
     #[must_use]
     pub fn withdrawn(&self) -> Self {
         self.next(None)
     }
 
-    /// The next version: the log that is being moved has arrived.
+    /// Makes the next version of the map, in which the log that is being moved lies in its new database.
     #[must_use]
     pub fn switched(&self) -> Self {
         let mut next = self.next(None);
@@ -199,60 +200,60 @@ impl LogMap {
         }
     }
 
-    /// The id that all databases of the store share. It outlasts incarnations.
+    /// Returns the id that all databases of the store share. It outlasts incarnations.
     #[must_use]
     pub fn store(&self) -> Uuid {
         self.store
     }
 
-    /// Grows with each change of the map.
+    /// Returns the version of the map. It grows with each change.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The incarnation that the databases of the store had when they became its databases.
+    /// Returns the incarnation that the databases had when they became the databases of the store.
     #[must_use]
     pub fn origin(&self) -> Incarnation {
         self.origin
     }
 
-    /// The databases. People count them from 1, in this order.
+    /// Returns the databases. People count them from 1, in this order.
     #[must_use]
     pub fn databases(&self) -> &[NamedDatabase] {
         &self.databases
     }
 
-    /// Number of logs.
+    /// Returns the number of logs.
     #[must_use]
     pub fn logs(&self) -> u16 {
         // `checked` has refused more than LOGS_MAX.
         u16::try_from(self.homes.len()).unwrap_or(LOGS_MAX)
     }
 
-    /// The place of a database in [`databases`](Self::databases).
+    /// Returns the index of a database in [`databases`](Self::databases); `None` if the map does not name it.
     #[must_use]
     pub fn place_of(&self, database: DatabaseId) -> Option<usize> {
         self.databases.iter().position(|one| one.id == database)
     }
 
-    /// The place of the database of a log; `None` if there is no such log.
+    /// Returns the index of the database in which a log lies; `None` if there is no such log.
     #[must_use]
     pub fn home(&self, log: LogId) -> Option<usize> {
         self.homes.get(usize::from(log.0)).copied()
     }
 
-    /// The logs of the database at a place, in order.
+    /// Returns the logs that lie in the database with this index, in order.
     pub fn logs_at(&self, place: usize) -> impl Iterator<Item = LogId> {
         let of_place = move |(log, home): (u16, &usize)| (*home == place).then_some(LogId(log));
         (0..).zip(&self.homes).filter_map(of_place)
     }
 
-    /// The incarnation of the whole store, by those of its databases in any order.
+    /// Computes the incarnation of the whole store from those of its databases, in any order.
     ///
-    /// One that was replaced changes it, and moving logs between the databases does not. A database that is added with
-    /// the [`origin`](Self::origin) does not change it either: each database adds how its incarnation differs from the
-    /// origin.
+    /// Replacing a database changes the result; moving logs between the databases does not. Adding a database with the
+    /// [`origin`](Self::origin) does not change the result either: each database adds how its incarnation differs from
+    /// the origin.
     #[must_use]
     pub fn incarnation(&self, of_databases: impl IntoIterator<Item = Incarnation>) -> Incarnation {
         let origin = self.origin.0.as_u128();
@@ -261,7 +262,7 @@ impl LogMap {
         Incarnation(Uuid::from_u128(all.fold(origin, |all, one| all ^ one)))
     }
 
-    /// A database for people: `database 2 of 3 (db2.example:5432/shop)`.
+    /// Describes a database for people: `database 2 of 3 (db2.example:5432/shop)`.
     #[must_use]
     pub fn describe(&self, place: usize) -> String {
         let name = self.databases.get(place).map_or("?", |one| &one.name);
@@ -273,14 +274,14 @@ impl LogMap {
 /// The copy of the map that one database keeps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MapCopy {
-    /// The database that keeps it.
+    /// Identity of the database that keeps the copy.
     pub here: DatabaseId,
-    /// The map.
+    /// The map, as this database keeps it.
     pub map: LogMap,
 }
 
 impl MapCopy {
-    /// The place of this database in the map; `None` if the map does not name it.
+    /// Returns the index of this database in the map; `None` if the map does not name it.
     #[must_use]
     pub fn place(&self) -> Option<usize> {
         self.map.place_of(self.here)
@@ -290,10 +291,13 @@ impl MapCopy {
 /// A database that keeps a copy of the map.
 #[async_trait]
 pub trait KeepsMap: Send + Sync + 'static {
-    /// Reads the copy again.
+    /// Reads the copy of the map again.
     ///
     /// # Errors
-    /// `Unavailable`; `Corrupt` if it is no map.
+    /// `Unavailable` if the database does not answer; `Corrupt` if what it keeps is no map.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     async fn read_map(&self) -> Result<Arc<MapCopy>>;
 }
 

@@ -1,11 +1,12 @@
-//! Who has come and not shown yet what it wants: how many of them there may be, and who gives way to whom.
+//! A bounded set of newcomers: callers that have connected and have not yet shown what they want.
 //!
-//! Why the oldest gives way, and not the newest: to introduce itself takes a newcomer a few milliseconds, so the oldest
-//! is the one that does not mean to end. Who holds connections open and renews them would else keep everybody out.
-//! Why a maximum per address beside the one of all: one host crowds out itself first.
-//! Invariants: there are never more places than the maximum, nor more of one address than its maximum; a newcomer always
-//! gets a place; one that has given way keeps no place.
-//! Not here: connections, and what ends when a place is lost.
+//! Why the oldest gives way, and not the newest: a newcomer needs a few milliseconds to introduce itself, so the oldest
+//! is the one that does not mean to. If the newest gave way, a caller that holds connections open and renews them would
+//! keep everybody else out. Why there is a maximum per address beside the one of all: a host displaces its own
+//! newcomers first.
+//! Invariants: there are never more places than the maximum, nor more of one address than its maximum; a newcomer
+//! always gets a place; a newcomer that has given way keeps no place.
+//! Not here: connections, and what ends when a newcomer loses its place.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -21,7 +22,7 @@ pub struct Newcomers {
     places: Mutex<Places>,
 }
 
-/// The place of one newcomer, given back on drop.
+/// The place of one newcomer. Dropping it gives the place back.
 #[derive(Debug)]
 pub struct Newcomer {
     of: Arc<Newcomers>,
@@ -29,7 +30,7 @@ pub struct Newcomer {
     displaced: oneshot::Receiver<()>,
 }
 
-/// The oldest first.
+/// The places that are taken, the oldest first.
 #[derive(Debug, Default)]
 struct Places {
     last: u64,
@@ -40,12 +41,13 @@ struct Places {
 struct Place {
     number: u64,
     address: IpAddr,
-    /// Dropped when the place goes to another.
+    /// Dropped when the place is given to another newcomer, which ends the wait of [`Newcomer::displaced`].
     _holder: oneshot::Sender<()>,
 }
 
-/// Whom an address stands for: an address of version 4 for itself, also where it is written as one of version 6; of
-/// version 6 the first half, because a customer of a network has at least 2⁶⁴ of them.
+/// Returns the address under which a caller is counted. An address of version 4 is counted by itself, also where it is
+/// written as one of version 6. Of an address of version 6 the first half counts, because a customer of a network has
+/// at least 2⁶⁴ of them.
 #[must_use]
 pub fn whom(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -58,7 +60,7 @@ pub fn whom(address: IpAddr) -> IpAddr {
 }
 
 impl Newcomers {
-    /// At most `max` newcomers at once, and `of_one_address_max` of one address. At least one is always let in.
+    /// Makes a set of at most `max` newcomers at once, and `of_one_address_max` of one address. Both are at least 1.
     #[must_use]
     pub fn new(max: usize, of_one_address_max: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -68,8 +70,8 @@ impl Newcomers {
         })
     }
 
-    /// A newcomer has come. If there is no place left, the oldest gives way: of the same address if that has too many,
-    /// else of all.
+    /// Gives a newcomer a place. If none is left, the oldest newcomer loses its place: the oldest of the same address
+    /// if that address has too many, else the oldest of all.
     #[must_use]
     pub fn admit(self: &Arc<Self>, from: IpAddr) -> Newcomer {
         let address = whom(from);
@@ -103,10 +105,10 @@ impl Newcomers {
 }
 
 impl Newcomer {
-    /// Waits until the place went to another.
+    /// Waits until the place was given to another newcomer.
     ///
     /// # Cancel safety
-    /// Dropping the future changes nothing; it can be asked again.
+    /// Dropping the future changes nothing; the call may be made again.
     pub async fn displaced(&mut self) {
         // Whether the other end spoke or was dropped: the place is gone.
         let _ = (&mut self.displaced).await;

@@ -1,8 +1,8 @@
 //! [`OwnerStore`]: what the owner of streams (the entity runtime) needs beyond [`EventStore`](crate::EventStore).
 //!
-//! Why a trait of its own: an owner decides before the commits, so its appends must be handed over in order and at
-//! once, and each must fail if the one that it was decided upon did; and it loads thousands of streams after a restart.
-//! A store reached over a network cannot promise the first, so not every `EventStore` is an `OwnerStore`.
+//! Why a trait of its own: an owner decides before the commits. So its appends must be handed over in order and at
+//! once, and each must fail if the one that it was decided upon did. An owner also loads thousands of streams after a
+//! restart. A store reached over a network cannot promise the first, so not every `EventStore` is an `OwnerStore`.
 
 use async_trait::async_trait;
 
@@ -21,20 +21,21 @@ pub enum After {
     Event(EventId),
 }
 
-/// Is told of the outcome of a [`Submission`], exactly once. Must not block.
+/// Receives the outcome of a [`Submission`], exactly once. It must not block.
 pub type OnOutcome = Box<dyn FnOnce(Result<Appended>) + Send + Sync>;
 
 /// Events that an owner has decided on, or the question whether its state is still current.
 pub struct Submission {
-    /// The stream.
+    /// Stream that the submission is about.
     pub stream: StreamId,
-    /// What the owner believes. The id tells more than a revision: if an earlier submission was refused and another
-    /// process has stored an event at its revision, this one is refused as well.
+    /// What the owner believes to be the last event of the stream. An id tells more than a revision: if an earlier
+    /// submission was refused and another process has stored an event at its revision, this submission is refused as
+    /// well.
     pub after: After,
-    /// The events, each with its id. The owner never sends them again: they are not remembered for retries.
-    /// Empty: store nothing, only confirm that `after` holds.
+    /// The events, each with its id. The owner never sends them again, so they are not remembered for retries. Without
+    /// events the submission stores nothing and only confirms that `after` holds.
     pub events: Vec<EventData>,
-    /// Told `Ok` when the events are durable, or when `after` was found to hold at a moment after the submission.
+    /// Receives `Ok` when the events are durable, or when `after` was found to hold at a moment after the submission.
     pub on_outcome: OnOutcome,
 }
 
@@ -48,44 +49,45 @@ impl std::fmt::Debug for Submission {
     }
 }
 
-/// Where to begin reading a stream that is loaded.
+/// Where the read of a stream that is loaded begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoadFrom {
-    /// At the first readable event.
+    /// The read begins at the first readable event.
     Start,
-    /// At this event, included.
+    /// The read begins at this event, which is included.
     Revision(Revision),
-    /// At the last event.
+    /// The read begins at the last event.
     Last,
 }
 
-/// One stream to load.
+/// Request to load one stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadStream {
-    /// The stream.
+    /// Stream to load.
     pub stream: StreamId,
-    /// Where to begin; always forwards.
+    /// Where the page begins. The read is always forwards.
     pub from: LoadFrom,
-    /// Most events wanted: 1 to 10,000.
+    /// Largest number of events in the page: 1 to 10,000.
     pub limit: usize,
 }
 
 /// An [`EventStore`] whose streams can be owned by a process.
 #[async_trait]
 pub trait OwnerStore: EventStore {
-    /// Hands events over. Returns at once; the outcome is told later, possibly before this returns.
+    /// Hands events over and returns at once. The outcome is told later, possibly before this method returns.
     ///
-    /// Submissions to one stream are decided in the order of the calls.
-    /// The outcome is as of [`EventStore::append`]: `WrongExpectedRevision` if `after` does not hold, …
+    /// Submissions to one stream are decided in the order of the calls. The outcome is one of those of
+    /// [`EventStore::append`], such as `WrongExpectedRevision` if `after` does not hold.
     fn submit(&self, submission: Submission);
 
-    /// Reads a page of each of up to 1,000 streams, sharing round trips. One answer per request, in their order; each
-    /// as of [`EventStore::read_stream`]. A page may be short, even empty, without being the end: go on from `next`.
+    /// Reads a page of each of up to 1,000 streams in few round trips. There is one answer per request, in their order,
+    /// as [`EventStore::read_stream`] gives it. A page may be short, even empty, without being the end: the caller goes
+    /// on from `next`.
     ///
     /// # Errors
     /// `InvalidArgument`, `Unavailable`, `Corrupt`.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing.
     async fn read_streams(&self, requests: Vec<LoadStream>) -> Result<Vec<Result<StreamPage>>>;
 }

@@ -1,41 +1,42 @@
-//! When a statement smaller than those under way is worth sending: when the way to the database is long and its work
-//! short.
+//! The pace of a connection: it tells when a statement smaller than those under way is worth sending. That is so when
+//! the way to the database is long and the work of the database is short.
 //!
-//! While a statement is under way the next one gathers, and normally waits until it is as large: near the database that
-//! is right, for commits follow one another there without a pause, and many small ones only cost more. Far from it the
-//! database is idle most of the time that a statement is under way, and waiting only adds to the latency. Two are enough
-//! there, one that the database works on and one that waits: every further one takes its events from those two, and
-//! makes three commits of what could be two.
+//! While a statement is under way the next one gathers, and normally waits until it is as large. Near the database that
+//! is right: commits follow one another there without a pause, and many small ones only cost more. Far from it the
+//! database is idle most of the time that a statement is under way, and waiting only adds to the latency. Two
+//! statements under way are enough there, one that the database works on and one that waits. Every further one takes
+//! its events from those two, and makes three commits of what could be two.
 //!
-//! So two times are measured. *Work*: how long after the one before it the answer of a statement comes that was sent
-//! without waiting for that one. It is never longer; and it is that long if the two were sent much closer together, for
-//! then the second one waited in the database. *Round trip*: the shortest time of an answer while nothing else was under
-//! way. Under load this time cannot be measured: what waits, in the database or for a busy processor here, looks like
-//! distance. Of a connection the shortest counts: a database does not move away while the connection stands, but answers
-//! are often noticed late.
+//! So two times are measured. *Work* is the time between the answer of a statement and the answer of the next one,
+//! which was sent without waiting for the first. The work is never longer than this time. It is as long if the two were
+//! sent much closer together, for then the second one waited in the database. *Round trip* is the shortest time of an
+//! answer while nothing else was under way. Under load this time cannot be measured: what waits, in the database or for
+//! a busy processor here, looks like distance. Of all round trips of a connection the shortest counts: a database does
+//! not move away while the connection stands, but answers are often noticed late.
 //!
-//! Measured twice: by the pipeline of each log for its batches, and by a backend whose logs share a connection for the
-//! statements of all of them, which a pipeline cannot see. Pure: the clock is passed in.
+//! Both are measured twice: by the pipeline of each log for its batches, and by a backend whose logs share a connection
+//! for the statements of all of them, which a pipeline cannot see. The code is pure: the clock is passed in.
 
 use std::time::{Duration, Instant};
 
-/// A distance that is near whatever the work: the times that tell it from work are guesses of this size.
+/// Round trip up to which a database counts as near, whatever its work. Measured times are no more exact than this.
 const NEAR: Duration = Duration::from_millis(1);
-/// Statements under way that are many: a further one waits for the next answer, if that comes soon, and grows meanwhile.
+/// Number of statements under way from which a further one waits for the next answer, if that comes soon, and grows
+/// meanwhile.
 const MANY: usize = 16;
 
-/// What was measured on a connection.
+/// Times that were measured on one connection.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// The shortest time in which an answer came while nothing else was under way. None before the first.
+    /// Shortest time in which an answer came while nothing else was under way; `None` before the first.
     round_trip: Option<Duration>,
     work: Duration,
-    /// When the last statement that was answered was sent, and when its answer came.
+    /// Times at which the last statement that was answered was sent, and at which its answer came.
     last: Option<(Instant, Instant)>,
 }
 
 impl Pace {
-    /// A statement, sent at that time as the last of `queue` under way, was answered.
+    /// Takes the answer of a statement, which was sent at `sent` as the last of `queue` statements under way.
     pub fn answered(&mut self, sent: Instant, queue: usize, now: Instant) {
         self.measure_work(sent, now);
         self.last = Some((sent, now));
@@ -60,8 +61,8 @@ impl Pace {
         };
     }
 
-    /// True if the database would be idle for a while before another statement, however small, arrives. `oldest` is how
-    /// long the oldest of those under way has been so.
+    /// Returns true if the database would be idle for a while before another statement, however small, arrives.
+    /// `oldest` is the time since the oldest statement under way was sent.
     #[must_use]
     pub fn database_would_be_idle(&self, under_way: usize, oldest: Duration) -> bool {
         let an_answer_comes_soon = oldest > self.distance() / 2;
@@ -71,21 +72,21 @@ impl Pace {
             && (under_way < MANY || !an_answer_comes_soon)
     }
 
-    /// True if a statement is worked on for longer than it travels: then one that waits keeps the database busy. So it
-    /// does where it travels for so short a time that nothing better can be told by measuring, and before anything is
+    /// Returns true if the database works on a statement for longer than the statement travels: then one that waits
+    /// keeps the database busy. It is also true where the round trip is too short to tell, and before anything is
     /// known.
     #[must_use]
     pub fn is_near(&self) -> bool {
         self.distance() <= self.work.max(NEAR)
     }
 
-    /// The shortest time in which an answer came while nothing else was under way. None before the first.
+    /// Returns the shortest time in which an answer came while nothing else was under way; `None` before the first.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         self.round_trip
     }
 
-    /// How long the database works on a statement, as far as is known.
+    /// Returns how long the database works on a statement, as far as is known; zero before anything is known.
     #[must_use]
     pub fn work(&self) -> Duration {
         self.work

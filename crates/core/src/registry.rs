@@ -6,7 +6,7 @@
 //!
 //! Invariants: a statement is conditional only on the row that it changes, so that a database which waits for a row lock
 //! checks the condition again; the epoch of a log only grows; no timestamp takes part in a decision.
-//! Not here: who decides what to do (`gesta_cluster::membership`), the tables (backends).
+//! Not here: the code that decides what to do (`gesta_cluster::membership`), the tables (backends).
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::clock::Timestamp;
 use crate::error::Result;
 use crate::ids::{Incarnation, LogId};
 
-/// Most nodes that a beat names as out of reach.
+/// Largest number of nodes that a beat names as out of reach.
 pub const UNREACHABLE_MAX: usize = 1_000;
 
-/// Most moves of leases that a registry remembers for people.
+/// Largest number of moves of leases that a registry keeps for people.
 pub const MOVES_MAX: usize = 1_000;
 
-/// The bits of a lease epoch that its database counts, if the store has several databases.
+/// Number of bits of a lease epoch that its database counts, if the store has several databases.
 const EPOCH_BITS: u32 = 40;
 
-/// Number of a node within one database. A node that joins again with the same address keeps it; it is never reused for
-/// another address, but for a fail-over that loses the row.
+/// Number of a node within one database. A node that joins again with the same address keeps it. It is never used for
+/// another address, unless a fail-over loses the row of the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u32);
 
@@ -38,40 +38,40 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// One life of a node: a random number, drawn for each joining and never reused. Whoever changes the generation of a
-/// node voids all of its leases at once.
+/// Number of one life of a node: random, drawn for each joining and never used again. Changing the generation of a node
+/// voids all of its leases at once.
 ///
 /// Why random: a fail-over may lose the row of a joining, and a number that counts would be given out again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Generation(pub i64);
 
 impl Generation {
-    /// The generation of nodes that have left or were declared dead. No process has it.
+    /// The generation of nodes that have left or were declared dead. No process has this generation.
     pub const NONE: Generation = Generation(0);
 }
 
-/// Number of a tenure of a log: it grows whenever the log gets an owner, or loses it by [`Registry::release`]. 0: the
-/// log never had an owner.
+/// Number of a tenure of a log. It grows whenever the log gets an owner, or loses its owner by [`Registry::release`]. 0
+/// means that the log never had an owner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LeaseEpoch(pub u64);
 
 impl LeaseEpoch {
-    /// The epoch after this one.
+    /// Returns the epoch after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// The epoch as all nodes of a store of several databases compare it: the version of the map of the logs comes
-    /// first. So the lease of a log in the database to which it was moved is newer than any in its old database, where
-    /// epochs were counted separately.
+    /// Returns the epoch as all nodes of a store of several databases compare it: the version of the map of the logs
+    /// comes first. So the lease of a log in the database to which it was moved is newer than any in its old database,
+    /// where epochs were counted separately.
     #[must_use]
     pub fn by_map(self, version: u64) -> Self {
         let highest = (i64::MAX.unsigned_abs()) >> EPOCH_BITS;
         Self((version.min(highest) << EPOCH_BITS) | self.in_database().0)
     }
 
-    /// The epoch as the database of the log counts it, without the version of a map.
+    /// Returns the epoch as the database of the log counts it, without the version of a map.
     #[must_use]
     pub fn in_database(self) -> Self {
         Self(self.0 & ((1 << EPOCH_BITS) - 1))
@@ -84,19 +84,19 @@ impl fmt::Display for LeaseEpoch {
     }
 }
 
-/// What a node does.
+/// State of a node in the registry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NodeState {
-    /// It takes part.
+    /// The node takes part.
     Up,
-    /// It keeps its leases until it has handed them over, and receives none.
+    /// The node keeps its leases until it has handed them over, and receives none.
     Draining,
-    /// It has left, or was declared dead. None of its leases is valid.
+    /// The node has left or was declared dead. None of its leases is valid.
     Left,
 }
 
 impl NodeState {
-    /// Its name, as people and databases see it.
+    /// Returns the name of the state, as people and databases see it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -107,16 +107,16 @@ impl NodeState {
     }
 }
 
-/// A version of the protocol between nodes: of what they send each other, and of what they write for each other. The
-/// *version of the cluster* is the newest whose forms may be used; a node takes part only if it can read it.
+/// Version of the protocol between nodes: of what they send each other, and of what they write for each other. The
+/// *version of the cluster* is the newest whose forms may be used; a node takes part only if it can read that version.
 ///
-/// Why kept in the registry: while builds differ, one that is new must not use what an old one cannot read, and must
-/// stay so until nobody wants to go back to the old one. So people raise it (`gesta cluster finalize`).
+/// Why the registry keeps it: while builds differ, a new one must not use what an old one cannot read, until nobody
+/// wants to go back to the old one. So people raise the version (`gesta cluster finalize`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClusterVersion(pub u16);
 
 impl ClusterVersion {
-    /// That of a new cluster.
+    /// The version of a new cluster.
     pub const FIRST: ClusterVersion = ClusterVersion(1);
 }
 
@@ -129,79 +129,80 @@ impl fmt::Display for ClusterVersion {
 /// What a node tells about itself when it joins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeInfo {
-    /// Host and port at which the other nodes reach it; the key of the node within the database. 1 to 255 bytes.
+    /// Host and port at which the other nodes reach the node; its key within the database. 1 to 255 bytes.
     pub address: Arc<str>,
-    /// Its share of the logs, relative to the others: 1 to 1,000, usually 100.
+    /// Share of the logs that the node gets, relative to the others: 1 to 1,000, usually 100.
     pub weight: u16,
-    /// Version of its program. While live nodes differ in it, no log moves but for deaths and drains.
+    /// Version of the node's program. While live nodes differ in it, logs move only because of deaths and drains.
     pub build: Arc<str>,
-    /// The lowest version of the protocol between nodes that it speaks.
+    /// Lowest version of the protocol between nodes that the node supports.
     pub protocol_min: u16,
-    /// The highest one.
+    /// Highest version of the protocol between nodes that the node supports.
     pub protocol_max: u16,
 }
 
 impl NodeInfo {
-    /// True if the node can take part in a cluster of this version.
+    /// Returns true if the node can take part in a cluster of this version.
     #[must_use]
     pub fn reads(&self, version: ClusterVersion) -> bool {
         (self.protocol_min..=self.protocol_max).contains(&version.0)
     }
 }
 
-/// A node, as a look finds it.
+/// The row of a node, as a look finds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeRow {
-    /// Its number.
+    /// Number of the node.
     pub id: NodeId,
-    /// What it told when it joined.
+    /// What the node told when it joined.
     pub info: NodeInfo,
-    /// Which life of it this is.
+    /// Generation of the node: which life of it this is.
     pub generation: Generation,
-    /// The random number of its last beat. Only *that* it changes tells something.
+    /// Random number of the node's last beat. Only the fact that it changes has a meaning.
     pub beat: i64,
-    /// What it does.
+    /// State of the node.
     pub state: NodeState,
-    /// True: it joins as [`NodeState::Draining`].
+    /// True if the node joins as [`NodeState::Draining`].
     pub held: bool,
-    /// The nodes that it cannot call, as of its last beat.
+    /// Nodes that this node cannot call, as of its last beat.
     pub unreachable: Vec<NodeId>,
-    /// When it joined, by the database's clock. For the order of takers and for people.
+    /// Time at which the node joined, by the database's clock. It orders the takers of logs, and people see it.
     pub started: Timestamp,
-    /// When it last beat, by the database's clock. Only for people.
+    /// Time of the node's last beat, by the database's clock. Only people use it.
     pub beat_at: Timestamp,
 }
 
 /// The lease of a log, as a look finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseRow {
-    /// The log.
+    /// Log that is leased.
     pub log: LogId,
-    /// Who got it last; `None` if nobody has it since it was made (epoch 0) or was released as stuck.
+    /// Node that got the log last; `None` if no node has had it since the row was made (epoch 0), or if the log was
+    /// released as stuck.
     pub owner: Option<NodeId>,
-    /// The generation of the owner when it got the log. The lease is valid only while the owner has it.
+    /// Generation of the owner when it got the log. The lease is valid only while the owner has this generation.
     pub generation: Generation,
-    /// Which tenure this is.
+    /// Number of the tenure.
     pub epoch: LeaseEpoch,
-    /// To whom the owner is asked, or intends, to hand the log over.
+    /// Node to which the owner is asked, or intends, to hand the log over.
     pub next_owner: Option<NodeId>,
-    /// The node that shall have the log whenever it is up.
+    /// Node that shall have the log whenever it is up.
     pub pinned: Option<NodeId>,
-    /// True: only deaths, drains and requests of people move it.
+    /// True if only deaths, drains and requests of people move the lease.
     pub frozen: bool,
-    /// When this tenure began, by the database's clock. Only for people.
+    /// Time at which the tenure began, by the database's clock. Only people use it.
     pub since: Timestamp,
 }
 
-/// All that one statement sees.
+/// All nodes and leases of a database, as one statement sees them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Look {
-    /// True if the node that beat is registered with this generation. If not, it was declared dead or replaced, its
-    /// leases are void, and it must join again.
+    /// True if the node that beat is registered with this generation. If not, the node was declared dead or replaced,
+    /// its leases are void, and it must join again.
     pub is_registered: bool,
-    /// The life of the store that all of this belongs to.
+    /// Incarnation of the store to which all of this belongs.
     pub incarnation: Incarnation,
-    /// The version of the cluster.
+    /// Version of the cluster.
     pub version: ClusterVersion,
     /// All nodes that have not left, in any order.
     pub nodes: Vec<NodeRow>,
@@ -210,20 +211,20 @@ pub struct Look {
 }
 
 impl Look {
-    /// The lease of a log; `None` if the log does not lie in this database.
+    /// Returns the lease of a log; `None` if the log does not lie in this database.
     #[must_use]
     pub fn lease(&self, log: LogId) -> Option<&LeaseRow> {
         let place = self.leases.binary_search_by_key(&log, |lease| lease.log);
         place.ok().map(|place| &self.leases[place])
     }
 
-    /// The node of this id, unless it has left.
+    /// Returns the node of this id, unless it has left.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&NodeRow> {
         self.nodes.iter().find(|node| node.id == id)
     }
 
-    /// Who holds a lease that is valid.
+    /// Returns the node that holds a lease, if the lease is valid.
     #[must_use]
     pub fn holder(&self, lease: &LeaseRow) -> Option<&NodeRow> {
         self.node(lease.owner?)
@@ -231,85 +232,86 @@ impl Look {
     }
 }
 
-/// A joining: the first, or that of a node that was declared dead.
+/// A joining of a node: its first, or one after it was declared dead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Join {
-    /// The node.
+    /// What the node tells about itself.
     pub info: NodeInfo,
-    /// A new random number. The same joining may be sent again with the same number.
+    /// New random number. The same joining may be sent again with the same number.
     pub generation: Generation,
-    /// Its first beat, another one each time that it is sent.
+    /// First beat of the node: a random number, another one each time that the joining is sent.
     pub beat: i64,
 }
 
-/// A beat: it renews all leases of the node.
+/// A beat of a node. It renews all leases of the node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Beat {
-    /// Who beats.
+    /// Node that beats.
     pub node: NodeId,
-    /// In which life.
+    /// Generation of the node.
     pub generation: Generation,
-    /// A new random number with each beat. Not a count: after a fail-over that lost beats, a count would reach the
+    /// New random number with each beat. It is not a count: after a fail-over that lost beats, a count would reach the
     /// number that others have seen before, and they would take it for silence.
     pub beat: i64,
-    /// The nodes that it cannot call; at most [`UNREACHABLE_MAX`].
+    /// Nodes that the node cannot call; at most [`UNREACHABLE_MAX`].
     pub unreachable: Vec<NodeId>,
 }
 
 /// A node that is believed dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Suspect {
-    /// The node.
+    /// Node that is believed dead.
     pub node: NodeId,
-    /// The generation in which it was seen last.
+    /// Generation in which the node was seen last.
     pub generation: Generation,
-    /// The beat that has not changed.
+    /// Last beat that was seen of the node. It has not changed since.
     pub beat: i64,
 }
 
-/// A tenure that ends or begins, for the conditions of statements.
+/// A tenure that ends or begins. Statements name it in their conditions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tenure {
-    /// The log.
+    /// Log that is owned.
     pub log: LogId,
-    /// Its owner.
+    /// Node that owns the log.
     pub owner: NodeId,
-    /// The owner's generation.
+    /// Generation of the owner.
     pub generation: Generation,
-    /// Which tenure.
+    /// Number of the tenure.
     pub epoch: LeaseEpoch,
 }
 
-/// A log that is claimed.
+/// A claim of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claim {
-    /// The epoch that the lease must still have.
+    /// Epoch that the lease must still have.
     pub seen: LeaseEpoch,
-    /// The tenure that begins. Its epoch is greater than `seen`, and than any that the claimer knows of this log.
+    /// The tenure that begins. Its epoch is greater than `seen`, and greater than any that the claimer knows of this
+    /// log.
     pub tenure: Tenure,
 }
 
-/// Why a lease moved.
+/// Reason why a lease moved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MoveReason {
-    /// It had no valid owner.
+    /// The log had no valid owner.
     Claim,
-    /// Its owner is draining, or leaves.
+    /// The owner is draining, or leaves.
     Drain,
-    /// Its owner had more than its share.
+    /// The owner had more than its share.
     Balance,
-    /// Somebody asked for it.
+    /// Somebody asked for the move.
     Request,
-    /// It is pinned to the node that got it.
+    /// The log is pinned to the node that got it.
     Pin,
-    /// Most of the other nodes cannot call its owner.
+    /// Most of the other nodes cannot call the owner.
     Unreachable,
-    /// Its pipeline made no progress; the lease has no owner now.
+    /// The pipeline of the log made no progress. The lease has no owner now.
     Stuck,
 }
 
 impl MoveReason {
-    /// All reasons.
+    /// All reasons, in the order of their declaration.
     pub const ALL: [MoveReason; 7] = [
         Self::Claim,
         Self::Drain,
@@ -320,7 +322,7 @@ impl MoveReason {
         Self::Stuck,
     ];
 
-    /// Its name, as people, metrics and databases see it.
+    /// Returns the name of the reason, as people, metrics and databases see it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -340,66 +342,67 @@ impl MoveReason {
 pub struct HandOver {
     /// The tenure that ends.
     pub from: Tenure,
-    /// Who gets the log.
+    /// Node that gets the log.
     pub to: NodeId,
-    /// The generation of the one who gets it. If it is outdated, the lease is void and will be claimed.
+    /// Generation of the node that gets the log. If it is outdated, the lease is void and will be claimed.
     pub to_generation: Generation,
-    /// Why.
+    /// Reason of the hand-over.
     pub reason: MoveReason,
 }
 
-/// A move of a lease, for people.
+/// A move of a lease, kept for people.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Move {
-    /// The log.
+    /// Log whose lease moved.
     pub log: LogId,
-    /// Who had it; `None` if nobody had, or if the move before is not kept any more.
+    /// Node that had the log; `None` if no node had it, or if the move before is not kept any more.
     pub from: Option<NodeId>,
-    /// Who got it.
+    /// Node that got the log; `None` if no node did.
     pub to: Option<NodeId>,
-    /// The epoch that began.
+    /// Epoch that began.
     pub epoch: LeaseEpoch,
-    /// Why.
+    /// Reason of the move.
     pub reason: MoveReason,
-    /// When, by the database's clock.
+    /// Time of the move, by the database's clock.
     pub at: Timestamp,
 }
 
 /// The registry of one database.
 ///
 /// Each method is one statement. `Ok(false)` (or a log that is missing in the answer of [`claim`](Self::claim)) means
-/// that the row is no longer as the caller believed, and nothing was changed.
+/// that the row is no longer as the caller believed, and that nothing was changed.
 ///
 /// # Errors
-/// `Unavailable`: there is no answer, *and the statement may or may not take effect, now or later*. Nobody repeats it:
-/// the next look tells what holds. `Unsupported` if the rights do not suffice; `Corrupt` if the rows cannot be read;
-/// `InvalidArgument` if a beat names more nodes than [`UNREACHABLE_MAX`].
+/// `Unavailable`: there is no answer, *and the statement may or may not take effect, now or later*. Nobody repeats it,
+/// because the next look tells what holds. `Unsupported` if the rights do not suffice; `Corrupt` if the rows cannot be
+/// read; `InvalidArgument` if a beat names more nodes than [`UNREACHABLE_MAX`].
 ///
 /// # Durability
-/// What changes a lease, and a joining, waits until the database keeps it, as an append does; but if the database breaks
-/// off its own wait for a standby and commits, that counts as done. Nothing rests on it: what a fail-over loses is seen by
-/// the next look. Beats, deaths and states of nodes wait for nothing: they change one row, so whoever waits would hold up
-/// the beats of that node.
+/// A statement that changes a lease, and a joining, waits until the database keeps it, as an append does. If the
+/// database breaks off its own wait for a standby and commits, that counts as done. Nothing rests on it: the next look
+/// sees what a fail-over lost. Beats, deaths and states of nodes wait for nothing: they change one row, so a statement
+/// that waits would hold up the beats of that node.
 ///
 /// # Cancel safety
 /// A dropped call may or may not take effect, now or later, as after `Unavailable`.
 #[async_trait]
 pub trait Registry: Send + Sync + 'static {
-    /// Registers a node with this generation as [`NodeState::Up`], or registers it again: leases of another generation
-    /// of this address are void at once. One that is [held](Self::hold) is registered as [`NodeState::Draining`].
+    /// Registers a node with this generation as [`NodeState::Up`], or registers it again. Leases of another generation
+    /// of this address are void at once. A node that is [held](Self::hold) is registered as [`NodeState::Draining`].
     async fn join(&self, join: &Join) -> Result<NodeId>;
 
     /// Renews all leases of the node, and looks. Beats do not wait for the statements of the other methods, nor for
-    /// standbys: a beat that was lost in a crash of the database is none.
+    /// standbys: a beat that was lost in a crash of the database does not count.
     async fn beat(&self, beat: &Beat) -> Result<Look>;
 
-    /// Looks, for people; `is_registered` is false.
+    /// Looks, for people. In the answer `is_registered` is false.
     async fn look(&self) -> Result<Look>;
 
-    /// Voids all leases of a node, if it has not beaten since.
+    /// Voids all leases of a node, if it has not beaten since the suspect was seen.
     async fn declare_dead(&self, suspect: Suspect) -> Result<bool>;
 
-    /// Changes the state of a node: begins or ends a drain, or leaves. [`NodeState::Left`] voids all of its leases.
+    /// Changes the state of a node: a drain begins or ends, or the node leaves. [`NodeState::Left`] voids all of its
+    /// leases.
     async fn set_state(
         &self,
         node: NodeId,
@@ -407,10 +410,11 @@ pub trait Registry: Send + Sync + 'static {
         state: NodeState,
     ) -> Result<bool>;
 
-    /// Claims logs, all in one statement: those whose epoch is still the one seen. Gives the logs that were got.
+    /// Claims, in one statement, those logs whose epoch is still the one seen. Returns the logs that were got.
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<LogId>>;
 
-    /// Asks the owner of a log to hand it over to `to`, or withdraws that, if the lease still has this epoch.
+    /// Asks the owner of a log to hand it over to `to`, or withdraws that with `None`, if the lease still has this
+    /// epoch.
     async fn set_next_owner(
         &self,
         log: LogId,
@@ -418,29 +422,30 @@ pub trait Registry: Send + Sync + 'static {
         to: Option<NodeId>,
     ) -> Result<bool>;
 
-    /// Hands a log over.
+    /// Hands a log over to another node.
     async fn hand_over(&self, hand_over: HandOver) -> Result<bool>;
 
-    /// Gives up a log whose pipeline makes no progress; the lease has no owner and the next epoch.
+    /// Gives up a log whose pipeline makes no progress. The lease then has no owner and the next epoch.
     async fn release(&self, tenure: Tenure) -> Result<bool>;
 
-    /// Pins a log to a node, or to none.
+    /// Pins a log to a node, or ends that with `None`.
     async fn pin(&self, log: LogId, to: Option<NodeId>) -> Result<()>;
 
     /// Freezes all logs, so that only deaths, drains and requests move them, or ends that.
     async fn freeze(&self, frozen: bool) -> Result<()>;
 
-    /// Lets the node of this address join as [`NodeState::Draining`] from now on, or ends that. Its present state
-    /// stays. It may have left; false if it is not known.
+    /// Lets the node of this address join as [`NodeState::Draining`] from now on, or ends that. Its present state does
+    /// not change. The node may have left. The answer is false if the registry does not know the address.
     async fn hold(&self, address: &str, held: bool) -> Result<bool>;
 
     /// Raises the version of the cluster, if it is still `from` and every node that has not left can read `to`. A node
     /// that joins at the same moment may be overlooked; it sees the version in its first look.
     async fn finalize(&self, from: ClusterVersion, to: ClusterVersion) -> Result<bool>;
 
-    /// The id of the store that all its nodes share, drawn when the registry was made. It outlasts incarnations.
+    /// Reads the id of the store, which all its nodes share. It was drawn when the registry was made and outlasts
+    /// incarnations.
     async fn store_id(&self) -> Result<Uuid>;
 
-    /// The last moves, newest first, at most [`MOVES_MAX`].
+    /// Reads the last moves of leases, newest first, at most [`MOVES_MAX`].
     async fn moves(&self) -> Result<Vec<Move>>;
 }

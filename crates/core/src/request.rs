@@ -12,17 +12,17 @@ use crate::ids::{LogId, Position, Revision, StreamId};
 use crate::lifecycle::StreamMetadata;
 use crate::limits;
 
-/// A writer's claim about a stream.
+/// A writer's claim about the state of a stream. An append is refused if its claim does not hold.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum ExpectedRevision {
-    /// No claim.
+    /// The writer claims nothing.
     #[default]
     Any,
-    /// There is no such stream (never written, or soft-deleted).
+    /// The stream does not exist: it was never written, or it was soft-deleted.
     NoStream,
     /// The stream exists.
     StreamExists,
-    /// This is its last revision.
+    /// The last event of the stream has this revision.
     Exact(Revision),
 }
 
@@ -40,23 +40,23 @@ impl fmt::Display for ExpectedRevision {
 /// Events for one stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamAppend {
-    /// The stream.
+    /// Stream to append to.
     pub stream: StreamId,
-    /// The claim about it.
+    /// The writer's claim about the stream.
     pub expected: ExpectedRevision,
-    /// At least one event.
+    /// The events in their order; at least one.
     pub events: Vec<EventData>,
 }
 
 /// One append: events for one or several streams of one log, stored whole or not at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Append {
-    /// At least one; no stream twice.
+    /// The events by stream: at least one stream, and no stream twice.
     pub streams: Vec<StreamAppend>,
 }
 
 impl Append {
-    /// Events for one stream.
+    /// Makes an append to one stream.
     #[must_use]
     pub fn to(stream: StreamId, expected: ExpectedRevision, events: Vec<EventData>) -> Self {
         Self {
@@ -68,13 +68,13 @@ impl Append {
         }
     }
 
-    /// Number of events.
+    /// Returns the number of events in all streams.
     #[must_use]
     pub fn events(&self) -> usize {
         self.streams.iter().map(|s| s.events.len()).sum()
     }
 
-    /// Size of data and metadata of all events, in bytes.
+    /// Returns the size of data and metadata of all events, in bytes.
     #[must_use]
     pub fn payload_bytes(&self) -> usize {
         self.streams
@@ -86,11 +86,11 @@ impl Append {
 
     /// Checks every limit that does not depend on the state of a store.
     ///
-    /// Appends to a metadata stream `$$name` must be a single `$metadata` event; the system's other
-    /// `$` streams are open.
+    /// An append to a metadata stream `$$name` must be a single `$metadata` event. Other streams whose names start with
+    /// `$` are open, except virtual streams.
     ///
     /// # Errors
-    /// `InvalidArgument` with the field and the rule.
+    /// `InvalidArgument` with the field and the rule that it breaks.
     pub fn validate(&self) -> Result<()> {
         if self.streams.is_empty() {
             return Err(Error::invalid("appends", "must not be empty"));
@@ -164,7 +164,7 @@ impl StreamAppend {
         Ok(())
     }
 
-    /// An id identifies one event of its stream: twice in one append, a retry of it could not be told from it.
+    /// Refuses an id that occurs twice among the events: the store could not tell a retry of one from the other.
     fn check_ids_differ(&self) -> Result<()> {
         if self.events.len() < 2 {
             return Ok(());
@@ -199,65 +199,65 @@ fn at_most(field: &str, found: usize, max: usize) -> Result<()> {
 /// Where the events of one stream were stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AppendedStream {
-    /// The stream.
+    /// Stream that was appended to.
     pub stream: StreamId,
-    /// Revision of the first event.
+    /// Revision of the first event of the append in this stream.
     pub first_revision: Revision,
-    /// Revision of the last event.
+    /// Revision of the last event of the append in this stream.
     pub last_revision: Revision,
-    /// Position of the last event of this stream.
+    /// Position of the last event of the append in this stream.
     pub position: Position,
 }
 
 /// The answer to an append. A recognised retry gets the answer of the first time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Appended {
-    /// One entry per stream, in the order of the request.
+    /// One entry per stream of the append, in the order of the request.
     pub streams: Vec<AppendedStream>,
     /// The log that holds the events.
     pub log: LogId,
-    /// Position of the last event.
+    /// Position of the last event of the append.
     pub position: Position,
-    /// A checkpoint right after the last event (and at the start of every other log).
+    /// A checkpoint right after the last event of the append, and at the start of every other log.
     pub checkpoint: Checkpoint,
 }
 
-/// Which way to read.
+/// Direction of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Direction {
-    /// Oldest first.
+    /// The oldest event comes first.
     #[default]
     Forwards,
-    /// Newest first.
+    /// The newest event comes first.
     Backwards,
 }
 
-/// Where to begin reading a stream.
+/// Where the read of a stream begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamFrom {
-    /// At the first readable event.
+    /// The read begins at the first readable event.
     Start,
-    /// At this event, included. Backwards, a revision above the last one means the last one.
+    /// The read begins at this event, which is included. Backwards, a revision after the last one means the last one.
     Revision(Revision),
-    /// At the last event (backwards), or after it (forwards).
+    /// A backwards read begins at the last event; a forwards read begins after it.
     End,
 }
 
 /// Request for one page of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadStream {
-    /// The stream.
+    /// Stream to read.
     pub stream: StreamId,
-    /// Where to begin.
+    /// Where the page begins.
     pub from: StreamFrom,
-    /// Which way.
+    /// Direction of the read.
     pub direction: Direction,
-    /// Most events wanted: 1 to 10,000.
+    /// Largest number of events in the page: 1 to 10,000.
     pub limit: usize,
 }
 
 impl ReadStream {
-    /// From the first event on, 1,000 events a page.
+    /// Makes a request that reads forwards from the first event, with pages of at most 1,000 events.
     #[must_use]
     pub fn forwards(stream: StreamId) -> Self {
         Self {
@@ -268,7 +268,7 @@ impl ReadStream {
         }
     }
 
-    /// From the last event back, 1,000 events a page.
+    /// Makes a request that reads backwards from the last event, with pages of at most 1,000 events.
     #[must_use]
     pub fn backwards(stream: StreamId) -> Self {
         Self {
@@ -279,14 +279,14 @@ impl ReadStream {
         }
     }
 
-    /// Sets where to begin.
+    /// Sets where the page begins.
     #[must_use]
     pub fn from(mut self, from: StreamFrom) -> Self {
         self.from = from;
         self
     }
 
-    /// Sets the most events wanted.
+    /// Sets the largest number of events in the page.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
@@ -296,7 +296,7 @@ impl ReadStream {
     /// Checks the limit.
     ///
     /// # Errors
-    /// `InvalidArgument`.
+    /// `InvalidArgument` if the limit is not 1 to 10,000.
     pub fn validate(&self) -> Result<()> {
         check_limit(self.limit)
     }
@@ -315,43 +315,43 @@ fn check_limit(limit: usize) -> Result<()> {
 /// One page of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamPage {
-    /// The events.
+    /// The events, in the direction of the read.
     pub events: Vec<RecordedEvent>,
-    /// Revision to continue from. Forwards it is always there, also at the end; backwards it is
-    /// `None` once the first readable event was reached.
+    /// Revision to continue from. Forwards it is always there, also at the end; backwards it is `None` once the first
+    /// readable event was reached.
     pub next: Option<Revision>,
-    /// True if nothing more was there when the page was read.
+    /// True if the stream had no further events in this direction when the page was read.
     pub end: bool,
     /// Last revision of the stream when the page was read.
     pub last_revision: Revision,
 }
 
-/// Where to begin reading all events.
+/// Where the read of all events begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AllFrom {
-    /// Before the first event.
+    /// The read begins before the first event.
     Start,
-    /// Forwards: after this place. Backwards: the events up to this place, newest first.
+    /// A forwards read begins after this place. A backwards read gives the events up to this place, newest first.
     Checkpoint(Checkpoint),
-    /// After the last event.
+    /// The read begins after the last event.
     End,
 }
 
-/// Request for one page of all events. Each log is read in its order, one log after the other.
+/// Request for one page of all events. Logs are read one after the other, each in its order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadAll {
-    /// Where to begin.
+    /// Where the page begins.
     pub from: AllFrom,
-    /// Which way.
+    /// Direction of the read.
     pub direction: Direction,
-    /// Most events wanted: 1 to 10,000.
+    /// Largest number of events in the page: 1 to 10,000.
     pub limit: usize,
-    /// Which events.
+    /// Conditions that the events must meet.
     pub filter: Filter,
 }
 
 impl ReadAll {
-    /// From the first event on, 1,000 events a page.
+    /// Makes a request that reads forwards from the first event, with pages of at most 1,000 events and no filter.
     #[must_use]
     pub fn forwards() -> Self {
         Self {
@@ -362,7 +362,7 @@ impl ReadAll {
         }
     }
 
-    /// From the last event back, 1,000 events a page.
+    /// Makes a request that reads backwards from the last event, with pages of at most 1,000 events and no filter.
     #[must_use]
     pub fn backwards() -> Self {
         Self {
@@ -372,56 +372,56 @@ impl ReadAll {
         }
     }
 
-    /// Sets where to begin.
+    /// Sets where the page begins.
     #[must_use]
     pub fn from(mut self, from: AllFrom) -> Self {
         self.from = from;
         self
     }
 
-    /// Sets the most events wanted.
+    /// Sets the largest number of events in the page.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Sets the filter.
+    /// Sets the conditions that the events must meet.
     #[must_use]
     pub fn filter(mut self, filter: Filter) -> Self {
         self.filter = filter;
         self
     }
 
-    /// Checks limit and filter.
+    /// Checks the limit and the filter.
     ///
     /// # Errors
-    /// `InvalidArgument`.
+    /// `InvalidArgument` if the limit is not 1 to 10,000, or if the filter has too many values.
     pub fn validate(&self) -> Result<()> {
         check_limit(self.limit)?;
         self.filter.validate()
     }
 }
 
-/// One page of all events. It may be short, even empty, when a filter finds little: go on until `end`.
+/// One page of all events. With a filter it may be short, even empty, before the end: the caller goes on until `end`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AllPage {
-    /// The events.
+    /// The events, in the direction of the read.
     pub events: Vec<RecordedEvent>,
-    /// Where to continue.
+    /// Checkpoint to continue from.
     pub next: Checkpoint,
-    /// True if nothing more was there when the page was read.
+    /// True if there were no further events in this direction when the page was read.
     pub end: bool,
 }
 
 /// Request for one page of stream names, in the binary order of the names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListStreams {
-    /// Only names that start with this. Names that start with `$` are listed only if this does too.
+    /// Text with which the listed names start. Names that start with `$` are listed only if this text does too.
     pub prefix: String,
-    /// Only names after this one.
+    /// Name after which the page begins; `None` begins at the first name.
     pub after: Option<StreamId>,
-    /// Most streams wanted: 1 to 10,000.
+    /// Largest number of streams in the page: 1 to 10,000.
     pub limit: usize,
 }
 
@@ -429,7 +429,7 @@ impl ListStreams {
     /// Checks the limit.
     ///
     /// # Errors
-    /// `InvalidArgument`.
+    /// `InvalidArgument` if the limit is not 1 to 10,000.
     pub fn validate(&self) -> Result<()> {
         check_limit(self.limit)
     }
@@ -438,39 +438,39 @@ impl ListStreams {
 /// A stream that exists.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamInfo {
-    /// Its name.
+    /// Name of the stream.
     pub stream: StreamId,
-    /// Its last revision.
+    /// Revision of the last event of the stream.
     pub last_revision: Revision,
 }
 
-/// One page of streams. It may be short when deleted streams were left out: go on until `next` is `None`.
+/// One page of streams. It may be short when deleted streams were left out: the caller goes on until `next` is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamsPage {
-    /// The streams.
+    /// The streams, in the binary order of their names.
     pub streams: Vec<StreamInfo>,
-    /// Name to continue after; `None` at the end.
+    /// Name after which the next page begins; `None` at the end.
     pub next: Option<StreamId>,
 }
 
-/// How to delete a stream.
+/// Whether a deleted stream may begin again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DeleteKind {
-    /// Readers see no such stream; a later append begins it again, with the next revision.
+    /// Readers no longer see the stream. A later append begins it again, with the next revision.
     #[default]
     Soft,
-    /// Closed for ever.
+    /// The stream is closed for ever.
     Tombstone,
 }
 
 /// Request to delete a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeleteStream {
-    /// The stream.
+    /// Stream to delete.
     pub stream: StreamId,
-    /// The claim about it.
+    /// The writer's claim about the stream.
     pub expected: ExpectedRevision,
-    /// How.
+    /// Whether the stream may begin again later.
     pub kind: DeleteKind,
 }
 
@@ -481,7 +481,7 @@ pub struct Deleted {
     pub log: LogId,
     /// Position of the event that records the change.
     pub position: Position,
-    /// A checkpoint right after it.
+    /// A checkpoint right after the event that records the change.
     pub checkpoint: Checkpoint,
 }
 
@@ -492,7 +492,7 @@ pub struct MetadataSet {
     pub log: LogId,
     /// Position of the event that records the change.
     pub position: Position,
-    /// A checkpoint right after it.
+    /// A checkpoint right after the event that records the change.
     pub checkpoint: Checkpoint,
 }
 
@@ -516,7 +516,7 @@ pub struct StreamMetadataRecord {
     pub revision: Option<Revision>,
 }
 
-/// What to subscribe to.
+/// What a subscription reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubscribeTo {
     /// One stream, which need not exist yet.
@@ -528,30 +528,30 @@ pub enum SubscribeTo {
 /// Where a subscription begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubscribeFrom {
-    /// Before the first event.
+    /// The subscription begins before the first event.
     Start,
-    /// After this revision; only for a stream.
+    /// The subscription begins after this revision. Only a subscription to one stream can begin so.
     Revision(Revision),
-    /// After this place.
+    /// The subscription begins after this place.
     Checkpoint(Checkpoint),
-    /// Only events stored from now on.
+    /// The subscription delivers only events that are stored from now on.
     End,
 }
 
-/// Request for an endless read.
+/// Request for a subscription, an endless read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subscribe {
-    /// What.
+    /// What the subscription reads.
     pub to: SubscribeTo,
-    /// From where.
+    /// Where the subscription begins.
     pub from: SubscribeFrom,
 }
 
 impl Subscribe {
-    /// Checks the filter, and that the beginning fits what is subscribed to.
+    /// Checks the filter, and that `from` fits `to`.
     ///
     /// # Errors
-    /// `InvalidArgument`.
+    /// `InvalidArgument` if the filter has too many values, or if a subscription to all events begins after a revision.
     pub fn validate(&self) -> Result<()> {
         match (&self.to, &self.from) {
             (SubscribeTo::All(_), SubscribeFrom::Revision(_)) => Err(Error::invalid(

@@ -5,26 +5,26 @@ use crate::request::SharedEvent;
 /// An event, and the link that led to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resolved {
-    /// The event; the link itself if it leads to nothing that can be read.
+    /// The event to which the link leads; the link itself if it leads to nothing that can be read.
     pub event: SharedEvent,
-    /// The link that led to the event; `None` if none did.
+    /// The link that led to the event; `None` if no link did.
     pub link: Option<SharedEvent>,
 }
 
 impl Resolved {
-    /// An event to which no link led.
+    /// Makes the answer for an event to which no link led.
     #[must_use]
     pub fn itself(event: SharedEvent) -> Self {
         Self { event, link: None }
     }
 
-    /// The event at this place of the stream that was read: the link if there is one.
+    /// Returns the event that stands at this place of the stream that was read: the link if there is one.
     #[must_use]
     pub fn original(&self) -> &SharedEvent {
         self.link.as_ref().unwrap_or(&self.event)
     }
 
-    /// Memory that it holds, roughly, in bytes.
+    /// Returns the memory that the event and its link hold, roughly, in bytes.
     #[must_use]
     pub fn cost_bytes(&self) -> usize {
         let link = self.link.as_ref().map_or(0, |link| link.cost_bytes());

@@ -1,19 +1,19 @@
-//! Streams → slices → logs.
+//! The way from a stream to its slice, and from a slice to its log.
 //!
-//! A slice is one of 1,024 hash classes of streams; slices map to logs in equal ranges. The hash
-//! never changes: FNV-1a, 64 bits (Fowler, Noll, Vo), finished with the 64-bit mixer of
-//! `MurmurHash3` (Appleby, public domain) because the low bits of FNV-1a are weak; slice = result mod 1,024.
+//! A slice is one of 1,024 hash classes of streams. Slices map to logs in equal ranges. The hash never changes: it is
+//! FNV-1a with 64 bits (Fowler, Noll, Vo), finished with the 64-bit mixer of `MurmurHash3` (Appleby, public domain)
+//! because the low bits of FNV-1a are weak. The slice is the result modulo 1,024.
 
 use crate::ids::{LogId, StreamId};
 
-/// Number of slices, fixed for ever.
+/// Number of slices. It is fixed for ever.
 pub const SLICES: u16 = 1_024;
 
-/// The part of a stream name that decides its slice.
+/// Returns the part of a stream name that decides the slice of the stream.
 ///
-/// A leading `$$` does not count, so a stream and its metadata share a slice. If the rest holds a
-/// non-empty text between the first `{` and the next `}`, only that text counts: streams named
-/// `cart-{77}` and `payment-{77}` share a slice, hence a log, and can be appended to atomically.
+/// A leading `$$` does not count, so a stream and its metadata share a slice. If the rest holds a non-empty text
+/// between the first `{` and the next `}`, only that text counts. So streams named `cart-{77}` and `payment-{77}` share
+/// a slice, hence a log, and one append can name both.
 #[must_use]
 pub fn routing_key(stream: &StreamId) -> &str {
     let name = stream.as_str();
@@ -25,7 +25,7 @@ pub fn routing_key(stream: &StreamId) -> &str {
     braced.filter(|key| !key.is_empty()).unwrap_or(name)
 }
 
-/// The slice of a stream: 0 to 1,023.
+/// Returns the slice of a stream: 0 to 1,023.
 #[must_use]
 pub fn slice_of(stream: &StreamId) -> u16 {
     let hash = mix(fnv1a(routing_key(stream).as_bytes()));
@@ -37,7 +37,7 @@ pub fn slice_of(stream: &StreamId) -> u16 {
     slice
 }
 
-/// The log of a stream in a store of `logs` logs (1 to 1,024).
+/// Returns the log of a stream in a store of `logs` logs (1 to 1,024).
 #[must_use]
 pub fn log_of(stream: &StreamId, logs: u16) -> LogId {
     if logs <= 1 {

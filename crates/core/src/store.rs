@@ -1,4 +1,4 @@
-//! The [`EventStore`] trait: the whole of what an application, a server or an entity runtime needs.
+//! The [`EventStore`] trait: all that an application or a server needs of a store.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,33 +18,34 @@ use crate::request::{
 };
 use crate::resolved::Resolved;
 
-/// What a subscription delivers.
+/// A message that a subscription delivers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubscriptionMessage {
-    /// An event, and the checkpoint to resume after it.
+    /// An event, with the checkpoint from which a subscription resumes after it.
     Event {
-        /// The event.
+        /// The event, shared with other subscribers.
         event: SharedEvent,
-        /// Resume after it.
+        /// Checkpoint right after the event.
         checkpoint: Checkpoint,
     },
-    /// Everything up to here was looked at; comes when a filter has skipped much.
+    /// The subscription has looked at everything up to this place. It delivers this message when a filter has skipped
+    /// much.
     Checkpoint(Checkpoint),
-    /// The subscriber has seen all that was stored up to here; what follows is live. It may come again, after the
-    /// subscriber had to catch up again.
+    /// The subscriber has seen all that was stored up to this place; what follows is live. The message comes again when
+    /// the subscriber had to catch up again.
     CaughtUp(Checkpoint),
 }
 
 /// An endless read. Dropping it ends it and frees what it held.
 ///
-/// It ends with an error when the store closes (`Unavailable`), the stream gets a tombstone
-/// (`StreamTombstoned`), or stored data cannot be read; resume with the last checkpoint.
+/// A subscription ends with an error when the store closes (`Unavailable`), the stream gets a tombstone
+/// (`StreamTombstoned`), or stored data cannot be read. The consumer resumes with the last checkpoint.
 pub struct Subscription {
     messages: BoxStream<'static, Result<SubscriptionMessage>>,
 }
 
 impl Subscription {
-    /// Wraps a stream of messages.
+    /// Makes a subscription of a stream of messages.
     #[must_use]
     pub fn new(messages: impl Stream<Item = Result<SubscriptionMessage>> + Send + 'static) -> Self {
         Self {
@@ -52,7 +53,7 @@ impl Subscription {
         }
     }
 
-    /// The next message; `None` once the subscription has ended with an error.
+    /// Waits for the next message. Returns `None` once the subscription has ended with an error.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -60,10 +61,13 @@ impl Subscription {
         self.messages.next().await
     }
 
-    /// The next event, skipping other messages.
+    /// Waits for the next event and skips other messages.
     ///
     /// # Errors
-    /// Those of the subscription; `Unavailable` when it has ended.
+    /// Those of the subscription; `Unavailable` when the subscription has ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no event.
     pub async fn next_event(&mut self) -> Result<SharedEvent> {
         loop {
             match self.next().await {
@@ -92,13 +96,16 @@ impl std::fmt::Debug for Subscription {
 
 /// An event store that keeps the contract C1–C10 (see `docs/reference/contract.md`).
 ///
-/// All methods take `&self`; share a store as `Arc<dyn EventStore>`.
+/// All methods take `&self`. An application shares a store as `Arc<dyn EventStore>`.
 #[async_trait]
 pub trait EventStore: Send + Sync + 'static {
-    /// What the store is, and the last position of each log.
+    /// Returns what the store is, and the last position of each log.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the store does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     ///
     /// # Examples
     /// ```
@@ -112,15 +119,15 @@ pub trait EventStore: Send + Sync + 'static {
     /// ```
     async fn info(&self) -> Result<StoreInfo>;
 
-    /// Whether an append can succeed now, as far as can be told without appending.
+    /// Tells whether an append can succeed now, as far as this can be told without appending.
     ///
-    /// For probes: the answer may be outdated by the time it arrives. A wrapper asks the store inside.
+    /// The call is for probes: its answer may be outdated when it arrives. A wrapper asks the store that it wraps.
     ///
     /// # Errors
     /// `Unavailable` with the reason if an append cannot succeed now.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing.
     ///
     /// # Examples
     /// ```
@@ -137,14 +144,14 @@ pub trait EventStore: Send + Sync + 'static {
 
     /// Appends events to one stream, or to several streams of one log, whole or not at all.
     ///
-    /// Returns once the events are durable. A retry with the same event ids gets the first answer.
+    /// The call returns once the events are durable. A retry with the same event ids gets the first answer.
     ///
     /// # Errors
     /// `InvalidArgument`, `WrongExpectedRevision`, `StreamTombstoned`, `Refused`, `Overloaded`,
     /// `Unavailable`: nothing was written. `OutcomeUnknown`: retry with the same ids.
     ///
     /// # Cancel safety
-    /// Dropping the future does not undo the append: it is stored whole or not at all. Retry with the same ids to learn
+    /// Dropping the future does not undo the append: it is stored whole or not at all. A retry with the same ids tells
     /// which.
     ///
     /// # Examples
@@ -171,7 +178,7 @@ pub trait EventStore: Send + Sync + 'static {
     /// `InvalidArgument`, `StreamNotFound`, `StreamTombstoned`, `Unavailable`, `Corrupt`.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing.
     ///
     /// # Examples
     /// ```
@@ -204,7 +211,7 @@ pub trait EventStore: Send + Sync + 'static {
     /// `InvalidArgument`, `InvalidCheckpoint`, `Unavailable`, `Corrupt`.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing.
     ///
     /// # Examples
     /// ```
@@ -238,7 +245,7 @@ pub trait EventStore: Send + Sync + 'static {
     /// `InvalidArgument`, `Unavailable`.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing.
     ///
     /// # Examples
     /// ```
@@ -259,11 +266,11 @@ pub trait EventStore: Send + Sync + 'static {
     /// Deletes a stream. Its events stay readable through all events until they are scavenged.
     ///
     /// # Errors
-    /// As [`append`](EventStore::append); `StreamNotFound` if it does not exist. A tombstone may be
-    /// set on a stream that does not exist if `Any` or `NoStream` is expected.
+    /// Those of [`append`](EventStore::append); `StreamNotFound` if the stream does not exist. A tombstone may be set
+    /// on a stream that does not exist if `Any` or `NoStream` is expected.
     ///
     /// # Cancel safety
-    /// As [`append`](EventStore::append).
+    /// Dropping the future does not undo the delete, as with [`append`](EventStore::append).
     ///
     /// # Examples
     /// ```
@@ -287,10 +294,13 @@ pub trait EventStore: Send + Sync + 'static {
     /// ```
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted>;
 
-    /// The metadata of a stream; empty if none were set.
+    /// Reads the metadata of a stream. They are empty if none were set.
     ///
     /// # Errors
     /// `StreamTombstoned`, `Unavailable`, `Corrupt`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     ///
     /// # Examples
     /// ```
@@ -307,10 +317,10 @@ pub trait EventStore: Send + Sync + 'static {
     /// Replaces the metadata of a stream.
     ///
     /// # Errors
-    /// As [`append`](EventStore::append).
+    /// Those of [`append`](EventStore::append).
     ///
     /// # Cancel safety
-    /// As [`append`](EventStore::append).
+    /// Dropping the future does not undo the change, as with [`append`](EventStore::append).
     ///
     /// # Examples
     /// ```
@@ -331,11 +341,14 @@ pub trait EventStore: Send + Sync + 'static {
     /// ```
     async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet>;
 
-    /// Begins an endless read: catches up, then goes on live, without a gap and without a double.
+    /// Begins an endless read. It catches up and then goes on live, without a gap and without delivering an event
+    /// twice.
     ///
-    /// # Errors
-    /// `InvalidArgument`, `InvalidCheckpoint` (other incarnation, or above the head),
-    /// `StreamTombstoned`, `Unavailable`.
+    /// `InvalidArgument`, `InvalidCheckpoint` (another incarnation, or after the last event), `StreamTombstoned`,
+    /// `Unavailable`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future begins no subscription.
     ///
     /// # Examples
     /// ```
@@ -393,10 +406,13 @@ pub trait EventStore: Send + Sync + 'static {
     /// ```
     async fn resolve(&self, events: Vec<SharedEvent>) -> Result<Vec<Resolved>>;
 
-    /// Lets queued appends finish, ends subscriptions, closes the database. Later calls get `Unavailable`.
+    /// Lets queued appends finish, ends subscriptions and closes the database. Later calls get `Unavailable`.
     ///
     /// # Errors
     /// `Unavailable` if the queue could not be drained.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop a shutdown that has begun.
     ///
     /// # Examples
     /// ```

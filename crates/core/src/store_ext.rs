@@ -11,13 +11,17 @@ use crate::request::{
 };
 use crate::store::EventStore;
 
-/// Comfort on top of [`EventStore`].
+/// Shorter forms of frequent calls, built on [`EventStore`].
+///
+/// # Cancel safety
+/// Dropping the future of a read changes nothing. Dropping that of [`append_to`](Self::append_to) does not undo the
+/// append, as with [`EventStore::append`].
 #[async_trait]
 pub trait EventStoreExt: EventStore {
     /// Appends events to one stream.
     ///
     /// # Errors
-    /// As [`EventStore::append`].
+    /// Those of [`EventStore::append`].
     ///
     /// # Examples
     /// ```
@@ -43,7 +47,7 @@ pub trait EventStoreExt: EventStore {
     /// Reads all readable events of a stream, page by page.
     ///
     /// # Errors
-    /// As [`EventStore::read_stream`].
+    /// Those of [`EventStore::read_stream`].
     ///
     /// # Examples
     /// ```
@@ -74,7 +78,7 @@ pub trait EventStoreExt: EventStore {
     /// Reads one event of a stream.
     ///
     /// # Errors
-    /// As [`EventStore::read_stream`]; `EventNotFound` if it is not readable.
+    /// Those of [`EventStore::read_stream`]; `EventNotFound` if the stream has no readable event of this revision.
     ///
     /// # Examples
     /// ```
@@ -102,10 +106,10 @@ pub trait EventStoreExt: EventStore {
             .ok_or_else(|| ErrorKind::EventNotFound { stream, revision }.into())
     }
 
-    /// Reads one page of a stream, and follows its links.
+    /// Reads one page of a stream and follows its links.
     ///
     /// # Errors
-    /// As [`EventStore::read_stream`].
+    /// Those of [`EventStore::read_stream`] and [`EventStore::resolve`].
     ///
     /// # Examples
     /// ```
@@ -127,10 +131,11 @@ pub trait EventStoreExt: EventStore {
         links::read_stream_resolved(self, request).await
     }
 
-    /// Reads all events up to the present end, page by page. For small stores and tests.
+    /// Reads all events up to the present end, page by page. The answer holds them all in memory: for small stores and
+    /// tests.
     ///
     /// # Errors
-    /// As [`EventStore::read_all`].
+    /// Those of [`EventStore::read_all`].
     ///
     /// # Examples
     /// ```

@@ -1,20 +1,20 @@
-//! The clock of the machine that nobody sets, which counts the time in which the machine was suspended.
+//! The clock of the machine that nobody sets. It also counts the time in which the machine was suspended.
 //!
-//! Why: [`std::time::Instant`] and the timers of the runtime stand still while a Linux machine is suspended, but the world
-//! goes on. A deadline, or the time since somebody was last seen, must not.
+//! Why: [`std::time::Instant`] and the timers of the runtime stand still while a Linux machine is suspended, but the
+//! world goes on. Deadlines, and the time since a node was last seen, must count that time.
 
 use std::time::Duration;
 
-/// The time since some moment before the process was started.
+/// Returns the time since some moment before the process was started.
 ///
-/// A clock that cannot be read shows the start of time.
+/// If the clock cannot be read, the answer is zero.
 #[must_use]
 pub fn uptime() -> Duration {
     clock::uptime()
 }
 
-/// How long the machine was suspended since some moment before the process was started. Only differences mean something,
-/// and they may be wrong by milliseconds.
+/// Returns how long the machine was suspended since some moment before the process was started. Only differences mean
+/// something, and they may be wrong by milliseconds.
 #[must_use]
 pub fn suspended() -> Duration {
     // In this order a pause between the two looks like less suspension, not like more.
@@ -32,7 +32,7 @@ mod clock {
     const UPTIME: ClockId = ClockId::CLOCK_BOOTTIME;
     #[cfg(not(target_os = "linux"))]
     const UPTIME: ClockId = ClockId::CLOCK_MONOTONIC;
-    /// On macOS the monotonic clock counts suspension.
+    /// The monotonic clock of macOS counts suspension, so this is another clock.
     #[cfg(target_os = "macos")]
     const AWAKE: ClockId = ClockId::from_raw(nix::libc::CLOCK_UPTIME_RAW);
     #[cfg(not(target_os = "macos"))]
@@ -49,7 +49,7 @@ mod clock {
     }
 }
 
-/// Where suspension cannot be told, there is none.
+/// Systems without these clocks cannot tell suspension; here it is always zero.
 #[cfg(not(unix))]
 mod clock {
     use std::sync::LazyLock;

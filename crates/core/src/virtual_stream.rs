@@ -1,7 +1,8 @@
-//! Virtual streams: which there are, what stands in them, and links.
+//! Virtual streams: which ones exist, which events stand in them, and their links.
 //!
-//! Why: the events of a category, of a type, and the first event of each stream are wanted as streams of their own, with
-//! revisions that stay. They hold no events but *links*, which name an event by its stream and revision.
+//! Why: users want the events of a category, the events of a type, and the first event of each stream as streams of
+//! their own, with revisions that stay. These streams hold no events but *links*, which name an event by its stream and
+//! revision.
 //! Invariants: this is the only place that decides in which virtual streams an event stands; the link at a place is the
 //! same for ever, its id included.
 //! Not here: how the entries are stored (`backend`, [`VirtualIndex`](crate::backend::VirtualIndex)), when they are
@@ -17,17 +18,17 @@ use crate::event::{ContentType, RecordedEvent, Tags};
 use crate::ids::{EventId, EventType, LogId, Position, Revision, StreamId};
 use crate::slice::fnv1a;
 
-/// What the name of the stream of a category starts with.
+/// Text with which the name of the stream of a category starts.
 pub const CATEGORY_PREFIX: &str = "$ce-";
-/// What the name of the stream of an event type starts with.
+/// Text with which the name of the stream of an event type starts.
 pub const TYPE_PREFIX: &str = "$et-";
-/// The stream that names every stream.
+/// Name of the stream that names every stream.
 pub const STREAMS: &str = "$streams";
-/// The type of a link.
+/// Type of the events that are links.
 pub const LINK_TYPE: &str = "$>";
 
 impl StreamId {
-    /// True for the streams that the store makes itself: `$ce-…`, `$et-…` and `$streams`.
+    /// Returns true for the streams that the store makes itself: `$ce-…`, `$et-…` and `$streams`.
     #[must_use]
     pub fn is_virtual(&self) -> bool {
         let name = self.as_str();
@@ -37,7 +38,7 @@ impl StreamId {
     /// Refuses a change of a virtual stream, or of the metadata of one.
     ///
     /// # Errors
-    /// `InvalidArgument`, with the name.
+    /// `InvalidArgument` with the name of the stream.
     pub fn refuse_if_virtual(&self) -> Result<()> {
         let described = self.described_stream();
         if !described.as_ref().unwrap_or(self).is_virtual() {
@@ -53,16 +54,16 @@ impl StreamId {
 /// The kinds of virtual streams. An event stands at most once in a stream of each kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum VirtualKind {
-    /// `$ce-…`: the events of the streams of a category.
+    /// `$ce-…` holds the events of the streams of a category.
     Category,
-    /// `$et-…`: the events of a type.
+    /// `$et-…` holds the events of a type.
     Type,
-    /// `$streams`: the first event of each stream.
+    /// `$streams` holds the first event of each stream.
     Streams,
 }
 
 impl VirtualKind {
-    /// The number that stands for the kind in what is stored: 0 to 2.
+    /// Returns the number that stands for the kind in what is stored: 0 to 2.
     #[must_use]
     pub fn number(self) -> u64 {
         match self {
@@ -73,10 +74,10 @@ impl VirtualKind {
     }
 }
 
-/// The virtual streams in which an event stands.
+/// Returns the virtual streams in which an event stands, each with its kind.
 ///
-/// Events of streams whose names begin with `$` are in no category and not in `$streams`; types that begin with `$` have
-/// no stream. A category or type that is too long to be named has none either.
+/// Events of streams whose names begin with `$` stand in no category and not in `$streams`; types that begin with `$`
+/// have no stream. A category or type that is too long for the name of a stream has none either.
 #[must_use]
 pub fn virtual_streams_of(
     stream: &StreamId,
@@ -101,17 +102,18 @@ pub fn virtual_streams_of(
     found
 }
 
-/// Where a link leads.
+/// The event to which a link leads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LinkTarget {
-    /// The stream.
+    /// Stream of the event.
     pub stream: StreamId,
-    /// The event in it.
+    /// Revision of the event in its stream.
     pub revision: Revision,
 }
 
 impl LinkTarget {
-    /// What an event of type `$>` with the data `<revision>@<stream>` names; `None` if it is no such event.
+    /// Returns what an event of type `$>` with the data `<revision>@<stream>` names; `None` if the event is no such
+    /// link.
     #[must_use]
     pub fn of(event: &RecordedEvent) -> Option<Self> {
         if event.event_type.as_str() != LINK_TYPE {
@@ -131,16 +133,16 @@ impl LinkTarget {
     }
 }
 
-/// What a link needs to know of the event that it leads to.
+/// What a link shows of the event to which it leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkTo<'a> {
-    /// The stream of the event.
+    /// Stream of the event.
     pub stream: &'a StreamId,
-    /// Its revision.
+    /// Revision of the event in its stream.
     pub revision: Revision,
-    /// Its position.
+    /// Position of the event.
     pub position: Position,
-    /// When it was stored.
+    /// Time at which the event was stored.
     pub created: Timestamp,
 }
 
@@ -155,8 +157,8 @@ impl<'a> From<&'a RecordedEvent> for LinkTo<'a> {
     }
 }
 
-/// The link at one place of a virtual stream, as readers see it: its data are `<revision>@<stream>`. It has the position
-/// and the time of the event that it leads to.
+/// Makes the link at one place of a virtual stream, as readers see it. Its data are `<revision>@<stream>`. It has the
+/// position and the time of the event to which it leads.
 #[must_use]
 pub fn virtual_link<'a>(
     stream: &StreamId,
@@ -179,7 +181,7 @@ pub fn virtual_link<'a>(
     }
 }
 
-/// The id of the link at a place: nobody stores it, so it is made of what names the place.
+/// Makes the id of the link at a place. No store keeps it, so it is computed from the stream and the revision.
 fn link_id(stream: &StreamId, revision: Revision) -> EventId {
     let place = format!("{}@{stream}", revision.0);
     let high = fnv1a(place.as_bytes());
@@ -188,8 +190,8 @@ fn link_id(stream: &StreamId, revision: Revision) -> EventId {
     EventId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-/// The number that stands for a virtual stream in what is stored: made of its kind and of the position of its first
-/// event, for no two events have a position in common and an event stands in one stream of each kind.
+/// Returns the number that stands for a virtual stream in what is stored. It is made of the kind and of the position of
+/// the first event: no two events have a position in common, and an event stands in one stream of each kind.
 #[must_use]
 pub fn virtual_number(kind: VirtualKind, first: Position) -> u64 {
     first.0.saturating_mul(4).saturating_add(kind.number())

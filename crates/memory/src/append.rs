@@ -1,4 +1,4 @@
-//! Appends, deletes and changes of metadata: every check first, then the events, under one lock.
+//! Appends, deletes and changes of metadata. Every check comes first, then the events are stored, under one lock.
 
 use gesta_core::{
     Append, AppendedStream, DeleteKind, DeleteStream, Error, ErrorKind, EventData,
@@ -8,15 +8,15 @@ use gesta_core::{
 
 use crate::state::{State, Stream};
 
-/// What the check of one stream's part of an append has found.
+/// Result of checking one stream's part of an append.
 enum Expectation {
-    /// The expectation holds: store it.
+    /// The expectation holds: the events must be stored.
     Fresh,
-    /// It was stored before, from this index of the stream on.
+    /// The events were stored before, from this index of the stream on.
     Retry { first: usize },
 }
 
-/// Where an append was stored, now or the first time.
+/// The place of an append that was stored, now or the first time.
 pub(crate) struct Stored {
     pub(crate) log: LogId,
     pub(crate) position: Position,
@@ -99,7 +99,8 @@ impl State {
         Err(wrong(&part.stream, part.expected, last, &lifecycle))
     }
 
-    /// Some parts of an append are stored and others are not: it is no retry, and it cannot be stored.
+    /// Makes the error for an append of which some parts are stored and others are not: it is no retry, and it cannot
+    /// be stored.
     fn mixture(&self, request: &Append, expectations: &[Expectation]) -> Error {
         let retry = request
             .streams
@@ -118,7 +119,7 @@ impl State {
         )
     }
 
-    /// Stores events; returns the index of the first.
+    /// Stores events, and returns the index of the first in its stream.
     fn store(
         &mut self,
         stream: &StreamId,
@@ -136,7 +137,7 @@ impl State {
         Ok(first)
     }
 
-    /// A user's metadata event, completed by the state that only the store may write.
+    /// Completes a user's metadata event by the state that only the store may write.
     fn with_system_state(&self, described: &StreamId, event: &EventData) -> Result<EventData> {
         let state = Lifecycle {
             metadata: StreamMetadata::parse(event.data.clone())?,
@@ -219,7 +220,7 @@ impl State {
     }
 }
 
-/// The table of the contract.
+/// Tells whether an expectation holds, by the table of the contract.
 fn expectation_holds(
     expected: ExpectedRevision,
     last: Option<Revision>,
@@ -233,7 +234,7 @@ fn expectation_holds(
     }
 }
 
-/// True if the events of the stream from `first` on carry the ids of `events`.
+/// Returns true if the events of the stream from `first` on carry the ids of `events`.
 fn carries_ids(stream: &Stream, first: usize, events: &[EventData]) -> bool {
     let stored = stream.events.get(first..).unwrap_or_default();
     stored.len() >= events.len()
@@ -243,7 +244,7 @@ fn carries_ids(stream: &Stream, first: usize, events: &[EventData]) -> bool {
             .all(|(stored, event)| event.id == Some(stored.id))
 }
 
-/// Index of the newest event with the id of the first of these.
+/// Returns the index of the newest event that has the id of the first event of this part.
 fn newest(stream: Option<&Stream>, part: &StreamAppend) -> Option<usize> {
     let id = part.events.first()?.id?;
     stream?.newest.get(&id).copied()
@@ -267,7 +268,7 @@ fn wrong(
     .into()
 }
 
-/// Metadata streams and virtual streams are neither deleted nor do they have metadata.
+/// Refuses metadata streams and virtual streams, which can neither be deleted nor have metadata.
 fn refuse_kept_stream(stream: &StreamId) -> Result<()> {
     if stream.as_str().starts_with("$$") {
         return Err(Error::invalid(

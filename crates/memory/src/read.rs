@@ -11,7 +11,7 @@ use gesta_core::{
 
 use crate::state::State;
 
-/// A page being filled.
+/// A page while it is filled.
 struct Page {
     events: Vec<RecordedEvent>,
     limit: usize,
@@ -27,7 +27,7 @@ impl Page {
         }
     }
 
-    /// True if the event still fits. The first event always fits.
+    /// Returns true if the event still fits. The first event always fits.
     fn takes(&self, event: &RecordedEvent) -> bool {
         self.events.is_empty()
             || (self.events.len() < self.limit
@@ -40,7 +40,7 @@ impl Page {
     }
 }
 
-/// What a read of all events has found.
+/// Result of a read of all events.
 pub(crate) struct Found {
     pub(crate) events: Vec<RecordedEvent>,
     pub(crate) end: bool,
@@ -62,7 +62,7 @@ impl State {
         })
     }
 
-    /// The events of a stream that readers may see; none if it does not exist.
+    /// Returns the events of a stream that readers may see; none if the stream does not exist.
     pub(crate) fn visible(&self, stream: &StreamId, now: Timestamp) -> Result<Vec<SharedEvent>> {
         if stream.is_virtual() {
             return Ok(self.links(stream));
@@ -80,7 +80,7 @@ impl State {
             .collect())
     }
 
-    /// The links of a virtual stream: of the events of the log that stand in it, in their order.
+    /// Makes the links of a virtual stream: one for each event of the log that stands in it, in their order.
     pub(crate) fn links(&self, stream: &StreamId) -> Vec<SharedEvent> {
         let stands_here = |event: &&SharedEvent| {
             let found = virtual_streams_of(&event.stream, event.revision, &event.event_type);
@@ -93,8 +93,10 @@ impl State {
             .collect()
     }
 
+    /// Checks that the store can have this stream.
+    ///
     /// # Errors
-    /// `Unsupported` if this is a virtual stream, and the store can have none.
+    /// `Unsupported` if the stream is virtual and the store has several logs.
     pub(crate) fn check_has(&self, stream: &StreamId) -> Result<()> {
         let logs = self.logs.len();
         if logs == 1 || !stream.is_virtual() {
@@ -106,7 +108,7 @@ impl State {
         Err(ErrorKind::Unsupported(text).into())
     }
 
-    /// Reads forwards from the positions in `at`, which move on.
+    /// Reads forwards after the positions in `at`, and moves them on.
     pub(crate) fn read_forwards(
         &self,
         at: &mut [Position],
@@ -134,7 +136,7 @@ impl State {
         page.finished()
     }
 
-    /// Reads backwards from the positions in `at`, included, which move back.
+    /// Reads backwards from the positions in `at`, which are included, and moves them back.
     pub(crate) fn read_backwards(
         &self,
         at: &mut [Position],
@@ -211,7 +213,7 @@ impl Page {
     }
 }
 
-/// Index of the event after this position.
+/// Returns the index of the event after this position.
 fn index(position: Position) -> usize {
     usize::try_from(position.0).unwrap_or(usize::MAX)
 }

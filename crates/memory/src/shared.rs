@@ -1,4 +1,4 @@
-//! How a store in memory is set up, and what the store and its subscriptions share.
+//! The configuration of a store in memory, and what the store and its subscriptions share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,19 +10,19 @@ use tokio::sync::watch;
 
 use crate::state::State;
 
-/// How a [`MemoryStore`] is set up.
+/// The configuration of a [`MemoryStore`](crate::MemoryStore).
 #[derive(Clone)]
 pub struct Config {
     /// Number of logs, 1 to 1,024.
     pub logs: u16,
-    /// This life of the store.
+    /// Incarnation of the store: this life of it.
     pub incarnation: Incarnation,
-    /// Source of the time that events are stored at.
+    /// Source of the times at which events are stored.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Default for Config {
-    /// One log, a new incarnation, the system's clock.
+    /// Configures one log, a new random incarnation, and the clock of the operating system.
     fn default() -> Self {
         Self {
             logs: 1,
@@ -41,11 +41,11 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// What store and subscriptions share.
+/// What a store and its subscriptions share.
 pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) state: Mutex<State>,
-    /// Counts changes; wakes subscriptions.
+    /// Number of changes so far. A change of it wakes subscriptions.
     pub(crate) changed: watch::Sender<u64>,
 }
 
@@ -77,7 +77,7 @@ impl Inner {
         look(self.lock().open()?)
     }
 
-    /// The positions of a checkpoint, if it can be used.
+    /// Returns the positions of a checkpoint, if it can be used.
     pub(crate) fn positions(
         &self,
         state: &State,

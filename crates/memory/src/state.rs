@@ -1,4 +1,4 @@
-//! What is stored: the events of each log, and per stream the same events again.
+//! The stored events: those of each log, and per stream the same events again.
 //!
 //! Invariants: the event at index `i` of a log has position `i + 1`; the event at index `i` of a
 //! stream has revision `i`; `created` never decreases within a log.
@@ -11,11 +11,11 @@ use gesta_core::{
     Revision, SharedEvent, StreamId, Timestamp, log_of,
 };
 
-/// One stream, with everything that was ever appended to it.
+/// One stream, with every event that was ever appended to it.
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(crate) events: Vec<SharedEvent>,
-    /// Index of the newest event that carries an id.
+    /// For each id, the index of the newest event that carries it.
     pub(crate) newest: HashMap<EventId, usize>,
 }
 
@@ -25,7 +25,7 @@ impl Stream {
     }
 }
 
-/// The whole store.
+/// The content of the whole store.
 pub(crate) struct State {
     pub(crate) logs: Vec<Vec<SharedEvent>>,
     pub(crate) streams: BTreeMap<StreamId, Stream>,
@@ -41,7 +41,7 @@ impl State {
         }
     }
 
-    /// The same store, or `Unavailable` after it was shut down.
+    /// Returns the same state, or `Unavailable` after the store was shut down.
     pub(crate) fn open(&mut self) -> Result<&mut Self> {
         if self.closed {
             return Err(Error::unavailable("the store was shut down"));
@@ -60,7 +60,7 @@ impl State {
         self.logs.get(usize::from(log.0)).map_or(&[], Vec::as_slice)
     }
 
-    /// Last position of each log.
+    /// Returns the last position of each log.
     pub(crate) fn heads(&self) -> Vec<Position> {
         self.logs
             .iter()
@@ -68,7 +68,7 @@ impl State {
             .collect()
     }
 
-    /// Last revision of a stream, whether it was deleted or not.
+    /// Returns the last revision of a stream, whether the stream was deleted or not.
     pub(crate) fn last(&self, stream: &StreamId) -> Option<Revision> {
         if stream.is_virtual() {
             return self.links(stream).last().map(|link| link.revision);
@@ -76,7 +76,7 @@ impl State {
         self.streams.get(stream).and_then(Stream::last)
     }
 
-    /// What the last event of the metadata stream says.
+    /// Reads the state of a stream from the last event of its metadata stream.
     pub(crate) fn lifecycle(&self, stream: &StreamId) -> Result<Lifecycle> {
         let meta = self.streams.get(&stream.metadata_stream());
         meta.and_then(|meta| meta.events.last())
@@ -85,7 +85,7 @@ impl State {
             })
     }
 
-    /// As [`lifecycle`](Self::lifecycle), but a tombstone is an error.
+    /// Reads the state of a stream as [`lifecycle`](Self::lifecycle) does. A tombstone is an error.
     pub(crate) fn lifecycle_unless_tombstoned(&self, stream: &StreamId) -> Result<Lifecycle> {
         let lifecycle = self.lifecycle(stream)?;
         if lifecycle.tombstoned {
@@ -114,7 +114,7 @@ impl State {
         self.insert(Arc::new(recorded));
     }
 
-    /// Takes an event that is known to follow the others.
+    /// Adds an event that is known to follow the others.
     fn insert(&mut self, event: SharedEvent) {
         let stream = self.streams.entry(event.stream.clone()).or_default();
         stream.newest.insert(event.id, stream.events.len());
@@ -124,10 +124,10 @@ impl State {
         }
     }
 
-    /// Takes an event of an earlier life of the store.
+    /// Adds an event of an earlier life of the store.
     ///
     /// # Errors
-    /// `Corrupt` if it does not follow the others.
+    /// `Corrupt` if the event does not follow the others.
     pub(crate) fn restore(&mut self, event: RecordedEvent) -> Result<()> {
         let end = self.log(event.log).last();
         let follows = event.log == self.log_of(&event.stream)

@@ -1,4 +1,4 @@
-//! [`MemoryStore`]: the store itself.
+//! [`MemoryStore`]: an [`EventStore`] in memory.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -48,20 +48,20 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store of one log.
+    /// Makes an empty store of one log.
     #[must_use]
     pub fn new() -> Self {
         Self::with_config(Config::default())
     }
 
-    /// An empty store. A number of logs outside 1 to 1,024 is taken as the nearest in that range.
+    /// Makes an empty store. A number of logs outside 1 to 1,024 is taken as the nearest in that range.
     #[must_use]
     pub fn with_config(config: Config) -> Self {
         let logs = config.logs.clamp(1, limits::LOGS_MAX);
         Self::with_state(Config { logs, ..config }, State::new(logs))
     }
 
-    /// A store that holds events of an earlier life: each log whole from its first event on, in order.
+    /// Makes a store that holds events of an earlier life: each log whole from its first event on, in order.
     ///
     /// # Errors
     /// `Corrupt` if an event does not follow the ones before it.

@@ -1,7 +1,7 @@
-//! Subscriptions: each looks at the collections itself and sleeps until something was appended.
+//! Subscriptions: each looks at the collections itself and waits until something was appended.
 //!
-//! Invariants: the cursor only moves forwards, past every event that was looked at, so nothing is sent
-//! twice or left out; the wake-up is armed before looking, so none is missed.
+//! Invariants: the cursor only moves forwards, past every event that was looked at, so nothing is sent twice or left
+//! out; the wake-up is armed before looking, so none is missed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,17 +16,18 @@ use tokio::sync::watch;
 use crate::shared::Inner;
 use crate::state::State;
 
-/// Most events of one log that are looked at before they are handed over.
+/// Largest number of events of one log that are looked at before they are handed over.
 const LOOK_MAX: usize = 1_000;
-/// Positions that a filter may skip before a checkpoint is sent.
+/// Number of positions that a filter may skip before a checkpoint is sent, while the subscriber catches up.
 const SKIPPED_CATCHING_UP_MAX: u64 = 1_000;
+/// Number of positions that a filter may skip before a checkpoint is sent, while the subscriber is live.
 const SKIPPED_LIVE_MAX: u64 = 10_000;
 
-/// What is read, and how far.
+/// What a subscriber reads, and how far it is.
 enum Cursor {
-    /// All logs: the last position that was looked at in each.
+    /// The subscriber reads all logs. The positions are the last one looked at in each.
     All(Filter, Vec<Position>),
-    /// One stream: the next revision.
+    /// The subscriber reads one stream. The revision is the next one.
     Stream(StreamId, Revision),
 }
 
@@ -36,7 +37,7 @@ struct Subscriber {
     cursor: Cursor,
     ready: VecDeque<SubscriptionMessage>,
     live: bool,
-    /// Positions skipped since the last message.
+    /// Number of positions skipped since the last message.
     skipped: u64,
     ended: bool,
 }
@@ -122,7 +123,7 @@ impl Subscriber {
         }
     }
 
-    /// Looks at what comes next, and makes messages of it.
+    /// Looks at the next events, and makes messages of them.
     fn look(&mut self) -> Result<()> {
         let store = Arc::clone(&self.store);
         let mut state = store.lock();
@@ -151,7 +152,7 @@ impl Subscriber {
         matches!(&self.cursor, Cursor::All(_, at) if *at == state.heads())
     }
 
-    /// Moves past one event, and sends it if the filter lets it through.
+    /// Moves past one event, and sends the event if it passes the filter.
     fn pass(&mut self, log: usize, event: &SharedEvent) {
         let Cursor::All(filter, at) = &mut self.cursor else {
             return;

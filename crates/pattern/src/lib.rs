@@ -1,29 +1,29 @@
 //! Patterns of stream names and event types: regular expressions and prefixes.
 //!
-//! Why an engine that can go back: clients look ahead to leave events out, also in their default filters, and engines in
-//! linear time cannot. Its steps are bounded, so that no expression holds a server up.
+//! Why an engine with look-ahead: clients look ahead to leave events out, also in their default filters, and engines in
+//! linear time cannot. The steps of the engine are bounded, so that no expression holds a server up.
 //! Not here: the filters of the store itself, which a database can carry out (`gesta_core::Filter`).
 
 use fancy_regex::{Regex, RegexBuilder};
 use gesta_core::{Error, Filter, Query, RecordedEvent, Result, limits};
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of an expression, and of all prefixes together.
+/// Largest size of an expression, and of all prefixes together, in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 * 1_024;
-/// Most prefixes of a pattern.
+/// Largest number of prefixes of a pattern.
 pub const PREFIXES_MAX: usize = 10_000;
-/// Most steps back in one event.
+/// Largest number of steps that the engine goes back for one event.
 pub const STEPS_MAX: usize = 20_000;
-/// Most bytes that a part of an expression may take when it is compiled.
+/// Largest size of a part of an expression when it is compiled, in bytes.
 const COMPILED_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 
-/// What a pattern is compared with.
+/// The part of an event with which a pattern is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Of {
-    /// The name of the event's stream.
+    /// The pattern is compared with the name of the event's stream.
     Stream,
-    /// The type of the event.
+    /// The pattern is compared with the type of the event.
     Type,
 }
 
@@ -31,24 +31,24 @@ pub enum Of {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PatternText {
-    /// What it is compared with.
+    /// The part of an event with which the pattern is compared.
     pub of: Of,
-    /// What passes.
+    /// The texts that pass the pattern.
     #[serde(flatten)]
     pub passes: Passes,
 }
 
-/// What passes a pattern.
+/// The texts that pass a pattern.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Passes {
-    /// What a regular expression finds anywhere.
+    /// A text passes if the regular expression finds something anywhere in it.
     Expression(String),
-    /// What begins with one of these, letter by letter.
+    /// A text passes if it begins with one of these prefixes, letter by letter.
     Prefixes(Vec<String>),
 }
 
-/// A pattern that can be used.
+/// A pattern that was checked and compiled.
 #[derive(Debug)]
 pub struct Pattern {
     text: PatternText,
@@ -58,16 +58,17 @@ pub struct Pattern {
 #[derive(Debug)]
 enum Engine {
     Expression(Regex),
-    /// All but what begins like this: `^(?!expression)`, which is quicker without looking ahead.
+    /// Everything passes but what begins with the expression. It stands for `^(?!expression)`, and is quicker without
+    /// looking ahead.
     NotAtBeginning(Regex),
     Prefixes,
 }
 
 impl Pattern {
-    /// Makes a pattern of its text.
+    /// Checks a pattern and compiles it.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no expression and no prefix, or one that cannot be compiled or is too large.
+    /// `InvalidArgument` if there is no expression and no prefix, or if one of them cannot be compiled or is too large.
     pub fn new(text: PatternText) -> Result<Self> {
         let engine = match &text.passes {
             Passes::Expression(expression) => of_expression(expression)?,
@@ -79,13 +80,14 @@ impl Pattern {
         Ok(Self { text, engine })
     }
 
-    /// Its text.
+    /// Returns the pattern as text.
     #[must_use]
     pub fn text(&self) -> &PatternText {
         &self.text
     }
 
-    /// What of the pattern a store can do. Every event that passes the pattern passes this filter.
+    /// Returns the part of the pattern that a store can carry out. Every event that passes the pattern passes this
+    /// filter.
     #[must_use]
     pub fn in_store(&self) -> Filter {
         match (self.text.of, &self.text.passes) {
@@ -104,10 +106,10 @@ impl Pattern {
         }
     }
 
-    /// Whether an event passes.
+    /// Tells whether an event passes.
     ///
     /// # Errors
-    /// `InvalidArgument` if the expression takes too many steps.
+    /// `InvalidArgument` if the expression takes more than [`STEPS_MAX`] steps back.
     pub fn matches(&self, event: &RecordedEvent) -> Result<bool> {
         let found = match self.text.of {
             Of::Stream => event.stream.as_str(),
@@ -182,7 +184,7 @@ fn compile(expression: &str) -> Result<Regex> {
         })
 }
 
-/// What must not stand at the beginning, if that is all that an expression says: `^(?!…)`.
+/// Returns the expression that must not match at the beginning, if `^(?!…)` is all that the expression says.
 fn without_look_ahead(expression: &str) -> Option<String> {
     let inner = expression.strip_prefix("^(?!")?.strip_suffix(')')?;
     // A parenthesis that closes the look-ahead early, or one within a class, is left to the engine.

@@ -1,11 +1,11 @@
 //! Checksums of stored rows: XXH3-64 (Collet, BSD specification `doc/xxhash_spec.md`), kept as a signed integer.
 //!
-//! Why: a bit that flips on disk, or a row that another program has changed, must be noticed when it is read, not
-//! believed. It is no defence against somebody who can compute it anew. How: variable parts (data, metadata, tags) are
+//! Why: a bit that flips on disk, or a row that another program has changed, must be noticed when the row is read. A
+//! checksum is no defence against somebody who can compute it anew. How: variable parts (data, metadata, tags) are
 //! hashed one by one; their hashes and lengths join the fixed-width numbers, big-endian, in one small record on the
 //! stack, which is hashed in turn. So the encoding is unambiguous and nothing is copied or allocated. Invariants: the
-//! encoding never changes; `tests` hold fixed values. Columns that a checksum covers are listed in
-//! `docs/internals/schema.md`. Not here: what to do about a wrong one (backends while reading, `verify` in the audit).
+//! encoding never changes; `tests` hold fixed values. `docs/internals/schema.md` lists the columns that a checksum
+//! covers. Not here: what to do about a wrong checksum (backends while reading, `verify` in the audit).
 
 use gesta_core::backend::{Row, RowId, WriterEpoch};
 use gesta_core::{LogId, RecordedEvent, Tags};
@@ -13,38 +13,38 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::convert::content_type_code;
 
-/// The columns of an event row as they are stored, not yet believed. Numbers are the stored 64 bits.
+/// The columns of an event row as they are stored, before they are checked. Numbers are the stored 64 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRow<'a> {
-    /// The log.
+    /// Log of the event.
     pub log: LogId,
-    /// Position.
+    /// Position of the event in its log.
     pub position: i64,
-    /// Row id of the stream.
+    /// Row id of the event's stream.
     pub stream: i64,
-    /// Revision.
+    /// Number of the event in its stream.
     pub revision: i64,
-    /// Event id.
+    /// Identity of the event.
     pub event_id: &'a [u8; 16],
-    /// Row id of the event type.
+    /// Row id of the event's type.
     pub event_type: i64,
-    /// Microseconds since 1970.
+    /// Time at which the event was stored, in microseconds since 1970-01-01T00:00:00Z.
     pub created: i64,
-    /// Code of the content type.
+    /// Code of the content type, as [`content_type_code`](crate::content_type_code) gives it.
     pub content_type: i64,
-    /// Epoch of the connection that wrote it.
+    /// Epoch of the writer that stored the row.
     pub writer: i64,
-    /// Payload.
+    /// Payload of the event.
     pub data: &'a [u8],
-    /// Data about the event.
+    /// Data about the event; empty if there is none.
     pub metadata: &'a [u8],
 }
 
-/// Bytes of the record that is hashed at the end: no more than 128, up to which XXH3 is fastest.
+/// Size of the record that is hashed at the end, in bytes: no more than 128, up to which XXH3 is fastest.
 const RECORD_BYTES: usize = 16 * 8;
 
 impl RawRow<'_> {
-    /// The checksum of these columns and of the tags, in the order in which they are stored.
+    /// Computes the checksum of these columns and of the tags, in the order in which the tags are stored.
     #[must_use]
     pub fn checksum<'t>(&self, tags: impl ExactSizeIterator<Item = &'t str>) -> i64 {
         let [id_high, id_low] = halves(self.event_id);
@@ -74,7 +74,7 @@ impl RawRow<'_> {
     }
 }
 
-/// The checksum of a row about to be stored in `log` by the connection `epoch`.
+/// Computes the checksum of a row that the writer `epoch` is about to store in `log`.
 #[must_use]
 pub fn checksum(log: LogId, row: &Row, epoch: WriterEpoch) -> i64 {
     let raw = RawRow {
@@ -93,7 +93,7 @@ pub fn checksum(log: LogId, row: &Row, epoch: WriterEpoch) -> i64 {
     raw.checksum(texts(&row.tags))
 }
 
-/// The checksum that the row of `event` must carry.
+/// Computes the checksum that the row of `event` must carry.
 #[must_use]
 pub fn recorded_checksum(
     event: &RecordedEvent,
@@ -117,7 +117,7 @@ pub fn recorded_checksum(
     raw.checksum(texts(&event.tags))
 }
 
-/// The checksum of the name of an interned stream or event type.
+/// Computes the checksum of the name of an interned stream or event type.
 #[must_use]
 pub fn name_checksum(log: LogId, row: RowId, name: &str) -> i64 {
     hash_words(&[

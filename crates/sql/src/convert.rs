@@ -1,14 +1,14 @@
-//! Numbers to and from the signed 64 bits of SQL databases.
+//! Conversions of numbers to and from the signed 64 bits of SQL databases.
 //!
 //! Invariant: a stored number out of range becomes `Corrupt` and names the column; it is never wrapped or clamped.
 
 use gesta_core::backend::RowId;
 use gesta_core::{ContentType, Error, LogId, Position, Result, Revision};
 
-/// A number as SQL keeps it.
+/// Converts a number to the form that SQL keeps.
 ///
 /// # Errors
-/// `InvalidArgument` above 2^63 - 1.
+/// `InvalidArgument` if the number is greater than 2^63 - 1; it names `field`.
 pub fn to_sql(value: u64, field: &'static str) -> Result<i64> {
     i64::try_from(value).map_err(|_| {
         Error::invalid(
@@ -18,49 +18,49 @@ pub fn to_sql(value: u64, field: &'static str) -> Result<i64> {
     })
 }
 
-/// A stored number that must not be negative.
+/// Converts a stored number that must not be negative.
 ///
 /// # Errors
-/// `Corrupt` if it is.
+/// `Corrupt` if the number is negative; it names `column`.
 pub fn from_sql(value: i64, column: &'static str) -> Result<u64> {
     u64::try_from(value).map_err(|_| Error::corrupt(format!("{column} is {value}, below 0")))
 }
 
-/// A stored position.
+/// Converts a stored position.
 ///
 /// # Errors
-/// `Corrupt` if it is negative.
+/// `Corrupt` if the number is negative.
 pub fn position_from_sql(value: i64) -> Result<Position> {
     from_sql(value, "position").map(Position)
 }
 
-/// A stored revision.
+/// Converts a stored revision.
 ///
 /// # Errors
-/// `Corrupt` if it is negative.
+/// `Corrupt` if the number is negative.
 pub fn revision_from_sql(value: i64) -> Result<Revision> {
     from_sql(value, "revision").map(Revision)
 }
 
-/// A stored row id of a stream or event type.
+/// Converts a stored row id of a stream or event type.
 ///
 /// # Errors
-/// `Corrupt` if it is negative.
+/// `Corrupt` if the number is negative.
 pub fn row_id_from_sql(value: i64) -> Result<RowId> {
     from_sql(value, "row id").map(RowId)
 }
 
-/// A stored log number.
+/// Converts a stored log number.
 ///
 /// # Errors
-/// `Corrupt` if it is no log number.
+/// `Corrupt` if the number is not between 0 and 65,535.
 pub fn log_from_sql(value: i64) -> Result<LogId> {
     u16::try_from(value)
         .map(LogId)
         .map_err(|_| Error::corrupt(format!("log is {value}, not between 0 and {}", u16::MAX)))
 }
 
-/// The stored code of a content type: 0 is JSON, 1 is anything else.
+/// Returns the code with which a content type is stored: 0 is JSON, 1 is anything else.
 #[must_use]
 pub fn content_type_code(content_type: ContentType) -> i64 {
     match content_type {
@@ -69,10 +69,10 @@ pub fn content_type_code(content_type: ContentType) -> i64 {
     }
 }
 
-/// The content type that a stored code stands for.
+/// Returns the content type for which a stored code stands.
 ///
 /// # Errors
-/// `Corrupt` for an unknown code.
+/// `Corrupt` if the code is neither 0 nor 1.
 pub fn content_type_from_code(code: i64) -> Result<ContentType> {
     match code {
         0 => Ok(ContentType::Json),

@@ -6,23 +6,23 @@
 
 use gesta_core::{Error, ErrorKind, Result};
 
-/// One step.
+/// One step from a schema version to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Migration {
-    /// The schema version that it leads to; the first is 1.
+    /// Schema version to which the step leads; the first is 1.
     pub version: u32,
-    /// What it does, in a few words.
+    /// What the step does, in a few words.
     pub name: &'static str,
-    /// The statements, in the dialect of the backend.
+    /// Statements of the step, in the dialect of the backend.
     pub sql: &'static str,
 }
 
-/// What a store needs when it is opened.
+/// What must be done with a store when it is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// It is empty: run all steps.
+    /// The store is empty: all steps must be run.
     Create,
-    /// It is of the version that this program knows.
+    /// The store has the version that this program knows.
     Ready,
 }
 
@@ -31,10 +31,10 @@ pub enum Start {
 pub struct Migrations(&'static [Migration]);
 
 impl Migrations {
-    /// Takes the steps in order.
+    /// Takes the steps in their order.
     ///
     /// # Panics
-    /// If they are not numbered 1, 2, 3, …; in a constant that is an error of compilation.
+    /// If the steps are not numbered 1, 2, 3, …. In a constant that is an error of compilation.
     #[must_use]
     pub const fn new(steps: &'static [Migration]) -> Self {
         let mut index = 0;
@@ -50,16 +50,17 @@ impl Migrations {
         Self(steps)
     }
 
-    /// The version that this program knows.
+    /// Returns the version that this program knows: that of the last step, or 0 without steps.
     #[must_use]
     pub fn latest(&self) -> u32 {
         self.0.last().map_or(0, |step| step.version)
     }
 
-    /// Decides about a store that is being opened; `found` is its version, `None` if it is empty.
+    /// Decides about a store that is being opened. `found` is its version, or `None` if the store is empty.
     ///
     /// # Errors
-    /// `Schema` if it is older (says to migrate) or newer (says to use a newer program); both versions are named.
+    /// `Schema` if the store is older than this program (then it says to migrate) or newer (then it says to use a newer
+    /// program). It names both versions.
     pub fn on_open(&self, found: Option<u32>) -> Result<Start> {
         let known = self.latest();
         match found {
@@ -73,10 +74,11 @@ impl Migrations {
         }
     }
 
-    /// The steps that lead from `found` (`None`: an empty store) to the version of this program; none if it is there.
+    /// Returns the steps that lead from `found` to the version of this program; none if the store has that version.
+    /// `None` stands for an empty store.
     ///
     /// # Errors
-    /// `Schema` if the store is newer.
+    /// `Schema` if the store is newer than this program.
     pub fn pending(&self, found: Option<u32>) -> Result<&'static [Migration]> {
         let found = found.unwrap_or(0);
         let done = usize::try_from(found).unwrap_or(usize::MAX);
@@ -85,7 +87,7 @@ impl Migrations {
             .ok_or_else(|| newer(found, self.latest()))
     }
 
-    /// The text of all steps, for people who run them by hand.
+    /// Returns the text of all steps, for people who run them by hand.
     #[must_use]
     pub fn print(&self) -> String {
         self.0
@@ -103,6 +105,7 @@ impl Migrations {
     }
 }
 
+/// Makes the error for a store that is newer than this program.
 fn newer(found: u32, known: u32) -> Error {
     ErrorKind::Schema(format!(
         "the store has schema version {found}, newer than {known}, the last that this program knows: use a newer gesta"

@@ -1,13 +1,13 @@
-//! The tags of an event as one text: joined by line feeds, for databases without arrays.
+//! The tags of an event as one text, in which line feeds join them, for databases without arrays.
 //!
-//! Why this way: a tag is never empty and holds no control character, so a line feed cannot stand
-//! inside one, and an analyst can read the column.
+//! Why this way: a tag is never empty and holds no control character, so a line feed cannot stand inside one, and an
+//! analyst can read the column.
 
 use std::sync::Arc;
 
 use gesta_core::{Tag, Tags};
 
-/// The tags as one text; `None` without tags.
+/// Joins the tags to one text; `None` if there are none.
 #[must_use]
 pub fn tags_to_text(tags: &Tags) -> Option<String> {
     if tags.is_empty() {
@@ -17,7 +17,7 @@ pub fn tags_to_text(tags: &Tags) -> Option<String> {
     Some(texts.join("\n"))
 }
 
-/// The tags back from their text.
+/// Reads the tags back from their text.
 #[must_use]
 pub fn tags_from_text(text: &str) -> Tags {
     Tags::from_stored(

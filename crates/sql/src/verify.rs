@@ -1,9 +1,9 @@
-//! The audit of `gesta verify`: re-reads a store and checks every promise that stored data can show.
+//! The audit of `gesta verify`: it reads a store again and checks every promise that stored data can show.
 //!
-//! Why here: what a healthy store is does not depend on the database; how to scan one does. A backend
-//! implements [`AuditSource`], [`audit`] does the rest.
-//! Invariants: all that a source returns belongs to one snapshot. Rows are taken raw, so that nothing that
-//! ordinary reads rely on (joins, constraints, conversions) is believed.
+//! Why here: what a healthy store is does not depend on the database; how to scan one does. A backend implements
+//! [`AuditSource`], and [`audit`] does the rest.
+//! Invariants: all that a source returns belongs to one snapshot. Rows are taken raw, so that nothing on which ordinary
+//! reads rely (joins, constraints, conversions) is believed.
 //! Not here: repair. Memory: about 100 bytes per stream, 50 per event type and per 1,024 tagged positions.
 
 mod auditor;
@@ -20,95 +20,98 @@ use gesta_core::{LogId, Result};
 pub use auditor::{Progress, audit};
 pub use report::{FINDINGS_KEPT_MAX, Finding, FindingKind, LogSummary, Report};
 
-/// An event row as it is stored.
+/// An event row as it is stored, for the audit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AuditRow {
-    /// Position.
+    /// Position of the event in its log.
     pub position: i64,
-    /// Row id of the stream.
+    /// Row id of the event's stream.
     pub stream: i64,
-    /// Revision.
+    /// Number of the event in its stream.
     pub revision: i64,
-    /// Event id; 16 bytes if healthy.
+    /// Identity of the event; 16 bytes if the row is healthy.
     pub event_id: Bytes,
-    /// Row id of the event type.
+    /// Row id of the event's type.
     pub event_type: i64,
-    /// Microseconds since 1970.
+    /// Time at which the event was stored, in microseconds since 1970-01-01T00:00:00Z.
     pub created: i64,
-    /// Code of the content type.
+    /// Code of the content type, as [`content_type_code`](crate::content_type_code) gives it.
     pub content_type: i64,
-    /// Epoch of the connection that wrote it.
+    /// Epoch of the writer that stored the row.
     pub writer: i64,
-    /// Payload.
+    /// Payload of the event.
     pub data: Bytes,
-    /// Data about the event.
+    /// Data about the event; empty if there is none.
     pub metadata: Bytes,
-    /// Tags in order.
+    /// Tags of the event, in their order.
     pub tags: Vec<String>,
-    /// The stored checksum.
+    /// Checksum that is stored with the row.
     pub checksum: i64,
 }
 
 /// An interned stream name or event type as it is stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AuditName {
-    /// Row id.
+    /// Row id of the stream or event type.
     pub id: i64,
-    /// The name.
+    /// Name of the stream or event type.
     pub name: String,
-    /// The stored checksum.
+    /// Checksum that is stored with the name.
     pub checksum: i64,
 }
 
 /// An entry of the tag index.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct AuditTag {
-    /// The tag.
+    /// Text of the tag.
     pub tag: String,
-    /// Position of an event that carries it.
+    /// Position of an event that carries the tag.
     pub position: i64,
 }
 
-/// How far a stream was scavenged.
+/// The scavenge mark of a stream: it says up to where its events were removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AuditFloor {
     /// Row id of the stream.
     pub stream: i64,
-    /// All revisions below this one were removed.
+    /// Revision before which all events were removed.
     pub revision: i64,
-    /// Position of the last removed event.
+    /// Position of the last event that was removed.
     pub position: i64,
 }
 
-/// One snapshot of a store, row by row. Pages are in order of their key; an empty page is the end.
+/// One snapshot of a store, read row by row. Pages are in order of their key; an empty page is the end.
+///
+/// # Cancel safety
+/// A source must be discarded after a future was dropped: later calls may fail with `Unavailable`.
 #[async_trait]
 pub trait AuditSource: Send {
-    /// Number of logs of the store.
+    /// Returns the number of logs of the store.
     fn logs(&self) -> u16;
 
-    /// Events of a log above position `after`, by position: about `limit` of them, fewer when they are large.
-    /// Rows that share a position are never split over two pages. `after` starts at `i64::MIN`.
+    /// Reads events of a log after position `after`, by position: about `limit` of them, fewer when they are large.
+    /// Rows that share a position are never split over two pages. The first `after` is `i64::MIN`.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn rows(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditRow>>;
 
-    /// Interned streams above row id `after`, by row id. Rows that share an id are never split over two pages.
+    /// Reads interned streams after row id `after`, by row id. Rows that share an id are never split over two pages.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn streams(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditName>>;
 
-    /// Interned event types above row id `after`, by row id, as [`AuditSource::streams`].
+    /// Reads interned event types after row id `after`, by row id, as [`AuditSource::streams`] does.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn types(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditName>>;
 
-    /// Entries of the tag index after `after`, in binary order of the tag, then by position.
+    /// Reads entries of the tag index after `after`, in binary order of the tag, then by position.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn tags(
         &mut self,
         log: LogId,
@@ -116,32 +119,33 @@ pub trait AuditSource: Send {
         limit: usize,
     ) -> Result<Vec<AuditTag>>;
 
-    /// Scavenged streams above row id `after`, by row id.
+    /// Reads scavenge marks of streams after row id `after`, by row id.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn floors(&mut self, log: LogId, after: i64, limit: usize) -> Result<Vec<AuditFloor>>;
 
-    /// Name of the interned stream with this row id, if there is one.
+    /// Reads the name of the interned stream with this row id; `None` if there is none.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn stream_name(&mut self, log: LogId, row: i64) -> Result<Option<String>>;
 
-    /// What is wrong with the entries of virtual streams, at most `limit` findings: places of a stream are 0, 1, 2, … up
-    /// to its next revision, their positions grow, and none is above the position up to which the log was looked at,
-    /// which is not above the end of the log.
+    /// Finds what is wrong with the entries of virtual streams, at most `limit` findings. In a healthy store the places
+    /// of a stream are 0, 1, 2, … up to its next revision, and their positions grow. No position is after the one up to
+    /// which the log was looked at, which is not after the end of the log.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn virtual_findings(&mut self, _limit: usize) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 
-    /// What the database's own check of its file says; nothing if it is healthy, or has no such check.
+    /// Returns what the database's own check of its file says; nothing if the file is healthy, or if there is no such
+    /// check.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn engine_findings(&mut self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }

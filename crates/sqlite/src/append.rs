@@ -1,11 +1,11 @@
-//! Appending: one transaction per batch on the writing thread, in the order in which batches were sent.
+//! Appending: the writing thread stores each batch in one transaction, in the order in which batches were sent.
 //!
-//! The chain: inside the
-//! transaction the last row of the log is compared with the one that the batch was decided on, by position and writer;
-//! nothing else writes to the file, but another program could, and a batch that follows a lost one must miss. Outcomes:
-//! *missed* and *refused* batches and those before their commit are rolled back; a commit that fails with an I/O error
-//! is *unknown*, and closes the store for writing (`fault`): pages that could not be synced may be gone from the cache
-//! of the operating system, so a second try could succeed without them.
+//! The chain: inside the transaction the last row of the log is compared with the one that the batch was decided on, by
+//! position and writer. Nothing else of this process writes to the file, but another program could, and a batch that
+//! follows a lost one must miss. Outcomes: batches that *miss* or are *refused*, and those that fail before their
+//! commit, are rolled back. A commit that fails with an I/O error is *unknown*, and closes the store for writing
+//! (`fault`): pages that could not be synced may be gone from the cache of the operating system, so a second attempt
+//! could succeed without them.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::error::{Fault, FaultMark, Outcome, WriteFault, public, write_fault};
 use crate::lookup;
 use crate::write_thread::{WriteState, WriteThread};
 
-/// Appends to the one log.
+/// Appends to the one log of the store.
 pub(crate) struct SqliteWriter {
     thread: WriteThread,
     epoch: WriterEpoch,
@@ -66,7 +66,7 @@ impl LogWriter for SqliteWriter {
     }
 }
 
-/// Stores a batch.
+/// Stores a batch on the writing thread.
 fn store(state: &mut WriteState, batch: &Batch, epoch: WriterEpoch) -> BatchOutcome {
     if let Err(error) = state.fault.check() {
         return BatchOutcome::Failed(error);
@@ -93,7 +93,7 @@ fn store(state: &mut WriteState, batch: &Batch, epoch: WriterEpoch) -> BatchOutc
     }
 }
 
-/// Notes where the log ends, before the commit is answered, if that is due: about once for each checkpoint.
+/// Notes where the log ends, before the commit is answered, if a note is due. That is about once for each checkpoint.
 fn note_end(note: Option<&EndNote>, batch: &Batch) {
     if let Some(note) = note
         && let Some(last) = batch.rows.last()
@@ -103,12 +103,12 @@ fn note_end(note: Option<&EndNote>, batch: &Batch) {
     }
 }
 
-/// Time does not identify a row; position and writer do.
+/// Compares two ends of the log. Position and writer identify a row; its time does not.
 fn is_same_row(found: LogEnd, expected: LogEnd) -> bool {
     found.position == expected.position && found.writer == expected.writer
 }
 
-/// Writes the rows into an open transaction; false if another row is the last of the log.
+/// Writes the rows into an open transaction. Returns false if another row is the last of the log.
 fn write(conn: &Connection, batch: &Batch, epoch: WriterEpoch) -> Outcome<bool> {
     conn.prepare_cached(include_str!("../sql/begin_write.sql"))?
         .execute([])?;
@@ -162,7 +162,7 @@ fn write_names(conn: &Connection, batch: &Batch) -> Outcome<()> {
     Ok(())
 }
 
-/// The log is the only one, and positions follow the predecessor without a gap.
+/// Checks that the batch is for the only log, and that its positions follow the predecessor without a gap.
 fn check_shape(batch: &Batch) -> Result<()> {
     if batch.log != LogId(0) {
         return Err(Error::invalid(
@@ -186,14 +186,14 @@ fn check_shape(batch: &Batch) -> Result<()> {
     Ok(())
 }
 
-/// Commits.
+/// Commits the open transaction.
 pub(crate) fn commit(conn: &Connection) -> rusqlite::Result<()> {
     conn.prepare_cached(include_str!("../sql/commit.sql"))?
         .execute([])
         .map(|_| ())
 }
 
-/// An error before the commit: nothing is stored.
+/// Answers for an error before the commit: nothing is stored.
 fn failed(conn: &Connection, mark: &FaultMark, fault: Fault) -> BatchOutcome {
     let outcome = match fault {
         Fault::Store(error) => match error.kind() {
@@ -215,7 +215,7 @@ fn failed(conn: &Connection, mark: &FaultMark, fault: Fault) -> BatchOutcome {
     roll_back(conn, mark, outcome)
 }
 
-/// An error of the commit itself.
+/// Answers for an error of the commit itself.
 fn commit_failed(conn: &Connection, mark: &FaultMark, error: rusqlite::Error) -> BatchOutcome {
     match write_fault(&error) {
         // SQLite wrote no whole commit record: there was no space for it, or it did not begin.
@@ -230,7 +230,7 @@ fn commit_failed(conn: &Connection, mark: &FaultMark, error: rusqlite::Error) ->
     }
 }
 
-/// Leaves no transaction open; one that cannot be left closes the store.
+/// Rolls back, so that no transaction stays open. If that fails, the store is closed for writing.
 fn roll_back(conn: &Connection, mark: &FaultMark, outcome: BatchOutcome) -> BatchOutcome {
     if let Err(error) = end_transaction(conn) {
         mark.set(&error);
@@ -238,7 +238,7 @@ fn roll_back(conn: &Connection, mark: &FaultMark, outcome: BatchOutcome) -> Batc
     outcome
 }
 
-/// Rolls back unless SQLite has done so by itself.
+/// Rolls back the open transaction, unless SQLite has done so by itself.
 pub(crate) fn end_transaction(conn: &Connection) -> rusqlite::Result<()> {
     if conn.is_autocommit() {
         return Ok(());

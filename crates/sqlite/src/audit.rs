@@ -1,7 +1,7 @@
-//! The rows of a store for the audit (`gesta_sql::verify`), raw and in one snapshot.
+//! The audit (`gesta_sql::verify`) reads the rows of a store here, raw and in one snapshot.
 //!
-//! Values of another type than the schema says are not errors but damage: they are handed on as impossible
-//! values, which the audit then finds by their checksum.
+//! A value of another type than the schema says is not an error but damage: it is handed on as an impossible value,
+//! which the audit then finds by the checksum.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use crate::reader::Readers;
 
 /// One snapshot of a SQLite store. Dropping it ends the snapshot.
 ///
-/// While it lives the write-ahead log of the store cannot be started again, and grows with what is appended.
+/// While the snapshot lives, the write-ahead log of the store cannot be started again, and grows with what is appended.
 #[derive(Debug)]
 pub struct SqliteAudit {
     access: Access,
@@ -26,9 +26,10 @@ pub struct SqliteAudit {
 
 #[derive(Debug)]
 enum Access {
-    /// A connection with an open transaction; `None` while a job has it, or after one was dropped.
+    /// A connection with an open transaction; `None` while a job has it, or after a job was dropped.
     Own(Option<Box<ReadConnection>>),
-    /// A store in memory: the writing thread's connection. Appends meanwhile may be seen in part.
+    /// The connection of the writing thread, for a store in memory. The audit may see a part of the appends made
+    /// meanwhile.
     Shared(Readers),
 }
 
@@ -200,7 +201,7 @@ impl SqliteAudit {
     }
 }
 
-/// Steps a statement until `ends` says that a row belongs to the next page.
+/// Collects the rows of a statement until `ends` says that a row belongs to the next page.
 fn collect<T>(
     conn: &Connection,
     sql: &str,

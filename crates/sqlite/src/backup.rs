@@ -1,9 +1,9 @@
-//! A consistent copy of a running store in a file of its own, and putting such a copy where no store is.
+//! A backup is a consistent copy of a running store in a file of its own. A restore puts such a copy where no store is.
 //!
 //! How: SQLite's online backup copies all pages of one snapshot, a few at a time, on a connection of its own. Appends
 //! go on meanwhile; only the write-ahead log cannot be started again, so it grows by what is appended. The copy has
 //! another name until it is whole and synced, so a copy that was cut short never looks like a backup. A backup has the
-//! incarnation of the store; a restored one gets another (C9).
+//! incarnation of the store; a restored store gets another (C9).
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,12 +18,12 @@ use crate::end_note;
 use crate::error::{Fault, Outcome};
 use crate::files::sync_directory_of;
 
-/// What the name of an unfinished copy ends with.
+/// Text with which the name of an unfinished copy ends.
 const UNFINISHED: &str = ".unfinished";
-/// Pages copied between two looks whether to stop: 4 MiB.
+/// Number of pages copied before the copy looks again whether to stop: 4 MiB.
 const PAGES_PER_STEP: i32 = 1_024;
 
-/// What a copy is made from.
+/// The store from which a copy is made.
 pub(crate) enum Source<'a> {
     /// The file of a store; the copy gets a connection and a snapshot of its own.
     File(&'a Path),
@@ -31,10 +31,10 @@ pub(crate) enum Source<'a> {
     Memory(&'a Connection),
 }
 
-/// Copies a store to a new file, until `stopped` says true.
+/// Copies a store to a new file. The copy stops when `stopped` returns true.
 ///
 /// # Errors
-/// `InvalidArgument` if `to` exists; `Unavailable` if the copy cannot be made, or was stopped: nothing is left behind
+/// `InvalidArgument` if `to` exists; `Unavailable` if the copy cannot be made, or was stopped. Nothing is left behind
 /// then.
 pub(crate) fn back_up(from: &Source<'_>, to: &Path, stopped: &dyn Fn() -> bool) -> Outcome<()> {
     check_new("backup", to)?;
@@ -47,7 +47,7 @@ pub(crate) fn back_up(from: &Source<'_>, to: &Path, stopped: &dyn Fn() -> bool) 
     result
 }
 
-/// Copies a store to a file without a name: it is gone when it is closed, however the process ends.
+/// Copies a store to a file without a name. The file is gone when it is closed, however the process ends.
 ///
 /// # Errors
 /// `Unavailable` if the copy cannot be made, or was stopped.
@@ -62,7 +62,8 @@ pub(crate) fn copy_without_name(
     copied
 }
 
-/// Where a copy without a name is made, for a moment: beside the store, where there is space for one.
+/// Returns the path at which a copy without a name is made, for a moment. It is beside the store, where there is space
+/// for one.
 pub(crate) fn nameless(path: &Path) -> PathBuf {
     with_suffix(path, "-copy")
 }
@@ -138,7 +139,7 @@ fn finish(unfinished: &Path, to: &Path) -> Result<()> {
     sync_directory_of(to).map_err(failed)
 }
 
-/// Removes a file that may not be there.
+/// Removes a file, which need not exist.
 pub(crate) fn remove_if_there(path: &Path) {
     if let Err(error) = fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound
@@ -147,7 +148,7 @@ pub(crate) fn remove_if_there(path: &Path) {
     }
 }
 
-/// A copy of a backup beside the place where it is to go, not checked yet. Dropping it removes it.
+/// A copy of a backup beside the place of the future store, not checked yet. Dropping it removes the copy.
 #[derive(Debug)]
 pub struct Restoring {
     unfinished: PathBuf,
@@ -158,8 +159,8 @@ impl Restoring {
     /// Copies the backup `from` to a file beside `to`, the place of the future store.
     ///
     /// # Errors
-    /// `InvalidArgument` if something is at `to`, or `from` is no backup but a store in use; `Unavailable` if it cannot
-    /// be copied.
+    /// `InvalidArgument` if something is at `to`, or if `from` is no backup but a store in use; `Unavailable` if the
+    /// backup cannot be copied.
     pub fn begin(from: &Path, to: &Path) -> Result<Self> {
         for place in [to.to_owned(), with_suffix(to, "-wal")] {
             check_new("store", &place)?;
@@ -185,16 +186,17 @@ impl Restoring {
         Ok(restoring)
     }
 
-    /// The copy: to be opened, checked, given a new incarnation and closed before [`Restoring::finish`].
+    /// Returns the path of the copy. The copy must be opened, checked, given a new incarnation and closed before
+    /// [`Restoring::finish`].
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.unfinished
     }
 
-    /// Makes the copy the store.
+    /// Moves the copy to the place of the store.
     ///
     /// # Errors
-    /// `InvalidArgument` if something has come to its place meanwhile; `Unavailable`.
+    /// `InvalidArgument` if something has come to that place meanwhile; `Unavailable` if the file system refuses.
     pub fn finish(self) -> Result<()> {
         // A note of a store that was here says nothing about this one.
         end_note::remove(&self.to).map_err(|error| failed_at(&self.to, error))?;

@@ -1,7 +1,7 @@
-//! Keeps the write-ahead log short without making commits wait.
+//! Checkpoints keep the write-ahead log short without making commits wait.
 //!
 //! How: a helper thread copies the WAL into the file (`PASSIVE`, which blocks nobody) each time it has grown by an
-//! eighth of its longest length. That alone never ends a WAL that is always being written to, so at that length the
+//! eighth of its longest length. That alone never ends a WAL that is always being written to. So at that length the
 //! writing thread itself, between two batches, copies the little that is left and starts the WAL again from its
 //! beginning (`RESTART`). A reader that holds an old snapshot delays that; it is tried again later, and never waits
 //! longer than `RESTART_WAIT`. Invariant: the WAL is bounded by `wal_bytes_max` plus what is appended while readers
@@ -22,14 +22,14 @@ use crate::end_note::EndNote;
 use crate::error::{FaultMark, WriteFault, write_fault};
 use crate::lookup;
 
-/// Size of a page, and so nearly of a frame of the WAL.
+/// Size of a page in bytes, and so nearly of a frame of the WAL.
 const PAGE_BYTES: u64 = 4096;
-/// Parts of the longest WAL after which the helper copies, or a failed restart is tried again.
+/// Number of parts of the longest WAL. After each part the helper copies, and a restart that failed is tried again.
 const PARTS: i32 = 8;
-/// Longest wait of a restart for readers.
+/// Longest time that a restart waits for readers.
 const RESTART_WAIT: Duration = Duration::from_millis(50);
 
-/// The writing thread's side.
+/// What the writing thread knows of the WAL, with the helper thread.
 pub(crate) struct WalWatch {
     pages: Arc<AtomicI32>,
     pages_seen: i32,
@@ -39,12 +39,12 @@ pub(crate) struct WalWatch {
     signal: Option<SyncSender<()>>,
     helper: Option<JoinHandle<()>>,
     note: Option<Arc<EndNote>>,
-    /// Number of snapshots that last: while there are any, no restart is tried.
+    /// Number of snapshots that last. While there are any, no restart is tried.
     snapshots: Arc<AtomicUsize>,
 }
 
 impl WalWatch {
-    /// Watches the commits of `conn`; `helper` is a connection of its own for the helper thread.
+    /// Watches the commits of `conn`. The helper thread gets `helper`, a connection of its own.
     ///
     /// # Errors
     /// `Unavailable` if the system gives no thread.
@@ -85,7 +85,7 @@ impl WalWatch {
         })
     }
 
-    /// After each job of the writing thread.
+    /// Looks after the WAL. The writing thread calls it after each job.
     pub(crate) fn tend(&mut self, conn: &Connection, fault: &FaultMark) {
         let pages = self.pages.load(Ordering::Relaxed);
         if pages < self.pages_seen {
@@ -159,8 +159,8 @@ fn help(conn: &Connection, signals: &Receiver<()>, fault: &FaultMark, note: Opti
     }
 }
 
-/// A checkpoint that fails loses nothing: the WAL keeps what was not copied. But a disk that fails is not to be written
-/// to.
+/// Judges a checkpoint that failed. It loses nothing, because the WAL keeps what was not copied. But if the disk fails,
+/// the store is closed for writing.
 fn judge(error: &rusqlite::Error, fault: &FaultMark) {
     match write_fault(error) {
         WriteFault::Fatal => fault.set(error),

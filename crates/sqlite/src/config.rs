@@ -1,72 +1,72 @@
-//! Where a SQLite store is and how it is opened; also as a URL.
+//! The configuration of a SQLite store: where it is and how it is opened. It can also be read from a URL.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use gesta_core::{Error, Result};
 
-/// Where the data is.
+/// Where the data are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Location {
-    /// A file; `-wal`, `-shm` and `.lock` files lie beside it.
+    /// The data are in a file. Beside it lie files with the endings `-wal`, `-shm`, `-end` and `.lock`.
     File(PathBuf),
-    /// Nowhere: the data is gone when the store is closed.
+    /// The data are in memory, and gone when the store is closed.
     Memory,
 }
 
 /// What a commit waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Synchronous {
-    /// For the disk. Nothing acknowledged is ever lost.
+    /// A commit waits for the disk. Nothing acknowledged is ever lost.
     #[default]
     Full,
-    /// For the operating system; the disk follows at checkpoints. A power loss takes the last commits.
+    /// A commit waits for the operating system; the disk follows at checkpoints. A power loss takes the last commits.
     Normal,
-    /// For nothing. A power loss can take everything.
+    /// A commit waits for nothing. A power loss can take everything.
     Off,
 }
 
 /// What to do if the file does not exist, or is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Missing {
-    /// Create it, and the directories above it.
+    /// Creates the store, and the directories above the file.
     #[default]
     Create,
-    /// Refuse.
+    /// Refuses to open a store.
     Refuse,
 }
 
-/// Most reading connections.
+/// Largest number of reading connections.
 const READERS_MAX: usize = 64;
-/// Default length of the write-ahead log.
+/// Default length of the write-ahead log at which it is started again, in bytes.
 const WAL_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Largest length that can be asked for, in MiB.
+/// Largest length of the write-ahead log that can be asked for, in MiB.
 const WAL_MIB_MAX: u64 = 4096;
 
-/// How a store is opened.
+/// Configuration with which a store is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SqliteConfig {
-    /// Where it is.
+    /// Where the data are.
     pub location: Location,
     /// What a commit waits for. Anything but `Full` is shown as weakened durability.
     pub synchronous: Synchronous,
-    /// What to do if there is none.
+    /// What to do if there is no store.
     pub missing: Missing,
-    /// Connections that read at once (1 to 64). Opened when needed.
+    /// Number of connections that read at once (1 to 64). They are opened when needed.
     pub readers: usize,
     /// Length of the write-ahead log, in bytes, at which it is started again from its beginning. It grows beyond that
-    /// while a reader holds an old snapshot.
+    /// length while a reader holds an old snapshot.
     pub wal_bytes_max: u64,
 }
 
 impl SqliteConfig {
-    /// A store in a file, with full durability, created if missing.
+    /// Makes the configuration of a store in a file, with full durability, which is created if it is missing.
     #[must_use]
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::at(Location::File(path.into()))
     }
 
-    /// A store in memory.
+    /// Makes the configuration of a store in memory.
     #[must_use]
     pub fn memory() -> Self {
         Self::at(Location::Memory)
@@ -83,7 +83,7 @@ impl SqliteConfig {
         }
     }
 
-    /// Refuses a store that does not exist instead of creating it.
+    /// Makes opening refuse a store that does not exist, instead of creating it.
     #[must_use]
     pub fn must_exist(mut self) -> Self {
         self.missing = Missing::Refuse;

@@ -1,6 +1,6 @@
-//! Connections and their settings.
+//! Connections to the file, and their settings.
 //!
-//! Settings that durability or order rest on are read back after they were set.
+//! Settings on which durability or order rest are read back after they were set.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,21 +11,22 @@ use rusqlite::{Connection, OpenFlags};
 use crate::config::{Location, SqliteConfig, Synchronous};
 use crate::error::Outcome;
 
-/// Earlier versions can corrupt the WAL when one connection writes while another checkpoints.
+/// Lowest version of SQLite that is accepted. Earlier versions can corrupt the WAL when one connection writes while
+/// another checkpoints.
 const LIBRARY_VERSION_MIN: i32 = 3_051_003;
-/// How long a statement waits for a lock that another program holds (the `sqlite3` shell, a backup tool).
+/// Time that a statement waits for a lock that another program holds (the `sqlite3` shell, a backup tool).
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Page cache of the writing connection, in KiB.
+/// Size of the page cache of the writing connection, in KiB.
 const WRITER_CACHE_KIB: i64 = 64 * 1024;
-/// Page cache of each reading connection, in KiB; the operating system caches the rest.
+/// Size of the page cache of each reading connection, in KiB; the operating system caches the rest.
 const READER_CACHE_KIB: i64 = 8 * 1024;
-/// Prepared statements kept per connection: more than there are files in `sql/`.
+/// Number of prepared statements kept per connection: more than there are files in `sql/`.
 const STATEMENTS_MAX: usize = 64;
 
 /// Refuses a SQLite library that is too old.
 ///
 /// # Errors
-/// `Unsupported`, with both versions.
+/// `Unsupported` if the library is too old; it names both versions.
 pub(crate) fn check_library() -> Result<()> {
     if rusqlite::version_number() >= LIBRARY_VERSION_MIN {
         return Ok(());
@@ -37,7 +38,7 @@ pub(crate) fn check_library() -> Result<()> {
     .into())
 }
 
-/// Opens the connection that writes, and creates the file if it is not there.
+/// Opens the connection that writes. It creates the file if there is none.
 pub(crate) fn open_writing(location: &Location, config: &SqliteConfig) -> Outcome<Connection> {
     let synchronous = config.synchronous;
     let conn = match location {
@@ -126,7 +127,7 @@ fn level(synchronous: Synchronous) -> i64 {
     }
 }
 
-/// How safe a commit of this connection is, from what SQLite says, not from what it was asked for.
+/// Tells how safe a commit of this connection is: by what SQLite says of its settings, not by what it was asked for.
 pub(crate) fn durability(conn: &Connection, location: &Location) -> Outcome<Durability> {
     if matches!(location, Location::Memory) {
         return Ok(Durability::None);

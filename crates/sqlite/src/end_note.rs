@@ -1,12 +1,12 @@
-//! A note beside the database of how far the log surely reaches, so that a write-ahead log that was deleted is noticed.
+//! A note beside the database says up to where the log surely reaches, so that a deleted write-ahead log is noticed.
 //!
 //! Why: after a crash the newest events are in `PATH-wal` alone. If that file is deleted, or an older copy is put in
 //! the place of the database, SQLite opens what is left without a word: acknowledged events are gone, and their
 //! positions are given to others. Then the log ends before the position that was noted, and the store is refused. How:
-//! the file `PATH-end` holds the incarnation and a position that was committed and synced *before* it was noted; so no
+//! the file `PATH-end` holds the incarnation and a position that was committed and synced *before* it was noted. So no
 //! crash of the process or loss of power can make a healthy store end before it. The first commit after opening and
 //! after each checkpoint is noted before it is answered, and what was committed during a checkpoint is noted at its
-//! end; so the note is beyond what the database file holds without its write-ahead log, but for the moment in which a
+//! end. So the note is after what the database file holds without its write-ahead log, except in the moment in which a
 //! checkpoint ends. Not here: stores with weakened durability. They may lose commits, so nothing is noted for them.
 
 use std::ffi::OsString;
@@ -21,10 +21,10 @@ use uuid::Uuid;
 
 use crate::files::sync_directory_of;
 
-/// What the line starts with.
+/// Text with which the line of a note starts.
 const HEADER: &str = "gesta-end-1";
 
-/// What a note says.
+/// Content of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Noted {
     incarnation: Incarnation,
@@ -32,7 +32,7 @@ pub(crate) struct Noted {
 }
 
 impl Noted {
-    /// One line, shorter than a sector of a disk, so that it is written whole or not at all.
+    /// Writes the note as one line, shorter than a sector of a disk, so that it is written whole or not at all.
     fn to_line(self) -> String {
         let (incarnation, position) = (self.incarnation, self.position.0);
         let sum = self.checksum();
@@ -62,7 +62,7 @@ impl Noted {
     }
 }
 
-/// The file that belongs to the database at `path`.
+/// Returns the path of the note that belongs to the database at `path`.
 pub(crate) fn file_of(path: &Path) -> PathBuf {
     beside(path, "-end")
 }
@@ -73,8 +73,8 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The note of the database at `path`; `None` if there is none that can be read, such as one whose first writing was
-/// cut short.
+/// Reads the note of the database at `path`. Returns `None` if there is none that can be read, such as one whose first
+/// writing was cut short.
 pub(crate) fn read(path: &Path) -> Option<Noted> {
     let text = fs::read_to_string(file_of(path)).ok()?;
     let noted = Noted::parse(&text);
@@ -84,10 +84,10 @@ pub(crate) fn read(path: &Path) -> Option<Noted> {
     noted
 }
 
-/// Removes the note, if there is one: the store begins a new life.
+/// Removes the note, if there is one, because the store begins a new life.
 ///
 /// # Errors
-/// Of the file system.
+/// Those of the file system.
 pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
     match fs::remove_file(file_of(path)) {
         Ok(()) => sync_directory_of(path),
@@ -96,8 +96,8 @@ pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Before SQLite opens anything: an empty or missing database file beside which a write-ahead log or a note is left.
-/// SQLite would delete that write-ahead log.
+/// Refuses an empty or missing database file beside which a write-ahead log or a note with events is left. It must be
+/// called before SQLite opens anything, because SQLite would delete that write-ahead log.
 ///
 /// # Errors
 /// `Corrupt`, with what to do.
@@ -126,7 +126,7 @@ pub(crate) fn check_file(path: &Path) -> Result<()> {
     }
 }
 
-/// After opening: a log that ends before the position that was noted.
+/// Refuses a log that ends before the position that was noted. It is called after opening.
 ///
 /// # Errors
 /// `Corrupt`, with what happened and what to do.
@@ -152,7 +152,7 @@ pub(crate) fn check_end(
     ))))
 }
 
-/// Writes notes. Shared by the writing thread and the checkpoint thread.
+/// Writes the note. The writing thread and the checkpoint thread share it.
 #[derive(Debug)]
 pub(crate) struct EndNote {
     path: PathBuf,
@@ -164,7 +164,7 @@ pub(crate) struct EndNote {
 }
 
 impl EndNote {
-    /// Prepares the note of the database at `path`; nothing is written yet.
+    /// Prepares the note of the database at `path`. It writes nothing yet.
     ///
     /// # Errors
     /// `Unavailable` if the file cannot be opened.
@@ -189,18 +189,19 @@ impl EndNote {
         })
     }
 
-    /// After a checkpoint: the next commit is to be noted.
+    /// Makes a note of the next commit due. It is called after a checkpoint.
     pub(crate) fn expect_next(&self) {
         self.due.store(true, Ordering::Release);
     }
 
-    /// True once for each checkpoint, and once after opening.
+    /// Returns true if a note is due: once for each checkpoint, and once after opening.
     pub(crate) fn take_due(&self) -> bool {
         // Read first: most commits find nothing to do, and an exchange costs more.
         self.due.load(Ordering::Relaxed) && self.due.swap(false, Ordering::AcqRel)
     }
 
-    /// Notes a position that is committed and synced. A note that cannot be written is only a check less.
+    /// Notes a position that is committed and synced. A note that cannot be written is logged, and its check is
+    /// missing.
     pub(crate) fn write(&self, position: Position) {
         if position.0 <= self.noted.load(Ordering::Relaxed) {
             return;

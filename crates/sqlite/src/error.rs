@@ -1,8 +1,8 @@
-//! What an error of SQLite means, in one place.
+//! The meaning of the errors of SQLite, in one place.
 //!
 //! Invariant: a failed commit is *unknown* unless SQLite says that nothing can have been stored. After an I/O error
-//! nothing that the process believes about the file can be trusted (the operating system may have dropped the pages
-//! that it could not write), so the store is closed for writing until it is opened again.
+//! nothing that the process believes about the file can be trusted: the operating system may have dropped the pages
+//! that it could not write. So the store is closed for writing until it is opened again.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use gesta_core::{Error, ErrorKind, Result};
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
 
-/// An error on the way to the public one.
+/// An error inside this crate, before it becomes the public one.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error(transparent)]
@@ -20,7 +20,7 @@ pub(crate) enum Fault {
     Store(#[from] Error),
 }
 
-/// Result inside this crate.
+/// Result of the functions inside this crate.
 pub(crate) type Outcome<T> = std::result::Result<T, Fault>;
 
 impl From<Fault> for Error {
@@ -32,7 +32,7 @@ impl From<Fault> for Error {
     }
 }
 
-/// The public error for a read, or for a write of which nothing was stored.
+/// Makes the public error for a read, or for a write of which nothing was stored.
 pub(crate) fn public(error: rusqlite::Error) -> Error {
     let text = format!("SQLite: {error}");
     let kind = match &error {
@@ -57,16 +57,16 @@ pub(crate) fn public(error: rusqlite::Error) -> Error {
     Error::new(kind).caused_by(error)
 }
 
-/// What an error while writing means for the batch and for the store.
+/// Meaning of an error while writing, for the batch and for the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WriteFault {
-    /// The place of a row is taken.
+    /// The key of a row is taken: the batch misses.
     Taken,
-    /// The content is refused; the same batch can never be stored.
+    /// SQLite refuses the content: the same batch can never be stored.
     Content,
-    /// A passing reason.
+    /// The reason is a passing one: nothing is stored, and a later attempt may succeed.
     Passing,
-    /// The file, or what we believe about it, is no longer to be trusted.
+    /// The file, or what the process believes about it, can no longer be trusted.
     Fatal,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn write_fault(error: &rusqlite::Error) -> WriteFault {
     }
 }
 
-/// Why the store no longer writes, once it does not.
+/// Reason why the store no longer writes, once there is one. All parts of the store share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FaultMark(Arc<OnceLock<String>>);
 
@@ -105,8 +105,11 @@ impl FaultMark {
         }
     }
 
+    /// Refuses to write once the store is closed for writing.
+    ///
     /// # Errors
-    /// `Unsupported` if the store no longer writes: not `Unavailable`, since trying again in this process cannot help.
+    /// `Unsupported` if the store no longer writes. It is not `Unavailable`, because trying again in this process
+    /// cannot help.
     pub(crate) fn check(&self) -> Result<()> {
         match self.0.get() {
             None => Ok(()),

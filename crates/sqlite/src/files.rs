@@ -1,4 +1,4 @@
-//! What must be done so that the name of a file survives a crash.
+//! The name of a file survives a crash only if its directory is synced, which is done here.
 
 use std::fs::File;
 use std::path::Path;

@@ -1,6 +1,7 @@
-//! Leaving out early what a filter cannot want.
+//! Events that a filter cannot want are left out early here.
 //!
-//! Always conservative: whatever passes here is checked again with `Filter::matches`, on the decoded event.
+//! Leaving out is always conservative: whatever passes here is checked again with `Filter::matches`, on the decoded
+//! event.
 //! * If every query names a tag, only the positions that the tag index gives are looked at.
 //! * Otherwise the log is scanned, and a row is decoded only if one of the queries can want its stream, its type, and
 //!   the presence of tags. That is decided once per stream and type: each has a set of queries that accept it.
@@ -16,14 +17,14 @@ use crate::names::Names;
 use crate::page::log_page_of;
 use crate::row::{event_at, int, out_of_order};
 
-/// Sets of queries are kept as bits; a filter has at most 100 (`FILTER_VALUES_MAX`), later ones count as passing.
+/// A set of queries, one bit for each. With more queries than bits every query counts as accepting.
 type Queries = u128;
-/// Streams whose answer is remembered during one page.
+/// Largest number of streams whose answer is kept during one page.
 const STREAMS_REMEMBERED_MAX: usize = 100_000;
-/// Candidates fetched from the tag index at once, per query.
+/// Number of candidates fetched from the tag index at once, per query.
 const CANDIDATES: usize = 1_000;
 
-/// Decides which rows of a scan can match.
+/// Decides which rows of a scan can match a filter.
 pub(crate) struct Sieve<'a> {
     queries: &'a [Query],
     /// Queries that accept events without tags.
@@ -33,7 +34,7 @@ pub(crate) struct Sieve<'a> {
 }
 
 impl<'a> Sieve<'a> {
-    /// `None` if every event passes.
+    /// Makes the sieve of a filter; `None` if every event passes the filter.
     pub(crate) fn new(filter: &'a Filter) -> Option<Self> {
         if filter.is_all() {
             return None;
@@ -47,7 +48,7 @@ impl<'a> Sieve<'a> {
         })
     }
 
-    /// True if a query can want this row; reads the small columns only.
+    /// Returns true if a query can want this row. It reads only the small columns.
     pub(crate) fn may_pass(
         &mut self,
         conn: &Connection,
@@ -108,7 +109,7 @@ fn accepting(queries: &[Query], accepts: impl Fn(&Query) -> bool) -> Queries {
     }
 }
 
-/// Reads a part of the log through the tag index: every query names at least one tag.
+/// Reads a part of the log through the tag index. Every query of the filter must name at least one tag.
 pub(crate) fn tagged_page(
     conn: &Connection,
     names: &mut Names,
@@ -144,8 +145,8 @@ pub(crate) fn tagged_page(
     }
 }
 
-/// Positions above `after` and up to `to` that one of the queries can want, and how far they are known:
-/// `None` if to the end.
+/// Finds the positions after `after` and up to `to` that one of the queries can want. The second part of the answer is
+/// the last position up to which the first part is complete; `None` if it is complete to the end.
 fn candidates(
     conn: &Connection,
     queries: &[Query],
@@ -176,7 +177,8 @@ fn candidates(
     Ok((found, horizon))
 }
 
-/// The next positions that carry all of `tags`, and the last one looked at if there may be more.
+/// Finds the next positions that carry all of `tags`. The second part of the answer is the last position looked at, if
+/// there may be more.
 fn query_candidates(
     conn: &Connection,
     tags: &[Tag],

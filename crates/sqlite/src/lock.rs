@@ -1,9 +1,9 @@
-//! One process per store: an exclusive lock on a file beside the database.
+//! The lock of a store, so that one process has it: an exclusive lock on a file beside the database.
 //!
 //! Why not SQLite's own locks: several connections of one process must read while one writes, which its exclusive mode
 //! forbids. Why a file of its own: closing any handle of the database file would drop POSIX locks that SQLite holds on
-//! it. The lock is the operating system's and ends with the process, however it ends; the file stays, and removing it
-//! would let two processes lock two files of one name.
+//! it. The lock is the operating system's and ends with the process, however it ends. The file stays: removing it would
+//! let two processes lock two files of one name.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -21,7 +21,8 @@ impl StoreLock {
     /// Takes the lock of the database at `path`.
     ///
     /// # Errors
-    /// `Unavailable` if another process, or another store of this process, holds it; says which and what to do.
+    /// `Unavailable` if another process, or another store of this process, holds the lock. The message says which one,
+    /// and what to do.
     pub(crate) fn take(path: &Path) -> Result<Self> {
         let lock_path = lock_path(path);
         let failed = |error: std::io::Error| {

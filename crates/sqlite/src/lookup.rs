@@ -15,7 +15,7 @@ use crate::error::Outcome;
 use crate::names::{Names, stream_row, type_row};
 use crate::row::{event_at, event_id, int, row_to_sql};
 
-/// The end of the log.
+/// Reads the end of the log.
 pub(crate) fn log_end(conn: &Connection) -> Outcome<LogEnd> {
     let mut statement = conn.prepare_cached(include_str!("../sql/select_log_end.sql"))?;
     let mut rows = statement.query([])?;
@@ -29,7 +29,7 @@ pub(crate) fn log_end(conn: &Connection) -> Outcome<LogEnd> {
     })
 }
 
-/// Streams and types, in the snapshot of the caller.
+/// Looks up streams and types in the snapshot of the caller.
 pub(crate) fn load(conn: &Connection, names: &mut Names, request: &LoadRequest) -> Outcome<Loaded> {
     let mut streams = Vec::with_capacity(request.streams.len());
     for stream in &request.streams {
@@ -80,7 +80,7 @@ fn load_meta(
     }))
 }
 
-/// The last event of a stream, stored or scavenged.
+/// Reads the last event of a stream, whether it is stored or was scavenged.
 fn head(conn: &Connection, row: RowId) -> Outcome<Option<StreamHead>> {
     let stored = conn
         .prepare_cached(include_str!("../sql/select_stream_head.sql"))?
@@ -103,7 +103,8 @@ fn head(conn: &Connection, row: RowId) -> Outcome<Option<StreamHead>> {
     }))
 }
 
-/// The first revision that scavenging left, and the position of the last event that it removed.
+/// Reads the first revision that scavenging left, and the position of the last event that it removed; `None` if it
+/// removed none.
 pub(crate) fn floor(conn: &Connection, row: RowId) -> Outcome<Option<(i64, i64)>> {
     Ok(conn
         .prepare_cached(include_str!("../sql/select_scavenge.sql"))?
@@ -113,7 +114,7 @@ pub(crate) fn floor(conn: &Connection, row: RowId) -> Outcome<Option<(i64, i64)>
         .optional()?)
 }
 
-/// Events without payload, in order of position.
+/// Looks up events without payload, in order of position.
 pub(crate) fn lookup(
     conn: &Connection,
     names: &mut Names,
@@ -204,7 +205,8 @@ fn at_positions(
     Ok(found)
 }
 
-/// Goes back from the end of each stream until the range is passed: positions and times fall together.
+/// Looks for ids from the end of each stream backwards until the range is passed. That is enough because positions and
+/// times decrease together.
 fn with_ids(
     conn: &Connection,
     names: &mut Names,
@@ -242,7 +244,7 @@ struct SearchRange {
     until: i64,
 }
 
-/// The ids of a part of the log.
+/// Reads the ids of a part of the log.
 pub(crate) fn ids(conn: &Connection, after: Position, to: Position) -> Outcome<Vec<StoredId>> {
     let mut statement = conn.prepare_cached(include_str!("../sql/select_ids.sql"))?;
     let mut rows = statement.query([clamped(after), clamped(to)])?;
@@ -258,7 +260,8 @@ pub(crate) fn ids(conn: &Connection, after: Position, to: Position) -> Outcome<V
     Ok(found)
 }
 
-/// Beyond the largest number there is nothing.
+/// Converts a position to what SQL keeps. A position that is too large becomes the largest number, after which there is
+/// no event.
 fn clamped(position: Position) -> i64 {
     i64::try_from(position.0).unwrap_or(i64::MAX)
 }
@@ -278,10 +281,10 @@ fn event_ref(conn: &Connection, names: &mut Names, row: &Row<'_>) -> Outcome<Eve
     })
 }
 
-/// First name after all names that start with `$`.
+/// The first text after all names that start with `$`.
 const AFTER_SYSTEM_NAMES: &str = "%";
 
-/// Names of streams with a prefix, in binary order.
+/// Lists names of streams with a prefix, in binary order.
 pub(crate) fn list_streams(
     conn: &Connection,
     prefix: &str,

@@ -1,7 +1,7 @@
-//! Interned names by row id, cached per connection so that reading an event needs no join.
+//! Interned names by row id. Each connection caches them, so that reading an event needs no join.
 //!
-//! Invariants: row ids are never reused and names never change, so an entry never becomes wrong; the checksum of a
-//! name is checked when it is loaded.
+//! Invariants: row ids are never used again and names never change, so an entry never becomes wrong; the checksum of a
+//! name is checked when the name is loaded.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::error::Outcome;
 use crate::schema::name_corrupt;
 
-/// Sets of stream names kept by one connection, two names in each.
+/// Number of sets of stream names kept by one connection, with two names in each.
 const STREAM_SETS: usize = 32 * 1024;
-/// Sets of event types kept by one connection.
+/// Number of sets of event types kept by one connection, with two types in each.
 const TYPE_SETS: usize = 1024;
 
 /// The names that one connection has read.
@@ -34,9 +34,9 @@ impl Default for Names {
     }
 }
 
-/// A two-way set-associative cache, as in hardware: a row id has one set, by its low bits; the newer name of a set
-/// stays longer. Bounded by construction, and a hit costs one look into memory, which no list of uses can beat: row ids
-/// are positions, so neighbours in time spread over the sets.
+/// A two-way set-associative cache, as in hardware. A row id has one set, by its low bits; the newer name of a set
+/// stays longer. The cache is bounded by construction, and a hit costs one look into memory, which no list of uses can
+/// beat: row ids are positions, so neighbours in time spread over the sets.
 #[derive(Debug)]
 struct Cache<T> {
     sets: Vec<[Option<(i64, T)>; 2]>,
@@ -76,10 +76,10 @@ impl<T: Clone> Cache<T> {
 }
 
 impl Names {
-    /// The stream of a row id.
+    /// Returns the name of the stream with this row id.
     ///
     /// # Errors
-    /// `Corrupt` if there is none, or its checksum is wrong.
+    /// `Corrupt` if there is no such stream, or if its checksum is wrong.
     pub(crate) fn stream(&mut self, conn: &Connection, row: i64) -> Outcome<StreamId> {
         if let Some(name) = self.streams.get(row) {
             return Ok(name.clone());
@@ -90,10 +90,10 @@ impl Names {
         Ok(name)
     }
 
-    /// The event type of a row id.
+    /// Returns the event type with this row id.
     ///
     /// # Errors
-    /// `Corrupt` if there is none, or its checksum is wrong.
+    /// `Corrupt` if there is no such type, or if its checksum is wrong.
     pub(crate) fn event_type(&mut self, conn: &Connection, row: i64) -> Outcome<EventType> {
         if let Some(name) = self.types.get(row) {
             return Ok(name.clone());
@@ -129,10 +129,10 @@ fn check(what: &str, id: RowId, name: &str, checksum: i64) -> Result<(), Error> 
     ))
 }
 
-/// The row id of a stream name, if it is interned.
+/// Returns the row id of a stream name; `None` if the name is not interned.
 ///
 /// # Errors
-/// `Corrupt` if its checksum is wrong.
+/// `Corrupt` if the checksum of the name is wrong.
 pub(crate) fn stream_row(conn: &Connection, name: &str) -> Outcome<Option<RowId>> {
     find(
         conn,
@@ -142,10 +142,10 @@ pub(crate) fn stream_row(conn: &Connection, name: &str) -> Outcome<Option<RowId>
     )
 }
 
-/// The row id of an event type, if it is interned.
+/// Returns the row id of an event type; `None` if the type is not interned.
 ///
 /// # Errors
-/// `Corrupt` if its checksum is wrong.
+/// `Corrupt` if the checksum of the type is wrong.
 pub(crate) fn type_row(conn: &Connection, name: &str) -> Outcome<Option<RowId>> {
     find(
         conn,

@@ -1,4 +1,4 @@
-//! A page that is filled with events, in order.
+//! A page that is filled with events, in their order.
 
 use gesta_core::backend::{LogSlice, Rows};
 use gesta_core::limits::PAGE_BYTES_MAX;
@@ -8,18 +8,19 @@ use crate::error::Outcome;
 use crate::payload::Payloads;
 use crate::row::out_of_order;
 
-/// Most events for which a page takes memory before it has found any.
+/// Number of events up to which a page takes memory before it has found any.
 const PAGE_CAPACITY_MAX: usize = 1_024;
 
-/// A page being filled.
+/// A page while it is filled.
 ///
-/// Rows must come in order, and inside the part asked for: what a damaged index gives back could otherwise lead a
-/// caller, who goes on after the last event of a page, round in circles.
+/// Rows must come in order, and inside the part that was asked for. A caller goes on after the last event of a page, so
+/// rows of a damaged index could otherwise lead it round in circles.
 pub(crate) struct Page {
     direction: Direction,
-    /// The last position taken, or the border of the part that is asked for.
+    /// The last position that was taken, or the border of the part that was asked for.
     border: Option<Position>,
     limit: usize,
+    /// Memory of the events of the answer so far, roughly, in bytes.
     pub(crate) bytes: usize,
     /// True if the first event is taken even if it is larger than what is left, so that the caller makes progress.
     pub(crate) takes_first: bool,
@@ -45,7 +46,7 @@ impl Page {
         }
     }
 
-    /// Takes an event; false if the page was full, and so is not complete.
+    /// Takes an event. Returns false if the page was full; the page is then not complete.
     ///
     /// # Errors
     /// `Corrupt` if the event is out of order.
@@ -70,7 +71,7 @@ impl Page {
         Ok(true)
     }
 
-    /// True if no further event can be taken, so that the next one need not be decoded.
+    /// Returns true if no further event can be taken, so that the next one need not be decoded.
     pub(crate) fn is_full(&self) -> bool {
         self.rows.events.len() >= self.limit
     }
@@ -85,7 +86,7 @@ impl Page {
     }
 }
 
-/// An empty page for a part of the log.
+/// Makes an empty page for a part of the log.
 pub(crate) fn log_page_of(slice: &LogSlice) -> Page {
     let border = match slice.direction {
         Direction::Forwards => slice.after,

@@ -1,18 +1,18 @@
-//! Copies payloads out of SQLite's memory: small ones side by side into chunks, large ones alone.
+//! Payloads are copied out of SQLite's memory: small ones side by side into chunks, large ones alone.
 //!
 //! Why: two allocations per event cost as much as decoding it. Price: an event that is kept keeps its chunk, 16 KiB at
 //! most.
 
 use bytes::{Bytes, BytesMut};
 
-/// Size of the first chunk of a page; each next one is twice as large, so that short pages waste little, …
+/// Size of the first chunk of a page, in bytes. Each further chunk is twice as large, so that short pages waste little.
 const CHUNK_BYTES_MIN: usize = 512;
-/// … up to this size.
+/// Largest size of a chunk, in bytes.
 const CHUNK_BYTES_MAX: usize = 16 * 1024;
-/// Payloads up to this size share chunks.
+/// Largest size of a payload that shares a chunk with others, in bytes.
 const SHARED_BYTES_MAX: usize = 1024;
 
-/// The chunk being filled.
+/// The chunk that is being filled.
 #[derive(Debug, Default)]
 pub(crate) struct Payloads {
     chunk: BytesMut,

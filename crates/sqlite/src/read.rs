@@ -1,8 +1,8 @@
-//! Pages of events: of a stream, and of the log.
+//! Pages of events are read here: of a stream, of several streams, and of the log.
 //!
 //! A page is decoded row by row while SQLite steps: payloads are copied once, names come from the cache, the checksum
-//! of every row is checked. A page ends at its limit of events or bytes; the statement simply stops being stepped. Not
-//! here: which rows a filter can leave out early (`filter`).
+//! of every row is checked. A page ends at its limit of events or bytes; the statement is then not stepped any further.
+//! Not here: which rows a filter can leave out early (`filter`).
 
 use gesta_core::backend::{LogSlice, Rows, StreamSlice};
 use gesta_core::{Direction, RecordedEvent, Revision, Timestamp};
@@ -15,7 +15,7 @@ use crate::names::Names;
 use crate::page::{Page, log_page_of};
 use crate::row::{decode, int, out_of_order};
 
-/// Most events in one answer about several streams.
+/// Largest number of events in one answer about several streams.
 const STREAMS_EVENTS_MAX: usize = 65_536;
 
 /// Reads a part of a stream.
@@ -61,7 +61,7 @@ pub(crate) fn streams_page(
     Ok(answer)
 }
 
-/// Most events that a part of a stream can give.
+/// Returns the largest number of events that a part of a stream can give.
 fn wanted(slice: &StreamSlice) -> usize {
     let revisions = slice.to.0.saturating_sub(slice.from.0).saturating_add(1);
     slice
@@ -108,8 +108,8 @@ fn fill_stream_page(
     Ok(page.finish())
 }
 
-/// The first revision of a stream between `from` and `to` that is not older than `created_from`, by bisection:
-/// `created` never decreases along revisions.
+/// Finds the first revision of a stream between `from` and `to` that was not stored before `created_from`. It bisects,
+/// because `created` never decreases along revisions.
 fn first_created(
     conn: &Connection,
     stream: i64,

@@ -1,11 +1,11 @@
-//! A connection and what it has cached.
+//! A connection with the names that it has cached.
 
 use rusqlite::Connection;
 
 use crate::error::Outcome;
 use crate::names::Names;
 
-/// A connection and what it has cached.
+/// A connection with the names that it has cached.
 #[derive(Debug)]
 pub(crate) struct ReadConnection {
     pub(crate) conn: Connection,
@@ -20,7 +20,7 @@ impl ReadConnection {
         }
     }
 
-    /// Runs `job` in one snapshot.
+    /// Runs `job` in one snapshot: in the open transaction, or else in one of its own.
     pub(crate) fn in_snapshot<T>(
         &mut self,
         job: impl FnOnce(&Connection, &mut Names) -> Outcome<T>,

@@ -1,7 +1,7 @@
-//! Reading connections: a small pool for files, the writing connection for a store in memory.
+//! Reading connections: a small pool for files, and the writing connection for a store in memory.
 //!
-//! Invariants: a job runs on a blocking thread, from begin to end of its transaction, and hands its whole
-//! result over at once: nothing that waits for a network holds a snapshot. Each connection serves one job at a time.
+//! Invariants: a job runs on a blocking thread, from the beginning to the end of its transaction, and hands its whole
+//! result over at once. So nothing that waits for a network holds a snapshot. Each connection serves one job at a time.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,19 +14,19 @@ use crate::error::{Outcome, closed};
 use crate::read_connection::ReadConnection;
 use crate::write_thread::WriteThread;
 
-/// Reads that may wait for the writing thread of a store in memory.
+/// Largest number of reads that may wait for the writing thread of a store in memory.
 const SHARED_JOBS_MAX: usize = 64;
 
-/// What reads run on. Cheap to clone.
+/// The connections on which reads run. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) enum Readers {
-    /// Own connections.
+    /// Reads have connections of their own.
     Pool(Arc<Pool>),
-    /// The connection of the writing thread: a store in memory has no other.
+    /// Reads use the connection of the writing thread: a store in memory has no other.
     Shared {
-        /// The thread.
+        /// The writing thread.
         thread: WriteThread,
-        /// Bounds the jobs that wait for it.
+        /// Permits that bound the jobs which wait for the thread.
         permits: Arc<Semaphore>,
     },
 }
@@ -61,10 +61,11 @@ impl Readers {
     /// Runs a job on a connection.
     ///
     /// # Errors
-    /// What the job answers; `Unavailable` once the store is closed.
+    /// The error of the job; `Unavailable` once the store is closed.
     ///
     /// # Cancel safety
-    /// A dropped job runs to its end on its thread; its answer is dropped.
+    /// Dropping the future does not stop a job that has begun: it runs to its end on its thread, and its answer is
+    /// dropped.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut ReadConnection) -> Outcome<T> + Send + 'static,
@@ -82,7 +83,7 @@ impl Readers {
         }
     }
 
-    /// Waits for running jobs, refuses new ones, closes all connections.
+    /// Waits for running jobs, refuses new ones, and closes all connections.
     pub(crate) async fn close(&self) {
         let Readers::Pool(pool) = self else { return };
         let all = pool.permits.acquire_many(pool.permits_count).await;

@@ -95,7 +95,7 @@ pub(crate) fn event_id(row: &Row<'_>, column: usize) -> Outcome<Uuid> {
     Ok(Uuid::from_slice(blob).map_err(|error| Error::corrupt("event id").caused_by(error))?)
 }
 
-/// One event by its position; `None` if it was scavenged.
+/// Reads one event by its position; `None` if there is none, such as after scavenging.
 pub(crate) fn event_at(
     conn: &Connection,
     names: &mut Names,
@@ -109,7 +109,7 @@ pub(crate) fn event_at(
     }
 }
 
-/// Row ids of a stream and its names are checked by their callers; this only spells a row id for SQL.
+/// Converts a row id to what SQL keeps. Callers check the names that belong to it.
 pub(crate) fn row_to_sql(row: RowId) -> Outcome<i64> {
     Ok(to_sql(row.0, "row id")?)
 }

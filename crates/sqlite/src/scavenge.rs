@@ -1,9 +1,9 @@
-//! Removing the events of a stream that its metadata hide.
+//! Scavenging: the events of a stream that its metadata hide are removed.
 //!
-//! Invariants: what is removed is always the beginning of a stream; `scavenges` says up to where, in the same
-//! transaction, so revisions are not reused and the audit can tell a removed event from a lost one. The last row of the
-//! log stays: appends are chained to it. Each transaction removes a bounded number, so that appends get their turn
-//! between them.
+//! Invariants: what is removed is always the beginning of a stream. The table `scavenges` says up to where, in the same
+//! transaction, so revisions are not used again and the audit can tell a removed event from a lost one. The last row of
+//! the log stays, because appends are chained to it. Each transaction removes a bounded number of events, so that
+//! appends get their turn between them.
 
 use gesta_core::backend::{Removed, RowId};
 use gesta_core::{Position, Revision, Timestamp, Visibility};
@@ -15,10 +15,10 @@ use crate::error::Outcome;
 use crate::lookup::log_end;
 use crate::row::{int, out_of_order, row_to_sql};
 
-/// Events removed in one transaction.
+/// Largest number of events removed in one transaction.
 const EVENTS_PER_TRANSACTION: usize = 1_000;
 
-/// An event that goes.
+/// An event that is to be removed.
 struct Hidden {
     position: i64,
     revision: i64,
@@ -26,7 +26,7 @@ struct Hidden {
     payload_bytes: u64,
 }
 
-/// The hidden events at the beginning of a stream, at most `limit`.
+/// Finds the hidden events at the beginning of a stream, at most `limit`.
 fn hidden(
     conn: &Connection,
     stream: RowId,
@@ -62,12 +62,12 @@ fn sum(hidden: &[Hidden]) -> Removed {
     }
 }
 
-/// What would be removed.
+/// Counts what would be removed, and removes nothing.
 pub(crate) fn count(conn: &Connection, stream: RowId, visibility: Visibility) -> Outcome<Removed> {
     Ok(sum(&hidden(conn, stream, visibility, usize::MAX)?))
 }
 
-/// Removes the next events in one transaction; zero events once none is left.
+/// Removes the next events in one transaction. The answer counts zero events once none is left.
 pub(crate) fn remove_some(
     conn: &Connection,
     stream: RowId,

@@ -1,4 +1,4 @@
-//! The schema: creating it, migrating it, and refusing files that are not ours.
+//! The schema of a SQLite store: it is created and migrated here, and files of other programs are refused.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::config::{Location, Missing};
 use crate::error::Outcome;
 
-/// All steps.
+/// All steps of the schema, in their order.
 const MIGRATIONS: Migrations = Migrations::new(&[
     Migration {
         version: 1,
@@ -25,25 +25,25 @@ const MIGRATIONS: Migrations = Migrations::new(&[
     },
 ]);
 
-/// `GEST`: lets `file(1)` and people tell a store from other SQLite files.
+/// `GEST` in ASCII. It lets `file(1)` and people tell a store from other SQLite files.
 const APPLICATION_ID: i32 = 0x4745_5354;
 
-/// The schema as statements, for reading; a SQLite store needs no preparation by hand.
+/// Returns the schema as statements, for reading. A SQLite store needs no preparation by hand.
 #[must_use]
 pub fn schema_text() -> String {
     MIGRATIONS.print()
 }
 
-/// What a migration did.
+/// Result of a migration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Migrated {
-    /// Version before; `None` if the store was empty.
+    /// Schema version before; `None` if the store was empty.
     pub from: Option<u32>,
-    /// Version now.
+    /// Schema version now.
     pub to: u32,
 }
 
-/// The marks of a store.
+/// The marks of a store: the one row of its table `store`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Marks {
     pub(crate) version: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Marks {
     pub(crate) logs: u16,
 }
 
-/// Reads the marks; `None` if the file is empty.
+/// Reads the marks of a store; `None` if the file is empty.
 ///
 /// # Errors
 /// `Schema` if it is the file of another program; `Corrupt` if the marks cannot be read.
@@ -95,10 +95,10 @@ pub(crate) fn read_marks(conn: &Connection) -> Outcome<Option<Marks>> {
     }))
 }
 
-/// Refuses a file that holds no store.
+/// Refuses an empty file. A store in memory may be empty.
 ///
 /// # Errors
-/// `Schema`, with the file.
+/// `Schema`, with the path, if the file is empty; those of [`read_marks`].
 pub(crate) fn require(conn: &Connection, location: &Location) -> Outcome<()> {
     match (read_marks(conn)?, location) {
         (Some(_), _) | (_, Location::Memory) => Ok(()),
@@ -106,7 +106,7 @@ pub(crate) fn require(conn: &Connection, location: &Location) -> Outcome<()> {
     }
 }
 
-/// There is none where one must be.
+/// Makes the error for a path at which there is no store, although one must be.
 pub(crate) fn no_store(path: &Path) -> Error {
     ErrorKind::Schema(format!(
         "there is no store at {} (`gesta serve`, `gesta stream append` and `gesta schema create` make one)",
@@ -115,7 +115,7 @@ pub(crate) fn no_store(path: &Path) -> Error {
     .into()
 }
 
-/// Makes a store ready on opening: creates it if it is empty and may be, refuses it if its version is another.
+/// Makes a store ready on opening. An empty one is created if that is allowed; one of another version is refused.
 pub(crate) fn prepare(conn: &Connection, location: &Location, missing: Missing) -> Outcome<Marks> {
     if missing == Missing::Refuse {
         require(conn, location)?;
@@ -130,8 +130,8 @@ pub(crate) fn prepare(conn: &Connection, location: &Location, missing: Missing) 
     }
 }
 
-/// Runs the steps that the store lacks: of a store that is there each in a transaction of its own, of a new one all in
-/// one, for a store that was half made would be one that waits for a migration.
+/// Runs the steps that the store lacks. An existing store gets each step in a transaction of its own. A new store gets
+/// all of them in one, because a half-made store would look like one that waits for a migration.
 pub(crate) fn migrate(conn: &Connection) -> Outcome<Migrated> {
     let from = read_marks(conn)?.map(|marks| marks.version);
     let pending = MIGRATIONS.pending(from)?;
@@ -176,7 +176,7 @@ fn apply(transaction: &Connection, step: &Migration) -> Outcome<()> {
     Ok(())
 }
 
-/// Begins a new life of the store.
+/// Begins a new life of the store: draws a new incarnation, stores it and returns it.
 pub(crate) fn new_incarnation(conn: &Connection) -> Outcome<Incarnation> {
     let incarnation = Incarnation::random();
     conn.execute(

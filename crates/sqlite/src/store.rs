@@ -1,4 +1,4 @@
-//! The backend: opening, closing, and who does what.
+//! The SQLite backend: opening, closing, and which connection does what.
 //!
 //! Opening, in this order: library version, directory, lock, connection and its settings, schema, threads.
 //! Closing, in this order: readers, queue of the writing thread, connection (which empties the WAL), lock.
@@ -40,10 +40,10 @@ use crate::virtual_index::SqliteIndex;
 use crate::write_thread::{WriteState, WriteThread};
 use crate::{connection, files, lookup, read, scavenge};
 
-/// Batches that may wait for the writing thread: one is committed while the next is being sent.
+/// Largest number of batches that may wait for the writing thread: one is committed while the next is being sent.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
 
-/// A SQLite store.
+/// A store in one SQLite file or in memory.
 #[derive(Debug)]
 pub struct SqliteBackend {
     info: Arc<BackendInfo>,
@@ -60,19 +60,19 @@ pub struct SqliteBackend {
 #[derive(Debug, Default)]
 struct Copies {
     one: Arc<tokio::sync::Mutex<()>>,
-    /// Number of snapshots that last: the write-ahead log cannot be started again while there are any.
+    /// Number of snapshots that last. While there are any, the write-ahead log cannot be started again.
     snapshots: Arc<AtomicUsize>,
     closing: Arc<AtomicBool>,
 }
 
 impl SqliteBackend {
-    /// Opens a store; a file that is missing or empty becomes one, if the configuration says so. Blocks for some
-    /// milliseconds.
+    /// Opens a store. A file that is missing or empty becomes a store, if the configuration says so. The call blocks
+    /// for some milliseconds.
     ///
     /// # Errors
-    /// `Unavailable` if another process has it open, or the file cannot be opened; `Schema` if it needs a migration, is
-    /// newer than this program, does not exist (and must), or is not of Gesta; `Unsupported` if SQLite cannot keep the
-    /// contract here.
+    /// `Unavailable` if another process has the store open, or the file cannot be opened. `Schema` if the store needs a
+    /// migration, is newer than this program, does not exist (and must), or if the file is not of Gesta. `Unsupported`
+    /// if SQLite cannot keep the contract here. `Corrupt` if committed events are missing.
     pub fn open(config: SqliteConfig) -> Result<Self> {
         connection::check_library()?;
         let opened = Opened::new(&config)?;
@@ -138,11 +138,11 @@ impl SqliteBackend {
         })
     }
 
-    /// Brings a store to the schema version of this program; creates it if the configuration says so. The store must
-    /// not be open.
+    /// Brings a store to the schema version of this program. It creates the store if the configuration says so. The
+    /// store must not be open.
     ///
     /// # Errors
-    /// As [`SqliteBackend::open`], but an older store is no error.
+    /// Those of [`SqliteBackend::open`], but an older store is no error.
     pub fn migrate(config: &SqliteConfig) -> Result<Migrated> {
         connection::check_library()?;
         let opened = Opened::new(config)?;
@@ -155,11 +155,11 @@ impl SqliteBackend {
         Ok(migrated)
     }
 
-    /// Begins a new life of a store, as must follow every restore of a backup: checkpoints made before are refused from
-    /// then on, and events that are known to be missing are no longer missed. The store must not be open.
+    /// Begins a new life of a store, as must follow every restore of a backup. From then on checkpoints that were made
+    /// before are refused, and events that are known to be missing are no longer missed. The store must not be open.
     ///
     /// # Errors
-    /// As [`SqliteBackend::open`]; a store that does not exist is not created.
+    /// Those of [`SqliteBackend::open`]. A store that does not exist is not created.
     pub fn new_incarnation(config: &SqliteConfig) -> Result<Incarnation> {
         connection::check_library()?;
         let opened = Opened::new(&config.clone().must_exist())?;
@@ -173,11 +173,11 @@ impl SqliteBackend {
     }
 
     /// Gives the space that removed events have left in the file back to the file system. The store must not be open.
-    /// Writes the whole store anew: there must be space for two more of it. Gives the bytes of the file before and
-    /// after.
+    /// The whole store is written anew, so there must be space for two more of it. The answer is the size of the file
+    /// before and after, in bytes.
     ///
     /// # Errors
-    /// As [`SqliteBackend::open`]; a store that does not exist is not created.
+    /// Those of [`SqliteBackend::open`]. A store that does not exist is not created.
     pub fn compact(config: &SqliteConfig) -> Result<(u64, u64)> {
         connection::check_library()?;
         let opened = Opened::new(&config.clone().must_exist())?;
@@ -199,14 +199,14 @@ impl SqliteBackend {
         Ok((before, after))
     }
 
-    /// Copies the store, while it is in use, to a new file; the copy is on disk when this returns. Appends go on.
+    /// Copies the store, while it is in use, to a new file. The copy is on disk when this returns. Appends go on.
     ///
     /// # Errors
-    /// `InvalidArgument` if `to` exists; `Overloaded` while another copy is being made; `Unavailable` if it cannot be
-    /// written: nothing is left behind then.
+    /// `InvalidArgument` if `to` exists; `Overloaded` while another copy is being made; `Unavailable` if the copy
+    /// cannot be written. Nothing is left behind then.
     ///
     /// # Cancel safety
-    /// A dropped backup ends soon and removes what it wrote; [`Backend::close`] waits for that.
+    /// Dropping the future stops the backup soon, and removes what it wrote; [`Backend::close`] waits for that.
     pub async fn backup(&self, to: impl Into<PathBuf>) -> Result<()> {
         let to = to.into();
         self.copy(move |from, stopped| backup::back_up(from, &to, stopped))
@@ -216,10 +216,10 @@ impl SqliteBackend {
     /// Copies the store, while it is in use, to a file without a name, which is gone once it is closed.
     ///
     /// # Errors
-    /// As [`SqliteBackend::backup`].
+    /// Those of [`SqliteBackend::backup`].
     ///
     /// # Cancel safety
-    /// As [`SqliteBackend::backup`].
+    /// Dropping the future stops the copy soon; [`Backend::close`] waits for that.
     pub async fn backup_file(&self) -> Result<fs::File> {
         let path = match &self.location {
             Location::File(path) => backup::nameless(path),
@@ -263,10 +263,10 @@ impl SqliteBackend {
         }
     }
 
-    /// One snapshot of the store for `gesta_sql::verify::audit`.
+    /// Opens one snapshot of the store for `gesta_sql::verify::audit`.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the file cannot be opened or read.
     pub async fn audit(&self) -> Result<SqliteAudit> {
         match &self.location {
             Location::Memory => Ok(SqliteAudit::of_memory(self.readers.clone())),
@@ -300,7 +300,7 @@ impl SqliteBackend {
     }
 }
 
-/// Tells the work that a future waits for that the future was dropped.
+/// Tells the work for which a future waits that the future was dropped.
 #[derive(Default)]
 struct StopOnDrop(Arc<AtomicBool>);
 
@@ -310,7 +310,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// One more of something, until it is dropped.
+/// Counts one more of something, until it is dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -359,7 +359,7 @@ impl Opened {
         })
     }
 
-    /// Copies the write-ahead log into the file.
+    /// Copies the write-ahead log into the file, and empties it.
     fn truncate_wal(&self) -> Outcome<()> {
         let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
         Ok(self.conn.query_row(sql, [], |_| Ok(()))?)
@@ -394,7 +394,7 @@ impl Opened {
     }
 }
 
-/// The one true name of the file, so that two names of a file share a lock; creates the directories above it.
+/// Returns the canonical path, so that two names of a file share a lock. It creates the directories above the file.
 fn settle_path(path: &Path, missing: Missing) -> Result<PathBuf> {
     let is_there = fs::metadata(path).is_ok_and(|found| found.len() > 0);
     if !is_there && missing == Missing::Refuse {

@@ -1,7 +1,7 @@
-//! What is kept for virtual streams: switching, writing entries, reading them.
+//! Virtual streams in a SQLite file: switching them on and off, writing entries, reading entries.
 //!
-//! Entries are written by the writing thread, between two batches, a bounded page in one transaction; nobody else writes
-//! to the file, but the position up to which the log was looked at is compared all the same, as the contract of
+//! The writing thread writes the entries between two batches, a bounded page in one transaction. Nobody else writes to
+//! the file, but the position up to which the log was looked at is compared all the same, as the contract of
 //! [`VirtualIndex`] says.
 
 use async_trait::async_trait;
@@ -19,7 +19,7 @@ use crate::reader::Readers;
 use crate::row::int;
 use crate::write_thread::{WriteState, WriteThread};
 
-/// The virtual streams of a store.
+/// The virtual streams of a SQLite store.
 #[derive(Debug)]
 pub(crate) struct SqliteIndex {
     readers: Readers,

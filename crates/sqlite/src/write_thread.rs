@@ -20,14 +20,14 @@ pub(crate) struct WriteState {
     pub(crate) reader: ReadConnection,
     pub(crate) fault: FaultMark,
     wal: Option<WalWatch>,
-    /// Where the end of the log is noted; `None` in memory and with weakened durability.
+    /// The note of the end of the log; `None` in memory and with weakened durability.
     pub(crate) note: Option<Arc<EndNote>>,
     stopping: bool,
 }
 
 type Job = Box<dyn FnOnce(&mut WriteState) + Send>;
 
-/// Sends jobs to the thread. Cheap to clone; the thread ends when the last clone is gone.
+/// A handle that sends jobs to the writing thread. It is cheap to clone; the thread ends when the last clone is gone.
 #[derive(Clone)]
 pub(crate) struct WriteThread {
     jobs: Sender<Job>,
@@ -40,7 +40,7 @@ impl fmt::Debug for WriteThread {
 }
 
 impl WriteThread {
-    /// Starts the thread; `keep` is dropped after the connection was closed.
+    /// Starts the thread. `keep` is dropped after the connection was closed.
     ///
     /// # Errors
     /// `Unavailable` if the system gives no thread.
@@ -69,7 +69,7 @@ impl WriteThread {
         Ok((Self { jobs }, handle))
     }
 
-    /// Runs a job after those that were sent before.
+    /// Hands a job over, which runs after those that were sent before. It does not wait for the job.
     ///
     /// # Errors
     /// `Unavailable` if the thread has ended; the job is dropped.
@@ -77,7 +77,7 @@ impl WriteThread {
         self.jobs.send(Box::new(job)).map_err(|_| closed())
     }
 
-    /// Lets the thread end once it has done what was sent before.
+    /// Lets the thread end once it has done the jobs that were sent before.
     pub(crate) fn stop(&self) {
         // If it has ended already, all the better.
         let _ = self.run(|state| state.stopping = true);

@@ -1,8 +1,8 @@
-//! One page of all events.
+//! One page of all events is read here.
 //!
-//! Forwards log 0 comes first, backwards the last log. An unfiltered page of a single log costs one
-//! round trip; the end of a log is asked for where the answer depends on it: for a filter, whose
-//! windows must end somewhere, and to tell a checkpoint at the end from one above it.
+//! Forwards log 0 comes first, backwards the last log. An unfiltered page of a single log costs one round trip. The end
+//! of a log is read where the answer depends on it: for a filter, whose windows must end somewhere, and to tell a
+//! checkpoint at the end from one after the end.
 
 use gesta_core::backend::{History, LogSlice, Purpose};
 use gesta_core::limits::PAGE_BYTES_MAX;
@@ -13,18 +13,18 @@ use gesta_core::{
 
 use crate::Store;
 
-/// A page in the making.
+/// A page while it is filled.
 struct Page<'a> {
     store: &'a Store,
     history: History,
     request: &'a ReadAll,
-    /// Up to where each log was read (backwards: from where on it is still to be read).
+    /// Position up to which each log was read; backwards, the position from which on it is still to be read.
     at: Vec<Position>,
-    /// The end of each log, if it was asked for.
+    /// End of each log, if the ends had to be read.
     ends: Option<Vec<Position>>,
     events: Vec<RecordedEvent>,
     bytes: usize,
-    /// Positions that may still be looked at.
+    /// Number of positions that may still be looked at.
     scan: u64,
 }
 
@@ -49,7 +49,7 @@ impl Store {
         }
     }
 
-    /// Where a read begins, and the ends of the logs if they had to be asked for.
+    /// Returns where a read begins, and the ends of the logs if they had to be read.
     pub(crate) async fn beginning(
         &self,
         request: &ReadAll,
@@ -106,7 +106,7 @@ impl Page<'_> {
         Ok(self.done(true))
     }
 
-    /// Reads on in one log; true if it was read to its end.
+    /// Reads on in one log. Returns true if the log was read to its end.
     async fn read_forwards(&mut self, log: usize) -> Result<bool> {
         let after = self.at[log];
         let end = self.ends.as_ref().and_then(|ends| ends.get(log).copied());
@@ -160,7 +160,7 @@ impl Page<'_> {
         Ok(self.done(true))
     }
 
-    /// Reads on in one log; true if it was read to its beginning.
+    /// Reads on in one log. Returns true if the log was read to its beginning.
     async fn read_backwards(&mut self, log: usize) -> Result<bool> {
         let to = self.at[log];
         let after = if self.request.filter.is_all() {
@@ -184,7 +184,7 @@ impl Page<'_> {
         Ok(false)
     }
 
-    /// Adds what fits of a part of a log; true if there was no more in it.
+    /// Adds the events of a part of a log that fit. Returns true if the part held no more.
     async fn read(&mut self, log: usize, after: Position, to: Position) -> Result<bool> {
         let slice = LogSlice {
             log: log_id(log),
@@ -212,7 +212,7 @@ impl Page<'_> {
         Ok(rows.complete && whole)
     }
 
-    /// True if from this log on nothing more follows, for a page that is full.
+    /// Returns true if nothing follows from this log on. It is for a page that is full.
     async fn is_all_read_from(&self, log: usize) -> Result<bool> {
         for log in log..self.at.len() {
             let end = self

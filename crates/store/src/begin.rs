@@ -1,8 +1,8 @@
-//! Changes that are handed over at once: the call fixes their order, the future only waits for the answer.
+//! Changes that are handed over at once: the call fixes their order, and the future only waits for the answer.
 //!
-//! Why beside [`EventStore`](gesta_core::EventStore): who passes on the changes of others, in their order, must not let
-//! the order of polling decide; and who may have to ask again names the id of the event that records a delete or a
-//! change of metadata, so that the retry is recognised.
+//! Why beside [`EventStore`](gesta_core::EventStore): a caller that passes on the changes of others in their order must
+//! not let the order of polling decide. A caller that may have to retry names the id of the event that records a delete
+//! or a change of metadata, so that the retry is recognised.
 
 use std::future::ready;
 
@@ -15,13 +15,14 @@ use gesta_core::{
 use crate::Store;
 
 impl Store {
-    /// Appends, as [`append`](gesta_core::EventStore::append); in the order of these calls.
+    /// Appends as [`append`](gesta_core::EventStore::append) does. Changes of one log are handed over in the order of
+    /// these calls.
     ///
     /// # Errors
-    /// As [`append`](gesta_core::EventStore::append).
+    /// Those of [`append`](gesta_core::EventStore::append).
     ///
     /// # Cancel safety
-    /// The append goes on without the future.
+    /// Dropping the future does not stop the append.
     pub fn begin_append(
         &self,
         request: Append,
@@ -34,14 +35,15 @@ impl Store {
             .map_err(|error| error.during("append"))
     }
 
-    /// Deletes, as [`delete_stream`](gesta_core::EventStore::delete_stream); in the order of these calls. A retry with
-    /// the same `id`, which names the event that records the delete, gets the first answer.
+    /// Deletes a stream as [`delete_stream`](gesta_core::EventStore::delete_stream) does. Changes of one log are handed
+    /// over in the order of these calls. The `id` names the event that records the delete; a retry with the same `id`
+    /// gets the first answer.
     ///
     /// # Errors
-    /// As [`delete_stream`](gesta_core::EventStore::delete_stream).
+    /// Those of [`delete_stream`](gesta_core::EventStore::delete_stream).
     ///
     /// # Cancel safety
-    /// The delete goes on without the future.
+    /// Dropping the future does not stop the delete.
     pub fn begin_delete(
         &self,
         request: DeleteStream,
@@ -53,14 +55,15 @@ impl Store {
             .map_err(|error| error.during("delete stream"))
     }
 
-    /// Sets metadata, as [`set_stream_metadata`](gesta_core::EventStore::set_stream_metadata); `id` and order are as of
-    /// [`begin_delete`](Self::begin_delete).
+    /// Sets metadata as [`set_stream_metadata`](gesta_core::EventStore::set_stream_metadata) does. Changes of one log
+    /// are handed over in the order of these calls. The `id` names the event that records the change; a retry with the
+    /// same `id` gets the first answer.
     ///
     /// # Errors
-    /// As [`set_stream_metadata`](gesta_core::EventStore::set_stream_metadata).
+    /// Those of [`set_stream_metadata`](gesta_core::EventStore::set_stream_metadata).
     ///
     /// # Cancel safety
-    /// The change goes on without the future.
+    /// Dropping the future does not stop the change.
     pub fn begin_set_metadata(
         &self,
         request: SetStreamMetadata,
@@ -72,10 +75,10 @@ impl Store {
             .map_err(|error| error.during("set metadata"))
     }
 
-    /// The log that all streams of an append are of.
+    /// Returns the log to which all streams of an append belong.
     ///
     /// # Errors
-    /// `InvalidArgument` if they are of several.
+    /// `InvalidArgument` if the streams belong to several logs.
     pub fn log_of_append(&self, request: &Append) -> Result<LogId> {
         let mut logs = request.streams.iter().map(|part| self.log_of(&part.stream));
         let first = logs.next().unwrap_or_default();
@@ -89,7 +92,7 @@ impl Store {
     }
 }
 
-/// What was begun, or the reason why nothing was.
+/// Returns the future of what was begun, or one that gives the reason why nothing was.
 fn or_refused<T: Send, F: Future<Output = Result<T>> + Send>(
     begun: Result<F>,
 ) -> impl Future<Output = Result<T>> + Send + use<T, F> {
@@ -99,7 +102,7 @@ fn or_refused<T: Send, F: Future<Output = Result<T>> + Send>(
     }
 }
 
-/// Metadata streams and virtual streams are neither deleted nor do they have metadata.
+/// Refuses metadata streams and virtual streams, which can neither be deleted nor have metadata.
 fn refuse_kept_stream(stream: &StreamId) -> Result<()> {
     if stream.as_str().starts_with("$$") {
         return Err(Error::invalid(

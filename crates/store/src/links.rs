@@ -1,7 +1,8 @@
-//! Following links: many at once, by two statements for each log.
+//! Many links are followed at once here, by two statements for each log.
 //!
-//! One looks up the streams that links name, one reads the events that they lead to. Invariant: what is shown is what a
-//! read of the stream would show. A page is bounded in bytes; links beyond are left to the next call.
+//! One statement looks up the streams that links name, the other reads the events that they lead to. Invariant: what is
+//! shown is what a read of the stream would show. A page is bounded in bytes; links beyond the bound are left to the
+//! next call.
 //! Not here: what a link is (`gesta_core::LinkTarget`).
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,16 +18,16 @@ use gesta_core::{
 use crate::Store;
 use crate::streams::Looked;
 
-/// Where a link leads, and what was found there.
+/// What was found where a link leads.
 enum Found {
-    /// No link, or one to nothing that can be read.
+    /// The event is no link, or the link leads to nothing that can be read.
     Nothing,
     Event(SharedEvent),
-    /// The page was full before it.
+    /// The page was full before the event was read.
     NotReached,
 }
 
-/// Events to read of one log, and their places among all.
+/// Events to read of one log, with the indexes of their links in the whole request.
 #[derive(Default)]
 struct OfLog {
     places: Vec<usize>,
@@ -34,7 +35,7 @@ struct OfLog {
 }
 
 impl Store {
-    /// What each event leads to; as many as fit a page, in their order.
+    /// Returns what each event leads to, in their order: as many as fit a page.
     pub(crate) async fn follow_links(&self, events: &[SharedEvent]) -> Result<Vec<Resolved>> {
         self.check_open()?;
         let mut found: Vec<Found> = events.iter().map(|_| Found::Nothing).collect();
@@ -66,7 +67,8 @@ impl Store {
         Ok(resolved)
     }
 
-    /// What to read, by log. The first place of a log is the first that is read, so a page holds one event at least.
+    /// Returns what to read, by log. The first link of a log is the first that is read, so a page holds one event at
+    /// least.
     async fn slices_of(&self, events: &[SharedEvent]) -> Result<BTreeMap<LogId, OfLog>> {
         let targets: Vec<(usize, LinkTarget)> = events
             .iter()
@@ -99,7 +101,7 @@ impl Store {
     }
 }
 
-/// What to read of a stream; `None` if it shows no event there.
+/// Returns what to read of a stream; `None` if the stream shows no event there.
 fn slice_of(
     looked: &Looked,
     target: &LinkTarget,

@@ -1,9 +1,9 @@
 //! [`OwnerStore`]: appends that the owner of a stream hands over in order, and many streams loaded at once.
 //!
-//! A load costs two round trips per log, however many streams it names: one looks them all up, one reads what of them
-//! is visible. A few logs are asked side by side.
+//! A load costs two round trips per log, however many streams it names: one looks them all up, the other reads what of
+//! them is visible. A few logs are asked side by side.
 //! Invariants: a page is what [`EventStore::read_stream`](gesta_core::EventStore::read_stream) would have answered, but
-//! may be shorter; a stream that cannot be read spoils only the answer about itself.
+//! may be shorter. A stream that cannot be read spoils only the answer about itself.
 //! Not here: what is visible, and where a page goes on (`streams`); deciding (`gesta-append`).
 
 use std::collections::BTreeMap;
@@ -20,23 +20,23 @@ use gesta_core::{
 use crate::Store;
 use crate::streams::{LOOK_UP_MAX, Readable, is_corrupt, no_rows};
 
-/// Logs that are asked side by side. Others follow while the answer is below one page, so it never holds more than one
-/// page beyond this many.
+/// Number of logs that are asked side by side. Others follow while the answer is below one page. So the answer never
+/// holds more than one page beyond this number of pages.
 const LOGS_AT_ONCE: usize = 4;
 
-/// Requests about streams of one log, and their places among all.
+/// Requests about streams of one log, with their indexes in the whole request.
 #[derive(Default)]
 struct OfLog {
     places: Vec<usize>,
     loads: Vec<LoadStream>,
 }
 
-/// How far a load goes.
+/// What a load reads of the logs that are asked next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
-    /// It reads events.
+    /// The load reads events.
     Events,
-    /// The answer is full: it tells only which streams exist.
+    /// The answer is full: the load tells only which streams exist.
     Heads,
 }
 
@@ -56,7 +56,7 @@ impl OwnerStore for Store {
     }
 }
 
-/// The read of one stream that is equal to this part of a load.
+/// Makes the read of one stream that is equal to this part of a load.
 fn read_of(load: LoadStream, readable: Option<Readable>) -> ReadStream {
     let from = match (load.from, readable) {
         (LoadFrom::Start, _) => StreamFrom::Start,
@@ -115,7 +115,7 @@ impl Store {
         Ok(pages.into_iter().map(|(_, page)| page).collect())
     }
 
-    /// Pages of streams of one log.
+    /// Reads pages of streams of one log.
     async fn pages_of_log(
         &self,
         log: LogId,
@@ -155,7 +155,7 @@ impl Store {
         Ok(pages.collect())
     }
 
-    /// Reads slices together. If one of them is corrupt, one by one, to answer about the others.
+    /// Reads slices together. If one of them is corrupt, it reads them one by one, to answer about the others.
     async fn read_slices(&self, log: LogId, slices: Vec<StreamSlice>) -> Result<Vec<Result<Rows>>> {
         if slices.is_empty() {
             return Ok(Vec::new());
@@ -183,7 +183,7 @@ impl Store {
     }
 }
 
-/// The answer about a range that no events were read of.
+/// Makes the answer about a range of which no events were read.
 fn not_reached() -> Rows {
     Rows {
         complete: false,

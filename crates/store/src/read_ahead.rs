@@ -1,7 +1,7 @@
-//! Reading all events fast: the next pages are being read while one is used.
+//! All events are read fast here: the next pages are read while one is used.
 //!
-//! A log is cut into windows of positions, so that the next read need not wait for the answer of the one
-//! before. Each read is a task of its own, so the database works while the caller does.
+//! A log is cut into windows of positions, so that the next read need not wait for the answer of the one before. Each
+//! read is a task of its own, so the database works while the caller does.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::Store;
 use crate::all::{check_not_above, log_id};
 
-/// Windows that are being read while a page is used.
+/// Number of windows that are read while a page is used.
 const WINDOWS_AHEAD: usize = 2;
 
-/// A part of a log, being read.
+/// A part of a log that is being read.
 struct Window {
     log: usize,
     to: Position,
@@ -27,29 +27,31 @@ struct Window {
 
 struct ReadAhead {
     store: Arc<Store>,
-    /// All pages are of it.
+    /// The history to which all pages belong.
     history: History,
     request: ReadAll,
-    /// Up to where each log was handed over.
+    /// Position up to which each log was handed over.
     at: Vec<Position>,
     ends: Vec<Position>,
-    /// Where the next window begins.
+    /// Index of the log in which the next window begins.
     log: usize,
+    /// Position after which the next window begins.
     next: Position,
     windows: VecDeque<Window>,
-    /// Positions of one window.
+    /// Number of positions of one window.
     width: u64,
     done: bool,
 }
 
 impl Store {
-    /// Reads all events forwards from `request.from` up to the ends that the logs have now, page by page, the next
-    /// pages being read while one is used. `request.limit` is the most events of a page; the direction is ignored.
+    /// Reads all events forwards from `request.from` up to the ends that the logs have now, page by page. It reads the
+    /// next pages while one is used. `request.limit` is the largest number of events of a page; the direction is
+    /// ignored.
     ///
-    /// Three pages are held at most. Ends after the page whose `end` is true, or after an error.
+    /// At most three pages are held. The stream ends after the page whose `end` is true, or after an error.
     ///
     /// # Errors
-    /// As [`read_all`](gesta_core::EventStore::read_all), as an item of the stream.
+    /// Those of [`read_all`](gesta_core::EventStore::read_all), as an item of the stream.
     ///
     /// # Cancel safety
     /// Dropping the stream ends the reads.
@@ -82,6 +84,7 @@ impl Store {
     }
 }
 
+/// State of the stream of [`Store::read_ahead`].
 enum Begin {
     Not(Arc<Store>, ReadAll),
     Done(Box<ReadAhead>),
@@ -120,7 +123,7 @@ impl ReadAhead {
         })
     }
 
-    /// The next page; empty only if a filter found nothing in it, or at the end.
+    /// Returns the next page. It is empty only if a filter found nothing in it, or at the end.
     async fn page(&mut self) -> Result<AllPage> {
         self.look_ahead();
         let Some(window) = self.windows.pop_front() else {
@@ -146,7 +149,7 @@ impl ReadAhead {
         Ok(self.handed_over(rows.events))
     }
 
-    /// Begins to read windows until enough are under way.
+    /// Begins to read windows until enough of them are under way.
     fn look_ahead(&mut self) {
         while self.windows.len() < WINDOWS_AHEAD {
             let Some(end) = self.ends.get(self.log).copied() else {

@@ -1,52 +1,56 @@
-//! Scavenging: removes for good what deletes, tombstones and metadata hide.
+//! Scavenging removes for good what deletes, tombstones and metadata hide.
 //!
-//! It walks the metadata streams: a stream without one hides nothing. Metadata streams themselves are kept.
-//! Not here: how rows are removed and how far is remembered (the backends).
+//! A scavenge walks the metadata streams, because a stream without one hides nothing. Metadata streams themselves are
+//! kept.
+//! Not here: how rows are removed, and how a stream keeps its next revision (the backends).
 
 use gesta_core::backend::{Removed, RunMode, StreamHead};
 use gesta_core::{Error, Lifecycle, Result, StreamId, Visibility};
 
 use crate::Store;
 
-/// Metadata streams that are looked at together.
+/// Number of metadata streams that are looked at together.
 const STREAMS_AT_ONCE: usize = 500;
 
-/// How far a scavenge is.
+/// Progress of a scavenge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScavengeProgress {
-    /// Streams with metadata that were looked at so far.
+    /// Number of streams with metadata that were looked at so far.
     pub streams: u64,
-    /// The last one.
+    /// Stream that was looked at last.
     pub stream: StreamId,
     /// What was removed so far, or would be.
     pub removed: Removed,
 }
 
-/// What a scavenge has done, or would do.
+/// Result of a scavenge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScavengeReport {
-    /// Whether it was done.
+    /// Whether events were removed or only counted.
     pub mode: RunMode,
-    /// Streams with metadata that were looked at.
+    /// Number of streams with metadata that were looked at.
     pub streams: u64,
-    /// Streams of which something was removed.
+    /// Number of streams of which something was removed, or would be.
     pub streams_changed: u64,
-    /// What was removed.
+    /// What was removed, or would be.
     pub removed: Removed,
-    /// Streams whose metadata cannot be read: nothing of them was removed.
+    /// Number of streams whose metadata cannot be read. Nothing of them was removed.
     pub streams_unreadable: u64,
 }
 
 impl Store {
-    /// Removes the events that deletes, tombstones and metadata hide, stream by stream, and tells of each.
+    /// Removes the events that deletes, tombstones and metadata hide, stream by stream. It calls `progress` after each
+    /// stream.
     ///
-    /// May run while the store is in use, and again after it was interrupted.
+    /// A scavenge may run while the store is in use, and again after it was interrupted.
     ///
     /// # Errors
-    /// `Unavailable`; `Unsupported` if the retention role is missing; `Corrupt`.
+    /// `Unavailable` if the database does not answer or the history of the store has changed; `Unsupported` if the
+    /// retention role is missing; `Corrupt` if stored data cannot be read.
     ///
     /// # Cancel safety
-    /// Each stream is scavenged whole or not at all.
+    /// Dropping the future ends the scavenge, possibly half way through a stream. What was removed stays removed; a
+    /// later scavenge goes on.
     pub async fn scavenge(
         &self,
         mode: RunMode,

@@ -1,4 +1,4 @@
-//! [`Store`]: opening, routing to the pipelines, closing.
+//! [`Store`]: it is opened here, passes each call to the pipeline of its log, and is closed.
 
 mod virtual_streams;
 
@@ -21,38 +21,38 @@ use gesta_tail::Hub;
 
 use crate::virtual_streams::{Indexing, VirtualStreams, indexer, observer};
 
-/// Tries of a read, if the history of the store changes while it runs.
+/// Number of attempts of a read, if the history of the store changes while the read runs.
 const READS_MAX: u32 = 3;
 
-/// Bounds and times of a store.
+/// Bounds and times of the parts of a store.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Of the append pipeline of each log.
+    /// Bounds and times of the append pipelines.
     pub append: gesta_append::Config,
-    /// Of the tail hub.
+    /// Bounds and times of the tail hub.
     pub tail: gesta_tail::Config,
-    /// Of virtual streams.
+    /// Bounds and times of virtual streams.
     pub virtual_streams: indexer::Config,
 }
 
 /// An event store on top of a [`Backend`].
 ///
-/// Call [`shutdown`](EventStore::shutdown) when done. A store that is merely dropped ends its subscriptions and, in the
-/// background, stores what was queued, but nobody learns when that is done.
+/// The owner calls [`shutdown`](EventStore::shutdown) when done. A store that is only dropped ends its subscriptions
+/// and, in the background, stores what was queued, but nobody learns when that is done.
 pub struct Store {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// One per log.
+    /// One pipeline per log, in the order of the logs.
     pipelines: Vec<Pipeline>,
     pub(crate) hub: Arc<Hub>,
-    /// `None` if there can be none.
+    /// The virtual streams; `None` if the store can have none.
     pub(crate) virtual_streams: Option<Arc<VirtualStreams>>,
-    /// The task that writes their entries.
+    /// The task that writes the entries of virtual streams.
     indexing: Option<Arc<Indexing>>,
     idempotency: IdempotencyWindow,
     closed: AtomicBool,
-    /// The end, once somebody has shut the store down: a task of its own, so that all who do so wait for the same end,
-    /// and one who gives up waiting does not break it off.
+    /// The shutdown, once somebody has begun it. It runs in a task of its own: all callers wait for the same end, and a
+    /// caller that gives up waiting does not stop it.
     ended: OnceLock<Shared<BoxFuture<'static, Result<()>>>>,
 }
 
@@ -65,10 +65,10 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Starts the pipelines and the tail hub of an open backend. Must be called within a tokio runtime.
+    /// Starts the pipelines and the tail hub of an open backend. The caller must be in a tokio runtime.
     ///
     /// # Errors
-    /// `Corrupt` if the backend claims an impossible number of logs.
+    /// `Corrupt` if the number of logs that the backend reports is not 1 to 1,024.
     pub fn open(
         backend: Arc<dyn Backend>,
         config: Config,
@@ -111,47 +111,47 @@ impl Store {
         }))
     }
 
-    /// The database below, for administration.
+    /// Returns the database below, for administration.
     #[must_use]
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
 
-    /// How long retries are recognised.
+    /// Returns for how long retries are recognised.
     #[must_use]
     pub fn idempotency(&self) -> IdempotencyWindow {
         self.idempotency
     }
 
-    /// What the pipeline of each log has done so far.
+    /// Returns what the pipeline of each log has done so far, in the order of the logs.
     #[must_use]
     pub fn pipeline_stats(&self) -> Vec<PipelineStats> {
         self.pipelines.iter().map(Pipeline::stats).collect()
     }
 
-    /// What the pipeline of one log has done so far; `None` if there is no such log.
+    /// Returns what the pipeline of one log has done so far; `None` if there is no such log.
     #[must_use]
     pub fn stats_of(&self, log: LogId) -> Option<PipelineStats> {
         self.pipelines.get(usize::from(log.0)).map(Pipeline::stats)
     }
 
-    /// Waits until nothing of a log waits or is in flight in this process.
+    /// Waits until nothing of a log waits or is in flight in this process. It returns at once if there is no such log.
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future changes nothing.
     pub async fn idle(&self, log: LogId) {
         if let Some(pipeline) = self.pipelines.get(usize::from(log.0)) {
             pipeline.idle().await;
         }
     }
 
-    /// Another process has said that it has committed up to this position of a log. While anybody is subscribed the log
-    /// is read at once; what was said is never believed.
+    /// Takes the message of another process that it has committed up to this position of a log. While anybody is
+    /// subscribed, the log is read at once; the message itself is never believed.
     pub fn heard(&self, log: LogId, position: Position) {
         self.hub.heard(log, position);
     }
 
-    /// Number of subscriptions.
+    /// Returns the number of subscriptions.
     #[must_use]
     pub fn subscribers(&self) -> usize {
         self.hub.subscribers()
@@ -161,7 +161,7 @@ impl Store {
         self.backend.info()
     }
 
-    /// The log of a stream.
+    /// Returns the log of a stream.
     #[must_use]
     pub fn log_of(&self, stream: &StreamId) -> LogId {
         log_of(stream, self.backend_info().logs)
@@ -174,8 +174,9 @@ impl Store {
         Ok(())
     }
 
-    /// Runs reads that belong together, again if the history of the store has changed meanwhile: parts of two histories
-    /// make no answer, and rows of streams that were looked up in one are others in the next.
+    /// Runs reads that belong together, and runs them again if the history of the store has changed meanwhile. Parts of
+    /// two histories make no answer: rows of streams that were looked up in one history are other streams' rows in the
+    /// next.
     pub(crate) async fn in_one_history<T, F: Future<Output = Result<T>>>(
         &self,
         reads: impl Fn(History) -> F,
@@ -192,7 +193,7 @@ impl Store {
         ))
     }
 
-    /// Last position of each log, from the primary.
+    /// Reads the last position of each log from the primary.
     pub(crate) async fn heads(&self) -> Result<Vec<Position>> {
         let ends = self.backend.log_ends(Purpose::Read).await?;
         Ok(ends.into_iter().map(|end| end.position).collect())
@@ -222,7 +223,7 @@ impl Store {
 }
 
 impl Store {
-    /// Asks what knows without the database first: every pipeline, then the end of every log.
+    /// Asks every pipeline first, which knows without the database, and then reads the end of every log.
     async fn check_ready(&self) -> Result<()> {
         self.check_open()?;
         for pipeline in &self.pipelines {
@@ -315,7 +316,7 @@ impl EventStore for Store {
     }
 }
 
-/// Lets what was queued finish, then closes everything.
+/// Lets what was queued finish, and then closes everything.
 async fn end(
     pipelines: Vec<Pipeline>,
     hub: Arc<Hub>,

@@ -1,7 +1,7 @@
-//! Reads about single streams: a page, the metadata, the names.
+//! Reads about single streams: a page of events, the metadata, the names.
 //!
-//! A page costs two round trips: one looks the stream up (last revision and metadata, in one snapshot of the
-//! primary), one reads what of it is visible.
+//! A page costs two round trips. One looks the stream up (its last revision and its metadata, in one snapshot of the
+//! primary), the other reads what of it is visible.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,21 @@ use gesta_core::{
 
 use crate::Store;
 
-/// Most streams that are looked up at once.
+/// Largest number of streams that are looked up at once.
 pub(crate) const LOOK_UP_MAX: usize = 1_000;
 
-/// What the database knows of a stream.
+/// What the database holds about a stream.
 pub(crate) struct Looked {
     pub(crate) head: Option<StreamHead>,
-    /// `Corrupt` if the metadata of this stream cannot be read. Nothing else is known of it then, least of all what may
-    /// be shown; other streams of the same look-up are not concerned.
+    /// State of the stream. It is `Corrupt` if the metadata of this stream cannot be read. Nothing else is known of the
+    /// stream then, least of all what may be shown; other streams of the same look-up are not concerned.
     pub(crate) lifecycle: Result<Lifecycle>,
-    /// Last revision of the metadata stream.
+    /// Last revision of the metadata stream; `None` if there is none.
     pub(crate) metadata_revision: Option<Revision>,
 }
 
 impl Default for Looked {
-    /// A stream that was never written.
+    /// Stands for a stream that was never written.
     fn default() -> Self {
         Self {
             head: None,
@@ -39,7 +39,7 @@ impl Default for Looked {
 }
 
 impl Looked {
-    /// A loaded stream as seen by who asked for `stream`: that stream or its metadata stream.
+    /// Makes the answer about `stream` of what was loaded for it, or for the stream that it describes.
     fn of(stream: &StreamId, loaded: LoadedStream) -> Self {
         if stream.described_stream().is_some() {
             return Self {
@@ -58,7 +58,7 @@ impl Looked {
         }
     }
 
-    /// A stream that could not be looked up.
+    /// Makes the answer about a stream that could not be looked up.
     fn failed(stream: &StreamId, error: Error) -> Self {
         Self {
             lifecycle: Err(unreadable(stream, error)),
@@ -70,8 +70,8 @@ impl Looked {
         self.lifecycle.as_ref().map_err(Clone::clone)
     }
 
-    /// The head of a stream to list: one that readers may see, or one whose metadata cannot be read, so that it is
-    /// found.
+    /// Returns the head of a stream to list. That is a stream that readers may see, or one whose metadata cannot be
+    /// read, so that people find it.
     fn listed(&self) -> Option<StreamHead> {
         let last = self.head.map(|head| head.last);
         let exists = |lifecycle: &Lifecycle| lifecycle.exists(last);
@@ -79,10 +79,10 @@ impl Looked {
             .filter(|_| self.lifecycle.as_ref().map_or(true, exists))
     }
 
-    /// What readers may see of `stream` at `now`.
+    /// Returns what readers may see of `stream` at `now`.
     ///
     /// # Errors
-    /// `StreamNotFound`, `StreamTombstoned`, `Corrupt`.
+    /// `StreamNotFound`, `StreamTombstoned`; `Corrupt` if the metadata of the stream cannot be read.
     pub(crate) fn readable(&self, stream: &StreamId, now: Timestamp) -> Result<Readable> {
         let lifecycle = self.lifecycle()?;
         if lifecycle.tombstoned {
@@ -99,7 +99,7 @@ impl Looked {
     }
 }
 
-/// Revisions to read, both included; empty if `from > to`.
+/// Revisions to read, both ends included. The range is empty if `from > to`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Range {
     from: Revision,
@@ -107,7 +107,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// The part of it that is this one revision; empty if it does not hold that.
+    /// Returns the part of the range that is this one revision; it is empty if the range does not hold that revision.
     pub(crate) fn only(self, revision: Revision) -> Self {
         Self {
             from: self.from.max(revision),
@@ -124,7 +124,7 @@ pub(crate) struct Readable {
 }
 
 impl Readable {
-    /// What to ask the backend for; `None` if the range is empty.
+    /// Returns what to ask the backend for; `None` if the range is empty.
     pub(crate) fn slice(
         &self,
         log: LogId,
@@ -143,7 +143,7 @@ impl Readable {
         })
     }
 
-    /// The range that a read forwards is about.
+    /// Returns the range that a read forwards asks for.
     pub(crate) fn forwards(&self, request: &ReadStream) -> Range {
         Range {
             from: self.asked(request).max(self.visible.from),
@@ -151,7 +151,7 @@ impl Readable {
         }
     }
 
-    /// The page of a read forwards, of these rows of its range.
+    /// Makes the page of a read forwards from the rows of its range.
     pub(crate) fn page_forwards(&self, request: &ReadStream, rows: Rows) -> StreamPage {
         let next = match rows.events.last() {
             _ if rows.complete => self.asked(request).max(self.head.last.next()),
@@ -166,7 +166,7 @@ impl Readable {
         }
     }
 
-    /// The first revision that a read forwards asks for.
+    /// Returns the first revision that a read forwards asks for.
     fn asked(&self, request: &ReadStream) -> Revision {
         match request.from {
             StreamFrom::Start => Revision(0),
@@ -176,7 +176,7 @@ impl Readable {
     }
 }
 
-/// The answer about an empty range.
+/// Makes the answer about an empty range.
 pub(crate) fn no_rows() -> Rows {
     Rows {
         events: Vec::new(),
@@ -244,7 +244,7 @@ impl Store {
         })
     }
 
-    /// Reads visible events of a range.
+    /// Reads the visible events of a range.
     async fn read_range(
         &self,
         request: &ReadStream,
@@ -302,7 +302,7 @@ impl Store {
         Ok(looked.into_iter().next().unwrap_or_default())
     }
 
-    /// Looks up streams, in their order.
+    /// Looks up streams. The answers are in their order.
     pub(crate) async fn look_up_all(&self, streams: &[StreamId]) -> Result<Vec<Looked>> {
         let mut by_log: BTreeMap<LogId, Vec<(usize, &StreamId)>> = BTreeMap::new();
         for (place, stream) in streams.iter().enumerate() {
@@ -324,8 +324,9 @@ impl Store {
         Ok(found)
     }
 
-    /// Looks up at most [`LOOK_UP_MAX`] streams of one log, in their order: in one snapshot, or, if the database finds
-    /// that something of them is corrupt, one by one, to answer about the others.
+    /// Looks up at most [`LOOK_UP_MAX`] streams of one log, in one snapshot. If the database finds that something of
+    /// them is corrupt, it looks them up one by one, to answer about the others. The answers are in the order of the
+    /// streams.
     pub(crate) async fn look_up_in(
         &self,
         log: LogId,
@@ -373,12 +374,12 @@ pub(crate) fn is_corrupt(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt(_))
 }
 
-/// What is known of a stream cannot be read.
+/// Makes the error for a stream of which the database holds something that cannot be read.
 fn unreadable(stream: &StreamId, error: Error) -> Error {
     Error::corrupt(format!("what is known of stream {stream}")).caused_by(error)
 }
 
-/// The stream to look up for `stream`: itself or the one it describes; `None` if it cannot exist.
+/// Returns the stream to look up for `stream`: itself, or the one that it describes; `None` if it cannot exist.
 fn base_of(stream: &StreamId) -> Option<StreamId> {
     match stream.described_stream() {
         // Metadata streams have no metadata streams.

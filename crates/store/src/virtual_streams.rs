@@ -1,10 +1,10 @@
-//! Reading virtual streams: `$ce-…`, `$et-…` and `$streams`.
+//! Virtual streams (`$ce-…`, `$et-…` and `$streams`) are read here.
 //!
 //! A page takes its entries from the index, and makes a link of each by looking up the event that stands there. A read
-//! asks for the end of the log first, and waits until the log was looked at up to there, so it contains what was
+//! reads the end of the log first, and waits until the log was looked at up to that end, so it contains what was
 //! acknowledged before it began.
-//! Invariants: an entry keeps its revision for ever. An entry whose event was scavenged is left out, which leaves a gap.
-//! Whether virtual streams are on is asked of the database with every read.
+//! Invariants: an entry keeps its revision for ever. An entry whose event was scavenged is left out, which leaves a
+//! gap. Every read asks the database whether virtual streams are on.
 //! Not here: what writes the entries (`indexer`), following links (`links`).
 
 pub(crate) mod indexer;
@@ -28,24 +28,24 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::indexer::{Config, Indexer, LOG};
 
-/// The virtual streams of a store of one log.
+/// The virtual streams of a store with one log.
 pub(crate) struct VirtualStreams {
     backend: Arc<dyn Backend>,
     pub(crate) indexer: Arc<Indexer>,
 }
 
-/// Links of a part of a virtual stream.
+/// The links of a part of a virtual stream.
 struct Links {
     /// The links, in the direction asked for.
     events: Vec<RecordedEvent>,
-    /// The last revision of the stream.
+    /// Last revision of the virtual stream; `None` if it has no entry.
     last: Option<Revision>,
-    /// Where to go on; `None` if there is nothing more.
+    /// Revision at which the read goes on; `None` if there is nothing more.
     next: Option<Revision>,
 }
 
 impl VirtualStreams {
-    /// The virtual streams of a backend, if it can have any.
+    /// Makes the virtual streams of a backend; `None` if it can have none.
     pub(crate) fn new(backend: &Arc<dyn Backend>, config: Config) -> Option<Arc<Self>> {
         if backend.info().logs != 1 {
             return None;
@@ -58,10 +58,10 @@ impl VirtualStreams {
         }))
     }
 
-    /// One page.
+    /// Reads one page of a virtual stream.
     ///
     /// # Errors
-    /// As [`read_stream`](gesta_core::EventStore::read_stream); `Unsupported` if virtual streams are off.
+    /// Those of [`read_stream`](gesta_core::EventStore::read_stream); `Unsupported` if virtual streams are off.
     pub(crate) async fn page(&self, request: &ReadStream) -> Result<StreamPage> {
         request.validate()?;
         let first_only =
@@ -108,7 +108,7 @@ impl VirtualStreams {
         self.links_of_log(slice, end).await
     }
 
-    /// Reads links until there is one at least, or the slice ends; of the log up to `end` at least.
+    /// Reads links until there is one at least, or until the slice ends. They include the log up to `end` at least.
     async fn links_of_log(&self, mut slice: EntrySlice, end: Position) -> Result<Links> {
         loop {
             let found = self.entries(&slice, end).await?;
@@ -150,7 +150,7 @@ impl VirtualStreams {
         }
     }
 
-    /// The links at these places, without those whose events are gone.
+    /// Makes the links at these places, and leaves out those whose events are gone.
     async fn links_of(&self, stream: &StreamId, entries: Vec<Entry>) -> Result<Vec<RecordedEvent>> {
         if entries.is_empty() {
             return Ok(Vec::new());
@@ -170,7 +170,7 @@ impl VirtualStreams {
     }
 }
 
-/// The task that writes entries. It ends when this is dropped, at the latest.
+/// The task that writes entries. Dropping this value ends the task.
 pub(crate) struct Indexing {
     closes: CancellationToken,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -178,7 +178,7 @@ pub(crate) struct Indexing {
 }
 
 impl Indexing {
-    /// Starts the task. Must be called within a tokio runtime.
+    /// Starts the task. The caller must be in a tokio runtime.
     pub(crate) fn start(streams: &Arc<VirtualStreams>) -> Arc<Self> {
         let closes = streams.indexer.closed().clone();
         let task = tokio::spawn(Arc::clone(&streams.indexer).run());
@@ -189,7 +189,7 @@ impl Indexing {
         })
     }
 
-    /// Ends the task.
+    /// Ends the task, and waits for its end.
     pub(crate) async fn end(&self) {
         self.closes.cancel();
         if let Some(task) = self.task.lock().await.take() {
@@ -199,7 +199,7 @@ impl Indexing {
     }
 }
 
-/// Who is told of commits: the hub, and whoever writes the entries of virtual streams.
+/// Returns the observer of commits: the hub, and, if there are virtual streams, also what writes their entries.
 pub(crate) fn observer(
     hub: &Arc<Hub>,
     streams: Option<&Arc<VirtualStreams>>,
@@ -231,18 +231,18 @@ impl CommitObserver for Observers {
     }
 }
 
-/// What a store says about its virtual streams.
+/// State of the virtual streams of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VirtualStreamsStatus {
-    /// They were switched on.
+    /// True if virtual streams are switched on.
     pub on: bool,
-    /// The entries of events up to here are written.
+    /// Position up to which the entries of events are written.
     pub position: Position,
-    /// The end of the log.
+    /// Position of the last event of the log.
     pub end: Position,
 }
 
-/// Where a slice goes on after these entries; `None` if it has no more.
+/// Returns where a slice goes on after these entries; `None` if it has no more.
 fn next_of(slice: &EntrySlice, found: &Entries) -> Option<Revision> {
     let (last, read) = (found.last?, found.entries.last()?.revision);
     if found.entries.len() < slice.limit {
@@ -263,7 +263,7 @@ pub(crate) fn off() -> Error {
     ErrorKind::Unsupported(text.to_owned()).into()
 }
 
-/// Why a store has no virtual streams.
+/// Makes the error that tells why a store has no virtual streams.
 pub(crate) fn none(logs: u16) -> Error {
     let text = match logs {
         1 => "this store keeps no virtual streams".to_owned(),

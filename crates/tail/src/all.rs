@@ -1,4 +1,4 @@
-//! A subscription to all events: a cursor per log, the logs taken in turns.
+//! A subscription to all events. It has a cursor per log, and takes the logs in turns.
 //!
 //! Invariants: at most one chunk of events is held, and `positions` says for each log up to where everything was
 //! *handed over* (or skipped by the filter), so any checkpoint is right. The wake-up is armed before looking, so none
@@ -19,25 +19,26 @@ use crate::pages::CatchUp;
 use crate::ring::Taken;
 use crate::{Membership, Shared, Subscriber, subscription};
 
-/// Positions that a filter may skip before a checkpoint is sent.
+/// Number of positions that a filter may skip before a checkpoint is sent, while the subscriber catches up.
 const SKIPPED_CATCHING_UP_MAX: u64 = 1_000;
+/// Number of positions that a filter may skip before a checkpoint is sent, while the subscriber is live.
 const SKIPPED_LIVE_MAX: u64 = 10_000;
 
-/// Where the subscriber is in one log.
+/// The part of a subscriber's state that belongs to one log.
 struct Cursor {
     generation: u64,
-    /// The end of the log when the subscriber began, or when its position was last found to lie before the ring.
+    /// End of the log when the subscriber began, or when its position was last found to lie before the ring.
     target: Position,
-    /// The position in the last checkpoint that a message carried.
+    /// Position in the last checkpoint that a message carried.
     told: Position,
 }
 
-/// Events of one log that were taken and not yet handed over.
+/// Events of one log that were taken and are not handed over yet.
 #[derive(Default)]
 struct Chunk {
     log: usize,
     events: VecDeque<SharedEvent>,
-    /// Every matching event of the log up to this position was taken.
+    /// Position up to which every matching event of the log was taken.
     covered: Position,
     /// False once everything was handed over.
     open: bool,
@@ -45,7 +46,7 @@ struct Chunk {
 
 struct AllSubscriber {
     hub: Arc<Shared>,
-    /// The history that the subscriber reads; its checkpoints name it too.
+    /// History that the subscriber reads. Its checkpoints carry the incarnation of that history.
     history: History,
     filter: Filter,
     matcher: Matcher,
@@ -53,7 +54,7 @@ struct AllSubscriber {
     positions: Vec<Position>,
     cursors: Vec<Cursor>,
     chunk: Chunk,
-    /// The log whose turn it is.
+    /// Index of the log whose turn it is.
     turn: usize,
     /// True until the message that the subscriber has caught up is sent.
     catching_up: bool,
@@ -70,7 +71,7 @@ pub(crate) async fn subscribe(
     subscription(|| begin(hub, &filter, &from)).await
 }
 
-/// Looks where the subscriber begins; `None` if the history has changed meanwhile.
+/// Finds where the subscriber begins. Returns `None` if the history has changed meanwhile.
 async fn begin(
     hub: &Arc<Shared>,
     filter: &Filter,
@@ -161,7 +162,7 @@ impl Subscriber for AllSubscriber {
 }
 
 impl AllSubscriber {
-    /// The next message out of the events that were taken.
+    /// Makes the next message of the events that were taken; `None` if no message is left in them.
     fn hand_over(&mut self) -> Option<SubscriptionMessage> {
         if !self.chunk.open {
             return None;
@@ -192,8 +193,8 @@ impl AllSubscriber {
         None
     }
 
-    /// Moves on to `position` over events that the filter skips. If these are many, stops
-    /// half way with a checkpoint: call again until there is none.
+    /// Moves on to `position` over events that the filter skips. If these are many, it stops half way and returns a
+    /// checkpoint. The caller must call again until there is none.
     fn skip_to(&mut self, position: Position) -> Option<SubscriptionMessage> {
         let step = if self.catching_up {
             SKIPPED_CATCHING_UP_MAX
@@ -247,7 +248,7 @@ impl AllSubscriber {
         }
     }
 
-    /// Takes the next chunk of the first log that has one, or reads it. False if all logs are at their end.
+    /// Takes the next chunk of the first log that has one, or reads it. Returns false if all logs are at their end.
     async fn find(&mut self) -> Result<bool> {
         if self.catching_up && self.has_reached_targets() {
             return Ok(false);
@@ -267,7 +268,8 @@ impl AllSubscriber {
         Ok(false)
     }
 
-    /// True if all that was there at the beginning has been handed over, and what follows is in the rings.
+    /// Returns true if everything that was there at the beginning has been handed over, and what follows is in the
+    /// rings.
     fn has_reached_targets(&self) -> bool {
         let places = self
             .hub
@@ -286,7 +288,7 @@ impl AllSubscriber {
         self.chunk.open = true;
     }
 
-    /// Reads events before the ring, which begins after `ring`.
+    /// Reads the next page of events before the ring, which begins after `ring`.
     async fn read(&mut self, log: usize, ring: Position) -> Result<()> {
         self.begin_catch_up(log);
         let lane = &self.hub.lanes[log];

@@ -1,13 +1,13 @@
-//! One log as the hub sees it: its ring, who is interested, and what is known to be missing.
+//! One log as the hub sees it: its ring, its subscribers, and what is known to be missing.
 //!
-//! A lane is *awake* while anybody is subscribed. Asleep it keeps nothing and asks nothing.
+//! A lane is *awake* while anybody is subscribed. A lane that is not awake keeps no events and reads nothing.
 //!
 //! Invariants: only events that follow the ring's end without a gap enter it. What was committed after a gap waits in
 //! `pending` until the reader task (`reader`) has filled the gap from the database. The end never moves back while
 //! subscribers hold positions of it: if the log is found to be another one than was seen (a fail-over that lost
 //! commits), the lane begins a new *generation*: all that it holds is forgotten, and subscribers of the old one end.
-//! Found it is by the number of the backend's history, which every call brings along, or by rows that do not follow
-//! each other: positions alone prove nothing, because they are used again.
+//! That is found by the number of the backend's history, which every call brings along, or by rows that do not follow
+//! each other. Positions alone prove nothing, because they are used again.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::ring::{Ring, Taken};
 
-/// What is known of the last row that the ring covers; nothing that is unknown is compared.
+/// What is known of the last row that the ring covers. What is unknown is not compared.
 #[derive(Clone, Copy, Default)]
 struct LastRow {
     writer: Option<WriterEpoch>,
@@ -35,14 +35,14 @@ impl LastRow {
         }
     }
 
-    /// False if this row and the other one, of the same position, cannot be the same row.
+    /// Returns false if this row and the other one, of the same position, cannot be the same row.
     fn may_be(&self, other: &LogEnd) -> bool {
         self.writer.is_none_or(|writer| writer == other.writer)
             && self.created.is_none_or(|created| created == other.created)
     }
 }
 
-/// Events that follow `after` without a gap.
+/// Events that follow the row `after` without a gap.
 struct Segment {
     after: LogEnd,
     end: Position,
@@ -50,10 +50,10 @@ struct Segment {
     bytes: usize,
 }
 
-/// What the reader task is to do next, and in which generation.
+/// Next work of the reader task, and the generation to which it belongs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Work {
-    /// The generation that it is for.
+    /// Generation of the lane for which the work is.
     pub generation: u64,
     /// What is to be done.
     pub task: Task,
@@ -62,16 +62,16 @@ pub struct Work {
 /// What the reader task is to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Read what comes after `after`; up to `to` if that is known to be committed.
+    /// The task reads the events after `after`, up to `to` if that is known to be committed.
     Read {
-        /// Events after this position are to be read.
+        /// Position after which events are to be read.
         after: Position,
-        /// They are to be read up to this position, if it is known to be committed.
+        /// Position up to which events are to be read, if it is known to be committed.
         to: Option<Position>,
     },
-    /// Ask for the end of the log: something may have been missed, or the ring has no place yet.
+    /// The task reads the end of the log, because something may have been missed, or because the ring has no place yet.
     Check {
-        /// Where the ring ended when this was asked.
+        /// Position at which the ring ended when this was asked for.
         end: Position,
     },
 }
@@ -86,9 +86,9 @@ enum Hint {
 
 struct State {
     ring: Ring,
-    /// Number of subscribers.
+    /// Number of subscribers of the log.
     interested: usize,
-    /// Kept in step with [`Lane::awake`].
+    /// The same value as [`Lane::awake`].
     awake: bool,
     pending: VecDeque<Segment>,
     pending_events: usize,
@@ -97,32 +97,33 @@ struct State {
     /// Highest position that a commit or a message has named.
     heard: Position,
     generation: u64,
-    /// The number of the backend's history that the generation belongs to.
+    /// Number of the backend's history to which the generation belongs.
     history: u64,
     /// False from the beginning of a generation until the end of the log is known again.
     placed: bool,
     last_row: LastRow,
-    /// Why the last generation ended.
+    /// Error that tells why the last generation ended.
     lost: Option<Error>,
     /// True if subscribers must be woken even if the end has not moved.
     alarm: bool,
 }
 
-/// One log.
+/// What the hub knows of one log.
 pub struct Lane {
-    /// The log.
+    /// Number of the log.
     pub log: LogId,
     state: Mutex<State>,
     awake: AtomicBool,
     events_max: usize,
     bytes_max: usize,
-    /// Wakes the reader task.
+    /// Wakes the reader task when there may be work.
     pub wake: Notify,
-    /// Changes whenever there may be something new for subscribers.
+    /// Position at which the ring ended when subscribers were last woken. It changes whenever there may be something
+    /// new for them.
     pub head: watch::Sender<Position>,
-    /// Changes with the heads of all lanes.
+    /// Number that changes whenever the head of any lane does. All lanes share it.
     pub pulse: Arc<watch::Sender<u64>>,
-    /// Last position that this process has committed; the announcer tells it to the other processes.
+    /// Last position that this process has committed. The announcer tells it to the other processes.
     pub announced: watch::Sender<Position>,
 }
 
@@ -135,8 +136,8 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
-    /// A lane that sleeps. The ring keeps at most so many events and bytes; `pulse` changes with the heads of all
-    /// lanes.
+    /// Makes a lane that is not awake. Its ring keeps at most `events_max` events and `bytes_max` bytes. `pulse`
+    /// changes with the heads of all lanes.
     pub fn new(
         log: LogId,
         events_max: usize,
@@ -191,7 +192,7 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// Takes a batch of this process that is durable.
+    /// Takes a durable batch of this process.
     pub fn committed(&self, history: u64, batch: &Batch) {
         self.keep_up(history);
         let Some(last) = batch.rows.last() else {
@@ -240,7 +241,8 @@ impl Lane {
         Vec::new()
     }
 
-    /// Takes a message of another process: it has committed up to `position`. It is a hint and never believed.
+    /// Takes a message of another process, that it has committed up to `position`. The message is a hint and never
+    /// believed.
     pub fn heard(&self, position: Position) {
         {
             let mut state = self.lock();
@@ -310,7 +312,7 @@ impl Lane {
         task.map(|task| Work { generation, task })
     }
 
-    /// Takes the rows that were read after `after`: all that there are up to `to`, if the rows are complete.
+    /// Takes the rows that were read after `after`. They are all that there are up to `to`, if the rows are complete.
     pub fn filled(&self, generation: u64, after: Position, to: Option<Position>, rows: Rows) {
         let last = rows.events.last();
         let last_row = LastRow {
@@ -358,7 +360,7 @@ impl Lane {
         state.hint = state.hint.max(hint);
     }
 
-    /// The generation of the ring and its end, if somebody is subscribed and the ring has a place in the log.
+    /// Returns the generation of the ring and its end, if somebody is subscribed and the ring has a place in the log.
     pub fn place(&self) -> Option<(u64, Position)> {
         let state = self.lock();
         let is_placed = state.awake && state.placed;
@@ -409,7 +411,7 @@ impl Lane {
         self.pulse.send_modify(|beat| *beat = beat.wrapping_add(1));
     }
 
-    /// True while anybody is subscribed.
+    /// Returns true while anybody is subscribed.
     pub fn is_awake(&self) -> bool {
         self.awake.load(Ordering::Acquire)
     }
@@ -426,7 +428,7 @@ impl Lane {
 
     /// Takes the end of the log, as read from the primary in this history after [`interest`](Self::interest) was taken.
     ///
-    /// Returns the generation to read in; `None` if the history has changed since.
+    /// Returns the generation in which the subscriber reads; `None` if the history has changed since.
     pub fn awaken(&self, history: u64, end: &LogEnd) -> Option<u64> {
         self.keep_up(history);
         let generation = {
@@ -451,15 +453,15 @@ impl Lane {
     /// Checks that this generation is the present one.
     ///
     /// # Errors
-    /// `InvalidCheckpoint` if it has ended.
+    /// `InvalidCheckpoint` if the generation has ended.
     pub fn check(&self, generation: u64) -> Result<(), Error> {
         self.lock().check(self.log, generation)
     }
 
-    /// Takes the next events after `position`, for a subscriber of this generation.
+    /// Takes the next events after `position`, for a subscriber of this generation, and adds them to `into`.
     ///
     /// # Errors
-    /// `InvalidCheckpoint` if the log was found to have moved back.
+    /// `InvalidCheckpoint` if the generation has ended, because the log was found to be another one.
     pub fn take(
         &self,
         generation: u64,
@@ -471,12 +473,12 @@ impl Lane {
         Ok(state.ring.take(position, into))
     }
 
-    /// The position at which the ring ends now.
+    /// Returns the position at which the ring ends now.
     pub fn end(&self) -> Position {
         self.lock().ring.end()
     }
 
-    /// True if no event after `position` must be read from the database.
+    /// Returns true if no event after `position` must be read from the database.
     pub fn reaches(&self, position: Position) -> bool {
         self.lock().ring.reaches(position)
     }
@@ -523,7 +525,7 @@ fn moved_back(log: LogId) -> Error {
     .into()
 }
 
-/// The interest of one subscriber: it keeps its lane awake until it is dropped.
+/// The interest of one subscriber in a lane. It keeps the lane awake until it is dropped.
 #[derive(Debug)]
 pub struct Interest {
     lane: Arc<Lane>,

@@ -1,11 +1,11 @@
-//! Tail hub: one reader per log feeds any number of subscriptions.
+//! Tail hub: one reader per log serves any number of subscriptions.
 //!
 //! Why: N subscribers that poll cost N queries a round, busy or idle. Here a commit of this process reaches the
-//! subscribers without any query, one of another process with a single one, and silence costs one look at the end of
-//! each log every few seconds, for one subscriber as for a thousand. Invariants: a subscriber gets every matching event
+//! subscribers without any query, and one of another process with a single one. A log that is idle costs one look at
+//! its end every few seconds, for one subscriber as for a thousand. Invariants: a subscriber gets every matching event
 //! once, in the order of its log. It pulls, by position: from a bounded ring of the newest events, or, when its
-//! position lies before the ring, from the database. A slow one therefore holds one page and nothing else. Events are
-//! made once and shared. Not here: reads of single pages (`gesta-store`), SQL (the backends).
+//! position lies before the ring, from the database. A slow subscriber therefore holds one page and nothing else.
+//! Events are made once and shared. Not here: reads of single pages (`gesta-store`), SQL (the backends).
 //!
 //! * `ring`: the newest events of a log; `lane`: what the hub knows of a log; `reader`: the tasks;
 //! * `all`, `stream`: the two kinds of subscription; `pages`: their reads; `matcher`: filters.
@@ -40,19 +40,19 @@ use crate::reader::TailReader;
 /// Bounds and times of the hub.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Most events of one log that are kept in memory, the newest ones, while anybody is subscribed.
+    /// Largest number of events of one log that are kept in memory, the newest ones, while anybody is subscribed.
     pub ring_events_max: usize,
-    /// Most bytes of these events, of all logs together.
+    /// Largest memory of these events, of all logs together, in bytes.
     pub ring_bytes_max: usize,
-    /// How often to look at the ends of all logs, with one statement, in case a message of another process was lost. At
-    /// least 10 ms, whatever stands here.
+    /// Time between two looks at the ends of all logs, in case a message of another process was lost. A look is one
+    /// statement. The time is at least 10 ms, whatever stands here.
     pub poll_interval: Duration,
     /// Shortest time between two messages to the other processes about one log.
     pub announce_interval: Duration,
-    /// Most reads at once of subscribers that catch up.
+    /// Largest number of reads that run at once for subscribers that catch up.
     pub catch_up_reads_max: usize,
-    /// Most bytes of pages that subscribers hold while they catch up, together (each may hold at least 64 KiB, or one
-    /// event).
+    /// Largest size of the pages that subscribers hold while they catch up, together, in bytes. Each may hold at least
+    /// 64 KiB, or one event.
     pub catch_up_bytes_max: usize,
 }
 
@@ -69,16 +69,17 @@ impl Default for Config {
     }
 }
 
-/// Tries to begin a subscription, if the history of the store changes meanwhile.
+/// Number of attempts to begin a subscription, if the history of the store changes meanwhile.
 const BEGINNINGS_MAX: u32 = 3;
 
-/// A subscriber knows its position, and gives its messages one after the other.
+/// A subscriber of the hub. It knows its position, and gives its messages one after the other.
 pub(crate) trait Subscriber: Sized + Send + 'static {
-    /// The next message; `None` once the subscription has ended.
+    /// Waits for the next message. Returns `None` once the subscription has ended.
     fn next(&mut self) -> impl Future<Output = Option<Result<SubscriptionMessage>>> + Send;
 }
 
-/// The messages of a subscriber. `begin` looks where it begins, and gives `None` if the history has changed meanwhile.
+/// Makes a subscription of a subscriber. `begin` finds where the subscriber begins, and gives `None` if the history has
+/// changed meanwhile.
 pub(crate) async fn subscription<S, F>(begin: impl Fn() -> F) -> Result<Subscription>
 where
     S: Subscriber,
@@ -106,7 +107,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) lanes: Vec<Arc<Lane>>,
     pub(crate) pages: Arc<Pages>,
-    /// Changes whenever the head of any lane does.
+    /// Changes whenever the head of any lane changes.
     pub(crate) pulse: Arc<watch::Sender<u64>>,
     pub(crate) closed: CancellationToken,
     subscribers: Arc<AtomicUsize>,
@@ -130,7 +131,7 @@ impl std::fmt::Debug for Hub {
 }
 
 impl Hub {
-    /// Starts the hub. Must be called within a tokio runtime.
+    /// Starts the hub. The caller must be in a tokio runtime.
     #[must_use]
     pub fn start(backend: Arc<dyn Backend>, config: Config, clock: Arc<dyn Clock>) -> Arc<Self> {
         let logs = backend.info().logs;
@@ -167,13 +168,13 @@ impl Hub {
 
     /// Begins a subscription.
     ///
-    /// Positions for [`SubscribeFrom::End`](gesta_core::SubscribeFrom::End) are taken before this returns.
+    /// For [`SubscribeFrom::End`](gesta_core::SubscribeFrom::End) the positions are taken before this method returns.
     ///
     /// # Errors
-    /// As [`gesta_core::EventStore::subscribe`].
+    /// Those of [`gesta_core::EventStore::subscribe`].
     ///
     /// # Cancel safety
-    /// Safe.
+    /// Dropping the future ends the attempt; nothing is left behind.
     pub async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
         request.validate()?;
         self.shared.check_open()?;
@@ -185,15 +186,15 @@ impl Hub {
         }
     }
 
-    /// Another process has said that it has committed up to this position of a log. It is a hint, as its message by way
-    /// of the database is: the log is read, while anybody is subscribed.
+    /// Takes the message of another process that it has committed up to this position of a log. The message is a hint,
+    /// like one that comes by way of the database: while anybody is subscribed, the log is read.
     pub fn heard(&self, log: LogId, position: Position) {
         if let Some(lane) = self.shared.lanes.get(usize::from(log.0)) {
             lane.heard(position);
         }
     }
 
-    /// Number of subscriptions.
+    /// Returns the number of subscriptions.
     #[must_use]
     pub fn subscribers(&self) -> usize {
         self.shared.subscribers.load(Ordering::Relaxed)
@@ -201,10 +202,10 @@ impl Hub {
 
     /// Ends all subscriptions with `Unavailable`, tells the other processes of the last commits, and ends the tasks.
     ///
-    /// Called again before it has returned, it returns when the first call does.
+    /// A call that is made while another one runs returns when that one does.
     ///
     /// # Cancel safety
-    /// The hub goes on shutting down; call it again to wait for that.
+    /// Dropping the future does not stop the hub from shutting down. A further call waits for the end.
     pub async fn shutdown(&self) {
         self.shared.close();
         let mut tasks = self.tasks.lock().await;
@@ -237,7 +238,8 @@ impl CommitObserver for Hub {
 }
 
 impl Shared {
-    /// Starts a reader for each lane and, if other processes append to the store too, what talks and listens to them.
+    /// Starts a reader for each lane. If other processes append to the store too, it also starts the tasks that send
+    /// them messages and receive theirs.
     fn spawn_tasks(&self, config: &Config) -> Vec<JoinHandle<()>> {
         let is_shared = self.backend.info().capabilities.shared;
         let mut tasks = Vec::new();
@@ -286,8 +288,10 @@ impl Shared {
         Ok(())
     }
 
+    /// Checks that the history of the store is still this one.
+    ///
     /// # Errors
-    /// `InvalidCheckpoint` if the history of the store is not this one any more.
+    /// `InvalidCheckpoint` if the store has another history now.
     pub(crate) fn check_history(&self, history: History) -> Result<()> {
         let now = self.backend.history();
         if now == history {
@@ -316,7 +320,7 @@ impl Shared {
     }
 }
 
-/// What a subscription holds; dropping it frees it.
+/// What a subscription holds of the hub. Dropping it frees that.
 pub(crate) struct Membership {
     _interests: Vec<Interest>,
     pages: Arc<Pages>,

@@ -1,22 +1,22 @@
-//! A filter made ready to be asked ten million times: long lists become sets.
+//! A filter in a form that is quick for many events: long lists become sets.
 
 use std::collections::HashSet;
 
 use gesta_core::{Filter, Query, RecordedEvent};
 
-/// Above this many values a set is faster than looking at each.
+/// Number of values above which a set is faster than looking at each value.
 const LIST_MAX: usize = 8;
 
 /// Tells which events pass a filter.
 #[derive(Debug)]
 pub(crate) struct Matcher {
-    /// Empty: every event passes.
+    /// The queries; none if every event passes.
     any_of: Vec<Prepared>,
 }
 
 #[derive(Debug)]
 struct Prepared {
-    /// What is asked one by one: the query without the lists that became sets.
+    /// The conditions that are checked one by one: the query without the lists that became sets.
     query: Query,
     types: Option<HashSet<Box<str>>>,
     categories: Option<HashSet<Box<str>>>,

@@ -1,10 +1,10 @@
-//! Reads of subscribers that catch up: their position lies before the ring.
+//! Reads for subscribers that catch up, whose position lies before the ring.
 //!
 //! Why: a thousand subscribers that come back after a restart must neither take a thousand connections nor a thousand
 //! pages of memory. So at most `reads_max` reads run at once, the size of a page shrinks as more subscribers catch up,
-//! and unfiltered pages, which begin at aligned places, are shared. Invariant: a read runs in a task of its own. A
+//! and unfiltered pages, which begin at aligned places, are shared. Invariants: a read runs in a task of its own, so a
 //! subscriber that stops asking for messages half way holds no connection and no permit. A database that is away for a
-//! while ends no subscription: those who catch up wait for it, as those who are live do.
+//! while ends no subscription: subscribers that catch up wait for it, as live ones do.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,17 +19,19 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// How long to wait after a read of the database has failed.
+/// Pauses after a read of the database has failed.
 pub(crate) const RETRY: BackOff = BackOff::new(Duration::from_millis(50), Duration::from_secs(5));
-/// Shared pages that are kept for the next subscriber who needs them.
+/// Largest number of shared pages that are kept for other subscribers.
 const CACHED_MAX: usize = 16;
-/// Smallest and largest number of bytes that one subscriber's page may hold (one event may be larger).
+/// Smallest bound on the page of one subscriber, in bytes.
 const PAGE_BYTES_MIN: usize = 64 * 1024;
+/// Largest bound on the page of one subscriber, in bytes. One event may be larger.
 const PAGE_BYTES_MAX: usize = 1024 * 1024;
-/// Smallest and largest number of events of a page.
+/// Smallest bound on the number of events of a page.
 const PAGE_EVENTS_MIN: u64 = 16;
+/// Largest bound on the number of events of a page.
 const PAGE_EVENTS_MAX: u64 = 1_024;
-/// Size of an event as long as none was seen.
+/// Assumed size of an event as long as none was seen, in bytes.
 const FIRST_GUESS_BYTES: u64 = 1_024;
 
 /// A page for catching up: every event of a log after some position and up to `covered` that passes the filter.
@@ -42,7 +44,7 @@ pub(crate) struct Page {
 #[derive(PartialEq, Eq, Clone, Copy)]
 struct Key {
     log: LogId,
-    /// The generation of the lane: in another one the same positions hold other events.
+    /// Generation of the lane. In another generation the same positions hold other events.
     generation: u64,
     after: Position,
     to: Position,
@@ -51,9 +53,9 @@ struct Key {
 /// What to do while the database does not answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Fail: somebody waits for the answer.
+    /// The read fails, because somebody waits for the answer.
     No,
-    /// Try again until it does, or the hub is closed.
+    /// The read is tried again until it succeeds, or until the hub is closed.
     Yes,
 }
 
@@ -63,9 +65,9 @@ pub(crate) struct Pages {
     backend: Arc<dyn Backend>,
     reads: Arc<Semaphore>,
     bytes_max: usize,
-    /// Number of subscribers that catch up.
+    /// Number of subscribers that catch up now.
     catching_up: AtomicUsize,
-    /// Running mean of the size of events.
+    /// Running mean of the size of events, in bytes.
     event_bytes: Arc<AtomicU64>,
     cached: Mutex<VecDeque<(Key, Reading)>>,
     closed: CancellationToken,
@@ -89,7 +91,7 @@ impl Pages {
         }
     }
 
-    /// Counts a subscriber that begins to catch up.
+    /// Counts a subscriber that begins to catch up, until the answer is dropped.
     pub(crate) fn begin_catch_up(self: &Arc<Self>) -> CatchUp {
         self.catching_up.fetch_add(1, Ordering::Relaxed);
         CatchUp {
@@ -97,7 +99,7 @@ impl Pages {
         }
     }
 
-    /// How many bytes a page may hold now, and about how many events that is: a power of two.
+    /// Returns the largest size of a page now, in bytes, and about how many events that is: a power of two.
     fn page_size(&self) -> (usize, u64) {
         let share = self.bytes_max / self.catching_up.load(Ordering::Relaxed).max(1);
         let bytes = share.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
@@ -106,7 +108,7 @@ impl Pages {
         (bytes, 1 << events.ilog2())
     }
 
-    /// Reads all events after `after`, up to `to` or less.
+    /// Reads all events after `after`, up to `to` or to an earlier position.
     pub(crate) async fn all(
         &self,
         log: LogId,
@@ -135,7 +137,7 @@ impl Pages {
         page
     }
 
-    /// Reads the events after `after` that pass `filter`, up to `to` or less.
+    /// Reads the events after `after` that pass `filter`, up to `to` or to an earlier position.
     pub(crate) async fn matching(
         &self,
         log: LogId,
@@ -149,7 +151,7 @@ impl Pages {
             .await
     }
 
-    /// Events of one stream. The limit of the slice is set here.
+    /// Reads events of one stream. This function sets the limit of the slice.
     pub(crate) async fn stream(&self, mut slice: StreamSlice) -> Result<Rows> {
         let (bytes, events) = self.page_size();
         slice.limit = usize::try_from(events).unwrap_or(usize::MAX);
@@ -172,7 +174,7 @@ impl Pages {
         Ok(rows)
     }
 
-    /// Looks up streams.
+    /// Looks up streams and event types.
     pub(crate) async fn load(
         &self,
         log: LogId,
@@ -197,7 +199,7 @@ impl Pages {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The page of this key that is kept or being read, or a new one.
+    /// Returns the page of this key that is kept or being read, or begins to read it.
     fn cached_or(&self, key: Key, begin: impl FnOnce() -> Reading) -> Reading {
         let mut cached = self.lock();
         if let Some((_, reading)) = cached.iter().find(|(other, _)| *other == key) {
@@ -229,7 +231,7 @@ impl Pages {
         }
     }
 
-    /// Runs a read in a task of its own, when its turn comes. Dropping the future ends it.
+    /// Runs a read in a task of its own, when its turn comes. Dropping the future ends the task.
     fn run<T: Send + 'static, R: Future<Output = Result<T>> + Send>(
         &self,
         patience: Patience,
@@ -276,7 +278,7 @@ fn slice(log: LogId, after: Position, to: Position, filter: Filter, events: u64)
     }
 }
 
-/// Keeps what fits, at least one event, and learns the size of events.
+/// Keeps the events that fit, at least one, and updates the mean size of events.
 fn page_of(
     rows: Rows,
     after: Position,
@@ -308,7 +310,7 @@ fn page_of(
     }
 }
 
-/// A subscriber that catches up, counted until this is dropped.
+/// Counts one subscriber that catches up, until it is dropped.
 pub(crate) struct CatchUp {
     pages: Arc<Pages>,
 }

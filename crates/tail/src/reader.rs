@@ -1,9 +1,9 @@
-//! The tasks of the hub: one tail reader and one announcer per log, one listener for all.
+//! The tasks of the hub: one tail reader and one announcer per log, one listener and one poller for all logs.
 //!
-//! The reader does what the lane asks for: it fills gaps, follows hints, and looks at the end of the log from time to
-//! time while anybody is subscribed. It also wakes subscribers, so that a commit costs its caller the same with one
-//! subscriber as with a thousand, and commits that come while subscribers are being woken are told together. Not here:
-//! what is in the ring and what is pending (`lane`).
+//! The reader does what the lane asks for: it fills gaps, follows hints, and looks at the end of the log if the lane
+//! doubts it. It also wakes subscribers, so that a commit costs its caller the same with one subscriber as with a
+//! thousand, and commits that come while subscribers are being woken are told together. Not here: what is in the ring
+//! and what is pending (`lane`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,10 @@ use crate::pages::{Pages, RETRY};
 
 /// Shortest time between two looks at the ends of all logs.
 const POLL_MIN: Duration = Duration::from_millis(10);
-/// Most events that the tail reader asks for at once.
+/// Largest number of events that the tail reader asks for at once.
 const FILL_EVENTS_MAX: usize = 1_000;
 
+/// The task that reads one log for its lane.
 pub(crate) struct TailReader {
     pub(crate) lane: Arc<Lane>,
     pub(crate) backend: Arc<dyn Backend>,
@@ -28,7 +29,7 @@ pub(crate) struct TailReader {
 }
 
 impl TailReader {
-    /// Runs until the hub is closed.
+    /// Reads until the hub is closed.
     pub(crate) async fn run(self) {
         let closed = self.closed.clone();
         // Reads are cancel safe.
@@ -56,7 +57,7 @@ impl TailReader {
         }
     }
 
-    /// If the history has changed, work of the old one is dropped.
+    /// Drops work of an old history, if the history has changed.
     fn keep_up(&self) {
         self.lane.keep_up(self.backend.history().number);
     }
@@ -90,8 +91,8 @@ impl TailReader {
     }
 }
 
-/// Looks at the ends of all logs from time to time, with one statement, while anybody is subscribed: a message of another
-/// process may have been lost.
+/// Looks at the ends of all logs from time to time, with one statement, while anybody is subscribed, because a message
+/// of another process may have been lost.
 pub(crate) async fn poll_ends(
     lanes: Vec<Arc<Lane>>,
     backend: Arc<dyn Backend>,
@@ -131,8 +132,8 @@ async fn look_at_ends(
     }
 }
 
-/// Tells the other processes how far this one has committed: at most one message in flight, always the
-/// latest position, never more often than `interval`.
+/// Tells the other processes up to where this one has committed. At most one message is in flight, it names the latest
+/// position, and messages are never more frequent than `interval`.
 pub(crate) async fn announce(
     lane: Arc<Lane>,
     backend: Arc<dyn Backend>,
@@ -159,7 +160,7 @@ pub(crate) async fn announce(
     }
 }
 
-/// Passes the messages of other processes on to the lanes.
+/// Passes the messages of other processes on to the lanes, until the hub is closed.
 pub(crate) async fn listen(
     lanes: Vec<Arc<Lane>>,
     pages: Arc<Pages>,

@@ -8,18 +8,20 @@ use std::collections::VecDeque;
 
 use gesta_core::{Position, SharedEvent};
 
-/// Most events and bytes that one subscriber takes out of the ring or of a page at once.
+/// Largest number of events that one subscriber takes out of the ring or out of a page at once.
 pub(crate) const CHUNK_EVENTS_MAX: usize = 256;
+/// Largest memory of these events, in bytes.
 const CHUNK_BYTES_MAX: usize = 256 * 1024;
 
-/// What the ring holds for a subscriber that has seen everything up to some position.
+/// What a subscriber takes from the ring, when it has seen everything up to some position.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// Events were taken; everything up to this position is now seen.
+    /// Events were taken. The subscriber has now seen everything up to this position.
     Events(Position),
-    /// There is nothing newer.
+    /// The ring holds nothing newer.
     Nothing,
-    /// The subscriber's position lies before the ring, which begins after this position: pages must be read up to here.
+    /// The subscriber's position lies before the ring, which begins after this position. The subscriber must read pages
+    /// up to this position.
     BeforeRing(Position),
 }
 
@@ -45,12 +47,12 @@ impl Ring {
         }
     }
 
-    /// Every event up to here is in the ring, or was in it.
+    /// Returns the position at which the ring ends. Every event up to it is in the ring, or was in it.
     pub(crate) fn end(&self) -> Position {
         self.end
     }
 
-    /// Empties the ring, which then begins after `at`. Returns the old events, to be dropped outside a lock.
+    /// Empties the ring, which then begins after `at`. It returns the old events, which must be dropped outside a lock.
     #[must_use]
     pub(crate) fn reset(&mut self, at: Position) -> VecDeque<SharedEvent> {
         self.after = at;
@@ -59,8 +61,8 @@ impl Ring {
         std::mem::take(&mut self.events)
     }
 
-    /// Adds the events that follow, which are all that there are up to `covered`; those that the ring has
-    /// already are skipped. Returns what had to leave, to be dropped outside a lock.
+    /// Adds the events that follow, which must be all that there are up to `covered`. Events that the ring has already
+    /// are skipped. It returns the events that had to leave, which must be dropped outside a lock.
     #[must_use]
     pub(crate) fn push(
         &mut self,
@@ -88,7 +90,7 @@ impl Ring {
         evicted
     }
 
-    /// Copies the next events after `position` into `into`, a chunk at most.
+    /// Copies the next events after `position` into `into`, at most one chunk.
     pub(crate) fn take(&self, position: Position, into: &mut VecDeque<SharedEvent>) -> Taken {
         if position < self.after {
             return Taken::BeforeRing(self.after);
@@ -117,7 +119,7 @@ impl Ring {
         Taken::Events(last)
     }
 
-    /// The event at this position, if it is in the ring.
+    /// Returns the event at this position, if it is in the ring.
     pub(crate) fn get(&self, position: Position) -> Option<&SharedEvent> {
         let place = self
             .events
@@ -126,12 +128,12 @@ impl Ring {
         self.events.get(place)
     }
 
-    /// True if every event after `position` is in the ring, or not stored yet.
+    /// Returns true if every event after `position` is in the ring, or is not stored yet.
     pub(crate) fn reaches(&self, position: Position) -> bool {
         position >= self.after
     }
 
-    /// True if every event at `position` or later, up to the end, is in the ring.
+    /// Returns true if `position` is in the part of the log that the ring covers.
     pub(crate) fn covers(&self, position: Position) -> bool {
         position > self.after && position <= self.end
     }

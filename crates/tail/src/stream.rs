@@ -1,10 +1,10 @@
 //! A subscription to one stream.
 //!
-//! It alternates between two ways. *Catching up*: look up the stream (its last revision, its metadata, and the end of
-//! the log, all of one snapshot), read it page by page up to that revision, and continue live after that end. *Live*:
-//! pick the stream's events, and the changes of its metadata, out of the ring. A subscriber whose position lies before
-//! the ring looks the stream up again, however much was stored meanwhile by others. Invariants: `next` only grows, so
-//! nothing comes twice; what a read would hide is skipped.
+//! A subscriber alternates between two modes. *Catching up*: it looks up the stream (its last revision, its metadata,
+//! and the end of the log, all of one snapshot), reads it page by page up to that revision, and continues live after
+//! that end. *Live*: it picks the stream's events, and the changes of its metadata, out of the ring. A subscriber whose
+//! position lies before the ring looks the stream up again, however much was stored meanwhile by others. Invariants:
+//! `next` only grows, so nothing comes twice; what a read would hide is skipped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use crate::pages::{CatchUp, Pages, Patience};
 use crate::ring::Taken;
 use crate::{Membership, Shared, Subscriber, subscription};
 
-/// The stream as of one snapshot.
+/// What one snapshot of the database says about the stream.
 struct Snapshot {
     end: LogEnd,
-    /// Row and last revision of the stream; `None` if nothing was ever written to it.
+    /// Row id and last revision of the stream; `None` if nothing was ever written to it.
     head: Option<(RowId, Revision)>,
     lifecycle: Lifecycle,
 }
 
-/// The stream that is subscribed to.
+/// The stream to which the subscriber is subscribed.
 struct Subject {
     stream: StreamId,
     /// The stream that holds its metadata; `None` for metadata streams.
@@ -37,7 +37,8 @@ struct Subject {
 }
 
 enum Mode {
-    /// The stream is read up to the revision of this snapshot; then the subscriber is live from its end.
+    /// The subscriber reads the stream up to the revision of this snapshot. Then it is live from the end of the
+    /// snapshot.
     CatchingUp(Snapshot),
     /// The subscriber has looked at every event of the log up to this position.
     Live(Position),
@@ -45,7 +46,7 @@ enum Mode {
 
 struct StreamSubscriber {
     hub: Arc<Shared>,
-    /// The history that the subscriber reads; its checkpoints name it too.
+    /// History that the subscriber reads. Its checkpoints carry the incarnation of that history.
     history: History,
     lane: Arc<Lane>,
     generation: u64,
@@ -53,7 +54,7 @@ struct StreamSubscriber {
     subject: Subject,
     lifecycle: Lifecycle,
     mode: Mode,
-    /// The next revision to hand over.
+    /// Next revision to hand over.
     next: Revision,
     events: VecDeque<SharedEvent>,
     catch_up: Option<CatchUp>,
@@ -69,7 +70,7 @@ pub(crate) async fn subscribe(
     subscription(|| begin(hub, &stream, &from)).await
 }
 
-/// Looks where the subscriber begins; `None` if the history has changed meanwhile.
+/// Finds where the subscriber begins. Returns `None` if the history has changed meanwhile.
 async fn begin(
     hub: &Arc<Shared>,
     stream: &StreamId,
@@ -131,7 +132,7 @@ impl Subject {
         Self { stream, metadata }
     }
 
-    /// Looks the stream up.
+    /// Looks the stream up in one snapshot.
     async fn load(&self, pages: &Pages, lane: &Lane, patience: Patience) -> Result<Snapshot> {
         let described = self.stream.described_stream();
         let name = described.as_ref().unwrap_or(&self.stream);
@@ -186,7 +187,7 @@ impl Subscriber for StreamSubscriber {
 }
 
 impl StreamSubscriber {
-    /// The next message out of the events at hand.
+    /// Makes the next message of the events at hand; `None` if no message is left in them.
     fn hand_over(&mut self) -> Result<Option<SubscriptionMessage>> {
         while let Some(event) = self.events.pop_front() {
             if event.stream == self.subject.stream {
@@ -206,7 +207,7 @@ impl StreamSubscriber {
         Ok(None)
     }
 
-    /// True if a read would show this event, were it the last one.
+    /// Returns true if a read would show this event as the last one of the stream.
     fn shows(&self, event: &SharedEvent) -> bool {
         let now = self.hub.clock.now();
         let visibility = self.lifecycle.visibility(event.revision, now);
@@ -218,7 +219,7 @@ impl StreamSubscriber {
         Checkpoint::stream(self.history.incarnation, &self.subject.stream, done)
     }
 
-    /// Gets the next events at hand, waiting for them if there are none.
+    /// Gets the next events at hand, and waits for them if there are none.
     async fn look(&mut self) -> Result<Option<SubscriptionMessage>> {
         tokio::task::coop::consume_budget().await;
         self.hub.check_open()?;
@@ -253,7 +254,7 @@ impl StreamSubscriber {
         Ok(None)
     }
 
-    /// Reads the next page up to the end of the snapshot, or goes live.
+    /// Reads the next page up to the end of the snapshot, or goes live if nothing is left to read.
     async fn read(&mut self) -> Result<Option<SubscriptionMessage>> {
         let Mode::CatchingUp(snapshot) = &self.mode else {
             return Ok(None);
@@ -288,7 +289,7 @@ impl StreamSubscriber {
         Ok(None)
     }
 
-    /// The revisions of the snapshot that are still to be read; `None` if there are none.
+    /// Returns the revisions of the snapshot that are still to be read; `None` if there are none.
     fn slice_left(&self, snapshot: &Snapshot) -> Option<StreamSlice> {
         let (row, last) = snapshot.head?;
         let visibility = snapshot.lifecycle.visibility(last, self.hub.clock.now());

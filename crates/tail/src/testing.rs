@@ -25,7 +25,7 @@ pub(crate) fn event(position: u64, stream: &str) -> SharedEvent {
     })
 }
 
-/// An event without data to speak of, but with 8 KiB of tags.
+/// Makes an event without data to speak of, but with 8 KiB of tags.
 pub(crate) fn tagged(position: u64) -> SharedEvent {
     let tag = |n: u32| Tag::new(format!("{n:0>256}")).expect("valid");
     let tags = Tags::new((0..32).map(tag).collect()).expect("valid");
@@ -35,7 +35,7 @@ pub(crate) fn tagged(position: u64) -> SharedEvent {
     })
 }
 
-/// A batch of events at the positions of this range; it follows the row before them.
+/// Makes a batch of events at the positions of this range, which follows the row before them.
 pub(crate) fn batch(positions: std::ops::RangeInclusive<u64>) -> Batch {
     let after = LogEnd {
         position: Position(positions.start() - 1),

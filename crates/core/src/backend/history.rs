@@ -1,30 +1,30 @@
-//! Which history of the store a process knows.
+//! The history of the store that a process knows.
 
 use std::sync::{PoisonError, RwLock};
 
 use crate::ids::Incarnation;
 
-/// Which history of the store a process knows.
+/// The history of the store that a process knows.
 ///
 /// A store has one history as long as the database loses no commit. After a fail-over or a restore that lost some,
-/// positions and revisions are used again for other events: nothing that was learned before may be combined with
+/// positions and revisions are used again for other events. Nothing that was learned before may be combined with
 /// anything learned after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct History {
-    /// Counts, within this process, the changes that it has found. It has grown before any answer of the connection on
-    /// which the change was found is handed out: who finds the same number before and after some reads has read one
-    /// history.
+    /// Number of changes of the history that this process has found. The number has grown before any answer of the
+    /// connection on which the change was found is handed out. So a caller that finds the same number before and after
+    /// some reads has read one history.
     pub number: u64,
-    /// The life of the store in this history: what checkpoints carry.
+    /// Incarnation of the store in this history, which checkpoints carry.
     pub incarnation: Incarnation,
 }
 
-/// The history of a backend, as it is now. Reading it is cheap.
+/// The history of a backend, as it is now. Reading it does no I/O.
 #[derive(Debug)]
 pub struct CurrentHistory(RwLock<History>);
 
 impl CurrentHistory {
-    /// The first that this process knows.
+    /// Makes the first history that this process knows, with number 0.
     #[must_use]
     pub fn new(incarnation: Incarnation) -> Self {
         Self(RwLock::new(History {
@@ -33,13 +33,13 @@ impl CurrentHistory {
         }))
     }
 
-    /// The history as it is now.
+    /// Returns the history as it is now.
     #[must_use]
     pub fn get(&self) -> History {
         *self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another history has begun.
+    /// Records that another history has begun, and returns it.
     pub fn change(&self, incarnation: Incarnation) -> History {
         let mut history = self.0.write().unwrap_or_else(PoisonError::into_inner);
         history.number += 1;

@@ -1,6 +1,6 @@
-//! What a database keeps so that there are virtual streams: their entries, and how far the log was looked at.
+//! Virtual streams in a database: their entries, and the position up to which the log was looked at for them.
 //!
-//! Invariants: an entry that was written stays, with its revision; entries and the position up to which the log was
+//! Invariants: an entry that was written stays, with its revision. Entries and the position up to which the log was
 //! looked at are written together, and only if nobody else has moved that position: several processes may try at once.
 //! Not here: in which virtual streams an event stands ([`virtual_streams_of`](crate::virtual_streams_of)).
 
@@ -25,42 +25,44 @@ impl<'a> From<&'a EventRef> for LinkTo<'a> {
     }
 }
 
-/// What the database says about its virtual streams.
+/// State of the virtual streams of a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IndexState {
-    /// They were switched on: events are looked at, and the streams can be read.
+    /// True if virtual streams are switched on: new events are looked at, and the streams can be read.
     pub on: bool,
-    /// Events up to here were looked at; 0 before the first.
+    /// Position up to which events were looked at; 0 before the first event.
     pub position: Position,
 }
 
 /// New entries of one virtual stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewEntries {
-    /// The stream.
+    /// Name of the virtual stream.
     pub stream: StreamId,
-    /// Its number, if these are its first entries.
+    /// Number that stands for the virtual stream in what is stored. It counts only if these are the first entries of
+    /// the stream.
     pub number: u64,
-    /// The positions of the events, in their order; not empty.
+    /// Positions of the events, in their order; at least one.
     pub positions: Vec<Position>,
 }
 
-/// A part of the log that was looked at: what is written in one transaction.
+/// A part of the log that was looked at, written in one transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexPage {
-    /// The position up to which the log had been looked at.
+    /// Position up to which the log had been looked at before.
     pub after: Position,
-    /// The last event that was looked at now.
+    /// Position of the last event that was looked at now.
     pub through: Position,
-    /// The writer of that event. Only if the log has the event of this writer there, the page is about the history that
-    /// the database has.
+    /// Epoch of the writer of the event at `through`. The page is about the history that the database has only if the
+    /// log has an event of this writer there.
     pub writer: WriterEpoch,
-    /// The entries.
+    /// New entries of each virtual stream, in order of the names.
     pub entries: Vec<NewEntries>,
 }
 
 impl IndexPage {
-    /// The entries of these events, which follow the position `after`, in their order; `None` if there are no events.
+    /// Makes the page of these events, which follow the position `after` in their order. Returns `None` if there are no
+    /// events.
     #[must_use]
     pub fn of(after: Position, events: &[EventRef]) -> Option<Self> {
         let last = events.last()?;
@@ -93,74 +95,79 @@ impl IndexPage {
     }
 }
 
-/// What became of a page.
+/// Outcome of writing a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IndexWrite {
-    /// It is stored.
+    /// The page is stored.
     Written,
-    /// Nothing is stored: the log was looked at up to another position, is not the one that the page is about, or the
-    /// virtual streams were switched off. Ask for the state, and begin anew.
+    /// Nothing is stored: the log was looked at up to another position, the page is about another history, or the
+    /// virtual streams were switched off. The caller must read the state again and begin anew.
     Missed,
 }
 
-/// A part of a virtual stream.
+/// Request to read a part of a virtual stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EntrySlice {
-    /// The stream.
+    /// Name of the virtual stream.
     pub stream: StreamId,
     /// Lowest revision wanted, included.
     pub from: Revision,
     /// Highest revision wanted, included.
     pub to: Revision,
-    /// Which way.
+    /// Direction of the read.
     pub direction: Direction,
-    /// Most entries wanted.
+    /// Largest number of entries in the answer.
     pub limit: usize,
 }
 
 /// One place of a virtual stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The number of the place.
+    /// Number of the place in the virtual stream; the first is 0.
     pub revision: Revision,
-    /// The event that stands there. It may have been scavenged.
+    /// Position of the event that stands at the place. The event may have been scavenged.
     pub position: Position,
 }
 
 /// Entries of a slice, in the direction asked for, without a gap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entries {
-    /// The state, not newer than the entries.
+    /// State of the virtual streams, not newer than the entries.
     pub state: IndexState,
-    /// The last revision of the stream, not newer than the entries; `None` if it has no entry.
+    /// Last revision of the virtual stream, not newer than the entries; `None` if it has no entry.
     pub last: Option<Revision>,
     /// The entries, none of them above `last`.
     pub entries: Vec<Entry>,
 }
 
-/// The virtual streams of a store of one log.
+/// The virtual streams of a store with one log.
+///
+/// # Cancel safety
+/// Dropping the future of a read changes nothing. A dropped `switch` or `write` takes effect whole or not at all, now
+/// or later.
 #[async_trait]
 pub trait VirtualIndex: Send + Sync {
-    /// The state, from the primary.
+    /// Reads the state from the primary.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `Unavailable` if the database does not answer.
     async fn state(&self) -> Result<IndexState>;
 
-    /// Switches virtual streams on or off. What was looked at and written before stays, so that switching them on again
-    /// goes on from there.
+    /// Switches virtual streams on or off, and returns the new state. What was looked at and written before stays, so
+    /// that switching them on again goes on from there.
     ///
     /// # Errors
-    /// `Unavailable`; `Unsupported` without the rights.
+    /// `Unavailable` if the database does not answer; `Unsupported` if the rights do not suffice.
     async fn switch(&self, on: bool) -> Result<IndexState>;
 
     /// Writes a page, whole or not at all.
     ///
     /// # Errors
-    /// `Unavailable`: it may be stored, or be stored later. `Unsupported` without the rights.
+    /// `Unavailable` if there is no answer: the page may be stored now or later. `Unsupported` if the rights do not
+    /// suffice.
     async fn write(&self, page: IndexPage) -> Result<IndexWrite>;
 
-    /// Reads a part of a virtual stream, whether they are switched on or not.
+    /// Reads a part of a virtual stream, whether virtual streams are switched on or not.
     ///
     /// # Errors
     /// `Unavailable`, `Corrupt`.

@@ -1,9 +1,9 @@
-//! One pass over the rows of each log, in order of position, with the state of every stream in memory.
+//! The audit passes over the rows of each log once, in order of position, with the state of every stream in memory.
 //!
-//! Cost: one hash look-up per row for its stream, one for its type, two to see whether its position is a row id.
-//! Holes: scavenging removes the first revisions of a stream, so a stream whose floor is `f` has lost exactly
-//! `f` events; the holes of a log must add up to the floors of its streams, and none may lie above the
-//! last position that scavenging removed.
+//! Cost: one hash look-up per row for its stream, one for its type, and two to see whether its position is a row id.
+//! Holes: scavenging removes the first revisions of a stream, so a stream whose floor is `f` has lost exactly `f`
+//! events. The holes of a log must add up to the floors of its streams, and none may be after the last position that
+//! scavenging removed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use super::unreadable;
 use super::{AuditFloor, AuditName, AuditRow, AuditSource};
 use crate::checksum::{RawRow, name_checksum};
 
-/// Rows asked for at once.
+/// Number of rows that are asked for at once.
 const PAGE_ROWS: usize = 5_000;
 
-/// How far an audit has come.
+/// Progress of an audit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// The log.
+    /// Log that is being read.
     pub log: LogId,
-    /// Up to this position.
+    /// Position up to which the log was read.
     pub position: i64,
-    /// Events read so far, in all logs.
+    /// Number of events read so far, in all logs.
     pub events: u64,
 }
 
-/// Audits a store; `progress` is called after every page of events.
+/// Audits a store. It calls `progress` after every page of events.
 ///
 /// # Errors
-/// `Unavailable` if the source fails. Damage is no error: it is in the report.
+/// `Unavailable` if the source fails. Damage of the store is no error: it is in the report.
 ///
 /// # Cancel safety
-/// Only reads; dropping the future ends it.
+/// The audit only reads. Dropping the future ends it.
 pub async fn audit(
     source: &mut dyn AuditSource,
     progress: &mut (dyn FnMut(Progress) + Send),
@@ -84,7 +84,7 @@ pub async fn audit(
     Ok(report)
 }
 
-/// Adds what the database itself has found.
+/// Adds what the database itself has found to the report.
 fn add_texts(report: &mut Report, kind: FindingKind, texts: Result<Vec<String>>) -> Result<()> {
     let texts = match texts {
         Ok(texts) => texts,
@@ -118,10 +118,11 @@ async fn name_streams(source: &mut dyn AuditSource, report: &mut Report) -> Resu
 
 #[derive(Default)]
 struct StreamState {
-    /// First revision that scavenging left, and the position of the last one that it removed; both 0 without.
+    /// Number of revisions that scavenging removed; 0 if it removed none.
     floor: i64,
+    /// Position of the last event that scavenging removed; 0 if it removed none.
     floor_position: i64,
-    /// The next revision expected.
+    /// Revision that the next event of the stream must have.
     next: i64,
     seen: bool,
 }
@@ -132,15 +133,15 @@ struct LogAudit<'a> {
     report: &'a mut Report,
     summary: LogSummary,
     streams: HashMap<i64, StreamState>,
-    /// Event types by row id: seen or not.
+    /// Event types by row id; true if an event of the type was seen.
     types: HashMap<i64, bool>,
     tags: TagSums,
-    /// Highest position that scavenging removed.
+    /// Highest position that scavenging removed, in all streams of the log.
     floor_position_max: i64,
     last: Option<(i64, i64)>,
     holes: u64,
     hole_reported: bool,
-    /// Something could not be read: what seems to be missing says nothing.
+    /// True if something could not be read: then the rest seems to lack what could not be read.
     unread: bool,
 }
 
@@ -165,13 +166,13 @@ impl<'a> LogAudit<'a> {
         }
     }
 
-    /// Notes a part that cannot be read, and goes on.
+    /// Adds a finding about a part that cannot be read; the audit goes on.
     fn unreadable(&mut self, text: String) {
         self.finding(FindingKind::Engine, text);
         self.unread = true;
     }
 
-    /// Damage of a table beside the events does not end the audit.
+    /// Turns the damage of a table into a finding, so that it does not end the audit.
     fn forgive(&mut self, done: Result<()>, what: &str) -> Result<()> {
         match done {
             Err(error) if unreadable::is_damage(&error) => {
@@ -182,7 +183,7 @@ impl<'a> LogAudit<'a> {
         }
     }
 
-    /// A consequence of what could not be read, perhaps.
+    /// Returns true if a finding of this kind may only be a consequence of what could not be read.
     fn says_nothing(&self, kind: FindingKind) -> bool {
         let by_itself = matches!(
             kind,
@@ -226,7 +227,7 @@ impl<'a> LogAudit<'a> {
         Ok(())
     }
 
-    /// Moves on to the next page. A damaged index can lead back; an audit must end all the same.
+    /// Moves on to the next page. A damaged index can lead back; then the answer is false, so that the audit ends.
     fn goes_on(&mut self, after: &mut i64, last: i64, what: &str) -> bool {
         let forwards = last > *after;
         if !forwards {
@@ -441,7 +442,7 @@ impl<'a> LogAudit<'a> {
         }
     }
 
-    /// What can only be said once all rows were seen.
+    /// Checks what can only be checked once all rows were seen.
     fn check_rest(&mut self) {
         if self.holes != self.summary.removed && !self.hole_reported {
             let text = format!(

@@ -1,19 +1,19 @@
-//! What an audit found.
+//! The report of an audit: what was read, and what is wrong.
 
 use std::fmt;
 
 use gesta_core::LogId;
 
-/// Most findings that a report keeps; further ones are only counted.
+/// Largest number of findings that a report keeps; further ones are only counted.
 pub const FINDINGS_KEPT_MAX: usize = 1_000;
 
-/// Which promise is broken.
+/// A promise of a healthy store that can be broken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// Revisions of a stream are not 0, 1, 2, … (C2).
+    /// The revisions of a stream are not 0, 1, 2, … (C2).
     Revision,
-    /// Positions of a log are not unique, or one is missing that scavenging does not explain (C3).
+    /// The positions of a log are not unique, or one is missing that scavenging does not explain (C3).
     Position,
     /// A row or name is not what was stored.
     Checksum,
@@ -21,11 +21,11 @@ pub enum FindingKind {
     Link,
     /// The row id of a stream or event type is not the position of its first event.
     RowId,
-    /// The tag index and the events disagree.
+    /// The tag index and the events differ.
     Tags,
-    /// `created` decreases along positions.
+    /// The time `created` decreases along the positions of a log.
     Created,
-    /// A stream, event type or scavenge mark that no event needs.
+    /// The store holds a stream, event type or scavenge mark that no event needs.
     Orphan,
     /// The database's own check of its file failed.
     Engine,
@@ -36,7 +36,7 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    /// One word for people and machines.
+    /// Returns the kind in one word, for people and machines.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -55,20 +55,20 @@ impl FindingKind {
     }
 }
 
-/// One broken promise.
+/// A broken promise of one log or one event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// Which promise.
+    /// Promise that is broken.
     pub kind: FindingKind,
-    /// In which log.
+    /// Log in which it is broken; 0 if no log is concerned.
     pub log: LogId,
-    /// At which position, if at one.
+    /// Position of the event that is concerned, if one is.
     pub position: Option<i64>,
-    /// Row id of the stream, if one is concerned.
+    /// Row id of the stream that is concerned, if one is.
     pub stream_row: Option<i64>,
-    /// Its name, if it has one.
+    /// Name of that stream, if it has one.
     pub stream: Option<String>,
-    /// The revision, if one is concerned.
+    /// Revision of the event that is concerned, if one is.
     pub revision: Option<i64>,
     /// What is wrong, with the values.
     pub text: String,
@@ -92,40 +92,40 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What one log holds.
+/// What one log holds, as the audit has read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogSummary {
-    /// The log.
+    /// Number of the log.
     pub log: LogId,
-    /// Events read.
+    /// Number of events that were read.
     pub events: u64,
-    /// Interned streams.
+    /// Number of interned streams.
     pub streams: u64,
-    /// Interned event types.
+    /// Number of interned event types.
     pub types: u64,
-    /// Entries of the tag index.
+    /// Number of entries of the tag index.
     pub tags: u64,
-    /// Events that scavenging removed.
+    /// Number of events that scavenging removed.
     pub removed: u64,
     /// Position of the last event; 0 if the log is empty.
     pub last_position: i64,
-    /// Bytes of data and metadata.
+    /// Size of data and metadata of all events, in bytes.
     pub payload_bytes: u64,
 }
 
 /// The result of an audit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// What was read, by log.
+    /// What was read, one entry per log.
     pub logs: Vec<LogSummary>,
     /// The first findings, at most [`FINDINGS_KEPT_MAX`].
     pub findings: Vec<Finding>,
-    /// All findings, counted.
+    /// Number of all findings, also of those that are not kept.
     pub findings_total: u64,
 }
 
 impl Report {
-    /// True if nothing is wrong.
+    /// Returns true if nothing is wrong.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.findings_total == 0

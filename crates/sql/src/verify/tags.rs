@@ -1,4 +1,4 @@
-//! Agreement of the tag index with the events, without sorting or keeping either.
+//! A comparison of the tag index with the events, without sorting or keeping either.
 //!
 //! How: positions fall into ranges of 1,024. For each range both sides add up the hash of every (position, tag); equal
 //! sums mean equal sets. Only ranges that differ are read again and compared one by one.
@@ -11,25 +11,25 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{AuditSource, AuditTag};
 
-/// Positions per range, as a power of two.
+/// Number of positions in a range, as a power of two.
 const RANGE_BITS: u32 = 10;
-/// Most ranges that are compared one by one.
+/// Largest number of ranges that are compared one by one.
 const RANGES_COMPARED_MAX: usize = 100;
 
-/// Sums of both sides by range.
+/// Sums of the hashes by range: first those of the events, then those of the index.
 #[derive(Default)]
 pub(super) struct TagSums(BTreeMap<i64, (u64, u64)>);
 
-/// What a scan of the index saw.
+/// Result of a scan of the tag index.
 #[derive(Default)]
 pub(super) struct IndexScan {
-    /// Entries.
+    /// Number of entries.
     pub(super) entries: u64,
-    /// A page ended before it began: the index is damaged, and scanning it would never end.
+    /// True if a page ended before it began. Then the index is damaged, and scanning it would never end.
     pub(super) leads_back: bool,
 }
 
-/// A difference: where, and what.
+/// A difference: its position, if it has one, and its text.
 pub(super) type Difference = (Option<i64>, String);
 
 fn sum(position: i64, tag: &str) -> u64 {
@@ -48,7 +48,7 @@ impl TagSums {
         }
     }
 
-    /// Adds up the whole index.
+    /// Adds up the hashes of the whole index.
     pub(super) async fn add_index(
         &mut self,
         source: &mut dyn AuditSource,
@@ -75,6 +75,7 @@ impl TagSums {
         }
     }
 
+    /// Compares the ranges whose sums differ, and returns the differences.
     pub(super) async fn differences(
         &self,
         source: &mut dyn AuditSource,

@@ -1,28 +1,29 @@
-//! Reading on after a part of a table that cannot be read.
+//! The audit reads on here, after a part of a table that cannot be read.
 //!
 //! How: a page that cannot be read is asked for again in smaller parts, down to one row. If that fails too, the reading
-//! goes on after it, at twice the distance each time, and the report says which positions were not checked. At most 63
-//! questions per gap.
+//! goes on after it, at twice the distance each time, and the report says which positions were not checked. One gap
+//! costs at most 63 such attempts.
 
 use gesta_core::{Error, ErrorKind, LogId, Result};
 
 use super::{AuditRow, AuditSource};
 
-/// Rows asked for when more cannot be read.
+/// Numbers of rows that are asked for, one after the other, when a larger page cannot be read.
 const SMALLER: [usize; 3] = [256, 16, 1];
 
-/// A page, and what was passed over before it.
+/// A page of rows that can be read.
 pub(super) struct Read {
     pub(super) page: Vec<AuditRow>,
+    /// Text for the report about rows before the page that cannot be read; `None` if all could be read.
     pub(super) skipped: Option<String>,
 }
 
-/// True if the stored data are at fault, not the way to them.
+/// Returns true if the stored data are at fault, not the connection to them.
 pub(super) fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt(_))
 }
 
-/// The next rows that can be read.
+/// Reads the next rows that can be read.
 ///
 /// # Errors
 /// `Unavailable` if the source fails.

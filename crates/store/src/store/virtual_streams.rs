@@ -9,7 +9,7 @@ use super::Store;
 use crate::virtual_streams::indexer::LOG;
 use crate::virtual_streams::{VirtualStreams, VirtualStreamsStatus, none, off, subscribe};
 
-/// Events between two reports of progress.
+/// Number of events between two reports of progress.
 const PROGRESS_EVENTS: u64 = 10_000;
 
 impl Store {
@@ -32,25 +32,29 @@ impl Store {
         subscribe::subscribe(streams, &self.hub, stream, from).await
     }
 
-    /// Whether virtual streams are on, and how far their entries are written.
+    /// Tells whether virtual streams are on, and up to where their entries are written.
     ///
     /// # Errors
-    /// `Unavailable`; `Unsupported` if the store can have none.
+    /// `Unavailable` if the database does not answer; `Unsupported` if the store can have no virtual streams.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub async fn virtual_streams_status(&self) -> Result<VirtualStreamsStatus> {
         self.check_open()?;
         let state = self.virtual_streams()?.indexer.index.state().await?;
         self.status_of(state).await
     }
 
-    /// Switches virtual streams on or off. Entries that were written stay: when they are switched on again, revisions go
-    /// on where they ended. Entries of events that are stored already are written after this returned, see
-    /// [`index_virtual_streams`](Self::index_virtual_streams).
+    /// Switches virtual streams on or off. Entries that were written stay: when virtual streams are switched on again,
+    /// revisions go on where they ended. Entries of events that are stored already are written after this method has
+    /// returned; [`index_virtual_streams`](Self::index_virtual_streams) waits for them.
     ///
     /// # Errors
-    /// `Unavailable`; `Unsupported` if the store can have none, or without the rights.
+    /// `Unavailable` if the database does not answer; `Unsupported` if the store can have no virtual streams, or if the
+    /// rights do not suffice.
     ///
     /// # Cancel safety
-    /// They are switched or not.
+    /// If the future is dropped, virtual streams are switched or not.
     pub async fn switch_virtual_streams(&self, on: bool) -> Result<VirtualStreamsStatus> {
         self.check_open()?;
         let indexer = &self.virtual_streams()?.indexer;
@@ -59,13 +63,14 @@ impl Store {
         self.status_of(state).await
     }
 
-    /// Waits until the entries of all events that are stored now are written, and tells how far they are.
+    /// Waits until the entries of all events that are stored now are written. It calls `progress` meanwhile.
     ///
     /// # Errors
-    /// `Unavailable` if it does not get on; `Unsupported` if virtual streams are off.
+    /// `Unavailable` if the entries are not written in time; `Unsupported` if virtual streams are off, or if the store
+    /// can have none.
     ///
     /// # Cancel safety
-    /// Safe: the entries go on being written.
+    /// Dropping the future does not stop the writing of entries.
     pub async fn index_virtual_streams(
         &self,
         mut progress: impl FnMut(VirtualStreamsStatus) + Send,

@@ -1,11 +1,11 @@
-//! The task that looks at new events and writes the entries of virtual streams.
+//! The indexer: a task that looks at new events and writes the entries of virtual streams.
 //!
-//! Why a task: appends must not wait for entries, so nothing of this lies on their way. It is woken by commits of this
-//! process and by readers, never by time: an idle store costs nothing, and in a cluster the process that appends does
-//! the work. Commits are answered late and together ([`Config::linger`]), readers at once.
-//! Invariants: a page is written whole or not at all, after the one before it, by whoever comes first: what another
-//! process has written meanwhile is found out by the write. So the task may be dropped at any point, and two of them,
-//! in one process or in several, do no harm. What it remembers is a hint: every page proves itself in the database.
+//! Why a task: appends must not wait for entries, so an append does nothing for them but wake the task. It is woken by
+//! commits of this process and by readers, never by time: an idle store costs nothing, and in a cluster the process
+//! that appends does the work. Commits are answered late and together ([`Config::linger`]), readers at once.
+//! Invariants: a page is written whole or not at all, after the one before it, by whichever process comes first; the
+//! write finds out what another process has written meanwhile. So the task may be dropped at any point, and two of
+//! them, in one process or in several, do no harm. What the task remembers is a hint: the database checks every page.
 //! Not here: which entries an event has (`gesta_core::backend::IndexPage`).
 
 use std::sync::Arc;
@@ -22,35 +22,35 @@ use tokio_util::sync::CancellationToken;
 
 /// The log of a store that has virtual streams.
 pub(crate) const LOG: LogId = LogId(0);
-/// Pauses after a failure.
+/// Shortest pause after a failure.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Misses one after the other before a pause.
+/// Number of misses in a row after which the task fails, and pauses.
 const MISSES_MAX: u32 = 16;
 
-/// What became of one page.
+/// Outcome of one page.
 enum Step {
-    /// There is nothing more to look at for now.
+    /// Nothing more can be looked at for now.
     Done,
-    /// Written, and there may be more.
+    /// The page is written, and there may be more.
     Written,
-    /// What was believed did not hold.
+    /// What the task believed did not hold.
     Missed,
 }
 
 /// Bounds and times of virtual streams.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Most events of which the entries are written in one transaction.
+    /// Largest number of events whose entries are written in one transaction.
     pub page_events_max: usize,
-    /// How long after a commit the entries are written, so that many commits share a transaction. A reader does not
-    /// wait for that.
+    /// Time between a commit and the writing of its entries, so that many commits share a transaction. A reader does
+    /// not wait for that.
     pub linger: Duration,
-    /// How long a read waits until the entries of all that was committed when it began are written.
+    /// Longest time that a read waits until the entries of everything are written that was committed when it began.
     pub wait_max: Duration,
-    /// Events that are not looked at yet, beyond which a read does not wait at all: they have just been switched on, or
-    /// appends are faster. So readers do not pile up.
+    /// Number of events that are not looked at yet, above which a read fails at once instead of waiting. There are so
+    /// many after virtual streams were switched on, or when appends are faster. So readers do not pile up.
     pub backlog_max: u64,
 }
 
@@ -65,28 +65,28 @@ impl Default for Config {
     }
 }
 
-/// What was found out last.
+/// What the indexer has found out last.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// `None` before the first look, and after it may have changed.
+    /// State of the index; `None` before the first look, and after it may have changed.
     state: Option<IndexState>,
-    /// Up to where the log had been looked at when that was found out last; for people.
+    /// Position up to which the log had been looked at when that was found out last. Only people use it.
     at: Position,
-    /// Why the last try failed.
+    /// Error of the last attempt, if it failed.
     failure: Option<Error>,
-    /// Counts the tries that failed.
+    /// Number of attempts that failed.
     failures: u64,
 }
 
-/// Writes entries. Shared by its task, the readers that wait for it, and the pipeline that wakes it.
+/// Writes entries. Its task, the readers that wait for it, and the pipeline that wakes it share it.
 pub(crate) struct Indexer {
     backend: Arc<dyn Backend>,
     pub(crate) index: Arc<dyn VirtualIndex>,
     pub(super) config: Config,
     known: watch::Sender<Known>,
-    /// There may be something to do.
+    /// Wakes the task when there may be something to do.
     wake: Notify,
-    /// Somebody waits for it.
+    /// Wakes the task when somebody waits for it.
     urgent: Notify,
     waiting: AtomicUsize,
     closed: CancellationToken,
@@ -110,13 +110,13 @@ impl Indexer {
         }
     }
 
-    /// Works until it is closed. May be dropped at any point.
+    /// Works until it is closed. The future may be dropped at any point.
     pub(crate) async fn run(self: Arc<Self>) {
         let closed = self.closed.clone();
         closed.run_until_cancelled(self.work()).await;
     }
 
-    /// What ends the task, and all who wait, when it is cancelled.
+    /// Returns the token that ends the task, and everything that waits for it, when it is cancelled.
     pub(crate) fn closed(&self) -> &CancellationToken {
         &self.closed
     }
@@ -145,10 +145,10 @@ impl Indexer {
     /// Writes pages until there is nothing left to look at, or virtual streams are off.
     ///
     /// # Errors
-    /// Those of the backend; `Unavailable` if others are faster again and again.
+    /// Those of the backend; `Unavailable` if other processes are faster again and again.
     ///
     /// # Cancel safety
-    /// Safe: a page is stored whole or not at all.
+    /// Dropping the future leaves each page stored whole or not at all.
     pub(super) async fn catch_up(&self) -> Result<()> {
         let mut missed = 0;
         loop {
@@ -204,7 +204,7 @@ impl Indexer {
         })
     }
 
-    /// Nothing was found after what was believed to be the end of what was looked at.
+    /// Looks again, when nothing was found after what was believed to be the end of what was looked at.
     async fn look_again(&self, known: Option<IndexState>, state: IndexState) -> Result<Step> {
         let found = match known {
             // Another process may have switched them off, or the history may have changed.
@@ -219,7 +219,7 @@ impl Indexer {
         })
     }
 
-    /// Remembers the state, and tells those who wait.
+    /// Remembers the state, and tells it to those who wait.
     pub(crate) fn learn(&self, state: IndexState) {
         self.known.send_modify(|known| {
             known.state = Some(state);
@@ -232,7 +232,7 @@ impl Indexer {
         self.known.send_modify(|known| known.state = None);
     }
 
-    /// True unless it is known that the log was not looked at up to `position`.
+    /// Returns true unless it is known that the log was not looked at up to `position`.
     pub(super) fn may_reach(&self, position: Position) -> bool {
         let known = self.known.borrow();
         known
@@ -240,17 +240,17 @@ impl Indexer {
             .is_none_or(|state| !state.on || state.position >= position)
     }
 
-    /// Wakes the task at once.
+    /// Wakes the task, which then does not wait for further commits.
     pub(super) fn hurry(&self) {
         self.urgent.notify_one();
         self.wake.notify_one();
     }
 
-    /// Waits until the log was looked at up to `position`, or virtual streams are off. That is a hint: the reader asks
-    /// the database next.
+    /// Waits until the log was looked at up to `position`, or until virtual streams are off. The answer is a hint: the
+    /// reader asks the database next.
     ///
     /// # Errors
-    /// `Unavailable` after [`Config::wait_max`], or when a try has failed meanwhile.
+    /// `Unavailable` after [`Config::wait_max`], or when an attempt has failed meanwhile.
     pub(crate) async fn reach(&self, position: Position) -> Result<()> {
         let _waiting = Waiting::new(&self.waiting);
         let mut known = self.known.subscribe();
@@ -273,7 +273,7 @@ impl Indexer {
         }
     }
 
-    /// The error for whoever has waited for entries that were not written in time.
+    /// Makes the error for a reader that has waited for entries which were not written in time.
     pub(super) fn not_up_to_date(&self, wanted: Position) -> Error {
         let known = self.known.borrow().clone();
         let at = known.at;
@@ -299,7 +299,7 @@ impl CommitObserver for Indexer {
     }
 }
 
-/// Somebody waits, until this is dropped.
+/// Counts one reader that waits, until it is dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {

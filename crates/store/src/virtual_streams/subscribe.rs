@@ -1,9 +1,9 @@
 //! Subscriptions to virtual streams.
 //!
 //! A subscriber reads links page by page from the index. Once it has caught up it follows the events of the log that
-//! belong to its stream, through the hub; they only wake it: what it hands over comes from the index, which knows the
+//! belong to its stream, through the hub. They only wake it: what it hands over comes from the index, which knows the
 //! revisions. The subscription to the log begins before the first page is read, so no event is missed between the two.
-//! Invariants: `next` only grows, so nothing comes twice; memory is one page of links, whoever is slow.
+//! Invariants: `next` only grows, so nothing comes twice; a subscriber holds one page of links, however slow it is.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,24 +19,26 @@ use gesta_tail::Hub;
 
 use super::VirtualStreams;
 
-/// Links in one page of a subscriber.
+/// Largest number of links in one page of a subscriber.
 const PAGE_LINKS: usize = 1_000;
-/// Pauses of a subscriber while the database or the index is away.
+/// Shortest pause of a subscriber while the database or the index does not answer.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause of a subscriber while the database or the index does not answer.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 struct Subscriber {
     streams: Arc<VirtualStreams>,
     stream: StreamId,
     history: History,
-    /// The events of the log that are stored from the beginning of the subscription on.
+    /// Subscription to the events of the log that are stored from the beginning of this subscription on.
     log: Subscription,
-    /// The next revision to hand over.
+    /// Next revision to hand over.
     next: Revision,
     links: VecDeque<SharedEvent>,
-    /// There may be entries that were not read yet: of the log up to here, or, if that is not known, up to its end.
+    /// Part of the log whose entries may not be read yet: up to this position, or up to the end of the log if no
+    /// position is known. `None` if all entries are read.
     behind: Option<Option<Position>>,
-    /// It has said that it has caught up.
+    /// True once the subscriber has said that it has caught up.
     live: bool,
     ended: bool,
 }
@@ -86,7 +88,7 @@ pub(crate) async fn subscribe(
 }
 
 impl VirtualStreams {
-    /// The last revision of a virtual stream, of all that is committed now.
+    /// Reads the last revision of a virtual stream, of everything that is committed now.
     async fn last(&self, stream: &StreamId) -> Result<Option<Revision>> {
         let slice = EntrySlice {
             stream: stream.clone(),
@@ -99,7 +101,7 @@ impl VirtualStreams {
     }
 }
 
-/// Lets through what can stand in a virtual stream, and little else.
+/// Makes a filter that lets through all events that can stand in a virtual stream, and few others.
 fn filter_of(stream: &StreamId) -> Filter {
     let name = stream.as_str();
     let mut query = Query::default();
@@ -112,7 +114,7 @@ fn filter_of(stream: &StreamId) -> Filter {
 }
 
 impl Subscriber {
-    /// The next message; `None` once the subscription has ended.
+    /// Waits for the next message. Returns `None` once the subscription has ended.
     async fn next(&mut self) -> Option<Result<SubscriptionMessage>> {
         if self.ended {
             return None;
@@ -145,14 +147,14 @@ impl Subscriber {
         Checkpoint::stream(self.history.incarnation, &self.stream, revision)
     }
 
-    /// Waits for an event of the log that stands in this stream.
+    /// Waits for the next event of the log, and notes whether it stands in this stream.
     async fn follow(&mut self) -> Result<()> {
         let event = self.log.next_event().await?;
         self.behind = stands_in(&self.stream, &event).then_some(Some(event.position));
         Ok(())
     }
 
-    /// Reads the next page of links; patient while the database is away.
+    /// Reads the next page of links. It waits while the database does not answer.
     async fn read_on(&mut self, end: Option<Position>) -> Result<()> {
         let mut back_off = BackOff::new(PAUSE_MIN, PAUSE_MAX);
         loop {
@@ -186,8 +188,10 @@ impl Subscriber {
         }
     }
 
+    /// Checks that the history of the store is the one in which the subscription began.
+    ///
     /// # Errors
-    /// `InvalidCheckpoint` if the history of the store is not the one in which the subscription began.
+    /// `InvalidCheckpoint` if the store has another history now.
     fn check_history(&self) -> Result<()> {
         let now = self.streams.backend.history();
         if now == self.history {

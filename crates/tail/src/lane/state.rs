@@ -1,4 +1,4 @@
-//! What a lane knows under its lock, and how that changes.
+//! The state that a lane keeps under its lock, and the changes of it.
 
 use super::*;
 
@@ -10,8 +10,8 @@ impl State {
         Ok(())
     }
 
-    /// True if this committed segment cannot follow what the ring has seen: one of the two is of a history that was
-    /// lost.
+    /// Returns true if this committed segment cannot follow what the ring has seen: one of the two belongs to a history
+    /// that was lost.
     pub(super) fn contradicts(&self, segment: &Segment) -> bool {
         let at = segment.after.position;
         if at == self.ring.end() && !self.last_row.may_be(&segment.after) {
@@ -26,13 +26,14 @@ impl State {
         })
     }
 
-    /// Begins another history: what was seen of the log no longer counts.
+    /// Enters another history: what was seen of the log no longer counts. It returns the events to drop.
     pub(super) fn enter(&mut self, log: LogId, history: u64) -> Vec<SharedEvent> {
         self.history = history;
         self.begin_generation(log)
     }
 
-    /// Forgets everything. The ring gets its place when the end of the log is known again.
+    /// Forgets everything that was seen, and begins a generation. The ring gets its place when the end of the log is
+    /// known again. It returns the events to drop.
     pub(super) fn begin_generation(&mut self, log: LogId) -> Vec<SharedEvent> {
         if self.awake {
             let seen = self.ring.end();
@@ -50,7 +51,7 @@ impl State {
         dropped
     }
 
-    /// Lets the ring begin after this row, which was the last of the log.
+    /// Lets the ring begin after this row, which was the last of the log. It returns the events to drop.
     pub(super) fn place(&mut self, end: &LogEnd) -> Vec<SharedEvent> {
         self.placed = true;
         self.last_row = LastRow::of(end);
