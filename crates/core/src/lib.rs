@@ -27,6 +27,7 @@ pub mod registry;
 mod request;
 mod slice;
 mod store;
+mod told;
 mod uptime;
 mod virtual_stream;
 
@@ -50,6 +51,7 @@ pub use request::{
 };
 pub use slice::{SLICES, log_of, routing_key, slice_of};
 pub use store::{EventStore, EventStoreExt, Subscription, SubscriptionMessage};
+pub use told::Told;
 pub use uptime::{suspended, uptime};
 pub use virtual_stream::{
     CATEGORY_PREFIX, LINK_TYPE, LinkTarget, LinkTo, STREAMS, TYPE_PREFIX, VirtualKind,

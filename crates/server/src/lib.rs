@@ -34,6 +34,7 @@ mod gate;
 mod groups;
 mod grpc;
 mod host;
+mod lasting;
 mod metrics;
 mod pages;
 mod placement;
